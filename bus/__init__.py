@@ -1,0 +1,1 @@
+"""The contract all workers share: messages, topics, worker tables, delivery, buses, database sessions."""

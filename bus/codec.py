@@ -1,0 +1,55 @@
+"""Bytes ↔ messages ↔ frames. JSON throughout, so that any AMQP client can take part."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from bus.messages import Message
+from bus.protocol import MAX_MESSAGE_BYTES, Envelope, TooBig, Undecodable
+
+M = TypeVar("M", bound=Message)
+
+FRAME_TYPE = "berth.frame"
+
+_encoder = msgspec.json.Encoder()
+_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
+_frame_decoder = msgspec.json.Decoder(list[Envelope])
+
+
+def encode(message: Message) -> bytes:
+    data = _encoder.encode(message)
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise TooBig(
+            f"{type(message).__name__} is {len(data)} bytes; the bus carries at most {MAX_MESSAGE_BYTES}"
+        )
+    return data
+
+
+def decode(kind: type[M], body: bytes | msgspec.Raw, named: str = "") -> M:
+    """The message in these bytes, or Undecodable with a sentence that names the field.
+
+    `named` is the type the sender gave; empty when it gave none, as people with a plain AMQP client do.
+    """
+    if named and named != kind.__name__:
+        raise Undecodable(f"type: {named!r} is not known on this topic, which carries {kind.__name__}")
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+    try:
+        return decoder.decode(body)  # type: ignore[no-any-return]  # the decoder was made for this kind
+    except msgspec.ValidationError as problem:
+        raise Undecodable(f"{kind.__name__}: {problem}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise Undecodable(f"{kind.__name__}: not JSON: {problem}") from None
+
+
+def encode_frame(envelopes: Sequence[Envelope]) -> bytes:
+    return _encoder.encode(envelopes)
+
+
+def decode_frame(body: bytes) -> list[Envelope]:
+    try:
+        return _frame_decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+        raise Undecodable(f"not a frame: {problem}") from None

@@ -1,0 +1,43 @@
+"""The story a message belongs to: what caused it, and the trace it is part of."""
+
+from contextvars import ContextVar
+
+import msgspec
+
+from bus.clock import Clock
+from bus.codec import encode
+from bus.messages import Message
+from bus.protocol import Envelope
+
+current: ContextVar[Envelope | None] = ContextVar("berth_current_envelope", default=None)
+
+
+def follow(
+    message: Message, key: str, clock: Clock, *, framed: bool = True, cause: Envelope | None = None
+) -> Envelope:
+    """An envelope for this message as a consequence of `cause`, or of the message being handled now."""
+    cause = cause or current.get()
+    if cause is None:
+        correlation, causation = "", ""
+    else:
+        correlation, causation = cause.correlation or cause.id, cause.id
+    return Envelope(
+        id=clock.uuid(),
+        type=type(message).__name__,
+        key=key,
+        body=msgspec.Raw(encode(message)),
+        correlation=correlation,
+        causation=causation,
+        sent_at=clock.now(),
+        traceparent=_child(cause.traceparent if cause else "", clock),
+        framed=framed,
+    )
+
+
+def _child(traceparent: str, clock: Clock) -> str:
+    """A W3C traceparent for the next hop: the same trace and flags, a span of its own."""
+    span = f"{clock.chance.getrandbits(64):016x}"
+    parts = traceparent.split("-")
+    if len(parts) == 4 and len(parts[1]) == 32:
+        return f"00-{parts[1]}-{span}-{parts[3]}"
+    return f"00-{clock.chance.getrandbits(128):032x}-{span}-01"

@@ -1,0 +1,103 @@
+"""What the in-process broker must not forget: its queues and dead letters, in one SQLite file.
+
+Additions that wait together are committed together, off the event loop. A removal that is lost in a crash only
+means that a message comes once more, which every handler expects.
+"""
+
+import asyncio
+import itertools
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from bus.protocol import DeadLetter, Envelope
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS kept (row INTEGER PRIMARY KEY, queue TEXT NOT NULL, envelope BLOB NOT NULL, due REAL);
+CREATE TABLE IF NOT EXISTS dead (id TEXT PRIMARY KEY, letter BLOB NOT NULL);
+"""
+
+_envelopes = msgspec.json.Decoder(Envelope)
+_letters = msgspec.json.Decoder(DeadLetter)
+
+_Statement = tuple[str, tuple[object, ...]]
+
+
+class Journal:
+    def __init__(self, path: Path) -> None:
+        self._file = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._file.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _SCHEMA)
+        last = self._file.execute("SELECT max(row) FROM kept").fetchone()[0]
+        self._rows = itertools.count((last or 0) + 1)
+        self._pending: list[_Statement] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._writing = False
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
+
+    def restore(self) -> tuple[list[tuple[int, str, Envelope, float]], list[DeadLetter]]:
+        """Everything kept, oldest first: (row, queue, envelope, due), and the dead letters."""
+        kept = self._file.execute("SELECT row, queue, envelope, due FROM kept ORDER BY row")
+        items = [(row, queue, _envelopes.decode(data), due) for row, queue, data, due in kept]
+        letters = self._file.execute("SELECT letter FROM dead ORDER BY rowid")
+        return items, [_letters.decode(data) for (data,) in letters]
+
+    def add(self, queue: str, envelope: Envelope, due: float) -> int:
+        row = next(self._rows)
+        data = msgspec.json.encode(envelope)
+        self._pending.append(("INSERT INTO kept VALUES (?, ?, ?, ?)", (row, queue, data, due)))
+        return row
+
+    def remove(self, row: int) -> None:
+        self._pending.append(("DELETE FROM kept WHERE row = ?", (row,)))
+
+    def bury(self, letter: DeadLetter) -> None:
+        data = msgspec.json.encode(letter)
+        self._pending.append(("INSERT OR REPLACE INTO dead VALUES (?, ?)", (letter.id, data)))
+
+    def exhume(self, id_: str) -> None:
+        self._pending.append(("DELETE FROM dead WHERE id = ?", (id_,)))
+
+    async def flushed(self) -> None:
+        """Returns when everything added so far is on disk."""
+        if not self._pending and not self._writing:
+            return
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        self._write()
+        await waiting
+
+    async def close(self) -> None:
+        await self.flushed()
+        self._writer.shutdown()
+        self._file.close()
+
+    def _write(self) -> None:
+        """Commit what is pending; whatever arrives meanwhile makes up the next commit."""
+        if self._writing or not self._waiting:
+            return
+        self._writing = True
+        batch, self._pending = self._pending, []
+        waiting, self._waiting = self._waiting, []
+
+        def written(done: "asyncio.Future[None]") -> None:
+            self._writing = False
+            problem = done.exception()
+            for future in waiting:
+                if future.done():
+                    continue
+                if problem is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(problem)
+            self._write()
+
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(self._writer, self._commit, batch).add_done_callback(written)
+
+    def _commit(self, batch: list[_Statement]) -> None:
+        self._file.execute("BEGIN IMMEDIATE")
+        for statement, values in batch:
+            self._file.execute(statement, values)
+        self._file.execute("COMMIT")

@@ -1,0 +1,313 @@
+"""The in-process broker: the embedded default, and the simulation's world.
+
+It keeps a broker's manners: bytes travel, never objects; publish never calls a handler; queues compete, redeliver
+and dead-letter; keys match as AMQP's do. Given a source of chance it reorders and duplicates, the same way for the
+same seed. Given a journal it forgets nothing when the process dies.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from bus.clock import Clock
+from bus.journal import Journal
+from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, QueueSpec, Unroutable
+
+
+def matches(pattern: str, key: str) -> bool:
+    """AMQP topic matching: `*` is exactly one word, `#` any number of them, none included."""
+    return _words_match(pattern.split("."), key.split("."))
+
+
+def _words_match(pattern: list[str], words: list[str]) -> bool:
+    if not pattern:
+        return not words
+    if pattern[0] == "#":
+        return any(_words_match(pattern[1:], words[skip:]) for skip in range(len(words) + 1))
+    return bool(words) and pattern[0] in ("*", words[0]) and _words_match(pattern[1:], words[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Chaos:
+    """How unkind the broker is: chances of handing out a message out of order, or once more after it was settled."""
+
+    chance: random.Random
+    reorder: float = 0.0
+    duplicate: float = 0.0
+
+
+@dataclass(eq=False, slots=True)
+class _Item:
+    envelope: Envelope
+    crashes: int = 0
+    row: int = 0  # its place in the journal
+
+
+@dataclass(eq=False, slots=True)
+class _Queue:
+    spec: QueueSpec
+    items: deque[_Item] = field(default_factory=deque)
+    inboxes: list["_LocalInbox"] = field(default_factory=list)
+
+    def wake(self) -> None:
+        """Hand waiting items to waiting readers, in turn."""
+        idle = 0
+        while self.items and idle < len(self.inboxes):
+            inbox = self.inboxes.pop(0)
+            self.inboxes.append(inbox)
+            idle = 0 if inbox.accept() else idle + 1
+
+
+class LocalBroker:
+    """Queues and dead letters, shared by every LocalTransport connected to it."""
+
+    def __init__(
+        self, *, chaos: Chaos | None = None, journal: Journal | None = None, clock: Clock | None = None
+    ) -> None:
+        self.chaos = chaos
+        self.clock = clock or Clock()
+        self.queues: dict[str, _Queue] = {}
+        self.dead: dict[str, DeadLetter] = {}
+        self.delayed = 0
+        self._journal = journal
+        self._routes: dict[str, tuple[_Queue, ...]] = {}
+        if journal is not None:
+            self._restore(journal)
+
+    def declare(self, spec: QueueSpec) -> None:
+        known = self.queues.get(spec.name)
+        if known is None:
+            self.queues[spec.name] = _Queue(spec)
+        else:
+            known.spec = spec
+        self._routes.clear()
+
+    def remove(self, name: str) -> None:
+        self.queues.pop(name, None)
+        self._routes.clear()
+
+    def route(self, key: str) -> tuple[_Queue, ...]:
+        found = self._routes.get(key)
+        if found is None:
+            found = self._routes[key] = tuple(
+                queue for queue in self.queues.values() if any(matches(p, key) for p in queue.spec.keys)
+            )
+        return found
+
+    def put(self, queue: _Queue, envelope: Envelope, *, seconds: float = 0.0) -> None:
+        item = _Item(envelope)
+        if self._journal is not None and queue.spec.durable:
+            due = self.clock.now() + seconds if seconds else 0.0
+            item.row = self._journal.add(queue.spec.name, envelope, due)
+        self._arrive(queue, item, seconds)
+
+    async def safe(self) -> None:
+        """Returns when everything put so far would survive us."""
+        if self._journal is not None:
+            await self._journal.flushed()
+        else:
+            await asyncio.sleep(0)
+
+    def pick(self, queue: _Queue) -> _Item:
+        if self.chaos and len(queue.items) > 1 and self.chaos.chance.random() < self.chaos.reorder:
+            position = self.chaos.chance.randrange(min(len(queue.items), 8))
+            item = queue.items[position]
+            del queue.items[position]
+            return item
+        return queue.items.popleft()
+
+    def settled(self, queue: _Queue, item: _Item) -> None:
+        if self.chaos and self.chaos.chance.random() < self.chaos.duplicate:
+            queue.items.append(_Item(item.envelope, item.crashes, item.row))
+            queue.wake()
+        elif self._journal is not None and item.row:
+            self._journal.remove(item.row)
+
+    def back(self, queue: _Queue, item: _Item) -> None:
+        queue.items.appendleft(item)
+        queue.wake()
+
+    def bury(self, letter: DeadLetter) -> None:
+        self.dead[letter.id] = letter
+        if self._journal is not None:
+            self._journal.bury(letter)
+
+    def exhume(self, letter: DeadLetter) -> None:
+        self.dead.pop(letter.id, None)
+        if self._journal is not None:
+            self._journal.exhume(letter.id)
+
+    def _arrive(self, queue: _Queue, item: _Item, seconds: float) -> None:
+        if seconds <= 0:
+            queue.items.append(item)
+            queue.wake()
+            return
+        self.delayed += 1
+        asyncio.get_running_loop().call_later(seconds, self._due, queue, item)
+
+    def _due(self, queue: _Queue, item: _Item) -> None:
+        self.delayed -= 1
+        self._arrive(queue, item, 0.0)
+
+    def _restore(self, journal: Journal) -> None:
+        kept, letters = journal.restore()
+        now = self.clock.now()
+        for row, name, envelope, due in kept:
+            queue = self.queues.setdefault(name, _Queue(QueueSpec(name)))
+            self._arrive(queue, _Item(envelope, 1, row), due - now)
+        self.dead = {letter.id: letter for letter in letters}
+
+
+@dataclass(eq=False, slots=True)
+class _LocalDelivery:
+    envelope: Envelope
+    crashes: int
+    item: _Item
+    inbox: "_LocalInbox"
+    problem: str = ""
+
+    def done(self) -> None:
+        if self.inbox.settle(self):
+            self.inbox.broker.settled(self.inbox.queue, self.item)
+
+    def requeue(self) -> None:
+        if self.inbox.settle(self):
+            self.inbox.broker.back(self.inbox.queue, self.item)
+
+
+class _LocalInbox:
+    def __init__(self, broker: LocalBroker, queue: _Queue, prefetch: int) -> None:
+        self.broker = broker
+        self.queue = queue
+        self.prefetch = prefetch
+        self._ready: deque[_LocalDelivery] = deque()
+        self._unsettled: dict[_LocalDelivery, None] = {}
+        self._arrived = asyncio.Event()
+
+    def accept(self) -> bool:
+        """Take one item off the queue, if prefetch allows."""
+        if len(self._unsettled) >= self.prefetch:
+            return False
+        item = self.broker.pick(self.queue)
+        delivery = _LocalDelivery(item.envelope, item.crashes, item, self)
+        self._unsettled[delivery] = None
+        self._ready.append(delivery)
+        self._arrived.set()
+        return True
+
+    def settle(self, delivery: _LocalDelivery) -> bool:
+        """False when the connection has closed meanwhile: its items are the queue's again."""
+        known = delivery in self._unsettled
+        self._unsettled.pop(delivery, None)
+        self.queue.wake()
+        return known
+
+    async def get(self) -> Delivery:
+        while not self._ready:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._ready.popleft()
+
+    def get_nowait(self) -> Delivery | None:
+        return self._ready.popleft() if self._ready else None
+
+    async def stop(self) -> None:
+        self._leave()
+        while self._ready:
+            delivery = self._ready.pop()
+            del self._unsettled[delivery]
+            self.queue.items.appendleft(delivery.item)
+        self.queue.wake()
+
+    def abandon(self) -> None:
+        """The reader is gone: everything it had not settled comes again, to anyone."""
+        self._leave()
+        for delivery in reversed(self._unsettled):
+            delivery.item.crashes += 1
+            self.queue.items.appendleft(delivery.item)
+        self._unsettled.clear()
+        self._ready.clear()
+        self.queue.wake()
+
+    def _leave(self) -> None:
+        if self in self.queue.inboxes:
+            self.queue.inboxes.remove(self)
+
+
+class LocalTransport:
+    """One connection to a LocalBroker."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self.broker = broker
+        self._inboxes: list[_LocalInbox] = []
+        self._private: list[str] = []
+
+    async def open(self) -> None:
+        """Nothing to connect to: the broker is an object of this process."""
+
+    async def close(self) -> None:
+        for inbox in self._inboxes:
+            inbox.abandon()
+        for name in self._private:
+            self.broker.remove(name)
+        self._inboxes, self._private = [], []
+        await self.broker.safe()
+
+    async def declare(self, *queues: QueueSpec) -> None:
+        for spec in queues:
+            self.broker.declare(spec)
+            if not spec.durable:
+                self._private.append(spec.name)
+
+    async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
+        unheard = []
+        for envelope, must in zip(envelopes, expected, strict=True):
+            queues = self.broker.route(envelope.key)
+            for queue in queues:
+                self.broker.put(queue, msgspec.structs.replace(envelope))
+            if must and not queues:
+                unheard.append(envelope.key)
+        await self.broker.safe()
+        if unheard:
+            raise Unroutable(f"no queue hears {', '.join(sorted(set(unheard)))}")
+
+    async def send(self, queue: str, envelope: Envelope) -> None:
+        target = self.broker.queues.get(queue)
+        if target is not None:
+            self.broker.put(target, msgspec.structs.replace(envelope, key=queue))
+        await self.broker.safe()
+
+    async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
+        self.broker.put(self.broker.queues[queue], msgspec.structs.replace(envelope), seconds=seconds)
+        await self.broker.safe()
+
+    async def bury(self, letter: DeadLetter) -> None:
+        self.broker.bury(letter)
+        await self.broker.safe()
+
+    async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox:
+        await self.declare(queue)
+        target = self.broker.queues[queue.name]
+        inbox = _LocalInbox(self.broker, target, prefetch)
+        target.inboxes.append(inbox)
+        self._inboxes.append(inbox)
+        target.wake()
+        return inbox
+
+    async def dead_letters(self, limit: int = 1000) -> list[DeadLetter]:
+        return list(self.broker.dead.values())[:limit]
+
+    async def exhume(
+        self, ids: Collection[str], rescue: Callable[[DeadLetter], Awaitable[None]] | None = None
+    ) -> int:
+        letters = [letter for letter in self.broker.dead.values() if letter.id in ids]
+        for letter in letters:
+            if rescue is not None:
+                await rescue(letter)
+            self.broker.exhume(letter)
+        await self.broker.safe()
+        return len(letters)

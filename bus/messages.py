@@ -1,0 +1,249 @@
+"""Every message, grouped by flow. A frozen struct each; fields are added with defaults, never renamed."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from bus.vocabulary import (
+    Amount,
+    Attempt,
+    BuildSpec,
+    Candidate,
+    Cause,
+    ClaimResult,
+    ConsumerClaim,
+    Count,
+    Decision,
+    Flavor,
+    HostState,
+    Id,
+    Image,
+    Name,
+    NearMiss,
+    Ordinal,
+    ProviderChange,
+    ProviderReport,
+    ReleaseResult,
+    Removal,
+    ResourceGroup,
+    Seconds,
+    Selection,
+    Value,
+    Word,
+)
+
+ReplyTo = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}$", description="a word to find your own answers by")
+]
+
+
+class Message(Value, frozen=True, kw_only=True):
+    """Anything that travels on its own."""
+
+
+# Boots: request → placed → ended
+
+
+class BuildRequested(Message, frozen=True, kw_only=True):
+    """Build these instances, all or none; each instance is a build and ends by itself."""
+
+    request: Id
+    instances: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=1000)]
+    flavor: Flavor
+    image: Image | None = None
+    project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
+    user: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
+    zone: str = ""
+    cell: str = ""
+    aggregates: tuple[tuple[Id, ...], ...] = ()
+    alternates: Annotated[int, Meta(ge=0, le=10)] = 2
+    metadata: dict[str, str] = {}
+    reply_to: ReplyTo = ""
+
+
+class BuildPlaced(Message, frozen=True, kw_only=True):
+    """A host is claimed for this build; the alternates, in the same cell, are not."""
+
+    build: Id
+    request: Id
+    cell: Word
+    chosen: Selection
+    generation: Ordinal  # of the consumer, after the claim: fences the next one
+    alternates: tuple[Selection, ...] = ()
+    spec: BuildSpec
+    decision: Decision = Decision()
+    reply_to: ReplyTo = ""
+
+
+class BuildUnplaceable(Message, frozen=True, kw_only=True):
+    """No host for this request, and exactly why. All its instances end here."""
+
+    request: Id
+    instances: tuple[Id, ...]
+    reason: Cause
+    decision: Decision = Decision()
+    reply_to: ReplyTo = ""
+
+
+class BuildEnded(Message, frozen=True, kw_only=True):
+    build: Id
+    request: Id
+    cell: Word
+    status: Literal["active", "error"]
+    host: str = ""
+    root: str = ""
+    agent: str = ""
+    reason: Cause = ""
+    attempts: tuple[Attempt, ...] = ()
+    decision: Decision = Decision()
+    reply_to: ReplyTo = ""
+
+
+class BuildDeleteRequested(Message, frozen=True, kw_only=True):
+    """Take this build down and give its resources back."""
+
+    build: Id
+    cell: Word
+    reply_to: ReplyTo = ""
+
+
+class BuildDeleted(Message, frozen=True, kw_only=True):
+    build: Id
+    cell: Word
+    reply_to: ReplyTo = ""
+
+
+# Inside a cell: conductor ↔ agents
+
+
+class BuildOrdered(Message, frozen=True, kw_only=True):
+    build: Id
+    attempt: Amount  # the agent's fence: an order at or below one it has destroyed is void
+    cell: Word
+    agent: Word
+    root: Id
+    host: str
+    spec: BuildSpec
+
+
+class DestroyOrdered(Message, frozen=True, kw_only=True):
+    """Leave nothing of this build, up to this attempt, on that host."""
+
+    build: Id
+    attempt: Amount
+    cell: Word
+    agent: Word
+    root: Id
+    host: str
+
+
+class AgentReported(Message, frozen=True, kw_only=True):
+    build: Id
+    attempt: Amount
+    cell: Word
+    agent: Word
+    root: Id
+    host: str
+    outcome: Literal["built", "failed", "destroyed", "progress"]
+    retry: bool = True  # failed: may another host succeed (reschedule), or none (abort)?
+    cause: Cause = ""
+
+
+# Resources and hosts, as their owners see them
+
+
+class InventoryReported(Message, frozen=True, kw_only=True):
+    """A whole provider tree. Of one root's reports the highest sequence counts; older ones change nothing."""
+
+    root: Id
+    host: Name
+    cell: Word
+    agent: Word
+    zone: str = ""
+    sequence: Ordinal
+    providers: tuple[ProviderReport, ...] = ()  # the root first; the whole tree
+    gone: bool = False  # the root is no more
+
+
+class HostReported(Message, frozen=True, kw_only=True):
+    """A heartbeat: the state of some or all of an agent's hosts."""
+
+    cell: Word
+    agent: Word
+    sequence: Ordinal
+    period: Seconds = 10.0  # the next one is due after so long
+    hosts: tuple[HostState, ...]
+
+
+class PlacementChanged(Message, frozen=True, kw_only=True):
+    """One commit, numbered without gaps. A reader that misses a number reads everything again."""
+
+    number: Ordinal
+    changes: tuple[ProviderChange, ...]
+
+
+class NodeChanged(Message, frozen=True, kw_only=True):
+    """An Ironic-style node state change from a tool or a simulation. The latest `at` counts."""
+
+    event: Word
+    node: Id
+    at: float  # seconds since the epoch
+    name: str = ""
+    cell: Word
+    agent: Word
+    resource_class: str | None
+    provision_state: str | None
+    power_state: str | None = "power off"
+    maintenance: bool = False
+    instance_uuid: str | None = None
+    traits: tuple[str, ...] = ()
+    zone: str = ""
+    deleted: bool = False
+
+
+# Queries and their answers
+
+
+class FindCandidates(Message, frozen=True, kw_only=True):
+    """What would fit now? `after` continues a search where the last page ended."""
+
+    groups: Annotated[tuple[ResourceGroup, ...], Meta(min_length=1)]
+    cell: str = ""
+    limit: Annotated[int, Meta(ge=1, le=100_000)] = 256
+    after: Count = 0
+    seed: str = ""  # searches with other seeds start at other hosts, so they do not all meet at the same
+
+
+class CandidatesFound(Message, frozen=True, kw_only=True):
+    seen: Ordinal  # the last change this answer knows of
+    candidates: tuple[Candidate, ...]
+    fitting: Count  # how many there are in all
+    considered: Count
+    more: Count | None = None  # ask again with after=more
+    removals: tuple[Removal, ...] = ()
+    nearest: tuple[NearMiss, ...] = ()
+
+
+class ClaimRequested(Message, frozen=True, kw_only=True):
+    """Several claims of one order are taken together or not at all."""
+
+    claims: Annotated[tuple[ConsumerClaim, ...], Meta(min_length=1, max_length=1000)]
+
+
+class ClaimAnswered(Message, frozen=True, kw_only=True):
+    results: tuple[ClaimResult, ...]  # one for each claim, in order
+
+
+class ReleaseRequested(Message, frozen=True, kw_only=True):
+    """Give back all this consumer holds. With `retire` it can never hold again: the end of a build.
+
+    `generation` fences as in a claim: None says "it holds nothing", and only retires.
+    """
+
+    consumer: Id
+    generation: Ordinal | None
+    retire: Cause = ""
+
+
+class ReleaseAnswered(Message, frozen=True, kw_only=True):
+    result: ReleaseResult

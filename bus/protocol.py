@@ -1,0 +1,167 @@
+"""How messages are delivered, whichever bus carries them: envelopes, verdicts, and what a transport must do."""
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from bus.messages import Message
+
+A = TypeVar("A", bound=Message, contravariant=True)
+R = TypeVar("R", bound=Message, covariant=True)
+
+
+# What a handler may raise, or in a list form return, to decide a message's fate
+
+
+class Retry(Exception):  # noqa: N818  a verdict, not an error
+    """Not now: deliver it again after so many seconds."""
+
+    def __init__(self, after: float, why: str = "") -> None:
+        super().__init__(why or f"again in {after} s")
+        self.after = after
+
+
+class Poison(Exception):  # noqa: N818  a verdict, not an error
+    """Never: to the dead-letter queue, with this sentence."""
+
+
+class Unavailable(Exception):  # noqa: N818  a condition, not a bug
+    """Something we depend on is away. The message waits and comes again; it never counts as a bug."""
+
+
+class NoAnswer(Unavailable):
+    """Nobody answered the question in time."""
+
+
+class Unroutable(Exception):  # noqa: N818  a condition, not a bug
+    """No queue hears this key."""
+
+
+class AnswerRefused(Exception):  # noqa: N818  the answerer's verdict
+    """The one who was asked could not take the question; the text says why."""
+
+
+class TooBig(ValueError):
+    """A message larger than the bus carries."""
+
+
+class Undecodable(ValueError):
+    """Bytes that are no message; the text names the field."""
+
+
+MAX_MESSAGE_BYTES = 1024 * 1024
+MAX_FRAME_BYTES = 256 * 1024
+MAX_FRAME_ENVELOPES = 256
+
+
+class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One message on its way: its bytes, and what the bus must know to carry it."""
+
+    id: str
+    type: str
+    key: str  # the routing key it was published to, or the queue it was sent to
+    body: msgspec.Raw
+    correlation: str = ""  # the first message of the story
+    causation: str = ""  # the message this one answers to
+    attempt: int = 1  # how many times it was handed to a handler on purpose
+    faults: int = 0  # how many of those ended in a bug
+    sent_at: float = 0.0
+    traceparent: str = ""
+    reply_to: str = ""  # queue that awaits the answer
+    error: str = ""  # an answer that is a refusal
+    first_died: float = 0.0
+    framed: bool = True  # may travel in a frame
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpec:
+    """A queue and what it hears. A private one (`durable=False`) lives as long as its reader's connection."""
+
+    name: str
+    keys: tuple[str, ...] = ()
+    durable: bool = True
+
+
+class Delivery(Protocol):
+    """An envelope handed to a reader, who must settle it by exactly one of done and requeue."""
+
+    envelope: Envelope
+    problem: str  # why the bytes are no envelope; empty when they are
+    crashes: int  # how often a reader went away without settling it
+
+    def done(self) -> None:
+        """Handled, and everything it led to is safe: forget it."""
+
+    def requeue(self) -> None:
+        """Not handled: deliver it again, to anyone."""
+
+
+class Inbox(Protocol):
+    """A queue being read. Nothing beyond `prefetch` unsettled envelopes is handed out."""
+
+    async def get(self) -> Delivery: ...
+
+    def get_nowait(self) -> Delivery | None: ...
+
+    async def stop(self) -> None:
+        """Take no more, and put back what was not taken yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that could not be handled, kept with its reason."""
+
+    id: str
+    queue: str  # who could not handle it
+    key: str
+    type: str
+    reason: str
+    first_died: float
+    died: float
+    attempt: int
+    correlation: str
+    body: bytes
+    traceback: str = ""
+
+
+class Transport(Protocol):
+    """What a broker must do. Everything awaited here is safe on disk (or its like) when it returns."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def declare(self, *queues: QueueSpec) -> None:
+        """Make sure these queues exist and hear their keys, now and after every reconnect."""
+
+    async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
+        """To every queue that hears the envelope's key. One that is expected to be heard and is not: Unroutable."""
+
+    async def send(self, queue: str, envelope: Envelope) -> None:
+        """To one queue by its name. A private queue that is gone swallows it: nobody waits there any more."""
+
+    async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
+        """To one queue, once this time has passed (rounded up to what the broker can do)."""
+
+    async def bury(self, letter: DeadLetter) -> None:
+        """To the dead-letter queue."""
+
+    async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox: ...
+
+    async def dead_letters(self, limit: int = 1000) -> list[DeadLetter]:
+        """The oldest dead letters; they stay where they are."""
+
+    async def exhume(
+        self, ids: Collection[str], rescue: Callable[[DeadLetter], Awaitable[None]] | None = None
+    ) -> int:
+        """Take these letters out of the dead-letter queue for good, each after `rescue` has returned."""
+
+
+class Ask(Protocol[A, R]):
+    """A question as a function. Bound to a bus by `Bus.asker`; in tests any coroutine function will do."""
+
+    def __call__(self, question: A, /) -> Awaitable[R]: ...
+
+

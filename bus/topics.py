@@ -1,0 +1,202 @@
+"""The switchboard: every topic and query, declared once with its message, its key and a sentence."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from bus import messages as m
+from bus.messages import Message
+
+M = TypeVar("M", bound=Message, covariant=True)
+A = TypeVar("A", bound=Message, contravariant=True)
+R = TypeVar("R", bound=Message, covariant=True)
+
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True, eq=False)
+class Topic(Generic[M]):
+    """Where one type of message travels. `{fields}` of the pattern are filled from the message.
+
+    `expected`: somebody must hear it, so publishing it to nobody is an error. What only whoever asked hears is not.
+    `outsiders`: people read it with tools of their own, so it never travels in frames unless `reply_to` asks.
+    """
+
+    pattern: str
+    message: type[M]
+    says: str
+    flow: str  # from → to, for people
+    expected: bool = True
+    outsiders: bool = False
+
+    def key(self, message: Message) -> str:
+        """The routing key of this message."""
+        if "{" not in self.pattern:
+            key = self.pattern
+        else:
+            key = _FIELD.sub(lambda field: str(getattr(message, field[1])), self.pattern)
+        reply_to = getattr(message, "reply_to", "") if self.outsiders else ""
+        return f"{key}.{reply_to}" if reply_to else key
+
+    def framed(self, message: Message) -> bool:
+        """May it share a frame with others?"""
+        return not self.outsiders or bool(getattr(message, "reply_to", ""))
+
+    def at(self, **fields: str) -> "Address[M]":
+        """The topic narrowed to one cell, agent, event or reply_to; what is not named matches any."""
+        key = _FIELD.sub(lambda field: fields.get(field[1], "*"), self.pattern)
+        if self.outsiders:
+            reply_to = fields.get("reply_to")
+            key = key if reply_to is None else f"{key}.{reply_to}" if reply_to else key
+        return Address(self, key)
+
+
+@dataclass(frozen=True, eq=False)
+class Address(Generic[M]):
+    """What a queue binds to: a topic, and a key that may hold * and #."""
+
+    topic: Topic[M]
+    key: str
+
+
+@dataclass(frozen=True, eq=False)
+class Query(Generic[A, R]):
+    """A question that is answered once, by one of those who can; no answer in time raises NoAnswer."""
+
+    name: str
+    asks: type[A]
+    answer: type[R]
+    says: str
+    flow: str
+
+
+BUILD_REQUESTED = Topic("build.requested", m.BuildRequested, "build these instances", "anyone → scheduler")
+BUILD_PLACED = Topic(
+    "build.placed.{cell}",
+    m.BuildPlaced,
+    "host, ready claim, alternates",
+    "scheduler → that cell's conductor",
+)
+BUILD_UNPLACEABLE = Topic(
+    "build.unplaceable",
+    m.BuildUnplaceable,
+    "no host, and exactly why",
+    "scheduler → whoever asked",
+    expected=False,
+    outsiders=True,
+)
+BUILD_ENDED = Topic(
+    "build.ended",
+    m.BuildEnded,
+    "active or error, host, every attempt with its cause",
+    "conductor → whoever asked",
+    expected=False,
+    outsiders=True,
+)
+BUILD_DELETE = Topic(
+    "build.delete.{cell}",
+    m.BuildDeleteRequested,
+    "take it down, give its resources back",
+    "anyone → that cell's conductor",
+)
+BUILD_DELETED = Topic(
+    "build.deleted",
+    m.BuildDeleted,
+    "it is down, its resources are free",
+    "conductor → whoever asked",
+    expected=False,
+    outsiders=True,
+)
+AGENT_BUILD = Topic("agent.build.{agent}", m.BuildOrdered, "build it", "conductor → agent")
+AGENT_DESTROY = Topic("agent.destroy.{agent}", m.DestroyOrdered, "leave nothing of it", "conductor → agent")
+AGENT_REPORT = Topic(
+    "agent.report.{cell}",
+    m.AgentReported,
+    "built, failed (reschedule or abort), destroyed, progress",
+    "agent → conductor",
+)
+INVENTORY_REPORTED = Topic(
+    "inventory.reported",
+    m.InventoryReported,
+    "a provider tree as its owner sees it",
+    "agents, ironic_sync → placement",
+)
+HOST_REPORTED = Topic(
+    "host.reported",
+    m.HostReported,
+    "service state, load, metrics, heartbeat",
+    "agents → every scheduler",
+    expected=False,
+)
+PLACEMENT_CHANGED = Topic(
+    "placement.changed",
+    m.PlacementChanged,
+    "what changed, in commit order, numbered",
+    "placement → anyone",
+    expected=False,
+    outsiders=True,
+)
+IRONIC_NODE = Topic(
+    "ironic.node.{event}",
+    m.NodeChanged,
+    "Ironic-style state change from simulation and tools",
+    "anyone → ironic_sync",
+)
+
+FIND_CANDIDATES = Query(
+    "placement.candidates",
+    m.FindCandidates,
+    m.CandidatesFound,
+    "what would fit",
+    "scheduler → placement",
+)
+CLAIM = Query(
+    "placement.claim",
+    m.ClaimRequested,
+    m.ClaimAnswered,
+    "take, or swap what is held for something else",
+    "scheduler, conductor → placement",
+)
+RELEASE = Query(
+    "placement.release",
+    m.ReleaseRequested,
+    m.ReleaseAnswered,
+    "give back, and retire",
+    "scheduler, conductor → placement",
+)
+
+TOPICS: tuple[Topic[Any], ...] = (
+    BUILD_REQUESTED,
+    BUILD_PLACED,
+    BUILD_UNPLACEABLE,
+    BUILD_ENDED,
+    BUILD_DELETE,
+    BUILD_DELETED,
+    AGENT_BUILD,
+    AGENT_DESTROY,
+    AGENT_REPORT,
+    INVENTORY_REPORTED,
+    HOST_REPORTED,
+    PLACEMENT_CHANGED,
+    IRONIC_NODE,
+)
+QUERIES: tuple[Query[Any, Any], ...] = (FIND_CANDIDATES, CLAIM, RELEASE)
+
+TOPIC_OF: dict[type[Message], Topic[Any]] = {topic.message: topic for topic in TOPICS}
+
+
+def topic_for_key(key: str) -> Topic[Any] | None:
+    """Which topic a routing key belongs to."""
+    for topic in TOPICS:
+        pattern = "".join(
+            r"[^.]+" if _FIELD.fullmatch(part) else re.escape(part)
+            for part in re.split(r"(\{\w+\})", topic.pattern)
+        )
+        if re.fullmatch(pattern + (r"(\.[^.]+)?" if topic.outsiders else ""), key):
+            return topic
+    return None
+
+
+def queries_named(names: Iterable[str]) -> tuple[Query[Any, Any], ...]:
+    return tuple(query for query in QUERIES if query.name in names)

@@ -1,0 +1,286 @@
+"""The values that travel inside messages: resources, hosts, candidates, claims and refusals."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+MAX_INT = 2**31 - 1
+
+Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", description="a lower-case UUID")]
+Word = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$", description="one word: letters, digits, _ and -")
+]
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Cause = Annotated[str, Meta(max_length=4000)]
+ClassName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}$", description="VCPU, MEMORY_MB, CUSTOM_...")]
+TraitName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}$", description="HW_CPU_X86_AVX2, CUSTOM_...")]
+Amount = Annotated[int, Meta(ge=1, le=MAX_INT)]
+Count = Annotated[int, Meta(ge=0, le=MAX_INT)]
+Ordinal = Annotated[int, Meta(ge=0, le=2**62)]
+Seconds = Annotated[float, Meta(ge=0)]
+
+
+Resources = dict[ClassName, Amount]
+Allocations = dict[Id, Resources]  # provider → how much of what
+Shapes = dict[Id, Ordinal]  # provider → the shape it was chosen under
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True):
+    """A value that travels by name: fields may be added with defaults, never renamed."""
+
+
+class Compact(msgspec.Struct, frozen=True, array_like=True):
+    """A value that travels by position, for what is repeated by the hundred: append fields only."""
+
+
+class Tagged(Value, frozen=True, kw_only=True, tag_field="is", tag=True):
+    """One of several possible answers; the wire names which."""
+
+
+# Resources and who reports them
+
+
+class Inventory(Value, frozen=True, kw_only=True):
+    total: Count
+    reserved: Count = 0
+    min_unit: Amount = 1
+    max_unit: Amount = MAX_INT
+    step_size: Amount = 1
+    allocation_ratio: Annotated[float, Meta(ge=0, le=3.40282e38)] = 1.0
+
+    @property
+    def capacity(self) -> int:
+        return int((self.total - self.reserved) * self.allocation_ratio)
+
+
+class ProviderReport(Value, frozen=True, kw_only=True):
+    """One provider of a tree, as its owner sees it."""
+
+    id: Id
+    name: Name
+    parent: Id | None = None
+    inventories: dict[ClassName, Inventory]
+    traits: tuple[TraitName, ...] = ()
+    aggregates: tuple[Id, ...] = ()
+
+
+class HostState(Value, frozen=True, kw_only=True):
+    """What only the host knows and placement will never hold."""
+
+    root: Id
+    host: Name
+    enabled: bool = True
+    why_disabled: str = ""
+    zone: str = ""
+    building: Count = 0
+    load: float = 0.0
+    metrics: dict[str, float] = {}
+
+
+# What is asked for
+
+
+class Flavor(Value, frozen=True, kw_only=True):
+    name: Name
+    vcpus: Count = 0
+    memory_mb: Count = 0
+    disk_gb: Count = 0
+    extra_specs: dict[str, str] = {}
+
+
+class Image(Value, frozen=True, kw_only=True):
+    name: Name
+    properties: dict[str, str] = {}
+    traits_required: tuple[TraitName, ...] = ()
+
+
+class BuildSpec(Value, frozen=True, kw_only=True):
+    """What an agent needs to build one instance."""
+
+    flavor: Flavor
+    image: Image | None = None
+    project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
+    user: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
+    metadata: dict[str, str] = {}
+
+
+class ResourceGroup(Value, frozen=True, kw_only=True):
+    """Resources that must come from one place; the group without a suffix may spread over a tree."""
+
+    suffix: str = ""
+    resources: Resources = {}
+    required: tuple[TraitName, ...] = ()
+    forbidden: tuple[TraitName, ...] = ()
+    member_of: tuple[tuple[Id, ...], ...] = ()  # every inner list must be met by one of its members
+
+
+# Candidates
+
+
+class Candidate(Compact, frozen=True):
+    """A complete allocation that would fit now, with what filters and weighers may look at."""
+
+    root: Id
+    host: str
+    cell: str
+    agent: str
+    zone: str
+    allocations: Allocations
+    shapes: Shapes
+    free: dict[str, int] = {}
+    capacity: dict[str, int] = {}
+    traits: tuple[str, ...] = ()
+
+
+class Removal(Value, frozen=True, kw_only=True):
+    """How many hosts a constraint took out of the running, and how many it left."""
+
+    constraint: str
+    removed: int
+    left: int
+
+
+class NearMiss(Value, frozen=True, kw_only=True):
+    host: str
+    lacks: str
+
+
+class Decision(Value, frozen=True, kw_only=True):
+    """Why a build landed where it did, or nowhere."""
+
+    considered: int = 0
+    removals: tuple[Removal, ...] = ()
+    nearest: tuple[NearMiss, ...] = ()
+    scores: dict[str, float] = {}
+    refused: tuple[str, ...] = ()  # choices placement turned down on the way
+
+
+# Claims
+
+
+class Choice(Compact, frozen=True):
+    """One way to satisfy a claim, with the shapes it was chosen under."""
+
+    allocations: Annotated[Allocations, Meta(min_length=1)]
+    shapes: Shapes = {}
+
+
+class ConsumerClaim(Value, frozen=True, kw_only=True):
+    """Give this consumer the first of these choices that fits, replacing what it holds.
+
+    `generation` fences: None says "it holds nothing yet", a number says "it holds what I last saw".
+    """
+
+    consumer: Id
+    generation: Ordinal | None
+    choices: Annotated[tuple[Choice, ...], Meta(min_length=1, max_length=64)]
+    project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
+    user: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
+    type: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}$")] = "INSTANCE"
+
+
+class Full(Tagged, frozen=True, kw_only=True):
+    """Not enough room. `limit` names a unit rule (min_unit, max_unit, step_size) when room is not the matter."""
+
+    provider: str
+    resource_class: str
+    asked: int
+    free: int
+    limit: str = ""
+
+    def __str__(self) -> str:
+        if self.limit:
+            return f"{self.provider}: {self.asked} {self.resource_class} breaks its {self.limit}"
+        return f"{self.provider}: asked {self.asked} {self.resource_class}, {self.free} free"
+
+
+class Moved(Tagged, frozen=True, kw_only=True):
+    """Its inventory, traits, aggregates or tree changed since it was chosen: look again."""
+
+    provider: str
+
+    def __str__(self) -> str:
+        return f"{self.provider}: changed since it was chosen"
+
+
+class Gone(Tagged, frozen=True, kw_only=True):
+    provider: str
+
+    def __str__(self) -> str:
+        return f"{self.provider}: no such provider any more"
+
+
+Refusal = Full | Moved | Gone
+
+
+class Claimed(Tagged, frozen=True, kw_only=True):
+    choice: int  # which of the choices
+    generation: int
+    number: int  # the change that made it so, as in placement.changed
+    refused: tuple[Refusal, ...] = ()  # the better choices that did not fit, one reason each
+
+
+class Held(Tagged, frozen=True, kw_only=True):
+    """The consumer's generation is not the one you named: here is what it holds."""
+
+    generation: int
+    allocations: Allocations
+
+
+class Retired(Tagged, frozen=True, kw_only=True):
+    """The consumer has ended and will never hold again; `why` is how."""
+
+    why: str
+
+
+class Refused(Tagged, frozen=True, kw_only=True):
+    refusals: tuple[Refusal, ...]  # one for each choice; empty when another claim of the order failed
+
+
+class Contended(Tagged, frozen=True, kw_only=True):
+    """Lost the same race too often; nothing was changed. Ask again."""
+
+
+ClaimResult = Claimed | Held | Retired | Refused | Contended
+
+
+class Released(Tagged, frozen=True, kw_only=True):
+    number: int = 0
+
+
+ReleaseResult = Released | Held | Retired | Contended
+
+
+# Builds
+
+
+class Selection(Value, frozen=True, kw_only=True):
+    """A host to build on with its ready claim."""
+
+    root: Id
+    host: str
+    agent: Word
+    choice: Choice
+
+
+class Attempt(Value, frozen=True, kw_only=True):
+    host: str
+    agent: str = ""
+    outcome: Literal["built", "failed", "refused", "timed out"]
+    cause: Cause = ""
+    started: float = 0.0
+    ended: float = 0.0
+
+
+class ProviderChange(Compact, frozen=True):
+    """A provider after a commit. `reshaped` says: read its tree again; otherwise only usage moved."""
+
+    provider: str
+    root: str
+    generation: int
+    used: dict[str, int]
+    reshaped: bool = False
+    gone: bool = False
+
+

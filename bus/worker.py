@@ -1,0 +1,181 @@
+"""A worker is a table: what it hears, answers, asks and may emit. It never holds the bus.
+
+Handlers take a message and return what they emit. `on` refuses, when the table is built, a return type that
+`emits` does not declare; the runner refuses, when it happens, a message that was not declared.
+"""
+
+import types
+import typing
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, Union
+
+from bus.messages import Message
+from bus.protocol import Poison, QueueSpec, Retry
+from bus.topics import TOPIC_OF, Address, Query, Topic
+
+M = TypeVar("M", bound=Message)
+A = TypeVar("A", bound=Message)
+R = TypeVar("R", bound=Message)
+
+Emits = Message | Sequence[Message] | None
+Outcome = Message | Sequence[Message] | Retry | Poison | None  # one message's fate in a list form
+
+
+class Undeclared(TypeError):
+    """A worker's table and its handlers disagree about what is emitted."""
+
+
+@dataclass(frozen=True)
+class On:
+    """One row: a topic, who handles it, and what may come of it."""
+
+    address: Address[Any]
+    handler: Callable[[Any], Awaitable[Any]]
+    emits: frozenset[type[Message]]
+    batch: int | None  # None: one at a time; else the handler takes a list of at most so many
+    concurrency: int  # handlers (or lists) at work at once
+    private: bool  # every replica hears every message, while it lives
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One row: a query and who answers it."""
+
+    query: Query[Any, Any]
+    handler: Callable[[Any], Awaitable[Any]]
+    batch: int | None
+    concurrency: int
+
+
+@dataclass(frozen=True)
+class Every:
+    """One row: something done again and again."""
+
+    seconds: float
+    handler: Callable[[], Awaitable[Emits]]
+    emits: frozenset[type[Message]]
+    at_once: bool  # the first time when the worker starts
+
+
+@dataclass(frozen=True)
+class Worker:
+    name: str
+    consumes: Sequence[On] = ()
+    answers: Sequence[Answers] = ()
+    asks: Sequence[Query[Any, Any]] = ()
+    timers: Sequence[Every] = ()
+    starts: Sequence[Callable[[], Awaitable[None]]] = ()  # before anything is consumed, in order
+    runs: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()  # as long as the worker lives (an outbox relay)
+    stops: Sequence[Callable[[], Awaitable[None]]] = ()  # after everything has drained
+    announces: frozenset[type[Message]] = field(default_factory=frozenset)  # emitted through an outbox
+
+    @property
+    def emits(self) -> frozenset[type[Message]]:
+        heard = [row.emits for row in self.consumes]
+        timed = [row.emits for row in self.timers]
+        return self.announces.union(*heard, *timed)
+
+    def queue_of(self, row: "On | Answers", replica: str = "") -> QueueSpec:
+        """The queue a row reads: one durable queue per worker and topic, shared by its replicas."""
+        if isinstance(row, Answers):
+            return query_queue(row.query)
+        name = f"{self.name}:{row.address.key}"
+        if row.private:
+            return QueueSpec(f"{name}:{replica}", (row.address.key,), durable=False)
+        return QueueSpec(name, (row.address.key,))
+
+
+def query_queue(query: Query[Any, Any]) -> QueueSpec:
+    return QueueSpec(f"ask:{query.name}", (f"ask.{query.name}",))
+
+
+def on(
+    topic: Topic[M] | Address[M],
+    handler: Callable[[M], Awaitable[Emits]],
+    *,
+    emits: Iterable[Topic[Any]] = (),
+    concurrency: int = 64,
+    private: bool = False,
+) -> On:
+    """Handle this topic one message at a time."""
+    declared = frozenset(topic.message for topic in emits)
+    _check(handler, declared)
+    return On(_address(topic), handler, declared, None, concurrency, private)
+
+
+def on_many(
+    topic: Topic[M] | Address[M],
+    handler: Callable[[Sequence[M]], Awaitable[Sequence[Outcome]]],
+    *,
+    emits: Iterable[Topic[Any]] = (),
+    batch: int = 128,
+    concurrency: int = 2,
+    private: bool = False,
+) -> On:
+    """Handle what is waiting on this topic together; the handler returns one outcome for each message."""
+    declared = frozenset(topic.message for topic in emits)
+    _check(handler, declared)
+    return On(_address(topic), handler, declared, batch, concurrency, private)
+
+
+def answers(
+    query: Query[A, R], handler: Callable[[A], Awaitable[R]], *, concurrency: int = 64
+) -> Answers:
+    """Answer this query one question at a time."""
+    return Answers(query, handler, None, concurrency)
+
+
+def answers_many(
+    query: Query[A, R],
+    handler: Callable[[Sequence[A]], Awaitable[Sequence[R]]],
+    *,
+    batch: int = 200,
+    concurrency: int = 2,
+) -> Answers:
+    """Answer what is waiting of this query together, one answer for each question."""
+    return Answers(query, handler, batch, concurrency)
+
+
+def every(
+    seconds: float,
+    handler: Callable[[], Awaitable[Emits]],
+    *,
+    emits: Iterable[Topic[Any]] = (),
+    at_once: bool = False,
+) -> Every:
+    declared = frozenset(topic.message for topic in emits)
+    _check(handler, declared)
+    return Every(seconds, handler, declared, at_once)
+
+
+def messages_of(result: Any) -> Sequence[Message]:
+    """A handler's result as a flat list."""
+    if result is None:
+        return ()
+    return (result,) if isinstance(result, Message) else result
+
+
+def _address(topic: Topic[M] | Address[M]) -> Address[M]:
+    return topic.at() if isinstance(topic, Topic) else topic
+
+
+def _check(handler: Callable[..., Any], declared: frozenset[type[Message]]) -> None:
+    returns = typing.get_type_hints(handler).get("return", type(None))
+    undeclared = {kind for kind in _messages_in(returns) if kind not in declared}
+    if undeclared:
+        names = ", ".join(sorted(kind.__name__ for kind in undeclared))
+        topics = ", ".join(sorted(t.pattern for k, t in TOPIC_OF.items() if k in undeclared))
+        where = getattr(handler, "__qualname__", repr(handler))
+        raise Undeclared(f"{where} returns {names}, but its row does not declare emits=[{topics}]")
+
+
+def _messages_in(annotation: Any) -> Iterable[type[Message]]:
+    """The message types named anywhere in a return annotation."""
+    if isinstance(annotation, type) and issubclass(annotation, Message):
+        return () if annotation is Message else (annotation,)
+    if isinstance(annotation, typing.TypeAliasType) if hasattr(typing, "TypeAliasType") else False:
+        return _messages_in(annotation.__value__)
+    if typing.get_origin(annotation) in (Union, types.UnionType) or typing.get_args(annotation):
+        return [kind for part in typing.get_args(annotation) for kind in _messages_in(part)]
+    return ()
