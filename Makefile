@@ -1,0 +1,90 @@
+# Every target sets up .venv by itself, from the lock files, the first time and when they change.
+
+SHELL := /bin/bash
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq --require-virtualenv
+PROJECT := pyproject.toml requirements.lock
+
+# The Python that makes the virtual environment: `make PYTHON=python3.12 test` overrides the search.
+PYTHON ?= $(shell for p in python3.14 python3.13 python3.12 python3.11 python3; do \
+	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$p; break; fi; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint soak bench services lock clean
+
+help: ## say what each target does (the default)
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|' 2>/dev/null \
+		|| sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1: \2/p' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.stamp-demo ## run the demonstration (ARGS="..." for options)
+	@$(BIN)/berth demo $(ARGS)
+
+test: $(VENV)/.stamp-dev ## run all tests but the soak ones; installs RabbitMQ and PostgreSQL if missing
+	@scripts/install-services || { status=$$?; [ $$status -eq 3 ] || exit $$status; \
+		echo "Going on without: the tests that need them are skipped (and fail where CI is set)."; }
+	@$(BIN)/python -m pytest -m "not soak" $(ARGS)
+
+check: $(VENV)/.stamp-dev ## the quick loop: lint, types, import contracts, tests without services
+	@scripts/check
+
+lint: $(VENV)/.stamp-dev ## the quick loop without tests
+	@scripts/check lint
+
+soak: $(VENV)/.stamp-dev ## run the long tests (minutes)
+	@scripts/install-services
+	@$(BIN)/python -m pytest -m soak $(ARGS)
+
+bench: $(VENV)/.stamp-dev ## run the benchmarks (ARGS="..." for options)
+	@scripts/install-services
+	@$(BIN)/python -m bench $(ARGS)
+
+services: $(VENV)/.stamp-demo ## start a private RabbitMQ and PostgreSQL, print their URLs, run until Ctrl-C
+	@scripts/install-services
+	@$(BIN)/python -m deploy.servers $(ARGS)
+
+lock: ## pin the dependencies anew (needs uv)
+	@uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make lock" --upgrade pyproject.toml --extra build -o requirements.lock
+	@uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make lock" --upgrade pyproject.toml --extra build --extra dev \
+		-c requirements.lock -o requirements-dev.lock
+
+clean: ## remove the virtual environment, caches and build results
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# What only running needs.
+$(VENV)/.stamp-demo: $(PROJECT) | $(BIN)/python
+	@echo "Installing the dependencies ..."
+	@$(PIP) install -r requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@
+
+# That and the development tools; the second lock file holds everything in the first.
+$(VENV)/.stamp-dev: $(PROJECT) requirements-dev.lock | $(BIN)/python
+	@echo "Installing the dependencies and the development tools ..."
+	@$(PIP) install -r requirements-dev.lock
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $(VENV)/.stamp-demo $@
+
+# Debian's python3 comes without ensurepip; python3-venv has it.
+$(BIN)/python:
+	@python="$(PYTHON)"; \
+	if [ -z "$$python" ]; then \
+		echo "berth needs Python 3.11 or newer; none found. Install one or say make PYTHON=/path/to/python" >&2; exit 1; fi; \
+	if ! $$python -c 'import ensurepip' >/dev/null 2>&1; then \
+		sudo=; [ "$$(id -u)" = 0 ] || sudo="sudo -n"; \
+		package=$$($$python -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+		if [ -e /etc/debian_version ] && $$sudo true 2>/dev/null; then \
+			echo "Installing $$package with apt-get ..."; \
+			{ $$sudo apt-get -qq update && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq -y install $$package; } \
+				</dev/null >/dev/null; \
+		fi; \
+		$$python -c 'import ensurepip' >/dev/null 2>&1 || { \
+			echo "$$python cannot make virtual environments: install $$package (Debian, Ubuntu) and try again" >&2; exit 1; }; \
+	fi; \
+	echo "Making $(VENV) with $$($$python --version) ..."; \
+	$$python -m venv $(VENV) || { rm -rf $(VENV); exit 1; }

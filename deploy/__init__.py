@@ -1,0 +1,1 @@
+"""Running berth's surroundings: private RabbitMQ and PostgreSQL servers for tests, demo and bench."""

@@ -1,0 +1,152 @@
+"""Fixtures every test may use: private servers, a database per test, unique names on the bus.
+
+The servers start once per test run, on first use (deploy/servers.py).  BERTH_TEST_AMQP_URL and
+BERTH_TEST_DATABASE_URL name servers to use instead; the database user then needs CREATEDB.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import asyncpg
+import pytest
+from sqlalchemy.engine import URL, make_url
+
+from deploy.servers import (
+    BinariesMissing,
+    Postgres,
+    RabbitMQ,
+    find_postgres,
+    find_rabbitmq,
+    private_directory,
+)
+
+_T = TypeVar("_T")
+
+# The cheap tests first: one that fails then says so before any server has started.
+_ORDER = ("unit", "contract", "simulation", "integration")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tests = Path(__file__).parent
+
+    def rank(item: pytest.Item) -> tuple[bool, int]:
+        parts = item.path.relative_to(tests).parts if item.path.is_relative_to(tests) else ()
+        directory = parts[0] if parts else ""
+        place = _ORDER.index(directory) if directory in _ORDER else len(_ORDER)
+        return item.get_closest_marker("services") is not None, place
+
+    items.sort(key=rank)  # stable: the order inside a directory stays
+
+
+@dataclass(frozen=True)
+class ExternalServer:
+    """A server that is not ours: it has an address and nothing else."""
+
+    url: str
+    private = False
+
+    def _refuse(self) -> NoReturn:
+        pytest.skip("the test stops and starts its server, and an external one was given")
+
+    def start(self) -> None:
+        self._refuse()
+
+    def stop(self) -> None:
+        self._refuse()
+
+    def restart(self) -> None:
+        self._refuse()
+
+    def kill(self) -> None:
+        self._refuse()
+
+
+def _require(find: Callable[[], _T]) -> _T:
+    try:
+        return find()
+    except BinariesMissing as missing:
+        problem = str(missing)
+    if os.environ.get("CI"):
+        pytest.fail(f"in CI the servers must be there: {problem}", pytrace=False)
+    pytest.skip(problem)
+
+
+@pytest.fixture(scope="session")
+def _server_directory() -> Iterator[Path]:
+    # Not under pytest's own temporary directory: that one is closed to the user PostgreSQL runs as
+    # when root runs the tests.
+    directory = private_directory("berth-tests-")
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres(request: pytest.FixtureRequest) -> Iterator[Postgres | ExternalServer]:
+    """The test run's PostgreSQL: `.url`, and when private `.restart()`, `.kill()`, `.start()`."""
+    given = os.environ.get("BERTH_TEST_DATABASE_URL")
+    if given:
+        yield ExternalServer(given)
+        return
+    _require(find_postgres)
+    directory: Path = request.getfixturevalue("_server_directory")
+    with Postgres(directory / "postgres") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(request: pytest.FixtureRequest) -> Iterator[RabbitMQ | ExternalServer]:
+    """The test run's RabbitMQ: `.url`, and when private `.restart()`, `.kill()`, `.start()`."""
+    given = os.environ.get("BERTH_TEST_AMQP_URL")
+    if given:
+        yield ExternalServer(given)
+        return
+    _require(find_rabbitmq)
+    directory: Path = request.getfixturevalue("_server_directory")
+    with RabbitMQ(directory / "rabbitmq") as server:
+        yield server
+
+
+async def _execute(server: URL, statement: str) -> None:
+    dsn = server.set(drivername="postgresql").render_as_string(hide_password=False)
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+@pytest.fixture
+async def database_url(postgres: Postgres | ExternalServer) -> AsyncIterator[str]:
+    """The SQLAlchemy URL of a new, empty PostgreSQL database of this test's own."""
+    if isinstance(postgres, Postgres):
+        postgres.start()  # in case the test before left it down
+    server = make_url(postgres.url)
+    name = f"berth_test_{secrets.token_hex(6)}"
+    await _execute(server, f'CREATE DATABASE "{name}"')
+    try:
+        yield server.set(drivername="postgresql+asyncpg", database=name).render_as_string(hide_password=False)
+    finally:
+        if isinstance(postgres, Postgres):
+            postgres.start()
+        await _execute(server, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+
+@pytest.fixture
+def amqp_url(rabbitmq: RabbitMQ | ExternalServer) -> str:
+    """The URL of the shared broker; keep tests apart with `bus_name` in every queue and exchange."""
+    if isinstance(rabbitmq, RabbitMQ):
+        rabbitmq.start()  # in case the test before left it down
+    return rabbitmq.url
+
+
+@pytest.fixture
+def bus_name() -> str:
+    """A short string no other test has, for names on the shared broker."""
+    return f"t{secrets.token_hex(4)}"

@@ -1,0 +1,275 @@
+"""The private servers themselves: they answer, keep their data, and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import asyncpg
+import pika  # type: ignore[import-untyped]  # published without type information
+import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.sql import text
+
+from deploy.servers import (
+    BinariesMissing,
+    Postgres,
+    RabbitMQ,
+    ServerFailed,
+    find_binaries,
+    find_postgres,
+    find_rabbitmq,
+    free_port,
+    private_directory,
+)
+
+pytestmark = pytest.mark.services
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def binaries() -> None:
+    try:
+        find_binaries()
+    except BinariesMissing as missing:
+        if os.environ.get("CI") and not _external():
+            pytest.fail(str(missing), pytrace=False)
+        pytest.skip(str(missing))
+
+
+def _external() -> bool:
+    return bool(os.environ.get("BERTH_TEST_AMQP_URL") or os.environ.get("BERTH_TEST_DATABASE_URL"))
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    made = private_directory("berth-test-")
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def _processes() -> dict[int, tuple[int, str]]:
+    """Every process that is not a zombie, with its parent and command line."""
+    listing = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,stat=,args="], capture_output=True, text=True, check=True
+    ).stdout
+    found = {}
+    for line in listing.splitlines():
+        pid, parent, state, *command = line.split(maxsplit=3)
+        if not state.startswith("Z"):
+            found[int(pid)] = (int(parent), command[0] if command else "")
+    return found
+
+
+def _descendants(root: int) -> set[int]:
+    processes = _processes()
+    family = {root}
+    while True:
+        more = {pid for pid, (parent, _) in processes.items() if parent in family} - family
+        if not more:
+            return family - {root}
+        family |= more
+
+
+def _listening(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _eventually(condition: Callable[[], bool], timeout: float = 10.0) -> bool:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _assert_gone(pids: set[int]) -> None:
+    # Erlang's port programs notice the end of their VM by themselves, a moment after it.
+    _eventually(lambda: not pids & _processes().keys())
+    left = {pid: command for pid, (_, command) in _processes().items() if pid in pids}
+    assert left == {}
+
+
+async def _settings(server: Postgres) -> dict[str, str]:
+    connection = await asyncpg.connect(server.url.replace("+asyncpg", ""))
+    try:
+        names = ("fsync", "synchronous_commit", "full_page_writes", "listen_addresses", "max_connections")
+        return {name: await connection.fetchval(f"SHOW {name}") for name in names}
+    finally:
+        await connection.close()
+
+
+async def test_postgres_keeps_data_over_restart_and_crash(directory: Path) -> None:
+    before = _descendants(os.getpid())
+    server = Postgres(directory / "postgres")
+    server.start()
+    try:
+        url = server.url
+        started = _descendants(os.getpid()) - before
+        assert started
+        assert await _settings(server) == {
+            "fsync": "on",
+            "synchronous_commit": "on",
+            "full_page_writes": "on",
+            "listen_addresses": "127.0.0.1",
+            "max_connections": "200",
+        }
+
+        engine = create_async_engine(url)
+        async with engine.begin() as connection:
+            await connection.execute(text("CREATE TABLE note (word text)"))
+        for action in (server.restart, server.kill, server.stop):
+            async with engine.begin() as connection:
+                await connection.execute(text("INSERT INTO note VALUES ('kept')"))
+            await engine.dispose()
+            action()
+            server.start()
+        assert server.url == url
+        async with engine.connect() as connection:
+            count = (await connection.execute(text("SELECT count(*) FROM note"))).scalar_one()
+        await engine.dispose()
+        assert count == 3
+        started |= _descendants(os.getpid()) - before
+    finally:
+        server.stop()
+    assert not server.running
+    assert not _listening(server.port)
+    _assert_gone(started)
+
+
+async def test_postgres_wants_the_password(directory: Path) -> None:
+    with Postgres(directory / "postgres") as server:
+        wrong = server.url.replace("+asyncpg", "").replace(server.password, "wrong")
+        with pytest.raises(asyncpg.InvalidPasswordError):
+            await asyncpg.connect(wrong)
+
+
+def _publish(url: str, queue: str) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.queue_declare(queue, durable=True)
+    channel.basic_publish("", queue, b"kept", pika.BasicProperties(delivery_mode=2))
+    connection.close()
+
+
+def _count(url: str, queue: str) -> int:
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    try:
+        return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
+    finally:
+        connection.close()
+
+
+@pytest.mark.slow
+def test_rabbitmq_keeps_confirmed_messages_over_restart_and_crash(directory: Path) -> None:
+    before = _descendants(os.getpid())
+    server = RabbitMQ(directory / "rabbitmq")
+    server.start()
+    try:
+        url = server.url
+        started = _descendants(os.getpid()) - before
+        assert started
+        _publish(url, "q")
+        server.restart()
+        assert server.url == url
+        assert _count(url, "q") == 1
+        _publish(url, "q")
+        started |= _descendants(os.getpid()) - before
+        server.kill()
+        assert not _listening(server.port)
+        server.start()
+        assert _count(url, "q") == 2
+        started |= _descendants(os.getpid()) - before
+    finally:
+        server.stop()
+    assert not server.running
+    for port in (server.port, server._epmd_port, server._distribution_port):
+        assert not _listening(port)
+    _assert_gone(started)
+
+
+def test_stop_twice_and_stop_before_start_do_nothing(directory: Path) -> None:
+    for server in (Postgres(directory / "postgres"), RabbitMQ(directory / "rabbitmq")):
+        server.stop()
+        server.stop()
+        assert server.pid is None
+
+
+def test_failure_to_start_shows_the_log_and_leaves_nothing(directory: Path) -> None:
+    before = _descendants(os.getpid())
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", free_port()))
+        taken.listen()
+        server = Postgres(directory / "postgres", port=taken.getsockname()[1])
+        with pytest.raises(ServerFailed, match="could not bind"):
+            server.start()
+    assert server.pid is None
+    _assert_gone(_descendants(os.getpid()) - before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_command_prints_urls_and_its_servers_end_with_it(directory: Path, how: signal.Signals) -> None:
+    command = subprocess.Popen(
+        [sys.executable, "-m", "deploy.servers", "--dir", str(directory)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert command.stdout is not None
+        urls = {}
+        for line in command.stdout:
+            if line.startswith("export "):
+                key, _, value = line.removeprefix("export ").strip().partition("=")
+                urls[key] = value
+            if len(urls) == 2:
+                break
+        assert set(urls) == {"BERTH_AMQP_URL", "BERTH_DATABASE_URL"}
+        ports = [urlsplit(url).port or 0 for url in urls.values()]
+        assert all(_listening(port) for port in ports)
+        family = _descendants(command.pid)
+        assert family
+        command.send_signal(how)
+        assert command.wait(30) == (0 if how is signal.SIGTERM else -signal.SIGKILL)
+        _assert_gone(family)
+        assert not any(_listening(port) for port in ports)
+    finally:
+        command.kill()
+        command.wait()
+        if command.stdout is not None:
+            command.stdout.close()
+
+
+def test_missing_binaries_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deploy.servers._executable", lambda path: False)
+    with pytest.raises(BinariesMissing, match=r"make services.*BERTH_TEST_AMQP_URL"):
+        find_rabbitmq()
+    with pytest.raises(BinariesMissing, match=r"make services.*BERTH_TEST_DATABASE_URL"):
+        find_postgres()
+    with pytest.raises(BinariesMissing, match=r"RabbitMQ.*PostgreSQL"):
+        find_binaries()
+
+
+async def test_fixtures_give_a_database_and_a_broker(database_url: str, amqp_url: str, bus_name: str) -> None:
+    engine = create_async_engine(database_url)
+    async with engine.connect() as connection:
+        name = (await connection.execute(text("SELECT current_database()"))).scalar_one()
+    await engine.dispose()
+    assert name.startswith("berth_test_")
+    assert bus_name.isalnum()
+    _publish(amqp_url, bus_name)
+    assert _count(amqp_url, bus_name) == 1
