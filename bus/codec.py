@@ -33,6 +33,9 @@ def decode(kind: type[M], body: bytes | msgspec.Raw, named: str = "") -> M:
     """
     if named and named != kind.__name__:
         raise Undecodable(f"type: {named!r} is not known on this topic, which carries {kind.__name__}")
+    size = memoryview(body).nbytes
+    if size > MAX_MESSAGE_BYTES:
+        raise Undecodable(f"the message is {size} bytes; the bus carries at most {MAX_MESSAGE_BYTES}")
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)

@@ -8,6 +8,7 @@ from bus.clock import Clock
 from bus.codec import encode
 from bus.messages import Message
 from bus.protocol import Envelope
+from bus.topics import TOPIC_OF
 
 current: ContextVar[Envelope | None] = ContextVar("berth_current_envelope", default=None)
 
@@ -41,3 +42,9 @@ def _child(traceparent: str, clock: Clock) -> str:
     if len(parts) == 4 and len(parts[1]) == 32:
         return f"00-{parts[1]}-{span}-{parts[3]}"
     return f"00-{clock.chance.getrandbits(128):032x}-{span}-01"
+
+
+def envelope_of(message: Message, clock: Clock, cause: Envelope | None = None) -> Envelope:
+    """A message ready to be published under its topic's key."""
+    topic = TOPIC_OF[type(message)]
+    return follow(message, topic.key(message), clock, framed=topic.framed(message), cause=cause)

@@ -1,7 +1,7 @@
 """What the in-process broker must not forget: its queues and dead letters, in one SQLite file.
 
-Additions that wait together are committed together, off the event loop. A removal that is lost in a crash only
-means that a message comes once more, which every handler expects.
+Additions that wait together are committed together, off the event loop. A removal that is lost in a crash
+only means that a message comes once more, which every handler expects.
 """
 
 import asyncio
@@ -15,7 +15,8 @@ import msgspec
 from bus.protocol import DeadLetter, Envelope
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS kept (row INTEGER PRIMARY KEY, queue TEXT NOT NULL, envelope BLOB NOT NULL, due REAL);
+CREATE TABLE IF NOT EXISTS kept
+    (row INTEGER PRIMARY KEY, queue TEXT NOT NULL, envelope BLOB NOT NULL, due REAL);
 CREATE TABLE IF NOT EXISTS dead (id TEXT PRIMARY KEY, letter BLOB NOT NULL);
 """
 

@@ -1,8 +1,8 @@
 """The in-process broker: the embedded default, and the simulation's world.
 
-It keeps a broker's manners: bytes travel, never objects; publish never calls a handler; queues compete, redeliver
-and dead-letter; keys match as AMQP's do. Given a source of chance it reorders and duplicates, the same way for the
-same seed. Given a journal it forgets nothing when the process dies.
+It keeps a broker's manners: bytes travel, never objects; publish never calls a handler; queues compete,
+redeliver and dead-letter; keys match as AMQP's do. Given a source of chance it reorders and duplicates, the
+same way for the same seed. Given a journal it forgets nothing when the process dies.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ def _words_match(pattern: list[str], words: list[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Chaos:
-    """How unkind the broker is: chances of handing out a message out of order, or once more after it was settled."""
+    """How unkind the broker is: chances of handing a message out of turn, or once more once settled."""
 
     chance: random.Random
     reorder: float = 0.0

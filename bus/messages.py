@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from bus.vocabulary import (
     Amount,
@@ -57,7 +57,7 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     cell: str = ""
     aggregates: tuple[tuple[Id, ...], ...] = ()
     alternates: Annotated[int, Meta(ge=0, le=10)] = 2
-    metadata: dict[str, str] = {}
+    metadata: dict[str, str] = field(default_factory=dict)
     reply_to: ReplyTo = ""
 
 
@@ -144,7 +144,8 @@ class AgentReported(Message, frozen=True, kw_only=True):
     agent: Word
     root: Id
     host: str
-    outcome: Literal["built", "failed", "destroyed", "progress"]
+    # overdue is the conductor's reminder to itself: nothing was heard of this attempt in time
+    outcome: Literal["built", "failed", "destroyed", "progress", "overdue"]
     retry: bool = True  # failed: may another host succeed (reschedule), or none (abort)?
     cause: Cause = ""
 

@@ -1,4 +1,4 @@
-"""How messages are delivered, whichever bus carries them: envelopes, verdicts, and what a transport must do."""
+"""How messages are delivered, whichever bus carries them: envelopes, verdicts, what a transport must do."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ R = TypeVar("R", bound=Message, covariant=True)
 # What a handler may raise, or in a list form return, to decide a message's fate
 
 
-class Retry(Exception):  # noqa: N818  a verdict, not an error
+class Retry(Exception):
     """Not now: deliver it again after so many seconds."""
 
     def __init__(self, after: float, why: str = "") -> None:
@@ -23,11 +23,11 @@ class Retry(Exception):  # noqa: N818  a verdict, not an error
         self.after = after
 
 
-class Poison(Exception):  # noqa: N818  a verdict, not an error
+class Poison(Exception):
     """Never: to the dead-letter queue, with this sentence."""
 
 
-class Unavailable(Exception):  # noqa: N818  a condition, not a bug
+class Unavailable(Exception):
     """Something we depend on is away. The message waits and comes again; it never counts as a bug."""
 
 
@@ -35,11 +35,15 @@ class NoAnswer(Unavailable):
     """Nobody answered the question in time."""
 
 
-class Unroutable(Exception):  # noqa: N818  a condition, not a bug
+class Unroutable(Exception):
     """No queue hears this key."""
 
 
-class AnswerRefused(Exception):  # noqa: N818  the answerer's verdict
+class BrokerRefused(Exception):  # noqa: N818  a condition, not a bug
+    """The broker will not do this for us; the text says what to do about it."""
+
+
+class AnswerRefused(Exception):
     """The one who was asked could not take the question; the text says why."""
 
 
@@ -137,7 +141,7 @@ class Transport(Protocol):
         """Make sure these queues exist and hear their keys, now and after every reconnect."""
 
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
-        """To every queue that hears the envelope's key. One that is expected to be heard and is not: Unroutable."""
+        """To every queue that hears the envelope's key. Expected to be heard, and is not: Unroutable."""
 
     async def send(self, queue: str, envelope: Envelope) -> None:
         """To one queue by its name. A private queue that is gone swallows it: nobody waits there any more."""
@@ -163,5 +167,3 @@ class Ask(Protocol[A, R]):
     """A question as a function. Bound to a bus by `Bus.asker`; in tests any coroutine function will do."""
 
     def __call__(self, question: A, /) -> Awaitable[R]: ...
-
-

@@ -19,7 +19,7 @@ _FIELD = re.compile(r"\{(\w+)\}")
 class Topic(Generic[M]):
     """Where one type of message travels. `{fields}` of the pattern are filled from the message.
 
-    `expected`: somebody must hear it, so publishing it to nobody is an error. What only whoever asked hears is not.
+    `expected`: somebody must hear it; publishing it to nobody is an error.
     `outsiders`: people read it with tools of their own, so it never travels in frames unless `reply_to` asks.
     """
 

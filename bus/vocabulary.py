@@ -7,7 +7,10 @@ from msgspec import Meta
 
 MAX_INT = 2**31 - 1
 
-Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", description="a lower-case UUID")]
+Id = Annotated[
+    str,
+    Meta(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", description="a lower-case UUID"),
+]
 Word = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$", description="one word: letters, digits, _ and -")
 ]
@@ -181,7 +184,7 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
 
 
 class Full(Tagged, frozen=True, kw_only=True):
-    """Not enough room. `limit` names a unit rule (min_unit, max_unit, step_size) when room is not the matter."""
+    """Not enough room; or `limit` names the unit rule (min_unit, max_unit, step_size) that was broken."""
 
     provider: str
     resource_class: str
@@ -282,5 +285,3 @@ class ProviderChange(Compact, frozen=True):
     used: dict[str, int]
     reshaped: bool = False
     gone: bool = False
-
-

@@ -66,7 +66,7 @@ class Worker:
     asks: Sequence[Query[Any, Any]] = ()
     timers: Sequence[Every] = ()
     starts: Sequence[Callable[[], Awaitable[None]]] = ()  # before anything is consumed, in order
-    runs: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()  # as long as the worker lives (an outbox relay)
+    runs: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()  # as long as it lives (a relay)
     stops: Sequence[Callable[[], Awaitable[None]]] = ()  # after everything has drained
     announces: frozenset[type[Message]] = field(default_factory=frozenset)  # emitted through an outbox
 
@@ -119,9 +119,7 @@ def on_many(
     return On(_address(topic), handler, declared, batch, concurrency, private)
 
 
-def answers(
-    query: Query[A, R], handler: Callable[[A], Awaitable[R]], *, concurrency: int = 64
-) -> Answers:
+def answers(query: Query[A, R], handler: Callable[[A], Awaitable[R]], *, concurrency: int = 64) -> Answers:
     """Answer this query one question at a time."""
     return Answers(query, handler, None, concurrency)
 

@@ -1,0 +1,87 @@
+"""Brings a database to the newest of a package's migrations: alembic's files, without its command line.
+
+`<package>/migrations/` holds one line of revisions. A file's name is its revision: 0001.py, 0002_more.py.
+"""
+
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from sqlalchemy import Connection, text
+
+from bus.database import Database, Transaction
+
+_HERE = text("SELECT 1 FROM pg_namespace WHERE nspname = :name")
+_LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
+_HAS_VERSION = {
+    "postgresql": text("SELECT to_regclass('alembic_version') IS NOT NULL"),
+    "sqlite": text("SELECT count(*) FROM sqlite_master WHERE name = 'alembic_version'"),
+}
+_VERSION = text("SELECT version_num FROM alembic_version")
+
+
+class MigrationsBroken(Exception):
+    """The files do not make one line of revisions, or the database is not on it; the text says how."""
+
+
+async def migrate(database: Database, package: str) -> list[str]:
+    """Apply what is missing, all or nothing, one process at a time; gives the names of what was applied."""
+    with as_file(files(package) / "migrations") as folder:
+        names = _names(folder)
+        if await current(database, package) == names[-1]:
+            return []
+        async with database.unhurried() as patient, patient.write() as tx:
+            if tx.dialect == "postgresql":
+                await tx.execute(_LOCK, {"name": f"berth.migrations.{database.namespace}"})
+                await _make_schema(tx, database.namespace)
+            before = await _version(tx)  # another process may just have been here
+            if before is not None and before not in names:
+                raise MigrationsBroken(
+                    f"{database.name} is at {before}, which {package} does not have: made by a newer version?"
+                )
+            missing = names[names.index(before) + 1 :] if before is not None else names
+            if missing:
+                await tx.connection.run_sync(_upgrade, folder, names)
+            return missing
+
+
+async def current(database: Database, package: str) -> str | None:
+    """The last migration applied, None when there was none."""
+    async with database.read() as tx:
+        return await _version(tx)
+
+
+def _names(folder: Path) -> list[str]:
+    names = sorted(file.stem for file in folder.glob("[0-9]*.py"))
+    if not names:
+        raise MigrationsBroken(f"no migrations in {folder}")
+    return names
+
+
+async def _version(tx: Transaction) -> str | None:
+    if not (await tx.execute(_HAS_VERSION[tx.dialect])).scalar_one():
+        return None
+    return (await tx.execute(_VERSION)).scalar_one_or_none()
+
+
+async def _make_schema(tx: Transaction, namespace: str) -> None:
+    # Asked first: CREATE SCHEMA IF NOT EXISTS wants the right to create one even where it exists.
+    if namespace and not (await tx.execute(_HERE, {"name": namespace})).first():
+        await tx.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{namespace}"'))
+
+
+def _upgrade(connection: Connection, folder: Path, names: list[str]) -> None:
+    # Importing alembic takes longer than looking that there is nothing to do.
+    from alembic.operations import Operations
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
+    scripts = ScriptDirectory(str(folder), version_locations=[str(folder)])
+    line = [script.revision for script in reversed(list(scripts.walk_revisions()))]
+    if line != names:
+        raise MigrationsBroken(f"{folder}: the files are {', '.join(names)}, the revisions {', '.join(line)}")
+    context = MigrationContext.configure(
+        connection,
+        opts={"fn": lambda revision, _: scripts._upgrade_revs("head", revision), "script": scripts},
+    )
+    with Operations.context(context):
+        context.run_migrations()

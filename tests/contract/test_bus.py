@@ -1,0 +1,520 @@
+"""What a worker may rely on, whichever bus carries its messages. One suite, both buses."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from bus import topics
+from bus.context import current, envelope_of
+from bus.local import LocalBroker, LocalTransport
+from bus.messages import (
+    BuildEnded,
+    BuildRequested,
+    BuildUnplaceable,
+    CandidatesFound,
+    FindCandidates,
+)
+from bus.protocol import (
+    MAX_MESSAGE_BYTES,
+    AnswerRefused,
+    DeadLetter,
+    Envelope,
+    NoAnswer,
+    Poison,
+    Retry,
+    Transport,
+    Unavailable,
+)
+from bus.rabbit import RabbitTransport
+from bus.runner import Bus
+from bus.vocabulary import Flavor, ResourceGroup
+from bus.worker import Outcome, Undeclared, Worker, answers, answers_many, on, on_many
+
+DEADLINE = 20.0
+Connect = Callable[[], Transport]
+
+
+@pytest.fixture(params=["local", pytest.param("rabbit", marks=pytest.mark.services)])
+def connect(request: pytest.FixtureRequest) -> Connect:
+    if request.param == "local":
+        broker = LocalBroker()
+        return lambda: LocalTransport(broker)
+    url, name = request.getfixturevalue("amqp_url"), request.getfixturevalue("bus_name")
+    return lambda: RabbitTransport(url, exchange=name)
+
+
+@pytest.fixture
+async def bus(connect: Connect) -> AsyncIterator[Bus]:
+    async with Bus(connect()) as bus:
+        yield bus
+
+
+@asynccontextmanager
+async def serving(connect: Connect, *workers: Worker) -> AsyncIterator[Bus]:
+    """These workers, at work until the block ends; asks of theirs go through the bus it gives."""
+    stopping = asyncio.Event()
+    async with Bus(connect()) as bus, asyncio.TaskGroup() as group:
+        for worker in workers:
+            group.create_task(bus.serve(worker, stopping, drain=5))
+            for row in (*worker.consumes, *worker.answers):
+                await bus.transport.declare(worker.queue_of(row, bus.replica))
+        try:
+            yield bus
+        finally:
+            stopping.set()
+
+
+def a_request(number: int = 1, reply_to: str = "") -> BuildRequested:
+    id_ = f"00000000-0000-0000-0000-{number:012d}"
+    return BuildRequested(
+        request=id_, instances=(id_,), flavor=Flavor(name="small", vcpus=1), reply_to=reply_to
+    )
+
+
+def no_host(request: BuildRequested, reason: str = "full") -> BuildUnplaceable:
+    return BuildUnplaceable(request=request.request, instances=request.instances, reason=reason)
+
+
+async def soon(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while not await condition():
+            await asyncio.sleep(0.02)
+
+
+async def the_dead_letter(bus: Bus) -> DeadLetter:
+    letters: list[DeadLetter] = []
+
+    async def buried() -> bool:
+        letters[:] = await bus.transport.dead_letters()
+        return bool(letters)
+
+    await soon(buried)
+    assert len(letters) == 1
+    return letters[0]
+
+
+def scheduler(handler: Callable[[BuildRequested], Awaitable[BuildUnplaceable | None]]) -> Worker:
+    return Worker(
+        "scheduler", consumes=[on(topics.BUILD_REQUESTED, handler, emits=[topics.BUILD_UNPLACEABLE])]
+    )
+
+
+async def test_what_a_handler_returns_is_published(connect: Connect, bus: Bus) -> None:
+    async def refuse(request: BuildRequested) -> BuildUnplaceable:
+        return no_host(request)
+
+    heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
+    async with serving(connect, scheduler(refuse)):
+        await bus.publish(a_request())
+        async with asyncio.timeout(DEADLINE):
+            said = await heard.get()
+    assert (said.request, said.reason) == (a_request().request, "full")
+
+
+async def test_consequences_carry_the_story_and_the_trace(connect: Connect, bus: Bus) -> None:
+    seen: list[Envelope] = []
+
+    async def note(ended: BuildUnplaceable) -> None:
+        envelope = current.get()
+        assert envelope is not None
+        seen.append(envelope)
+
+    async def refuse(request: BuildRequested) -> BuildUnplaceable:
+        return no_host(request)
+
+    reader = Worker("reader", consumes=[on(topics.BUILD_UNPLACEABLE, note)])
+    first = envelope_of(a_request(), bus.clock)
+    async with serving(connect, scheduler(refuse), reader):
+        await bus.relay([first])
+
+        async def arrived() -> bool:
+            return bool(seen)
+
+        await soon(arrived)
+    assert seen[0].correlation == first.id
+    assert seen[0].causation == first.id
+    trace, span = first.traceparent.split("-")[1:3]
+    assert seen[0].traceparent.split("-")[1] == trace
+    assert seen[0].traceparent.split("-")[2] != span
+
+
+async def test_retry_comes_back_later_as_another_attempt(connect: Connect, bus: Bus) -> None:
+    attempts: list[tuple[int, float]] = []
+    loop = asyncio.get_running_loop()
+
+    async def third_time_lucky(request: BuildRequested) -> BuildUnplaceable:
+        envelope = current.get()
+        assert envelope is not None
+        attempts.append((envelope.attempt, loop.time()))
+        if envelope.attempt < 3:
+            raise Retry(after=0.1)
+        return no_host(request)
+
+    heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
+    async with serving(connect, scheduler(third_time_lucky)):
+        await bus.publish(a_request())
+        async with asyncio.timeout(DEADLINE):
+            await heard.get()
+    assert [number for number, _ in attempts] == [1, 2, 3]
+    times = [when for _, when in attempts]
+    assert all(later - sooner >= 0.09 for sooner, later in zip(times, times[1:], strict=False))
+
+
+async def test_poison_is_kept_with_its_reason(connect: Connect, bus: Bus) -> None:
+    async def refuse(request: BuildRequested) -> None:
+        raise Poison("flavor: nobody sells 'small' any more")
+
+    async with serving(connect, scheduler(refuse)):
+        await bus.publish(a_request())
+        letter = await the_dead_letter(bus)
+    assert letter.reason == "flavor: nobody sells 'small' any more"
+    assert letter.key == "build.requested"
+    assert letter.first_died > 0
+    assert msgspec.json.decode(letter.body, type=BuildRequested) == a_request()
+
+
+async def test_a_bug_is_tried_five_times_more_and_then_kept_with_its_traceback(
+    connect: Connect, bus: Bus
+) -> None:
+    tries = []
+
+    async def stumble(request: BuildRequested) -> None:
+        tries.append(request)
+        raise ZeroDivisionError("one over none")
+
+    async with serving(connect, scheduler(stumble)):
+        await bus.publish(a_request())
+        letter = await the_dead_letter(bus)
+    assert len(tries) == 6
+    assert letter.reason == "ZeroDivisionError: one over none"
+    assert "in stumble" in letter.traceback
+
+
+GOOD = msgspec.to_builtins(a_request())
+BAD_INPUT = {
+    "malformed JSON": (b'{"request": ', "", "not JSON"),
+    "not JSON at all": (b"\xff\xfe\x00", "", "not JSON"),
+    "unknown type": (msgspec.json.encode(GOOD), "BuildWished", "type: 'BuildWished'"),
+    "missing field": (msgspec.json.encode({**GOOD, "instances": None} | {}), "", "$.instances"),
+    "absent field": (
+        msgspec.json.encode({key: value for key, value in GOOD.items() if key != "flavor"}),
+        "",
+        "flavor",
+    ),
+    "wrong type": (msgspec.json.encode({**GOOD, "zone": 7}), "BuildRequested", "$.zone"),
+    "negative amount": (
+        msgspec.json.encode({**GOOD, "flavor": {"name": "f", "vcpus": -1}}),
+        "",
+        "$.flavor.vcpus",
+    ),
+    "two mebibytes": (b'"' + b"x" * (2 * 1024 * 1024) + b'"', "", "bytes"),
+}
+
+
+@pytest.mark.parametrize("body, kind, names", BAD_INPUT.values(), ids=BAD_INPUT.keys())
+async def test_bad_input_is_kept_with_a_sentence_that_names_the_field(
+    connect: Connect, bus: Bus, body: bytes, kind: str, names: str
+) -> None:
+    async def refuse(request: BuildRequested) -> BuildUnplaceable:
+        return no_host(request)
+
+    heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
+    async with serving(connect, scheduler(refuse)):
+        envelope = Envelope(
+            id=bus.clock.uuid(), type=kind, key="build.requested", body=msgspec.Raw(body), framed=False
+        )
+        await bus.transport.publish([envelope], expected=[True])
+        letter = await the_dead_letter(bus)
+        await bus.publish(a_request())  # and the worker goes on
+        async with asyncio.timeout(DEADLINE):
+            await heard.get()
+    assert names in letter.reason
+    assert letter.body == body
+
+
+async def test_too_large_a_message_is_refused_before_it_is_sent(bus: Bus) -> None:
+    request = msgspec.structs.replace(a_request(), metadata={"blob": "x" * MAX_MESSAGE_BYTES})
+    with pytest.raises(ValueError, match="carries at most"):
+        await bus.publish(request)
+
+
+async def test_a_list_handler_gets_what_is_waiting_and_settles_each_by_itself(
+    connect: Connect, bus: Bus
+) -> None:
+    sizes: list[int] = []
+    tried: list[int] = []
+
+    async def handle(requests: Sequence[BuildRequested]) -> list[Outcome]:
+        sizes.append(len(requests))
+        numbers = [int(request.request[-3:]) for request in requests]
+        tried.extend(numbers)
+        outcomes: list[Outcome] = []
+        for request, number in zip(requests, numbers, strict=True):
+            if number == 7:
+                outcomes.append(Poison("unlucky"))
+            elif number == 8 and tried.count(8) == 1:
+                outcomes.append(Retry(after=0.1))
+            else:
+                outcomes.append(no_host(request))
+        return outcomes
+
+    worker = Worker(
+        "scheduler",
+        consumes=[
+            on_many(
+                topics.BUILD_REQUESTED,
+                handle,
+                emits=[topics.BUILD_UNPLACEABLE],
+                batch=64,
+                concurrency=1,
+            )
+        ],
+    )
+    heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
+    await bus.transport.declare(worker.queue_of(worker.consumes[0]))
+    await bus.publish(*(a_request(number) for number in range(1, 101)))
+    async with serving(connect, worker):
+        async with asyncio.timeout(DEADLINE):
+            said = {(await heard.get()).request for _ in range(99)}
+        letter = await the_dead_letter(bus)
+    assert said == {a_request(number).request for number in range(1, 101) if number != 7}
+    assert letter.reason == "unlucky"
+    assert 1 < max(sizes) <= 64
+
+
+async def test_a_bug_in_a_list_spoils_only_the_message_that_has_it(connect: Connect, bus: Bus) -> None:
+    async def handle(requests: Sequence[BuildRequested]) -> list[Outcome]:
+        if any(request.request.endswith("3") for request in requests):
+            raise KeyError("three")
+        return [no_host(request) for request in requests]
+
+    worker = Worker(
+        "scheduler",
+        consumes=[on_many(topics.BUILD_REQUESTED, handle, emits=[topics.BUILD_UNPLACEABLE])],
+    )
+    heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
+    await bus.transport.declare(worker.queue_of(worker.consumes[0]))
+    await bus.publish(*(a_request(number) for number in range(1, 6)))
+    async with serving(connect, worker):
+        async with asyncio.timeout(DEADLINE):
+            said = {(await heard.get()).request[-1] for _ in range(4)}
+        letter = await the_dead_letter(bus)
+    assert said == {"1", "2", "4", "5"}
+    assert "KeyError" in letter.reason
+
+
+QUESTION = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1}),))
+
+
+def an_answer(seen: int) -> CandidatesFound:
+    return CandidatesFound(seen=seen, candidates=(), fitting=0, considered=0)
+
+
+async def test_a_question_is_answered(connect: Connect, bus: Bus) -> None:
+    async def answer(question: FindCandidates) -> CandidatesFound:
+        return an_answer(question.after)
+
+    ask = bus.asker_of_many(topics.FIND_CANDIDATES, timeout=DEADLINE)
+    questions = [msgspec.structs.replace(QUESTION, after=number) for number in range(50)]
+    async with serving(connect, Worker("placement", answers=[answers(topics.FIND_CANDIDATES, answer)])):
+        found = await ask(questions)
+    assert [answer.seen for answer in found] == list(range(50))
+
+
+async def test_questions_that_wait_are_answered_together(connect: Connect, bus: Bus) -> None:
+    sizes = []
+
+    async def answer(questions: Sequence[FindCandidates]) -> list[CandidatesFound]:
+        sizes.append(len(questions))
+        return [an_answer(question.after) for question in questions]
+
+    worker = Worker("placement", answers=[answers_many(topics.FIND_CANDIDATES, answer, concurrency=1)])
+    ask = bus.asker_of_many(topics.FIND_CANDIDATES, timeout=DEADLINE)
+    async with serving(connect, worker):
+        found = await ask([msgspec.structs.replace(QUESTION, after=number) for number in range(200)])
+    assert [answer.seen for answer in found] == list(range(200))
+    assert max(sizes) > 1
+
+
+async def test_a_question_nobody_answers_in_time_raises(bus: Bus) -> None:
+    ask = bus.asker(topics.FIND_CANDIDATES, timeout=0.2)
+    with pytest.raises(NoAnswer, match=r"placement\.candidates"):
+        await ask(QUESTION)
+
+
+@pytest.mark.parametrize(
+    "raised, comes_as",
+    [(Poison("groups: no such class"), AnswerRefused), (Unavailable("no database"), Unavailable)],
+)
+async def test_an_answerer_that_cannot_says_so_at_once(
+    connect: Connect, bus: Bus, raised: Exception, comes_as: type[Exception]
+) -> None:
+    async def answer(question: FindCandidates) -> CandidatesFound:
+        raise raised
+
+    ask = bus.asker(topics.FIND_CANDIDATES, timeout=DEADLINE)
+    async with serving(connect, Worker("placement", answers=[answers(topics.FIND_CANDIDATES, answer)])):
+        with pytest.raises(comes_as, match=str(raised)):
+            await ask(QUESTION)
+
+
+async def test_what_we_depend_on_may_be_away_for_long_and_it_never_counts_as_a_bug(
+    connect: Connect, bus: Bus
+) -> None:
+    tries = []
+
+    async def wait_for_it(request: BuildRequested) -> BuildUnplaceable:
+        tries.append(request)
+        if len(tries) < 3:
+            raise Unavailable("the database is restarting")
+        return no_host(request)
+
+    heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
+    async with serving(connect, scheduler(wait_for_it)):
+        await bus.publish(a_request())
+        async with asyncio.timeout(DEADLINE):
+            await heard.get()
+    assert await bus.transport.dead_letters() == []
+
+
+async def test_a_worker_told_to_stop_finishes_what_it_has_in_hand(connect: Connect, bus: Bus) -> None:
+    at_work, may_finish = asyncio.Event(), asyncio.Event()
+    handled: list[str] = []
+
+    async def slow(request: BuildRequested) -> BuildUnplaceable:
+        at_work.set()
+        await may_finish.wait()
+        handled.append(request.request)
+        return no_host(request)
+
+    worker = Worker(
+        "scheduler",
+        consumes=[on(topics.BUILD_REQUESTED, slow, emits=[topics.BUILD_UNPLACEABLE], concurrency=1)],
+    )
+    heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
+    stopping = asyncio.Event()
+    async with Bus(connect()) as first, asyncio.TaskGroup() as group:
+        await first.transport.declare(worker.queue_of(worker.consumes[0]))
+        await bus.publish(a_request(1), a_request(2), a_request(3))
+        group.create_task(first.serve(worker, stopping, drain=DEADLINE))
+        async with asyncio.timeout(DEADLINE):
+            await at_work.wait()
+        stopping.set()
+        may_finish.set()
+    assert handled == [a_request(1).request]
+    async with serving(connect, worker), asyncio.timeout(DEADLINE):
+        said = sorted([(await heard.get()).request for _ in range(3)])
+    assert said == [a_request(number).request for number in (1, 2, 3)]
+    assert len(handled) == 3
+
+
+async def test_a_killed_worker_loses_nothing(connect: Connect, bus: Bus) -> None:
+    taken = asyncio.Event()
+
+    async def hold(request: BuildRequested) -> None:
+        taken.set()
+        await asyncio.Event().wait()
+
+    heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
+
+    async def first_life() -> None:
+        async with Bus(connect()) as doomed:
+            await doomed.serve(scheduler(hold), asyncio.Event())
+
+    life = asyncio.create_task(first_life())
+    worker = scheduler(hold)
+    await bus.transport.declare(worker.queue_of(worker.consumes[0]))
+    await bus.publish(a_request())
+    async with asyncio.timeout(DEADLINE):
+        await taken.wait()
+    life.cancel()
+    await asyncio.wait([life])
+
+    async def refuse(request: BuildRequested) -> BuildUnplaceable:
+        return no_host(request)
+
+    async with serving(connect, scheduler(refuse)), asyncio.timeout(DEADLINE):
+        said = await heard.get()
+    assert said.request == a_request().request
+
+
+async def test_an_emit_waits_until_somebody_hears_it(connect: Connect, bus: Bus) -> None:
+    """A conductor that was never started must not cost a build."""
+    tried = asyncio.Event()
+    heard: list[BuildRequested] = []
+
+    async def pass_on(ended: BuildEnded) -> BuildRequested:
+        tried.set()
+        return a_request()
+
+    async def note(request: BuildRequested) -> None:
+        heard.append(request)
+
+    passing = Worker(
+        "passing", consumes=[on(topics.BUILD_ENDED, pass_on, emits=[topics.BUILD_REQUESTED])]
+    )
+    id_ = a_request().request
+    async with serving(connect, passing):
+        await bus.publish(BuildEnded(build=id_, request=id_, cell="c1", status="active"))
+        async with asyncio.timeout(DEADLINE):
+            await tried.wait()
+        async with serving(connect, Worker("late", consumes=[on(topics.BUILD_REQUESTED, note)])):
+
+            async def arrived() -> bool:
+                return bool(heard)
+
+            await soon(arrived)
+    assert heard[0] == a_request()
+
+
+async def test_every_replica_hears_a_private_topic(connect: Connect, bus: Bus) -> None:
+    heard: list[str] = []
+
+    def replica(name: str) -> Worker:
+        async def note(ended: BuildEnded) -> None:
+            heard.append(name)
+
+        return Worker("reader", consumes=[on(topics.BUILD_ENDED, note, private=True)])
+
+    id_ = a_request().request
+    async with serving(connect, replica("one")), serving(connect, replica("two")):
+        await bus.publish(BuildEnded(build=id_, request=id_, cell="c1", status="active"))
+
+        async def both() -> bool:
+            return len(heard) >= 2
+
+        await soon(both)
+    assert sorted(heard) == ["one", "two"]
+
+
+async def test_only_who_asked_by_name_hears_a_named_reply(connect: Connect, bus: Bus) -> None:
+    mine = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to="me"))
+    plain = await bus.listen(topics.BUILD_UNPLACEABLE.at())
+    await bus.publish(
+        msgspec.structs.replace(no_host(a_request(1)), reply_to="me"), no_host(a_request(2))
+    )
+    async with asyncio.timeout(DEADLINE):
+        assert (await mine.get()).request == a_request(1).request
+        assert (await plain.get()).request == a_request(2).request
+
+
+def test_a_handler_that_returns_what_its_row_does_not_declare_is_refused_when_built() -> None:
+    async def refuse(request: BuildRequested) -> BuildUnplaceable | list[BuildEnded] | None:
+        return None
+
+    with pytest.raises(Undeclared, match=r"BuildEnded.*build\.ended"):
+        on(topics.BUILD_REQUESTED, refuse, emits=[topics.BUILD_UNPLACEABLE])
+
+
+async def test_an_emit_that_was_not_declared_is_a_bug(connect: Connect, bus: Bus) -> None:
+    async def sly(requests: Sequence[BuildRequested]) -> list[Outcome]:
+        return [no_host(request) for request in requests]
+
+    worker = Worker("sly", consumes=[on_many(topics.BUILD_REQUESTED, sly)])
+    async with serving(connect, worker):
+        await bus.publish(a_request())
+        letter = await the_dead_letter(bus)
+    assert "does not declare" in letter.reason

@@ -1,0 +1,42 @@
+"""An event loop whose time is virtual: it jumps to the next timer instead of waiting for it."""
+
+import asyncio
+import selectors
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Stuck(AssertionError):
+    """Nothing is left that could ever happen, and yet the test waits."""
+
+
+class _Jumping(selectors.DefaultSelector):  # type: ignore[valid-type, misc]  # its base is chosen by the platform
+    """Where a real selector would sleep, this one moves the clock."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise Stuck("no timer is set and nothing is ready")
+        self.now += max(timeout, 0.0)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Threads and sockets have no place here: everything that happens is a callback or a timer."""
+
+    def __init__(self) -> None:
+        self._jumping = _Jumping()
+        super().__init__(self._jumping)
+        self._clock_resolution = 1e-9
+
+    def time(self) -> float:
+        return self._jumping.now
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Like asyncio.run, in virtual time."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(work)
