@@ -3,8 +3,10 @@
 `<package>/migrations/` holds one line of revisions. A file's name is its revision: 0001.py, 0002_more.py.
 """
 
+import asyncio
 from importlib.resources import as_file, files
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, text
 
@@ -17,6 +19,8 @@ _HAS_VERSION = {
     "sqlite": text("SELECT count(*) FROM sqlite_master WHERE name = 'alembic_version'"),
 }
 _VERSION = text("SELECT version_num FROM alembic_version")
+
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
 class MigrationsBroken(Exception):
@@ -40,7 +44,8 @@ async def migrate(database: Database, package: str) -> list[str]:
                 )
             missing = names[names.index(before) + 1 :] if before is not None else names
             if missing:
-                await tx.connection.run_sync(_upgrade, folder, names)
+                async with _turn():
+                    await tx.connection.run_sync(_upgrade, folder, names)
             return missing
 
 
@@ -67,6 +72,11 @@ async def _make_schema(tx: Transaction, namespace: str) -> None:
     # Asked first: CREATE SCHEMA IF NOT EXISTS wants the right to create one even where it exists.
     if namespace and not (await tx.execute(_HERE, {"name": namespace})).first():
         await tx.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{namespace}"'))
+
+
+def _turn() -> asyncio.Lock:
+    """Alembic's `op` is one for the whole process: two databases cannot migrate in it at once."""
+    return _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 
 def _upgrade(connection: Connection, folder: Path, names: list[str]) -> None:

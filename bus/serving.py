@@ -131,12 +131,26 @@ class Served:
         while True:
             try:
                 emits = messages_of(await timer.handler())
-                await self.emit([(None, message) for message in emits], timer.emits)
-            except (Unavailable, Unroutable) as condition:
+                await self._emit_in_the_end([(None, message) for message in emits], timer.emits)
+            except Unavailable as condition:
                 log.warning("%s: %s", self.worker.name, condition)
             except Exception:
                 log.exception("%s: a timer failed; it goes on", self.worker.name)
             await asyncio.sleep(timer.seconds)
+
+    async def _emit_in_the_end(
+        self, made: Sequence[tuple[None, Message]], declared: frozenset[type[Message]]
+    ) -> None:
+        """What a timer said has no message to come again by: it is said until somebody hears it."""
+        pauses = iter((0.05, 0.1, 0.2, 0.5))
+        while True:
+            try:
+                await self.emit(made, declared)
+            except (Unavailable, Unroutable) as condition:
+                log.info("%s: %s; trying again", self.worker.name, condition)
+                await asyncio.sleep(next(pauses, 1.0))
+            else:
+                return
 
 
 class _Reader:

@@ -39,12 +39,11 @@ _AWAY = {
 
 
 def is_away(error: BaseException) -> bool:
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in _AWAY
+    return _code(error) in _AWAY
 
 
-def _is_busy(error: sqlite3.Error) -> bool:
-    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+def _code(error: BaseException) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 class SqliteFile:
@@ -60,25 +59,22 @@ class SqliteFile:
         self.memory: sqlite3.Connection | None = None
         self._thread: ThreadPoolExecutor | None = None
         if path is None:
-            self.memory = _open(":memory:", _ALWAYS)
-            self._thread = _thread(inline)
+            self.memory = _open(":memory:", 0.0, _ALWAYS)
+            if not inline:
+                self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sqlite")
 
     async def connect(self) -> "Connection":
         if self.memory is not None:
             return Connection(self.memory, self._thread, self.pause, keep=True)
-        thread = _thread(self.inline)
-        if thread is None:
-            raw = self._open_file()
-            raw.execute("PRAGMA busy_timeout = 0")
+        if self.inline:
+            raw = await _patiently(partial(_at_once, self._open_file, 0.0))
             return Connection(raw, None, self.pause, keep=False)
-        opening = thread.submit(self._open_file)
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sqlite")
         try:
-            raw = await asyncio.wrap_future(opening)
+            return Connection(await _patiently(partial(self._open_in, thread)), thread, None, keep=False)
         except BaseException:
-            opening.add_done_callback(_close_unclaimed)  # cancelled, but the thread opens it all the same
             thread.shutdown(wait=False)
             raise
-        return Connection(raw, thread, self.pause, keep=False)
 
     def close(self) -> None:
         """The memory and all that is in it."""
@@ -87,10 +83,18 @@ class SqliteFile:
         if self.memory is not None:
             self.memory.close()
 
-    def _open_file(self) -> sqlite3.Connection:
+    async def _open_in(self, thread: ThreadPoolExecutor) -> sqlite3.Connection:
+        opening = thread.submit(self._open_file, BUSY_SECONDS)
+        try:
+            return await asyncio.wrap_future(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unclaimed)  # the thread opens it all the same
+            raise
+
+    def _open_file(self, busy_seconds: float) -> sqlite3.Connection:
         assert self.path is not None
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        return _open(str(self.path), (*_FILE, *_ALWAYS))
+        return _open(str(self.path), busy_seconds, (*_FILE, *_ALWAYS))
 
 
 class Connection:
@@ -102,7 +106,6 @@ class Connection:
         self, raw: sqlite3.Connection, thread: ThreadPoolExecutor | None, pause: Pause | None, *, keep: bool
     ) -> None:
         self._connection: sqlite3.Connection | None = raw  # the dialect looks here whether it is open
-        self.inline = thread is None
         self._thread = thread
         self._pause = pause
         self._keep = keep
@@ -111,21 +114,21 @@ class Connection:
         return Cursor(self)
 
     async def create_function(self, *args: Any, **options: Any) -> None:
-        await self.call(partial(self._open.create_function, *args, **options))
+        await self.call(partial(self.raw.create_function, *args, **options))
 
     async def commit(self) -> None:
         await self.paused()
-        await self.call(self._open.commit)
+        await self.call(self.raw.commit)
 
     async def rollback(self) -> None:
         # Queued behind a statement whose waiter was cancelled, never in the middle of it.
-        await self.call(self._open.rollback)
+        await self.call(self.raw.rollback)
 
     async def close(self) -> None:
         raw, self._connection = self._connection, None
         if raw is None:
             return
-        await _call(self._thread, raw.rollback if self._keep else raw.close)
+        await self.call(raw.rollback if self._keep else raw.close)
         self._end_thread()
 
     def stop(self) -> None:
@@ -145,10 +148,14 @@ class Connection:
             await self._pause()
 
     async def call(self, function: Callable[..., T], *args: Any) -> T:
-        return await _call(self._thread, function, *args)
+        if self._thread is not None:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+        if self._keep:
+            return function(*args)
+        return await _patiently(partial(_at_once, function, *args))
 
     @property
-    def _open(self) -> sqlite3.Connection:
+    def raw(self) -> sqlite3.Connection:
         if self._connection is None:
             raise ValueError("no active connection")  # words the dialect knows
         return self._connection
@@ -163,7 +170,7 @@ class Cursor:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._raw = connection._open.cursor()
+        self._raw = connection.raw.cursor()
         self._rows: Sequence[Any] = ()
         self.description: Any = None
         self.rowcount = -1
@@ -175,18 +182,8 @@ class Cursor:
 
     async def execute(self, statement: str, values: Sequence[Any] = ()) -> Self:
         await self._connection.paused()
-        waited = 0.0
-        while True:
-            try:
-                self._rows = await self._connection.call(self._execute, statement, values)
-            except sqlite3.OperationalError as error:
-                if not self._connection.inline or not _is_busy(error) or waited >= BUSY_SECONDS:
-                    raise
-                # Waiting inside SQLite would stop the loop, and with it perhaps the one we wait for.
-                await asyncio.sleep(BUSY_SLEEP)
-                waited += BUSY_SLEEP
-            else:
-                return self
+        self._rows = await self._connection.call(self._execute, statement, values)
+        return self
 
     async def executemany(self, statement: str, many: Sequence[Sequence[Any]]) -> Self:
         await self._connection.paused()
@@ -208,9 +205,9 @@ class Cursor:
         return rows
 
 
-def _open(name: str, pragmas: Sequence[str]) -> sqlite3.Connection:
+def _open(name: str, busy_seconds: float, pragmas: Sequence[str]) -> sqlite3.Connection:
     raw = sqlite3.connect(
-        name, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=512
+        name, timeout=busy_seconds, isolation_level=None, check_same_thread=False, cached_statements=512
     )
     try:
         for pragma in pragmas:
@@ -226,11 +223,22 @@ def _close_unclaimed(opening: "Future[sqlite3.Connection]") -> None:
         opening.result().close()
 
 
-def _thread(inline: bool) -> ThreadPoolExecutor | None:
-    return None if inline else ThreadPoolExecutor(max_workers=1, thread_name_prefix="sqlite")
+async def _at_once(function: Callable[..., T], *args: Any) -> T:
+    return function(*args)
 
 
-async def _call(thread: ThreadPoolExecutor | None, function: Callable[..., T], *args: Any) -> T:
-    if thread is None:
-        return function(*args)
-    return await asyncio.get_running_loop().run_in_executor(thread, function, *args)
+async def _patiently(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Try until no other connection is in the way.
+
+    Waiting inside SQLite would stop an inline loop, and with it perhaps the one waited for; and of two who
+    make a new file at once SQLite lets neither wait.
+    """
+    waited = 0.0
+    while True:
+        try:
+            return await attempt()
+        except sqlite3.OperationalError as error:
+            if _code(error) != sqlite3.SQLITE_BUSY or waited >= BUSY_SECONDS:
+                raise
+        await asyncio.sleep(BUSY_SLEEP)
+        waited += BUSY_SLEEP

@@ -1,0 +1,148 @@
+"""Claims per second through Placement.claim_many, by claims per transaction, on PostgreSQL and SQLite.
+
+    python -m bench.claims [--database-url URL] [--hosts N] [--seconds S] [--profile]
+
+Without a URL it starts a private PostgreSQL. Every claim asks three classes of one host; two transactions are in
+flight, as the worker has it; the outbox is emptied meanwhile by a relay that publishes to nobody.
+"""
+
+import argparse
+import asyncio
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bus.clock import Clock, monotonic
+from bus.database import Database
+from bus.messages import ClaimRequested, InventoryReported
+from bus.migrations import migrate
+from bus.outbox import Outbox
+from bus.protocol import Envelope
+from bus.vocabulary import Choice, Claimed, ConsumerClaim, Inventory, ProviderReport
+from deploy.servers import Postgres, private_directory
+from placement_worker import ANNOUNCES, Placement, breaches
+
+BATCHES = (1, 10, 50, 200)
+IN_FLIGHT = 2
+ASKED = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}
+ROOM = {
+    "VCPU": Inventory(total=2**30),
+    "MEMORY_MB": Inventory(total=2**31 - 1),
+    "DISK_GB": Inventory(total=2**30),
+}
+
+
+async def fleet(placement: Placement, hosts: int) -> list[tuple[str, int]]:
+    """Report so many hosts; gives each root and its shape."""
+    reports = [
+        InventoryReported(
+            root=(root := placement.clock.uuid()),
+            host=f"host-{number}",
+            cell="c1",
+            agent=f"agent-{number}",
+            sequence=1,
+            providers=(ProviderReport(id=root, name=f"host-{number}", inventories=ROOM),),
+        )
+        for number in range(hosts)
+    ]
+    for at in range(0, hosts, 500):
+        await placement.report_inventory_many(reports[at : at + 500])
+    return [(row.root, row.shapes[row.root]) for row in placement.index.rows.values()]
+
+
+def order(clock: Clock, hosts: Sequence[tuple[str, int]]) -> ClaimRequested:
+    root, shape = clock.chance.choice(hosts)
+    choice = Choice({root: ASKED}, {root: shape})
+    return ClaimRequested(claims=(ConsumerClaim(consumer=clock.uuid(), generation=None, choices=(choice,)),))
+
+
+async def claims_a_second(
+    placement: Placement, hosts: Sequence[tuple[str, int]], batch: int, seconds: float
+) -> float:
+    made = 0
+    until = monotonic() + seconds
+    begun = monotonic()
+
+    async def claim() -> None:
+        nonlocal made
+        while monotonic() < until:
+            orders = [order(placement.clock, hosts) for _ in range(batch)]
+            answers = await placement.claim_many(orders)
+            assert all(isinstance(answer.results[0], Claimed) for answer in answers)
+            made += len(answers)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(IN_FLIGHT):
+            group.create_task(claim())
+    return made / (monotonic() - begun)
+
+
+async def measure(url: str, namespace: str, hosts: int, seconds: float) -> list[float]:
+    async def to_nobody(envelopes: Sequence[Envelope]) -> None:
+        await asyncio.sleep(0)
+
+    clock = Clock(chance=random.Random(1))
+    database = Database(url, namespace=namespace)
+    try:
+        await migrate(database, "placement_worker")
+        outbox = Outbox(database, clock, ANNOUNCES)
+        placement = Placement(database, clock)
+        await placement.start()
+        known = await fleet(placement, hosts)
+        relay = asyncio.create_task(outbox.relay(to_nobody))
+        await claims_a_second(placement, known, 50, min(1.0, seconds))  # warm
+        figures = [await claims_a_second(placement, known, batch, seconds) for batch in BATCHES]
+        relay.cancel()
+        await asyncio.wait([relay])
+        if broken := await breaches(database):
+            raise SystemExit(f"breaches: {broken[:3]}")
+        return figures
+    finally:
+        await database.close()
+
+
+@contextmanager
+def databases(url: str | None) -> Iterator[list[tuple[str, str, str]]]:
+    """Name, URL and namespace of what is measured."""
+    directory = Path(tempfile.mkdtemp(prefix="berth-bench-"))
+    lite = ("SQLite", f"sqlite+aiosqlite:///{directory}/", "placement")
+    namespace = f"bench_{next(_numbers)}_{random.SystemRandom().randrange(10**9)}"
+    try:
+        if url:
+            yield [("PostgreSQL", url, namespace), lite]
+        else:
+            with Postgres(private_directory("berth-bench-") / "postgres") as server:
+                yield [("PostgreSQL", server.url, namespace), lite]
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+_numbers = count(1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--database-url")
+    parser.add_argument("--hosts", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    given = parser.parse_args()
+    table = Table(title=f"claims/s, {given.hosts} hosts, 3 classes each, {IN_FLIGHT} transactions in flight")
+    for heading in ("", *(f"{batch} a transaction" for batch in BATCHES), "200 : 1"):
+        table.add_column(heading, justify="right")
+    with databases(given.database_url) as measured:
+        for name, url, namespace in measured:
+            figures = asyncio.run(measure(url, namespace, given.hosts, given.seconds))
+            ratio = f"{figures[-1] / figures[0]:.0f} x"
+            table.add_row(name, *(f"{figure:,.0f}" for figure in figures), ratio)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,338 @@
+"""The command line. Each command reads its settings, does one thing, and says in words what went wrong."""
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from berth import commands, dead, loading
+from berth.settings import BadSetting, Effective, load, masked
+from bus.protocol import Unavailable, Unroutable
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="berth finds a berth for every machine: event-driven placement and scheduling.",
+    epilog="Settings: BERTH_... variables, berth.toml and flags, in rising order; see `berth settings`.",
+)
+say = Console(highlight=False)
+complain = Console(stderr=True, highlight=False)
+
+
+class _Globals:
+    config: Path | None = None
+    sets: dict[str, str] = {}  # noqa: RUF012  one process, one command line
+
+
+@app.callback()
+def _globals(
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file of settings (default: berth.toml).")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; may be repeated.")
+    ] = None,
+) -> None:
+    _Globals.config = config
+    _Globals.sets = {}
+    for pair in set_ or []:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"--set takes NAME=VALUE, not {pair!r}")
+        _Globals.sets[name.replace("-", "_")] = value
+
+
+def settings(**flags: Any) -> Effective:
+    """The effective settings, with this command's flags on top; or a sentence and exit code 2."""
+    try:
+        named = {name: value for name, value in flags.items() if value is not None}
+        effective = load({**_Globals.sets, **named}, file=_Globals.config)
+    except BadSetting as problem:
+        complain.print(f"[red]{problem}[/red]")
+        raise typer.Exit(2) from None
+    logging.basicConfig(
+        level=effective.settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    return effective
+
+
+def run(work: Coroutine[Any, Any, int | None]) -> None:
+    """Run a command to its exit code, on the fast event loop where there is one."""
+    try:
+        try:
+            import uvloop
+
+            code = uvloop.run(work)
+        except ImportError:
+            code = asyncio.run(work)
+    except KeyboardInterrupt:
+        code = 130
+    except BaseExceptionGroup as group:
+        code = _explain(group)
+    except (Unavailable, Unroutable, BadSetting, commands.Refusal) as problem:
+        complain.print(f"[red]{problem}[/red]")
+        code = 1
+    raise typer.Exit(code or 0)
+
+
+def _explain(group: BaseExceptionGroup[BaseException]) -> int:
+    """What a task group brings is shown as a sentence when it is a condition, as it is when it is a bug."""
+    conditions, bugs = group.split((Unavailable, Unroutable, BadSetting, commands.Refusal))
+    if bugs is not None or conditions is None:
+        raise group
+    for problem in commands.leaves(conditions):
+        complain.print(f"[red]{problem}[/red]")
+    return 1
+
+
+Cells = Annotated[str | None, typer.Option(help="Names of the cells, comma separated, or how many.")]
+Hosts = Annotated[int | None, typer.Option(min=1, help="Simulated hosts, over all cells.")]
+Fail = Annotated[
+    float | None, typer.Option(min=0, max=1, help="Share of builds that fail on their first host.")
+]
+BuildTime = Annotated[
+    str | None,
+    typer.Option(help="How long a build takes: constant:1, uniform:1,3, exponential:0.2, lognormal:1,0.5."),
+]
+StateDir = Annotated[str | None, typer.Option(help="Where the embedded berth keeps its state.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of the simulated faults.")]
+
+
+def _cells(given: str | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    if given.isdigit():
+        return tuple(f"c{number}" for number in range(1, int(given) + 1))
+    return tuple(part.strip() for part in given.split(",") if part.strip())
+
+
+@app.command()
+def demo(
+    boots: Annotated[int, typer.Option(min=1, help="How many instances to boot.")] = 1000,
+    cells: Cells = "4",
+    hosts: Hosts = 200,
+    fail: Fail = 0.1,
+    build_time: BuildTime = "exponential:0.1",
+    seed: Seed = 1,
+) -> None:
+    """Everything in one process: boots on simulated hosts, a free bare-metal node, and the audit."""
+    effective = settings(
+        cells=_cells(cells), hosts=hosts, fail=fail, build_time=build_time, seed=seed, amqp_url="",
+        database_url="",
+    )  # fmt: skip
+    run(loading.demo(effective.settings, boots, say))
+
+
+@app.command()
+def up(
+    cells: Cells = None,
+    hosts: Hosts = None,
+    baremetal: Annotated[int | None, typer.Option(min=0, help="Simulated bare-metal nodes.")] = None,
+    fail: Fail = None,
+    build_time: BuildTime = None,
+    state_dir: StateDir = None,
+    seed: Seed = None,
+) -> None:
+    """Run everything until Ctrl-C: in this process, or given service URLs, each worker as its own."""
+    effective = settings(
+        cells=_cells(cells), hosts=hosts, baremetal=baremetal, fail=fail, build_time=build_time,
+        state_dir=state_dir, seed=seed,
+    )  # fmt: skip
+    run(commands.up(effective.settings, say))
+
+
+@app.command("run")
+def run_worker(
+    worker: Annotated[str, typer.Argument(help="placement, scheduler, conductor, compute or ironic.")],
+    cell: Annotated[str, typer.Option(help="Whose conductor or agents.")] = "",
+    hosts: Hosts = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on loopback.")] = None,
+) -> None:
+    """Run one worker as this process, in service mode. Start as many of each as you like."""
+    effective = settings(hosts=hosts, metrics_port=metrics_port)
+    run(commands.run(effective.settings, worker, cell))
+
+
+@app.command()
+def boot(
+    vcpus: Annotated[int, typer.Option(min=0)] = 1,
+    memory_mb: Annotated[int, typer.Option(min=0)] = 512,
+    disk_gb: Annotated[int, typer.Option(min=0)] = 1,
+    flavor: Annotated[str, typer.Option(help="The flavor's name; `metal` means no VCPU, memory, disk.")] = "",
+    extra_spec: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="resources:CLASS=n, trait:NAME=required, ..."),
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="Instances, all or none.")] = 1,
+    zone: str = "",
+    cell: str = "",
+    wait: Annotated[bool, typer.Option(help="Follow it to its end; exit 1 unless all are active.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the end.")] = 600.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what is said as JSON lines.")] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Publish a build request."""
+    effective = settings(state_dir=state_dir)
+    request = commands.boot_request(vcpus, memory_mb, disk_gb, flavor, extra_spec or [], count, zone, cell)
+    run(commands.boot(effective.settings, request, wait, timeout, as_json, say))
+
+
+@app.command()
+def delete(
+    build: Annotated[str, typer.Argument(help="The build's uuid.")],
+    cell: Annotated[str, typer.Option(help="The cell it is in (build.ended names it).")],
+    wait: Annotated[bool, typer.Option(help="Wait until it is down.")] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Take a build down and give its resources back."""
+    effective = settings(state_dir=state_dir)
+    run(commands.delete(effective.settings, build, cell, wait, say))
+
+
+node_app = typer.Typer(no_args_is_help=True, help="Speak for a bare-metal node, as Ironic would.")
+app.add_typer(node_app, name="node")
+
+
+@node_app.command("set")
+def node_set(
+    name: Annotated[str, typer.Argument(help="A name; its uuid is derived from it unless it is one.")],
+    event: Annotated[
+        str, typer.Option(help="The event's name: maintenance_set, provision_set, ...")
+    ] = "update",
+    provision_state: Annotated[str, typer.Option(help="available, cleaning, active, ...")] = "available",
+    power_state: str = "power off",
+    maintenance: Annotated[bool, typer.Option(help="Put it in maintenance.")] = False,
+    resource_class: str = "baremetal",
+    cell: str = "c1",
+    trait: Annotated[list[str] | None, typer.Option(help="May be repeated.")] = None,
+    deleted: Annotated[bool, typer.Option(help="The node is gone from Ironic.")] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Publish an Ironic-style node event on ironic.node.EVENT."""
+    effective = settings(state_dir=state_dir)
+    node = commands.node_event(
+        name, event, provision_state, power_state, maintenance, resource_class, cell, trait or [], deleted
+    )
+    run(commands.publish(effective.settings, node, say))
+
+
+@app.command("load")
+def load_command(
+    boots: Annotated[int, typer.Option(min=1)] = 1000,
+    rate: Annotated[
+        float, typer.Option(min=0, help="Boots a second; 0: as fast as the window allows.")
+    ] = 0.0,
+    window: Annotated[int, typer.Option(min=1, help="Boots in flight at most.")] = 2000,
+    cells: Cells = None,
+    hosts: Hosts = None,
+    fail: Fail = None,
+    build_time: BuildTime = None,
+    vcpus: int = 1,
+    memory_mb: int = 512,
+    disk_gb: int = 1,
+    seed: Seed = None,
+    attach: Annotated[bool, typer.Option(help="Load the berth that runs already; start none.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    picture: Annotated[Path | None, typer.Option(help="Write latency over time to this SVG file.")] = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Many concurrent boots, followed to their ends: throughput, latency, audit. Loopback only."""
+    effective = settings(
+        cells=_cells(cells), hosts=hosts, fail=fail, build_time=build_time, seed=seed, state_dir=state_dir
+    )
+    plan = loading.load_plan(boots, rate, window, vcpus, memory_mb, disk_gb)
+    out = Console(stderr=True, highlight=False) if as_json else say
+    run(loading.load(effective.settings, plan, attach, as_json, picture, out))
+
+
+dead_app = typer.Typer(no_args_is_help=True, help="Messages nobody could handle, each with its reason.")
+app.add_typer(dead_app, name="dead")
+Ids = Annotated[list[str], typer.Argument(help="Ids, or their beginnings; or `all`.")]
+
+
+@dead_app.command("list")
+def dead_list(as_json: Annotated[bool, typer.Option("--json")] = False, state_dir: StateDir = None) -> None:
+    """One line each, oldest first."""
+    run(dead.list_letters(settings(state_dir=state_dir).settings, as_json, say))
+
+
+@dead_app.command("show")
+def dead_show(id_: Annotated[str, typer.Argument(metavar="ID")], state_dir: StateDir = None) -> None:
+    """One whole: its reason, its story, its traceback, its body."""
+    run(dead.show_letter(settings(state_dir=state_dir).settings, id_, say))
+
+
+@dead_app.command("replay")
+def dead_replay(ids: Ids, state_dir: StateDir = None) -> None:
+    """Send them to the queue they died in once more, and take them out of here."""
+    run(dead.replay(settings(state_dir=state_dir).settings, ids, say))
+
+
+@dead_app.command("drop")
+def dead_drop(ids: Ids, state_dir: StateDir = None) -> None:
+    """Take them out of here for good."""
+    run(dead.drop(settings(state_dir=state_dir).settings, ids, say))
+
+
+@app.command()
+def audit(
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+    settled: Annotated[bool, typer.Option(help="No boot is under way: everything must add up now.")] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Check the invariants from the databases; exit 1 when one is broken."""
+    effective = settings(state_dir=state_dir)
+    run(commands.audit(effective.settings, settled, as_json, say))
+
+
+@app.command()
+def migrate(state_dir: StateDir = None) -> None:
+    """Bring every worker's database up to date."""
+    run(commands.migrate_all(settings(state_dir=state_dir).settings, say))
+
+
+@app.command()
+def topology(
+    markdown: Annotated[bool, typer.Option(help="As a Markdown table.")] = False,
+) -> None:
+    """Who emits and who hears what."""
+    commands.show_topology(markdown, say)
+
+
+@app.command()
+def asyncapi() -> None:
+    """An AsyncAPI 3 document of every topic and query, as JSON."""
+    sys.stdout.write(json.dumps(commands.asyncapi_document(), indent=2, ensure_ascii=False) + "\n")
+
+
+@app.command("settings")
+def show_settings(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """The settings in force and where each comes from, passwords masked."""
+    effective = settings()
+    values = {
+        name: masked(getattr(effective.settings, name)) for name in effective.settings.__struct_fields__
+    }
+    if as_json:
+        sys.stdout.write(json.dumps(values, indent=2) + "\n")
+        return
+    for name, value in values.items():
+        say.print(
+            f"{name} = {value!r}  [dim]# {effective.origins.get(name, 'default')}[/dim]", soft_wrap=True
+        )
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Settings → workers: the one place that sees them all."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from berth.settings import BadSetting, Settings
+from bus import topics
+from bus.database import Database
+from bus.door import DoorTransport
+from bus.local import LocalBroker, LocalTransport
+from bus.migrations import migrate
+from bus.protocol import Transport
+from bus.rabbit import RabbitTransport
+from bus.runner import Bus
+from bus.worker import Worker
+from cell_conductor import cell_conductor
+from compute_sim import CrashPlan, Durations, FaultPlan, SimAgent, compute_sim, fleet
+from ironic_sync import ironic_sync
+from placement_worker import Placement, placement_worker
+from scheduler_worker import Policy, scheduler_worker
+
+SOCKET = "bus.sock"
+WORKERS = {
+    "placement": "keeps who has which resources, answers candidates and claims",
+    "scheduler": "turns build requests into claimed hosts and alternates",
+    "conductor": "sees a cell's builds through (--cell)",
+    "compute": "simulated agents of a cell (--cell)",
+    "ironic": "turns Ironic-style node events into inventory",
+}
+_OF_A_CELL = ("conductor", "compute")
+_PACKAGES = {"placement": "placement_worker", "conductor": "cell_conductor"}  # those with a store
+
+
+@dataclass(frozen=True)
+class Role:
+    """Which worker, and of which cell when it has one."""
+
+    worker: str
+    cell: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.worker}.{self.cell}" if self.cell else self.worker
+
+
+def role(worker: str, cell: str, settings: Settings) -> Role:
+    """The role a person named, or a sentence about what they got wrong."""
+    if worker not in WORKERS:
+        known = ", ".join(WORKERS)
+        raise BadSetting(f"there is no worker {worker!r}; there are: {known}")
+    if worker in _OF_A_CELL and not cell:
+        raise BadSetting(f"{worker} belongs to a cell: say which with --cell ({', '.join(settings.cells)})")
+    if worker not in _OF_A_CELL and cell:
+        raise BadSetting(f"{worker} belongs to no cell; leave --cell out")
+    return Role(worker, cell)
+
+
+def roles(settings: Settings) -> list[Role]:
+    """Everybody a whole berth needs. Those who answer come before those who ask."""
+    found = [Role("placement"), Role("ironic")]
+    for worker in _OF_A_CELL:
+        found += [Role(worker, cell) for cell in settings.cells]
+    return [*found, Role("scheduler")]
+
+
+def transport(settings: Settings, name: str) -> Transport:
+    """A way onto the bus for a process of its own: RabbitMQ, or the door of a `berth up` on this machine."""
+    if settings.embedded:
+        return DoorTransport(Path(settings.state_dir) / SOCKET)
+    return RabbitTransport(
+        settings.amqp_url,
+        exchange=settings.exchange,
+        quorum=settings.queue_type == "quorum",
+        coalesce=settings.coalesce,
+        name=f"berth {name}",
+    )
+
+
+def store_of(role: Role) -> str:
+    return f"cell_{role.cell}" if role.cell else role.worker
+
+
+def database(settings: Settings, role: Role) -> Database:
+    return Database(settings.database_for(store_of(role)), namespace=store_of(role))
+
+
+def stores(settings: Settings) -> dict[Role, str]:
+    """Every role that has a database, and the package whose migrations make it."""
+    return {role: _PACKAGES[role.worker] for role in roles(settings) if role.worker in _PACKAGES}
+
+
+@asynccontextmanager
+async def workers(role: Role, settings: Settings, bus: Bus) -> AsyncIterator[Sequence[Worker]]:
+    """The workers of a role, to be served on this bus; their database is made up to date, and closed after."""
+    package = _PACKAGES.get(role.worker)
+    if package is None:
+        yield _without_store(role, settings, bus)
+        return
+    store = database(settings, role)
+    try:
+        await migrate(store, package)
+        yield _with_store(role, settings, bus, store)
+    finally:
+        await store.close()
+
+
+def agents(settings: Settings) -> list[SimAgent]:
+    return fleet(
+        settings.cells,
+        settings.hosts,
+        settings.agents_per_cell,
+        zones=settings.zones or ("",),
+        baremetal=settings.baremetal,
+        seed=settings.seed,
+    )
+
+
+def metal_agent(cell: str) -> str:
+    """The agent that builds on nodes nobody's fleet knows of."""
+    return f"{cell}-agent1"
+
+
+def all_workers_without_a_bus() -> list[Worker]:
+    """One of every kind, to read their tables; none of them can run."""
+    settings = Settings(cells=("c1",), hosts=1)
+    bus = Bus(LocalTransport(LocalBroker()))
+    nowhere = Database("sqlite+aiosqlite://")
+    return [
+        worker
+        for role in roles(settings)
+        for worker in (
+            _with_store(role, settings, bus, nowhere)
+            if role.worker in _PACKAGES
+            else _without_store(role, settings, bus)
+        )
+    ]
+
+
+def _with_store(role: Role, settings: Settings, bus: Bus, store: Database) -> list[Worker]:
+    if role.worker == "placement":
+        return [placement_worker(Placement(store, bus.clock), bus.relay)]
+    return [
+        cell_conductor(
+            role.cell,
+            store,
+            bus.asker_of_many(topics.CLAIM),
+            bus.asker_of_many(topics.RELEASE),
+            max_attempts=settings.max_attempts,
+            build_timeout=settings.build_timeout,
+            clock=bus.clock,
+        )
+    ]
+
+
+def _without_store(role: Role, settings: Settings, bus: Bus) -> list[Worker]:
+    if role.worker == "ironic":
+        return [ironic_sync()]
+    if role.worker == "scheduler":
+        return [
+            scheduler_worker(
+                bus.asker(topics.FIND_CANDIDATES),
+                bus.asker_of_many(topics.CLAIM),
+                bus.asker(topics.RELEASE),
+                policy(settings),
+                bus.clock,
+                page=settings.candidates,
+            )
+        ]
+    faults, crashes = _faults(settings)
+    return [
+        compute_sim(
+            agent.agent,
+            agent.cell,
+            agent.hosts,
+            faults=faults,
+            crashes=crashes,
+            period=settings.heartbeat,
+            clock=bus.clock,
+        )
+        for agent in agents(settings)
+        if agent.cell == role.cell
+    ]
+
+
+def policy(settings: Settings) -> Policy:
+    try:
+        return Policy.from_names(
+            settings.filters or None, settings.weighers or None, max_builds=settings.max_builds_in_flight
+        )
+    except ValueError as problem:
+        raise BadSetting(str(problem)) from None
+
+
+def _faults(settings: Settings) -> tuple[FaultPlan, CrashPlan]:
+    try:
+        faults = FaultPlan(
+            seed=settings.seed,
+            reschedule=settings.fail,
+            abort=settings.abort,
+            hang=settings.hang,
+            durations=Durations.parse(settings.build_time),
+        )
+    except ValueError as problem:
+        raise BadSetting(str(problem)) from None
+    return faults, CrashPlan(seed=settings.seed, orders=settings.crash_after)

@@ -1,0 +1,110 @@
+"""`berth dead`: the messages nobody could handle, each with its reason; to look at, try again, or drop."""
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from berth import build
+from berth.settings import Settings
+from bus.protocol import DeadLetter, Envelope
+from bus.runner import Bus
+
+_ALL = 1_000_000
+
+
+async def list_letters(settings: Settings, as_json: bool, say: Console) -> int:
+    async with Bus(build.transport(settings, "dead")) as bus:
+        letters = await bus.transport.dead_letters(_ALL)
+    if as_json:
+        for letter in letters:
+            sys.stdout.write(msgspec.json.encode({**_facts(letter), "body": _text(letter)}).decode() + "\n")
+        return 0
+    if not letters:
+        say.print("no dead letters")
+        return 0
+    table = Table("id", "died", "queue", "reason", box=None, padding=(0, 1))
+    for letter in letters:
+        table.add_row(letter.id, _when(letter.died), letter.queue, letter.reason[:200])
+    say.print(table)
+    return 0
+
+
+async def show_letter(settings: Settings, id_: str, say: Console) -> int:
+    async with Bus(build.transport(settings, "dead")) as bus:
+        letters = await bus.transport.dead_letters(_ALL)
+    chosen = _chosen(letters, [id_], say)
+    for letter in chosen:
+        for name, value in _facts(letter).items():
+            say.print(f"[bold]{name}[/bold]: {value}", soft_wrap=True)
+        if letter.traceback:
+            say.print(letter.traceback, markup=False)
+        say.print(_text(letter), markup=False, soft_wrap=True)
+    return 0 if chosen else 1
+
+
+async def replay(settings: Settings, ids: Sequence[str], say: Console) -> int:
+    """Send letters back to the queue they died in, as if for the first time; then take them out."""
+    async with Bus(build.transport(settings, "dead")) as bus:
+
+        async def rescue(letter: DeadLetter) -> None:
+            envelope = Envelope(
+                id=letter.id,
+                type=letter.type,
+                key=letter.key,
+                body=msgspec.Raw(letter.body),
+                correlation=letter.correlation,
+                sent_at=bus.clock.now(),
+                first_died=letter.first_died,
+                framed=False,
+            )
+            await bus.transport.send(letter.queue, envelope)
+
+        chosen = _chosen(await bus.transport.dead_letters(_ALL), ids, say)
+        count = await bus.transport.exhume({letter.id for letter in chosen}, rescue)
+    say.print(f"{count} replayed")
+    return 0 if chosen else 1
+
+
+async def drop(settings: Settings, ids: Sequence[str], say: Console) -> int:
+    async with Bus(build.transport(settings, "dead")) as bus:
+        chosen = _chosen(await bus.transport.dead_letters(_ALL), ids, say)
+        count = await bus.transport.exhume({letter.id for letter in chosen})
+    say.print(f"{count} dropped")
+    return 0 if chosen else 1
+
+
+def _chosen(letters: Sequence[DeadLetter], ids: Sequence[str], say: Console) -> list[DeadLetter]:
+    """The letters meant: by the beginning of an id, or `all`."""
+    if list(ids) == ["all"]:
+        return list(letters)
+    chosen = [letter for letter in letters if any(letter.id.startswith(id_) for id_ in ids)]
+    for id_ in ids:
+        if not any(letter.id.startswith(id_) for letter in letters):
+            say.print(f"[red]no dead letter's id begins with {id_!r}[/red]")
+    return chosen
+
+
+def _facts(letter: DeadLetter) -> dict[str, str | int]:
+    return {
+        "id": letter.id,
+        "reason": letter.reason,
+        "queue": letter.queue,
+        "key": letter.key,
+        "type": letter.type,
+        "first died": _when(letter.first_died),
+        "died": _when(letter.died),
+        "attempt": letter.attempt,
+        "correlation": letter.correlation,
+    }
+
+
+def _when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _text(letter: DeadLetter) -> str:
+    return letter.body.decode(errors="replace")

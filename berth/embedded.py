@@ -1,0 +1,53 @@
+"""Everything in one process: the in-process bus, SQLite files, and every worker of the settings."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from berth import build
+from berth.settings import Settings
+from bus.door import Door
+from bus.journal import Journal
+from bus.local import LocalBroker, LocalTransport
+from bus.runner import Bus
+
+
+@dataclass
+class House:
+    """A running berth, and a bus of one's own into it."""
+
+    broker: LocalBroker
+    bus: Bus
+
+
+@asynccontextmanager
+async def embedded(settings: Settings, *, door: bool = False) -> AsyncIterator[House]:
+    """Runs while the block does. With a door, other processes of this machine may come in by the socket."""
+    directory = Path(settings.state_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    journal = Journal(directory / "bus.db")
+    broker = LocalBroker(journal=journal)
+    stopping = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(journal.close)
+        if door:
+            entrance = Door(broker, directory / build.SOCKET)
+            await entrance.open()
+            stack.push_async_callback(entrance.close)
+        bus = await stack.enter_async_context(Bus(LocalTransport(broker)))
+        async with asyncio.TaskGroup() as group:
+            for role in build.roles(settings):
+                group.create_task(_serve(role, settings, broker, stopping))
+            try:
+                yield House(broker, bus)
+            finally:
+                stopping.set()
+
+
+async def _serve(role: build.Role, settings: Settings, broker: LocalBroker, stopping: asyncio.Event) -> None:
+    async with Bus(LocalTransport(broker)) as bus, build.workers(role, settings, bus) as workers:
+        async with asyncio.TaskGroup() as group:
+            for worker in workers:
+                group.create_task(bus.serve(worker, stopping, drain=settings.drain))

@@ -1,0 +1,207 @@
+"""Concurrent boots, followed to their ends: what `berth demo` and `berth load` run and measure."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from bus import topics
+from bus.clock import monotonic
+from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
+from bus.runner import Bus, Listener
+from bus.vocabulary import Flavor
+
+_CHUNK = 128  # requests published together when going as fast as possible
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    boots: int
+    rate: float = 0.0  # boots a second; 0: as fast as the window allows
+    window: int = 2000  # boots in flight at most
+    flavor: Flavor = field(default_factory=lambda: Flavor(name="small", vcpus=1, memory_mb=512, disk_gb=1))
+    zone: str = ""
+    patience: float = 60.0  # give up when nothing has ended for so long
+
+
+class Boot(msgspec.Struct):
+    """One boot as its owner saw it. Times are seconds since the load began."""
+
+    asked: float
+    ended: float = 0.0
+    status: str = "lost"
+    host: str = ""
+    attempts: int = 0
+    reason: str = ""
+    ends: int = 0  # how often its end was told; the same end told twice is delivery, not a second end
+    changed: bool = False  # two ends that differ: a broken promise
+
+    @property
+    def latency(self) -> float:
+        return self.ended - self.asked
+
+
+@dataclass
+class LoadResult:
+    boots: dict[str, Boot]
+    seconds: float
+
+    @property
+    def statuses(self) -> Counter[str]:
+        return Counter(boot.status for boot in self.boots.values())
+
+    @property
+    def attempts(self) -> Counter[int]:
+        return Counter(boot.attempts for boot in self.boots.values() if boot.attempts)
+
+    @property
+    def lost(self) -> int:
+        return self.statuses["lost"]
+
+    @property
+    def changed(self) -> int:
+        return sum(boot.changed for boot in self.boots.values())
+
+    @property
+    def per_second(self) -> float:
+        return (len(self.boots) - self.lost) / self.seconds if self.seconds else 0.0
+
+    def percentile(self, share: float) -> float:
+        return percentile([boot.latency for boot in self.boots.values() if boot.ended], share)
+
+    def reasons(self, most: int = 5) -> list[tuple[str, int]]:
+        return Counter(b.reason for b in self.boots.values() if b.reason).most_common(most)
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "boots": len(self.boots),
+            "seconds": round(self.seconds, 3),
+            "boots_per_second": round(self.per_second, 1),
+            "ended": dict(self.statuses),
+            "attempts": {str(number): count for number, count in sorted(self.attempts.items())},
+            "latency_ms": {
+                name: round(self.percentile(share) * 1000, 1)
+                for name, share in (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
+            },
+            "told_more_than_once": sum(boot.ends > 1 for boot in self.boots.values()),
+            "ended_two_ways": self.changed,
+            "reasons": dict(self.reasons()),
+        }
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else 0.0
+
+
+class Load:
+    """A load under way; `boots` may be watched while it runs."""
+
+    def __init__(self, bus: Bus, plan: LoadPlan) -> None:
+        self.bus = bus
+        self.plan = plan
+        self.boots: dict[str, Boot] = {}
+        self.open = 0
+        self._name = f"load-{bus.clock.uuid()[:8]}"
+        self._room = asyncio.Event()
+        self._over = asyncio.Event()
+        self._began = 0.0
+        self._last_end = 0.0
+
+    @property
+    def ended(self) -> int:
+        return len(self.boots) - self.open
+
+    def now(self) -> float:
+        return monotonic() - self._began
+
+    async def run(self, progress: Callable[["Load"], None] = lambda load: None) -> LoadResult:
+        ended = await self.bus.listen(topics.BUILD_ENDED.at(reply_to=self._name), 5000)
+        unplaceable = await self.bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=self._name), 5000)
+        self._began = monotonic()
+        async with asyncio.TaskGroup() as group:
+            hearing = [
+                group.create_task(self._hear_ended(ended)),
+                group.create_task(self._hear_unplaceable(unplaceable)),
+                group.create_task(self._watch(progress)),
+            ]
+            await self._ask()
+            await self._over.wait()
+            for task in hearing:
+                task.cancel()
+        await ended.stop()
+        await unplaceable.stop()
+        seconds = max((boot.ended for boot in self.boots.values()), default=0.0)
+        return LoadResult(self.boots, seconds)
+
+    async def _ask(self) -> None:
+        """Publish the requests, by the rate or by the window."""
+        while (left := self.plan.boots - len(self.boots)) > 0:
+            if self.plan.rate:
+                due = int(self.plan.rate * self.now()) + 1 - len(self.boots)
+                count = min(due, left, _CHUNK)
+                if count <= 0:
+                    await asyncio.sleep(min(0.005, 1 / self.plan.rate))
+                    continue
+            else:
+                count = min(self.plan.window - self.open, left, _CHUNK)
+                if count < min(_CHUNK, left, self.plan.window) and self.open:
+                    self._room.clear()
+                    await self._room.wait()
+                    continue
+            await self._publish(count)
+
+    async def _publish(self, count: int) -> None:
+        requests = []
+        for _ in range(count):
+            build = self.bus.clock.uuid()
+            requests.append(
+                BuildRequested(
+                    request=build,
+                    instances=(build,),
+                    flavor=self.plan.flavor,
+                    zone=self.plan.zone,
+                    reply_to=self._name,
+                )
+            )
+            self.boots[build] = Boot(asked=self.now())
+        self.open += count
+        await self.bus.publish(*requests)
+
+    async def _hear_ended(self, listener: Listener[BuildEnded]) -> None:
+        while True:
+            said = await listener.get()
+            self._end(said.build, said.status, said.host, said.reason, len(said.attempts))
+
+    async def _hear_unplaceable(self, listener: Listener[BuildUnplaceable]) -> None:
+        while True:
+            said = await listener.get()
+            for build in said.instances:
+                self._end(build, "unplaceable", "", said.reason, 0)
+
+    def _end(self, build: str, status: str, host: str, reason: str, attempts: int) -> None:
+        boot = self.boots.get(build)
+        if boot is None:
+            return
+        boot.ends += 1
+        if boot.ends > 1:
+            boot.changed |= (boot.status, boot.host) != (status, host)
+            return
+        boot.ended, boot.status, boot.host = self.now(), status, host
+        boot.reason, boot.attempts = reason, attempts
+        self._last_end = boot.ended
+        self.open -= 1
+        self._room.set()
+        if len(self.boots) == self.plan.boots and not self.open:
+            self._over.set()
+
+    async def _watch(self, progress: Callable[["Load"], None]) -> None:
+        """Show how it goes, and end a load that no longer moves."""
+        while True:
+            progress(self)
+            await asyncio.sleep(0.2)
+            if self.now() - max(self._last_end, 0.0) > self.plan.patience:
+                self._over.set()

@@ -1,0 +1,185 @@
+"""`berth demo` and `berth load`: start what is to be loaded, load it, show and judge what came out."""
+
+import asyncio
+import ipaddress
+import json
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from berth import build
+from berth.audit import Audit
+from berth.audit import audit as audit_databases
+from berth.commands import Refusal, boot_request, migrate_all, node_event, ready, show_audit
+from berth.embedded import embedded
+from berth.load import Load, LoadPlan, LoadResult
+from berth.picture import latency_svg
+from berth.services import Supervisor
+from berth.settings import Settings
+from bus import topics
+from bus.clock import Clock
+from bus.messages import FindCandidates
+from bus.runner import Bus
+from bus.vocabulary import Flavor, ResourceGroup
+
+
+def load_plan(boots: int, rate: float, window: int, vcpus: int, memory_mb: int, disk_gb: int) -> LoadPlan:
+    flavor = Flavor(name="load", vcpus=vcpus, memory_mb=memory_mb, disk_gb=disk_gb)
+    return LoadPlan(boots=boots, rate=rate, window=window, flavor=flavor)
+
+
+async def demo(settings: Settings, boots: int, say: Console) -> int:
+    with tempfile.TemporaryDirectory(prefix="berth-demo-") as directory:
+        settings = msgspec.structs.replace(settings, state_dir=directory)
+        say.print(
+            f"[bold]berth demo[/bold]: {boots} boots on {settings.hosts} hosts in {len(settings.cells)} "
+            f"cells, {settings.fail:.0%} failing on their first host; one process, in-process bus, SQLite"
+        )
+        async with embedded(settings) as house:
+            await ready(house.bus, settings)
+            result = await _with_progress(Load(house.bus, LoadPlan(boots=boots)), say)
+            metal = await _metal_story(house.bus, settings)
+        found = await audit_databases(settings, settled=True)
+    show(result, say)
+    say.print(metal)
+    return _verdict(result, found, say)
+
+
+async def _metal_story(bus: Bus, settings: Settings) -> str:
+    """A node comes out of cleaning, and a build that waits for metal lands on it."""
+    cell = settings.cells[0]
+    clock = Clock()
+    request = boot_request(0, 0, 0, "metal", (), 1, "", "")
+    cleaned = node_event(
+        "demo-node", "provision_set", "available", "power off", False, "baremetal", cell, (), False
+    )
+    find = bus.asker(topics.FIND_CANDIDATES)
+    wanted = FindCandidates(groups=(ResourceGroup(resources={"CUSTOM_BAREMETAL": 1}),), limit=1)
+    began = clock.now()
+    await bus.publish(cleaned)
+    while not (await find(wanted)).fitting:
+        await asyncio.sleep(0.001)
+    claimable = clock.now() - began
+    ended = await bus.listen(topics.BUILD_ENDED.at(reply_to="metal"))
+    await bus.publish(msgspec.structs.replace(request, reply_to="metal"))
+    said = await ended.get()
+    return (
+        f"bare metal: node cleaned → available, claimable after {claimable * 1000:.0f} ms; "
+        f"a build for it ended [bold]{said.status}[/bold] on {said.host}"
+    )
+
+
+async def load(
+    settings: Settings,
+    plan: LoadPlan,
+    attach: bool,
+    as_json: bool,
+    picture: Path | None,
+    say: Console,
+) -> int:
+    refuse_strangers(settings)
+    async with _berth_to_load(settings, attach, say) as (bus, settings):
+        await ready(bus, settings, share=0.0 if attach else 1.0)
+        result = await _with_progress(Load(bus, plan), say)
+        found = await audit_databases(settings)
+    if picture is not None:
+        mode = "embedded" if settings.embedded else "RabbitMQ + PostgreSQL"
+        title = (
+            f"{len(result.boots)} boots on {settings.hosts} hosts, {mode}: {result.per_second:.0f} boots/s"
+        )
+        picture.write_text(latency_svg(result, title))
+        say.print(f"latency over time: {picture}")
+    if as_json:
+        summary = {**result.summary(), "hosts": settings.hosts, "audit": found.breaches}
+        sys.stdout.write(json.dumps(summary, indent=2) + "\n")
+    else:
+        show(result, say)
+    return _verdict(result, found, say)
+
+
+@asynccontextmanager
+async def _berth_to_load(
+    settings: Settings, attach: bool, say: Console
+) -> AsyncIterator[tuple[Bus, Settings]]:
+    if attach:
+        async with Bus(build.transport(settings, "load")) as bus:
+            yield bus, settings
+    elif settings.embedded:
+        with tempfile.TemporaryDirectory(prefix="berth-load-") as directory:
+            private = msgspec.structs.replace(settings, state_dir=directory)
+            async with embedded(private) as house:
+                yield house.bus, private
+    else:
+        await migrate_all(settings, say)
+        stopping = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(Supervisor(settings, say.print).run(stopping))
+            try:
+                async with Bus(build.transport(settings, "load")) as bus:
+                    yield bus, settings
+            finally:
+                stopping.set()
+
+
+def refuse_strangers(settings: Settings) -> None:
+    """A load test is for one's own machine."""
+    for name, url in (("amqp_url", settings.amqp_url), ("database_url", settings.database_url)):
+        host = urlsplit(url).hostname if url else None
+        if host in (None, "localhost"):
+            continue
+        try:
+            loopback = ipaddress.ip_address(host or "").is_loopback
+        except ValueError:
+            loopback = False
+        if not loopback:
+            raise Refusal(f"{name}: load tests aim at loopback only, and {host} is not")
+
+
+async def _with_progress(load: Load, say: Console) -> LoadResult:
+    columns = (
+        TextColumn("boots ended"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[speed]}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=say) as progress:
+        bar = progress.add_task("boots", total=load.plan.boots, speed="")
+
+        def show_progress(load: Load) -> None:
+            speed = f"{load.ended / max(load.now(), 0.001):.0f}/s, {load.open} open"
+            progress.update(bar, completed=load.ended, speed=speed)
+
+        result = await load.run(show_progress)
+        progress.update(bar, completed=load.ended, speed=f"{result.per_second:.0f}/s")
+    return result
+
+
+def show(result: LoadResult, say: Console) -> None:
+    summary = result.summary()
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    table.add_row("ended", ", ".join(f"{count} {status}" for status, count in summary["ended"].items()))
+    attempts = ", ".join(f"{count} after {number}" for number, count in summary["attempts"].items())
+    table.add_row("attempts", attempts)
+    table.add_row("latency", ", ".join(f"{name} {ms:.0f} ms" for name, ms in summary["latency_ms"].items()))
+    table.add_row("speed", f"{result.per_second:.0f} boots/s over {result.seconds:.1f} s")
+    for reason, count in result.reasons():
+        table.add_row("reason", f"{count} × {reason}")
+    say.print(table)
+
+
+def _verdict(result: LoadResult, found: Audit, say: Console) -> int:
+    show_audit(found, say)
+    if result.lost:
+        say.print(f"[red]{result.lost} boots never ended[/red]")
+    if result.changed:
+        say.print(f"[red]{result.changed} boots ended in two ways[/red]")
+    return 1 if result.lost or result.changed or not found.clean else 0

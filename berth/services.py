@@ -1,0 +1,139 @@
+"""Service mode: one worker in this process, or each as a process of its own, watched and restarted."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from berth import build
+from berth.settings import EFFECTIVE_ENV, Settings
+from bus.clock import monotonic
+from bus.meters import serve_metrics
+from bus.runner import Bus
+
+log = logging.getLogger(__name__)
+
+_SUPERVISED = "BERTH_SUPERVISED"
+_BACK_OFF = (0.2, 0.5, 1.0, 2.0, 5.0)
+_SETTLED = 30.0  # a worker that lived so long starts its back-off anew
+
+
+def stop_on_signals(stopping: asyncio.Event) -> None:
+    """SIGTERM and SIGINT ask for a graceful end; so does the death of the supervisor that started us."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    if os.environ.get(_SUPERVISED):
+
+        def parent_gone() -> None:
+            loop.remove_reader(0)
+            stopping.set()
+
+        loop.add_reader(0, parent_gone)  # our standard input closes with the supervisor
+
+
+async def run_worker(role: "build.Role", settings: Settings) -> None:
+    """Serve one worker until told to stop."""
+    stopping = asyncio.Event()
+    stop_on_signals(stopping)
+    if settings.metrics_port:
+        serve_metrics(settings.metrics_port)
+    async with Bus(build.transport(settings, name=str(role))) as bus:
+        async with build.workers(role, settings, bus) as workers, asyncio.TaskGroup() as group:
+            for worker in workers:
+                group.create_task(bus.serve(worker, stopping, drain=settings.drain))
+
+
+@dataclass
+class _Child:
+    role: "build.Role"
+    process: asyncio.subprocess.Process | None = None
+    starts: int = 0
+    failures: int = 0
+
+
+@dataclass
+class Supervisor:
+    """Keeps every worker of the settings running as a process of its own."""
+
+    settings: Settings
+    tell: Callable[[str], None] = print
+    children: list[_Child] = field(default_factory=list)
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        self.children = [_Child(role) for role in build.roles(self.settings)]
+        async with asyncio.TaskGroup() as group:
+            watches = [group.create_task(self._keep(child, stopping)) for child in self.children]
+            await stopping.wait()
+            await self._end()
+            for watch in watches:
+                watch.cancel()
+
+    def processes(self) -> dict[str, int]:
+        """Who runs under which process id now."""
+        return {
+            str(child.role): child.process.pid
+            for child in self.children
+            if child.process is not None and child.process.returncode is None
+        }
+
+    async def _keep(self, child: _Child, stopping: asyncio.Event) -> None:
+        while not stopping.is_set():
+            began = monotonic()
+            child.process = await self._start(child)
+            code = await child.process.wait()
+            if stopping.is_set():
+                return
+            child.failures = 0 if monotonic() - began > _SETTLED else child.failures + 1
+            pause = _BACK_OFF[min(child.failures, len(_BACK_OFF) - 1)]
+            self.tell(f"{child.role}: ended with {_words(code)}; starting it again in {pause} s")
+            await asyncio.sleep(pause)
+
+    async def _start(self, child: _Child) -> asyncio.subprocess.Process:
+        environment = {
+            **os.environ,
+            EFFECTIVE_ENV: msgspec.json.encode(self.settings).decode(),
+            _SUPERVISED: "1",
+        }
+        child.starts += 1
+        return await asyncio.create_subprocess_exec(
+            *self.command(child.role),
+            env=environment,
+            stdin=asyncio.subprocess.PIPE,
+            start_new_session=True,  # a Ctrl-C at the terminal is for us; we end them in order
+        )
+
+    @staticmethod
+    def command(role: "build.Role") -> Sequence[str]:
+        return (
+            sys.executable,
+            "-m",
+            "berth",
+            "run",
+            role.worker,
+            *(("--cell", role.cell) if role.cell else ()),
+        )
+
+    async def _end(self) -> None:
+        """Ask every worker to finish what it has in hand; insist when it takes too long."""
+        alive = [c.process for c in self.children if c.process is not None and c.process.returncode is None]
+        for process in alive:
+            process.terminate()
+        waits = [process.wait() for process in alive]
+        try:
+            async with asyncio.timeout(self.settings.drain + 5):
+                await asyncio.gather(*waits)
+        except TimeoutError:
+            for process in alive:
+                if process.returncode is None:
+                    process.kill()
+            await asyncio.gather(*(process.wait() for process in alive))
+
+
+def _words(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,199 @@
+"""What an operator may set: by environment (BERTH_...), a TOML file, and flags, in rising order."""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+ENV_PREFIX = "BERTH_"
+EFFECTIVE_ENV = "BERTH_EFFECTIVE_SETTINGS"  # how a supervisor hands its own to the workers it starts
+DEFAULT_FILE = Path("berth.toml")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every setting, with the default that serves a newcomer. Times are in seconds."""
+
+    # where things are
+    amqp_url: str = ""  # empty: the in-process bus
+    database_url: str = ""  # empty: SQLite files in state_dir
+    cell_database_urls: dict[str, str] = {}  # cells with a database of their own
+    state_dir: str = ".berth"
+    exchange: str = "berth"
+    queue_type: str = "quorum"  # or classic
+    coalesce: bool = True  # pack waiting messages into frames
+
+    # who is there
+    cells: tuple[str, ...] = ("c1", "c2", "c3", "c4")
+
+    # scheduling
+    candidates: int = 256
+    filters: tuple[str, ...] = ()  # empty: the default ones
+    weighers: dict[str, float] = {}  # name: multiplier; empty: the default ones
+    max_builds_in_flight: int = 8
+
+    # building
+    max_attempts: int = 3
+    build_timeout: float = 300.0
+
+    # simulated agents
+    agents_per_cell: int = 1
+    hosts: int = 200
+    baremetal: int = 0
+    zones: tuple[str, ...] = ()  # dealt out over the hosts
+    heartbeat: float = 10.0
+    build_time: str = "exponential:0.1"
+    fail: float = 0.0  # share of builds that fail on their first host and are tried on the next
+    abort: float = 0.0
+    hang: float = 0.0
+    crash_after: int = 0  # an agent loses power after so many builds, and comes back
+    seed: int = 1
+
+    # the process
+    log_level: str = "warning"
+    metrics_port: int = 0  # 0: none
+    drain: float = 10.0
+
+    @property
+    def embedded(self) -> bool:
+        return not self.amqp_url
+
+    def database_for(self, store: str) -> str:
+        """The URL of a worker's store; in the default layout one schema, or one file, for each."""
+        cell = store.removeprefix("cell_")
+        if store.startswith("cell_") and cell in self.cell_database_urls:
+            return self.cell_database_urls[cell]
+        return self.database_url or f"sqlite+aiosqlite:///{Path(self.state_dir).resolve()}/"
+
+
+class BadSetting(ValueError):
+    """A setting that cannot be used; the text names it, its value and where it came from."""
+
+
+@dataclass(frozen=True)
+class Effective:
+    """The settings in force, and where each came from."""
+
+    settings: Settings
+    origins: dict[str, str] = field(default_factory=dict)
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Effective:
+    environment = os.environ if environment is None else environment
+    named = file or (Path(environment["BERTH_CONFIG"]) if environment.get("BERTH_CONFIG") else None)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+
+    def take(name: str, value: Any, origin: str) -> None:
+        if name not in Settings.__struct_fields__:
+            known = ", ".join(Settings.__struct_fields__)
+            raise BadSetting(f"{origin}: there is no setting {name!r}; there are: {known}")
+        values[name], origins[name] = _converted(name, value, origin), origin
+
+    if environment.get(EFFECTIVE_ENV):
+        inherited = msgspec.json.decode(environment[EFFECTIVE_ENV], type=Settings)
+        return Effective(inherited, dict.fromkeys(Settings.__struct_fields__, "supervisor"))
+    for name, value in _from_environment(environment):
+        take(name, value, ENV_PREFIX + name.upper())
+    for name, value in _from_file(named).items():
+        take(name, value, str(named or DEFAULT_FILE))
+    for name, value in (flags or {}).items():
+        if value is not None:
+            take(name, value, f"--{name.replace('_', '-')}")
+    settings = Settings(**values)
+    _check(settings, origins)
+    return Effective(settings, origins)
+
+
+def masked(value: Any) -> Any:
+    """A value fit to be shown: passwords in URLs are stars."""
+    if isinstance(value, str):
+        return re.sub(r"(://[^:/@\s]*):[^@\s]+@", r"\1:****@", value)
+    if isinstance(value, dict):
+        return {key: masked(item) for key, item in value.items()}
+    return value
+
+
+def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """BERTH_NAME=value; or BERTH_NAME_FILE=path, for secrets kept in files."""
+    found = []
+    for name in Settings.__struct_fields__:
+        key = ENV_PREFIX + name.upper()
+        if environment.get(key):
+            found.append((name, environment[key]))
+        elif environment.get(key + "_FILE"):
+            path = Path(environment[key + "_FILE"])
+            try:
+                found.append((name, path.read_text().strip()))
+            except OSError as problem:
+                raise BadSetting(f"{key}_FILE: cannot read {path}: {problem.strerror}") from None
+    return found
+
+
+def _from_file(named: Path | None) -> dict[str, Any]:
+    path = named or DEFAULT_FILE
+    if named is None and not path.exists():
+        return {}
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as problem:
+        raise BadSetting(f"{path}: cannot be read: {problem.strerror}") from None
+    except tomllib.TOMLDecodeError as problem:
+        raise BadSetting(f"{path}: not TOML: {problem}") from None
+
+
+def _converted(name: str, value: Any, origin: str) -> Any:
+    kind = next(f.type for f in msgspec.structs.fields(Settings) if f.name == name)
+    if isinstance(value, str) and kind is not str:
+        if kind == tuple[str, ...]:
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        elif kind in (dict[str, float], dict[str, str]):
+            pairs = [part.split("=", 1) for part in value.split(",") if part.strip()]
+            if any(len(pair) != 2 for pair in pairs):
+                raise BadSetting(f"{origin}: {name} takes name=value, comma separated, not {value!r}")
+            value = {key.strip(): item.strip() for key, item in pairs}
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError as problem:
+        raise BadSetting(f"{origin}: {name}: {problem}, not {masked(value)!r}") from None
+
+
+def _check(settings: Settings, origins: Mapping[str, str]) -> None:
+    def refuse(name: str, why: str) -> None:
+        value = masked(getattr(settings, name))
+        raise BadSetting(f"{origins.get(name, 'default')}: {name} = {value!r}: {why}")
+
+    if settings.amqp_url and not settings.amqp_url.startswith(("amqp://", "amqps://")):
+        refuse("amqp_url", "must begin with amqp:// or amqps://")
+    for url in (settings.database_url, *settings.cell_database_urls.values()):
+        if url and not url.startswith(("postgresql", "sqlite")):
+            refuse("database_url", "must begin with postgresql:// or sqlite+aiosqlite://")
+    if settings.amqp_url and not settings.database_url:
+        refuse("database_url", "with a RabbitMQ there must be a database all processes can reach")
+    if settings.queue_type not in ("quorum", "classic"):
+        refuse("queue_type", "is quorum or classic")
+    if not settings.cells:
+        refuse("cells", "name at least one")
+    for cell in settings.cells:
+        if not re.fullmatch(r"[a-z0-9_]{1,32}", cell):
+            refuse("cells", "a cell's name has lower-case letters, digits and _, at most 32")
+    for name in ("fail", "abort", "hang"):
+        if not 0 <= getattr(settings, name) <= 1:
+            refuse(name, "is a share between 0 and 1")
+    for name in ("candidates", "max_attempts", "agents_per_cell", "max_builds_in_flight"):
+        if getattr(settings, name) < 1:
+            refuse(name, "must be at least 1")
+    for name in ("build_timeout", "heartbeat"):
+        if getattr(settings, name) <= 0:
+            refuse(name, "must be more than 0 seconds")
+    if settings.log_level not in ("debug", "info", "warning", "error"):
+        refuse("log_level", "is debug, info, warning or error")

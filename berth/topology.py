@@ -1,0 +1,144 @@
+"""Who emits and who hears what, read off the workers' tables: for people, for pages, as AsyncAPI."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from berth import __version__
+from bus.topics import QUERIES, TOPICS, Query, Topic
+from bus.worker import Worker
+
+_OUTSIDE = "anyone"
+
+
+def emitters(topic: Topic[Any], workers: Iterable[Worker]) -> list[str]:
+    inside = sorted({_kind(w) for w in workers if topic.message in w.emits})
+    return [*inside, _OUTSIDE] if topic.flow.startswith(_OUTSIDE) else inside
+
+
+def hearers(topic: Topic[Any], workers: Iterable[Worker]) -> list[str]:
+    inside = sorted({_kind(w) for w in workers if any(row.address.topic is topic for row in w.consumes)})
+    return inside if topic.expected or inside else ["whoever asked"]
+
+
+def askers(query: Query[Any, Any], workers: Iterable[Worker]) -> list[str]:
+    return sorted({_kind(w) for w in workers if query in w.asks})
+
+
+def answerers(query: Query[Any, Any], workers: Iterable[Worker]) -> list[str]:
+    return sorted({_kind(w) for w in workers if any(row.query is query for row in w.answers)})
+
+
+def table(workers: Sequence[Worker]) -> list[tuple[str, str, str, str, str]]:
+    """(topic or query, message, says, from, to), one row each."""
+    rows = [
+        (
+            topic.pattern,
+            topic.message.__name__,
+            topic.says,
+            ", ".join(emitters(topic, workers)),
+            ", ".join(hearers(topic, workers)),
+        )
+        for topic in TOPICS
+    ]
+    rows += [
+        (
+            f"query {query.name}",
+            f"{query.asks.__name__} → {query.answer.__name__}",
+            query.says,
+            ", ".join(askers(query, workers)),
+            ", ".join(answerers(query, workers)),
+        )
+        for query in QUERIES
+    ]
+    return rows
+
+
+def markdown(workers: Sequence[Worker]) -> str:
+    lines = ["| topic or query | message | says | from | to |", "|---|---|---|---|---|"]
+    lines += [
+        f"| `{name}` | {message} | {says} | {emits} | {hears} |"
+        for name, message, says, emits, hears in table(workers)
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def asyncapi(workers: Sequence[Worker]) -> dict[str, Any]:
+    """An AsyncAPI 3 document of every topic and query."""
+    kinds = [topic.message for topic in TOPICS]
+    kinds += [kind for query in QUERIES for kind in (query.asks, query.answer)]
+    _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    channels: dict[str, Any] = {}
+    operations: dict[str, Any] = {}
+    for topic in TOPICS:
+        name = _identifier(topic.pattern)
+        channels[name] = _channel(topic.pattern, topic.says, [topic.message.__name__])
+        for worker in emitters(topic, workers):
+            operations[f"{_identifier(worker)}_sends_{name}"] = _operation("send", name, topic.says)
+        for worker in hearers(topic, workers):
+            operations[f"{_identifier(worker)}_receives_{name}"] = _operation("receive", name, topic.says)
+    for query in QUERIES:
+        name = _identifier(query.name)
+        channels[name] = _channel(f"ask.{query.name}", query.says, [query.asks.__name__])
+        channels[f"{name}_answer"] = {
+            "address": None,
+            "description": f"the private queue named by reply_to; answers {query.name}",
+            "messages": {query.answer.__name__: {"$ref": f"#/components/messages/{query.answer.__name__}"}},
+        }
+        for worker in askers(query, workers):
+            operations[f"{_identifier(worker)}_asks_{name}"] = {
+                **_operation("send", name, query.says),
+                "reply": {"channel": {"$ref": f"#/channels/{name}_answer"}},
+            }
+    return {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "berth",
+            "version": __version__,
+            "description": "Everything that travels on berth's bus.",
+            "license": {"name": "Apache-2.0"},
+        },
+        "defaultContentType": "application/json",
+        "channels": channels,
+        "operations": operations,
+        "components": {
+            "messages": {
+                kind.__name__: {
+                    "name": kind.__name__,
+                    "summary": (kind.__doc__ or "").strip().split("\n")[0],
+                    "contentType": "application/json",
+                    "payload": {"$ref": f"#/components/schemas/{kind.__name__}"},
+                }
+                for kind in dict.fromkeys(kinds)
+            },
+            "schemas": schemas,
+        },
+    }
+
+
+def _channel(pattern: str, says: str, messages: Sequence[str]) -> dict[str, Any]:
+    channel: dict[str, Any] = {
+        "address": pattern,
+        "description": says,
+        "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in messages},
+        "bindings": {"amqp": {"is": "routingKey", "exchange": {"name": "berth", "type": "topic"}}},
+    }
+    fields = re.findall(r"\{(\w+)\}", pattern)
+    if fields:
+        channel["parameters"] = {field: {"description": f"the {field}'s name"} for field in fields}
+    return channel
+
+
+def _operation(action: str, channel: str, says: str) -> dict[str, Any]:
+    return {"action": action, "channel": {"$ref": f"#/channels/{channel}"}, "summary": says}
+
+
+def _identifier(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")
+
+
+def _kind(worker: Worker) -> str:
+    """conductor.c1 and conductor.c2 are one kind of worker."""
+    return worker.name.split(".")[0]

@@ -1,0 +1,5 @@
+"""The bus over RabbitMQ."""
+
+from bus.rabbit.transport import RabbitTransport
+
+__all__ = ["RabbitTransport"]

@@ -1,0 +1,100 @@
+"""The dead-letter queue: burying, looking without taking, and taking out for good."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+
+from aiormq import Channel
+from aiormq.abc import DeliveredMessage
+
+from bus.protocol import DeadLetter, Unroutable
+from bus.rabbit.connection import BROKEN, cancelled_by_us
+from bus.rabbit.link import Link, Post, Session
+from bus.rabbit.wire import letter, letter_properties
+
+Rescue = Callable[[DeadLetter], Awaitable[None]]
+
+
+class Graveyard:
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._name = link.names.dead
+        self._one_at_a_time = asyncio.Lock()  # a letter that one of us looks at is out of the other's sight
+
+    async def bury(self, dead: DeadLetter) -> None:
+        post = Post("", self._name, dead.body, letter_properties(dead), mandatory=True)
+        await self._link.insist(lambda session: session.topology.dead())
+        try:
+            await self._link.post(post)
+        except Unroutable:  # somebody has deleted the queue meanwhile
+            await self._link.insist(self._make_again)
+            await self._link.post(post)
+
+    async def letters(self, limit: int) -> list[DeadLetter]:
+        async def look(session: Session) -> list[DeadLetter]:
+            found: dict[str, DeadLetter] = {}
+            async with _Opened(session, self._name) as grave:
+                while len(found) < limit and (message := await grave.next()) is not None:
+                    dead = letter(message)
+                    found.setdefault(dead.id, dead)
+            return list(found.values())
+
+        async with self._one_at_a_time:
+            return await self._link.insist(look)
+
+    async def exhume(self, ids: Collection[str], rescue: Rescue | None) -> int:
+        wanted, rescued = set(ids), set[str]()
+
+        async def take(session: Session) -> None:
+            async with _Opened(session, self._name) as grave:
+                while (message := await grave.next()) is not None:
+                    dead = letter(message)
+                    if dead.id not in wanted:
+                        continue
+                    if rescue is not None and dead.id not in rescued:
+                        await rescue(dead)
+                    rescued.add(dead.id)
+                    await grave.remove(message)
+
+        async with self._one_at_a_time:
+            await self._link.insist(take)
+        return len(rescued)
+
+    async def _make_again(self, session: Session) -> None:
+        session.topology.forget(self._name)
+        await session.topology.dead()
+
+
+class _Opened:
+    """The dead-letter queue while somebody looks into it; what is not removed goes back to where it was."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self._session = session
+        self._name = name
+        self._channel: Channel
+        self._held: dict[int, None] = {}
+
+    async def __aenter__(self) -> "_Opened":
+        await self._session.topology.dead()
+        self._channel = await self._session.channel()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            if self._held:
+                await self._channel.basic_nack(max(self._held), multiple=True, requeue=True)
+            await self._channel.close()
+        except BROKEN as problem:
+            if cancelled_by_us(problem):
+                raise
+
+    async def next(self) -> DeliveredMessage | None:
+        message = await self._channel.basic_get(self._name)
+        if message.delivery_tag is None:
+            return None
+        self._held[message.delivery_tag] = None
+        return message
+
+    async def remove(self, message: DeliveredMessage) -> None:
+        tag = message.delivery_tag or 0
+        await self._channel.basic_ack(tag)
+        del self._held[tag]

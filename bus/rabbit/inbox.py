@@ -1,0 +1,318 @@
+"""Reading a queue: AMQP messages taken apart into envelopes, each of which settles by itself.
+
+An AMQP message is acknowledged when all its envelopes have settled. One that is put back out of a frame is
+sent to the queue again, alone; one that came alone is simply refused with requeue.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from aiormq import Channel
+from aiormq.abc import DeliveredMessage
+
+from bus.protocol import BrokerRefused, Delivery, Envelope, QueueSpec, Unavailable
+from bus.rabbit.connection import BROKEN, cancelled_by_us, reason
+from bus.rabbit.link import Backoff, Link, Session
+from bus.rabbit.wire import crashes, open_message
+
+log = logging.getLogger(__name__)
+
+PutBack = Callable[[str, Sequence[Envelope]], Awaitable[None]]
+
+_AT_FIRST = 64  # AMQP messages in advance, until it is known how many envelopes they hold
+_AT_LEAST = 4  # enough to have the next one here while one is being settled
+_SPLIT_AFTER = 3  # crashes: some envelope of this frame kills its reader, so they come one by one from now on
+
+
+class _Reading:
+    """One channel's worth of reading: what came over it can be settled only over it."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.tag = ""
+        self.in_advance = 0
+        self.over = False
+        self.deliveries: deque[DeliveredMessage] = deque()  # not taken apart yet
+        self.opened: deque[_Delivery] = deque()  # taken apart, not handed out yet
+        self.in_hand = 0
+        self.unsettled: dict[int, None] = {}  # tags, oldest first
+        self.acks: list[int] = []
+        self.nacks: list[int] = []
+        self.wake = asyncio.Event()
+        self._telling = asyncio.Lock()
+
+    def end(self, _: object = None) -> None:
+        self.over = True
+        self.wake.set()
+
+    def ack(self, tag: int) -> None:
+        self.acks.append(tag)
+        self.wake.set()
+
+    def nack(self, tag: int) -> None:
+        self.nacks.append(tag)
+        self.wake.set()
+
+    async def settle(self) -> None:
+        """Tell the broker what has settled since the last time."""
+        async with self._telling:
+            nacks, self.nacks = self.nacks, []
+            acks, self.acks = self.acks, []
+            for tag in (*nacks, *acks):
+                del self.unsettled[tag]
+            for tag in nacks:
+                await self.channel.basic_nack(tag, requeue=True, wait=False)
+            oldest = next(iter(self.unsettled), None)
+            upto = max((tag for tag in acks if oldest is None or tag < oldest), default=0)
+            if upto:
+                await self.channel.basic_ack(upto, multiple=True, wait=False)
+            for tag in acks:
+                if tag > upto:
+                    await self.channel.basic_ack(tag, wait=False)
+
+    async def close(self) -> None:
+        """Have everything told so far heard; what is unsettled the broker delivers again."""
+        self.end()
+        self.deliveries.clear()
+        self.opened.clear()
+        try:
+            async with asyncio.timeout(5.0):
+                await self.settle()
+                await self.channel.close()
+        except (*BROKEN, TimeoutError) as problem:
+            if cancelled_by_us(problem):
+                raise
+
+
+class _Parcel:
+    """One AMQP message and how many of its envelopes are still to settle."""
+
+    __slots__ = ("inbox", "left", "reading", "tag")
+
+    def __init__(self, inbox: "RabbitInbox", reading: _Reading, tag: int, left: int) -> None:
+        self.inbox = inbox
+        self.reading = reading
+        self.tag = tag
+        self.left = left
+
+    def settled(self, count: int = 1) -> None:
+        self.left -= count
+        if not self.left:
+            self.reading.ack(self.tag)
+
+
+class _Delivery:
+    """An envelope in a reader's hand. Of a connection that is gone it settles nothing: it comes again."""
+
+    __slots__ = ("_alone", "_open", "_parcel", "crashes", "envelope", "problem")
+
+    def __init__(self, envelope: Envelope, problem: str, crashes: int, parcel: _Parcel) -> None:
+        self.envelope = envelope
+        self.problem = problem
+        self.crashes = crashes
+        self._parcel = parcel
+        self._alone = parcel.left == 1
+        self._open = True
+
+    def done(self) -> None:
+        if self._release():
+            self._parcel.settled()
+
+    def requeue(self) -> None:
+        if not self._release():
+            return
+        if self._alone:
+            self._parcel.reading.nack(self._parcel.tag)
+        else:
+            self._parcel.inbox.send_back(self._parcel, [self.envelope])
+
+    def _release(self) -> bool:
+        """Make room for the next one. False when there is nothing to settle any more."""
+        reading = self._parcel.reading
+        if not self._open or reading.over:
+            return False
+        self._open = False
+        reading.in_hand -= 1
+        self._parcel.inbox.more.set()
+        return True
+
+
+class RabbitInbox:
+    """A queue being read, now and after every reconnect."""
+
+    def __init__(self, link: Link, spec: QueueSpec, prefetch: int, put_back: PutBack) -> None:
+        self.more = asyncio.Event()
+        self._link = link
+        self._spec = spec
+        self._name = link.names.queue(spec.name)
+        self._prefetch = prefetch
+        self._put_back = put_back
+        self._reading: _Reading | None = None
+        self._stopping = False
+        self._going_back: set[asyncio.Task[None]] = set()
+        self._steering = asyncio.Lock()
+        self._size = 1.0  # envelopes in an AMQP message, of late
+
+    async def start(self) -> None:
+        reading = await self._link.insist(self._begin)
+        self._link.spawn(self._run(reading))
+
+    async def get(self) -> Delivery:
+        while True:
+            delivery = self.get_nowait()
+            if delivery is not None:
+                return delivery
+            self.more.clear()
+            await self.more.wait()
+
+    def get_nowait(self) -> Delivery | None:
+        reading = self._reading
+        if reading is None or reading.over or reading.in_hand >= self._prefetch:
+            return None
+        if not reading.opened and not self._open_next(reading):
+            return None
+        reading.in_hand += 1
+        return reading.opened.popleft()
+
+    async def stop(self) -> None:
+        self._stopping = True
+        reading = self._reading
+        if reading is None or reading.over:
+            return
+        try:
+            async with self._steering:
+                await reading.channel.basic_cancel(reading.tag)
+        except BROKEN as problem:
+            if cancelled_by_us(problem):
+                raise
+            return  # the broker has it all back already
+        while reading.deliveries:
+            reading.nack(reading.deliveries.popleft().delivery_tag or 0)
+        while reading.opened:
+            reading.in_hand += 1
+            reading.opened.popleft().requeue()
+        reading.wake.set()
+        await self._all_back()
+
+    async def close(self) -> None:
+        self._stopping = True
+        await self._all_back()
+        if self._reading is not None and not self._reading.over:
+            await self._reading.close()
+
+    def send_back(self, parcel: _Parcel, envelopes: Sequence[Envelope]) -> None:
+        """Put some of a frame's envelopes back into the queue; then this frame is done with them."""
+
+        async def send() -> None:
+            try:
+                await self._put_back(self._name, envelopes)
+            except Exception as problem:  # not settled, so the broker delivers the whole frame again
+                log.warning("%s: could not put back %s: %s", self._name, envelopes[0].key, problem)
+            else:
+                parcel.settled(len(envelopes))
+
+        task = self._link.spawn(send())
+        self._going_back.add(task)
+        task.add_done_callback(self._going_back.discard)
+
+    async def _all_back(self) -> None:
+        """Returns when what is put back has arrived; if the connection is gone, it comes again anyway."""
+        if self._going_back and self._reading is not None and not self._reading.over:
+            await asyncio.wait(self._going_back, timeout=5.0)
+
+    async def _begin(self, session: Session) -> _Reading:
+        await session.topology.queue(self._spec)
+        reading = _Reading(await session.channel())
+        reading.channel.closing.add_done_callback(reading.end)
+        reading.channel.on_consumer_cancel_callbacks.add(reading.end)
+        self._reading = reading
+        await self._consume(reading, min(self._prefetch, _AT_FIRST))
+        return reading
+
+    async def _consume(self, reading: _Reading, in_advance: int) -> None:
+        """Have at most so many AMQP messages sent in advance; a consumer that is there already makes way."""
+        before = reading.tag
+        await reading.channel.basic_qos(prefetch_count=in_advance)
+        answer = await reading.channel.basic_consume(self._name, partial(self._arrived, reading))
+        reading.tag, reading.in_advance = answer.consumer_tag or "", in_advance
+        if before:
+            await reading.channel.basic_cancel(before)
+
+    async def _run(self, reading: _Reading) -> None:
+        while True:
+            await self._attend(reading)
+            if self._stopping:
+                return
+            backoff = Backoff(self._link.clock)
+            while True:
+                await backoff.pause()
+                try:
+                    reading = await self._link.insist(self._begin)
+                    break
+                except BrokerRefused as problem:
+                    log.warning("%s: %s; trying again", self._name, problem)
+                except Unavailable:
+                    return  # we close
+
+    async def _attend(self, reading: _Reading) -> None:
+        """Tell the broker what settles, until the channel ends or, told to stop, until everything has."""
+        try:
+            while not reading.over:
+                await reading.wake.wait()
+                reading.wake.clear()
+                await reading.settle()
+                await self._tune(reading)
+                if self._stopping and not reading.unsettled:
+                    break
+        except BROKEN as problem:
+            if cancelled_by_us(problem):
+                raise
+            log.info("%s: reading was interrupted: %s", self._name, reason(problem))
+        await reading.close()
+
+    async def _arrived(self, reading: _Reading, message: DeliveredMessage) -> None:
+        tag = message.delivery_tag or 0
+        reading.unsettled[tag] = None
+        if self._stopping:
+            reading.nack(tag)
+        else:
+            reading.deliveries.append(message)
+            self.more.set()
+
+    def _open_next(self, reading: _Reading) -> bool:
+        """Take the next AMQP message apart; False when there is none."""
+        while reading.deliveries:
+            message = reading.deliveries.popleft()
+            key = self._link.names.heard_as(message.exchange or "", message.routing_key or "")
+            envelopes, problem = open_message(message, key)
+            self._size += (len(envelopes) - self._size) / 8
+            parcel = _Parcel(self, reading, message.delivery_tag or 0, len(envelopes))
+            crashed = crashes(message)
+            if not envelopes:
+                reading.ack(parcel.tag)
+            elif len(envelopes) > 1 and crashed >= _SPLIT_AFTER:
+                for envelope in envelopes:
+                    envelope.framed = False
+                self.send_back(parcel, envelopes)
+            else:
+                reading.opened.extend(_Delivery(each, problem, crashed, parcel) for each in envelopes)
+                if not self._fits(reading.in_advance):
+                    reading.wake.set()
+                return True
+        return False
+
+    async def _tune(self, reading: _Reading) -> None:
+        """Prefetch is meant in envelopes; the broker counts AMQP messages, and those hold one or hundreds."""
+        async with self._steering:
+            if not self._stopping and not reading.over and not self._fits(reading.in_advance):
+                await self._consume(reading, self._wanted())
+
+    def _wanted(self) -> int:
+        return max(int(self._prefetch / max(self._size, 1.0)), min(self._prefetch, _AT_LEAST))
+
+    def _fits(self, in_advance: int) -> bool:
+        """Is it within a factor of four? Frames differ from one moment to the next."""
+        return in_advance / 4 <= self._wanted() <= in_advance * 4

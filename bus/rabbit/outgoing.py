@@ -1,0 +1,146 @@
+"""Publishing: what already waits for one routing key goes out together, in one AMQP message, confirmed.
+
+Nothing waits when a key is idle. While a few AMQP messages of a key are unconfirmed, what is published to it
+meanwhile gathers, and the next confirm sends it as one frame: the broker's own pace makes the batches.
+"""
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Iterable
+
+from bus.codec import encode_frame
+from bus.protocol import MAX_FRAME_BYTES, MAX_FRAME_ENVELOPES, Envelope, Unavailable
+from bus.rabbit.link import Link, Post
+from bus.rabbit.wire import frame_properties, properties
+
+_FRAMES_AT_ONCE = 2  # unconfirmed frames of one lane; a third would only be smaller
+_SINGLES_AT_ONCE = 256  # the same for messages that share nothing
+_HEAD_BYTES = 300  # about what a frame holds of an envelope beside its body
+
+Lane = tuple[str, str, bool, bool]  # exchange, routing key, mandatory, framed
+
+
+class Receipt:
+    """What one call waits for: all its envelopes confirmed, however they travelled."""
+
+    __slots__ = ("done", "missing", "problem")
+
+    def __init__(self, missing: int) -> None:
+        self.missing = missing
+        self.problem: Exception | None = None
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settle(self, problem: Exception | None) -> None:
+        """One more of them is."""
+        self.problem = self.problem or problem
+        self.missing -= 1
+        if self.missing or self.done.done():
+            return
+        if self.problem is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(self.problem)
+
+
+class _Queue:
+    """One lane: what waits on it, and how many AMQP messages of it are unconfirmed."""
+
+    __slots__ = ("lane", "under_way", "waiting")
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self.waiting: deque[tuple[Envelope, Receipt]] = deque()
+        self.under_way = 0
+
+    def take(self) -> list[tuple[Envelope, Receipt]]:
+        """What the next AMQP message carries."""
+        waiting = self.waiting
+        if not self.lane[3]:
+            return [waiting.popleft()]
+        size = count = 0
+        for envelope, _ in itertools.islice(waiting, MAX_FRAME_ENVELOPES):
+            size += len(envelope.body) + _HEAD_BYTES
+            if count and size > MAX_FRAME_BYTES:
+                break
+            count += 1
+        return [waiting.popleft() for _ in range(count)]
+
+
+class Outgoing:
+    def __init__(self, link: Link, *, coalesce: bool) -> None:
+        self._link = link
+        self._coalesce = coalesce
+        self._queues: dict[Lane, _Queue] = {}
+        self._stirred: dict[_Queue, None] = {}
+        self._frames = itertools.count(1)
+        self._sender = link.clock.uuid()
+
+    async def send(self, exchange: str, envelopes: Iterable[tuple[str, Envelope, bool]]) -> None:
+        """To this exchange, each envelope with its routing key, and whether somebody must hear it."""
+        self._link.check()
+        items = list(envelopes)
+        receipt = Receipt(len(items))
+        for key, envelope, mandatory in items:
+            lane = (exchange, key, mandatory, self._coalesce and envelope.framed)
+            queue = self._queues.get(lane)
+            if queue is None:
+                queue = self._queues[lane] = _Queue(lane)
+            queue.waiting.append((envelope, receipt))
+            self._stir(queue)
+        if items:
+            await receipt.done
+
+    def abandon(self) -> None:
+        """We close: tell whoever waits still."""
+        gone = Unavailable(
+            f"the connection to RabbitMQ at {self._link.place} was closed before this was sent"
+        )
+        for queue in self._queues.values():
+            while queue.waiting:
+                queue.waiting.popleft()[1].settle(gone)
+        self._queues.clear()
+
+    def _stir(self, queue: _Queue) -> None:
+        """Look at this lane at the end of the loop's turn, when everything of this turn is in it."""
+        if not self._stirred:
+            asyncio.get_running_loop().call_soon(self._dispatch)
+        self._stirred[queue] = None
+
+    def _dispatch(self) -> None:
+        stirred, self._stirred = self._stirred, {}
+        if self._link.closed:
+            self.abandon()
+            return
+        for queue in stirred:
+            limit = _FRAMES_AT_ONCE if queue.lane[3] else _SINGLES_AT_ONCE
+            while queue.waiting and queue.under_way < limit:
+                queue.under_way += 1
+                self._link.spawn(self._carry(queue, queue.take()))
+
+    async def _carry(self, queue: _Queue, load: list[tuple[Envelope, Receipt]]) -> None:
+        problem: Exception | None = None
+        try:
+            await self._link.post(self._post(queue.lane, [envelope for envelope, _ in load]))
+        except asyncio.CancelledError:
+            problem = Unavailable(f"the connection to RabbitMQ at {self._link.place} was closed meanwhile")
+            raise
+        except Exception as refused:  # this load's own trouble: whoever sent it will hear
+            problem = refused
+        finally:
+            for _, receipt in load:
+                receipt.settle(problem)
+            queue.under_way -= 1
+            if queue.waiting:
+                self._stir(queue)
+            elif not queue.under_way:
+                self._queues.pop(queue.lane, None)
+
+    def _post(self, lane: Lane, envelopes: list[Envelope]) -> Post:
+        exchange, key, mandatory, _ = lane
+        if len(envelopes) == 1:
+            alone = envelopes[0]
+            said = properties(alone, self._link.names.heard_as(exchange, key))
+            return Post(exchange, key, bytes(alone.body), said, mandatory)
+        id_ = f"{self._sender}-{next(self._frames)}"
+        return Post(exchange, key, encode_frame(envelopes), frame_properties(id_), mandatory)

@@ -1,0 +1,96 @@
+"""RabbitTransport: the bus over RabbitMQ. Everything is durable, confirmed and acknowledged by hand."""
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+import msgspec
+
+from bus.clock import Clock
+from bus.protocol import DeadLetter, Envelope, Inbox, QueueSpec, Unroutable
+from bus.rabbit.connection import broker_url
+from bus.rabbit.graveyard import Graveyard
+from bus.rabbit.inbox import RabbitInbox
+from bus.rabbit.link import Link, Session
+from bus.rabbit.outgoing import Outgoing
+from bus.rabbit.topology import Names, delay_for
+
+
+class RabbitTransport:
+    """One connection to a RabbitMQ broker, opened again whenever it breaks; publishers wait meanwhile."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        exchange: str = "berth",
+        quorum: bool = True,
+        coalesce: bool = True,
+        name: str = "",
+        patience: float = 30.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self._names = Names(exchange)
+        self._patience = patience
+        self._link = Link(broker_url(url, name), self._names, quorum=quorum, clock=clock or Clock())
+        self._outgoing = Outgoing(self._link, coalesce=coalesce)
+        self._graveyard = Graveyard(self._link)
+        self._inboxes: list[RabbitInbox] = []
+
+    async def open(self) -> None:
+        await self._link.open(self._patience)
+
+    async def close(self) -> None:
+        for inbox in self._inboxes:
+            await inbox.close()
+        self._inboxes.clear()
+        await self._link.close()
+        self._outgoing.abandon()
+
+    async def declare(self, *queues: QueueSpec) -> None:
+        await self._link.declare(*queues)
+
+    async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
+        await self._outgoing.send(
+            self._names.exchange,
+            [(envelope.key, envelope, must) for envelope, must in zip(envelopes, expected, strict=True)],
+        )
+
+    async def send(self, queue: str, envelope: Envelope) -> None:
+        sent = msgspec.structs.replace(envelope, key=queue)
+        await self._outgoing.send("", [(self._names.queue(queue), sent, False)])
+
+    async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
+        delayed = [(self._names.queue(queue), envelope, True)]
+        milliseconds = delay_for(seconds)
+
+        async def make(session: Session) -> str:
+            return await session.topology.delay(milliseconds)
+
+        async def make_again(session: Session) -> str:
+            session.topology.forget(self._names.delay(milliseconds))
+            return await session.topology.delay(milliseconds)
+
+        try:
+            await self._outgoing.send(await self._link.insist(make), delayed)
+        except Unroutable:  # somebody has deleted the delay queue meanwhile
+            await self._outgoing.send(await self._link.insist(make_again), delayed)
+
+    async def bury(self, letter: DeadLetter) -> None:
+        await self._graveyard.bury(letter)
+
+    async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox:
+        await self._link.declare(queue)
+        inbox = RabbitInbox(self._link, queue, prefetch, self._put_back)
+        await inbox.start()
+        self._inboxes.append(inbox)
+        return inbox
+
+    async def dead_letters(self, limit: int = 1000) -> list[DeadLetter]:
+        return await self._graveyard.letters(limit)
+
+    async def exhume(
+        self, ids: Collection[str], rescue: Callable[[DeadLetter], Awaitable[None]] | None = None
+    ) -> int:
+        return await self._graveyard.exhume(ids, rescue)
+
+    async def _put_back(self, queue: str, envelopes: Sequence[Envelope]) -> None:
+        await self._outgoing.send("", [(queue, envelope, True) for envelope in envelopes])

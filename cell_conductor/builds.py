@@ -1,0 +1,247 @@
+"""Builds of one cell: advances each by what was heard of it, stores that, asks placement where it must.
+
+A build is stored before anything is ordered for it; what is to be said is returned, and published when all is
+stored. A crash in between brings the same event again, and the stored build then says the same again.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+from bus.clock import Clock
+from bus.database import Conflict, Database, retrying
+from bus.messages import (
+    AgentReported,
+    BuildDeleteRequested,
+    BuildOrdered,
+    BuildPlaced,
+    ClaimAnswered,
+    ClaimRequested,
+    DestroyOrdered,
+    Message,
+    ReleaseAnswered,
+    ReleaseRequested,
+)
+from bus.protocol import AnswerRefused, Retry, Unavailable
+from bus.worker import Outcome
+from cell_conductor import store
+from cell_conductor.core.build import Build, Effects, overdue
+from cell_conductor.core.step import Event, GivenBack, Policy, Stalled, SwapAnswered, SwapImpossible, step
+
+log = logging.getLogger(__name__)
+
+A = TypeVar("A")
+R = TypeVar("R")
+AskMany = Callable[[Sequence[A]], Awaitable[Sequence[R]]]
+
+_Reminder = AgentReported | BuildOrdered | DestroyOrdered
+
+ROUNDS = 6  # of asking placement about one event: a swap refused, then a release; the rest for lost races
+PAGE = 1000
+PRUNE_PAGE = 5000
+
+
+class Builds:
+    """The builds of one cell, in its database."""
+
+    def __init__(
+        self,
+        database: Database,
+        claim_many: AskMany[ClaimRequested, ClaimAnswered],
+        release_many: AskMany[ReleaseRequested, ReleaseAnswered],
+        *,
+        policy: Policy | None = None,
+        clock: Clock | None = None,
+        stalled_after: float = 60.0,
+        keep: float = 7 * 86400.0,
+    ) -> None:
+        self.database = database
+        self.claim_many = claim_many
+        self.release_many = release_many
+        self.policy = policy or Policy()
+        self.clock = clock or Clock()
+        self.stalled_after = stalled_after
+        self.keep = keep
+        self._resumed = False
+        # An event that lost a race against another delivery of its build is judged again.
+        again = retrying(self.clock)
+        self._judge = again(self._judge_once)
+        self._add = again(self._add_once)
+        self._silent = again(self._silent_once)
+
+    # What is heard
+
+    async def start_many(self, placed: Sequence[BuildPlaced]) -> Sequence[Outcome]:
+        """Store each build, then order it. Those that are known already say again what they said."""
+        now = self.clock.now()
+        first = {message.build: position for position, message in reversed(list(enumerate(placed)))}
+        made: dict[int, tuple[Build, Effects]] = {}
+        for position in first.values():
+            build, effects = step(None, placed[position], now, self.policy)
+            assert build is not None  # whatever is placed is a build
+            made[position] = build, effects
+        added = await self._add([build for build, _ in made.values()], now)
+        outcomes: list[Outcome] = [None] * len(placed)
+        known = []
+        for position, message in enumerate(placed):
+            if position in made and message.build in added:
+                outcomes[position] = made[position][1]
+            else:
+                known.append(position)
+        fates = await self._handle([(placed[position].build, placed[position]) for position in known])
+        for position, fate in zip(known, fates, strict=True):
+            outcomes[position] = fate
+        return outcomes
+
+    async def report_many(self, reports: Sequence[AgentReported]) -> Sequence[Outcome]:
+        return await self._handle([(report.build, report) for report in reports])
+
+    async def delete_many(self, requests: Sequence[BuildDeleteRequested]) -> Sequence[Outcome]:
+        return await self._handle([(request.build, request) for request in requests])
+
+    # What is done again and again
+
+    async def time_out(self) -> Sequence[AgentReported]:
+        """Remind ourselves of the builds whose agents stayed silent for too long."""
+        async with self.database.read() as tx:
+            late = await store.overdue(tx, self.clock.now(), PAGE)
+        return [overdue(build) for build in late]
+
+    async def resume(self) -> Sequence[_Reminder]:
+        """Say again what is being waited for: of every build at the start, later of those long silent."""
+        now = self.clock.now()
+        since = now - self.stalled_after if self._resumed else now
+        said: list[_Reminder] = []
+        page, after = PAGE, ""
+        while page == PAGE:
+            waiting = await self._silent(since, now, after)
+            for build in waiting:
+                _, effects = step(build, Stalled(), now, self.policy)
+                said += [effect for effect in effects if isinstance(effect, _Reminder)]
+            page, after = len(waiting), max((build.id for build in waiting), default="")
+        if said:
+            log.info("said again what %d builds wait for", len(said))
+        self._resumed = True
+        return said
+
+    async def prune(self) -> None:
+        """Forget builds that hold nothing and have long been over."""
+        before = self.clock.now() - self.keep
+        while True:
+            async with self.database.write() as tx:
+                if await store.prune(tx, before, PRUNE_PAGE) < PRUNE_PAGE:
+                    return
+
+    # How an event is handled
+
+    async def _handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:
+        """One outcome for each event. Several events of one build are handled one after the other."""
+        outcomes: list[Outcome] = [None] * len(events)
+        waiting = list(enumerate(events))
+        while waiting:
+            wave: dict[str, tuple[int, Event]] = {}
+            later = []
+            for position, (id_, event) in waiting:
+                if id_ in wave:
+                    later.append((position, (id_, event)))
+                else:
+                    wave[id_] = position, event
+            fates = await self._advance({id_: event for id_, (_, event) in wave.items()})
+            for id_, (position, _) in wave.items():
+                outcomes[position] = fates[id_]
+            waiting = later
+        return outcomes
+
+    async def _advance(self, events: Mapping[str, Event]) -> Mapping[str, list[Message] | Retry]:
+        """Judge and store; ask placement what has to be asked; judge its answers in their turn."""
+        said: dict[str, list[Message]] = {id_: [] for id_ in events}
+        fates: dict[str, list[Message] | Retry] = dict(said)
+        for _ in range(ROUNDS):
+            swaps: list[tuple[Build, ClaimRequested]] = []
+            releases: list[tuple[Build, ReleaseRequested]] = []
+            for id_, (build, effects) in (await self._judge(events)).items():
+                for effect in effects:
+                    if isinstance(effect, ClaimRequested):
+                        swaps.append((build, effect))
+                    elif isinstance(effect, ReleaseRequested):
+                        releases.append((build, effect))
+                    else:
+                        said[id_].append(effect)
+            asked = [build.id for build, _ in (*swaps, *releases)]
+            events = await self._swap(swaps) | await self._release(releases)
+            for id_ in asked:
+                if id_ not in events:
+                    fates[id_] = Retry(1.0, "placement is away")
+            if not events:
+                return fates
+        return fates | {id_: Retry(0.5, "placement is contended") for id_ in events}
+
+    async def _swap(self, swaps: Sequence[tuple[Build, ClaimRequested]]) -> dict[str, Event]:
+        """Placement's answer for each build whose attempt is over; none while placement is away."""
+        if not swaps:
+            return {}
+        try:
+            answers = await self.claim_many([question for _, question in swaps])
+        except Unavailable as away:
+            log.warning("%d builds wait to swap hosts: %s", len(swaps), away)
+            return {}
+        except AnswerRefused as refused:
+            if len(swaps) == 1:
+                build, _ = swaps[0]
+                return {build.id: SwapImpossible(build.attempt, str(refused))}
+            alone = [await self._swap([swap]) for swap in swaps]  # find out which of them it was
+            return {id_: event for answered in alone for id_, event in answered.items()}
+        return {
+            build.id: SwapAnswered(build.attempt, answer.results[0])
+            for (build, _), answer in zip(swaps, answers, strict=True)
+        }
+
+    async def _release(self, releases: Sequence[tuple[Build, ReleaseRequested]]) -> dict[str, Event]:
+        """Placement's answer for each build that is to hold nothing; none while placement is away."""
+        if not releases:
+            return {}
+        try:
+            answers = await self.release_many([question for _, question in releases])
+        except Unavailable as away:
+            log.warning("%d builds wait to give back what they hold: %s", len(releases), away)
+            return {}
+        return {
+            build.id: GivenBack(build.status, answer.result)
+            for (build, _), answer in zip(releases, answers, strict=True)
+        }
+
+    # One transaction each
+
+    async def _add_once(self, made: Sequence[Build], now: float) -> set[str]:
+        async with self.database.write() as tx:
+            return await store.add(tx, made, now)
+
+    async def _judge_once(self, events: Mapping[str, Event]) -> dict[str, tuple[Build, Effects]]:
+        """Step each build by its event and store what changed, in one transaction."""
+        now = self.clock.now()
+        judged: dict[str, tuple[Build, Effects]] = {}
+        new: list[Build] = []
+        changed: list[Build] = []
+        async with self.database.write() as tx:
+            known = await store.load(tx, events)
+            for id_, event in events.items():
+                before = known.get(id_)
+                after, effects = step(before, event, now, self.policy)
+                if after is None:
+                    continue
+                judged[id_] = after, effects
+                if before is None:
+                    new.append(after)
+                elif after is not before:
+                    changed.append(after)
+                    if before.placed is None and after.placed is not None:
+                        await store.place(tx, after)
+            if new and len(await store.add(tx, new, now)) != len(new):
+                raise Conflict("a build that was unknown has just been placed")
+            if changed:
+                await store.save(tx, changed, now)
+        return judged
+
+    async def _silent_once(self, since: float, now: float, after: str) -> list[Build]:
+        async with self.database.write() as tx:
+            return await store.silent(tx, since, now, after, PAGE)

@@ -1,0 +1,1 @@
+"""The decisions about a build: no I/O, no clock, no chance."""

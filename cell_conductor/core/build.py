@@ -1,0 +1,154 @@
+"""A build as its conductor knows it, and everything it may have to say."""
+
+from typing import Literal
+
+import msgspec
+
+from bus.messages import (
+    AgentReported,
+    BuildDeleted,
+    BuildEnded,
+    BuildOrdered,
+    BuildPlaced,
+    ClaimRequested,
+    DestroyOrdered,
+    Message,
+    ReleaseRequested,
+)
+from bus.vocabulary import Attempt, ConsumerClaim, Selection
+
+Status = Literal["building", "swapping", "active", "error", "deleting", "deleted"]
+Effects = tuple[Message, ...]
+
+MAX_CAUSE = 4000  # characters, as in vocabulary.Cause
+
+
+class Build(msgspec.Struct, frozen=True, kw_only=True):
+    """One build as its conductor knows it."""
+
+    id: str
+    cell: str
+    status: Status
+    placed: BuildPlaced | None  # None: deleted before anything else was heard of it
+    version: int = 0  # the store's fence
+    attempt: int = 0  # the number of the last one ordered
+    at: int = 0  # which of the hosts that attempt is on
+    generation: int | None = None  # what placement holds for it
+    started: float = 0.0
+    deadline: float = 0.0
+    attempts: tuple[Attempt, ...] = ()  # those that are over
+    doom: str = ""  # why it can only end in error, once that is certain
+    end: Literal["", "active", "error"] = ""  # what it ended as; set once, never changed
+    replies: tuple[str, ...] = ()  # who waits for its deletion
+
+    @property
+    def hosts(self) -> tuple[Selection, ...]:
+        return (self.as_placed.chosen, *self.as_placed.alternates)
+
+    @property
+    def host(self) -> Selection:
+        return self.hosts[self.at]
+
+    @property
+    def spares(self) -> tuple[Selection, ...]:
+        """The alternates not tried yet: one that was refused is not asked for again."""
+        return self.hosts[self.at + 1 :]
+
+    @property
+    def as_placed(self) -> BuildPlaced:
+        assert self.placed is not None, f"{self.id} was deleted before it was placed"
+        return self.placed
+
+
+def overdue(build: Build) -> AgentReported:
+    """The conductor's reminder to itself. A timer only speaks: what changes a build is always a message, so
+    that what comes of it cannot be lost."""
+    return AgentReported(
+        build=build.id,
+        attempt=build.attempt,
+        cell=build.cell,
+        agent=build.host.agent,
+        root=build.host.root,
+        host=build.host.host,
+        outcome="overdue",
+    )
+
+
+def question(build: Build) -> ClaimRequested | ReleaseRequested:
+    """What placement is to decide: the next host, or that nothing is held."""
+    if build.status == "deleting":
+        return ReleaseRequested(consumer=build.id, generation=build.generation, retire="deleted")
+    if build.doom:
+        retire = f"error: {build.doom}"[:MAX_CAUSE]
+        return ReleaseRequested(consumer=build.id, generation=build.generation, retire=retire)
+    claim = ConsumerClaim(
+        consumer=build.id,
+        generation=build.generation,
+        choices=tuple(spare.choice for spare in build.spares),
+        project=build.as_placed.spec.project,
+        user=build.as_placed.spec.user,
+    )
+    return ClaimRequested(claims=(claim,))
+
+
+def order(build: Build) -> BuildOrdered:
+    return BuildOrdered(
+        build=build.id,
+        attempt=build.attempt,
+        cell=build.cell,
+        agent=build.host.agent,
+        root=build.host.root,
+        host=build.host.host,
+        spec=build.as_placed.spec,
+    )
+
+
+def destroy(build: Build) -> DestroyOrdered:
+    return DestroyOrdered(
+        build=build.id,
+        attempt=build.attempt,
+        cell=build.cell,
+        agent=build.host.agent,
+        root=build.host.root,
+        host=build.host.host,
+    )
+
+
+def ended(build: Build) -> BuildEnded:
+    """The same words every time."""
+    assert build.end, f"{build.id} has not ended"
+    active = build.end == "active"
+    return BuildEnded(
+        build=build.id,
+        request=build.as_placed.request,
+        cell=build.cell,
+        status=build.end,
+        host=build.host.host if active else "",
+        root=build.host.root if active else "",
+        agent=build.host.agent if active else "",
+        reason="" if active else build.doom,
+        attempts=build.attempts,
+        decision=build.as_placed.decision,
+        reply_to=build.as_placed.reply_to,
+    )
+
+
+def end_again(build: Build) -> Effects:
+    return (ended(build),) if build.end else ()
+
+
+def deleted(build: Build, reply_to: str) -> BuildDeleted:
+    return BuildDeleted(build=build.id, cell=build.cell, reply_to=reply_to)
+
+
+def attempt_over(
+    build: Build, outcome: Literal["built", "failed", "timed out"], cause: str, now: float
+) -> Attempt:
+    return Attempt(
+        host=build.host.host,
+        agent=build.host.agent,
+        outcome=outcome,
+        cause=cause[:MAX_CAUSE],
+        started=build.started,
+        ended=now,
+    )

@@ -1,0 +1,62 @@
+"""The conductor's table: what it hears in its cell, what it may say, and the two questions it may ask."""
+
+from bus.clock import Clock
+from bus.database import Database
+from bus.messages import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
+from bus.topics import (
+    AGENT_BUILD,
+    AGENT_DESTROY,
+    AGENT_REPORT,
+    BUILD_DELETE,
+    BUILD_DELETED,
+    BUILD_ENDED,
+    BUILD_PLACED,
+    CLAIM,
+    RELEASE,
+)
+from bus.worker import Worker, every, on_many
+from cell_conductor.builds import AskMany, Builds
+from cell_conductor.core.step import Policy
+
+
+def cell_conductor(
+    cell: str,
+    database: Database,
+    claim_many: AskMany[ClaimRequested, ClaimAnswered],
+    release_many: AskMany[ReleaseRequested, ReleaseAnswered],
+    *,
+    max_attempts: int = 3,
+    build_timeout: float = 1800.0,
+    look_every: float = 5.0,
+    stalled_after: float = 60.0,
+    clock: Clock | None = None,
+) -> Worker:
+    """Sees the builds of one cell through; any number of replicas may share the cell's database."""
+    builds = Builds(
+        database,
+        claim_many,
+        release_many,
+        policy=Policy(max_attempts, build_timeout),
+        clock=clock,
+        stalled_after=stalled_after,
+    )
+    says = [AGENT_BUILD, AGENT_DESTROY, BUILD_ENDED, BUILD_DELETED]
+    return Worker(
+        f"conductor.{cell}",
+        consumes=[
+            on_many(BUILD_PLACED.at(cell=cell), builds.start_many, emits=says),
+            on_many(AGENT_REPORT.at(cell=cell), builds.report_many, emits=says),
+            on_many(BUILD_DELETE.at(cell=cell), builds.delete_many, emits=says),
+        ],
+        asks=[CLAIM, RELEASE],
+        timers=[
+            every(look_every, builds.time_out, emits=[AGENT_REPORT]),
+            every(
+                stalled_after / 2,
+                builds.resume,
+                emits=[AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT],
+                at_once=True,
+            ),
+            every(3600.0, builds.prune),
+        ],
+    )

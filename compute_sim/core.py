@@ -1,0 +1,207 @@
+"""What a simulated agent does, decided by seed: how long a build takes, how it goes, when power fails."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import cos, exp, log, pi, sqrt
+from typing import Generic, Literal, TypeVar
+
+from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
+
+Key = tuple[str, int]  # build and attempt
+Kind = Literal["built", "reschedule", "abort", "hang"]
+V = TypeVar("V")
+
+REMEMBERED = 100_000
+
+_RESCHEDULE = (
+    "could not start the domain: no bootable device",
+    "network plug timed out waiting for the switch",
+    "no space left on the image cache",
+    "the hypervisor stopped answering",
+)
+_ABORT = ("the image is corrupt: checksum mismatch", "the volume could not be prepared")
+
+
+def draw(*words: object) -> float:
+    """A number in [0, 1) that is always the same for the same words."""
+    digest = blake2b("|".join(map(str, words)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """How long builds take: constant:s, uniform:from,to, exponential:mean or lognormal:median,sigma."""
+
+    name: str
+    values: tuple[float, ...]
+
+    @staticmethod
+    def parse(words: str) -> "Durations":
+        name, _, rest = words.partition(":")
+        wanted = {"constant": 1, "uniform": 2, "exponential": 1, "lognormal": 2}.get(name)
+        try:
+            values = tuple(float(value) for value in rest.split(","))
+        except ValueError:
+            values = ()
+        if wanted is None or len(values) != wanted or min(values) < 0:
+            raise ValueError(
+                f"{words!r} is not a duration: constant:s, uniform:from,to, exponential:mean, "
+                "lognormal:median,sigma"
+            )
+        return Durations(name, values)
+
+    def at(self, first: float, second: float) -> float:
+        """The duration two draws stand for."""
+        match self.name:
+            case "uniform":
+                low, high = self.values
+                return low + (high - low) * first
+            case "exponential":
+                return -self.values[0] * log(1 - first)
+            case "lognormal":
+                median, sigma = self.values
+                return median * exp(sigma * sqrt(-2 * log(1 - first)) * cos(2 * pi * second))
+            case _:
+                return self.values[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """How one attempt goes."""
+
+    kind: Kind
+    seconds: float
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """Shares of attempts that fail where another host may succeed, that fail for good, that never end."""
+
+    seed: int = 0
+    reschedule: float = 0.0
+    abort: float = 0.0
+    hang: float = 0.0
+    first_attempt_only: bool = True  # later attempts succeed
+    durations: Durations = Durations("constant", (0.0,))
+
+    def __post_init__(self) -> None:
+        shares = (self.reschedule, self.abort, self.hang)
+        if min(shares) < 0 or sum(shares) > 1:
+            raise ValueError(f"reschedule, abort and hang are shares of all attempts, not {shares}")
+
+    def fate(self, build: str, attempt: int) -> Fate:
+        seconds = self._seconds(build, attempt)
+        if self.first_attempt_only and attempt > 1:
+            return Fate("built", seconds)
+        chance = draw(self.seed, "fate", build, attempt)
+        if chance < self.reschedule:
+            return Fate("reschedule", seconds, self._one_of(_RESCHEDULE, build, attempt))
+        if chance < self.reschedule + self.abort:
+            return Fate("abort", seconds, self._one_of(_ABORT, build, attempt))
+        if chance < self.reschedule + self.abort + self.hang:
+            return Fate("hang", seconds)
+        return Fate("built", seconds)
+
+    def _seconds(self, build: str, attempt: int) -> float:
+        if self.durations.name == "constant":
+            return self.durations.values[0]
+        return self.durations.at(
+            draw(self.seed, "time", build, attempt), draw(self.seed, "more time", build, attempt)
+        )
+
+    def _one_of(self, causes: tuple[str, ...], build: str, attempt: int) -> str:
+        return causes[int(draw(self.seed, "cause", build, attempt) * len(causes))]
+
+
+@dataclass(frozen=True, slots=True)
+class CrashPlan:
+    """The power fails after about so many orders, again and again, and comes back after some seconds."""
+
+    seed: int = 0
+    orders: int = 0  # 0: never
+    away: float = 5.0
+
+    def next_after(self, agent: str, crashes: int) -> int:
+        """How many orders the agent takes until its next crash; 0 when there is none."""
+        if not self.orders:
+            return 0
+        return 1 + int(2 * self.orders * draw(self.seed, "crash", agent, crashes))
+
+
+class _Memory(Generic[V]):
+    """What is known of builds; those not touched for longest are forgotten first."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._known: OrderedDict[str, V] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, build: str, otherwise: V) -> V:
+        return self._known.get(build, otherwise)
+
+    def put(self, build: str, value: V) -> None:
+        self._known[build] = value
+        self._known.move_to_end(build)
+        if len(self._known) > self.size:
+            self._known.popitem(last=False)
+
+
+class Ledger:
+    """What an agent knows of its builds: orders that come twice, late or after a destroy do no harm."""
+
+    def __init__(self, remembered: int = REMEMBERED) -> None:
+        self.running: set[Key] = set()
+        self._finished: _Memory[tuple[AgentReported, ...]] = _Memory(remembered)
+        self._destroyed: _Memory[int] = _Memory(remembered)  # the highest attempt
+
+    def ordered(self, order: BuildOrdered) -> AgentReported | Literal["start", "running"]:
+        """Start it; or it is running already; or say, again, how it went."""
+        if order.attempt <= self._destroyed.get(order.build, 0):
+            return report(order, "destroyed")
+        key = order.build, order.attempt
+        if key in self.running:
+            return "running"
+        for outcome in self._finished.get(order.build, ()):
+            if outcome.attempt == order.attempt:
+                return outcome
+        self.running.add(key)
+        return "start"
+
+    def finished(self, outcome: AgentReported) -> None:
+        self.running.discard((outcome.build, outcome.attempt))
+        self._finished.put(outcome.build, (*self._finished.get(outcome.build, ()), outcome))
+
+    def destroyed(self, order: DestroyOrdered) -> AgentReported:
+        """Attempts up to this one are void from now on: none of them is running or has an outcome."""
+        highest = max(order.attempt, self._destroyed.get(order.build, 0))
+        self._destroyed.put(order.build, highest)
+        outcomes = self._finished.get(order.build, ())
+        if outcomes:
+            self._finished.put(order.build, tuple(o for o in outcomes if o.attempt > highest))
+        self.running -= {(order.build, attempt) for attempt in range(1, highest + 1)}
+        return report(order, "destroyed")
+
+
+def report(
+    order: BuildOrdered | DestroyOrdered,
+    outcome: Literal["built", "failed", "destroyed"],
+    *,
+    retry: bool = True,
+    cause: str = "",
+) -> AgentReported:
+    """What the agent says to this order."""
+    return AgentReported(
+        build=order.build,
+        attempt=order.attempt,
+        cell=order.cell,
+        agent=order.agent,
+        root=order.root,
+        host=order.host,
+        outcome=outcome,
+        retry=retry,
+        cause=cause,
+    )

@@ -1,0 +1,75 @@
+"""Simulated hosts by the thousand, with names and ids that are the same every time."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID, uuid5
+
+from bus.vocabulary import Inventory
+
+_NAMES = UUID("6f3f0c9e-8f5b-4c1e-9d57-2b8a5c0e7a11")
+_TRAITS = ("COMPUTE_NODE", "HW_CPU_X86_AVX2", "STORAGE_DISK_SSD")
+
+
+@dataclass(frozen=True, slots=True)
+class SimHost:
+    """One host: a root provider and what it has."""
+
+    root: str
+    host: str
+    inventory: Mapping[str, Inventory]
+    traits: tuple[str, ...] = ()
+    zone: str = ""
+    aggregates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SimAgent:
+    """One agent and the hosts it serves."""
+
+    agent: str
+    cell: str
+    hosts: tuple[SimHost, ...]
+
+
+def fleet(
+    cells: Sequence[str] | int = 4,
+    hosts: int = 1000,
+    agents_per_cell: int = 1,
+    *,
+    vcpus: int = 32,
+    memory_mb: int = 131_072,
+    disk_gb: int = 2000,
+    vcpu_ratio: float = 4.0,
+    zones: Sequence[str] = ("",),
+    traits: Sequence[str] = _TRAITS,
+    baremetal: int = 0,
+    seed: int = 0,
+) -> list[SimAgent]:
+    """Agents for so many hypervisors and bare-metal nodes in all, dealt out over cells and agents."""
+    inventory = {
+        "VCPU": Inventory(total=vcpus, max_unit=vcpus, allocation_ratio=vcpu_ratio),
+        "MEMORY_MB": Inventory(total=memory_mb, reserved=512, max_unit=memory_mb),
+        "DISK_GB": Inventory(total=disk_gb, max_unit=disk_gb),
+    }
+    metal = {"CUSTOM_BAREMETAL": Inventory(total=1, max_unit=1)}
+    names = [f"cell{number + 1}" for number in range(cells)] if isinstance(cells, int) else list(cells)
+    places = len(names) * agents_per_cell
+    dealt: list[list[SimHost]] = [[] for _ in range(places)]
+
+    def deal(count: int, kind: str, has: Mapping[str, Inventory], can: tuple[str, ...]) -> None:
+        for number in range(count):
+            name = f"{names[number % len(names)]}-{kind}{number // len(names) + 1:05}"
+            place = number % places
+            root = str(uuid5(_NAMES, f"{seed}/{name}"))
+            dealt[place].append(SimHost(root, name, has, can, zones[number // places % len(zones)]))
+
+    deal(hosts, "host", inventory, tuple(traits))
+    deal(baremetal, "metal", metal, ())
+    return [
+        _agent(names[place % len(names)], place // len(names) + 1, theirs)
+        for place, theirs in enumerate(dealt)
+    ]
+
+
+def _agent(cell: str, number: int, hosts: Sequence[SimHost]) -> SimAgent:
+    return SimAgent(f"{cell}-agent{number}", cell, tuple(hosts))

@@ -1,0 +1,8 @@
+"""The truth about resources: who has what, who holds it, what would fit."""
+
+from placement_worker.placement import Placement
+from placement_worker.schema import metadata
+from placement_worker.store.audit import breaches, holdings, retired
+from placement_worker.worker import ANNOUNCES, placement_worker
+
+__all__ = ["ANNOUNCES", "Placement", "breaches", "holdings", "metadata", "placement_worker", "retired"]

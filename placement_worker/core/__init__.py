@@ -1,0 +1,1 @@
+"""What placement decides: pure, no SQL, no clock, no chance."""

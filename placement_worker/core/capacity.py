@@ -1,0 +1,236 @@
+"""Does it fit? Judges claims and releases in turn against a world that was read, and leaves in it what to write.
+
+The world holds what the orders concern: rooms (providers with their stocks), holders (consumers with what they hold)
+and the retired. Judging changes it in memory only, so a later order sees what an earlier one took; an order that
+fails leaves no trace.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from bus.messages import ClaimRequested, ReleaseRequested
+from bus.vocabulary import (
+    Allocations,
+    Choice,
+    Claimed,
+    ClaimResult,
+    ConsumerClaim,
+    Full,
+    Gone,
+    Held,
+    Moved,
+    Refusal,
+    Refused,
+    Released,
+    ReleaseResult,
+    Resources,
+    Retired,
+)
+
+
+@dataclass(slots=True)
+class Stock:
+    """What a provider has of one class."""
+
+    class_id: int
+    capacity: int
+    used: int
+    was: int  # what was used when it was read
+    min_unit: int
+    max_unit: int
+    step_size: int
+
+
+@dataclass(slots=True)
+class Room:
+    """A provider as claims see it."""
+
+    id: int
+    uuid: str
+    root: str
+    shape: int
+    generation: int
+    was: int  # its generation when it was read
+    stocks: dict[str, Stock] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Holder:
+    """A consumer; `generation` 0 is one that holds nothing."""
+
+    uuid: str
+    id: int
+    generation: int = 0
+    held: Allocations = field(default_factory=dict)
+    by: ConsumerClaim | None = None  # the claim that gave it what it holds now
+
+
+@dataclass(slots=True)
+class World:
+    """What was read, then what it becomes. A provider that is None was looked for and is gone."""
+
+    rooms: dict[str, Room | None]
+    holders: dict[str, Holder]
+    retired: dict[str, str]
+    touched: dict[str, Room] = field(default_factory=dict)  # whose usage or generation moved
+    stirred: dict[str, Holder] = field(default_factory=dict)  # who claimed or gave back
+    tombstones: dict[str, str] = field(default_factory=dict)  # who is retired from now on, and why
+
+
+class _Unread(Exception):
+    """The world holds no answer: something that matters was not read."""
+
+
+_NOTHING: Resources = {}
+
+# What claims of one order replaced: holder, and its generation, holdings and claim before.
+_Steps = list[tuple[Holder, int, Allocations, ConsumerClaim | None]]
+
+
+def claim(order: ClaimRequested, world: World) -> tuple[ClaimResult, ...] | None:
+    """One result for each claim of the order, all Claimed or none; None when more of the world must be read.
+
+    `Claimed.number` is for the writer to fill in.
+    """
+    steps: _Steps = []
+    try:
+        results = [_claim(one, world, steps) for one in order.claims]
+    except _Unread:
+        _take_back(world, steps)
+        return None
+    if len(steps) < len(results):
+        _take_back(world, steps)
+        return tuple(Refused(refusals=()) if type(one) is Claimed else one for one in results)
+    named: set[str] = set()
+    for holder, _, before, _ in steps:
+        named.update(holder.held)
+        _touch(world, before)
+        world.stirred[holder.uuid] = holder
+    _touch(world, named)
+    for provider in named:  # a provider merely left behind keeps its generation, as in the API
+        world.touched[provider].generation += 1
+    return tuple(results)
+
+
+def release(order: ReleaseRequested, world: World) -> ReleaseResult:
+    """Give back, and retire when told to. `Released.number` is for the writer to fill in."""
+    why = world.retired.get(order.consumer)
+    if why is not None:
+        return Retired(why=why)
+    holder = world.holders.get(order.consumer)
+    if holder is not None and holder.generation:
+        if order.generation != holder.generation:
+            return Held(generation=holder.generation, allocations=holder.held)
+        _touch(world, holder.held)
+        for provider in holder.held:
+            world.touched[provider].generation += 1
+        _hold(world, holder, 0, {}, None)
+        world.stirred[holder.uuid] = holder
+    if order.retire:
+        world.retired[order.consumer] = world.tombstones[order.consumer] = order.retire
+    return Released()
+
+
+def _claim(one: ConsumerClaim, world: World, steps: _Steps) -> ClaimResult:
+    why = world.retired.get(one.consumer)
+    if why is not None:
+        return Retired(why=why)
+    holder = world.holders.get(one.consumer)
+    if holder is None:
+        if one.generation is None:
+            raise _Unread
+        return Held(generation=0, allocations={})
+    if one.generation != (holder.generation or None):
+        return Held(generation=holder.generation, allocations=holder.held)
+    refusals: list[Refusal] = []
+    for position, choice in enumerate(one.choices):
+        refusal = _refusal(choice, holder.held, world)
+        if refusal is None:
+            steps.append((holder, holder.generation, holder.held, holder.by))
+            _hold(world, holder, holder.generation + 1, choice.allocations, one)
+            return Claimed(choice=position, generation=holder.generation, number=0, refused=tuple(refusals))
+        refusals.append(refusal)
+    return Refused(refusals=tuple(refusals))
+
+
+def _refusal(choice: Choice, held: Allocations, world: World) -> Refusal | None:
+    """Why this choice cannot be had by who holds that; None when it can."""
+    shapes = choice.shapes
+    for provider, resources in choice.allocations.items():
+        try:
+            room = world.rooms[provider]
+        except KeyError:
+            raise _Unread from None
+        if room is None:
+            return Gone(provider=provider)
+        if shapes and shapes.get(provider, room.shape) != room.shape:
+            return Moved(provider=provider)
+        own = held.get(provider) or _NOTHING
+        for name, asked in resources.items():
+            stock = room.stocks.get(name)
+            if stock is None:
+                return Full(provider=provider, resource_class=name, asked=asked, free=0)
+            before = stock.used
+            others = before - own.get(name, 0)
+            after = others + asked
+            # Where more is in use than there is (capacity was taken away), holding no more than before is allowed.
+            if after > stock.capacity and after > before:
+                free = max(stock.capacity - others, 0)
+                return Full(provider=provider, resource_class=name, asked=asked, free=free)
+            if limit := broken_limit(asked, stock.min_unit, stock.max_unit, stock.step_size):
+                free = max(stock.capacity - others, 0)
+                return Full(provider=provider, resource_class=name, asked=asked, free=free, limit=limit)
+    return None
+
+
+def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> str:
+    """The unit rule this amount breaks; empty when none."""
+    if asked < min_unit:
+        return "min_unit"
+    if asked > max_unit:
+        return "max_unit"
+    return "step_size" if asked % step_size else ""
+
+
+def _hold(
+    world: World, holder: Holder, generation: int, allocations: Allocations, by: ConsumerClaim | None
+) -> None:
+    """Give back what is held and take this instead."""
+    _count(world, holder.held, -1)
+    _count(world, allocations, +1)
+    holder.generation, holder.held, holder.by = generation, allocations, by
+
+
+def _count(world: World, allocations: Allocations, sign: int) -> None:
+    for provider, resources in allocations.items():
+        stocks = _room(world, provider).stocks
+        for name, amount in resources.items():
+            stocks[name].used += sign * amount
+
+
+def _take_back(world: World, steps: _Steps) -> None:
+    """Backwards, so that a consumer claimed twice in one order ends where it began."""
+    for holder, generation, held, by in reversed(steps):
+        _hold(world, holder, generation, held, by)
+
+
+def _touch(world: World, providers: Iterable[str]) -> None:
+    for provider in providers:
+        world.touched[provider] = _room(world, provider)
+
+
+def _room(world: World, provider: str) -> Room:
+    room = world.rooms[provider]
+    assert room is not None  # it has been claimed from, or holds something
+    return room
+
+
+def providers_of(orders: Sequence[ClaimRequested], *, all_choices: bool) -> set[str]:
+    """The providers these orders name: in their first choices, or in all."""
+    return {
+        provider
+        for order in orders
+        for one in order.claims
+        for choice in (one.choices if all_choices else one.choices[:1])
+        for provider in choice.allocations
+    }

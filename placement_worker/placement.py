@@ -1,0 +1,354 @@
+"""Every operation of placement: retry outside, transaction inside. Doors translate; nothing is decided there."""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import ParamSpec, TypeVar
+
+from sqlalchemy.exc import IntegrityError
+
+from bus.clock import Clock
+from bus.database import Conflict, Database, Transaction, retrying
+from bus.messages import (
+    CandidatesFound,
+    ClaimAnswered,
+    ClaimRequested,
+    FindCandidates,
+    InventoryReported,
+    PlacementChanged,
+    ReleaseAnswered,
+    ReleaseRequested,
+)
+from bus.protocol import Poison, Unavailable
+from bus.vocabulary import (
+    Claimed,
+    ClaimResult,
+    ConsumerClaim,
+    Contended,
+    ProviderChange,
+    Released,
+    ReleaseResult,
+)
+from placement_worker.core import capacity
+from placement_worker.core.index import Index
+from placement_worker.core.search import search
+from placement_worker.core.trees import Tree, complaint, reported, swept
+from placement_worker.store import changes, claims, reshape, trees
+from placement_worker.store.names import Book
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+CLAIMS_A_TRANSACTION = 500
+PROVIDERS_A_TRANSACTION = 2000
+ROOTS_A_PAGE = 2000
+REMEMBER_SECONDS = 7 * 24 * 3600.0  # how long the retired are refused, and reports of what is gone
+
+
+class Placement:
+    """The truth about resources. Use it on any number of processes: the database keeps them apart."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self.database = database
+        self.clock = clock
+        self.book = Book()
+        self.index = Index()
+        self._missed: list[tuple[PlacementChanged, Mapping[str, Tree]]] | None = None  # while reloading
+        self._stood = (0, 0)  # the last call of catch_up: what the index had seen, what the database had
+        self._claim = retrying(clock, otherwise=_contended_claims)(self._claim_together)
+        self._release = retrying(clock, otherwise=_contended_releases)(self._release_together)
+        self._report = _again(clock, self._report_together)
+        self._sweep = _again(clock, self._sweep_together)
+        self._open = _again(clock, self.book.open)
+
+    async def start(self) -> None:
+        """Make the standard names and fill the index. The database has been migrated."""
+        await self._open(self.database, self.clock.now())
+        await self.reload()
+
+    # Candidates
+
+    async def find_candidates(self, query: FindCandidates) -> CandidatesFound:
+        return search(self.index, query)
+
+    # Claims
+
+    async def claim_many(self, orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
+        """Judged in turn, many to a transaction; the claims of one order are taken together or not at all."""
+        results: list[tuple[ClaimResult, ...]] = []
+        for part in _parts(orders):
+            results += await self._claim_part(part)
+        return [ClaimAnswered(results=one) for one in results]
+
+    async def _claim_part(self, orders: Sequence[ClaimRequested]) -> list[tuple[ClaimResult, ...]]:
+        # First choices nearly always do, so only their providers are read and locked; who needs more comes again.
+        first = await self._claim(orders, all_choices=False)
+        waiting = [order for order, result in zip(orders, first, strict=True) if result is None]
+        second = iter(await self._claim(waiting, all_choices=True) if waiting else ())
+        results = []
+        for order, result in zip(orders, first, strict=True):
+            judged = result if result is not None else next(second)
+            results.append(judged if judged is not None else _contended(order))
+        return results
+
+    async def _claim_together(
+        self, orders: Sequence[ClaimRequested], *, all_choices: bool = True
+    ) -> list[tuple[ClaimResult, ...] | None]:
+        newcomers: dict[str, ConsumerClaim | None] = {}
+        others = set()
+        for order in orders:
+            for one in order.claims:
+                if one.generation is None:
+                    newcomers.setdefault(one.consumer, one)
+                else:
+                    others.add(one.consumer)
+        now = self.clock.now()
+        await self._know_owners(orders, now)
+        providers = capacity.providers_of(orders, all_choices=all_choices)
+        async with self.database.write() as tx:
+            opened = await claims.open_world(tx, self.book, newcomers, others, providers, now)
+            results = [capacity.claim(order, opened.world) for order in orders]
+            number = await self._save(tx, opened, now)
+        return [result and _numbered(result, number) for result in results]
+
+    # Releases
+
+    async def release_many(self, orders: Sequence[ReleaseRequested]) -> Sequence[ReleaseAnswered]:
+        results: list[ReleaseResult] = []
+        for at in range(0, len(orders), CLAIMS_A_TRANSACTION):
+            results += await self._release(orders[at : at + CLAIMS_A_TRANSACTION])
+        return [ReleaseAnswered(result=one) for one in results]
+
+    async def _release_together(self, orders: Sequence[ReleaseRequested]) -> list[ReleaseResult]:
+        # One that is to be retired and holds nothing is kept from claiming until its tombstone is there.
+        newcomers: dict[str, ConsumerClaim | None] = {one.consumer: None for one in orders if one.retire}
+        others = {one.consumer for one in orders}
+        now = self.clock.now()
+        async with self.database.write() as tx:
+            opened = await claims.open_world(tx, self.book, newcomers, others, (), now)
+            results = [capacity.release(order, opened.world) for order in orders]
+            number = await self._save(tx, opened, now)
+        return [Released(number=number) if isinstance(one, Released) else one for one in results]
+
+    async def _save(self, tx: Transaction, opened: claims.Opened, now: float) -> int:
+        return await self._announce(tx, await claims.save_world(tx, self.book, opened, now), {})
+
+    # Inventory
+
+    async def report_inventory_many(self, reports: Sequence[InventoryReported]) -> Sequence[Poison | None]:
+        """Take in whole trees. Of one root the highest sequence counts; what is not news changes nothing."""
+        complaints = [complaint(report, self.book.known) for report in reports]
+        latest: dict[str, int] = {}
+        for position, report in enumerate(reports):
+            best = latest.get(report.root)
+            if not complaints[position] and (best is None or report.sequence > reports[best].sequence):
+                latest[report.root] = position
+        chosen = [reports[position] for position in latest.values()]
+        for part in _portions(chosen):
+            for root, why in (await self._report(part)).items():
+                complaints[latest[root]] = why
+        return [Poison(f"InventoryReported: {why}") if why else None for why in complaints]
+
+    async def _report_together(self, reports: Sequence[InventoryReported]) -> dict[str, str]:
+        """Root → why its report cannot be."""
+        roots = [report.root for report in reports]
+        now = self.clock.now()
+        await self._know_contents(reports, now)
+        async with self._names_may_move(), self.database.write() as tx:
+            await trees.enter(tx, roots, now)
+            before = await trees.load(tx, self.book, roots)
+            changing = [one.root for one in reports if _reshapes(before[one.root], one)]
+            if changing:  # what is to be changed is locked, and read again under the lock
+                await trees.lock(tx, changing)
+                before |= await trees.load(tx, self.book, changing)
+            pairs = [(before[one.root], one, reported(before[one.root], one)) for one in reports]
+            clashing = await trees.clashes(tx, pairs)
+            if clashing:
+                await trees.leave(tx, clashing)
+            await self._save_trees(
+                tx, [(was, then) for was, _, then in pairs if then.root not in clashing], now
+            )
+        return clashing
+
+    async def _sweep_together(self) -> None:
+        """Remove the trees that are gone and that nobody holds anything of any more."""
+        now = self.clock.now()
+        async with self.database.write() as tx:
+            roots = await trees.leftovers(tx)
+            if not roots:
+                return
+            await trees.enter(tx, roots, now)
+            await trees.lock(tx, roots)
+            before = await trees.load(tx, self.book, roots)
+            await self._save_trees(tx, [(was, swept(was)) for was in before.values() if was.gone], now)
+
+    async def _save_trees(self, tx: Transaction, pairs: Sequence[tuple[Tree, Tree]], now: float) -> None:
+        news = [(was, then) for was, then in pairs if then != was]
+        if not news:
+            return
+        await trees.save_hosts(tx, [then for _, then in news], now)
+        await reshape.save_trees(tx, self.book, news, now)
+        altered = [change for was, then in news for change in trees.changes_between(was, then)]
+        await self._announce(tx, altered, {then.root: then for _, then in news})
+
+    @asynccontextmanager
+    async def _names_may_move(self) -> AsyncIterator[None]:
+        """Another process may just have taken a provider's name, or removed a class that we remember."""
+        try:
+            yield
+        except IntegrityError as error:
+            await self.book.read_again(self.database)
+            raise Conflict(str(error.orig)) from error
+
+    async def _know_contents(self, reports: Iterable[InventoryReported], now: float) -> None:
+        providers = [provider for report in reports for provider in report.providers]
+        book, database = self.book, self.database
+        await book.classes.ensure(database, {name for one in providers for name in one.inventories}, now)
+        await book.traits.ensure(database, {name for one in providers for name in one.traits}, now)
+        await book.aggregates.ensure(database, {uuid for one in providers for uuid in one.aggregates}, now)
+
+    async def _know_owners(self, orders: Iterable[ClaimRequested], now: float) -> None:
+        wanted = [one for order in orders for one in order.claims]
+        book, database = self.book, self.database
+        await book.projects.ensure(database, {one.project for one in wanted}, now)
+        await book.users.ensure(database, {one.user for one in wanted}, now)
+        await book.types.ensure(database, {one.type for one in wanted}, now)
+
+    # Upkeep
+
+    async def sweep(self) -> None:
+        await self._sweep()
+
+    async def prune(self) -> None:
+        """Forget the retired and the gone of long ago."""
+        before = self.clock.now() - REMEMBER_SECONDS
+        async with self.database.write() as tx:
+            await claims.prune_retired(tx, before)
+            await trees.prune_hosts(tx, before)
+
+    # The index
+
+    async def hear(self, message: PlacementChanged) -> None:
+        """A commit of any process, this one's own included."""
+        if self.index.knows(message.number):
+            return
+        roots = {change.root for change in message.changes if change.reshaped}
+        shaped: dict[str, Tree] = {}
+        if roots:
+            async with self.database.read() as tx:
+                shaped = await trees.load(tx, self.book, roots)
+        self._learn([message], shaped)
+
+    async def catch_up(self) -> None:
+        """Read everything again when a change does not arrive: it was committed one call ago and is not here."""
+        async with self.database.read() as tx:
+            last = await changes.last_number(tx)
+        stood, self._stood = self._stood, (self.index.seen, last)
+        if self.index.seen < stood[1] and self.index.seen == stood[0]:
+            log.warning("change %d did not arrive: reading everything again", self.index.seen + 1)
+            await self.reload()
+
+    async def reload(self) -> None:
+        """Fill the index from the database, once however many ask."""
+        if self._missed is not None:
+            return
+        self._missed = []
+        try:
+            index = await self._read_index()
+            for message, shaped in self._missed:
+                index.accept(message.number, message.changes, shaped)
+            self.index = index
+        finally:
+            self._missed = None
+
+    async def _read_index(self) -> Index:
+        # The number first: what is read after it holds at least all that happened up to it.
+        async with self.database.read() as tx:
+            index = Index(await changes.last_number(tx))
+        after = 0
+        while True:
+            async with self.database.read() as tx:
+                page = await trees.roots_after(tx, after, ROOTS_A_PAGE)
+                if not page:
+                    return index
+                found = await trees.load(tx, self.book, [root for _, root in page])
+            for tree in found.values():
+                index.put(tree, index.seen)
+            after = page[-1][0]
+
+    async def _announce(
+        self, tx: Transaction, altered: Sequence[ProviderChange], shaped: Mapping[str, Tree]
+    ) -> int:
+        """Tell the world and, once committed, our own index; gives the number of this commit."""
+        messages = await changes.announce(tx, altered)
+        if not messages:
+            return 0
+        tx.after_commit(lambda: self._learn(messages, shaped))
+        return messages[-1].number
+
+    def _learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
+        for message in messages:
+            self.index.accept(message.number, message.changes, shaped)
+            if self._missed is not None:
+                self._missed.append((message, shaped))
+
+
+def _again(clock: Clock, work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """Retried when it lost a race; one that always loses is put off."""
+
+    def later(*_: P.args, **__: P.kwargs) -> T:
+        raise Unavailable("placement lost the same race too often")
+
+    return retrying(clock, otherwise=later)(work)
+
+
+def _parts(orders: Sequence[ClaimRequested]) -> Iterator[Sequence[ClaimRequested]]:
+    """So many orders at a time that a transaction stays short; an order is never split."""
+    begin = size = 0
+    for position, order in enumerate(orders):
+        if size and size + len(order.claims) > CLAIMS_A_TRANSACTION:
+            yield orders[begin:position]
+            begin, size = position, 0
+        size += len(order.claims)
+    if begin < len(orders):
+        yield orders[begin:]
+
+
+def _portions(reports: Sequence[InventoryReported]) -> Iterator[Sequence[InventoryReported]]:
+    begin = size = 0
+    for position, report in enumerate(reports):
+        if size and size + len(report.providers) > PROVIDERS_A_TRANSACTION:
+            yield reports[begin:position]
+            begin, size = position, 0
+        size += len(report.providers)
+    if begin < len(reports):
+        yield reports[begin:]
+
+
+def _reshapes(before: Tree, report: InventoryReported) -> bool:
+    return reported(before, report).providers != before.providers
+
+
+def _numbered(results: tuple[ClaimResult, ...], number: int) -> tuple[ClaimResult, ...]:
+    return tuple(
+        Claimed(choice=one.choice, generation=one.generation, number=number, refused=one.refused)
+        if isinstance(one, Claimed)
+        else one
+        for one in results
+    )
+
+
+def _contended_claims(
+    orders: Sequence[ClaimRequested], *, all_choices: bool = True
+) -> list[tuple[ClaimResult, ...] | None]:
+    return [_contended(order) for order in orders]
+
+
+def _contended(order: ClaimRequested) -> tuple[ClaimResult, ...]:
+    return tuple(Contended() for _ in order.claims)
+
+
+def _contended_releases(orders: Sequence[ReleaseRequested]) -> list[ReleaseResult]:
+    return [Contended() for _ in orders]

@@ -1,0 +1,178 @@
+"""Placement's tables: those of the Placement API, and ours beside them.
+
+Times are seconds since the epoch, written by us from the clock. `allocations` and `consumers` are written ten thousand
+times a second and have no foreign keys: three checks a row would cost more than the row, and store/audit.py proves
+what they would.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from bus.outbox import outbox_table
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+FIRST_CUSTOM_CLASS = 10_000  # ids below it are positions in the standard list
+
+_BIG = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself only as INTEGER
+_ROOM = {"fillfactor": 80}  # PostgreSQL updates in place while a page has room
+
+
+def _times() -> tuple[Column[float], Column[float]]:
+    return Column("created_at", Double, nullable=False), Column("updated_at", Double, nullable=False)
+
+
+def _names(table: str, column: str, length: int, *, numbered: bool = True) -> Table:
+    """What is known by a name and, inside, by a number."""
+    return Table(
+        table,
+        metadata,
+        Column("id", Integer, primary_key=True, autoincrement=numbered),
+        Column(column, String(length), nullable=False),
+        *_times(),
+        UniqueConstraint(column),
+    )
+
+
+projects = _names("projects", "external_id", 255)
+users = _names("users", "external_id", 255)
+consumer_types = _names("consumer_types", "name", 255)
+resource_classes = _names("resource_classes", "name", 255, numbered=False)
+traits = _names("traits", "name", 255)
+aggregates = _names("aggregates", "uuid", 36)
+
+resource_providers = Table(
+    "resource_providers",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("uuid", String(36), nullable=False),
+    Column("name", String(200), nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("shape", BigInteger, nullable=False),  # moves only with inventory, traits, aggregates or the tree
+    Column("parent_provider_id", Integer, ForeignKey("resource_providers.id")),
+    Column("root_provider_id", Integer, ForeignKey("resource_providers.id")),  # null only while being made
+    *_times(),
+    UniqueConstraint("uuid"),
+    UniqueConstraint("name"),
+    Index(None, "parent_provider_id"),
+    Index(None, "root_provider_id"),
+    postgresql_with=_ROOM,
+)
+
+inventories = Table(
+    "inventories",
+    metadata,
+    Column("resource_provider_id", Integer, ForeignKey("resource_providers.id"), nullable=False),
+    Column("resource_class_id", Integer, ForeignKey("resource_classes.id"), nullable=False),
+    Column("total", Integer, nullable=False),
+    Column("reserved", Integer, nullable=False),
+    Column("min_unit", Integer, nullable=False),
+    Column("max_unit", Integer, nullable=False),
+    Column("step_size", Integer, nullable=False),
+    Column("allocation_ratio", Double, nullable=False),
+    Column("used", BigInteger, nullable=False),  # the sum of its allocations
+    *_times(),
+    PrimaryKeyConstraint("resource_provider_id", "resource_class_id"),
+    Index(None, "resource_class_id"),
+    postgresql_with=_ROOM,
+)
+
+provider_traits = Table(
+    "resource_provider_traits",
+    metadata,
+    Column("resource_provider_id", Integer, ForeignKey("resource_providers.id"), nullable=False),
+    Column("trait_id", Integer, ForeignKey("traits.id"), nullable=False),
+    *_times(),
+    PrimaryKeyConstraint("resource_provider_id", "trait_id"),
+    Index(None, "trait_id"),
+)
+
+provider_aggregates = Table(
+    "resource_provider_aggregates",
+    metadata,
+    Column("resource_provider_id", Integer, ForeignKey("resource_providers.id"), nullable=False),
+    Column("aggregate_id", Integer, ForeignKey("aggregates.id"), nullable=False),
+    *_times(),
+    PrimaryKeyConstraint("resource_provider_id", "aggregate_id"),
+    Index(None, "aggregate_id"),
+)
+
+consumers = Table(
+    "consumers",
+    metadata,
+    Column("id", _BIG, primary_key=True),
+    Column("uuid", String(36), nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("project_id", Integer, nullable=False),
+    Column("user_id", Integer, nullable=False),
+    Column("consumer_type_id", Integer),  # null is told as `unknown`
+    *_times(),
+    UniqueConstraint("uuid"),
+)
+
+allocations = Table(
+    "allocations",
+    metadata,
+    Column("consumer_id", _BIG, nullable=False),
+    Column("resource_provider_id", Integer, nullable=False),
+    Column("resource_class_id", Integer, nullable=False),
+    Column("used", Integer, nullable=False),
+    *_times(),
+    PrimaryKeyConstraint("consumer_id", "resource_provider_id", "resource_class_id"),
+    Index(None, "resource_provider_id", "resource_class_id"),
+)
+
+# Ours.
+
+hosts = Table(  # who owns a provider tree; outlives it, so that a late report cannot bring it back
+    "hosts",
+    metadata,
+    Column("root", String(36), nullable=False),
+    Column("cell", String(64), nullable=False),
+    Column("agent", String(64), nullable=False),
+    Column("host", String(200), nullable=False),
+    Column("zone", Text, nullable=False),
+    Column("sequence", BigInteger, nullable=False),  # of its owner's last report
+    Column("gone", Boolean, nullable=False),
+    *_times(),
+    PrimaryKeyConstraint("root"),
+)
+
+retired_consumers = Table(  # those that have ended and can never hold again
+    "retired_consumers",
+    metadata,
+    Column("uuid", String(36), nullable=False),
+    Column("why", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    PrimaryKeyConstraint("uuid"),
+    Index(None, "at"),
+)
+
+changes = Table(  # one row: the number of the last commit that changed anything
+    "changes",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, nullable=False),
+)
+
+outbox = outbox_table(metadata)

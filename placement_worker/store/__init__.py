@@ -1,0 +1,1 @@
+"""All of placement's SQL."""

@@ -1,0 +1,214 @@
+"""Reading the world that claims and releases concern, and writing what judging made of it. All set-based.
+
+Whoever writes locks in this order: consumers (new ones by uuid, then those that exist by id), providers by id, the
+change number. A consumer that is not there yet is inserted first of all, as if its claim had been granted: the unique
+key then keeps apart two that claim it at once, and a claim from the retirement of its consumer.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from bus.database import Conflict, Transaction
+from bus.vocabulary import ConsumerClaim, ProviderChange
+from placement_worker.core.capacity import Holder, Room, Stock, World
+from placement_worker.store.names import Book
+from placement_worker.store.statement import Statement
+
+_NOW = "CAST(:now AS double precision)"
+
+_INSERT_CONSUMERS = Statement(
+    "INSERT INTO consumers (uuid, generation, project_id, user_id, consumer_type_id, created_at, updated_at)"
+    f" SELECT n.uuid, 1, n.project, n.owner, n.type, {_NOW}, {_NOW} FROM {{n}} WHERE true ORDER BY n.uuid"
+    " ON CONFLICT (uuid) DO NOTHING RETURNING id, uuid",
+    uuid=str,
+    project=int,
+    owner=int,
+    type=int,
+)
+_LOCK_CONSUMERS = Statement(
+    "SELECT c.id, c.uuid, c.generation FROM {n} JOIN consumers c ON c.uuid = n.uuid"
+    " ORDER BY c.id FOR UPDATE OF c",
+    uuid=str,
+)
+_RETIRED = Statement(
+    "SELECT r.uuid, r.why FROM {n} JOIN retired_consumers r ON r.uuid = n.uuid",
+    uuid=str,
+)
+_HOLDINGS = Statement(
+    "SELECT a.consumer_id, p.uuid, a.resource_class_id, a.used FROM {n}"
+    " JOIN allocations a ON a.consumer_id = n.id JOIN resource_providers p ON p.id = a.resource_provider_id",
+    id=int,
+)
+_LOCK_PROVIDERS = Statement(
+    "SELECT p.id, p.uuid, r.uuid, p.shape, p.generation FROM {n} JOIN resource_providers p ON p.uuid = n.uuid"
+    " JOIN resource_providers r ON r.id = p.root_provider_id ORDER BY p.id FOR NO KEY UPDATE OF p",
+    uuid=str,
+)
+_STOCKS = Statement(
+    "SELECT i.resource_provider_id, i.resource_class_id, i.total, i.reserved, i.allocation_ratio, i.used,"
+    " i.min_unit, i.max_unit, i.step_size"
+    " FROM {n} JOIN inventories i ON i.resource_provider_id = n.id ORDER BY i.resource_class_id",
+    id=int,
+)
+_SET_USED = Statement(
+    "UPDATE inventories SET used = n.used FROM {n}"
+    " WHERE inventories.resource_provider_id = n.provider AND inventories.resource_class_id = n.class",
+    **{"provider": int, "class": int, "used": int},
+)
+_SET_GENERATIONS = Statement(
+    f"UPDATE resource_providers SET generation = n.generation, updated_at = {_NOW} FROM {{n}}"
+    " WHERE resource_providers.id = n.id",
+    id=int,
+    generation=int,
+)
+_SET_CONSUMERS = Statement(
+    "UPDATE consumers SET generation = n.generation, project_id = n.project, user_id = n.owner,"
+    f" consumer_type_id = n.type, updated_at = {_NOW} FROM {{n}} WHERE consumers.id = n.id",
+    id=int,
+    generation=int,
+    project=int,
+    owner=int,
+    type=int,
+)
+_DELETE_CONSUMERS = Statement("DELETE FROM consumers WHERE id IN (SELECT n.id FROM {n})", id=int)
+_DELETE_ALLOCATIONS = Statement("DELETE FROM allocations WHERE consumer_id IN (SELECT n.id FROM {n})", id=int)
+_INSERT_ALLOCATIONS = Statement(
+    "INSERT INTO allocations"
+    " (consumer_id, resource_provider_id, resource_class_id, used, created_at, updated_at)"
+    f" SELECT n.consumer, n.provider, n.class, n.used, {_NOW}, {_NOW} FROM {{n}}",
+    **{"consumer": int, "provider": int, "class": int, "used": int},
+)
+_INSERT_RETIRED = Statement(
+    f"INSERT INTO retired_consumers (uuid, why, at) SELECT n.uuid, n.why, {_NOW} FROM {{n}} WHERE true"
+    " ORDER BY n.uuid ON CONFLICT DO NOTHING",
+    uuid=str,
+    why=str,
+)
+_PRUNE_RETIRED = Statement("DELETE FROM retired_consumers WHERE at < :before")
+
+
+@dataclass(slots=True)
+class Opened:
+    """The world, and of its holders those whose rows were made to hold their place."""
+
+    world: World
+    placeholders: dict[str, ConsumerClaim | None]
+
+
+async def open_world(
+    tx: Transaction,
+    book: Book,
+    newcomers: dict[str, ConsumerClaim | None],
+    others: Collection[str],
+    providers: Collection[str],
+    now: float,
+) -> Opened:
+    """Lock and read. `newcomers` may not exist yet; `others` are consumers that should."""
+    holders: dict[str, Holder] = {}
+    placeholders: dict[str, ConsumerClaim | None] = {}
+    if newcomers:
+        rows = [(uuid, *_owner(book, claim)) for uuid, claim in newcomers.items()]
+        for id_, uuid in await _INSERT_CONSUMERS(tx, rows, now=now):
+            holders[uuid] = Holder(uuid, id_)
+            placeholders[uuid] = newcomers[uuid]
+    older = [(uuid,) for uuid in {*newcomers, *others} if uuid not in holders]
+    held: dict[int, Holder] = {}
+    if older:
+        for id_, uuid, generation in await _LOCK_CONSUMERS(tx, older):
+            holders[uuid] = held[id_] = Holder(uuid, id_, generation)
+        if any(uuid not in holders for uuid in newcomers):
+            raise Conflict("a consumer ended while it was being looked for")
+    everyone = [(uuid,) for uuid in {*newcomers, *others}]
+    retired = dict(await _RETIRED(tx, everyone))
+    if held:
+        await _read_holdings(tx, book, held)
+    wanted = {*providers, *(provider for holder in held.values() for provider in holder.held)}
+    rooms = await _read_rooms(tx, book, wanted)
+    return Opened(World(rooms, holders, retired), placeholders)
+
+
+async def _read_holdings(tx: Transaction, book: Book, held: dict[int, Holder]) -> None:
+    rows = await _HOLDINGS(tx, [(id_,) for id_ in held])
+    names = await book.class_names(tx, {row[2] for row in rows})
+    for consumer, provider, class_id, used in rows:
+        held[consumer].held.setdefault(provider, {})[names[class_id]] = used
+
+
+async def _read_rooms(tx: Transaction, book: Book, wanted: Collection[str]) -> dict[str, Room | None]:
+    rooms: dict[str, Room | None] = dict.fromkeys(wanted)
+    if not wanted:
+        return rooms
+    by_id: dict[int, Room] = {}
+    locked = await _LOCK_PROVIDERS(tx, [(uuid,) for uuid in wanted])
+    for id_, uuid, root, shape, generation in locked:
+        rooms[uuid] = by_id[id_] = Room(id_, uuid, root, shape, generation, generation)
+    rows = await _STOCKS(tx, [(id_,) for id_ in by_id]) if by_id else []
+    names = await book.class_names(tx, {row[1] for row in rows})
+    for id_, class_id, total, reserved, ratio, used, least, most, step in rows:
+        by_id[id_].stocks[names[class_id]] = Stock(
+            class_id, int((total - reserved) * ratio), used, used, least, most, step
+        )
+    return rooms
+
+
+async def save_world(tx: Transaction, book: Book, opened: Opened, now: float) -> list[ProviderChange]:
+    """Write what judging changed; gives what is to be announced."""
+    world, placeholders = opened.world, opened.placeholders
+    await _save_rooms(tx, world.touched.values(), now)
+    gone = [(world.holders[uuid].id,) for uuid in placeholders if not world.holders[uuid].generation]
+    replaced, advanced, allocations = [], [], []
+    for holder in world.stirred.values():
+        if holder.uuid not in placeholders:
+            replaced.append((holder.id,))
+            if not holder.generation:
+                gone.append((holder.id,))
+        claim = holder.by
+        if claim is None:
+            continue
+        if holder.uuid not in placeholders or placeholders[holder.uuid] is not claim:
+            advanced.append((holder.id, holder.generation, *_owner(book, claim)))
+        for provider, resources in holder.held.items():
+            room = world.touched[provider]
+            for name, used in resources.items():
+                allocations.append((holder.id, room.id, room.stocks[name].class_id, used))
+    if replaced:
+        await _DELETE_ALLOCATIONS(tx, replaced)
+    if allocations:
+        await _INSERT_ALLOCATIONS(tx, allocations, now=now)
+    if advanced:
+        await _SET_CONSUMERS(tx, advanced, now=now)
+    if gone:
+        await _DELETE_CONSUMERS(tx, gone)
+    if world.tombstones:
+        await _INSERT_RETIRED(tx, list(world.tombstones.items()), now=now)
+    return [
+        ProviderChange(
+            room.uuid, room.root, room.generation, {name: stock.used for name, stock in room.stocks.items()}
+        )
+        for room in world.touched.values()
+    ]
+
+
+async def _save_rooms(tx: Transaction, rooms: Collection[Room], now: float) -> None:
+    used = [
+        (room.id, stock.class_id, stock.used)
+        for room in rooms
+        for stock in room.stocks.values()
+        if stock.used != stock.was
+    ]
+    bumped = [(room.id, room.generation) for room in rooms if room.generation != room.was]
+    if used:
+        await _SET_USED(tx, used)
+    if bumped:
+        await _SET_GENERATIONS(tx, bumped, now=now)
+
+
+def _owner(book: Book, claim: ConsumerClaim | None) -> Sequence[int]:
+    """Project, user and type by number; for who claims nothing, no matter."""
+    if claim is None:
+        return (0, 0, 0)
+    return book.projects.ids[claim.project], book.users.ids[claim.user], book.types.ids[claim.type]
+
+
+async def prune_retired(tx: Transaction, before: float) -> None:
+    await _PRUNE_RETIRED(tx, before=before)

@@ -1,0 +1,228 @@
+"""Writing provider trees: the difference between what they were and what they become, set by set."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from bus.database import Transaction
+from bus.vocabulary import Inventory
+from placement_worker.core.trees import ProviderState, Tree
+from placement_worker.store.names import Book
+from placement_worker.store.statement import Statement
+
+_NOW = "CAST(:now AS double precision)"
+
+_INSERT_PROVIDERS = Statement(
+    "INSERT INTO resource_providers (uuid, name, generation, shape, created_at, updated_at)"
+    f" SELECT n.uuid, n.called, n.generation, n.shape, {_NOW}, {_NOW} FROM {{n}} RETURNING id, uuid",
+    uuid=str,
+    called=str,
+    generation=int,
+    shape=int,
+)
+_SET_PARENTS = Statement(
+    "UPDATE resource_providers SET parent_provider_id = n.parent, root_provider_id = n.root FROM {n}"
+    " WHERE resource_providers.id = n.id",
+    id=int,
+    parent=int,
+    root=int,
+)
+_SET_PROVIDERS = Statement(
+    f"UPDATE resource_providers SET generation = n.generation, shape = n.shape, updated_at = {_NOW} FROM {{n}}"
+    " WHERE resource_providers.id = n.id",
+    id=int,
+    generation=int,
+    shape=int,
+)
+_SET_NAMES = Statement(
+    f"UPDATE resource_providers SET name = n.called, updated_at = {_NOW} FROM {{n}}"
+    " WHERE resource_providers.id = n.id",
+    id=int,
+    called=str,
+)
+_DELETE_PROVIDERS = Statement("DELETE FROM resource_providers WHERE id IN (SELECT n.id FROM {n})", id=int)
+_UPSERT_INVENTORIES = Statement(
+    "INSERT INTO inventories (resource_provider_id, resource_class_id, total, reserved, min_unit, max_unit,"
+    " step_size, allocation_ratio, used, created_at, updated_at)"
+    " SELECT n.provider, n.class, n.total, n.reserved, n.least, n.most, n.step, n.ratio, 0,"
+    f" {_NOW}, {_NOW} FROM {{n}} WHERE true"
+    " ON CONFLICT (resource_provider_id, resource_class_id) DO UPDATE SET total = excluded.total,"
+    " reserved = excluded.reserved, min_unit = excluded.min_unit, max_unit = excluded.max_unit,"
+    " step_size = excluded.step_size, allocation_ratio = excluded.allocation_ratio,"
+    " updated_at = excluded.updated_at",
+    **{
+        "provider": int,
+        "class": int,
+        "total": int,
+        "reserved": int,
+        "least": int,
+        "most": int,
+        "step": int,
+        "ratio": float,
+    },
+)
+_DELETE_INVENTORIES = Statement(
+    "DELETE FROM inventories WHERE EXISTS (SELECT 1 FROM {n}"
+    " WHERE n.provider = inventories.resource_provider_id AND n.class = inventories.resource_class_id)",
+    **{"provider": int, "class": int},
+)
+
+
+def _insert_pairs(table: str, column: str) -> Statement:
+    return Statement(
+        f"INSERT INTO {table} (resource_provider_id, {column}, created_at, updated_at)"
+        f" SELECT n.provider, n.other, {_NOW}, {_NOW} FROM {{n}}",
+        provider=int,
+        other=int,
+    )
+
+
+def _delete_pairs(table: str, column: str) -> Statement:
+    return Statement(
+        f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {{n}}"
+        f" WHERE n.provider = {table}.resource_provider_id AND n.other = {table}.{column})",
+        provider=int,
+        other=int,
+    )
+
+
+_INSERT_TRAITS = _insert_pairs("resource_provider_traits", "trait_id")
+_DELETE_TRAITS = _delete_pairs("resource_provider_traits", "trait_id")
+_INSERT_AGGREGATES = _insert_pairs("resource_provider_aggregates", "aggregate_id")
+_DELETE_AGGREGATES = _delete_pairs("resource_provider_aggregates", "aggregate_id")
+
+_Pairs = list[tuple[int, int]]
+
+
+@dataclass(slots=True)
+class _Links:
+    """Pairs of a provider and something else, to insert and to delete."""
+
+    new: _Pairs = field(default_factory=list)
+    old: _Pairs = field(default_factory=list)
+
+    def between(self, id_: int, before: Iterable[str], after: Iterable[str], ids: dict[str, int]) -> None:
+        had, has = set(before), set(after)
+        self.new += [(id_, ids[name]) for name in sorted(has - had)]
+        self.old += [(id_, ids[name]) for name in sorted(had - has)]
+
+
+_NEVER = ProviderState(0, "", "", None, 0, 0, {}, {}, (), ())
+
+
+async def save_trees(tx: Transaction, book: Book, pairs: Sequence[tuple[Tree, Tree]], now: float) -> None:
+    """Make each tree what it becomes. Both are known to be locked, the first to be what is stored."""
+    steps: list[tuple[ProviderState, ProviderState | None, str]] = []  # before, after, root
+    ids: dict[str, int] = {}
+    for before, after in pairs:
+        old = {provider.uuid: provider for provider in before.providers}
+        ids.update((provider.uuid, provider.id) for provider in before.providers)
+        steps += [
+            (was, provider, after.root)
+            for provider in after.providers
+            if (was := old.pop(provider.uuid, _NEVER)) != provider
+        ]
+        steps += [(was, None, after.root) for was in old.values()]
+    await _save_contents_that_go(tx, book, steps)
+    await _save_providers(tx, steps, ids, now)
+    await _save_contents(tx, book, steps, ids, now)
+
+
+async def _save_contents_that_go(
+    tx: Transaction, book: Book, steps: Sequence[tuple[ProviderState, ProviderState | None, str]]
+) -> None:
+    """First what leaves: it frees names, and room in unique keys."""
+    inventories: _Pairs = []
+    traits, aggregates = _Links(), _Links()
+    for was, now, _ in steps:
+        then = now or _NEVER
+        inventories += [
+            (was.id, book.classes.ids[name]) for name in was.inventories if name not in then.inventories
+        ]
+        traits.between(was.id, was.traits, set(was.traits) & set(then.traits), book.traits.ids)
+        aggregates.between(
+            was.id, was.aggregates, set(was.aggregates) & set(then.aggregates), book.aggregates.ids
+        )
+    for statement, rows in (
+        (_DELETE_INVENTORIES, inventories),
+        (_DELETE_TRAITS, traits.old),
+        (_DELETE_AGGREGATES, aggregates.old),
+    ):
+        if rows:
+            await statement(tx, rows)
+
+
+async def _save_providers(
+    tx: Transaction,
+    steps: Sequence[tuple[ProviderState, ProviderState | None, str]],
+    ids: dict[str, int],
+    now: float,
+) -> None:
+    gone = [(was.id,) for was, then, _ in steps if then is None]
+    made = [then for was, then, _ in steps if then is not None and was is _NEVER]
+    kept = [(was, then) for was, then, _ in steps if then is not None and was is not _NEVER]
+    renamed = [then for was, then in kept if was.name != then.name]
+    freed = [(was.id, was.uuid) for was, then, _ in steps if then is None] + [
+        (then.id, then.uuid) for then in renamed
+    ]
+    if freed:  # names that change hands: the unique key sees them one at a time
+        await _SET_NAMES(tx, freed, now=now)
+    if made:
+        rows = [(then.uuid, then.name, then.generation, then.shape) for then in made]
+        ids.update((uuid, id_) for id_, uuid in await _INSERT_PROVIDERS(tx, rows, now=now))
+    placed = [
+        (ids[then.uuid], ids[then.parent] if then.parent else None, ids[root])
+        for was, then, root in steps
+        if then is not None and (was is _NEVER or was.parent != then.parent)
+    ]
+    if placed:
+        await _SET_PARENTS(tx, placed)
+    if gone:
+        await _DELETE_PROVIDERS(tx, gone)
+    if renamed:
+        await _SET_NAMES(tx, [(then.id, then.name) for then in renamed], now=now)
+    moved = [
+        (then.id, then.generation, then.shape)
+        for was, then in kept
+        if (was.generation, was.shape) != (then.generation, then.shape)
+    ]
+    if moved:
+        await _SET_PROVIDERS(tx, moved, now=now)
+
+
+async def _save_contents(
+    tx: Transaction,
+    book: Book,
+    steps: Sequence[tuple[ProviderState, ProviderState | None, str]],
+    ids: dict[str, int],
+    now: float,
+) -> None:
+    inventories = []
+    traits, aggregates = _Links(), _Links()
+    for was, then, _ in steps:
+        if then is None:
+            continue
+        id_ = ids[then.uuid]
+        inventories += [
+            (id_, book.classes.ids[name], *_figures(inventory))
+            for name, inventory in then.inventories.items()
+            if was.inventories.get(name) != inventory
+        ]
+        traits.between(id_, was.traits, then.traits, book.traits.ids)
+        aggregates.between(id_, was.aggregates, then.aggregates, book.aggregates.ids)
+    if inventories:
+        await _UPSERT_INVENTORIES(tx, inventories, now=now)
+    if traits.new:
+        await _INSERT_TRAITS(tx, traits.new, now=now)
+    if aggregates.new:
+        await _INSERT_AGGREGATES(tx, aggregates.new, now=now)
+
+
+def _figures(inventory: Inventory) -> tuple[int, int, int, int, int, float]:
+    return (
+        inventory.total,
+        inventory.reserved,
+        inventory.min_unit,
+        inventory.max_unit,
+        inventory.step_size,
+        inventory.allocation_ratio,
+    )

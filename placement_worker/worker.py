@@ -1,0 +1,38 @@
+"""The placement worker's table: what it hears, answers and announces."""
+
+from bus import topics
+from bus.messages import PlacementChanged
+from bus.outbox import Outbox, Publish
+from bus.worker import Worker, answers, answers_many, every, on, on_many
+from placement_worker.placement import Placement
+
+ANNOUNCES = frozenset({PlacementChanged})
+
+CATCH_UP_SECONDS = 5.0
+SWEEP_SECONDS = 10.0
+PRUNE_SECONDS = 3600.0
+
+
+def placement_worker(placement: Placement, publish: Publish) -> Worker:
+    """`publish` is how the outbox's messages leave: `Bus.relay`."""
+    outbox = Outbox(placement.database, placement.clock, ANNOUNCES)
+    return Worker(
+        "placement",
+        consumes=[
+            on_many(topics.INVENTORY_REPORTED, placement.report_inventory_many),
+            on(topics.PLACEMENT_CHANGED, placement.hear, private=True, concurrency=1),
+        ],
+        answers=[
+            answers(topics.FIND_CANDIDATES, placement.find_candidates),
+            answers_many(topics.CLAIM, placement.claim_many),
+            answers_many(topics.RELEASE, placement.release_many),
+        ],
+        timers=[
+            every(CATCH_UP_SECONDS, placement.catch_up),
+            every(SWEEP_SECONDS, placement.sweep),
+            every(PRUNE_SECONDS, placement.prune),
+        ],
+        starts=[placement.start],
+        runs=[lambda: outbox.relay(publish)],
+        announces=ANNOUNCES,
+    )

@@ -1,0 +1,83 @@
+"""What this process has chosen and not yet seen in placement: it counts as used."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from types import MappingProxyType
+
+from bus.vocabulary import Resources
+
+NOTHING: Mapping[str, int] = MappingProxyType({})
+TIMEOUT = 15.0  # longer than a claim may take to be answered
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One choice, from the moment it is made until placement's answers show it."""
+
+    root: str
+    resources: Resources
+    until: float
+    open: bool = True
+
+
+class Ledger:
+    """Open entries by root."""
+
+    def __init__(self, timeout: float = TIMEOUT) -> None:
+        self.timeout = timeout
+        self._taken: dict[str, dict[str, int]] = {}
+        self._open: deque[Entry] = deque()  # in the order in which they time out
+        self._confirmed: list[tuple[int, int, Entry]] = []
+        self._seen = 0
+        self._ties = 0
+
+    def enter(self, root: str, resources: Resources, now: float) -> Entry:
+        """A choice is made."""
+        self._expire(now)
+        entry = Entry(root, resources, now + self.timeout)
+        taken = self._taken.setdefault(root, {})
+        for resource_class, amount in resources.items():
+            taken[resource_class] = taken.get(resource_class, 0) + amount
+        self._open.append(entry)
+        return entry
+
+    def confirm(self, entry: Entry, number: int) -> None:
+        """It was claimed, as this change of placement."""
+        if number <= self._seen:
+            self.drop(entry)
+            return
+        self._ties += 1
+        heappush(self._confirmed, (number, self._ties, entry))
+
+    def drop(self, entry: Entry) -> None:
+        """It came to nothing, or placement counts it now. Dropping twice is dropping once."""
+        if not entry.open:
+            return
+        entry.open = False
+        taken = self._taken[entry.root]
+        for resource_class, amount in entry.resources.items():
+            left = taken[resource_class] - amount
+            if left:
+                taken[resource_class] = left
+            else:
+                del taken[resource_class]
+        if not taken:
+            del self._taken[entry.root]
+
+    def seen(self, number: int, now: float) -> None:
+        """Placement's answers know of everything up to this change."""
+        self._seen = number
+        confirmed = self._confirmed
+        while confirmed and confirmed[0][0] <= number:
+            self.drop(heappop(confirmed)[2])
+        self._expire(now)
+
+    def taken(self, root: str) -> Mapping[str, int]:
+        """What is chosen there and not yet seen. A view: copy it before entering more."""
+        return self._taken.get(root, NOTHING)
+
+    def _expire(self, now: float) -> None:
+        while self._open and (not self._open[0].open or self._open[0].until <= now):
+            self.drop(self._open.popleft())

@@ -1,0 +1,195 @@
+"""One request on its way to its hosts."""
+
+from collections.abc import Sequence
+
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
+from bus.protocol import Poison, Retry
+from bus.vocabulary import (
+    BuildSpec,
+    Choice,
+    Claimed,
+    ConsumerClaim,
+    Decision,
+    Held,
+    Id,
+    Moved,
+    Refusal,
+    Selection,
+)
+from scheduler_worker.core.choose import Pick, Ranking
+from scheduler_worker.core.host import Host
+from scheduler_worker.core.search import MAX_REASON, MAX_REFUSED, Search
+from scheduler_worker.hosts import HostBook
+from scheduler_worker.ledger import Entry
+
+MAX_CHOICES = 600  # in all claims of an order together: a message has an end
+
+Verdict = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
+
+
+class Order:
+    """What is still to be placed of a request, what was chosen for it, and what is to be said of it."""
+
+    def __init__(self, request: BuildRequested) -> None:
+        self.request = request
+        self.instances: list[Id] = list(dict.fromkeys(request.instances))  # those without a host yet
+        self.picks: list[Pick] = []  # one for each of these, in order
+        self.entries: list[Entry] = []  # and what the ledger knows of them
+        self.search = Search()
+        self.avoid: set[str] = set()  # roots that refused us
+        self.refused: list[str] = []
+        self.obstacle = ""  # why it has no host yet
+        self.reason = ""  # why it has none for good: what is left of it is to be fenced and ends
+        self.again: Retry | Poison | None = None
+        self._decision = Decision()
+        self._placed: list[BuildPlaced] = []
+        self._fenced: list[Id] = []
+        self._spec = BuildSpec(
+            flavor=request.flavor,
+            image=request.image,
+            project=request.project,
+            user=request.user,
+            metadata=request.metadata,
+        )
+
+    @property
+    def open(self) -> bool:
+        """Is there something to find a host for?"""
+        return bool(self.instances) and not self.reason and self.again is None
+
+    @property
+    def ready(self) -> bool:
+        return len(self.picks) == len(self.instances)
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.again is not None:
+            return self.again
+        if not self._fenced:
+            return self._placed
+        ended = BuildUnplaceable(
+            request=self.request.request,
+            instances=tuple(self._fenced),
+            reason=self.reason,
+            decision=self._decision,
+            reply_to=self.request.reply_to,
+        )
+        return [*self._placed, ended]
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        return tuple(self.refused[-MAX_REFUSED:])
+
+    def pick(self, ranking: Ranking, several: int) -> list[Pick]:
+        """Take hosts from a page for the instances that have none; the new picks."""
+        several = max(1, min(several, MAX_CHOICES // len(self.instances)))
+        new: list[Pick] = []
+        while len(self.picks) < len(self.instances):
+            pick = ranking.take(several, self.avoid)
+            if pick is None:
+                break
+            self.picks.append(pick)
+            new.append(pick)
+        return new
+
+    def put_back(self) -> None:
+        """Some of its instances have no host, so the hosts of the others are free for whoever comes next."""
+        for ranking in {id(pick.ranking): pick.ranking for pick in self.picks}.values():
+            ranking.put_back([pick for pick in self.picks if pick.ranking is ranking])
+        self.picks = []
+
+    def claims(self) -> tuple[ConsumerClaim, ...]:
+        """All or none of the instances, each on the first of its hosts that fits."""
+        request = self.request
+        return tuple(
+            ConsumerClaim(
+                consumer=instance,
+                generation=None,
+                choices=tuple(
+                    Choice(host.candidate.allocations, host.candidate.shapes) for host in pick.hosts
+                ),
+                project=request.project,
+                user=request.user,
+            )
+            for instance, pick in zip(self.instances, self.picks, strict=True)
+        )
+
+    def turned_down(self, pick: Pick, refusals: Sequence[Refusal]) -> None:
+        """Remember what placement refused. A host that only changed is tried again; a full one comes last."""
+        for host, refusal in zip(pick.hosts, refusals, strict=False):
+            self.refused.append(f"{host.candidate.host}: {refusal}")
+            if not isinstance(refusal, Moved):
+                self.avoid.add(host.root)
+
+    def place(self, instance: Id, host: Host, pick: Pick, claimed: Claimed, beside: set[str]) -> None:
+        """This instance has its host."""
+        request = self.request
+        self.turned_down(pick, claimed.refused)
+        spares = pick.ranking.alternates(host.candidate.cell, request.alternates, beside | self.avoid)
+        scores = pick.ranking.scores(host) if claimed.choice else pick.scores
+        self._placed.append(
+            BuildPlaced(
+                build=instance,
+                request=request.request,
+                cell=host.candidate.cell,
+                chosen=host.selection(),
+                generation=claimed.generation,
+                alternates=tuple([spare.selection() for spare in spares]),
+                spec=self._spec,
+                decision=self.search.decision(scores, self.refusals),
+                reply_to=request.reply_to,
+            )
+        )
+
+    def place_again(self, instance: Id, held: Held, book: HostBook) -> bool:
+        """It holds its host already, so say that again; False when nobody knows yet which host that is."""
+        where = self._where(held, book)
+        if where is None:
+            return False
+        cell, chosen = where
+        spares: list[Host] = []
+        for ranking in self.search.rankings:
+            several = self.request.alternates - len(spares)
+            spares += ranking.alternates(cell, several, {chosen.root, *self.avoid})
+        self._placed.append(
+            BuildPlaced(
+                build=instance,
+                request=self.request.request,
+                cell=cell,
+                chosen=chosen,
+                generation=held.generation,
+                alternates=tuple(spare.selection() for spare in spares),
+                spec=self._spec,
+                decision=Decision(considered=self.search.considered),
+                reply_to=self.request.reply_to,
+            )
+        )
+        return True
+
+    def fail(self, reason: str) -> None:
+        """No host, for good."""
+        self.reason = reason[:MAX_REASON]
+        self._decision = self.search.decision(refused=self.refusals)
+
+    def fenced(self, instance: Id, reason: str) -> None:
+        """It is retired: whoever still works on it will never place it. The request ends for that reason."""
+        self.reason = reason[:MAX_REASON]
+        self._fenced.append(instance)
+
+    def _where(self, held: Held, book: HostBook) -> tuple[str, Selection] | None:
+        choice = Choice(held.allocations) if held.allocations else None
+        if choice is None:
+            return None
+        for host in self.search.hosts():
+            candidate = host.candidate
+            if host.root in held.allocations or candidate.allocations.keys() == held.allocations.keys():
+                return candidate.cell, Selection(
+                    root=host.root, host=candidate.host, agent=candidate.agent, choice=choice
+                )
+        for provider in held.allocations:
+            known = book.find(provider)
+            if known is not None:
+                return known.cell, Selection(
+                    root=provider, host=known.state.host, agent=known.agent, choice=choice
+                )
+        return None

@@ -1,0 +1,185 @@
+"""What tests of a cell are made of: placed builds, agents' reports, and a placement that keeps books."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from bus.messages import (
+    AgentReported,
+    BuildDeleteRequested,
+    BuildOrdered,
+    BuildPlaced,
+    ClaimAnswered,
+    ClaimRequested,
+    DestroyOrdered,
+    ReleaseAnswered,
+    ReleaseRequested,
+)
+from bus.protocol import Unavailable
+from bus.vocabulary import (
+    Allocations,
+    BuildSpec,
+    Choice,
+    Claimed,
+    ClaimResult,
+    ConsumerClaim,
+    Flavor,
+    Full,
+    Held,
+    Refused,
+    Released,
+    ReleaseResult,
+    Retired,
+    Selection,
+)
+
+CELL = "cell1"
+SPEC = BuildSpec(flavor=Flavor(name="small", vcpus=1))
+
+
+def an_id(number: int, kind: str = "b") -> str:
+    """A UUID for builds (b), requests (a) or hosts (c)."""
+    return f"{kind * 8}-0000-0000-0000-{number:012d}"
+
+
+def a_selection(number: int) -> Selection:
+    root = an_id(number, "c")
+    return Selection(
+        root=root,
+        host=f"host{number}",
+        agent=f"agent{number}",
+        choice=Choice(allocations={root: {"VCPU": 1}}, shapes={root: 1}),
+    )
+
+
+def a_placed(build: int = 1, *, hosts: int = 3, generation: int = 1, reply_to: str = "") -> BuildPlaced:
+    """A build on host0, with host1, host2... to fall back on."""
+    selections = tuple(a_selection(number) for number in range(hosts))
+    return BuildPlaced(
+        build=an_id(build),
+        request=an_id(build, "a"),
+        cell=CELL,
+        chosen=selections[0],
+        generation=generation,
+        alternates=selections[1:],
+        spec=SPEC,
+        reply_to=reply_to,
+    )
+
+
+def a_report(
+    order: BuildOrdered | DestroyOrdered,
+    outcome: Literal["built", "failed", "destroyed", "progress", "overdue"],
+    *,
+    retry: bool = True,
+    cause: str = "",
+) -> AgentReported:
+    """What the agent says to this order."""
+    return AgentReported(
+        build=order.build,
+        attempt=order.attempt,
+        cell=order.cell,
+        agent=order.agent,
+        root=order.root,
+        host=order.host,
+        outcome=outcome,
+        retry=retry,
+        cause=cause,
+    )
+
+
+def an_order(placed: BuildPlaced, attempt: int = 1, at: int | None = None) -> BuildOrdered:
+    """The order for this attempt; on the host as far down the list, when none was refused."""
+    host = (placed.chosen, *placed.alternates)[attempt - 1 if at is None else at]
+    return BuildOrdered(
+        build=placed.build,
+        attempt=attempt,
+        cell=placed.cell,
+        agent=host.agent,
+        root=host.root,
+        host=host.host,
+        spec=placed.spec,
+    )
+
+
+def a_destroy(placed: BuildPlaced, attempt: int = 1, at: int | None = None) -> DestroyOrdered:
+    order = an_order(placed, attempt, at)
+    return DestroyOrdered(
+        build=order.build,
+        attempt=order.attempt,
+        cell=order.cell,
+        agent=order.agent,
+        root=order.root,
+        host=order.host,
+    )
+
+
+def a_delete(placed: BuildPlaced, reply_to: str = "") -> BuildDeleteRequested:
+    return BuildDeleteRequested(build=placed.build, cell=placed.cell, reply_to=reply_to)
+
+
+class Books:
+    """A placement for one test: who holds what, fenced by generations, as the real one answers."""
+
+    def __init__(self, *placed: BuildPlaced) -> None:
+        self.held: dict[str, tuple[int, Allocations]] = {}
+        self.retired: dict[str, str] = {}
+        self.full: set[str] = set()  # roots without room
+        self.away = False
+        self.answers_lost = 0  # so many answers do not arrive, though the deed is done
+        self.asked: list[int] = []  # how many questions came together
+        for message in placed:
+            self.hold(message)
+
+    def hold(self, placed: BuildPlaced) -> None:
+        """What the scheduler's claim did."""
+        self.held[placed.build] = placed.generation, placed.chosen.choice.allocations
+
+    async def claim_many(self, questions: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
+        self._be_there(len(questions))
+        answers = [ClaimAnswered(results=(self._claim(question.claims[0]),)) for question in questions]
+        self._answer()
+        return answers
+
+    async def release_many(self, questions: Sequence[ReleaseRequested]) -> Sequence[ReleaseAnswered]:
+        self._be_there(len(questions))
+        answers = [ReleaseAnswered(result=self._release(question)) for question in questions]
+        self._answer()
+        return answers
+
+    def _be_there(self, questions: int) -> None:
+        if self.away:
+            raise Unavailable("placement is away")
+        self.asked.append(questions)
+
+    def _answer(self) -> None:
+        if self.answers_lost:
+            self.answers_lost -= 1
+            raise Unavailable("the answer was lost")
+
+    def _claim(self, claim: ConsumerClaim) -> ClaimResult:
+        if claim.consumer in self.retired:
+            return Retired(why=self.retired[claim.consumer])
+        generation, allocations = self.held.get(claim.consumer, (None, {}))
+        if generation != claim.generation:
+            return Held(generation=generation or 0, allocations=allocations)
+        refused = []
+        for number, choice in enumerate(claim.choices):
+            (root,) = choice.allocations
+            if root in self.full:
+                refused.append(Full(provider=root, resource_class="VCPU", asked=1, free=0))
+                continue
+            now = (generation or 0) + 1
+            self.held[claim.consumer] = now, choice.allocations
+            return Claimed(choice=number, generation=now, number=0, refused=tuple(refused))
+        return Refused(refusals=tuple(refused))
+
+    def _release(self, question: ReleaseRequested) -> ReleaseResult:
+        if question.consumer in self.retired:
+            return Retired(why=self.retired[question.consumer])
+        generation, allocations = self.held.get(question.consumer, (None, {}))
+        if generation != question.generation:
+            return Held(generation=generation or 0, allocations=allocations)
+        self.held.pop(question.consumer, None)
+        if question.retire:
+            self.retired[question.consumer] = question.retire
+        return Released()

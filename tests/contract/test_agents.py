@@ -1,0 +1,231 @@
+"""A simulated agent on the bus: what it reports, whatever comes twice, too late or in mid-crash."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from bus.local import LocalBroker, LocalTransport
+from bus.messages import AgentReported, HostReported, InventoryReported
+from bus.runner import Bus, Listener
+from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED
+from bus.worker import Worker
+from compute_sim import CrashPlan, Durations, FaultPlan, SimHost, compute_sim, fleet
+from tests.cells import CELL, a_destroy, a_placed, a_report, a_selection, an_order
+
+DEADLINE = 10.0
+ONE = a_placed(1)
+FIRST = an_order(ONE, 1)
+SLOW = FaultPlan(durations=Durations.parse("constant:60"))
+HANGS = FaultPlan(hang=1.0)
+
+
+def hosts(number: int = 1) -> list[SimHost]:
+    (agent,) = fleet(cells=1, hosts=number)
+    return list(agent.hosts)
+
+
+def an_agent(faults: FaultPlan | None = None, crashes: CrashPlan | None = None, count: int = 1) -> Worker:
+    return compute_sim("agent0", CELL, hosts(count), faults=faults, crashes=crashes, period=0.05)
+
+
+class World:
+    """A bus, the agents on it, and what they say."""
+
+    def __init__(self, bus: Bus, broker: LocalBroker) -> None:
+        self.bus = bus
+        self.broker = broker
+        self.reports: Listener[AgentReported]
+        self.inventories: Listener[InventoryReported]
+        self.beats: Listener[HostReported]
+
+    @asynccontextmanager
+    async def serving(self, worker: Worker) -> AsyncIterator[None]:
+        stopping = asyncio.Event()
+        async with Bus(LocalTransport(self.broker)) as bus, asyncio.TaskGroup() as group:
+            for row in worker.consumes:
+                await bus.transport.declare(worker.queue_of(row))
+            group.create_task(bus.serve(worker, stopping, drain=0.0))
+            try:
+                yield
+            finally:
+                stopping.set()
+
+    def waiting(self) -> int:
+        return sum(
+            len(queue.items) for name, queue in self.broker.queues.items() if name.startswith("agent.")
+        )
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    broker = LocalBroker()
+    async with Bus(LocalTransport(broker)) as bus:
+        world = World(bus, broker)
+        world.reports = await bus.listen(AGENT_REPORT.at(cell=CELL))
+        world.inventories = await bus.listen(INVENTORY_REPORTED.at())
+        world.beats = await bus.listen(HOST_REPORTED.at())
+        yield world
+
+
+async def soon(thing: Awaitable[AgentReported]) -> AgentReported:
+    async with asyncio.timeout(DEADLINE):
+        return await thing
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while not true():
+            await asyncio.sleep(0)
+
+
+async def silence(listener: Listener[AgentReported]) -> bool:
+    """Nothing more has been said once everything that is on its way has arrived."""
+    for _ in range(200):
+        await asyncio.sleep(0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await listener.get()
+    return True
+
+
+@pytest.mark.parametrize(
+    ("faults", "outcome", "retry"),
+    [
+        (FaultPlan(), "built", True),
+        (FaultPlan(reschedule=1.0), "failed", True),
+        (FaultPlan(abort=1.0), "failed", False),
+    ],
+)
+async def test_an_order_is_built_or_fails_as_planned(
+    world: World, faults: FaultPlan, outcome: str, retry: bool
+) -> None:
+    async with world.serving(an_agent(faults)):
+        await world.bus.publish(FIRST)
+        said = await soon(world.reports.get())
+        assert (said.build, said.attempt, said.host, said.outcome, said.retry) == (
+            ONE.build,
+            1,
+            "host0",
+            outcome,
+            retry,
+        )
+        assert bool(said.cause) == (outcome == "failed")
+
+
+async def test_an_order_that_comes_twice_is_built_once_and_reported_the_same(world: World) -> None:
+    plan = FaultPlan(durations=Durations.parse("constant:0.05"))
+    async with world.serving(an_agent(plan)):
+        await world.bus.publish(FIRST, FIRST, FIRST)
+        said = await soon(world.reports.get())
+        assert await silence(world.reports)
+        await world.bus.publish(FIRST)
+        assert await soon(world.reports.get()) == said == a_report(FIRST, "built")
+
+
+async def test_an_order_stays_on_the_queue_until_its_build_has_ended(world: World) -> None:
+    async with world.serving(an_agent(SLOW)):
+        await world.bus.publish(FIRST)
+        await until(lambda: world.waiting() == 0)
+    assert world.waiting() == 1
+    async with world.serving(an_agent()):  # killed, and there again
+        assert await soon(world.reports.get()) == a_report(FIRST, "built")
+    assert world.waiting() == 0
+
+
+@pytest.mark.parametrize("faults", [SLOW, HANGS])
+async def test_a_destroy_stops_a_build_and_voids_its_order(world: World, faults: FaultPlan) -> None:
+    async with world.serving(an_agent(faults)):
+        await world.bus.publish(FIRST)
+        await until(lambda: world.waiting() == 0)
+        await world.bus.publish(a_destroy(ONE, 1))
+        assert await soon(world.reports.get()) == a_report(FIRST, "destroyed")
+        assert await silence(world.reports)
+        await world.bus.publish(FIRST)
+        assert await soon(world.reports.get()) == a_report(FIRST, "destroyed")
+
+
+async def test_a_destroy_that_overtakes_its_order_wins(world: World) -> None:
+    async with world.serving(an_agent()):
+        await world.bus.publish(a_destroy(ONE, 1))
+        assert await soon(world.reports.get()) == a_report(FIRST, "destroyed")
+        await world.bus.publish(FIRST)
+        assert await soon(world.reports.get()) == a_report(FIRST, "destroyed")
+
+
+async def test_what_was_running_when_the_power_failed_is_reported_failed_when_it_is_back(
+    world: World,
+) -> None:
+    crashes = CrashPlan(seed=1, orders=2, away=0.1)
+    crash_at = crashes.next_after("agent0", 0)
+    orders = [an_order(a_placed(number)) for number in range(crash_at)]
+    worker = an_agent(SLOW, crashes)
+    async with world.serving(worker):
+        async with asyncio.timeout(DEADLINE):
+            await world.inventories.get()
+        await world.bus.publish(*orders)
+        lost = [await soon(world.reports.get()) for _ in orders]
+        assert {said.build for said in lost} == {order.build for order in orders}
+        assert {(said.outcome, said.retry) for said in lost} == {("failed", True)}
+        assert {said.cause for said in lost} == {"the agent lost power while it was building"}
+        async with asyncio.timeout(DEADLINE):
+            await world.inventories.get()  # told again after the crash
+        await world.bus.publish(orders[0])
+        assert await soon(world.reports.get()) in lost
+
+
+async def test_an_order_that_comes_while_the_power_is_off_waits_for_it(world: World) -> None:
+    crashes = CrashPlan(seed=5, orders=1, away=0.1)
+    crash_at = crashes.next_after("agent0", 0)
+    orders = [an_order(a_placed(number)) for number in range(crash_at + 1)]
+    async with world.serving(an_agent(crashes=crashes)):
+        await world.bus.publish(*orders)
+        said = {report.build: report async for report in _some(world.reports, len(orders))}
+    assert [said[order.build].outcome for order in orders] == [*["built"] * (crash_at - 1), "failed", "built"]
+
+
+async def _some(listener: Listener[AgentReported], count: int) -> AsyncIterator[AgentReported]:
+    for _ in range(count):
+        yield await soon(listener.get())
+
+
+async def test_all_hosts_are_announced_and_their_hearts_beat(world: World) -> None:
+    everything = hosts(1200)
+    async with world.serving(compute_sim("agent0", CELL, everything, period=0.05)):
+        async with asyncio.timeout(DEADLINE):
+            announced = [await world.inventories.get() for _ in everything]
+            beats = [await world.beats.get() for _ in range(3)]
+    assert {said.root for said in announced} == {host.root for host in everything}
+    assert announced[0].providers[0].inventories == everything[0].inventory
+    assert [host.root for beat in beats for host in beat.hosts] == [host.root for host in everything]
+    assert {beat.period for beat in beats} == {0.05}
+
+
+async def test_a_heart_beat_counts_what_is_being_built(world: World) -> None:
+    (host,) = hosts()
+    order = an_order(a_placed(1))
+    there = order.__class__(
+        build=order.build,
+        attempt=1,
+        cell=order.cell,
+        agent=order.agent,
+        root=host.root,
+        host=host.host,
+        spec=order.spec,
+    )
+    async with world.serving(compute_sim("agent0", CELL, [host], faults=SLOW, period=0.02)):
+        await world.bus.publish(there)
+        async with asyncio.timeout(DEADLINE):
+            while (beat := await world.beats.get()).hosts[0].building != 1:
+                pass
+            assert beat.hosts[0].metrics["temperature"] > 22
+            await world.bus.publish(a_destroy(ONE, 1))
+            while (await world.beats.get()).hosts[0].building != 0:
+                pass
+
+
+async def test_the_agent_of_a_selection_is_the_one_that_hears_the_order() -> None:
+    assert a_selection(0).agent == "agent0" and FIRST.agent == "agent0"
+    names = [an_agent().queue_of(row).name for row in an_agent().consumes]
+    assert names == ["agent.agent0:agent.build.agent0", "agent.agent0:agent.destroy.agent0"]

@@ -1,0 +1,442 @@
+"""The conductor's builds in a real database: crashes between steps, duplicates, swaps, ends said once."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from bus.clock import Clock
+from bus.database import Database
+from bus.messages import (
+    AgentReported,
+    BuildDeleted,
+    BuildDeleteRequested,
+    BuildEnded,
+    BuildOrdered,
+    BuildPlaced,
+    DestroyOrdered,
+    Message,
+)
+from bus.migrations import migrate
+from bus.protocol import AnswerRefused, Retry
+from bus.worker import Outcome
+from cell_conductor import Standing, census, schema
+from cell_conductor.builds import Builds
+from cell_conductor.core.step import Policy
+from tests.cells import Books, a_delete, a_destroy, a_placed, a_report, a_selection, an_order
+
+
+class Time:
+    """A clock that moves when told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.clock = Clock(now=lambda: self.now, chance=random.Random(1))
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+async def store(database: Database) -> Database:
+    await migrate(database, "cell_conductor")
+    return database
+
+
+@pytest.fixture
+def books() -> Books:
+    return Books()
+
+
+@pytest.fixture
+def builds(store: Database, books: Books, time: Time) -> Builds:
+    return a_conductor(store, books, time)
+
+
+def a_conductor(store: Database, books: Books, time: Time, **policy: Any) -> Builds:
+    return Builds(
+        store,
+        books.claim_many,
+        books.release_many,
+        policy=Policy(**{"max_attempts": 3, "build_timeout": 100.0, **policy}),
+        clock=time.clock,
+    )
+
+
+async def placed(builds: Builds, books: Books, *messages: BuildPlaced) -> None:
+    for message in messages:
+        books.hold(message)
+    await builds.start_many(messages)
+
+
+async def heard(builds: Builds, *events: Message) -> list[list[Message] | Retry]:
+    """What comes of each of these, one after the other."""
+    outcomes = []
+    for event in events:
+        match event:
+            case BuildPlaced():
+                (outcome,) = await builds.start_many([event])
+            case AgentReported():
+                (outcome,) = await builds.report_many([event])
+            case BuildDeleteRequested():
+                (outcome,) = await builds.delete_many([event])
+            case _:
+                raise TypeError(event)
+        outcomes.append(plain(outcome))
+    return outcomes
+
+
+def plain(outcome: Outcome) -> list[Message] | Retry:
+    if isinstance(outcome, Retry):
+        return outcome
+    assert isinstance(outcome, Sequence)
+    return list(outcome)
+
+
+def ends(messages: Sequence[Message]) -> list[BuildEnded]:
+    return [message for message in messages if isinstance(message, BuildEnded)]
+
+
+ONE = a_placed(1)
+FIRST, SECOND = an_order(ONE, 1), an_order(ONE, 2)
+BUILT = a_report(FIRST, "built")
+FAILED = a_report(FIRST, "failed", cause="no disk")
+ABORTED = a_report(FIRST, "failed", cause="bad image", retry=False)
+
+
+async def test_a_build_is_stored_before_it_is_ordered(builds: Builds, store: Database) -> None:
+    assert await heard(builds, ONE) == [[FIRST]]
+    assert await census(store) == {ONE.build: Standing("building", ONE.chosen.root, 1)}
+
+
+async def test_a_hundred_placed_together_are_two_statements_and_each_is_ordered(
+    builds: Builds, store: Database
+) -> None:
+    batch = [a_placed(number) for number in range(100)]
+    outcomes = await builds.start_many([*batch, batch[0]])
+    assert [plain(outcome) for outcome in outcomes[:100]] == [[an_order(message)] for message in batch]
+    assert plain(outcomes[100]) == [an_order(batch[0])]
+    assert len(await census(store)) == 100
+
+
+async def test_success_ends_active_and_says_the_same_whenever_it_is_heard_again(
+    builds: Builds, books: Books, time: Time
+) -> None:
+    await placed(builds, books, ONE)
+    time.now += 5
+    ((end,),) = await heard(builds, BUILT)
+    assert isinstance(end, BuildEnded)
+    assert (end.status, end.host, end.request) == ("active", "host0", ONE.request)
+    assert [(tried.outcome, tried.started, tried.ended) for tried in end.attempts] == [
+        ("built", 1000.0, 1005.0)
+    ]
+    time.now += 500
+    assert await heard(builds, BUILT, ONE, FAILED) == [[end], [end], [end]]
+    assert not books.asked
+
+
+async def test_a_failure_swaps_hosts_with_one_claim_and_orders_the_next_attempt(
+    builds: Builds, books: Books, store: Database
+) -> None:
+    await placed(builds, books, ONE)
+    assert await heard(builds, FAILED) == [[a_destroy(ONE, 1), SECOND]]
+    assert books.held[ONE.build] == (2, a_selection(1).choice.allocations)
+    assert await census(store) == {ONE.build: Standing("building", a_selection(1).root, 2)}
+    assert await heard(builds, FAILED) == [[a_destroy(ONE, 1), SECOND]]
+    assert books.asked == [1]
+
+
+async def test_failures_that_come_together_are_swapped_together(builds: Builds, books: Books) -> None:
+    batch = [a_placed(number) for number in range(10)]
+    await placed(builds, books, *batch)
+    reports = [a_report(an_order(message), "failed" if n % 2 else "built") for n, message in enumerate(batch)]
+    outcomes = [plain(outcome) for outcome in await builds.report_many([*reports, reports[1]])]
+    for number, message in enumerate(batch):
+        if number % 2:
+            assert outcomes[number] == [a_destroy(message, 1), an_order(message, 2)]
+        else:
+            assert [end.status for end in ends(outcomes[number])] == ["active"]  # type: ignore[arg-type]
+    assert outcomes[10] == outcomes[1]
+    assert books.asked == [5]
+
+
+async def test_while_placement_is_away_successes_end_and_failures_wait(builds: Builds, books: Books) -> None:
+    other = a_placed(2)
+    await placed(builds, books, ONE, other)
+    books.away = True
+    waits, ended = await builds.report_many([FAILED, a_report(an_order(other), "built")])
+    assert isinstance(waits, Retry)
+    assert [end.status for end in ends(plain(ended))] == ["active"]  # type: ignore[arg-type]
+    books.away = False
+    assert await heard(builds, FAILED) == [[a_destroy(ONE, 1), SECOND]]
+
+
+async def test_a_crash_after_the_swap_and_before_its_answer_goes_on_with_what_is_held(
+    builds: Builds, books: Books
+) -> None:
+    await placed(builds, books, ONE)
+    books.answers_lost = 1
+    (waits,) = await heard(builds, FAILED)
+    assert isinstance(waits, Retry)
+    assert await heard(builds, FAILED) == [[a_destroy(ONE, 1), SECOND]]
+    assert books.held[ONE.build][0] == 2  # swapped once
+
+
+async def test_full_alternates_are_passed_over_and_told_of(builds: Builds, books: Books) -> None:
+    await placed(builds, books, ONE)
+    books.full = {a_selection(1).root}
+    assert await heard(builds, FAILED) == [[a_destroy(ONE, 1), an_order(ONE, 2, at=2)]]
+    ((end,),) = await heard(builds, a_report(an_order(ONE, 2, at=2), "built"))
+    assert isinstance(end, BuildEnded)
+    assert [(tried.host, tried.outcome) for tried in end.attempts] == [
+        ("host0", "failed"),
+        ("host1", "refused"),
+        ("host2", "built"),
+    ]
+
+
+async def test_an_exhausted_build_ends_in_error_and_holds_nothing_when_that_is_said(
+    builds: Builds, books: Books, store: Database
+) -> None:
+    await placed(builds, books, ONE)
+    books.full = {a_selection(1).root, a_selection(2).root}
+    ((_, end),) = await heard(builds, FAILED)
+    assert isinstance(end, BuildEnded)
+    assert end.status == "error" and "no disk" in end.reason and "0 free" in end.reason
+    assert ONE.build not in books.held
+    assert books.retired[ONE.build] == f"error: {end.reason}"
+    assert (await census(store))[ONE.build].status == "error"
+    assert await heard(builds, FAILED, ONE) == [[a_destroy(ONE, 1), end], [end]]
+
+
+async def test_an_abort_ends_at_once(builds: Builds, books: Books) -> None:
+    await placed(builds, books, ONE)
+    ((_, end),) = await heard(builds, ABORTED)
+    assert isinstance(end, BuildEnded)
+    assert end.reason == "aborted: host0 failed: bad image"
+    assert books.held == {}
+
+
+async def test_no_error_is_said_while_placement_cannot_take_its_resources_back(
+    builds: Builds, books: Books
+) -> None:
+    await placed(builds, books, ONE)
+    books.away = True
+    (waits,) = await heard(builds, ABORTED)
+    assert isinstance(waits, Retry)
+    books.away = False
+    books.answers_lost = 1
+    (waits,) = await heard(builds, ABORTED)
+    assert isinstance(waits, Retry) and books.held == {}
+    ((_, end),) = await heard(builds, ABORTED)
+    assert isinstance(end, BuildEnded)
+
+
+async def test_one_swap_that_placement_cannot_judge_does_not_hold_up_the_others(
+    builds: Builds, books: Books
+) -> None:
+    other = a_placed(2)
+    await placed(builds, books, ONE, other)
+    claim_many = builds.claim_many
+
+    async def picky(questions: Any) -> Any:
+        if any(question.claims[0].consumer == ONE.build for question in questions):
+            raise AnswerRefused("placement.claim: no such class")
+        return await claim_many(questions)
+
+    builds.claim_many = picky
+    bad, good = await builds.report_many([FAILED, a_report(an_order(other), "failed")])
+    (end,) = ends(plain(bad))  # type: ignore[arg-type]
+    assert end.reason.startswith("placement refused to judge the swap (placement.claim: no such class)")
+    assert plain(good) == [a_destroy(other, 1), an_order(other, 2)]
+
+
+async def test_silent_agents_are_noticed_and_given_up(builds: Builds, books: Books, time: Time) -> None:
+    await placed(builds, books, ONE)
+    time.now += 99
+    assert await builds.time_out() == []
+    time.now += 1
+    (reminder,) = await builds.time_out()
+    assert await heard(builds, reminder) == [[a_destroy(ONE, 1), SECOND]]
+    assert await builds.time_out() == []
+    assert await heard(builds, reminder) == [[a_destroy(ONE, 1), SECOND]]  # the crash was before publishing
+
+
+async def test_a_restart_says_again_what_is_being_waited_for(
+    builds: Builds, store: Database, books: Books, time: Time
+) -> None:
+    two, three, four, five = (a_placed(number) for number in (2, 3, 4, 5))
+    await placed(builds, books, ONE, two, three, four, five)
+    await heard(builds, a_report(an_order(two), "built"))
+    await heard(builds, a_report(an_order(three), "built"), a_delete(three))
+    await heard(builds, a_report(an_order(five), "failed", retry=False))
+    books.away = True
+    await heard(builds, a_report(an_order(four), "failed"))
+    books.away = False
+
+    restarted = a_conductor(store, books, time)
+    said = {message.build: message for message in await restarted.resume()}
+
+    assert said == {
+        ONE.build: FIRST,
+        three.build: a_destroy(three, 1),
+        four.build: a_report(an_order(four), "overdue"),
+    }
+    assert await heard(restarted, said[four.build]) == [[a_destroy(four, 1), an_order(four, 2)]]
+    assert await restarted.resume() == []
+    time.now += 61
+    assert {message.build for message in await restarted.resume()} == {ONE.build, three.build, four.build}
+
+
+async def test_a_restart_with_many_builds_says_all_of_them_again(builds: Builds, books: Books) -> None:
+    await placed(builds, books, *(a_placed(number) for number in range(2300)))
+    assert len({message.build for message in await builds.resume()}) == 2300
+
+
+async def test_deletion_destroys_first_gives_back_then_and_says_so_last(
+    builds: Builds, books: Books, store: Database
+) -> None:
+    await placed(builds, books, ONE)
+    await heard(builds, BUILT)
+    assert await heard(builds, a_delete(ONE, "me")) == [[a_destroy(ONE, 1)]]
+    assert ONE.build in books.held
+    gone = BuildDeleted(build=ONE.build, cell=ONE.cell, reply_to="me")
+    destroyed = a_report(FIRST, "destroyed")
+    assert await heard(builds, destroyed) == [[gone]]
+    assert books.retired == {ONE.build: "deleted"}
+    assert await heard(builds, destroyed, a_delete(ONE, "me")) == [[gone], [gone]]
+    assert (await census(store))[ONE.build].status == "deleted"
+
+
+async def test_deletion_while_building_ends_the_build_in_error_once(builds: Builds, books: Books) -> None:
+    await placed(builds, books, ONE)
+    destroyed = a_report(FIRST, "destroyed")
+    said = await heard(builds, a_delete(ONE), BUILT, FAILED, destroyed)
+    assert said[:3] == [[a_destroy(ONE, 1)], [], []]
+    end, gone = said[3]  # type: ignore[misc]
+    assert isinstance(end, BuildEnded) and isinstance(gone, BuildDeleted)
+    assert (end.status, end.reason) == ("error", "deleted while building")
+    assert await heard(builds, destroyed) == [[end, gone]]
+
+
+async def test_deletion_while_swapping_gives_back_whichever_host_is_held(
+    builds: Builds, books: Books
+) -> None:
+    await placed(builds, books, ONE)
+    books.answers_lost = 1
+    await heard(builds, FAILED)  # host1 is held now, and we do not know
+    assert await heard(builds, a_delete(ONE)) == [[a_destroy(ONE, 1)]]
+    ((end, _),) = await heard(builds, a_report(FIRST, "destroyed"))
+    assert isinstance(end, BuildEnded)
+    assert books.held == {} and books.retired == {ONE.build: "deleted"}
+
+
+async def test_deletion_of_what_nobody_knows_is_done_at_once_and_remembered(
+    builds: Builds, books: Books
+) -> None:
+    gone = BuildDeleted(build=ONE.build, cell=ONE.cell)
+    assert await heard(builds, a_delete(ONE)) == [[gone]]
+    books.hold(ONE)
+    ((_, end),) = await heard(builds, ONE)
+    assert isinstance(end, BuildEnded) and end.reason == "deleted before it was built"
+    assert books.held == {}
+    assert await heard(builds, ONE) == [[end]]
+
+
+async def test_builds_long_over_are_forgotten_and_those_that_hold_something_are_not(
+    builds: Builds, books: Books, store: Database, time: Time
+) -> None:
+    two, three = a_placed(2), a_placed(3)
+    await placed(builds, books, ONE, two, three)
+    await heard(builds, ABORTED, a_report(an_order(two), "built"))
+    await builds.prune()
+    assert len(await census(store)) == 3
+    time.now += 8 * 86400
+    await builds.prune()
+    assert set(await census(store)) == {two.build, three.build}
+
+
+async def test_two_replicas_that_hear_the_same_failure_agree(
+    store: Database, books: Books, time: Time
+) -> None:
+    one, other = a_conductor(store, books, time), a_conductor(store, books, time)
+    await placed(one, books, ONE)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(heard(builds, FAILED)) for builds in (one, other) * 4]
+    for task in tasks:
+        (outcome,) = task.result()
+        assert outcome in ([a_destroy(ONE, 1), SECOND], [])  # whoever came late has nothing to add
+    assert any(task.result() == [[a_destroy(ONE, 1), SECOND]] for task in tasks)
+    assert books.held[ONE.build][0] == 2
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_however_events_are_repeated_and_shuffled_a_build_ends_once_with_one_outcome(
+    store: Database, books: Books, time: Time, seed: int
+) -> None:
+    chance = random.Random(seed)
+    conductor = a_conductor(store, books, time)
+    books.full = {a_selection(n).root for n in range(3) if chance.random() < 0.3}
+    books.hold(ONE)
+    waiting: list[Message] = [ONE]
+    if chance.random() < 0.4:
+        waiting.append(a_delete(ONE))
+    outcome_of: dict[int, str] = {}  # what the agents decide, per attempt, for good
+    told: list[BuildEnded] = []
+    gone = 0
+    for _ in range(400):
+        if not waiting:
+            time.now += 61
+            waiting += [*await conductor.resume(), *await conductor.time_out()]
+            if not waiting:
+                break
+        event = waiting.pop(chance.randrange(len(waiting)))
+        if isinstance(event, BuildOrdered):
+            fate = outcome_of.setdefault(
+                event.attempt, chance.choice(["built", "failed", "failed", "silent"])
+            )
+            if fate != "silent":
+                waiting.append(a_report(event, fate))  # type: ignore[arg-type]
+            continue
+        if isinstance(event, DestroyOrdered):
+            waiting.append(a_report(event, "destroyed"))
+            continue
+        if chance.random() < 0.3:
+            waiting.append(event)  # delivered once more, some time
+        books.away = chance.random() < 0.1
+        books.answers_lost = int(chance.random() < 0.1)
+        (outcome,) = await heard(conductor, event)
+        if isinstance(outcome, Retry):
+            waiting.append(event)
+            continue
+        if chance.random() < 0.2:  # we crash before publishing: it is delivered again
+            waiting.append(event)
+            conductor = a_conductor(store, books, time)
+            continue
+        for message in outcome:
+            if isinstance(message, BuildEnded):
+                told.append(message)
+                if message.status == "error":
+                    assert ONE.build not in books.held
+            elif isinstance(message, BuildDeleted):
+                gone += 1
+            else:
+                waiting.append(message)
+
+    assert told, f"seed {seed}: never ended"
+    assert all(end == told[0] for end in told)
+    standing = (await census(store))[ONE.build]
+    assert standing.status in ("active", "error", "deleted")
+    assert (standing.status == "active") == (ONE.build in books.held)
+    assert gone or standing.status != "deleted"
+
+
+async def test_the_migrations_make_what_the_schema_says(store: Database) -> None:
+    async with store.write() as tx:
+        rows = await tx.execute(text("SELECT * FROM builds"))
+        assert set(rows.keys()) == {column.name for column in schema.builds.columns}

@@ -1,0 +1,528 @@
+"""What a store may rely on, whichever database it lives in. One suite, both databases."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from bus.clock import Clock
+from bus.database import Conflict, Database, Transaction, retrying
+from bus.protocol import Unavailable
+from deploy.servers import Postgres
+
+Open = Callable[..., Database]
+
+DEADLINE = 20.0
+ADD = text("INSERT INTO things (id, used) VALUES (:id, :used)")
+USE = text("UPDATE things SET used = used + 1 WHERE id = :id AND used < :total")
+
+
+@pytest.fixture
+async def things(database: Database) -> Database:
+    """A database with one table: the thing `a`, of which nothing is used."""
+    async with database.write() as tx:
+        await tx.execute(text("CREATE TABLE things (id TEXT PRIMARY KEY, used BIGINT NOT NULL)"))
+        await tx.execute(ADD, {"id": "a", "used": 0})
+    return database
+
+
+async def used(database: Database) -> dict[str, int]:
+    async with database.read() as tx:
+        return {row.id: row.used for row in await tx.execute(text("SELECT id, used FROM things"))}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def running(*work: Awaitable[Any]) -> AsyncIterator[list["asyncio.Task[Any]"]]:
+    tasks = [asyncio.ensure_future(job) for job in work]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# All or nothing
+
+
+async def test_what_a_transaction_wrote_is_there_when_it_has_ended(things: Database) -> None:
+    async with things.write() as tx:
+        await tx.execute(ADD, {"id": "b", "used": 7})
+        assert (await tx.execute(USE, {"id": "a", "total": 9})).rowcount == 1
+    assert await used(things) == {"a": 1, "b": 7}
+
+
+async def test_many_rows_of_one_statement(things: Database) -> None:
+    async with things.write() as tx:
+        await tx.execute(ADD, [{"id": f"n{number}", "used": number} for number in range(300)])
+    assert len(await used(things)) == 301
+
+
+async def test_an_exception_rolls_back(things: Database) -> None:
+    with pytest.raises(KeyError):
+        async with things.write() as tx:
+            await tx.execute(ADD, {"id": "b", "used": 0})
+            raise KeyError("changed my mind")
+    assert await used(things) == {"a": 0}
+
+
+async def test_a_failed_statement_rolls_back_and_the_database_stays_usable(things: Database) -> None:
+    for _ in range(8):  # more often than there are connections
+        with pytest.raises(IntegrityError):
+            async with things.write() as tx:
+                await tx.execute(ADD, {"id": "b", "used": 0})
+                await tx.execute(ADD, {"id": "b", "used": 0})
+    assert await used(things) == {"a": 0}
+
+
+async def test_a_read_leaves_nothing_behind(things: Database) -> None:
+    try:
+        async with things.read() as tx:
+            await tx.execute(ADD, {"id": "b", "used": 0})
+    except DBAPIError:
+        pass  # PostgreSQL refuses at once
+    assert await used(things) == {"a": 0}
+
+
+async def test_cancelling_rolls_back_and_lets_the_next_one_in(things: Database) -> None:
+    for _ in range(8):
+        inside = asyncio.Event()
+
+        async def write(inside: asyncio.Event = inside) -> None:
+            async with things.write() as tx:
+                await tx.execute(ADD, {"id": "b", "used": 0})
+                inside.set()
+                await asyncio.Event().wait()
+
+        async with running(write()) as (task,):
+            await inside.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        async with asyncio.timeout(DEADLINE):
+            assert await used(things) == {"a": 0}
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_cancelled_after_any_number_of_turns_nothing_is_half_done(things: Database, times: int) -> None:
+    """Whatever await it hits, once or again while it rolls back: all or nothing, and the next one gets in."""
+
+    async def write(number: int) -> None:
+        async with things.write() as tx:
+            await tx.execute(ADD, {"id": f"x{number}", "used": number})
+            await tx.execute(ADD, {"id": f"y{number}", "used": number})
+
+    for number in range(12):
+        async with running(write(number)) as (task,):
+            for _ in range(number):
+                await asyncio.sleep(0)
+            for _ in range(times):
+                task.cancel()
+                await asyncio.sleep(0)
+        async with asyncio.timeout(DEADLINE):
+            there = await used(things)
+            assert (f"x{number}" in there) == (f"y{number}" in there)
+            async with things.write() as tx:
+                await tx.execute(USE, {"id": "a", "total": 100})
+    assert (await used(things))["a"] == 12
+
+
+# Side by side
+
+
+async def test_a_reader_sees_only_what_is_committed(things: Database) -> None:
+    written, go_on = asyncio.Event(), asyncio.Event()
+
+    async def write() -> None:
+        async with things.write() as tx:
+            await tx.execute(USE, {"id": "a", "total": 9})
+            written.set()
+            await go_on.wait()
+
+    async with running(write(), used(things)) as (writing, reading):
+        await written.wait()
+        done, _ = await asyncio.wait({reading}, timeout=0.05)  # one connection for all: it waits its turn
+        assert not done or reading.result() == {"a": 0}
+        go_on.set()
+        await writing
+        async with asyncio.timeout(DEADLINE):
+            assert (await reading) in ({"a": 0}, {"a": 1})
+    assert await used(things) == {"a": 1}
+
+
+async def test_a_read_is_one_snapshot(things: Database) -> None:
+    async def count(tx: Transaction) -> int:
+        return int((await tx.execute(text("SELECT count(*) FROM things"))).scalar_one())
+
+    async def write() -> None:
+        async with things.write() as tx:
+            await tx.execute(ADD, {"id": "b", "used": 0})
+
+    async with running(write()) as (writing,), things.read() as tx:
+        before = await count(tx)
+        await asyncio.wait({writing}, timeout=0.1)
+        assert await count(tx) == before
+
+
+async def test_twenty_claim_ten_places_and_ten_get_one(things: Database, open_database: Open) -> None:
+    """With a plain BEGIN, 18 of 20 died of "database is locked"."""
+    others = [things] if things._file and things._file.memory else [things, open_database()]
+
+    async def claim(number: int) -> bool:
+        async with others[number % len(others)].write() as tx:
+            seen = (await tx.execute(text("SELECT used FROM things WHERE id = 'a'"))).scalar_one()
+            await asyncio.sleep(0)
+            return seen < 10 and (await tx.execute(USE, {"id": "a", "total": 10})).rowcount == 1
+
+    async with asyncio.timeout(DEADLINE):
+        taken = await asyncio.gather(*(claim(number) for number in range(20)))
+    assert sorted(taken) == [False] * 10 + [True] * 10
+    assert await used(things) == {"a": 10}
+
+
+async def test_more_transactions_than_connections_wait_for_one(things: Database) -> None:
+    async def look(number: int) -> int:
+        async with things.read() as tx:
+            await asyncio.sleep(0)
+            return int((await tx.execute(text("SELECT CAST(:n AS BIGINT)"), {"n": number})).scalar_one())
+
+    async with asyncio.timeout(DEADLINE):
+        assert await asyncio.gather(*(look(number) for number in range(50))) == list(range(50))
+
+
+async def test_a_transaction_inside_another_is_refused_where_it_would_wait_for_itself() -> None:
+    memory = Database("sqlite+aiosqlite://")
+    for inner in (memory.read, memory.write):
+        with pytest.raises(RuntimeError, match="waits for itself"):
+            async with memory.write(), inner():
+                pass
+    async with asyncio.timeout(DEADLINE), memory.write():
+        pass
+    await memory.close()
+
+
+async def test_what_is_to_happen_after_the_commit_happens_then_and_only_then(things: Database) -> None:
+    happened: list[str] = []
+    async with things.write() as tx:
+        tx.after_commit(lambda: happened.append("committed"))
+        assert happened == []
+    with pytest.raises(KeyError):
+        async with things.write() as tx:
+            tx.after_commit(lambda: happened.append("rolled back"))
+            raise KeyError
+    assert happened == ["committed"]
+
+
+# Lost races
+
+
+@pytest.mark.services
+async def test_a_deadlock_is_a_conflict_and_running_again_wins(database_url: str) -> None:
+    database = Database(database_url)
+    async with database.write() as tx:
+        await tx.execute(text("CREATE TABLE things (id TEXT PRIMARY KEY, used BIGINT NOT NULL)"))
+        await tx.execute(ADD, [{"id": "a", "used": 0}, {"id": "b", "used": 0}])
+    tries, both_hold_one = 0, asyncio.Barrier(2)
+
+    @retrying()
+    async def take(first: str, second: str) -> None:
+        nonlocal tries
+        tries += 1
+        async with database.write() as tx:
+            await tx.execute(USE, {"id": first, "total": 9})
+            if tries <= 2:
+                await both_hold_one.wait()
+            await tx.execute(USE, {"id": second, "total": 9})
+
+    async with asyncio.timeout(DEADLINE):
+        await asyncio.gather(take("a", "b"), take("b", "a"))
+    assert (tries, await used(database)) == (3, {"a": 2, "b": 2})
+    await database.close()
+
+
+async def test_a_conflict_rolls_back_and_runs_again_in_a_new_transaction(things: Database) -> None:
+    lost = [True, True, False]
+
+    @retrying(Clock(chance=random.Random(1)))
+    async def claim() -> str:
+        async with things.write() as tx:
+            await tx.execute(USE, {"id": "a", "total": 9})
+            if lost.pop(0):
+                raise Conflict("somebody was faster")
+        return "mine"
+
+    assert await claim() == "mine"
+    assert await used(things) == {"a": 1}
+
+
+# A server that comes and goes
+
+
+@pytest.fixture
+async def on_postgres(postgres: Postgres, database_url: str) -> AsyncIterator[Database]:
+    database = Database(database_url, pool_size=4)
+    async with database.write() as tx:
+        await tx.execute(text("CREATE TABLE things (id TEXT PRIMARY KEY, used BIGINT NOT NULL)"))
+        await tx.execute(ADD, {"id": "a", "used": 0})
+
+    async def look() -> None:  # all at once, so that every connection of the pool is in use
+        async with database.read() as tx:
+            await tx.execute(text("SELECT pg_sleep(0.05)"))
+
+    await asyncio.gather(*(look() for _ in range(4)))
+    yield database
+    await database.close()
+
+
+@pytest.mark.services
+async def test_a_restarted_server_is_met_with_no_stale_connection(
+    postgres: Postgres, on_postgres: Database
+) -> None:
+    await asyncio.to_thread(postgres.restart)
+    for _ in range(8):
+        assert await used(on_postgres) == {"a": 0}
+
+
+@pytest.mark.services
+async def test_a_server_killed_in_mid_transaction_is_unavailable_and_one_failure_is_all(
+    postgres: Postgres, on_postgres: Database
+) -> None:
+    async def write() -> None:
+        async with on_postgres.write() as tx:
+            await tx.execute(USE, {"id": "a", "total": 9})
+            await asyncio.to_thread(postgres.kill)
+            await asyncio.to_thread(postgres.start)
+            await tx.execute(USE, {"id": "a", "total": 9})
+
+    with pytest.raises(Unavailable):
+        await write()
+    for _ in range(8):
+        assert await used(on_postgres) == {"a": 0}
+
+
+@pytest.mark.services
+async def test_a_statement_cut_off_by_the_server_is_unavailable(on_postgres: Database) -> None:
+    other = Database(on_postgres._url)
+    async with running(sleep_long(on_postgres)) as (sleeping,):
+        ended = text(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+            " WHERE query LIKE '%sleep(99)%' AND pid <> pg_backend_pid()"
+        )
+
+        async def end() -> bool:
+            async with other.read() as tx:
+                return bool((await tx.execute(ended)).scalar_one())
+
+        async with asyncio.timeout(DEADLINE):
+            while not await end():
+                await asyncio.sleep(0.01)
+            with pytest.raises(Unavailable):
+                await sleeping
+    assert await used(on_postgres) == {"a": 0}
+    await other.close()
+
+
+async def sleep_long(database: Database) -> None:
+    async with database.write() as tx:
+        await tx.execute(text("SELECT pg_sleep(99)"))
+
+
+@pytest.mark.services
+async def test_a_server_that_does_not_answer_in_time_is_unavailable(database_url: str) -> None:
+    database = Database(database_url, statement_seconds=0.2, pool_size=1)
+    async with asyncio.timeout(DEADLINE):
+        with pytest.raises(Unavailable, match="no answer in time"):
+            await sleep_long(database)
+        async with database.read() as tx:
+            await tx.execute(text("SELECT 1"))
+    await database.close()
+
+
+@pytest.mark.services
+async def test_a_server_that_is_away_is_unavailable_and_the_sentence_hides_the_password(
+    postgres: Postgres, on_postgres: Database
+) -> None:
+    await asyncio.to_thread(postgres.stop)
+    for transaction in (on_postgres.read, on_postgres.write):
+        with pytest.raises(Unavailable, match=r"cannot connect: .*refused") as caught:
+            async with transaction() as tx:
+                await tx.execute(text("SELECT 1"))
+        assert postgres.password not in str(caught.value)
+        assert f"berth:***@127.0.0.1:{postgres.port}" in str(caught.value)
+    await asyncio.to_thread(postgres.start)
+    assert await used(on_postgres) == {"a": 0}
+
+
+@pytest.mark.services
+async def test_a_server_with_no_room_for_one_more_is_unavailable(database_url: str) -> None:
+    crowd = Database(database_url, pool_size=300)
+    latecomers = 0
+
+    async def look() -> None:
+        nonlocal latecomers
+        try:
+            async with crowd.read() as tx:
+                await tx.execute(text("SELECT pg_sleep(1)"))
+        except Unavailable:
+            latecomers += 1
+
+    await asyncio.gather(*(look() for _ in range(220)))
+    assert latecomers > 0
+    await crowd.close()
+
+
+async def test_another_process_with_the_lock_on_the_file_makes_it_unavailable(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bus.sqlite.BUSY_SECONDS", 0.05)
+    mine, other = (Database(f"sqlite+aiosqlite:///{tmp_path}/file.db") for _ in range(2))
+    async with other.write():
+        with pytest.raises(Unavailable, match="locked"):
+            async with mine.write():
+                pass
+    async with mine.write():
+        pass
+    await mine.close()
+    await other.close()
+
+
+async def test_a_file_that_cannot_be_made_is_unavailable() -> None:
+    database = Database("sqlite+aiosqlite:////proc/nowhere/file.db")
+    with pytest.raises(Unavailable, match="cannot connect"):
+        async with database.read():
+            pass
+    await database.close()
+
+
+# Where it lives
+
+
+@pytest.mark.parametrize(
+    ("url", "more", "complaint"),
+    [
+        ("mysql://localhost/x", {}, "postgresql or sqlite"),
+        ("sqlite:///dir/", {}, "is a directory"),
+        ("sqlite:///file.db", {"namespace": "store"}, "is one file"),
+        ("sqlite://", {"namespace": 'x"; DROP'}, "letters, digits"),
+        ("postgresql://localhost/x", {"inline": True}, "sqlite only"),
+        ("sqlite://", {"pause": lambda: None}, "needs inline"),
+    ],
+)
+def test_an_address_that_makes_no_sense_is_refused(url: str, more: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Database(url, **more)
+
+
+async def test_a_file_is_durable_and_checks_its_references(tmp_path: Any) -> None:
+    database = Database(f"sqlite:///{tmp_path}/", namespace="store")
+    async with database.read() as tx:
+        pragmas = {
+            name: (await tx.execute(text(f"PRAGMA {name}"))).scalar_one()
+            for name in ("journal_mode", "synchronous", "foreign_keys")
+        }
+    assert pragmas == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+    assert (tmp_path / "store.db").exists()
+    await database.close()
+
+
+async def test_many_may_open_a_new_file_at_once(tmp_path: Any) -> None:
+    for round_ in range(5):
+        databases = [Database(f"sqlite:///{tmp_path}/{round_}.db") for _ in range(8)]
+
+        async def look(database: Database) -> None:
+            async with database.read() as tx:
+                await tx.execute(text("SELECT 1"))
+
+        await asyncio.gather(*(look(database) for database in databases))
+        for database in databases:
+            await database.close()
+
+
+# The simulator's way in
+
+
+async def test_a_pause_comes_before_every_statement_and_commit() -> None:
+    pauses = 0
+
+    async def pause() -> None:
+        nonlocal pauses
+        pauses += 1
+        await asyncio.sleep(0)
+
+    database = Database("sqlite+aiosqlite://", inline=True, pause=pause)
+    async with database.write() as tx:
+        await tx.execute(text("CREATE TABLE things (id TEXT PRIMARY KEY, used BIGINT NOT NULL)"))
+    start = pauses
+    async with database.write() as tx:  # BEGIN
+        await tx.execute(ADD, {"id": "a", "used": 0})
+        await tx.execute(ADD, [{"id": "b", "used": 0}, {"id": "c", "used": 0}])
+    assert pauses - start == 4
+    await database.close()
+
+
+async def test_a_crash_at_any_pause_rolls_back_and_releases_the_lock() -> None:
+    crash_at = -1
+
+    async def pause() -> None:
+        nonlocal crash_at
+        crash_at -= 1
+        if crash_at == 0:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        await asyncio.sleep(0)
+
+    database = Database("sqlite+aiosqlite://", inline=True, pause=pause)
+    raw = database.raw_inline_connection
+    raw.execute("CREATE TABLE things (id TEXT PRIMARY KEY, used BIGINT NOT NULL)")
+
+    async def write() -> None:
+        async with database.write() as tx:
+            await tx.execute(ADD, {"id": "x", "used": 0})
+            await tx.execute(ADD, {"id": "y", "used": 0})
+
+    for at in range(1, 5):
+        crash_at = at
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.ensure_future(write())
+        assert not raw.in_transaction
+        assert raw.execute("SELECT count(*) FROM things").fetchone() == (0,)
+    crash_at = -1
+    await write()
+    assert raw.execute("SELECT count(*) FROM things").fetchone() == (2,)
+    await database.close()
+
+
+async def test_an_inline_database_uses_no_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a thread was started")
+
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    for where in ("", f"/{tmp_path}/file.db"):
+        database = Database(f"sqlite+aiosqlite://{where}", inline=True)
+        async with database.write() as tx:
+            await tx.execute(text("CREATE TABLE things (id TEXT)"))
+        async with database.read() as tx:
+            await tx.execute(text("SELECT * FROM things"))
+        await database.close()
+
+
+def test_only_an_inline_memory_shows_its_connection(tmp_path: Any) -> None:
+    for database in (
+        Database("sqlite+aiosqlite://"),
+        Database(f"sqlite+aiosqlite:///{tmp_path}/x.db", inline=True),
+    ):
+        with pytest.raises(ValueError, match="inline in-memory"):
+            _ = database.raw_inline_connection
+        asyncio.run(database.close())

@@ -1,0 +1,131 @@
+"""Migrations arrive once, in order, all or nothing, whoever starts first."""
+
+import asyncio
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from bus.clock import monotonic
+from bus.database import Database
+from bus.migrations import MigrationsBroken, current, migrate
+
+Open = Callable[..., Database]
+Add = Callable[..., None]
+
+PACKAGE = "example_store"
+FILE = '''
+"""{name}"""
+from alembic import op
+import sqlalchemy as sa
+revision = "{revision}"
+down_revision = {down!r}
+
+def upgrade() -> None:
+    {upgrade}
+'''
+
+
+@pytest.fixture
+def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Add]:
+    """Adds a migration to a package made for the test."""
+    folder = tmp_path / "code" / PACKAGE / "migrations"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(folder.parent.parent))
+    importlib.invalidate_caches()
+
+    def add_(name: str, down: str | None, upgrade: str = "pass", revision: str = "") -> None:
+        content = FILE.format(name=name, revision=revision or name, down=down, upgrade=upgrade)
+        (folder / f"{name}.py").write_text(content)
+
+    yield add_
+    sys.modules.pop(PACKAGE, None)
+
+
+@pytest.fixture
+def store(open_database: Open) -> Database:
+    """A database that nobody has used yet: no schema, no file."""
+    return open_database()
+
+
+def table(name: str) -> str:
+    return f"op.create_table('{name}', sa.Column('id', sa.BigInteger, primary_key=True))"
+
+
+async def test_what_is_missing_is_applied_in_order_and_once(store: Database, add: Add) -> None:
+    add("0001", None, table("things"))
+    assert await current(store, PACKAGE) is None
+    assert await migrate(store, PACKAGE) == ["0001"]
+    assert await migrate(store, PACKAGE) == []
+    add("0002_more", "0001", "op.add_column('things', sa.Column('used', sa.BigInteger))")
+    add("0003", "0002_more", "op.execute('INSERT INTO things (id, used) VALUES (1, 2)')")
+    assert await migrate(store, PACKAGE) == ["0002_more", "0003"]
+    assert await current(store, PACKAGE) == "0003"
+    async with store.read() as tx:
+        assert (await tx.execute(text("SELECT used FROM things"))).scalar_one() == 2
+
+
+async def test_a_migration_that_fails_leaves_nothing_of_any(store: Database, add: Add) -> None:
+    add("0001", None, table("things"))
+    add("0002", "0001", "op.execute('this is no SQL')")
+    with pytest.raises(DBAPIError):
+        await migrate(store, PACKAGE)
+    assert await current(store, PACKAGE) is None
+    with pytest.raises(DBAPIError):
+        async with store.read() as tx:
+            await tx.execute(text("SELECT * FROM things"))
+    add("0002", "0001")
+    assert await migrate(store, PACKAGE) == ["0001", "0002"]
+
+
+async def test_of_many_processes_that_start_at_once_one_migrates(
+    store: Database, open_database: Open, add: Add
+) -> None:
+    add("0001", None, table("things"))
+    in_memory = store._file is not None and store._file.memory is not None
+    starting = [store] * 4 if in_memory else [store, *(open_database() for _ in range(3))]
+    applied = await asyncio.gather(*(migrate(database, PACKAGE) for database in starting))
+    assert sorted(applied) == [[], [], [], ["0001"]]
+
+
+async def test_with_nothing_to_do_it_is_quick(store: Database, add: Add) -> None:
+    add("0001", None, table("things"))
+    await migrate(store, PACKAGE)
+    started = monotonic()
+    await migrate(store, PACKAGE)
+    assert monotonic() - started < 0.05
+
+
+async def test_a_database_from_the_future_is_left_alone(store: Database, add: Add) -> None:
+    add("0001", None)
+    add("0002", "0001")
+    await migrate(store, PACKAGE)
+    async with store.write() as tx:
+        await tx.execute(text("UPDATE alembic_version SET version_num = '0009'"))
+    with pytest.raises(MigrationsBroken, match="at 0009, which example_store does not have"):
+        await migrate(store, PACKAGE)
+
+
+async def test_files_that_are_no_line_of_revisions_are_refused(store: Database, add: Add) -> None:
+    with pytest.raises(MigrationsBroken, match="no migrations"):
+        await migrate(store, PACKAGE)
+    add("0001", None, revision="abc")
+    with pytest.raises(MigrationsBroken, match="the files are 0001, the revisions abc"):
+        await migrate(store, PACKAGE)
+
+
+@pytest.mark.services
+async def test_two_namespaces_of_one_database_know_nothing_of_each_other(database_url: str, add: Add) -> None:
+    add("0001", None, table("things"))
+    stores = [Database(database_url, namespace=name) for name in ("one", "cell-2")]
+    for store in stores:
+        assert await migrate(store, PACKAGE) == ["0001"]
+        async with store.write() as tx:
+            await tx.execute(text("INSERT INTO things VALUES (1)"))
+    for store in stores:
+        await store.close()

@@ -1,0 +1,428 @@
+"""What RabbitMQ itself and other clients of it see of us, and what they may do to us."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import aiormq
+import msgspec
+import pika
+import pytest
+from aiormq.abc import DeliveredMessage
+from pamqp.commands import Basic
+
+from bus.clock import Clock
+from bus.codec import encode_frame
+from bus.protocol import (
+    MAX_MESSAGE_BYTES,
+    BrokerRefused,
+    DeadLetter,
+    Delivery,
+    Envelope,
+    Inbox,
+    QueueSpec,
+    Unavailable,
+)
+from bus.rabbit import RabbitTransport
+
+pytestmark = pytest.mark.services
+
+DEADLINE = 20.0
+QUEUE = QueueSpec("q", ("build.requested",))
+
+clock = Clock()
+
+
+@pytest.fixture
+async def transport(amqp_url: str, bus_name: str) -> AsyncIterator[RabbitTransport]:
+    transport = RabbitTransport(amqp_url, exchange=bus_name)
+    await transport.open()
+    yield transport
+    await transport.close()
+
+
+@pytest.fixture
+async def channel(amqp_url: str) -> AsyncIterator[aiormq.abc.AbstractChannel]:
+    """A plain client's view of the same broker."""
+    connection = await aiormq.connect(amqp_url)
+    yield await connection.channel()
+    await connection.close()
+
+
+def an_envelope(number: int = 0, key: str = "build.requested", **more: Any) -> Envelope:
+    body = msgspec.Raw(json.dumps({"n": number}).encode())
+    return Envelope(**({"id": clock.uuid(), "type": "T", "key": key, "body": body} | more))
+
+
+async def publish(transport: RabbitTransport, *envelopes: Envelope) -> None:
+    async with asyncio.timeout(DEADLINE):
+        await transport.publish(envelopes, expected=[True] * len(envelopes))
+
+
+async def take(inbox: Inbox) -> Delivery:
+    async with asyncio.timeout(DEADLINE):
+        return await inbox.get()
+
+
+async def soon(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while not await condition():
+            await asyncio.sleep(0.01)
+
+
+async def fetch(channel: aiormq.abc.AbstractChannel, queue: str) -> list[DeliveredMessage]:
+    """The AMQP messages in a queue."""
+    found = []
+    while (message := await channel.basic_get(queue, no_ack=True)).delivery_tag is not None:
+        found.append(message)
+    return found
+
+
+# Frames
+
+
+async def test_what_waits_for_one_key_shares_amqp_messages(
+    transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
+) -> None:
+    await transport.declare(QUEUE)
+    await asyncio.gather(*(publish(transport, an_envelope(number)) for number in range(1000)))
+    messages = await fetch(channel, f"{bus_name}:q")
+    assert len(messages) <= 20
+    envelopes = [entry for message in messages for entry in json.loads(message.body)]
+    assert [entry["body"]["n"] for entry in envelopes] == list(range(1000))
+    assert max(len(json.loads(message.body)) for message in messages) == 256
+
+
+async def test_frames_stay_small(
+    transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
+) -> None:
+    await transport.declare(QUEUE)
+    body = msgspec.Raw(json.dumps("x" * 50_000).encode())
+    await publish(transport, *(an_envelope(body=body) for _ in range(12)))
+    messages = await fetch(channel, f"{bus_name}:q")
+    assert len(messages) == 3
+    assert all(len(message.body) <= 256 * 1024 for message in messages)
+
+
+async def test_nothing_shares_when_told_not_to(
+    amqp_url: str, channel: aiormq.abc.AbstractChannel, bus_name: str
+) -> None:
+    transport = RabbitTransport(amqp_url, exchange=bus_name, coalesce=False)
+    await transport.open()
+    await transport.declare(QUEUE)
+    await asyncio.gather(*(publish(transport, an_envelope(number)) for number in range(300)))
+    await transport.close()
+    numbers = [json.loads(message.body)["n"] for message in await fetch(channel, f"{bus_name}:q")]
+    assert numbers == list(range(300))
+
+
+async def test_an_envelope_that_must_travel_alone_does(
+    transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
+) -> None:
+    await transport.declare(QUEUE)
+    await publish(transport, *(an_envelope(number, framed=number == 1) for number in range(5)))
+    assert len(await fetch(channel, f"{bus_name}:q")) == 5
+
+
+async def test_a_frame_that_keeps_killing_its_reader_comes_apart(
+    amqp_url: str, transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
+) -> None:
+    await transport.declare(QUEUE)
+    await publish(transport, *(an_envelope(number) for number in range(5)))
+    for _ in range(4):
+        reader = RabbitTransport(amqp_url, exchange=bus_name)
+        await reader.open()
+        delivery = await take(await reader.consume(QUEUE, 10))
+        await reader.close()
+    assert delivery.crashes == 0  # the frame's crashes are not its own
+
+    async def apart() -> bool:
+        declared = await channel.queue_declare(f"{bus_name}:q", passive=True)
+        return declared.message_count == 5
+
+    await soon(apart)
+
+
+# What others see, and send
+
+
+async def test_a_message_is_json_that_any_client_can_read(
+    transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
+) -> None:
+    await transport.declare(QUEUE)
+    sent = an_envelope(
+        1, correlation="story", causation="cause", reply_to="reply:1", sent_at=1_700_000_000.75, attempt=2
+    )
+    await publish(transport, sent)
+    (message,) = await fetch(channel, f"{bus_name}:q")
+    said = message.header.properties
+    assert json.loads(message.body) == {"n": 1}
+    assert (said.content_type, said.delivery_mode, said.message_type) == ("application/json", 2, "T")
+    assert (said.message_id, said.correlation_id, said.reply_to) == (sent.id, "story", "reply:1")
+    assert said.timestamp == datetime.fromtimestamp(1_700_000_000, UTC)
+    headers = {key: value for key, value in (said.headers or {}).items() if not key.startswith("x-")}
+    assert headers == {"causation_id": "cause", "sent_at": "1700000000.75", "attempt": 2}
+
+
+async def test_anyone_may_publish_with_nothing_but_a_body(
+    amqp_url: str, transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
+) -> None:
+    await transport.declare(QUEUE)
+    await channel.basic_publish(
+        b'{"n": 1}',
+        exchange=bus_name,
+        routing_key="build.requested",
+        properties=Basic.Properties(message_id=" "),
+    )
+    publish_bare(amqp_url, bus_name, b'{"n": 2}')
+    inbox = await transport.consume(QUEUE, 10)
+    (await take(inbox)).done()
+    delivery = await take(inbox)
+    said = delivery.envelope
+    assert (bytes(said.body), said.type, said.key) == (b'{"n": 2}', "", "build.requested")
+    assert delivery.problem == ""
+    delivery.requeue()
+    assert re.fullmatch(r"[0-9a-f-]{36}", said.id)
+    assert (await take(inbox)).envelope.id == said.id  # as often as it comes
+
+
+def publish_bare(amqp_url: str, exchange: str, body: bytes, said: pika.BasicProperties | None = None) -> None:
+    """As a person with a small script does, message id and all left out."""
+    connection = pika.BlockingConnection(pika.URLParameters(amqp_url))
+    connection.channel().basic_publish(exchange, "build.requested", body, said)
+    connection.close()
+
+
+STRANGE = {
+    "a timestamp in nanoseconds": pika.BasicProperties(timestamp=1_700_000_000_000_000_000),
+    "a timestamp out of any calendar": pika.BasicProperties(timestamp=2**63),
+    "headers of other types": pika.BasicProperties(
+        message_id="m",
+        headers={
+            "attempt": "many",
+            "faults": {"a": [1, 2, None]},
+            "first-died": [1],
+            "sent_at": "nan",
+            "causation_id": 7,
+            "traceparent": True,
+            "error": None,
+            "key": 15,
+            "x-delivery-count": "often",
+        },
+    ),
+    "numbers beyond reason": pika.BasicProperties(
+        headers={"attempt": 2**62, "faults": -5, "sent_at": "1e999"}
+    ),
+    "an expiry and a priority": pika.BasicProperties(
+        expiration="60000", priority=9, app_id="x", user_id="guest"
+    ),
+}
+
+
+@pytest.mark.parametrize("said", STRANGE.values(), ids=STRANGE.keys())
+async def test_strange_properties_are_taken_for_what_they_are_worth(
+    amqp_url: str, transport: RabbitTransport, bus_name: str, said: pika.BasicProperties
+) -> None:
+    inbox = await transport.consume(QUEUE, 10)
+    publish_bare(amqp_url, bus_name, b'{"n": 2}', said)
+    delivery = await take(inbox)
+    assert bytes(delivery.envelope.body) == b'{"n": 2}'
+    assert delivery.envelope.attempt >= 1
+    assert delivery.envelope.faults >= 0
+    await transport.delay("q", delivery.envelope, 0.1)  # and it can be sent on
+    delivery.done()
+    assert bytes((await take(inbox)).envelope.body) == b'{"n": 2}'
+
+
+@pytest.mark.parametrize(
+    ("body", "type_", "problem"),
+    [
+        (b"\xff\x00 no JSON", "berth.frame", "not a frame"),
+        (b'{"an": "object"}', "berth.frame", "not a frame"),
+        (b'[{"id": "1", "type": "T"}]', "berth.frame", "missing required field `key`"),
+        (b"x" * (MAX_MESSAGE_BYTES + 1), "BuildRequested", f"is {MAX_MESSAGE_BYTES + 1} bytes"),
+        (b"\xff\x00 no JSON", "BuildRequested", ""),  # left to whoever knows the type
+        (b"", "", ""),
+    ],
+)
+async def test_what_cannot_be_read_is_handed_out_with_its_bytes_and_the_problem(
+    amqp_url: str, transport: RabbitTransport, bus_name: str, body: bytes, type_: str, problem: str
+) -> None:
+    inbox = await transport.consume(QUEUE, 10)
+    publish_bare(amqp_url, bus_name, body, pika.BasicProperties(type=type_, message_id="m-1"))
+    delivery = await take(inbox)
+    assert problem in delivery.problem
+    assert bool(problem) == bool(delivery.problem)
+    said = delivery.envelope
+    assert (bytes(said.body), said.id, said.key) == (body, "m-1", "build.requested")
+    delivery.done()
+    await publish(transport, an_envelope(1))
+    assert (await take(inbox)).problem == ""
+
+
+async def test_an_empty_frame_is_passed_over(
+    amqp_url: str, transport: RabbitTransport, bus_name: str
+) -> None:
+    inbox = await transport.consume(QUEUE, 10)
+    publish_bare(amqp_url, bus_name, encode_frame([]), pika.BasicProperties(type="berth.frame"))
+    await publish(transport, sent := an_envelope(1))
+    assert (await take(inbox)).envelope.id == sent.id
+
+
+async def test_a_dead_letter_explains_itself_to_any_client(
+    transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
+) -> None:
+    letter = DeadLetter(
+        id="i" * 300,
+        queue="scheduler:build.requested",
+        key="build.requested",
+        type="BuildRequested",
+        reason="\N{SNOWMAN}" * 10_000,
+        first_died=1.5,
+        died=2.5,
+        attempt=2,
+        correlation="c" * 300,
+        body=b"{",
+        traceback="line\n" * 50_000 + "ValueError: the last line",
+    )
+    await transport.bury(letter)
+    (kept,) = await transport.dead_letters()
+    assert letter.reason.startswith(kept.reason)
+    assert kept.traceback.endswith("ValueError: the last line")
+    (message,) = await fetch(channel, f"{bus_name}.dead")
+    headers = message.header.properties.headers or {}
+    assert message.body == b"{"
+    assert len(str(headers["x-reason"]).encode()) <= 8 * 1024
+    assert (headers["x-queue"], headers["x-attempt"]) == ("scheduler:build.requested", 2)
+
+
+# What may be done to us
+
+
+async def test_a_queue_that_was_made_otherwise_is_named(
+    transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
+) -> None:
+    await channel.queue_declare(f"{bus_name}:q", durable=True)
+    with pytest.raises(
+        BrokerRefused, match=f"the queue {bus_name}:q exists with other properties .* delete it"
+    ):
+        await transport.declare(QUEUE)
+    await transport.declare(QueueSpec("other", ("build.requested",)))  # and we can go on
+
+
+async def test_classic_queues_where_quorum_ones_are_not_wanted(amqp_url: str, bus_name: str) -> None:
+    transport = RabbitTransport(amqp_url, exchange=bus_name, quorum=False)
+    await transport.open()
+    inbox = await transport.consume(QUEUE, 10)
+    await transport.delay("q", an_envelope(1), 0.1)
+    delivery = await take(inbox)
+    assert bytes(delivery.envelope.body) == b'{"n": 1}'
+    await transport.close()
+    await transport.open()
+    assert (await take(await transport.consume(QUEUE, 10))).crashes == 1
+    await transport.close()
+
+
+async def test_a_refused_publish_is_told_and_harms_no_other(
+    amqp_url: str, channel: aiormq.abc.AbstractChannel, bus_name: str
+) -> None:
+    await channel.exchange_declare(bus_name, exchange_type="topic", durable=True, internal=True)
+    transport = RabbitTransport(amqp_url, exchange=bus_name)
+    await transport.open()
+    inbox = await transport.consume(QUEUE, 1000)
+    outcomes = await asyncio.gather(
+        *(publish(transport, an_envelope(number, f"k.{number}")) for number in range(3)),
+        *(transport.send("q", an_envelope(number, framed=False)) for number in range(20)),
+        return_exceptions=True,
+    )
+    for refused in outcomes[:3]:
+        assert isinstance(refused, BrokerRefused)
+        assert "internal exchange" in str(refused)
+    assert outcomes[3:] == [None] * 20
+    numbers = {msgspec.json.decode((await take(inbox)).envelope.body)["n"] for _ in range(20)}
+    assert numbers == set(range(20))
+    await transport.close()
+
+
+async def test_a_queue_deleted_under_its_reader_is_made_again(
+    transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
+) -> None:
+    inbox = await transport.consume(QUEUE, 10)
+    await channel.queue_delete(f"{bus_name}:q")
+
+    async def heard_again() -> bool:
+        try:
+            await publish(transport, an_envelope(1))
+        except Exception:  # nobody hears it yet
+            return False
+        return True
+
+    await soon(heard_again)
+    (await take(inbox)).done()
+
+
+async def test_what_was_delayed_for_a_queue_that_is_gone_is_a_dead_letter(
+    transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
+) -> None:
+    await transport.declare(QUEUE)
+    await transport.delay("q", an_envelope(1), 0.5)
+    await channel.queue_delete(f"{bus_name}:q")
+
+    async def buried() -> bool:
+        return bool(await transport.dead_letters())
+
+    await soon(buried)
+    (letter,) = await transport.dead_letters()
+    assert (letter.body, letter.key, letter.queue) == (b'{"n": 1}', "build.requested", f"{bus_name}:q")
+    assert letter.reason == f"the queue {bus_name}:q is gone"
+
+
+@pytest.mark.parametrize("gone", [".dead", ".delay.100"])
+async def test_our_own_queues_are_made_again_when_somebody_deletes_them(
+    transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str, gone: str
+) -> None:
+    inbox = await transport.consume(QUEUE, 10)
+    await transport.delay("q", an_envelope(1), 0.1)
+    (await take(inbox)).done()
+    await channel.queue_delete(bus_name + gone)
+    await transport.delay("q", an_envelope(2), 0.1)
+    assert bytes((await take(inbox)).envelope.body) == b'{"n": 2}'
+    await transport.bury(DeadLetter("1", "q", "k", "T", "why", 1.0, 1.0, 1, "", b""))
+    assert len(await transport.dead_letters()) == 1
+
+
+# Getting in
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("amqp://guest:s3cret@127.0.0.1:1/", "guest@127.0.0.1:1 cannot be reached"),
+        ("amqp://guest:s3cret@{broker}/", "does not accept these credentials"),
+        ("amqp://guest:guest@{broker}/nowhere", "vhost nowhere does not let us into the virtual host"),
+    ],
+)
+async def test_a_broker_that_does_not_let_us_in_says_so_without_the_password(
+    amqp_url: str, url: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = amqp_url.rpartition("@")[2].rstrip("/")
+    transport = RabbitTransport(url.format(broker=broker), patience=0.2)
+    with caplog.at_level("DEBUG"), pytest.raises(Unavailable, match=said) as problem:
+        await transport.open()
+    assert "s3cret" not in f"{problem.value!r} {problem.value.__cause__!r} {caplog.text}"
+
+
+@pytest.mark.parametrize("url", ["http://guest:s3cret@x/", "s3cret", "amqp://guest:s3cret@x:port/"])
+def test_a_url_that_is_none_is_refused_without_showing_it(url: str) -> None:
+    with pytest.raises(ValueError, match="must look like amqp://") as problem:
+        RabbitTransport(url)
+    assert "s3cret" not in str(problem.value)
+
+
+async def test_what_is_published_after_closing_is_refused(transport: RabbitTransport) -> None:
+    await transport.close()
+    with pytest.raises(Unavailable, match="closed"):
+        await publish(transport, an_envelope())

@@ -1,0 +1,412 @@
+"""What the bus may rely on, whichever broker is under it. One suite, every transport."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from bus.clock import Clock, monotonic
+from bus.local import LocalBroker, LocalTransport
+from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, QueueSpec, Transport, Unroutable
+from bus.rabbit import RabbitTransport
+
+DEADLINE = 20.0
+Connect = Callable[[], Awaitable[Transport]]
+
+clock = Clock()
+
+
+@pytest.fixture(params=["local", pytest.param("rabbit", marks=pytest.mark.services)])
+async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
+    """Opens one more connection to the same broker."""
+    make: Callable[[], Transport]
+    if request.param == "local":
+        broker = LocalBroker()
+
+        def make() -> Transport:
+            return LocalTransport(broker)
+    else:
+        url, name = request.getfixturevalue("amqp_url"), request.getfixturevalue("bus_name")
+
+        def make() -> Transport:
+            return RabbitTransport(url, exchange=name)
+
+    opened: list[Transport] = []
+
+    async def connect() -> Transport:
+        opened.append(make())
+        await opened[-1].open()
+        return opened[-1]
+
+    yield connect
+    for transport in opened:
+        await transport.close()
+
+
+@pytest.fixture
+async def transport(connect: Connect) -> Transport:
+    return await connect()
+
+
+def an_envelope(number: int = 0, key: str = "build.requested", **more: Any) -> Envelope:
+    said: dict[str, Any] = {"id": clock.uuid(), "type": "T", "body": msgspec.Raw(b'{"n":%d}' % number)}
+    return Envelope(key=key, **(said | more))
+
+
+def a_letter(number: int = 0, **more: Any) -> DeadLetter:
+    said: dict[str, Any] = {
+        "id": f"letter-{number}",
+        "queue": "scheduler:build.requested",
+        "key": "build.requested",
+        "type": "BuildRequested",
+        "reason": "flavor: a name is missing",
+        "first_died": 1_700_000_000.25,
+        "died": 1_700_000_060.5,
+        "attempt": 3,
+        "correlation": "story-1",
+        "body": b"\xff not JSON \x00",
+        "traceback": "Traceback: ...",
+    }
+    return DeadLetter(**(said | more))
+
+
+def number_in(delivery: Delivery) -> int:
+    return int(msgspec.json.decode(delivery.envelope.body)["n"])
+
+
+async def publish(transport: Transport, *envelopes: Envelope, expected: bool = True) -> None:
+    async with asyncio.timeout(DEADLINE):
+        await transport.publish(envelopes, expected=[expected] * len(envelopes))
+
+
+async def take(inbox: Inbox) -> Delivery:
+    async with asyncio.timeout(DEADLINE):
+        return await inbox.get()
+
+
+async def numbers(inbox: Inbox, count: int) -> list[int]:
+    """The next so many messages, handled."""
+    found = []
+    for _ in range(count):
+        delivery = await take(inbox)
+        found.append(number_in(delivery))
+        delivery.done()
+    return found
+
+
+# Who hears what
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key", "heard"),
+    [
+        ("build.requested", "build.requested", True),
+        ("build.requested", "build.requested.x", False),
+        ("build.placed.*", "build.placed.cell1", True),
+        ("build.placed.*", "build.placed", False),
+        ("build.placed.*", "build.placed.a.b", False),
+        ("*.placed.*", "build.placed.cell1", True),
+        ("build.#", "build", True),
+        ("build.#", "build.placed.cell1", True),
+        ("#", "anything.at.all", True),
+        ("#.ended", "ended", True),
+        ("#.ended", "build.ended", True),
+        ("#.ended", "build.ended.late", False),
+        ("a.#.z", "a.z", True),
+        ("a.#.*", "a", False),
+        ("a.#.*", "a.b", True),
+        ("", "", True),
+    ],
+)
+async def test_keys_match_as_amqp_says(transport: Transport, pattern: str, key: str, heard: bool) -> None:
+    await transport.declare(QueueSpec("q", (pattern,)))
+    if heard:
+        await publish(transport, an_envelope(key=key))
+    else:
+        with pytest.raises(Unroutable):
+            await publish(transport, an_envelope(key=key))
+
+
+async def test_every_queue_bound_to_a_key_hears_it_once(transport: Transport) -> None:
+    first = await transport.consume(QueueSpec("first", ("build.*", "build.requested")), 10)
+    second = await transport.consume(QueueSpec("second", ("#",)), 10)
+    await publish(transport, an_envelope(1), an_envelope(2))
+    assert await numbers(first, 2) == [1, 2]
+    assert await numbers(second, 2) == [1, 2]
+
+
+async def test_readers_of_one_queue_share_its_messages(connect: Connect) -> None:
+    queue = QueueSpec("q", ("build.requested",))
+    publisher, one, other = await connect(), await connect(), await connect()
+    inboxes = [await one.consume(queue, 1), await other.consume(queue, 1)]
+    for number in range(20):
+        await publish(publisher, an_envelope(number))
+    heard: list[list[int]] = [[], []]
+    for _ in range(10):
+        for inbox, mine in zip(inboxes, heard, strict=True):
+            mine += await numbers(inbox, 1)
+    assert sorted(heard[0] + heard[1]) == list(range(20))
+
+
+async def test_each_private_queue_hears_everything_and_ends_with_its_connection(connect: Connect) -> None:
+    publisher, one, other = await connect(), await connect(), await connect()
+    first = await one.consume(QueueSpec("heartbeats:1", ("host.reported",), durable=False), 10)
+    second = await other.consume(QueueSpec("heartbeats:2", ("host.reported",), durable=False), 10)
+    await publish(publisher, an_envelope(7, "host.reported"))
+    assert await numbers(first, 1) == await numbers(second, 1) == [7]
+    await one.close()
+    await other.close()
+    with pytest.raises(Unroutable):
+        await publish(publisher, an_envelope(8, "host.reported"))
+
+
+async def test_what_nobody_hears_raises_only_where_it_was_expected_to_be_heard(transport: Transport) -> None:
+    inbox = await transport.consume(QueueSpec("q", ("heard",)), 10)
+    await publish(transport, an_envelope(key="unheard"), expected=False)
+    with pytest.raises(Unroutable, match=r"no queue hears unheard"):
+        await transport.publish([an_envelope(1, "heard"), an_envelope(key="unheard")], expected=[False, True])
+    assert await numbers(inbox, 1) == [1]
+
+
+async def test_sent_to_a_queue_by_name(transport: Transport) -> None:
+    inbox = await transport.consume(QueueSpec("reply:1", durable=False), 10)
+    await transport.send("reply:1", an_envelope(3, "some.key"))
+    delivery = await take(inbox)
+    assert number_in(delivery) == 3
+    assert delivery.envelope.key == "reply:1"
+
+
+async def test_sent_to_a_private_queue_that_is_gone_is_swallowed(transport: Transport) -> None:
+    await transport.send("reply:gone", an_envelope())
+
+
+async def test_everything_an_envelope_says_arrives(transport: Transport) -> None:
+    inbox = await transport.consume(QueueSpec("q", ("#",)), 10)
+    full = an_envelope(
+        correlation="story",
+        causation="cause",
+        attempt=3,
+        faults=2,
+        sent_at=1_700_000_000.123456,
+        traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        reply_to="reply:1",
+        error="no, because \N{SNOWMAN}",
+        first_died=1_699_999_999.5,
+    )
+    bare = an_envelope()
+    await publish(transport, full)
+    await publish(transport, bare)
+    await publish(transport, full, bare)  # together they may travel another way
+    for sent in (full, bare, full, bare):
+        delivery = await take(inbox)
+        assert delivery.envelope == sent
+        assert delivery.problem == ""
+        assert delivery.crashes == 0
+
+
+async def test_one_reader_hears_in_the_order_of_publishing(transport: Transport) -> None:
+    inbox = await transport.consume(QueueSpec("q", ("build.requested",)), 50)
+    await asyncio.gather(*(publish(transport, an_envelope(number)) for number in range(700)))
+    assert await numbers(inbox, 700) == list(range(700))
+
+
+# Settling
+
+
+async def test_done_is_for_good(connect: Connect) -> None:
+    queue = QueueSpec("q", ("build.requested",))
+    first = await connect()
+    inbox = await first.consume(queue, 10)
+    await publish(first, an_envelope(1), an_envelope(2))
+    assert await numbers(inbox, 2) == [1, 2]
+    await first.close()
+    second = await connect()
+    inbox = await second.consume(queue, 10)
+    await publish(second, an_envelope(3))
+    assert await numbers(inbox, 1) == [3]
+
+
+async def test_no_more_than_prefetch_is_handed_out(transport: Transport) -> None:
+    inbox = await transport.consume(QueueSpec("q", ("build.requested",)), 2)
+    await publish(transport, *(an_envelope(number) for number in range(5)))
+    first, second = await take(inbox), await take(inbox)
+    assert inbox.get_nowait() is None
+    third = asyncio.create_task(inbox.get())
+    await publish(transport, an_envelope(5))  # time enough for a third to come, if it could
+    assert not third.done()
+    second.done()
+    async with asyncio.timeout(DEADLINE):
+        assert number_in(await third) == 2
+    first.done()
+    (await third).done()
+    assert await numbers(inbox, 3) == [3, 4, 5]
+
+
+async def test_what_is_put_back_comes_again(connect: Connect) -> None:
+    one, other = await connect(), await connect()
+    queue = QueueSpec("q", ("build.requested",))
+    inbox = await one.consume(queue, 10)
+    await publish(one, an_envelope(1))
+    (await take(inbox)).requeue()
+    again = await take(inbox)
+    assert number_in(again) == 1
+    again.requeue()
+    await inbox.stop()
+    assert await numbers(await other.consume(queue, 10), 1) == [1]
+
+
+async def test_of_messages_published_together_one_is_put_back_and_the_others_are_not(
+    connect: Connect,
+) -> None:
+    queue = QueueSpec("q", ("build.requested",))
+    first = await connect()
+    inbox = await first.consume(queue, 10)
+    await publish(first, *(an_envelope(number) for number in range(4)))
+    held = [await take(inbox) for _ in range(4)]
+    held[1].requeue()
+    again = await take(inbox)  # although its companions are still in hand
+    assert again.envelope == held[1].envelope
+    for delivery in (held[0], held[2], held[3], again):
+        delivery.done()
+    await first.close()
+    second = await connect()
+    inbox = await second.consume(queue, 10)
+    await publish(second, an_envelope(9))
+    assert await numbers(inbox, 1) == [9]
+
+
+async def test_the_first_verdict_counts(transport: Transport) -> None:
+    inbox = await transport.consume(QueueSpec("q", ("build.requested",)), 10)
+    await publish(transport, an_envelope(1))
+    delivery = await take(inbox)
+    delivery.done()
+    delivery.requeue()
+    delivery.done()
+    await publish(transport, an_envelope(2))
+    assert await numbers(inbox, 1) == [2]
+
+
+async def test_what_a_lost_reader_held_comes_again_and_is_counted(connect: Connect) -> None:
+    queue = QueueSpec("q", ("build.requested",))
+    publisher = await connect()
+    await publisher.declare(queue)
+    await publish(publisher, an_envelope(1))
+    for crashes in range(3):
+        reader = await connect()
+        delivery = await take(await reader.consume(queue, 10))
+        assert (number_in(delivery), delivery.crashes) == (1, crashes)
+        await reader.close()
+        delivery.done()  # too late: of no effect
+        delivery.requeue()
+
+
+async def test_a_reader_that_stops_puts_back_what_it_did_not_take(connect: Connect) -> None:
+    queue = QueueSpec("q", ("build.requested",))
+    one, other = await connect(), await connect()
+    leaving = await one.consume(queue, 100)
+    await publish(one, *(an_envelope(number) for number in range(6)))
+    await publish(one, an_envelope(6))
+    in_hand = [await take(leaving), await take(leaving)]
+    await leaving.stop()
+    assert leaving.get_nowait() is None
+    staying = await other.consume(queue, 100)
+    assert sorted(await numbers(staying, 5)) == [2, 3, 4, 5, 6]
+    for delivery in in_hand:
+        delivery.done()
+    await publish(one, an_envelope(7))
+    assert await numbers(staying, 1) == [7]
+
+
+# Delays
+
+
+async def test_what_is_delayed_comes_back_after_its_time_unchanged(transport: Transport) -> None:
+    queue = QueueSpec("scheduler:build.*", ("build.*",))
+    inbox = await transport.consume(queue, 10)
+    await transport.declare(QueueSpec("scheduler:build.placed", ("nothing",)))
+    late, soon = an_envelope(1, attempt=2, faults=1), an_envelope(2)
+    started = monotonic()
+    await transport.delay(queue.name, late, 0.5)
+    await transport.delay(queue.name, soon, 0.05)
+    await publish(transport, an_envelope(3))
+    assert await numbers(inbox, 2) == [3, 2]
+    delivery = await take(inbox)
+    assert monotonic() - started >= 0.5
+    assert delivery.envelope == late
+
+
+async def test_of_many_delayed_none_is_lost(transport: Transport) -> None:
+    inbox = await transport.consume(QueueSpec("q", ("build.requested",)), 100)
+    await asyncio.gather(*(transport.delay("q", an_envelope(number), 0.1) for number in range(300)))
+    assert sorted(await numbers(inbox, 300)) == list(range(300))
+
+
+# Dead letters
+
+
+async def test_dead_letters_are_listed_oldest_first_and_stay(connect: Connect) -> None:
+    burying, looking = await connect(), await connect()
+    letters = [a_letter(number) for number in range(5)]
+    for letter in letters:
+        await burying.bury(letter)
+    for _ in range(25):  # more often than a broker may by default hand out the same message
+        assert await looking.dead_letters() == letters
+    assert await looking.dead_letters(limit=2) == letters[:2]
+
+
+async def test_nothing_is_dead_at_first(transport: Transport) -> None:
+    assert await transport.dead_letters() == []
+    assert await transport.exhume(["letter-1"]) == 0
+
+
+async def test_a_letter_buried_twice_is_one(transport: Transport) -> None:
+    await transport.bury(a_letter(1))
+    await transport.bury(a_letter(1))
+    assert [letter.id for letter in await transport.dead_letters()] == ["letter-1"]
+    assert await transport.exhume(["letter-1"]) == 1
+    assert await transport.dead_letters() == []
+
+
+async def test_exhumed_letters_are_rescued_first_and_then_gone(transport: Transport) -> None:
+    for number in range(4):
+        await transport.bury(a_letter(number))
+    rescued = []
+
+    async def rescue(letter: DeadLetter) -> None:
+        rescued.append(letter)
+
+    assert await transport.exhume(["letter-0", "letter-2", "unknown"], rescue) == 2
+    assert rescued == [a_letter(0), a_letter(2)]
+    assert [letter.id for letter in await transport.dead_letters()] == ["letter-1", "letter-3"]
+
+
+async def test_a_letter_whose_rescue_fails_stays(transport: Transport) -> None:
+    for number in range(3):
+        await transport.bury(a_letter(number))
+
+    async def rescue(letter: DeadLetter) -> None:
+        if letter.id == "letter-1":
+            raise Unroutable("no queue hears it")
+
+    with pytest.raises(Unroutable):
+        await transport.exhume(["letter-0", "letter-1"], rescue)
+    assert [letter.id for letter in await transport.dead_letters()] == ["letter-1", "letter-2"]
+
+
+async def test_a_rescued_letter_can_be_published_again(transport: Transport) -> None:
+    inbox = await transport.consume(QueueSpec("q", ("build.requested",)), 10)
+    await transport.bury(a_letter(1, body=b'{"n":5}'))
+
+    async def rescue(letter: DeadLetter) -> None:
+        await publish(transport, an_envelope(key=letter.key, framed=False, body=msgspec.Raw(letter.body)))
+
+    assert await transport.exhume(["letter-1"], rescue) == 1
+    assert await numbers(inbox, 1) == [5]
+
+
+async def test_a_letter_may_be_huge(transport: Transport) -> None:
+    letter = a_letter(1, body=b"x" * 3_000_000, reason="r" * 5_000, traceback="t" * 20_000)
+    await transport.bury(letter)
+    assert await transport.dead_letters() == [letter]

@@ -1,0 +1,246 @@
+"""What tests of the scheduler are made of: hosts, requests, and a placement that is a dictionary."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bus.clock import Clock
+from bus.messages import (
+    BuildRequested,
+    CandidatesFound,
+    ClaimAnswered,
+    ClaimRequested,
+    FindCandidates,
+    HostReported,
+    ReleaseAnswered,
+    ReleaseRequested,
+)
+from bus.vocabulary import (
+    Allocations,
+    Candidate,
+    Choice,
+    Claimed,
+    ClaimResult,
+    ConsumerClaim,
+    Flavor,
+    Full,
+    Held,
+    HostState,
+    NearMiss,
+    Refused,
+    Released,
+    ReleaseResult,
+    Removal,
+    Resources,
+    Retired,
+)
+from scheduler_worker.core.host import Host
+
+SMALL = Flavor(name="small", vcpus=1, memory_mb=1024, disk_gb=10)
+METAL = Flavor(
+    name="metal",
+    vcpus=8,
+    memory_mb=8192,
+    disk_gb=100,
+    extra_specs={
+        "resources:CUSTOM_BAREMETAL": "1",
+        "resources:VCPU": "0",
+        "resources:MEMORY_MB": "0",
+        "resources:DISK_GB": "0",
+    },
+)
+ROOM: Resources = {"VCPU": 8, "MEMORY_MB": 8192, "DISK_GB": 80}
+
+
+def an_id(number: int, kind: str = "b") -> str:
+    """A UUID for requests (a), instances (b) or hosts (c)."""
+    return f"{kind * 8}-0000-0000-0000-{number:012d}"
+
+
+def a_request(
+    number: int = 1, *, instances: int = 1, flavor: Flavor = SMALL, **fields: object
+) -> BuildRequested:
+    ids = tuple(an_id(number * 1000 + nth) for nth in range(instances))
+    return BuildRequested(request=an_id(number, "a"), instances=ids, flavor=flavor, **fields)  # type: ignore[arg-type]
+
+
+def a_candidate(
+    number: int = 1,
+    *,
+    asked: Resources | None = None,
+    free: Resources | None = None,
+    cell: str = "cell1",
+    zone: str = "",
+    agent: str | None = None,
+    traits: tuple[str, ...] = (),
+) -> Candidate:
+    root = an_id(number, "c")
+    return Candidate(
+        root=root,
+        host=f"host{number}",
+        cell=cell,
+        agent=f"agent{number}" if agent is None else agent,
+        zone=zone,
+        allocations={root: asked or {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}},
+        shapes={root: 1},
+        free=ROOM if free is None else free,
+        capacity=ROOM,
+        traits=traits,
+    )
+
+
+def a_state(number: int = 1, **fields: object) -> HostState:
+    return HostState(root=an_id(number, "c"), host=f"host{number}", **fields)  # type: ignore[arg-type]
+
+
+def a_host(number: int = 1, *, down: str = "", recent: int = 0, **state: object) -> Host:
+    """A host whose report says `state`, or one that has not reported."""
+    return Host(a_candidate(number), a_state(number, **state) if state else None, down, recent)
+
+
+def a_report(number: int = 1, *, sequence: int = 1, cell: str = "cell1", **state: object) -> HostReported:
+    """The heartbeat of agent `number`, which has one host."""
+    return HostReported(
+        cell=cell, agent=f"agent{number}", sequence=sequence, period=10.0, hosts=(a_state(number, **state),)
+    )
+
+
+class Time:
+    """A clock that tests turn."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+        self.clock = Clock(now=lambda: self.now, chance=random.Random(7))
+
+
+@dataclass
+class Holding:
+    generation: int
+    allocations: Allocations
+
+
+@dataclass
+class Placement:
+    """Placement without a database: claims fenced by generation, orders all or none, tombstones."""
+
+    hosts: dict[str, Candidate] = field(default_factory=dict)
+    free: dict[str, dict[str, int]] = field(default_factory=dict)
+    held: dict[str, Holding] = field(default_factory=dict)
+    retired: dict[str, str] = field(default_factory=dict)
+    number: int = 0
+    lag: bool = False  # answers from a memory that has not seen the claims
+    questions: list[FindCandidates] = field(default_factory=list)
+    orders: list[ClaimRequested] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, *candidates: Candidate) -> "Placement":
+        placement = cls()
+        for candidate in candidates:
+            placement.hosts[candidate.root] = candidate
+            placement.free[candidate.root] = dict(candidate.free)
+        return placement
+
+    def take(self, root: str, resources: Resources) -> None:
+        """Somebody else's claim."""
+        for name, amount in resources.items():
+            self.free[root][name] -= amount
+
+    async def candidates(self, query: FindCandidates) -> CandidatesFound:
+        self.questions.append(query)
+        wanted = query.groups[0].resources
+        known = [one for one in self.hosts.values() if not query.cell or one.cell == query.cell]
+        fitting = []
+        for one in known:
+            free = dict(one.free) if self.lag else dict(self.free[one.root])
+            if all(free.get(name, 0) >= amount for name, amount in wanted.items()):
+                fitting.append(
+                    Candidate(
+                        one.root,
+                        one.host,
+                        one.cell,
+                        one.agent,
+                        one.zone,
+                        {one.root: wanted},
+                        one.shapes,
+                        free,
+                        one.capacity,
+                        one.traits,
+                    )
+                )
+        end = query.after + query.limit
+        removals = []
+        if len(known) < len(self.hosts):
+            removals.append(
+                Removal(
+                    constraint=f"cell {query.cell}", removed=len(self.hosts) - len(known), left=len(known)
+                )
+            )
+        if len(fitting) < len(known):
+            removals.append(Removal(constraint="room", removed=len(known) - len(fitting), left=len(fitting)))
+        return CandidatesFound(
+            seen=0 if self.lag else self.number,
+            candidates=tuple(fitting[query.after : end]),
+            fitting=len(fitting),
+            considered=len(self.hosts),
+            more=end if end < len(fitting) else None,
+            removals=tuple(removals),
+            nearest=() if fitting else tuple(NearMiss(host=one.host, lacks="room") for one in known[:3]),
+        )
+
+    async def claim_many(self, orders: Sequence[ClaimRequested]) -> list[ClaimAnswered]:
+        self.orders.extend(orders)
+        return [self._claim(order) for order in orders]
+
+    async def release(self, question: ReleaseRequested) -> ReleaseAnswered:
+        return ReleaseAnswered(result=self._release(question))
+
+    def _claim(self, order: ClaimRequested) -> ClaimAnswered:
+        done: list[tuple[str, Choice]] = []
+        self.number += 1
+        results = [self._claim_one(claim, done) for claim in order.claims]
+        if len(done) < len(results):
+            for consumer, choice in done:
+                del self.held[consumer]
+                for root, resources in choice.allocations.items():
+                    self.take(root, {name: -amount for name, amount in resources.items()})
+            results = [Refused(refusals=()) if isinstance(one, Claimed) else one for one in results]
+        return ClaimAnswered(results=tuple(results))
+
+    def _claim_one(self, claim: ConsumerClaim, done: list[tuple[str, Choice]]) -> ClaimResult:
+        if claim.consumer in self.retired:
+            return Retired(why=self.retired[claim.consumer])
+        if claim.consumer in self.held:
+            held = self.held[claim.consumer]
+            return Held(generation=held.generation, allocations=held.allocations)
+        refusals = []
+        for position, choice in enumerate(claim.choices):
+            full = self._full(choice)
+            if full is None:
+                for root, resources in choice.allocations.items():
+                    self.take(root, resources)
+                self.held[claim.consumer] = Holding(1, choice.allocations)
+                done.append((claim.consumer, choice))
+                return Claimed(choice=position, generation=1, number=self.number, refused=tuple(refusals))
+            refusals.append(full)
+        return Refused(refusals=tuple(refusals))
+
+    def _full(self, choice: Choice) -> Full | None:
+        for root, resources in choice.allocations.items():
+            for name, amount in resources.items():
+                free = self.free[root].get(name, 0)
+                if amount > free:
+                    return Full(provider=root, resource_class=name, asked=amount, free=free)
+        return None
+
+    def _release(self, question: ReleaseRequested) -> ReleaseResult:
+        consumer = question.consumer
+        if consumer in self.retired:
+            return Retired(why=self.retired[consumer])
+        held = self.held.get(consumer)
+        if held is not None and held.generation != question.generation:
+            return Held(generation=held.generation, allocations=held.allocations)
+        if held is not None:
+            del self.held[consumer]
+        if question.retire:
+            self.retired[consumer] = question.retire
+        return Released()

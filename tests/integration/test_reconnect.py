@@ -1,0 +1,184 @@
+"""A broker that goes away and comes back, in the middle of everything."""
+
+import asyncio
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import msgspec
+import pytest
+
+from bus.clock import Clock
+from bus.protocol import Delivery, Envelope, Inbox, QueueSpec, Unroutable
+from bus.rabbit import RabbitTransport
+from deploy.servers import BinariesMissing, RabbitMQ, find_rabbitmq, private_directory
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+DEADLINE = 90.0
+COUNT = 2000
+QUEUE = QueueSpec("q", ("build.requested",))
+
+clock = Clock()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RabbitMQ]:
+    """One of our own: it is stopped, killed and frozen here."""
+    try:
+        find_rabbitmq()
+    except BinariesMissing as missing:
+        if os.environ.get("CI"):
+            pytest.fail(str(missing), pytrace=False)
+        pytest.skip(str(missing))
+    directory = private_directory("berth-reconnect-")
+    with RabbitMQ(directory / "rabbitmq") as server:
+        yield server
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+async def connect(broker: RabbitMQ, bus_name: str) -> AsyncIterator[Callable[[], RabbitTransport]]:
+    made: list[RabbitTransport] = []
+
+    def connect() -> RabbitTransport:
+        made.append(RabbitTransport(broker.url, exchange=bus_name))
+        return made[-1]
+
+    broker.start()
+    yield connect
+    for transport in made:
+        await transport.close()
+
+
+def an_envelope(number: int, key: str = "build.requested", *, framed: bool = True) -> Envelope:
+    body = msgspec.Raw(b'{"n":%d}' % number)
+    return Envelope(id=clock.uuid(), type="T", key=key, body=body, framed=framed)
+
+
+def number_in(delivery: Delivery) -> int:
+    return int(msgspec.json.decode(delivery.envelope.body)["n"])
+
+
+async def take(inbox: Inbox) -> Delivery:
+    async with asyncio.timeout(DEADLINE):
+        return await inbox.get()
+
+
+def crash(broker: RabbitMQ) -> None:
+    broker.kill()
+    broker.start()
+
+
+@pytest.mark.parametrize("framed", [True, False], ids=["framed", "alone"])
+@pytest.mark.parametrize("interrupt", [RabbitMQ.restart, crash], ids=["restarted", "killed"])
+async def test_everything_published_arrives_although_the_broker_goes_away(
+    broker: RabbitMQ,
+    connect: Callable[[], RabbitTransport],
+    interrupt: Callable[[RabbitMQ], None],
+    framed: bool,
+) -> None:
+    publisher, reader = connect(), connect()
+    await publisher.open()
+    await reader.open()
+    inbox = await reader.consume(QUEUE, 50)
+    heard: set[int] = set()
+    half = asyncio.Event()
+
+    async def read() -> None:
+        while len(heard) < COUNT:
+            delivery = await inbox.get()
+            heard.add(number_in(delivery))
+            if len(heard) >= COUNT // 3:
+                half.set()
+                await asyncio.sleep(0)
+            delivery.done()
+
+    async def publish(start: int) -> None:
+        for number in range(start, COUNT, 20):
+            await publisher.publish([an_envelope(number, framed=framed)], expected=[True])
+
+    async with asyncio.timeout(DEADLINE), asyncio.TaskGroup() as group:
+        group.create_task(read())
+        for start in range(20):
+            group.create_task(publish(start))
+        await half.wait()
+        await asyncio.to_thread(interrupt, broker)
+    assert heard == set(range(COUNT))
+
+
+async def test_what_was_declared_is_there_again_and_what_waits_is_kept(
+    broker: RabbitMQ, connect: Callable[[], RabbitTransport]
+) -> None:
+    transport = connect()
+    await transport.open()
+    shared = await transport.consume(QUEUE, 10)
+    private = await transport.consume(QueueSpec("mine", ("host.*",), durable=False), 10)
+    await transport.declare(QueueSpec("later", ("later",)))
+    await transport.delay("q", an_envelope(1), 0.5)
+    await transport.publish([an_envelope(2, "later")], expected=[True])
+    held = await take(await transport.consume(QueueSpec("later", ("later",)), 10))
+    await asyncio.to_thread(broker.restart)
+    async with asyncio.timeout(DEADLINE):
+        await transport.publish(
+            [an_envelope(3), an_envelope(4, "host.reported")], expected=[True, True]
+        )  # waits until there is a connection
+    held.done()  # of a connection that is gone: of no effect
+    held.requeue()
+    assert {number_in(await take(shared)) for _ in range(2)} == {1, 3}
+    assert number_in(await take(private)) == 4
+
+
+async def test_held_messages_come_again_to_whoever_reads_after_the_reconnect(
+    broker: RabbitMQ, connect: Callable[[], RabbitTransport]
+) -> None:
+    transport = connect()
+    await transport.open()
+    inbox = await transport.consume(QUEUE, 10)
+    envelopes = [an_envelope(number) for number in range(4)]
+    await transport.publish(envelopes, expected=[True] * 4)
+    held = [await take(inbox) for _ in envelopes]
+    await asyncio.to_thread(crash, broker)
+    again = [await take(inbox) for _ in envelopes]
+    assert sorted(map(number_in, again)) == [0, 1, 2, 3]
+    for stale in held:
+        stale.done()
+    for delivery in again:
+        delivery.done()
+    await transport.publish([an_envelope(9)], expected=[True])
+    assert number_in(await take(inbox)) == 9
+
+
+async def test_publishers_and_declarers_wait_while_there_is_no_broker(
+    broker: RabbitMQ, connect: Callable[[], RabbitTransport]
+) -> None:
+    transport = connect()
+    await transport.open()
+    await transport.declare(QUEUE)
+    await asyncio.to_thread(broker.stop)
+    publishing = asyncio.create_task(transport.publish([an_envelope(1)], expected=[True]))
+    unheard = asyncio.create_task(transport.publish([an_envelope(1, "unheard")], expected=[True]))
+    reading = asyncio.create_task(transport.consume(QUEUE, 10))
+    burying = asyncio.create_task(transport.dead_letters())
+    await asyncio.to_thread(broker.start)
+    async with asyncio.timeout(DEADLINE):
+        await publishing
+        assert await burying == []
+        assert number_in(await take(await reading)) == 1
+        with pytest.raises(Unroutable):
+            await unheard
+
+
+async def test_closing_while_there_is_no_broker_is_prompt(
+    broker: RabbitMQ, connect: Callable[[], RabbitTransport]
+) -> None:
+    transport = connect()
+    await transport.open()
+    await transport.consume(QUEUE, 10)
+    await asyncio.to_thread(broker.kill)
+    publishing = asyncio.create_task(transport.publish([an_envelope(1)], expected=[True]))
+    async with asyncio.timeout(10):
+        await transport.close()
+        with pytest.raises(Exception, match="closed"):
+            await publishing

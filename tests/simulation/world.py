@@ -1,0 +1,302 @@
+"""A small cloud in virtual time: every worker, one seed, and everything that may go wrong.
+
+The real workers run on the in-process bus and on SQLite held in memory, in one thread, with a clock that jumps.
+Messages are reordered and duplicated; workers are killed at any await and come back; agents lose power; hosts
+fail and hang. After every message that is settled the invariants are read off the databases themselves.
+"""
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from bus import topics
+from bus.clock import Clock
+from bus.database import Database
+from bus.local import Chaos, LocalBroker, LocalTransport
+from bus.messages import (
+    BuildDeleteRequested,
+    BuildEnded,
+    BuildRequested,
+    BuildUnplaceable,
+    NodeChanged,
+)
+from bus.migrations import migrate
+from bus.runner import Bus
+from bus.vocabulary import Flavor
+from bus.worker import Worker
+from cell_conductor import cell_conductor
+from compute_sim import FaultPlan, compute_sim, fleet
+from ironic_sync import ironic_sync
+from placement_worker import placement_worker
+from scheduler_worker import scheduler_worker
+
+from simulation.invariants import Broken, check_always, check_at_rest
+
+CELLS = ("c1", "c2")
+METAL = {
+    "resources:CUSTOM_BAREMETAL": "1",
+    "resources:VCPU": "0",
+    "resources:MEMORY_MB": "0",
+    "resources:DISK_GB": "0",
+}
+_START = 1_700_000_000.0
+_LONG = 4 * 3600.0  # virtual seconds after which whatever is still open is lost
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """How much goes wrong."""
+
+    reorder: float = 0.2
+    duplicate: float = 0.1
+    crashes: int = 6
+    reschedule: float = 0.25
+    abort: float = 0.05
+    hang: float = 0.05
+
+
+@dataclass
+class World:
+    seed: int
+    trouble: Trouble = field(default_factory=Trouble)
+    requests: int = 14
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+        self.history: list[str] = []
+        self.accepted: dict[str, BuildRequested] = {}
+        self.ends: dict[str, tuple[str, str]] = {}
+        self.cell_of: dict[str, str] = {}
+        self.deleted: set[str] = set()
+        self.steps = 0
+        self._lives: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def digest(self) -> str:
+        """Two runs with equal digests went the same way."""
+        return hashlib.sha256("\n".join(self.history).encode()).hexdigest()
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.clock = Clock(now=lambda: _START + loop.time(), chance=self.chance)
+        chaos = Chaos(random.Random(self.chance.random()), self.trouble.reorder, self.trouble.duplicate)
+        self.broker = _Watched(self, chaos)
+        self.databases = {
+            name: Database("sqlite+aiosqlite://", inline=True, pause=self._pause)
+            for name in ("placement", *(f"cell_{cell}" for cell in CELLS))
+        }
+        await migrate(self.databases["placement"], "placement_worker")
+        for cell in CELLS:
+            await migrate(self.databases[f"cell_{cell}"], "cell_conductor")
+        async with asyncio.TaskGroup() as group:
+            for name in self._factories():
+                self._start(name, group)
+            story = group.create_task(self._story(group))
+            await story
+            for life in self._lives.values():
+                life.cancel()
+        check_at_rest(self)
+        for database in self.databases.values():
+            await database.close()
+
+    # What happens
+
+    async def _story(self, group: asyncio.TaskGroup) -> None:
+        async with Bus(LocalTransport(self.broker), self.clock) as bus:
+            ended = await bus.listen(topics.BUILD_ENDED.at())
+            unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at())
+            hearing = [
+                group.create_task(self._hear(ended.get, self._ended)),
+                group.create_task(self._hear(unplaceable.get, self._unplaceable)),
+            ]
+            crashing = group.create_task(self._crash_now_and_then(group))
+            await self._ask(bus)
+            await crashing
+            await self._until(lambda: set(self.ends) == set(self.accepted), "some builds never ended")
+            await self._until(self._quiet, "the bus never came to rest")
+            for listener in hearing:
+                listener.cancel()
+
+    async def _ask(self, bus: Bus) -> None:
+        """Publish requests at odd times, some of them twice; delete some of what is active; drive nodes."""
+        await asyncio.sleep(1.0)
+        for number in range(self.requests):
+            await asyncio.sleep(self.chance.expovariate(2.0))
+            request = self._request(number)
+            for instance in request.instances:
+                self.accepted[instance] = request
+            await bus.publish(request)
+            self.note(f"asked {number}: {len(request.instances)} × {request.flavor.name}")
+            if self.chance.random() < 0.2:
+                await bus.publish(request)  # an impatient client
+            if self.chance.random() < 0.3:
+                await bus.publish(self._node_event())
+            await self._delete_one(bus)
+        for _ in range(3):
+            await asyncio.sleep(self.chance.expovariate(0.5))
+            await self._delete_one(bus)
+
+    async def _delete_one(self, bus: Bus) -> None:
+        active = sorted(b for b, (status, _) in self.ends.items() if status == "active")
+        active = [build for build in active if build not in self.deleted]
+        if active and self.chance.random() < 0.3:
+            build = self.chance.choice(active)
+            self.deleted.add(build)
+            await bus.publish(BuildDeleteRequested(build=build, cell=self.cell_of[build]))
+            self.note(f"delete {build}")
+
+    def _request(self, number: int) -> BuildRequested:
+        kind = self.chance.random()
+        if kind < 0.1:
+            flavor = Flavor(name="monster", vcpus=10_000)
+        elif kind < 0.25:
+            flavor = Flavor(name="metal", extra_specs=METAL)
+        else:
+            flavor = Flavor(name="small", vcpus=self.chance.randint(1, 4), memory_mb=256)
+        count = self.chance.choice((1, 1, 1, 2, 3)) if flavor.name == "small" else 1
+        return BuildRequested(
+            request=self.clock.uuid(),
+            instances=tuple(self.clock.uuid() for _ in range(count)),
+            flavor=flavor,
+        )
+
+    def _node_event(self) -> NodeChanged:
+        metal = [(agent, host) for agent in self._fleet() for host in agent.hosts if host.metal]
+        agent, host = self.chance.choice(metal)
+        state, maintenance = self.chance.choice(
+            (("available", False), ("available", True), ("cleaning", False), ("clean failed", True))
+        )
+        return NodeChanged(
+            event="provision_set",
+            node=host.root,
+            at=self.clock.now(),
+            cell=agent.cell,
+            agent=agent.name,
+            resource_class="baremetal",
+            provision_state=state,
+            maintenance=maintenance,
+        )
+
+    async def _crash_now_and_then(self, group: asyncio.TaskGroup) -> None:
+        for _ in range(self.trouble.crashes):
+            await asyncio.sleep(self.chance.expovariate(0.7))
+            name = self.chance.choice(sorted(self._lives))
+            life = self._lives[name]
+            self.note(f"kill {name}")
+            life.cancel()
+            await asyncio.wait([life])
+            await asyncio.sleep(self.chance.choice((0.0, 0.01, 0.5, 3.0)))
+            self._start(name, group)
+
+    async def _pause(self) -> None:
+        """Between two statements anything may happen: others run, or we are killed."""
+        if self.chance.random() < 0.5:
+            await asyncio.sleep(self.chance.random() * 0.002)
+
+    # Workers and their lives
+
+    def _start(self, name: str, group: asyncio.TaskGroup) -> None:
+        self._lives[name] = group.create_task(self._live(self._factories()[name]))
+
+    async def _live(self, factory: Callable[[Bus], Worker]) -> None:
+        async with Bus(LocalTransport(self.broker), self.clock) as bus:
+            await bus.serve(factory(bus), asyncio.Event())
+
+    def _fleet(self) -> Sequence[object]:
+        return fleet(
+            cells=CELLS, hosts=4, agents_per_cell=1, vcpus=8, memory_mb=8192, disk_gb=100, baremetal=2,
+            ratio=1.0,
+        )  # fmt: skip
+
+    def _factories(self) -> dict[str, Callable[[Bus], Worker]]:
+        def conductor(cell: str) -> Callable[[Bus], Worker]:
+            return lambda bus: cell_conductor(
+                cell,
+                self.databases[f"cell_{cell}"],
+                bus.asker_of_many(topics.CLAIM),
+                bus.asker_of_many(topics.RELEASE),
+                build_timeout=30.0,
+                clock=self.clock,
+            )
+
+        plan = FaultPlan(
+            seed=self.seed,
+            reschedule=self.trouble.reschedule,
+            abort=self.trouble.abort,
+            hang=self.trouble.hang,
+            build_time="exponential:0.5",
+        )
+        factories: dict[str, Callable[[Bus], Worker]] = {
+            "placement": lambda bus: placement_worker(self.databases["placement"], bus, clock=self.clock),
+            "scheduler": lambda bus: scheduler_worker(
+                bus.asker(topics.FIND_CANDIDATES),
+                bus.asker_of_many(topics.CLAIM),
+                bus.asker(topics.RELEASE),
+                clock=self.clock,
+            ),
+            "ironic_sync": lambda bus: ironic_sync(),
+        }
+        for cell in CELLS:
+            factories[f"conductor.{cell}"] = conductor(cell)
+        for agent in self._fleet():
+            factories[f"agent.{agent.name}"] = lambda bus, agent=agent: compute_sim(
+                agent, plan, clock=self.clock
+            )
+        return factories
+
+    # What is heard
+
+    async def _hear(self, get: Callable[[], Awaitable[object]], heard: Callable[[object], None]) -> None:
+        while True:
+            heard(await get())
+
+    def _ended(self, said: BuildEnded) -> None:
+        self.cell_of[said.build] = said.cell
+        self._end(said.build, said.status, said.host)
+
+    def _unplaceable(self, said: BuildUnplaceable) -> None:
+        for instance in said.instances:
+            self._end(instance, "unplaceable", "")
+
+    def _end(self, build: str, status: str, host: str) -> None:
+        self.note(f"end {build} {status} {host}")
+        told = self.ends.setdefault(build, (status, host))
+        if told != (status, host):
+            raise Broken(f"{build} ended as {told}, and then as {(status, host)}")
+
+    # Time and order
+
+    def note(self, event: str) -> None:
+        self.history.append(f"{asyncio.get_running_loop().time():.6f} {event}")
+
+    def settled(self, queue: str) -> None:
+        self.steps += 1
+        self.note(f"settled {queue}")
+        check_always(self)
+
+    def _quiet(self) -> bool:
+        busy = any(queue.items for queue in self.broker.queues.values())
+        return not busy and not self.broker.delayed
+
+    async def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _LONG
+        while not condition():
+            if loop.time() > deadline:
+                raise Broken(f"{otherwise}: {sorted(set(self.accepted) - set(self.ends))}")
+            await asyncio.sleep(0.25)
+        await asyncio.sleep(1.0)
+
+
+class _Watched(LocalBroker):
+    """The broker, with somebody looking after every step."""
+
+    def __init__(self, world: World, chaos: Chaos) -> None:
+        super().__init__(chaos=chaos, clock=world.clock)
+        self.world = world
+
+    def settled(self, queue, item) -> None:  # type: ignore[no-untyped-def]  # the broker's own types
+        super().settled(queue, item)
+        self.world.settled(queue.spec.name)

@@ -1,0 +1,154 @@
+"""What simulated agents decide: fates by seed, durations by name, ledgers that make duplicates harmless."""
+
+import pytest
+from msgspec.structs import replace
+
+from compute_sim import CrashPlan, Durations, FaultPlan, fleet
+from compute_sim.core import Ledger, report
+from tests.cells import a_destroy, a_placed, an_id, an_order
+
+PLACED = a_placed(1)
+FIRST, SECOND = an_order(PLACED, 1), an_order(PLACED, 2)
+MANY = [an_id(number) for number in range(4000)]
+
+
+def share(plan: FaultPlan, kind: str, attempt: int = 1) -> float:
+    return sum(plan.fate(build, attempt).kind == kind for build in MANY) / len(MANY)
+
+
+def test_one_build_in_ten_fails_on_its_first_host_and_succeeds_on_the_next() -> None:
+    plan = FaultPlan(seed=1, reschedule=0.1)
+    assert share(plan, "reschedule") == pytest.approx(0.1, abs=0.02)
+    assert share(plan, "built") == pytest.approx(0.9, abs=0.02)
+    assert share(plan, "built", attempt=2) == 1.0
+
+
+def test_every_kind_of_fault_takes_its_share_of_every_attempt_when_told() -> None:
+    plan = FaultPlan(seed=2, reschedule=0.2, abort=0.1, hang=0.05, first_attempt_only=False)
+    for attempt in (1, 2, 3):
+        assert share(plan, "reschedule", attempt) == pytest.approx(0.2, abs=0.03)
+        assert share(plan, "abort", attempt) == pytest.approx(0.1, abs=0.03)
+        assert share(plan, "hang", attempt) == pytest.approx(0.05, abs=0.02)
+
+
+def test_a_fate_depends_on_seed_build_and_attempt_and_on_nothing_else() -> None:
+    def fates(seed: int) -> list[object]:
+        times = Durations.parse("exponential:0.2")
+        plan = FaultPlan(seed=seed, reschedule=0.3, first_attempt_only=False, durations=times)
+        return [plan.fate(build, attempt) for build in MANY[:200] for attempt in (1, 2)]
+
+    assert fates(1) == fates(1)
+    assert fates(1) != fates(2)
+    first, second = FaultPlan(seed=7, reschedule=1.0).fate(an_id(1), 1), FaultPlan(seed=7).fate(an_id(1), 1)
+    assert (first.kind, first.cause) == ("reschedule", "the hypervisor stopped answering")  # on any machine
+    assert (second.kind, second.cause) == ("built", "")
+
+
+def test_shares_beyond_the_whole_are_refused() -> None:
+    with pytest.raises(ValueError, match="shares"):
+        FaultPlan(reschedule=0.8, abort=0.3)
+
+
+@pytest.mark.parametrize(
+    ("words", "mean", "least"),
+    [
+        ("constant:0.5", 0.5, 0.5),
+        ("uniform:1,3", 2.0, 1.0),
+        ("exponential:0.2", 0.2, 0.0),
+        ("lognormal:1,0.5", 1.133, 0.0),  # exp(0.5² / 2)
+    ],
+)
+def test_build_times_follow_their_distribution(words: str, mean: float, least: float) -> None:
+    plan = FaultPlan(seed=3, durations=Durations.parse(words))
+    seconds = [plan.fate(build, 1).seconds for build in MANY]
+    assert sum(seconds) / len(seconds) == pytest.approx(mean, rel=0.06)
+    assert min(seconds) >= least
+
+
+@pytest.mark.parametrize("words", ["", "constant", "normal:1", "uniform:1", "exponential:-1", "constant:x"])
+def test_other_words_are_no_duration(words: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        Durations.parse(words)
+
+
+def test_crashes_come_about_as_often_as_planned_and_the_same_every_time() -> None:
+    plan = CrashPlan(seed=1, orders=50)
+    gaps = [plan.next_after("agent1", crash) for crash in range(500)]
+    assert sum(gaps) / len(gaps) == pytest.approx(50, rel=0.15)
+    assert gaps == [plan.next_after("agent1", crash) for crash in range(500)]
+    assert CrashPlan().next_after("agent1", 0) == 0
+
+
+def test_an_order_is_started_once_and_its_outcome_said_again() -> None:
+    ledger = Ledger()
+    assert [ledger.ordered(FIRST), ledger.ordered(FIRST)] == ["start", "running"]
+    built = report(FIRST, "built")
+    ledger.finished(built)
+    assert ledger.ordered(FIRST) is built
+    assert ledger.ordered(SECOND) == "start"
+
+
+def test_an_order_at_or_below_a_destroyed_attempt_is_void() -> None:
+    ledger = Ledger()
+    assert ledger.ordered(FIRST) == "start"
+    assert ledger.destroyed(a_destroy(PLACED, 2)) == report(SECOND, "destroyed")
+    assert ledger.running == set()
+    assert ledger.ordered(FIRST) == report(FIRST, "destroyed")
+    assert ledger.ordered(SECOND) == report(SECOND, "destroyed")
+    assert ledger.ordered(an_order(PLACED, 3)) == "start"
+
+
+def test_destroying_an_earlier_attempt_leaves_the_later_alone() -> None:
+    ledger = Ledger()
+    ledger.ordered(SECOND)
+    ledger.destroyed(a_destroy(PLACED, 1))
+    assert ledger.running == {(PLACED.build, 2)}
+    ledger.finished(report(SECOND, "built"))
+    ledger.destroyed(a_destroy(PLACED, 1))
+    assert ledger.ordered(SECOND) == report(SECOND, "built")
+
+
+def test_an_agent_forgets_the_oldest_outcomes_first() -> None:
+    ledger = Ledger(remembered=2)
+    orders = [an_order(a_placed(number)) for number in range(3)]
+    for order in orders:
+        ledger.ordered(order)
+        ledger.finished(report(order, "built"))
+    assert [ledger.ordered(order) for order in reversed(orders)] == [
+        report(orders[2], "built"),
+        report(orders[1], "built"),
+        "start",
+    ]
+
+
+def test_a_fleet_is_dealt_out_evenly_and_is_the_same_every_time() -> None:
+    agents = fleet(cells=2, hosts=11, agents_per_cell=2, zones=("north", "south"), baremetal=2)
+    assert [(a.agent, a.cell, len(a.hosts)) for a in agents] == [
+        ("cell1-agent1", "cell1", 4),
+        ("cell2-agent1", "cell2", 4),
+        ("cell1-agent2", "cell1", 3),
+        ("cell2-agent2", "cell2", 2),
+    ]
+    hosts = [host for agent in agents for host in agent.hosts]
+    assert len({host.root for host in hosts}) == len({host.host for host in hosts}) == 13
+    assert all(host.host.startswith(f"{agent.cell}-") for agent in agents for host in agent.hosts)
+    assert {host.zone for host in hosts} == {"north", "south"}
+    assert agents == fleet(cells=2, hosts=11, agents_per_cell=2, zones=("north", "south"), baremetal=2)
+    assert hosts[0].root != fleet(cells=2, hosts=11, seed=1)[0].hosts[0].root
+
+
+def test_hosts_have_what_a_hypervisor_has_and_nodes_are_taken_whole() -> None:
+    (agent,) = fleet(cells=1, hosts=1, baremetal=1, vcpus=16, memory_mb=4096, disk_gb=100)
+    host, node = agent.hosts
+    assert {name: (it.capacity, it.max_unit) for name, it in host.inventory.items()} == {
+        "VCPU": (64, 16),
+        "MEMORY_MB": (3584, 4096),
+        "DISK_GB": (100, 100),
+    }
+    assert {name: it.capacity for name, it in node.inventory.items()} == {"CUSTOM_BAREMETAL": 1}
+
+
+def test_a_report_names_the_host_of_the_order() -> None:
+    assert report(FIRST, "failed", retry=False, cause="x") == replace(
+        report(FIRST, "built"), outcome="failed", retry=False, cause="x"
+    )

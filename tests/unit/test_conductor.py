@@ -1,0 +1,464 @@
+"""Every status of a build, every event: what it becomes, and what the conductor then says."""
+
+import pytest
+from msgspec.structs import replace
+
+from bus.messages import (
+    BuildDeleted,
+    BuildEnded,
+    BuildOrdered,
+    ClaimRequested,
+    DestroyOrdered,
+    Message,
+    ReleaseRequested,
+)
+from bus.vocabulary import (
+    Attempt,
+    Claimed,
+    Contended,
+    Full,
+    Gone,
+    Held,
+    Moved,
+    Refused,
+    Released,
+    Retired,
+)
+from cell_conductor.core.build import Build
+from cell_conductor.core.step import Event, GivenBack, Policy, Stalled, SwapAnswered, SwapImpossible, step
+from tests.cells import a_delete, a_destroy, a_placed, a_report, a_selection, an_order
+
+POLICY = Policy(max_attempts=3, build_timeout=100.0)
+PLACED = a_placed(generation=1)
+FIRST, SECOND, THIRD = (an_order(PLACED, attempt) for attempt in (1, 2, 3))
+
+
+def after(*events: Event | tuple[float, Event], policy: Policy = POLICY) -> Build:
+    """The build these events lead to; at 0 s where no time is given."""
+    build: Build | None = None
+    for event in events:
+        now, event = event if isinstance(event, tuple) else (0.0, event)
+        build, _ = step(build, event, now, policy)
+    assert build is not None
+    return build
+
+
+def said(effects: tuple[Message, ...]) -> list[str]:
+    """Effects in short."""
+    return [_in_short(effect) for effect in effects]
+
+
+def _in_short(effect: Message) -> str:
+    match effect:
+        case BuildOrdered():
+            return f"order {effect.attempt} at {effect.host}"
+        case DestroyOrdered():
+            return f"destroy {effect.attempt} at {effect.host}"
+        case ClaimRequested():
+            (claim,) = effect.claims
+            return f"swap {claim.generation} to {len(claim.choices)}"
+        case ReleaseRequested():
+            return f"release {effect.generation}"
+        case BuildEnded():
+            return f"end {effect.status}"
+        case BuildDeleted():
+            return "deleted"
+        case _:
+            return getattr(effect, "outcome", repr(effect))
+
+
+def claimed(choice: int = 0, generation: int = 2, *refused: Full | Moved | Gone) -> Claimed:
+    return Claimed(choice=choice, generation=generation, number=9, refused=refused)
+
+
+def held(host: int, generation: int) -> Held:
+    return Held(generation=generation, allocations=a_selection(host).choice.allocations)
+
+
+FAILED = a_report(FIRST, "failed", cause="no disk")
+ABORTED = a_report(FIRST, "failed", cause="bad image", retry=False)
+SWAPPED = SwapAnswered(1, claimed())
+RELEASED_IN_SWAP = GivenBack("swapping", Released())
+FULL = Full(provider="p", resource_class="VCPU", asked=4, free=2)
+
+BUILDING = after(PLACED)
+SECOND_BUILDING = after(PLACED, FAILED, SWAPPED)
+SWAPPING = after(PLACED, FAILED)
+DOOMED = after(PLACED, ABORTED)
+ACTIVE = after(PLACED, a_report(FIRST, "built"))
+ERROR = after(PLACED, ABORTED, RELEASED_IN_SWAP)
+DELETING = after(PLACED, a_report(FIRST, "built"), a_delete(PLACED))
+CANCELLED = after(PLACED, a_delete(PLACED))
+GONE = after(
+    PLACED,
+    a_report(FIRST, "built"),
+    a_delete(PLACED),
+    a_report(FIRST, "destroyed"),
+    GivenBack("deleting", Released()),
+)
+CANCELLED_GONE = after(
+    PLACED, a_delete(PLACED), a_report(FIRST, "destroyed"), GivenBack("deleting", Released())
+)
+NEVER_PLACED = after(a_delete(PLACED))
+STATES = {
+    "building": BUILDING,
+    "swapping": SWAPPING,
+    "doomed": DOOMED,
+    "active": ACTIVE,
+    "error": ERROR,
+    "deleting": DELETING,
+    "cancelled": CANCELLED,
+    "gone": GONE,
+    "cancelled and gone": CANCELLED_GONE,
+    "never placed": NEVER_PLACED,
+}
+
+EVENTS: dict[str, Event] = {
+    "placed": PLACED,
+    "built": a_report(FIRST, "built"),
+    "failed": FAILED,
+    "aborted": ABORTED,
+    "destroyed": a_report(FIRST, "destroyed"),
+    "progress": a_report(FIRST, "progress"),
+    "overdue": a_report(FIRST, "overdue"),  # 100 s after the beginning
+    "delete": a_delete(PLACED),
+    "swapped": SWAPPED,
+    "no swap": SwapImpossible(1, "no such class"),
+    "released": RELEASED_IN_SWAP,
+    "released at last": GivenBack("deleting", Released()),
+    "stalled": Stalled(),
+    "future": a_report(replace(FIRST, attempt=7), "built"),
+}
+
+# state → event → the status it leads to, and what is said; what is not named changes nothing, says nothing
+TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
+    "building": {
+        "placed": ("building", ["order 1 at host0"]),
+        "built": ("active", ["end active"]),
+        "failed": ("swapping", ["swap 1 to 2"]),
+        "aborted": ("swapping", ["release 1"]),
+        "destroyed": ("swapping", ["swap 1 to 2"]),
+        "overdue": ("swapping", ["swap 1 to 2"]),
+        "delete": ("deleting", ["destroy 1 at host0"]),
+        "stalled": ("building", ["order 1 at host0"]),
+    },
+    "swapping": {
+        "placed": ("swapping", ["swap 1 to 2"]),
+        "failed": ("swapping", ["swap 1 to 2"]),
+        "aborted": ("swapping", ["swap 1 to 2"]),
+        "destroyed": ("swapping", ["swap 1 to 2"]),
+        "overdue": ("swapping", ["swap 1 to 2"]),
+        "delete": ("deleting", ["destroy 1 at host0"]),
+        "swapped": ("building", ["destroy 1 at host0", "order 2 at host1"]),
+        "no swap": ("swapping", ["release 1"]),
+        "stalled": ("swapping", ["overdue"]),
+    },
+    "doomed": {
+        "placed": ("swapping", ["release 1"]),
+        "failed": ("swapping", ["release 1"]),
+        "aborted": ("swapping", ["release 1"]),
+        "destroyed": ("swapping", ["release 1"]),
+        "overdue": ("swapping", ["release 1"]),
+        "delete": ("deleting", ["destroy 1 at host0"]),
+        "released": ("error", ["destroy 1 at host0", "end error"]),
+        "stalled": ("swapping", ["overdue"]),
+    },
+    "active": {
+        "placed": ("active", ["end active"]),
+        "built": ("active", ["end active"]),
+        "failed": ("active", ["end active"]),
+        "aborted": ("active", ["end active"]),
+        "overdue": ("active", ["end active"]),
+        "delete": ("deleting", ["destroy 1 at host0"]),
+    },
+    "error": {
+        "placed": ("error", ["end error"]),
+        "built": ("error", ["destroy 1 at host0"]),
+        "failed": ("error", ["destroy 1 at host0", "end error"]),
+        "aborted": ("error", ["destroy 1 at host0", "end error"]),
+        "overdue": ("error", ["destroy 1 at host0", "end error"]),
+        "delete": ("deleted", ["deleted"]),
+    },
+    "deleting": {
+        "placed": ("deleting", ["end active"]),
+        "built": ("deleting", ["end active"]),
+        "failed": ("deleting", ["end active"]),
+        "aborted": ("deleting", ["end active"]),
+        "overdue": ("deleting", ["end active"]),
+        "destroyed": ("deleting", ["release 1"]),
+        "delete": ("deleting", ["destroy 1 at host0"]),
+        "released at last": ("deleted", ["deleted"]),
+        "stalled": ("deleting", ["destroy 1 at host0"]),
+    },
+    "cancelled": {
+        "destroyed": ("deleting", ["release 1"]),
+        "delete": ("deleting", ["destroy 1 at host0"]),
+        "released at last": ("deleted", ["end error", "deleted"]),
+        "stalled": ("deleting", ["destroy 1 at host0"]),
+    },
+    "gone": {
+        "placed": ("deleted", ["end active"]),
+        "built": ("deleted", ["end active"]),
+        "failed": ("deleted", ["end active"]),
+        "aborted": ("deleted", ["end active"]),
+        "overdue": ("deleted", ["end active"]),
+        "destroyed": ("deleted", ["deleted"]),
+        "delete": ("deleted", ["deleted"]),
+    },
+    "cancelled and gone": {
+        "placed": ("deleted", ["end error"]),
+        "built": ("deleted", ["end error"]),
+        "failed": ("deleted", ["end error"]),
+        "aborted": ("deleted", ["end error"]),
+        "overdue": ("deleted", ["end error"]),
+        "destroyed": ("deleted", ["end error", "deleted"]),
+        "delete": ("deleted", ["deleted"]),
+    },
+    "never placed": {
+        "placed": ("swapping", ["release 1"]),
+        "delete": ("deleted", ["deleted"]),
+    },
+}
+
+
+@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("state", TABLE)
+def test_what_every_event_means_in_every_state(state: str, event: str) -> None:
+    before = STATES[state]
+    expected = TABLE[state].get(event, (before.status, []))
+
+    build, effects = step(before, EVENTS[event], 100.0, POLICY)
+
+    assert build is not None
+    assert (build.status, said(effects)) == expected
+    if event not in TABLE[state]:
+        assert build is before
+
+
+@pytest.mark.parametrize("event", [name for name in EVENTS if name not in ("placed", "delete")])
+def test_nothing_is_made_of_what_is_said_of_an_unknown_build(event: str) -> None:
+    assert step(None, EVENTS[event], 0.0, POLICY) == (None, ())
+
+
+def test_an_unknown_build_is_started_when_placed_and_gone_when_deleted() -> None:
+    build, effects = step(None, PLACED, 5.0, POLICY)
+    assert build is not None and (build.status, build.attempt, build.deadline) == ("building", 1, 105.0)
+    assert said(effects) == ["order 1 at host0"]
+
+    build, effects = step(None, a_delete(PLACED, "me"), 5.0, POLICY)
+    assert build is not None and build.status == "deleted"
+    assert effects == (BuildDeleted(build=PLACED.build, cell=PLACED.cell, reply_to="me"),)
+
+
+def test_a_deletion_that_overtook_the_placing_wins_and_nothing_stays_claimed() -> None:
+    build = after(a_delete(PLACED), PLACED)
+    assert said(step(build, PLACED, 0.0, POLICY)[1]) == ["release 1"]
+    build, effects = step(build, RELEASED_IN_SWAP, 0.0, POLICY)
+    assert build is not None and build.doom == "deleted before it was built"
+    assert said(effects) == ["destroy 1 at host0", "end error"]
+
+
+def test_an_attempt_is_overdue_only_when_its_time_is_up() -> None:
+    assert step(BUILDING, a_report(FIRST, "overdue"), 99.9, POLICY) == (BUILDING, ())
+    build, _ = step(BUILDING, a_report(FIRST, "overdue"), 100.0, POLICY)
+    assert build is not None
+    assert build.attempts == (
+        Attempt(
+            host="host0",
+            agent="agent0",
+            outcome="timed out",
+            cause="no result within 100 s",
+            started=0.0,
+            ended=100.0,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "says"),
+    [
+        ("built", ["destroy 1 at host0", "order 2 at host1"]),
+        ("failed", ["destroy 1 at host0", "order 2 at host1"]),
+        ("overdue", ["destroy 1 at host0", "order 2 at host1"]),
+        ("destroyed", []),
+        ("progress", []),
+    ],
+)
+def test_a_report_of_an_earlier_attempt_changes_nothing_but_cleans_and_orders_again(
+    outcome: str, says: list[str]
+) -> None:
+    stale = replace(a_report(FIRST, "built"), outcome=outcome)
+    build, effects = step(SECOND_BUILDING, stale, 1.0, POLICY)
+    assert build is SECOND_BUILDING
+    assert said(effects) == says
+
+
+SWAPS = [
+    pytest.param(claimed(0), "building", ["destroy 1 at host0", "order 2 at host1"], [], id="first"),
+    pytest.param(
+        claimed(1, 2, FULL),
+        "building",
+        ["destroy 1 at host0", "order 2 at host2"],
+        ["host1 refused: p: asked 4 VCPU, 2 free"],
+        id="second, the first was full",
+    ),
+    pytest.param(
+        held(1, 2),
+        "building",
+        ["destroy 1 at host0", "order 2 at host1"],
+        [],
+        id="had happened before a crash",
+    ),
+    pytest.param(
+        held(2, 2),
+        "building",
+        ["destroy 1 at host0", "order 2 at host2"],
+        ["host1 refused: the reason was lost in a restart"],
+        id="had happened before a crash, the first was refused",
+    ),
+    pytest.param(held(0, 5), "swapping", ["swap 5 to 2"], [], id="somebody touched what we hold"),
+    pytest.param(held(7, 5), "swapping", ["release 5"], [], id="somebody moved it elsewhere"),
+    pytest.param(
+        Held(generation=0, allocations={}), "swapping", ["release None"], [], id="somebody took it away"
+    ),
+    pytest.param(
+        Refused(refusals=(FULL, Moved(provider="q"))),
+        "swapping",
+        ["release 1"],
+        ["host1 refused: p: asked 4 VCPU, 2 free", "host2 refused: q: changed since it was chosen"],
+        id="none has room",
+    ),
+    pytest.param(Contended(), "swapping", ["swap 1 to 2"], [], id="ask again"),
+    pytest.param(
+        Retired(why="deleted"), "error", ["destroy 1 at host0", "end error"], [], id="retired by others"
+    ),
+]
+
+
+@pytest.mark.parametrize(("answer", "status", "says", "refused"), SWAPS)
+def test_what_placement_may_answer_to_a_swap(
+    answer: Claimed, status: str, says: list[str], refused: list[str]
+) -> None:
+    build, effects = step(SWAPPING, SwapAnswered(1, answer), 7.0, POLICY)
+    assert build is not None
+    assert (build.status, said(effects)) == (status, says)
+    assert [f"{tried.host} {tried.outcome}: {tried.cause}" for tried in build.attempts] == [
+        "host0 failed: no disk",
+        *refused,
+    ]
+
+
+def test_an_answer_that_comes_late_is_not_taken_for_that_of_a_later_swap() -> None:
+    again = after(PLACED, FAILED, SWAPPED, a_report(SECOND, "failed"))
+    assert again.status == "swapping" and again.attempt == 2
+    assert step(again, SWAPPED, 0.0, POLICY) == (again, ())
+
+
+def test_a_release_asked_while_swapping_does_not_end_a_deletion_that_came_meanwhile() -> None:
+    build = after(PLACED, ABORTED, a_delete(PLACED))
+    assert step(build, RELEASED_IN_SWAP, 0.0, POLICY) == (build, ())
+
+
+def test_a_refused_alternate_costs_no_attempt() -> None:
+    policy = Policy(max_attempts=2, build_timeout=100.0)
+    build = after(PLACED, FAILED, SwapAnswered(1, claimed(1, 2, FULL)), policy=policy)
+    assert (build.attempt, build.host.host, build.spares) == (2, "host2", ())
+    build, effects = step(build, a_report(replace(THIRD, attempt=2), "built"), 9.0, policy)
+    assert build is not None and build.status == "active"
+    (end,) = effects
+    assert isinstance(end, BuildEnded)
+    assert (end.host, end.root, end.agent) == ("host2", a_selection(2).root, "agent2")
+    assert [tried.outcome for tried in end.attempts] == ["failed", "refused", "built"]
+
+
+def end_of(*events: Event, policy: Policy = POLICY) -> BuildEnded:
+    *before, last = events
+    _, effects = step(after(*before, policy=policy), last, 3.0, policy)
+    (end,) = (effect for effect in effects if isinstance(effect, BuildEnded))
+    return end
+
+
+REASONS = [
+    pytest.param([ABORTED], "aborted: host0 failed: bad image", id="abort"),
+    pytest.param(
+        [FAILED, SwapAnswered(1, Refused(refusals=(FULL, FULL)))],
+        "every alternate was refused: host0 failed: no disk; host1 refused: p: asked 4 VCPU, 2 free; "
+        "host2 refused: p: asked 4 VCPU, 2 free",
+        id="no room",
+    ),
+    pytest.param(
+        [
+            FAILED,
+            SWAPPED,
+            a_report(SECOND, "failed"),
+            SwapAnswered(2, claimed(0, 3)),
+            a_report(THIRD, "failed"),
+        ],
+        "3 attempts failed, no more are allowed: host0 failed: no disk; "
+        "host1 failed: failed without giving a cause; host2 failed: failed without giving a cause",
+        id="out of attempts",
+    ),
+    pytest.param(
+        [FAILED, SwapImpossible(1, "no such class")],
+        "placement refused to judge the swap (no such class): host0 failed: no disk",
+        id="placement said nonsense",
+    ),
+]
+
+
+@pytest.mark.parametrize(("events", "reason"), REASONS)
+def test_an_error_tells_the_whole_chain_of_causes_and_placement_the_same(
+    events: list[Event], reason: str
+) -> None:
+    (release,) = step(after(PLACED, *events), PLACED, 0.0, POLICY)[1]
+    assert isinstance(release, ReleaseRequested) and release.retire == f"error: {reason}"
+    end = end_of(PLACED, *events, RELEASED_IN_SWAP)
+    assert (end.status, end.reason, end.host) == ("error", reason, "")
+
+
+def test_without_alternates_the_first_failure_is_the_last() -> None:
+    alone = a_placed(hosts=1)
+    end = end_of(alone, FAILED, RELEASED_IN_SWAP)
+    assert end.reason == "no alternate is left: host0 failed: no disk"
+
+
+def test_a_very_long_cause_still_makes_a_message_that_can_be_read() -> None:
+    end = end_of(PLACED, replace(ABORTED, cause="x" * 4000), RELEASED_IN_SWAP)
+    assert len(end.reason) == 4000
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (Released(), ["end error", "deleted"]),
+        (Retired(why="deleted"), ["end error", "deleted"]),
+        (held(1, 6), ["release 6"]),
+        (Held(generation=0, allocations={}), ["release None"]),
+        (Contended(), ["release 1"]),
+    ],
+)
+def test_what_is_held_is_given_back_whatever_placement_answers(answer: Released, says: list[str]) -> None:
+    _, effects = step(CANCELLED, GivenBack("deleting", answer), 0.0, POLICY)
+    assert said(effects) == says
+
+
+def test_a_build_deleted_while_building_ends_in_error_once_its_resources_are_free() -> None:
+    end = end_of(PLACED, a_delete(PLACED), GivenBack("deleting", Released()))
+    assert (end.status, end.reason) == ("error", "deleted while building")
+
+
+def test_the_outcome_of_a_build_is_the_same_after_its_deletion() -> None:
+    (before,) = step(ACTIVE, PLACED, 0.0, POLICY)[1]
+    (later,) = step(GONE, PLACED, 99.0, POLICY)[1]
+    assert before == later
+
+
+def test_all_who_asked_for_a_deletion_are_told() -> None:
+    build = after(PLACED, a_delete(PLACED, "one"), a_delete(PLACED, "two"), a_delete(PLACED, "one"))
+    _, effects = step(build, GivenBack("deleting", Released()), 0.0, POLICY)
+    assert [effect.reply_to for effect in effects if isinstance(effect, BuildDeleted)] == ["one", "two"]
+
+
+def test_what_was_left_behind_is_destroyed_where_it_was() -> None:
+    _, effects = step(SWAPPING, SWAPPED, 0.0, POLICY)
+    assert effects == (a_destroy(PLACED, 1), SECOND)

@@ -1,0 +1,156 @@
+"""An Ironic node's state → what placement is told: Nova's rule, every state."""
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from bus.messages import InventoryReported, NodeChanged
+from bus.protocol import Poison
+from bus.vocabulary import Inventory
+from ironic_sync import ironic_sync
+from ironic_sync.core import class_of, inventory_of, reserved
+from tests.cells import an_id
+
+FREE = NodeChanged(
+    event="provision_set",
+    node=an_id(1, "c"),
+    at=1_700_000_000.25,
+    cell="cell1",
+    agent="ironic1",
+    resource_class="baremetal",
+    provision_state="available",
+)
+CLOSED_STATES = [
+    "enroll", "verifying", "manageable", "inspecting", "inspect wait", "inspect failed",
+    "adopting", "adopt failed", "cleaning", "clean wait", "clean hold", "clean failed",
+    "deploying", "wait call-back", "deploy hold", "deploy failed", "active", "deleting", "error",
+    "rescuing", "rescue wait", "unrescuing", "rescue", "rescue failed", "unrescue failed",
+    "servicing", "service wait", "service hold", "service failed",
+    "deleted", "deploy complete", "service",
+]  # fmt: skip
+POWERED = ["power on", "power off", "rebooting", "soft reboot", "soft power off"]
+
+
+async def sync(*nodes: NodeChanged) -> Sequence[InventoryReported | Poison | None]:
+    (row,) = ironic_sync().consumes
+    outcomes: Sequence[InventoryReported | Poison | None] = await row.handler(nodes)
+    return outcomes
+
+
+@pytest.mark.parametrize("power", [*POWERED, "error", None])
+@pytest.mark.parametrize("instance", [None, an_id(7)])
+@pytest.mark.parametrize("maintenance", [False, True])
+@pytest.mark.parametrize("state", CLOSED_STATES)
+def test_a_node_that_is_not_available_is_reserved_whatever_else_is_true(
+    state: str, maintenance: bool, instance: str | None, power: str | None
+) -> None:
+    node = replace(
+        FREE, provision_state=state, maintenance=maintenance, instance_uuid=instance, power_state=power
+    )
+    assert reserved(node) == reserved(node, skip_reserve_in_use=True) == 1
+
+
+@pytest.mark.parametrize("state", ["available", None])
+@pytest.mark.parametrize(
+    ("maintenance", "powers", "instance", "expected", "when_skipping"),
+    [
+        (False, POWERED, None, 0, 0),
+        (False, POWERED, an_id(7), 1, 0),
+        (False, ["error", None], None, 1, 1),
+        (False, ["error", None], an_id(7), 1, 1),
+        (True, [*POWERED, "error", None], None, 1, 1),
+        (True, [*POWERED, "error", None], an_id(7), 1, 1),
+    ],
+)
+def test_an_available_node_is_free_unless_in_maintenance_without_power_or_in_use(
+    state: str | None,
+    maintenance: bool,
+    powers: Sequence[str | None],
+    instance: str | None,
+    expected: int,
+    when_skipping: int,
+) -> None:
+    for power in powers:
+        node = replace(
+            FREE, provision_state=state, maintenance=maintenance, power_state=power, instance_uuid=instance
+        )
+        assert reserved(node) == expected
+        assert reserved(node, skip_reserve_in_use=True) == when_skipping
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("baremetal", "CUSTOM_BAREMETAL"),
+        ("baremetal-gold", "CUSTOM_BAREMETAL_GOLD"),
+        ("Bare.Metal-silver 2", "CUSTOM_BARE_METAL_SILVER_2"),
+        ("bare__metal", "CUSTOM_BARE_METAL"),
+        ("a-_-b", "CUSTOM_A_B"),
+        ("_x", "CUSTOM__X"),
+        ("x-", "CUSTOM_X_"),
+        ("ümlaut", "CUSTOM__MLAUT"),
+        ("VCPU", "CUSTOM_VCPU"),
+        ("CUSTOM_FOO", "CUSTOM_CUSTOM_FOO"),
+    ],
+)
+def test_a_class_is_named_as_nova_names_it(name: str, expected: str) -> None:
+    assert class_of(name) == expected
+
+
+def test_a_node_is_one_provider_of_one_class_with_its_traits() -> None:
+    told = inventory_of(replace(FREE, traits=("CUSTOM_GOLD", "HW_CPU_X86_VMX"), zone="north"))
+    assert told is not None
+    (provider,) = told.providers
+    assert (told.root, told.host, told.cell, told.agent, told.zone) == (
+        FREE.node,
+        FREE.node,
+        "cell1",
+        "ironic1",
+        "north",
+    )
+    assert (provider.id, provider.name, provider.parent) == (FREE.node, FREE.node, None)
+    assert provider.inventories == {"CUSTOM_BAREMETAL": Inventory(total=1, reserved=0, max_unit=1)}
+    assert provider.traits == ("CUSTOM_GOLD", "HW_CPU_X86_VMX")
+
+
+def test_an_unavailable_node_keeps_its_inventory_and_only_reserves_it() -> None:
+    told = inventory_of(replace(FREE, maintenance=True))
+    assert told is not None
+    assert told.providers[0].inventories == {"CUSTOM_BAREMETAL": Inventory(total=1, reserved=1, max_unit=1)}
+
+
+def test_a_later_event_has_a_higher_sequence_to_the_microsecond() -> None:
+    one, other = inventory_of(FREE), inventory_of(replace(FREE, at=FREE.at + 1e-6))
+    assert one is not None and other is not None
+    assert one.sequence == 1_700_000_000_250_000
+    assert other.sequence == one.sequence + 1
+
+
+def test_a_deleted_node_is_gone_whatever_class_it_had() -> None:
+    told = inventory_of(replace(FREE, deleted=True, resource_class=None))
+    assert told is not None
+    assert (told.gone, told.providers, told.root) == (True, (), FREE.node)
+
+
+def test_of_a_node_without_a_class_nothing_is_told() -> None:
+    assert inventory_of(replace(FREE, resource_class=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("node", "field"),
+    [
+        (replace(FREE, resource_class=""), "resource_class"),
+        (replace(FREE, resource_class="x" * 300), "resource_class"),
+        (replace(FREE, traits=("CUSTOM_GOOD", "custom_bad")), "traits"),
+        (replace(FREE, traits=("CUSTOM_" + "X" * 250,)), "traits"),
+        (replace(FREE, at=-1.0), "at"),
+        (replace(FREE, at=1e300), "at"),
+    ],
+)
+async def test_an_event_that_cannot_be_true_is_poison_and_its_neighbours_are_not(
+    node: NodeChanged, field: str
+) -> None:
+    bad, good = await sync(node, FREE)
+    assert isinstance(bad, Poison) and str(bad).startswith(f"{field}: ")
+    assert good == inventory_of(FREE)

@@ -1,0 +1,598 @@
+"""Placing many: what is claimed, what is said of it, and what redelivery, races and full clouds change."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from bus.messages import (
+    BuildPlaced,
+    BuildRequested,
+    BuildUnplaceable,
+    CandidatesFound,
+    ClaimAnswered,
+    ClaimRequested,
+    FindCandidates,
+    ReleaseAnswered,
+    ReleaseRequested,
+)
+from bus.protocol import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
+from bus.vocabulary import Contended, Flavor, Gone, Held, Moved, Refused, Removal
+from scheduler_worker import Policy
+from scheduler_worker.worker import Scheduler
+from tests.fleet import (
+    METAL,
+    SMALL,
+    Holding,
+    Placement,
+    Time,
+    a_candidate,
+    a_report,
+    a_request,
+    a_state,
+    an_id,
+)
+
+BIG = Flavor(name="big", vcpus=8, memory_mb=1024)
+LITTLE = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}
+PLENTY = Policy.from_names(max_builds=1000)
+
+
+def a_scheduler(
+    placement: Placement, time: Time | None = None, *, policy: Policy | None = None, page: int = 256
+) -> Scheduler:
+    return Scheduler(
+        placement.candidates,
+        placement.claim_many,
+        placement.release,
+        policy,
+        (time or Time()).clock,
+        page=page,
+    )
+
+
+def hosts(count: int, **fields: object) -> Placement:
+    return Placement.of(*(a_candidate(number, **fields) for number in range(count)))  # type: ignore[arg-type]
+
+
+async def said(scheduler: Scheduler, *requests: BuildRequested) -> list[BuildPlaced | BuildUnplaceable]:
+    """What comes of these requests delivered together."""
+    messages: list[BuildPlaced | BuildUnplaceable] = []
+    for verdict in await scheduler.place_many(requests):
+        assert not isinstance(verdict, Retry | Poison), verdict
+        messages += verdict
+    return messages
+
+
+async def placed(scheduler: Scheduler, *requests: BuildRequested) -> list[BuildPlaced]:
+    messages = await said(scheduler, *requests)
+    assert all(isinstance(message, BuildPlaced) for message in messages), messages
+    return [message for message in messages if isinstance(message, BuildPlaced)]
+
+
+async def unplaceable(scheduler: Scheduler, request: BuildRequested) -> BuildUnplaceable:
+    (message,) = await said(scheduler, request)
+    assert isinstance(message, BuildUnplaceable)
+    return message
+
+
+async def retry(scheduler: Scheduler, request: BuildRequested) -> Retry:
+    (verdict,) = await scheduler.place_many([request])
+    assert isinstance(verdict, Retry), verdict
+    return verdict
+
+
+# A host is found
+
+
+async def test_a_request_gets_a_claimed_host_and_alternates() -> None:
+    placement = hosts(5)
+    request = a_request(reply_to="me", project="p", user="u", metadata={"name": "web"})
+    (message,) = await placed(a_scheduler(placement), request)
+    assert (message.build, message.request, message.reply_to) == (request.instances[0], request.request, "me")
+    assert (message.cell, message.generation) == ("cell1", 1)
+    assert placement.held[message.build].allocations == message.chosen.choice.allocations
+    assert message.chosen.agent == message.chosen.host.replace("host", "agent")
+    assert message.chosen.choice.shapes == {message.chosen.root: 1}
+    assert len({one.root for one in (message.chosen, *message.alternates)}) == 3
+    assert (message.spec.flavor, message.spec.project, message.spec.user) == (SMALL, "p", "u")
+    assert message.spec.metadata == {"name": "web"}
+    (order,) = placement.orders
+    assert (order.claims[0].generation, order.claims[0].project, order.claims[0].user) == (None, "p", "u")
+
+
+async def test_the_decision_is_recorded() -> None:
+    placement = Placement.of(*(a_candidate(number, free={"VCPU": 8 * number}) for number in range(4)))
+    scheduler = a_scheduler(placement)
+    await scheduler.hear(a_report(3, enabled=False))
+    (message,) = await placed(scheduler, a_request(flavor=Flavor(name="f", vcpus=4)))
+    assert message.chosen.host == "host2"
+    assert message.decision.considered == 4
+    assert message.decision.removals == (
+        Removal(constraint="room", removed=1, left=3),
+        Removal(constraint="host_is_enabled", removed=1, left=2),
+    )
+    assert message.decision.scores["total"] == message.decision.scores["free_vcpu"] == 1.0
+
+
+async def test_bare_metal() -> None:
+    placement = hosts(3, free={"CUSTOM_BAREMETAL": 1})
+    messages = await placed(a_scheduler(placement), *(a_request(number, flavor=METAL) for number in range(3)))
+    assert len({message.chosen.root for message in messages}) == 3
+
+
+async def test_requests_of_one_shape_share_a_search_and_spread() -> None:
+    placement = hosts(40)
+    messages = await placed(a_scheduler(placement), *(a_request(number) for number in range(40)))
+    assert len(placement.questions) == 1
+    assert set(Counter(message.chosen.root for message in messages).values()) == {1}
+    assert [message.request for message in messages] == [an_id(number, "a") for number in range(40)]
+
+
+async def test_each_shape_has_a_search_of_its_own_and_sees_what_the_other_took() -> None:
+    placement = hosts(2)
+    messages = await placed(a_scheduler(placement), a_request(1), a_request(2, flavor=BIG))
+    assert len(placement.questions) == 2
+    assert len({message.chosen.root for message in messages}) == 2
+
+
+async def test_what_was_chosen_counts_before_placement_shows_it() -> None:
+    placement = hosts(8, free={"VCPU": 8, "MEMORY_MB": 1024, "DISK_GB": 0})
+    placement.lag = True
+    scheduler = a_scheduler(placement)
+    messages = [
+        message for number in range(8) for message in await placed(scheduler, a_request(number, flavor=BIG))
+    ]
+    assert len({message.chosen.root for message in messages}) == 8
+    assert all(message.decision.refused == () for message in messages)
+
+
+async def test_the_same_request_and_candidates_give_the_same_decision() -> None:
+    requests = [a_request(number, instances=1 + number % 3) for number in range(20)]
+    first = await said(a_scheduler(hosts(30)), *requests)
+    assert first == await said(a_scheduler(hosts(30)), *requests)
+
+
+async def test_alternates_are_of_the_chosen_cell_and_none_is_chosen_for_a_sister() -> None:
+    placement = Placement.of(*(a_candidate(number, cell=f"cell{number % 2}") for number in range(12)))
+    messages = await placed(a_scheduler(placement), a_request(instances=4, alternates=10))
+    chosen = {message.chosen.root for message in messages}
+    assert len(chosen) == 4
+    cells = {root: candidate.cell for root, candidate in placement.hosts.items()}
+    for message in messages:
+        assert message.alternates
+        assert not chosen & {one.root for one in message.alternates}
+        assert (
+            {cells[one.root] for one in message.alternates} == {message.cell} == {cells[message.chosen.root]}
+        )
+
+
+async def test_no_alternates_when_none_are_wanted() -> None:
+    (message,) = await placed(a_scheduler(hosts(5)), a_request(alternates=0))
+    assert message.alternates == ()
+
+
+# Pages
+
+
+async def test_a_page_without_an_admissible_host_leads_to_the_next() -> None:
+    placement = Placement.of(*(a_candidate(number, zone="b" if number == 9 else "a") for number in range(10)))
+    (message,) = await placed(a_scheduler(placement, page=2), a_request(zone="b"))
+    assert message.chosen.host == "host9"
+    assert [question.after for question in placement.questions] == [0, 2, 4, 6, 8]
+    assert {question.seed for question in placement.questions} == {an_id(1, "a")}
+
+
+async def test_many_requests_use_as_many_pages_as_they_need() -> None:
+    placement = hosts(10, free={"VCPU": 8, "MEMORY_MB": 1024})
+    messages = await placed(
+        a_scheduler(placement, page=4), *(a_request(number, flavor=BIG) for number in range(7))
+    )
+    assert len({message.chosen.root for message in messages}) == 7
+    assert len(placement.questions) == 2
+
+
+# Delivered more than once
+
+
+async def test_a_redelivered_request_is_answered_with_what_it_holds() -> None:
+    placement = hosts(5)
+    scheduler = a_scheduler(placement)
+    (first,) = await placed(scheduler, a_request())
+    (again,) = await placed(scheduler, a_request())
+    assert again.chosen.root == first.chosen.root
+    assert again.chosen.choice.allocations == first.chosen.choice.allocations
+    assert (again.generation, again.cell, again.chosen.agent) == (1, first.cell, first.chosen.agent)
+    assert len(again.alternates) == 2
+    assert first.chosen.root not in {one.root for one in again.alternates}
+    assert len(placement.held) == 1
+
+
+async def test_twins_in_one_batch_hold_one_host() -> None:
+    placement = hosts(5)
+    first, again = await placed(a_scheduler(placement), a_request(), a_request())
+    assert first.chosen.root == again.chosen.root
+    assert len(placement.held) == 1
+
+
+async def test_what_is_held_by_a_full_host_is_said_by_what_the_host_reported() -> None:
+    placement = hosts(1, free={"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10})
+    (first,) = await placed(a_scheduler(placement), a_request())
+    restarted = a_scheduler(placement)
+    await restarted.hear(a_report(0))
+    (again,) = await placed(restarted, a_request())
+    assert again.chosen.root == first.chosen.root
+    assert (again.chosen.agent, again.chosen.host, again.cell) == ("agent0", "host0", "cell1")
+    assert again.alternates == ()
+    assert placement.retired == {}
+
+
+@pytest.mark.parametrize("allocations", [{an_id(99, "c"): {"VCPU": 1}}, {}], ids=["unknown", "nothing"])
+async def test_what_is_held_where_nobody_knows_waits(allocations: dict[str, dict[str, int]]) -> None:
+    placement = hosts(3)
+    placement.held[a_request().instances[0]] = Holding(4, allocations)
+    assert (await retry(a_scheduler(placement), a_request())).after == 1.0
+
+
+async def test_a_build_that_has_ended_is_not_mentioned_again() -> None:
+    placement = hosts(3)
+    placement.retired[a_request().instances[0]] = "active, then deleted"
+    assert await said(a_scheduler(placement), a_request()) == []
+    assert placement.held == {}
+
+
+async def test_unplaceable_is_said_again_in_the_same_words() -> None:
+    """A crash between fencing and saying so must not lose the end of the build, even with room now."""
+    placement = hosts(3)
+    placement.retired[a_request().instances[0]] = "unplaceable: no host then"
+    message = await unplaceable(a_scheduler(placement), a_request(reply_to="me"))
+    assert (message.reason, message.reply_to) == ("no host then", "me")
+    assert message.instances == a_request().instances
+
+
+# Several instances: all or none
+
+
+async def test_instances_of_a_request_are_claimed_together_on_hosts_of_their_own() -> None:
+    placement = hosts(6)
+    messages = await placed(a_scheduler(placement), a_request(instances=5))
+    assert len(placement.orders) == 1
+    assert len({message.chosen.root for message in messages}) == 5
+    assert [message.build for message in messages] == list(a_request(instances=5).instances)
+
+
+async def test_too_little_room_for_all_is_no_room() -> None:
+    placement = hosts(2, free={"VCPU": 8, "MEMORY_MB": 1024})
+    message = await unplaceable(a_scheduler(placement), a_request(instances=3, flavor=BIG))
+    assert message.instances == a_request(instances=3).instances
+    assert "room is needed for 3 instances at once" in message.reason
+    assert placement.held == {}
+    assert len(placement.retired) == 3
+    assert placement.orders == []
+
+
+async def test_what_is_too_little_for_one_request_is_enough_for_those_behind_it() -> None:
+    placement = hosts(2, free={"VCPU": 8, "MEMORY_MB": 1024})
+    big, *small = await said(
+        a_scheduler(placement),
+        a_request(1, instances=3, flavor=BIG),
+        a_request(2, flavor=BIG),
+        a_request(3, flavor=BIG),
+    )
+    assert isinstance(big, BuildUnplaceable)
+    assert len(small) == 2
+    assert all(isinstance(message, BuildPlaced) for message in small)
+
+
+async def test_an_instance_named_twice_is_one_instance() -> None:
+    one = an_id(1)
+    request = BuildRequested(request=an_id(1, "a"), instances=(one, one), flavor=SMALL)
+    assert [message.build for message in await placed(a_scheduler(hosts(3)), request)] == [one]
+
+
+async def test_a_redelivered_order_is_repeated_without_the_instances_that_ended() -> None:
+    placement = hosts(5)
+    request = a_request(instances=3)
+    first = await placed(a_scheduler(placement), request)
+    gone = request.instances[1]
+    del placement.held[gone]
+    placement.retired[gone] = "deleted"
+    again = await placed(a_scheduler(placement), request)
+    assert [(one.build, one.chosen.root) for one in again] == [
+        (one.build, one.chosen.root) for one in first if one.build != gone
+    ]
+
+
+async def test_an_instance_deleted_before_it_was_placed_does_not_hold_up_its_sisters() -> None:
+    placement = hosts(5)
+    request = a_request(instances=3)
+    placement.retired[request.instances[0]] = "deleted"
+    assert [one.build for one in await placed(a_scheduler(placement), request)] == list(request.instances[1:])
+
+
+async def test_a_half_fenced_order_is_fenced_to_the_end() -> None:
+    placement = hosts(5)
+    request = a_request(instances=3)
+    placement.retired[request.instances[0]] = "unplaceable: no host then"
+    message = await unplaceable(a_scheduler(placement), request)
+    assert message.instances == request.instances
+    assert message.reason == "no host then"
+    assert set(placement.retired) == set(request.instances)
+    assert placement.held == {}
+
+
+# Races
+
+
+async def test_a_host_that_fills_up_gives_way_to_the_next_choice() -> None:
+    placement = hosts(3)
+    placement.lag = True
+    (loser,) = await placed(a_scheduler(placement), a_request())
+    placement.held.clear()
+    placement.take(loser.chosen.root, {"VCPU": 7})
+    (message,) = await placed(a_scheduler(placement), a_request())
+    assert message.chosen.root != loser.chosen.root
+    assert message.decision.refused == (f"{loser.chosen.host}: {loser.chosen.root}: asked 1 VCPU, 0 free",)
+    assert loser.chosen.root not in {one.root for one in message.alternates}
+
+
+async def test_when_all_choices_are_full_it_looks_again_elsewhere() -> None:
+    """The only host with room is the one that weighs least."""
+    placement = Placement.of(*(a_candidate(number) for number in range(9)), a_candidate(9, free=LITTLE))
+    placement.lag = True
+    for number in range(9):
+        placement.take(an_id(number, "c"), {"VCPU": 8})
+    (message,) = await placed(a_scheduler(placement), a_request())
+    assert message.chosen.host == "host9"
+    assert len(placement.orders) == len(placement.questions) > 1
+
+
+@pytest.mark.parametrize("refusal", [Moved(provider="p"), Gone(provider="p")], ids=["moved", "gone"])
+async def test_a_host_that_moved_is_tried_again_and_one_that_is_gone_comes_last(
+    refusal: Moved | Gone,
+) -> None:
+    placement = Placement.of(
+        a_candidate(1, free={"VCPU": 1}),
+        *(a_candidate(number, free={"VCPU": 9}) for number in range(2, 5)),
+        a_candidate(5, free={"VCPU": 1}),
+    )
+    refusing = [refusal]
+    claim_many = placement.claim_many
+
+    async def refuse_once(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
+        if not refusing:
+            return await claim_many(orders)
+        first = refusing.pop()
+        return [ClaimAnswered(results=(Refused(refusals=(first,) * 3),)) for _ in orders]
+
+    scheduler = Scheduler(placement.candidates, refuse_once, placement.release, clock=Time().clock)
+    (message,) = await placed(scheduler, a_request(flavor=Flavor(name="f", vcpus=1)))
+    tried_again = message.chosen.host in {"host2", "host3", "host4"}
+    assert tried_again == isinstance(refusal, Moved)
+    assert len(message.decision.refused) == 3
+
+
+async def test_a_contended_claim_comes_again_soon() -> None:
+    placement = hosts(3)
+
+    async def contended(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
+        return [ClaimAnswered(results=(Contended(),)) for _ in orders]
+
+    scheduler = Scheduler(placement.candidates, contended, placement.release, clock=Time().clock)
+    assert 0.05 <= (await retry(scheduler, a_request())).after <= 0.2
+    assert not any(scheduler.ledger.taken(root) for root in placement.hosts)
+
+
+async def test_lost_races_end_in_a_reason_only_when_patience_is_at_its_end() -> None:
+    placement, time = hosts(1), Time()
+    placement.lag = True
+    placement.take(an_id(0, "c"), {"VCPU": 8})
+    scheduler = a_scheduler(placement, time)
+    await scheduler.hear(a_report(0))
+    assert 0.1 <= (await retry(scheduler, a_request())).after <= 0.5
+    time.now += 29
+    await retry(scheduler, a_request())
+    time.now += 1
+    await scheduler.hear(a_report(0, sequence=2))
+    message = await unplaceable(scheduler, a_request())
+    assert "asked 1 VCPU, 0 free" in message.reason
+    assert message.decision.refused
+    assert "unplaceable: " in placement.retired[message.instances[0]]
+
+
+async def test_more_requests_than_room_fill_every_host_and_the_others_end() -> None:
+    placement = hosts(5, free={"VCPU": 8, "MEMORY_MB": 1024})
+    messages = await said(a_scheduler(placement), *(a_request(number, flavor=BIG) for number in range(8)))
+    kinds = Counter(type(message) for message in messages)
+    assert kinds == {BuildPlaced: 5, BuildUnplaceable: 3}
+
+
+async def test_busy_hosts_are_waited_for() -> None:
+    placement = hosts(1)
+    scheduler = a_scheduler(placement)
+    await scheduler.hear(a_report(0, building=8))
+    assert "building 8 already" in str(await retry(scheduler, a_request()))
+    await scheduler.hear(a_report(0, building=1, sequence=2))
+    (message,) = await placed(scheduler, a_request())
+    assert message.chosen.host == "host0"
+
+
+# No host
+
+
+async def test_no_host_is_fenced_before_it_is_said_and_says_why() -> None:
+    placement = hosts(3)
+    message = await unplaceable(a_scheduler(placement), a_request(flavor=Flavor(name="huge", vcpus=99)))
+    assert message.reason == (
+        "no valid host among 3: room removed 3. closest host0 (room); host1 (room); host2 (room)"
+    )
+    assert message.decision.considered == 3
+    assert message.decision.removals == (Removal(constraint="room", removed=3, left=0),)
+    assert len(message.decision.nearest) == 3
+    assert placement.retired == {message.instances[0]: f"unplaceable: {message.reason}"}
+
+
+async def test_every_host_down_names_the_nearest() -> None:
+    placement, time = hosts(1), Time()
+    scheduler = a_scheduler(placement, time)
+    for second in range(0, 60, 5):
+        time.now = 1000.0 + second
+        await scheduler.hear(a_report(7, sequence=second + 1))
+    message = await unplaceable(scheduler, a_request())
+    assert "host_is_up removed 1" in message.reason
+    assert "host0 (down: nothing was ever heard of its agent agent0)" in message.reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"cell": "cell9"}, "cell: no hosts in cell 'cell9'; known cells: cell1"),
+        ({"zone": "z9"}, "zone: no hosts in zone 'z9'; known zones: z0"),
+        ({"flavor": Flavor(name="none")}, "flavor: it asks for no resources at all"),
+        ({"aggregates": ((),)}, "aggregates[0]: an empty list, which no host can meet"),
+    ],
+    ids=["cell", "zone", "flavor", "aggregates"],
+)
+async def test_what_nobody_can_meet_is_unplaceable_by_the_field(
+    fields: dict[str, object], reason: str
+) -> None:
+    placement = hosts(2, zone="z0")
+    scheduler = a_scheduler(placement)
+    await scheduler.hear(a_report(0, zone="z0"))
+    request = a_request(**fields)  # type: ignore[arg-type]
+    message = await unplaceable(scheduler, request)
+    assert message.reason == reason
+    assert placement.retired == {request.instances[0]: f"unplaceable: {reason}"}
+
+
+async def test_a_full_cell_is_not_an_unknown_one() -> None:
+    placement = Placement.of(a_candidate(1), a_candidate(2, cell="cell2", free={"VCPU": 0}))
+    scheduler = a_scheduler(placement)
+    await scheduler.hear(a_report(1))
+    message = await unplaceable(scheduler, a_request(cell="cell2"))
+    assert message.reason.startswith("no valid host among 2: cell cell2 removed 1, room removed 1")
+
+
+async def test_a_twin_that_placed_it_wins_over_no_host() -> None:
+    """Between our search and our fence another delivery placed it: that is what is said."""
+    placement = hosts(2)
+    (first,) = await placed(a_scheduler(placement), a_request())
+    for root in placement.hosts:
+        placement.free[root]["VCPU"] = 0
+    scheduler = a_scheduler(placement)
+    await scheduler.hear(a_report(int(first.chosen.host[4:])))
+    (again,) = await placed(scheduler, a_request())
+    assert again.chosen.root == first.chosen.root
+    assert placement.retired == {}
+
+
+async def test_an_instance_that_ended_meanwhile_is_not_unplaceable() -> None:
+    placement = hosts(1)
+    request = a_request(instances=2, flavor=BIG)
+    placement.retired[request.instances[0]] = "deleted"
+    placement.take(an_id(0, "c"), {"VCPU": 8})
+    message = await unplaceable(a_scheduler(placement), request)
+    assert message.instances == request.instances[1:]
+
+
+async def test_a_reason_never_outgrows_its_field() -> None:
+    placement = hosts(1)
+    request = a_request(zone="z" * 10_000)
+    message = await unplaceable(a_scheduler(placement), request)
+    assert len(placement.retired[request.instances[0]]) <= 4000
+    assert len(message.reason) <= 4000
+
+
+# Trouble
+
+
+async def test_placement_away_is_not_no_capacity() -> None:
+    placement = hosts(2)
+
+    async def away(question: FindCandidates) -> CandidatesFound:
+        raise NoAnswer("placement.candidates: no answer within 10 s")
+
+    scheduler = Scheduler(away, placement.claim_many, placement.release)
+    requests = [a_request(1), a_request(2, flavor=BIG)]
+    with pytest.raises(Unavailable):
+        await scheduler.place_many(requests)
+    assert placement.retired == {}
+
+
+async def test_a_claim_without_an_answer_counts_until_it_must_have_been_seen() -> None:
+    placement, time = hosts(1), Time()
+
+    async def away(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
+        raise NoAnswer("placement.claim: no answer within 10 s")
+
+    scheduler = Scheduler(placement.candidates, away, placement.release, clock=time.clock)
+    with pytest.raises(Unavailable):
+        await scheduler.place_many([a_request()])
+    assert scheduler.ledger.taken(an_id(0, "c"))
+    scheduler.ledger.seen(0, time.now + 60)
+    assert not scheduler.ledger.taken(an_id(0, "c"))
+
+
+async def test_one_question_that_placement_cannot_take_does_not_fail_the_batch() -> None:
+    placement = hosts(4)
+    candidates, claim_many = placement.candidates, placement.claim_many
+
+    async def particular(question: FindCandidates) -> CandidatesFound:
+        if question.groups[0].resources.get("VCPU") == 3:
+            raise AnswerRefused("placement.candidates: no such resource class")
+        return await candidates(question)
+
+    async def strict(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
+        if any(order.claims[0].project == "bad" for order in orders):
+            raise AnswerRefused("placement.claim: project")
+        return await claim_many(orders)
+
+    scheduler = Scheduler(particular, strict, placement.release)
+    one, two, three, four = await said(
+        scheduler,
+        a_request(1),
+        a_request(2, flavor=Flavor(name="f", vcpus=3)),
+        a_request(3, project="bad"),
+        a_request(4),
+    )
+    assert isinstance(one, BuildPlaced)
+    assert isinstance(two, BuildUnplaceable)
+    assert two.reason == "placement.candidates: no such resource class"
+    assert isinstance(three, BuildUnplaceable)
+    assert three.reason == "placement.claim: project"
+    assert isinstance(four, BuildPlaced)
+
+
+async def test_what_cannot_be_fenced_is_not_said_to_be_unplaceable() -> None:
+    placement = hosts(0)
+
+    async def refuse(question: ReleaseRequested) -> ReleaseAnswered:
+        raise AnswerRefused("placement.release: consumer")
+
+    async def contend(question: ReleaseRequested) -> ReleaseAnswered:
+        return ReleaseAnswered(result=Contended())
+
+    async def hold(question: ReleaseRequested) -> ReleaseAnswered:
+        return ReleaseAnswered(result=Held(generation=1, allocations={an_id(5, "c"): {"VCPU": 1}}))
+
+    for release, expected in ((refuse, Poison), (contend, Retry), (hold, Retry)):
+        scheduler = Scheduler(placement.candidates, placement.claim_many, release)
+        (verdict,) = await scheduler.place_many([a_request()])
+        assert isinstance(verdict, expected)
+
+
+async def test_a_host_nobody_builds_on_is_not_chosen() -> None:
+    placement = hosts(1, agent="")
+    assert "no agent builds on it" in (await unplaceable(a_scheduler(placement), a_request())).reason
+
+
+async def test_reports_decide_until_the_next_one() -> None:
+    placement = hosts(2)
+    scheduler = a_scheduler(placement, policy=PLENTY)
+    await scheduler.hear(a_report(0, enabled=False, why_disabled="new disk"))
+    messages = await placed(scheduler, *(a_request(number) for number in range(4)))
+    assert {message.chosen.host for message in messages} == {"host1"}
+    await scheduler.hear(a_report(0, sequence=2))
+    (message,) = await placed(scheduler, a_request(9))
+    assert message.chosen.host == "host0"
+    assert scheduler.book.state(an_id(0, "c")) == a_state(0)

@@ -1,0 +1,112 @@
+"""What a build request asks placement for, and which requests are refused for what they say."""
+
+from typing import Any
+
+import pytest
+
+from bus.vocabulary import Flavor, Image
+from scheduler_worker.core.request import Unreadable, group_of, shape_of
+from tests.fleet import METAL, SMALL, a_request, an_id
+
+
+def flavor(**extra_specs: str) -> Flavor:
+    specs = {key.replace("__", ":"): value for key, value in extra_specs.items()}
+    return Flavor(name="f", vcpus=2, memory_mb=512, disk_gb=5, extra_specs=specs)
+
+
+@pytest.mark.parametrize(
+    ("asked", "resources"),
+    [
+        pytest.param(SMALL, {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}, id="the flavor's own figures"),
+        pytest.param(
+            METAL, {"CUSTOM_BAREMETAL": 1}, id="bare metal: explicit zeros suppress and are dropped"
+        ),
+        pytest.param(
+            flavor(resources__VCPU="7"), {"VCPU": 7, "MEMORY_MB": 512, "DISK_GB": 5}, id="a class overridden"
+        ),
+        pytest.param(
+            flavor(resources__PCPU="2"), {"PCPU": 2, "MEMORY_MB": 512, "DISK_GB": 5}, id="PCPU replaces VCPU"
+        ),
+        pytest.param(
+            flavor(resources__VGPU="1", resources__DISK_GB="0"),
+            {"VGPU": 1, "VCPU": 2, "MEMORY_MB": 512},
+            id="one more class, one less",
+        ),
+        pytest.param(
+            Flavor(name="f", vcpus=1), {"VCPU": 1}, id="what the flavor has none of is not asked for"
+        ),
+        pytest.param(
+            Flavor(name="f", vcpus=1, extra_specs={"hw:cpu_policy": "shared", "note": "x"}),
+            {"VCPU": 1},
+            id="what is not about placement is ignored",
+        ),
+    ],
+)
+def test_resources(asked: Flavor, resources: dict[str, int]) -> None:
+    assert group_of(a_request(flavor=asked)).resources == resources
+
+
+def test_traits_and_aggregates() -> None:
+    request = a_request(
+        flavor=flavor(trait__CUSTOM_FAST="required", trait__CUSTOM_OLD="forbidden"),
+        image=Image(name="i", traits_required=("HW_CPU_X86_AVX2", "CUSTOM_FAST")),
+        aggregates=((an_id(1), an_id(2)), (an_id(3),)),
+    )
+    group = group_of(request)
+    assert group.required == ("CUSTOM_FAST", "HW_CPU_X86_AVX2")
+    assert group.forbidden == ("CUSTOM_OLD",)
+    assert group.member_of == ((an_id(1), an_id(2)), (an_id(3),))
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "sentence"),
+    [
+        (
+            {"flavor": flavor(resources1__VCPU="1")},
+            "flavor.extra_specs['resources1:VCPU']: groups with a suffix",
+        ),
+        (
+            {"flavor": flavor(trait_FOO__CUSTOM_X="required")},
+            "flavor.extra_specs['trait_FOO:CUSTOM_X']: groups",
+        ),
+        ({"flavor": flavor(resources__VCPU="-1")}, "'-1' is no whole number from 0 to 2147483647"),
+        ({"flavor": flavor(resources__VCPU="1.5")}, "'1.5' is no whole number"),
+        ({"flavor": flavor(resources__VCPU="")}, "'' is no whole number"),
+        ({"flavor": flavor(resources__VCPU="2147483648")}, "'2147483648' is no whole number"),
+        ({"flavor": flavor(resources__vcpu="1")}, "'vcpu' is no resource name (A-Z, 0-9 and _)"),
+        ({"flavor": flavor(trait__CUSTOM_X="maybe")}, "'maybe' is neither 'required' nor 'forbidden'"),
+        ({"flavor": flavor(trait__="required")}, "'' is no trait name"),
+        (
+            {
+                "flavor": flavor(trait__CUSTOM_X="forbidden"),
+                "image": Image(name="i", traits_required=("CUSTOM_X",)),
+            },
+            "trait CUSTOM_X is forbidden, and required as well",
+        ),
+        ({"aggregates": ((an_id(1),), ())}, "aggregates[1]: an empty list"),
+        ({"flavor": Flavor(name="nothing")}, "flavor: it asks for no resources at all"),
+        ({"flavor": Flavor(name="f", vcpus=1, extra_specs={"resources:VCPU": "0"})}, "no resources at all"),
+    ],
+)
+def test_a_request_that_means_nothing_is_refused_by_field(
+    request_fields: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(Unreadable) as refused:
+        group_of(a_request(**request_fields))
+    assert sentence in str(refused.value)
+
+
+def test_requests_of_one_shape_differ_only_in_what_no_filter_reads() -> None:
+    like = a_request(1)
+    assert shape_of(a_request(2, instances=3, project="p", reply_to="me", alternates=0)) == shape_of(like)
+    assert shape_of(a_request(flavor=flavor(a="1", b="2"))) == shape_of(
+        a_request(flavor=flavor(b="2", a="1"))
+    )
+    for other in (
+        a_request(zone="z"),
+        a_request(cell="c"),
+        a_request(flavor=METAL),
+        a_request(image=Image(name="i")),
+        a_request(aggregates=((an_id(1),),)),
+    ):
+        assert shape_of(other) != shape_of(like)
