@@ -1,9 +1,9 @@
 """Claims per second through Placement.claim_many, by claims per transaction, on PostgreSQL and SQLite.
 
-    python -m bench.claims [--database-url URL] [--hosts N] [--seconds S] [--profile]
+    python -m bench.claims [--database-url URL] [--hosts N] [--seconds S]
 
-Without a URL it starts a private PostgreSQL. Every claim asks three classes of one host; two transactions are in
-flight, as the worker has it; the outbox is emptied meanwhile by a relay that publishes to nobody.
+Without a URL it starts a private PostgreSQL. Every claim asks three classes of one host; two transactions are
+in flight, as the worker has it; the outbox is emptied meanwhile by a relay that publishes to nobody.
 """
 
 import argparse
@@ -54,7 +54,7 @@ async def fleet(placement: Placement, hosts: int) -> list[tuple[str, int]]:
     ]
     for at in range(0, hosts, 500):
         await placement.report_inventory_many(reports[at : at + 500])
-    return [(row.root, row.shapes[row.root]) for row in placement.index.rows.values()]
+    return [(row.root, row.shapes[row.root]) for row in placement.memory.index.rows.values()]
 
 
 def order(clock: Clock, hosts: Sequence[tuple[str, int]]) -> ClaimRequested:

@@ -323,7 +323,8 @@ def _postgresql_engine(
         error = context.original_exception
         state = getattr(error, "sqlstate", None) or ""
         if isinstance(error, OSError) or state.startswith(_CUT_OFF):
-            context.is_disconnect = True
+            # Said outright: SQLAlchemy takes a timeout for a cancellation, which says nothing of the others.
+            context.is_disconnect = context.invalidate_pool_on_disconnect = True
 
     # The driver notices by itself when the server hangs up: asking it costs no round trip.
     def check(connection: Any, *_: object) -> None:

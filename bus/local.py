@@ -45,6 +45,7 @@ class _Item:
     envelope: Envelope
     crashes: int = 0
     row: int = 0  # its place in the journal
+    twin: bool = False  # a duplicate made by chaos, which makes no more of them
 
 
 @dataclass(eq=False, slots=True)
@@ -121,8 +122,9 @@ class LocalBroker:
         return queue.items.popleft()
 
     def settled(self, queue: _Queue, item: _Item) -> None:
-        if self.chaos and self.chaos.chance.random() < self.chaos.duplicate:
-            queue.items.append(_Item(item.envelope, item.crashes, item.row))
+        twice = self.chaos is not None and self.chaos.chance.random() < self.chaos.duplicate
+        if twice and not item.twin and item.envelope.attempt == 1:
+            queue.items.append(_Item(item.envelope, item.crashes, item.row, twin=True))
             queue.wake()
         elif self._journal is not None and item.row:
             self._journal.remove(item.row)

@@ -113,8 +113,8 @@ AGENT_DESTROY = Topic("agent.destroy.{agent}", m.DestroyOrdered, "leave nothing 
 AGENT_REPORT = Topic(
     "agent.report.{cell}",
     m.AgentReported,
-    "built, failed (reschedule or abort), destroyed, progress",
-    "agent → conductor",
+    "built, failed (reschedule or abort), destroyed, progress; overdue",
+    "agent, and the conductor's own timer → conductor",
 )
 INVENTORY_REPORTED = Topic(
     "inventory.reported",

@@ -34,6 +34,7 @@ A = TypeVar("A")
 R = TypeVar("R")
 AskMany = Callable[[Sequence[A]], Awaitable[Sequence[R]]]
 
+Judged = dict[str, tuple[Build, Effects]]
 _Reminder = AgentReported | BuildOrdered | DestroyOrdered
 
 ROUNDS = 6  # of asking placement about one event: a swap refused, then a release; the rest for lost races
@@ -63,11 +64,10 @@ class Builds:
         self.stalled_after = stalled_after
         self.keep = keep
         self._resumed = False
-        # An event that lost a race against another delivery of its build is judged again.
-        again = retrying(self.clock)
-        self._judge = again(self._judge_once)
-        self._add = again(self._add_once)
-        self._silent = again(self._silent_once)
+        # What lost a race against another delivery is done again; what loses too often, later.
+        self._judge = retrying(self.clock, otherwise=_unjudged)(self._judge_once)
+        self._add = retrying(self.clock, otherwise=_none_added)(self._add_once)
+        self._silent = retrying(self.clock, otherwise=_none_silent)(self._silent_once)
 
     # What is heard
 
@@ -159,7 +159,10 @@ class Builds:
         for _ in range(ROUNDS):
             swaps: list[tuple[Build, ClaimRequested]] = []
             releases: list[tuple[Build, ReleaseRequested]] = []
-            for id_, (build, effects) in (await self._judge(events)).items():
+            judged = await self._judge(events)
+            if judged is None:
+                return fates | {id_: Retry(0.5, "its build is being changed by others") for id_ in events}
+            for id_, (build, effects) in judged.items():
                 for effect in effects:
                     if isinstance(effect, ClaimRequested):
                         swaps.append((build, effect))
@@ -216,10 +219,10 @@ class Builds:
         async with self.database.write() as tx:
             return await store.add(tx, made, now)
 
-    async def _judge_once(self, events: Mapping[str, Event]) -> dict[str, tuple[Build, Effects]]:
+    async def _judge_once(self, events: Mapping[str, Event]) -> Judged | None:
         """Step each build by its event and store what changed, in one transaction."""
         now = self.clock.now()
-        judged: dict[str, tuple[Build, Effects]] = {}
+        judged: Judged = {}
         new: list[Build] = []
         changed: list[Build] = []
         async with self.database.write() as tx:
@@ -245,3 +248,18 @@ class Builds:
     async def _silent_once(self, since: float, now: float, after: str) -> list[Build]:
         async with self.database.write() as tx:
             return await store.silent(tx, since, now, after, PAGE)
+
+
+# What is answered instead when every try met a concurrent writer
+
+
+def _unjudged(events: Mapping[str, Event]) -> Judged | None:
+    return None
+
+
+def _none_added(made: Sequence[Build], now: float) -> set[str]:
+    return set()  # each is then handled as one that may be known
+
+
+def _none_silent(since: float, now: float, after: str) -> list[Build]:
+    return []

@@ -116,7 +116,7 @@ async def census(database: Database) -> dict[str, Standing]:
     """Every build this conductor knows of."""
     async with database.read() as tx:
         found = await tx.execute(_CENSUS)
-        return {id_: Standing(status, root, generation) for id_, status, root, generation in found}
+        return {row.id: Standing(row.status, row.root, row.generation) for row in found}
 
 
 def _by_id(build: Build) -> str:

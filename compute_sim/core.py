@@ -93,7 +93,8 @@ class FaultPlan:
 
     def fate(self, build: str, attempt: int) -> Fate:
         seconds = self._seconds(build, attempt)
-        if self.first_attempt_only and attempt > 1:
+        certain = not (self.reschedule or self.abort or self.hang)
+        if certain or (self.first_attempt_only and attempt > 1):
             return Fate("built", seconds)
         chance = draw(self.seed, "fate", build, attempt)
         if chance < self.reschedule:

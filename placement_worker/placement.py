@@ -1,6 +1,5 @@
-"""Every operation of placement: retry outside, transaction inside. Doors translate; nothing is decided there."""
+"""Every operation of placement: retry outside, transaction inside. Doors only translate."""
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
@@ -15,7 +14,6 @@ from bus.messages import (
     ClaimRequested,
     FindCandidates,
     InventoryReported,
-    PlacementChanged,
     ReleaseAnswered,
     ReleaseRequested,
 )
@@ -30,20 +28,17 @@ from bus.vocabulary import (
     ReleaseResult,
 )
 from placement_worker.core import capacity
-from placement_worker.core.index import Index
 from placement_worker.core.search import search
 from placement_worker.core.trees import Tree, complaint, reported, swept
+from placement_worker.memory import Memory
 from placement_worker.store import changes, claims, reshape, trees
 from placement_worker.store.names import Book
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
-
 CLAIMS_A_TRANSACTION = 500
 PROVIDERS_A_TRANSACTION = 2000
-ROOTS_A_PAGE = 2000
 REMEMBER_SECONDS = 7 * 24 * 3600.0  # how long the retired are refused, and reports of what is gone
 
 
@@ -54,9 +49,7 @@ class Placement:
         self.database = database
         self.clock = clock
         self.book = Book()
-        self.index = Index()
-        self._missed: list[tuple[PlacementChanged, Mapping[str, Tree]]] | None = None  # while reloading
-        self._stood = (0, 0)  # the last call of catch_up: what the index had seen, what the database had
+        self.memory = Memory(database, self.book)
         self._claim = retrying(clock, otherwise=_contended_claims)(self._claim_together)
         self._release = retrying(clock, otherwise=_contended_releases)(self._release_together)
         self._report = _again(clock, self._report_together)
@@ -66,12 +59,12 @@ class Placement:
     async def start(self) -> None:
         """Make the standard names and fill the index. The database has been migrated."""
         await self._open(self.database, self.clock.now())
-        await self.reload()
+        await self.memory.reload()
 
     # Candidates
 
     async def find_candidates(self, query: FindCandidates) -> CandidatesFound:
-        return search(self.index, query)
+        return search(self.memory.index, query)
 
     # Claims
 
@@ -83,7 +76,7 @@ class Placement:
         return [ClaimAnswered(results=one) for one in results]
 
     async def _claim_part(self, orders: Sequence[ClaimRequested]) -> list[tuple[ClaimResult, ...]]:
-        # First choices nearly always do, so only their providers are read and locked; who needs more comes again.
+        # First choices nearly always do: only their providers are locked, and who needs more comes again.
         first = await self._claim(orders, all_choices=False)
         waiting = [order for order, result in zip(orders, first, strict=True) if result is None]
         second = iter(await self._claim(waiting, all_choices=True) if waiting else ())
@@ -163,7 +156,8 @@ class Placement:
             if changing:  # what is to be changed is locked, and read again under the lock
                 await trees.lock(tx, changing)
                 before |= await trees.load(tx, self.book, changing)
-            pairs = [(before[one.root], one, reported(before[one.root], one)) for one in reports]
+            news = [one for one in reports if one.sequence > before[one.root].sequence]
+            pairs = [(before[one.root], one, reported(before[one.root], one)) for one in news]
             clashing = await trees.clashes(tx, pairs)
             if clashing:
                 await trees.leave(tx, clashing)
@@ -191,7 +185,9 @@ class Placement:
         await trees.save_hosts(tx, [then for _, then in news], now)
         await reshape.save_trees(tx, self.book, news, now)
         altered = [change for was, then in news for change in trees.changes_between(was, then)]
-        await self._announce(tx, altered, {then.root: then for _, then in news})
+        # Those that only repeat themselves were not locked: what they say of usage may be old.
+        shaped = {then.root: then for was, then in news if then.providers != was.providers}
+        await self._announce(tx, altered, shaped)
 
     @asynccontextmanager
     async def _names_may_move(self) -> AsyncIterator[None]:
@@ -228,56 +224,6 @@ class Placement:
             await claims.prune_retired(tx, before)
             await trees.prune_hosts(tx, before)
 
-    # The index
-
-    async def hear(self, message: PlacementChanged) -> None:
-        """A commit of any process, this one's own included."""
-        if self.index.knows(message.number):
-            return
-        roots = {change.root for change in message.changes if change.reshaped}
-        shaped: dict[str, Tree] = {}
-        if roots:
-            async with self.database.read() as tx:
-                shaped = await trees.load(tx, self.book, roots)
-        self._learn([message], shaped)
-
-    async def catch_up(self) -> None:
-        """Read everything again when a change does not arrive: it was committed one call ago and is not here."""
-        async with self.database.read() as tx:
-            last = await changes.last_number(tx)
-        stood, self._stood = self._stood, (self.index.seen, last)
-        if self.index.seen < stood[1] and self.index.seen == stood[0]:
-            log.warning("change %d did not arrive: reading everything again", self.index.seen + 1)
-            await self.reload()
-
-    async def reload(self) -> None:
-        """Fill the index from the database, once however many ask."""
-        if self._missed is not None:
-            return
-        self._missed = []
-        try:
-            index = await self._read_index()
-            for message, shaped in self._missed:
-                index.accept(message.number, message.changes, shaped)
-            self.index = index
-        finally:
-            self._missed = None
-
-    async def _read_index(self) -> Index:
-        # The number first: what is read after it holds at least all that happened up to it.
-        async with self.database.read() as tx:
-            index = Index(await changes.last_number(tx))
-        after = 0
-        while True:
-            async with self.database.read() as tx:
-                page = await trees.roots_after(tx, after, ROOTS_A_PAGE)
-                if not page:
-                    return index
-                found = await trees.load(tx, self.book, [root for _, root in page])
-            for tree in found.values():
-                index.put(tree, index.seen)
-            after = page[-1][0]
-
     async def _announce(
         self, tx: Transaction, altered: Sequence[ProviderChange], shaped: Mapping[str, Tree]
     ) -> int:
@@ -285,14 +231,8 @@ class Placement:
         messages = await changes.announce(tx, altered)
         if not messages:
             return 0
-        tx.after_commit(lambda: self._learn(messages, shaped))
+        tx.after_commit(lambda: self.memory.learn(messages, shaped))
         return messages[-1].number
-
-    def _learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
-        for message in messages:
-            self.index.accept(message.number, message.changes, shaped)
-            if self._missed is not None:
-                self._missed.append((message, shaped))
 
 
 def _again(clock: Clock, work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:

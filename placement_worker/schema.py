@@ -1,8 +1,8 @@
 """Placement's tables: those of the Placement API, and ours beside them.
 
-Times are seconds since the epoch, written by us from the clock. `allocations` and `consumers` are written ten thousand
-times a second and have no foreign keys: three checks a row would cost more than the row, and store/audit.py proves
-what they would.
+Times are seconds since the epoch, written by us from the clock. `allocations` and `consumers` are written ten
+thousand times a second and have no foreign keys: three checks a row would cost more than the row, and
+store/audit.py proves what they would.
 """
 
 from sqlalchemy import (

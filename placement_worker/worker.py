@@ -20,7 +20,7 @@ def placement_worker(placement: Placement, publish: Publish) -> Worker:
         "placement",
         consumes=[
             on_many(topics.INVENTORY_REPORTED, placement.report_inventory_many),
-            on(topics.PLACEMENT_CHANGED, placement.hear, private=True, concurrency=1),
+            on(topics.PLACEMENT_CHANGED, placement.memory.hear, private=True, concurrency=1),
         ],
         answers=[
             answers(topics.FIND_CANDIDATES, placement.find_candidates),
@@ -28,7 +28,7 @@ def placement_worker(placement: Placement, publish: Publish) -> Worker:
             answers_many(topics.RELEASE, placement.release_many),
         ],
         timers=[
-            every(CATCH_UP_SECONDS, placement.catch_up),
+            every(CATCH_UP_SECONDS, placement.memory.catch_up),
             every(SWEEP_SECONDS, placement.sweep),
             every(PRUNE_SECONDS, placement.prune),
         ],

@@ -218,7 +218,6 @@ class Scheduler:
         for pick in order.pick(ranking, CHOICES):
             host = pick.hosts[0]
             order.entries.append(self.ledger.enter(host.root, host.asked, now))
-            self.book.chose(host.root, now)
         return order.ready
 
     def _share_again(self, search: Search, waiting: Sequence[Order]) -> list[Order]:
@@ -267,7 +266,6 @@ class Scheduler:
             order.picks, order.entries = [], []
         answers = await self._answers([question for *_, question in asked])
         now = self.clock.now()
-        lost: list[Coroutine[Any, Any, None]] = []
         for (order, picks, entries, _), answer in zip(asked, answers, strict=True):
             if isinstance(answer, AnswerRefused):
                 results: Sequence[ClaimResult] = ()
@@ -281,10 +279,9 @@ class Scheduler:
             for entry in entries:
                 self.ledger.drop(entry)
             if any(isinstance(result, Held | Retired) for result in results):
-                lost.append(self._sort_out(order, results))
+                self._sort_out(order, results)
             else:
                 self._refused(order, picks, results)
-        await _together(lost)
 
     async def _answers(self, questions: list[ClaimRequested]) -> Sequence[ClaimAnswered | AnswerRefused]:
         """One answer each. A question that placement cannot take fails the lot: then each by itself."""
@@ -307,7 +304,7 @@ class Scheduler:
             if result.choice:
                 self.ledger.drop(entry)
                 entry = self.ledger.enter(host.root, host.asked, now)
-                self.book.chose(host.root, now)
+            self.book.chose(host.root, now)
             self.ledger.confirm(entry, result.number)
             order.place(instance, host, pick, result, beside)
 
@@ -320,15 +317,11 @@ class Scheduler:
                 order.turned_down(pick, result.refusals)
         order.obstacle = f"every host that would do was taken meanwhile: {'; '.join(order.refusals)}"
 
-    async def _sort_out(self, order: Order, results: Sequence[ClaimResult]) -> None:
-        """It was delivered before: some instances hold hosts or have ended. What of the others?"""
-        known: list[ClaimResult | ReleaseResult] = list(results)
-        unclear = [at for at, result in enumerate(known) if not isinstance(result, Held | Retired)]
-        probes = await _together([self._ask_release(order, order.instances[at], "") for at in unclear])
-        for at, probe in zip(unclear, probes, strict=True):
-            known[at] = probe
+    def _sort_out(self, order: Order, results: Sequence[ClaimResult]) -> None:
+        """It was delivered before: some instances hold hosts or have ended. The others go on."""
+        order.obstacle = "its other instances were placed or ended before"
         instances, order.instances = order.instances, []
-        for instance, result in zip(instances, known, strict=True):
+        for instance, result in zip(instances, results, strict=True):
             self._settle(order, instance, result)
 
     # Ending
@@ -336,18 +329,16 @@ class Scheduler:
     async def _end(self, order: Order) -> None:
         """Retire what has no host, so that no twin delivery can place it any more, and only then say so."""
         instances, order.instances = order.instances, []
-        results = await _together(
-            [self._ask_release(order, instance, UNPLACEABLE + order.reason) for instance in instances]
-        )
+        results = await _together([self._retire(order, instance) for instance in instances])
         for instance, result in zip(instances, results, strict=True):
             if isinstance(result, Released):
                 order.fenced(instance, order.reason)
             else:
                 self._settle(order, instance, result)
 
-    async def _ask_release(self, order: Order, instance: Id, retire: str) -> ReleaseResult:
-        """`generation=None`: nothing that is held is given back; without `retire` it is but a look."""
-        question = ReleaseRequested(consumer=instance, generation=None, retire=retire)
+    async def _retire(self, order: Order, instance: Id) -> ReleaseResult:
+        """`generation=None` gives nothing back: who holds a host keeps it."""
+        question = ReleaseRequested(consumer=instance, generation=None, retire=UNPLACEABLE + order.reason)
         try:
             return (await self._release(question)).result
         except AnswerRefused as problem:

@@ -212,7 +212,7 @@ class Placement:
         if claim.consumer in self.held:
             held = self.held[claim.consumer]
             return Held(generation=held.generation, allocations=held.allocations)
-        refusals = []
+        refusals: list[Full] = []
         for position, choice in enumerate(claim.choices):
             full = self._full(choice)
             if full is None:

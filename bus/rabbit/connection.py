@@ -1,6 +1,7 @@
 """One AMQP connection: opening it, reading it whatever strangers publish, and how it fails."""
 
 import asyncio
+import logging
 import ssl
 from typing import Any, cast
 
@@ -10,6 +11,9 @@ from yarl import URL
 
 from bus.protocol import Unavailable
 from bus.rabbit.wire import blank_if_unreadable
+
+# What it says about connections we say ourselves, once, and without a traceback for every attempt.
+logging.getLogger("aiormq.connection").setLevel(logging.CRITICAL)
 
 HEARTBEAT = 15  # seconds; a peer that is silent for three of them is gone
 _DIAL_SECONDS = 10.0
@@ -76,12 +80,18 @@ async def dial(url: URL) -> Connection:
 
 
 async def hang_up(connection: Connection) -> None:
+    """Close it, and see to it that everybody who still waits for it hears that it is closed."""
     try:
         async with asyncio.timeout(5.0):
             await connection.close()
     except (*BROKEN, TimeoutError) as problem:
         if cancelled_by_us(problem):
             raise
+    # aiormq's queue of frames to write is bounded, and who waits for room in it would wait for ever
+    while not connection.write_queue.empty():
+        while not connection.write_queue.empty():
+            connection.write_queue.get_nowait()
+        await asyncio.sleep(0)
 
 
 async def open_channel(connection: Connection, *, confirms: bool) -> Channel:

@@ -24,6 +24,7 @@ PutBack = Callable[[str, Sequence[Envelope]], Awaitable[None]]
 
 _AT_FIRST = 64  # AMQP messages in advance, until it is known how many envelopes they hold
 _AT_LEAST = 4  # enough to have the next one here while one is being settled
+_BEGINNING = 60.0  # seconds; a queue without a leader does not answer, and is asked again
 _SPLIT_AFTER = 3  # crashes: some envelope of this frame kills its reader, so they come one by one from now on
 
 
@@ -224,12 +225,13 @@ class RabbitInbox:
             await asyncio.wait(self._going_back, timeout=5.0)
 
     async def _begin(self, session: Session) -> _Reading:
-        await session.topology.queue(self._spec)
-        reading = _Reading(await session.channel())
-        reading.channel.closing.add_done_callback(reading.end)
-        reading.channel.on_consumer_cancel_callbacks.add(reading.end)
-        self._reading = reading
-        await self._consume(reading, min(self._prefetch, _AT_FIRST))
+        async with asyncio.timeout(_BEGINNING):
+            await session.topology.queue(self._spec)
+            reading = _Reading(await session.channel())
+            reading.channel.closing.add_done_callback(reading.end)
+            reading.channel.on_consumer_cancel_callbacks.add(reading.end)
+            self._reading = reading
+            await self._consume(reading, min(self._prefetch, _AT_FIRST))
         return reading
 
     async def _consume(self, reading: _Reading, in_advance: int) -> None:

@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
+_RESTORING = 60.0  # for declaring everything again: a queue without a leader answers late, or never
 _NACKS = 8  # a broker that refuses a message so often, with growing pauses, is unavailable
 
 
@@ -94,12 +95,14 @@ class Session:
         finally:
             self._under_way.discard(id_)
 
-    async def over(self) -> None:
-        """Returns when the connection has ended. Looks for itself, in case nobody tells."""
+    async def over(self) -> str:
+        """Why the connection has ended, once it has. Looks for itself, in case nobody tells."""
         closing = self.connection.closing
         while not closing.done() and self.connection.is_opened:
             await asyncio.wait([closing], timeout=1.0)
+        why = closing.exception() if closing.done() and not closing.cancelled() else None
         closing.cancel()
+        return reason(why) if why is not None else "it ended"
 
     async def open_publisher(self) -> Channel:
         async with self._opening:
@@ -240,23 +243,27 @@ class Link:
     async def _connect(self) -> Session:
         """A session in which everything declared is declared."""
         connection = await dial(self._url)
+        session = Session(connection, Topology(connection, self.names, self._quorum))
         try:
-            session = Session(connection, Topology(connection, self.names, self._quorum))
-            await session.open_publisher()  # now: who comes first shall be published first
-            await session.topology.base()
-            for spec in self._declared.values():
-                try:
-                    await session.topology.queue(spec)
-                except aiormq.ChannelLockedResource:
-                    # the broker has not noticed yet that our last connection is gone; its reader will insist
-                    log.info("the private queue %s still belongs to our last connection", spec.name)
+            async with asyncio.timeout(_RESTORING):
+                await self._restore(session)
         except BaseException as problem:
             await hang_up(connection)
             if isinstance(problem, BROKEN) and not cancelled_by_us(problem):
-                raise Unavailable(f"RabbitMQ at {self.place} hung up: {reason(problem)}") from None
+                raise Unavailable(f"RabbitMQ at {self.place} broke off: {reason(problem)}") from None
             raise
         log.info("connected to RabbitMQ at %s", self.place)
         return session
+
+    async def _restore(self, session: Session) -> None:
+        await session.open_publisher()  # now: who comes first shall be published first
+        await session.topology.base()
+        for spec in self._declared.values():
+            try:
+                await session.topology.queue(spec)
+            except aiormq.ChannelLockedResource:
+                # the broker has not noticed yet that our last connection is gone; its reader will insist
+                log.info("the private queue %s still belongs to our last connection", spec.name)
 
     async def _live(self, session: Session, started: asyncio.Event) -> None:
         try:
@@ -265,9 +272,9 @@ class Link:
                 while True:
                     self._session = session
                     self._changed.set()
-                    await session.over()
+                    why = await session.over()
                     self._session = None
-                    log.warning("lost the connection to RabbitMQ at %s", self.place)
+                    log.warning("lost the connection to RabbitMQ at %s: %s", self.place, why)
                     await hang_up(session.connection)
                     session = await self._reconnect()
         finally:

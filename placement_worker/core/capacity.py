@@ -1,8 +1,8 @@
-"""Does it fit? Judges claims and releases in turn against a world that was read, and leaves in it what to write.
+"""Does it fit? Judges claims and releases against a world that was read, and leaves in it what to write.
 
-The world holds what the orders concern: rooms (providers with their stocks), holders (consumers with what they hold)
-and the retired. Judging changes it in memory only, so a later order sees what an earlier one took; an order that
-fails leaves no trace.
+The world holds what the orders concern: rooms (providers with their stocks), holders (consumers with what
+they hold) and the retired. Judging changes it in memory only, so a later order sees what an earlier one took;
+an order that fails leaves no trace.
 """
 
 from collections.abc import Iterable, Sequence
@@ -173,7 +173,7 @@ def _refusal(choice: Choice, held: Allocations, world: World) -> Refusal | None:
             before = stock.used
             others = before - own.get(name, 0)
             after = others + asked
-            # Where more is in use than there is (capacity was taken away), holding no more than before is allowed.
+            # Where more is in use than there is, after capacity was taken away, as much as before is allowed.
             if after > stock.capacity and after > before:
                 free = max(stock.capacity - others, 0)
                 return Full(provider=provider, resource_class=name, asked=asked, free=free)

@@ -1,7 +1,7 @@
 """What there is and what is free, in flat arrays: the memory that candidates come from.
 
-One row a provider; only roots are offered for now, so a nested tree is matched on its root alone. The index may be a
-few milliseconds behind the database; the claim is the judge.
+One row a provider; only roots are offered for now, so a nested tree is matched on its root alone. The index
+may be a few milliseconds behind the database; the claim is the judge.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,6 +38,7 @@ class Row:
     shapes: dict[str, int]
     inventories: dict[str, Inventory]
     capacity: dict[str, int]
+    used: Mapping[str, int]
     free: dict[str, int]
     traits: tuple[str, ...]
     aggregates: tuple[str, ...]
@@ -59,6 +60,7 @@ class Index:
     def __init__(self, seen: int = 0) -> None:
         self.seen = seen  # every change up to this number is in
         self._ahead: set[int] = set()  # and these beyond it
+        self._early: dict[str, tuple[ProviderChange, int]] = {}  # beyond it, of providers not heard of yet
         self.rows: dict[str, Row] = {}
         self.trees: dict[str, tuple[str, ...]] = {}  # root → its providers
         self._put_at: dict[str, int] = {}  # root → the change that shaped its tree last
@@ -93,11 +95,18 @@ class Index:
         while self.seen + 1 in self._ahead:
             self.seen += 1
             self._ahead.remove(self.seen)
+        if self._early:
+            self._early = {one: known for one, known in self._early.items() if known[1] > self.seen}
 
     def use(self, change: ProviderChange, number: int) -> None:
         """This provider's usage is now that."""
         row = self.rows.get(change.provider)
-        if row is None or row.number >= number:
+        if row is None:
+            known = self._early.get(change.provider)
+            if number > self.seen and (known is None or known[1] < number):
+                self._early[change.provider] = change, number
+            return
+        if row.number >= number:
             return
         row.number = number
         row.generation = change.generation
@@ -120,14 +129,14 @@ class Index:
 
     def _put(self, tree: Tree, provider: ProviderState, number: int) -> None:
         row = self.rows.get(provider.uuid)
-        used, generation = provider.used, provider.generation
+        used: Mapping[str, int] = provider.used
+        generation = provider.generation
         if row is None:
             position = self._new_position()
         else:
             position = row.position
             if row.number > number:  # it has heard of later claims
-                used = {name: row.capacity[name] - free for name, free in row.free.items()}
-                generation, number = row.generation, row.number
+                used, generation, number = row.used, row.generation, row.number
             self._clear(row)
         inventories = self._same(provider.inventories)
         capacity = {name: min(inventory.capacity, BEYOND_COUNTING) for name, inventory in inventories.items()}
@@ -145,6 +154,7 @@ class Index:
             shapes={provider.uuid: provider.shape},
             inventories=inventories,
             capacity=self._same(capacity),
+            used=used,
             free=capacity,
             traits=traits,
             aggregates=self._same(provider.aggregates),
@@ -155,6 +165,8 @@ class Index:
         self.at[position] = fresh
         self._mark(fresh)
         self._set_free(fresh, used)
+        if provider.uuid in self._early:
+            self.use(*self._early[provider.uuid])
 
     def _mark(self, row: Row) -> None:
         position = row.position
@@ -195,7 +207,7 @@ class Index:
             free[name] = left = capacity - used.get(name, 0)
             most = row.inventories[name].max_unit
             self.classes[name].top[position] = most if most < left else left if left > 0 else 0
-        row.free = free
+        row.used, row.free = used, free
 
     def _drop(self, row: Row) -> None:
         del self.rows[row.uuid]

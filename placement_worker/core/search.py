@@ -28,7 +28,7 @@ class _Constraint:
 
 
 def search(index: Index, query: FindCandidates) -> CandidatesFound:
-    """One page of the hosts that fit, from a position that the seed decides, each at most once over all pages."""
+    """One page of the hosts that fit, beginning where the seed says; each is on one page only."""
     group = _only_group(query)
     high = index.high
     fitting = index.roots[:high]
@@ -140,7 +140,7 @@ def _page(
 
 
 def _start(seed: str, high: int, size: int) -> int:
-    """Where a search with this seed begins: the same row while few hosts come and go, so that pages join up."""
+    """Where a search with this seed begins: the same row while few hosts come or go, so pages join up."""
     grain = size // 16
     span = high - high % grain if high > grain else high
     return (crc32(seed.encode()) * span) >> 32 if seed else 0
@@ -167,7 +167,7 @@ def _nearest(index: Index, constraints: list[_Constraint]) -> tuple[NearMiss, ..
         if kind is not None:
             short += np.maximum(constraint.asked - kind.top[:high], 0) / constraint.asked
     distance = failed + short / (1 + short)
-    ranked = np.argpartition(distance, NEAREST)[:NEAREST] if high > NEAREST else np.arange(high)
+    ranked = np.sort(np.argpartition(distance, NEAREST)[:NEAREST]) if high > NEAREST else np.arange(high)
     ranked = ranked[np.argsort(distance[ranked], kind="stable")]
     misses = []
     for position in ranked:

@@ -31,7 +31,7 @@ class ProviderState:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A root and all below it, with who owns it. Without providers it is a tree that is gone, or never was."""
+    """A root and all below it, with its owner. Without providers it is a tree that is gone, or never was."""
 
     root: str
     host: str = ""

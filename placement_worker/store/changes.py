@@ -1,7 +1,7 @@
 """The numbered changes: each commit takes the next numbers under the lock of one row, as its last act.
 
-So the numbers are in the order of commits and without gaps, and whoever reads a number finds in the database all that
-happened up to it.
+So the numbers are in the order of commits and without gaps, and whoever reads a number finds in the database
+all that happened up to it.
 """
 
 from collections.abc import Sequence

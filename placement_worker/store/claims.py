@@ -1,8 +1,8 @@
 """Reading the world that claims and releases concern, and writing what judging made of it. All set-based.
 
-Whoever writes locks in this order: consumers (new ones by uuid, then those that exist by id), providers by id, the
-change number. A consumer that is not there yet is inserted first of all, as if its claim had been granted: the unique
-key then keeps apart two that claim it at once, and a claim from the retirement of its consumer.
+Whoever writes locks in this order: consumers (new ones by uuid, then those that exist by id), providers by
+id, the change number. A consumer that is not there yet is inserted first of all, as if its claim held: the
+unique key then keeps apart two that claim at once, and a claim from the retirement of its consumer.
 """
 
 from collections.abc import Collection, Sequence

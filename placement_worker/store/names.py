@@ -72,7 +72,7 @@ class Names:
 
 
 class ClassNames(Names):
-    """Resource classes: the standard ones are numbered as listed, those of one's own from FIRST_CUSTOM_CLASS on."""
+    """Resource classes: standard ones are numbered as listed, others from FIRST_CUSTOM_CLASS on."""
 
     _insert_numbered = Statement(
         "INSERT INTO resource_classes (id, name, created_at, updated_at)"

@@ -27,8 +27,8 @@ _SET_PARENTS = Statement(
     root=int,
 )
 _SET_PROVIDERS = Statement(
-    f"UPDATE resource_providers SET generation = n.generation, shape = n.shape, updated_at = {_NOW} FROM {{n}}"
-    " WHERE resource_providers.id = n.id",
+    f"UPDATE resource_providers SET generation = n.generation, shape = n.shape, updated_at = {_NOW}"
+    " FROM {n} WHERE resource_providers.id = n.id",
     id=int,
     generation=int,
     shape=int,

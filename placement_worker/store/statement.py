@@ -15,7 +15,7 @@ _NO_ROWS: dict[str, Any] = {}
 
 
 class Statement:
-    """A statement; `{n}` in it stands for rows with these columns. SQLite, which locks as a whole, locks no rows."""
+    """A statement; `{n}` in it stands for rows with these columns. SQLite locks as a whole, never rows."""
 
     def __init__(self, sql: str, **columns: Any) -> None:
         self._sql = sql

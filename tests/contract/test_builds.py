@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from bus.clock import Clock
-from bus.database import Database
+from bus.database import Conflict, Database
 from bus.messages import (
     AgentReported,
     BuildDeleted,
@@ -24,6 +24,7 @@ from bus.migrations import migrate
 from bus.protocol import AnswerRefused, Retry
 from bus.worker import Outcome
 from cell_conductor import Standing, census, schema
+from cell_conductor import store as sql
 from cell_conductor.builds import Builds
 from cell_conductor.core.step import Policy
 from tests.cells import Books, a_delete, a_destroy, a_placed, a_report, a_selection, an_order
@@ -434,6 +435,33 @@ async def test_however_events_are_repeated_and_shuffled_a_build_ends_once_with_o
     assert standing.status in ("active", "error", "deleted")
     assert (standing.status == "active") == (ONE.build in books.held)
     assert gone or standing.status != "deleted"
+
+
+async def test_a_build_that_another_has_changed_meanwhile_is_not_overwritten(
+    builds: Builds, store: Database, books: Books
+) -> None:
+    await placed(builds, books, ONE)
+    async with store.read() as tx:
+        seen = await sql.load(tx, [ONE.build])
+    await heard(builds, BUILT)
+    with pytest.raises(Conflict):
+        async with store.write() as tx:
+            await sql.save(tx, seen.values(), 0.0)
+    assert (await census(store))[ONE.build].status == "active"
+
+
+async def test_an_event_that_keeps_losing_races_is_heard_again_later(builds: Builds, books: Books) -> None:
+    await placed(builds, books, ONE)
+
+    async def always_changed(*_: object) -> None:
+        raise Conflict("changed")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sql, "save", always_changed)
+        (waits,) = await heard(builds, BUILT)
+    assert isinstance(waits, Retry)
+    ((end,),) = await heard(builds, BUILT)
+    assert isinstance(end, BuildEnded)
 
 
 async def test_the_migrations_make_what_the_schema_says(store: Database) -> None:

@@ -1,7 +1,9 @@
 """What a store may rely on, whichever database it lives in. One suite, both databases."""
 
 import asyncio
+import os
 import random
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -203,12 +205,13 @@ async def test_more_transactions_than_connections_wait_for_one(things: Database)
 
 async def test_a_transaction_inside_another_is_refused_where_it_would_wait_for_itself() -> None:
     memory = Database("sqlite+aiosqlite://")
-    for inner in (memory.read, memory.write):
-        with pytest.raises(RuntimeError, match="waits for itself"):
-            async with memory.write(), inner():
-                pass
-    async with asyncio.timeout(DEADLINE), memory.write():
-        pass
+    async with asyncio.timeout(DEADLINE):
+        for inner in (memory.read, memory.write):
+            with pytest.raises(RuntimeError, match="waits for itself"):
+                async with memory.write(), inner():
+                    pass
+        async with memory.write():
+            pass
     await memory.close()
 
 
@@ -346,6 +349,31 @@ async def test_a_server_that_does_not_answer_in_time_is_unavailable(database_url
             await sleep_long(database)
         async with database.read() as tx:
             await tx.execute(text("SELECT 1"))
+    await database.close()
+
+
+@pytest.mark.services
+async def test_connections_gone_dead_without_a_word_cost_one_wait_not_one_each(database_url: str) -> None:
+    database = Database(database_url, statement_seconds=0.3, pool_size=3)
+
+    async def backend() -> int:
+        async with database.read() as tx:
+            await tx.execute(text("SELECT pg_sleep(0.05)"))
+            return int((await tx.execute(text("SELECT pg_backend_pid()"))).scalar_one())
+
+    backends = set(await asyncio.gather(*(backend() for _ in range(3))))
+    assert len(backends) == 3
+    for pid in backends:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(DEADLINE):
+            with pytest.raises(Unavailable):
+                await backend()
+            alive = await asyncio.gather(*(backend() for _ in range(3)))
+            assert backends.isdisjoint(alive)
+    finally:
+        for pid in backends:
+            os.kill(pid, signal.SIGCONT)
     await database.close()
 
 

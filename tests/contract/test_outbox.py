@@ -1,4 +1,4 @@
-"""What is emitted in a transaction is published once it has committed, in order, whatever happens meanwhile."""
+"""What is emitted in a transaction is published when that is committed, in order, whatever happens then."""
 
 import asyncio
 import random
@@ -234,6 +234,29 @@ async def test_a_key_nobody_hears_holds_up_its_own_messages_only(
         polling.cancel()
     by_key = [msgspec.json.decode(e.body)["attempt"] for e in wire.published if e.key.endswith("gone")]
     assert by_key == [1, 2]
+
+
+async def test_the_messages_of_a_key_stay_in_order_when_it_is_heard_at_last(
+    store: Database, outbox: Outbox, wire: Wire
+) -> None:
+    wire.failures = [Unroutable("the two together"), Unroutable("the first alone")]
+    await emit(store, destroy("late", 1), destroy("late", 2))
+    async with relaying((outbox, wire)):
+        polling = asyncio.ensure_future(poll(outbox))
+        await emptied(store)
+        polling.cancel()
+    assert [msgspec.json.decode(envelope.body)["attempt"] for envelope in wire.published] == [1, 2]
+
+
+async def test_however_many_nobody_hears_the_others_pass(
+    store: Database, outbox: Outbox, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bus.outbox.PARKED_SECONDS", 1000.0)
+    wire.unheard = {"agent.destroy.gone"}
+    await emit(store, *(destroy("gone", number) for number in range(1, 301)), destroy("here", 1))
+    async with relaying((outbox, wire)):
+        await wire.holds(1)
+    assert wire.keys == ["agent.destroy.here"]
 
 
 async def poll(outbox: Outbox) -> None:

@@ -1,9 +1,9 @@
 """A broker that goes away and comes back, in the middle of everything."""
 
 import asyncio
+import itertools
 import os
 import shutil
-import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import msgspec
@@ -17,7 +17,6 @@ from deploy.servers import BinariesMissing, RabbitMQ, find_rabbitmq, private_dir
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 DEADLINE = 90.0
-COUNT = 2000
 QUEUE = QueueSpec("q", ("build.requested",))
 
 clock = Clock()
@@ -72,40 +71,57 @@ def crash(broker: RabbitMQ) -> None:
 
 
 @pytest.mark.parametrize("framed", [True, False], ids=["framed", "alone"])
-@pytest.mark.parametrize("interrupt", [RabbitMQ.restart, crash], ids=["restarted", "killed"])
-async def test_everything_published_arrives_although_the_broker_goes_away(
-    broker: RabbitMQ,
-    connect: Callable[[], RabbitTransport],
-    interrupt: Callable[[RabbitMQ], None],
-    framed: bool,
+async def test_everything_published_arrives_although_the_broker_is_restarted_and_killed(
+    broker: RabbitMQ, connect: Callable[[], RabbitTransport], framed: bool
 ) -> None:
     publisher, reader = connect(), connect()
     await publisher.open()
     await reader.open()
     inbox = await reader.consume(QUEUE, 50)
+    numbers = itertools.count()
+    published: set[int] = set()
     heard: set[int] = set()
-    half = asyncio.Event()
+    news = asyncio.Event()
+    enough = False
+
+    async def publish() -> None:
+        while not enough:
+            number = next(numbers)
+            await publisher.publish([an_envelope(number, framed=framed)], expected=[True])
+            published.add(number)
+            await asyncio.sleep(0.02)
 
     async def read() -> None:
-        while len(heard) < COUNT:
+        while True:
             delivery = await inbox.get()
             heard.add(number_in(delivery))
-            if len(heard) >= COUNT // 3:
-                half.set()
-                await asyncio.sleep(0)
+            news.set()
+            await asyncio.sleep(0)  # so that some are in hand when the broker goes away
             delivery.done()
 
-    async def publish(start: int) -> None:
-        for number in range(start, COUNT, 20):
-            await publisher.publish([an_envelope(number, framed=framed)], expected=[True])
+    async def heard_until(what: Callable[[], bool]) -> None:
+        while not what():
+            news.clear()
+            await news.wait()
+
+    async def heard_more(count: int) -> None:
+        goal = len(heard) + count
+        await heard_until(lambda: len(heard) >= goal)
 
     async with asyncio.timeout(DEADLINE), asyncio.TaskGroup() as group:
-        group.create_task(read())
-        for start in range(20):
-            group.create_task(publish(start))
-        await half.wait()
-        await asyncio.to_thread(interrupt, broker)
-    assert heard == set(range(COUNT))
+        reading = group.create_task(read())
+        publishers = [group.create_task(publish()) for _ in range(50)]
+        await heard_more(700)
+        await asyncio.to_thread(broker.restart)
+        await heard_more(700)
+        # the clean restart went first: a quorum queue is not safe from a kill in its very first second
+        await asyncio.to_thread(crash, broker)
+        await heard_more(700)
+        enough = True
+        await asyncio.wait(publishers)
+        await heard_until(lambda: published <= heard)
+        reading.cancel()
+    assert len(published) > 2000
 
 
 async def test_what_was_declared_is_there_again_and_what_waits_is_kept(
@@ -139,7 +155,7 @@ async def test_held_messages_come_again_to_whoever_reads_after_the_reconnect(
     envelopes = [an_envelope(number) for number in range(4)]
     await transport.publish(envelopes, expected=[True] * 4)
     held = [await take(inbox) for _ in envelopes]
-    await asyncio.to_thread(crash, broker)
+    await asyncio.to_thread(broker.restart)
     again = [await take(inbox) for _ in envelopes]
     assert sorted(map(number_in, again)) == [0, 1, 2, 3]
     for stale in held:

@@ -8,7 +8,8 @@ fail and hang. After every message that is settled the invariants are read off t
 import asyncio
 import hashlib
 import random
-from collections.abc import Awaitable, Callable, Sequence
+import sqlite3
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from bus import topics
@@ -27,9 +28,9 @@ from bus.runner import Bus
 from bus.vocabulary import Flavor
 from bus.worker import Worker
 from cell_conductor import cell_conductor
-from compute_sim import FaultPlan, compute_sim, fleet
+from compute_sim import CrashPlan, Durations, FaultPlan, SimAgent, compute_sim, fleet
 from ironic_sync import ironic_sync
-from placement_worker import placement_worker
+from placement_worker import Placement, placement_worker
 from scheduler_worker import scheduler_worker
 
 from simulation.invariants import Broken, check_always, check_at_rest
@@ -42,7 +43,7 @@ METAL = {
     "resources:DISK_GB": "0",
 }
 _START = 1_700_000_000.0
-_LONG = 4 * 3600.0  # virtual seconds after which whatever is still open is lost
+_LONG = 900.0  # virtual seconds after which whatever is still open is lost
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class World:
     seed: int
     trouble: Trouble = field(default_factory=Trouble)
     requests: int = 14
+
+    cells = CELLS
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
@@ -163,7 +166,7 @@ class World:
         )
 
     def _node_event(self) -> NodeChanged:
-        metal = [(agent, host) for agent in self._fleet() for host in agent.hosts if host.metal]
+        metal = [(agent, host) for agent in self._fleet() for host in agent.hosts if "metal" in host.host]
         agent, host = self.chance.choice(metal)
         state, maintenance = self.chance.choice(
             (("available", False), ("available", True), ("cleaning", False), ("clean failed", True))
@@ -173,7 +176,7 @@ class World:
             node=host.root,
             at=self.clock.now(),
             cell=agent.cell,
-            agent=agent.name,
+            agent=agent.agent,
             resource_class="baremetal",
             provision_state=state,
             maintenance=maintenance,
@@ -204,11 +207,8 @@ class World:
         async with Bus(LocalTransport(self.broker), self.clock) as bus:
             await bus.serve(factory(bus), asyncio.Event())
 
-    def _fleet(self) -> Sequence[object]:
-        return fleet(
-            cells=CELLS, hosts=4, agents_per_cell=1, vcpus=8, memory_mb=8192, disk_gb=100, baremetal=2,
-            ratio=1.0,
-        )  # fmt: skip
+    def _fleet(self) -> list[SimAgent]:
+        return fleet(CELLS, 4, vcpus=8, memory_mb=8192, disk_gb=100, vcpu_ratio=1.0, baremetal=2)
 
     def _factories(self) -> dict[str, Callable[[Bus], Worker]]:
         def conductor(cell: str) -> Callable[[Bus], Worker]:
@@ -226,10 +226,13 @@ class World:
             reschedule=self.trouble.reschedule,
             abort=self.trouble.abort,
             hang=self.trouble.hang,
-            build_time="exponential:0.5",
+            durations=Durations.parse("exponential:0.5"),
         )
+        crashes = CrashPlan(seed=self.seed, orders=12, away=2.0)
         factories: dict[str, Callable[[Bus], Worker]] = {
-            "placement": lambda bus: placement_worker(self.databases["placement"], bus, clock=self.clock),
+            "placement": lambda bus: placement_worker(
+                Placement(self.databases["placement"], self.clock), bus.relay
+            ),
             "scheduler": lambda bus: scheduler_worker(
                 bus.asker(topics.FIND_CANDIDATES),
                 bus.asker_of_many(topics.CLAIM),
@@ -241,8 +244,8 @@ class World:
         for cell in CELLS:
             factories[f"conductor.{cell}"] = conductor(cell)
         for agent in self._fleet():
-            factories[f"agent.{agent.name}"] = lambda bus, agent=agent: compute_sim(
-                agent, plan, clock=self.clock
+            factories[f"agent.{agent.agent}"] = lambda bus, agent=agent: compute_sim(
+                agent.agent, agent.cell, agent.hosts, faults=plan, crashes=crashes, clock=self.clock
             )
         return factories
 
@@ -267,6 +270,11 @@ class World:
             raise Broken(f"{build} ended as {told}, and then as {(status, host)}")
 
     # Time and order
+
+    def committed(self, store: str) -> sqlite3.Connection | None:
+        """A store's one connection, while no transaction is open on it: what it shows is committed."""
+        connection = self.databases[store].raw_inline_connection
+        return None if connection.in_transaction else connection
 
     def note(self, event: str) -> None:
         self.history.append(f"{asyncio.get_running_loop().time():.6f} {event}")

@@ -134,6 +134,12 @@ def test_alternates_of_many_requests_spread_too() -> None:
     assert all(host.chosen == 0 for host in ranking.hosts)
 
 
+def test_an_alternate_named_often_counts_as_fuller() -> None:
+    ranking = ranked(free(1, 4096), free(2, 4000), free(3, 2000))
+    named = [names(ranking.alternates("cell1", 1, ()))[0] for _ in range(4)]
+    assert named == ["host1", "host2", "host1", "host2"]
+
+
 # The record
 
 

@@ -40,7 +40,7 @@ def test_a_fate_depends_on_seed_build_and_attempt_and_on_nothing_else() -> None:
     assert fates(1) == fates(1)
     assert fates(1) != fates(2)
     first, second = FaultPlan(seed=7, reschedule=1.0).fate(an_id(1), 1), FaultPlan(seed=7).fate(an_id(1), 1)
-    assert (first.kind, first.cause) == ("reschedule", "the hypervisor stopped answering")  # on any machine
+    assert (first.kind, first.cause) == ("reschedule", "no space left on the image cache")  # on any machine
     assert (second.kind, second.cause) == ("built", "")
 
 

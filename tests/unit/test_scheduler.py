@@ -139,12 +139,22 @@ async def test_each_shape_has_a_search_of_its_own_and_sees_what_the_other_took()
 async def test_what_was_chosen_counts_before_placement_shows_it() -> None:
     placement = hosts(8, free={"VCPU": 8, "MEMORY_MB": 1024, "DISK_GB": 0})
     placement.lag = True
-    scheduler = a_scheduler(placement)
+    scheduler = a_scheduler(placement, policy=Policy.from_names(weighers=[]))
     messages = [
         message for number in range(8) for message in await placed(scheduler, a_request(number, flavor=BIG))
     ]
     assert len({message.chosen.root for message in messages}) == 8
     assert all(message.decision.refused == () for message in messages)
+
+
+async def test_what_was_chosen_counts_as_a_build_before_the_host_reports_it() -> None:
+    time = Time()
+    scheduler = a_scheduler(hosts(1), time, policy=Policy.from_names(max_builds=2))
+    await placed(scheduler, a_request(1))
+    await placed(scheduler, a_request(2))
+    assert "building 2 already" in str(await retry(scheduler, a_request(3)))
+    time.now += 1
+    await placed(scheduler, a_request(3))
 
 
 async def test_the_same_request_and_candidates_give_the_same_decision() -> None:
@@ -330,8 +340,11 @@ async def test_a_host_that_fills_up_gives_way_to_the_next_choice() -> None:
     (loser,) = await placed(a_scheduler(placement), a_request())
     placement.held.clear()
     placement.take(loser.chosen.root, {"VCPU": 7})
-    (message,) = await placed(a_scheduler(placement), a_request())
+    scheduler = a_scheduler(placement)
+    (message,) = await placed(scheduler, a_request())
     assert message.chosen.root != loser.chosen.root
+    assert scheduler.ledger.taken(message.chosen.root) == {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}
+    assert scheduler.ledger.taken(loser.chosen.root) == {}
     assert message.decision.refused == (f"{loser.chosen.host}: {loser.chosen.root}: asked 1 VCPU, 0 free",)
     assert loser.chosen.root not in {one.root for one in message.alternates}
 

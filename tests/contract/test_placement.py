@@ -1,0 +1,582 @@
+"""Placement's operations, the same on both databases, under redelivery and reordering."""
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import text
+
+from bus.clock import Clock
+from bus.codec import decode
+from bus.database import Conflict
+from bus.messages import ClaimRequested, InventoryReported, PlacementChanged
+from bus.protocol import Envelope
+from bus.vocabulary import (
+    Choice,
+    Claimed,
+    Contended,
+    Full,
+    Gone,
+    Held,
+    Inventory,
+    Moved,
+    ProviderChange,
+    Refused,
+    Released,
+    Retired,
+)
+from placement_worker import Placement, breaches, holdings, metadata, retired
+from placement_worker.store import claims, trees
+from placement_worker.store.changes import CHANGES_A_MESSAGE
+from tests.racks import (
+    a_claim,
+    a_placement,
+    a_provider,
+    a_release,
+    a_report,
+    an_order,
+    gone,
+    looking_for,
+    on_hosts,
+    seen_by,
+    uid,
+)
+
+VCPU = {"VCPU": Inventory(total=8)}
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite+aiosqlite:///{tmp_path}/placement.db"
+    return str(request.getfixturevalue("database_url"))
+
+
+class Wall:
+    """A clock whose time the test moves."""
+
+    def __init__(self) -> None:
+        self.time = 1_000_000.0
+        self.clock = Clock(now=lambda: self.time, chance=random.Random(5))
+
+
+@pytest.fixture
+def wall() -> Wall:
+    return Wall()
+
+
+@pytest.fixture
+async def placement(url: str, wall: Wall) -> AsyncIterator[Placement]:
+    async with a_placement(url, wall.clock) as one:
+        yield one
+        assert await breaches(one.database) == []
+        await keeps_its_index(one)
+
+
+async def keeps_its_index(placement: Placement) -> None:
+    """What the index holds is what a fresh load would."""
+    fresh = Placement(placement.database, placement.clock)
+    await fresh.start()
+    assert seen_by(placement) == seen_by(fresh)
+    assert placement.memory.index.seen == fresh.memory.index.seen
+
+
+async def report(placement: Placement, *reports: InventoryReported) -> list[str]:
+    return [str(one or "") for one in await placement.report_inventory_many(reports)]
+
+
+async def claim(placement: Placement, *orders: ClaimRequested) -> list[object]:
+    """The result of each order's one claim, or all of them."""
+    answers = await placement.claim_many(orders)
+    return [one.results[0] if len(one.results) == 1 else one.results for one in answers]
+
+
+async def release(placement: Placement, *orders: object) -> list[object]:
+    return [one.result for one in await placement.release_many(orders)]  # type: ignore[arg-type]
+
+
+async def offered(placement: Placement, **resources: int) -> list[str]:
+    found = await placement.find_candidates(looking_for(resources or {"VCPU": 1}))
+    return sorted(one.host for one in found.candidates)
+
+
+async def test_the_migrations_make_the_schema(placement: Placement) -> None:
+    async with placement.database.read() as tx:
+        difference = await tx.connection.run_sync(
+            lambda connection: compare_metadata(MigrationContext.configure(connection), metadata)
+        )
+    assert difference == []
+
+
+# Claims
+
+
+async def test_a_claim_holds_until_it_is_released(placement: Placement) -> None:
+    await report(placement, a_report(1))
+    (taken,) = await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=8))))
+    assert taken == Claimed(choice=0, generation=1, number=2)
+    assert await holdings(placement.database) == {uid(1): (1, on_hosts(1, VCPU=8), 1_000_000.0)}
+    assert await offered(placement) == []
+    assert await release(placement, a_release(1, 1)) == [Released(number=3)]
+    assert await holdings(placement.database) == {}
+    assert await offered(placement) == ["host-1"]
+
+
+async def test_a_redelivered_claim_is_told_what_it_holds_and_takes_nothing(placement: Placement) -> None:
+    await report(placement, a_report(1))
+    one = an_order(a_claim(1, on_hosts(1, VCPU=2)))
+    held = Held(generation=1, allocations=on_hosts(1, VCPU=2))
+    first, second = await claim(placement, one, one)  # together
+    assert isinstance(first, Claimed)
+    assert second == held
+    assert await claim(placement, one) == [held]  # and later
+    assert await offered(placement, VCPU=6) == ["host-1"]
+
+
+async def test_many_orders_share_a_transaction_and_each_gets_its_own_answer(placement: Placement) -> None:
+    await report(placement, *(a_report(number) for number in range(4)))
+    shape = {uid(3, "a"): 9}
+    answers = await claim(
+        placement,
+        an_order(a_claim(1, on_hosts(0, VCPU=5))),
+        an_order(a_claim(2, on_hosts(0, VCPU=5), on_hosts(1, VCPU=5))),
+        an_order(a_claim(3, on_hosts(2, VCPU=9))),
+        an_order(a_claim(4, Choice(on_hosts(3), shape))),
+        an_order(a_claim(5, on_hosts(77))),
+        an_order(a_claim(6, on_hosts(3)), a_claim(7, on_hosts(2, VCPU=9))),
+        an_order(a_claim(8, on_hosts(3), generation=4)),
+    )
+    full = Full(provider=uid(0, "a"), resource_class="VCPU", asked=5, free=3)
+    too_much = Refused(refusals=(Full(provider=uid(2, "a"), resource_class="VCPU", asked=9, free=8),))
+    assert answers == [
+        Claimed(choice=0, generation=1, number=2),
+        # The second choice was looked at in a transaction of its own.
+        Claimed(choice=1, generation=1, number=3, refused=(full,)),
+        too_much,
+        Refused(refusals=(Moved(provider=uid(3, "a")),)),
+        Refused(refusals=(Gone(provider=uid(77, "a")),)),
+        (Refused(refusals=()), too_much),
+        Held(generation=0, allocations={}),
+    ]
+    assert sorted(await holdings(placement.database)) == [uid(1), uid(2)]
+
+
+async def test_an_order_is_taken_whole_even_over_several_hosts(placement: Placement) -> None:
+    await report(placement, a_report(1), a_report(2))
+    order = an_order(a_claim(1, on_hosts(1, 2, VCPU=4)), a_claim(2, on_hosts(1, 2, VCPU=4)))
+    (results,) = await claim(placement, order)
+    assert results == (Claimed(choice=0, generation=1, number=2),) * 2
+    assert await offered(placement) == []
+
+
+async def test_a_swap_moves_what_is_held_in_one_step(placement: Placement) -> None:
+    await report(placement, a_report(1), a_report(2))
+    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=8))))
+    swap = an_order(a_claim(1, on_hosts(2, VCPU=8), generation=1, project="p2"))
+    assert await claim(placement, swap) == [Claimed(choice=0, generation=2, number=3)]
+    assert (await holdings(placement.database))[uid(1)][:2] == (2, on_hosts(2, VCPU=8))
+    assert await claim(placement, swap) == [Held(generation=2, allocations=on_hosts(2, VCPU=8))]
+    assert await offered(placement) == ["host-1"]
+
+
+async def test_a_refused_swap_keeps_what_is_held(placement: Placement) -> None:
+    await report(placement, a_report(1), a_report(2))
+    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=8))), an_order(a_claim(2, on_hosts(2))))
+    (refused,) = await claim(placement, an_order(a_claim(1, on_hosts(2, VCPU=8), generation=1)))
+    assert isinstance(refused, Refused)
+    assert (await holdings(placement.database))[uid(1)][:2] == (1, on_hosts(1, VCPU=8))
+
+
+async def test_claim_and_swap_in_one_batch(placement: Placement) -> None:
+    await report(placement, a_report(1), a_report(2))
+    first, second = await claim(
+        placement,
+        an_order(a_claim(1, on_hosts(1, VCPU=8))),
+        an_order(a_claim(1, on_hosts(2, VCPU=8), generation=1, type="MIGRATION")),
+    )
+    assert isinstance(first, Claimed) and isinstance(second, Claimed)
+    assert (await holdings(placement.database))[uid(1)][:2] == (2, on_hosts(2, VCPU=8))
+
+
+async def test_conflicts_are_tried_again_and_then_said(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await report(placement, a_report(1))
+    save, losing = claims.save_world, 2
+
+    async def lose(*given: object) -> object:
+        nonlocal losing
+        changes = await save(*given)  # type: ignore[arg-type]
+        if losing:
+            losing -= 1
+            raise Conflict("injected")
+        return changes
+
+    monkeypatch.setattr(claims, "save_world", lose)
+    assert isinstance((await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=4)))))[0], Claimed)
+    losing = 1000
+    assert await claim(placement, an_order(a_claim(2, on_hosts(1, VCPU=4)))) == [Contended()]
+    assert await release(placement, a_release(1, 1)) == [Contended()]
+    losing = 0
+    assert list(await holdings(placement.database)) == [uid(1)]
+
+
+# Releases
+
+
+async def test_the_retired_never_claim_again(placement: Placement) -> None:
+    await report(placement, a_report(1))
+    order = an_order(a_claim(1, on_hosts(1)))
+    await claim(placement, order)
+    assert await release(placement, a_release(1, 1, "built, then deleted")) == [Released(number=3)]
+    assert await release(placement, a_release(1, 1, "again")) == [Retired(why="built, then deleted")]
+    assert await claim(placement, order) == [Retired(why="built, then deleted")]
+    assert await retired(placement.database) == {uid(1)}
+    assert await holdings(placement.database) == {}
+
+
+@pytest.mark.parametrize("generation", [None, 5])
+async def test_what_holds_nothing_can_be_retired(placement: Placement, generation: int | None) -> None:
+    await report(placement, a_report(1))
+    assert await release(placement, a_release(1, generation, "never placed")) == [Released()]
+    assert await claim(placement, an_order(a_claim(1, on_hosts(1)))) == [Retired(why="never placed")]
+
+
+@pytest.mark.parametrize("generation", [None, 2])
+async def test_a_release_that_does_not_know_the_generation_is_told(
+    placement: Placement, generation: int | None
+) -> None:
+    await report(placement, a_report(1))
+    await claim(placement, an_order(a_claim(1, on_hosts(1))))
+    held = Held(generation=1, allocations=on_hosts(1))
+    assert await release(placement, a_release(1, generation), a_release(1, generation, "ended")) == [
+        held,
+        held,
+    ]
+    assert await retired(placement.database) == set()
+
+
+async def test_a_released_consumer_may_claim_anew(placement: Placement) -> None:
+    await report(placement, a_report(1))
+    for number in (2, 4):
+        (taken,) = await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=8))))
+        assert taken == Claimed(choice=0, generation=1, number=number)
+        assert await release(placement, a_release(1, 1), a_release(1, 1)) == [
+            Released(number=number + 1),
+            Released(number=number + 1),
+        ]
+
+
+async def test_the_retired_are_forgotten_after_a_week(placement: Placement, wall: Wall) -> None:
+    await release(placement, a_release(1, None, "ended"))
+    wall.time += 6 * 24 * 3600
+    await release(placement, a_release(2, None, "ended"))
+    await placement.prune()
+    assert await retired(placement.database) == {uid(1), uid(2)}
+    wall.time += 2 * 24 * 3600
+    await placement.prune()
+    assert await retired(placement.database) == {uid(2)}
+
+
+# Reports
+
+
+def figures(placement: Placement, number: int) -> tuple[int, int]:
+    """Shape and generation."""
+    row = placement.memory.index.rows[uid(number, "a")]
+    return row.shapes[row.uuid], row.generation
+
+
+async def test_a_report_is_a_whole_tree_and_the_same_again_changes_nothing(placement: Placement) -> None:
+    def tree(sequence: int, **root: Any) -> InventoryReported:
+        numa = a_provider(2, 1, traits=("HW_NUMA_ROOT",))
+        return a_report(1, numa, a_provider(3, 2), sequence=sequence, **root)
+
+    assert await report(placement, tree(1)) == [""]
+    before = figures(placement, 1), figures(placement, 2)
+    seen = placement.memory.index.seen
+    assert await report(placement, tree(1), tree(2)) == ["", ""]
+    assert (figures(placement, 1), figures(placement, 2)) == before
+    assert await report(placement, tree(3, traits=("CUSTOM_GOLD",))) == [""]
+    (shape, generation), child = figures(placement, 1), figures(placement, 2)
+    assert (shape, generation) == (before[0][0] + 1, before[0][1] + 1)
+    assert child == before[1]
+    assert placement.memory.index.seen == seen + 1
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_an_older_report_changes_nothing(placement: Placement, together: bool) -> None:
+    new = a_report(1, sequence=5, inventories={"VCPU": Inventory(total=2)})
+    old = a_report(1, sequence=4, inventories={"VCPU": Inventory(total=64)})
+    if together:
+        assert await report(placement, new, old) == ["", ""]
+    else:
+        assert await report(placement, new) == [""]
+        assert await report(placement, old) == [""]
+    assert await offered(placement, VCPU=3) == []
+    assert await offered(placement, VCPU=2) == ["host-1"]
+
+
+async def test_a_claim_chosen_before_a_report_is_told_to_look_again(placement: Placement) -> None:
+    await report(placement, a_report(1))
+    chosen = (await placement.find_candidates(looking_for({"VCPU": 1}))).candidates[0]
+    choice = Choice(chosen.allocations, chosen.shapes)
+    await claim(placement, an_order(a_claim(1, choice)))  # another's claim does not move it
+    await report(placement, a_report(1, sequence=2, inventories={"VCPU": Inventory(total=9)}))
+    assert await claim(placement, an_order(a_claim(2, choice))) == [
+        Refused(refusals=(Moved(provider=uid(1, "a")),))
+    ]
+
+
+async def test_a_class_that_is_in_use_stays_closed_until_it_is_free(placement: Placement) -> None:
+    gpu = {"VCPU": Inventory(total=8), "CUSTOM_GPU": Inventory(total=2)}
+    await report(placement, a_report(1, inventories=gpu))
+    await claim(placement, an_order(a_claim(1, on_hosts(1, CUSTOM_GPU=1))))
+    await report(placement, a_report(1, sequence=2))
+    (refused,) = await claim(placement, an_order(a_claim(2, on_hosts(1, CUSTOM_GPU=1))))
+    assert refused == Refused(
+        refusals=(Full(provider=uid(1, "a"), resource_class="CUSTOM_GPU", asked=1, free=0),)
+    )
+    assert await offered(placement) == ["host-1"]
+    await release(placement, a_release(1, 1))
+    await report(placement, a_report(1, sequence=3))
+    assert "CUSTOM_GPU" not in placement.memory.index.rows[uid(1, "a")].inventories
+
+
+async def test_a_provider_that_is_in_use_stays_closed_until_it_is_free(placement: Placement) -> None:
+    await report(placement, a_report(1, a_provider(2, 1), a_provider(3, 2)))
+    await claim(placement, an_order(a_claim(1, on_hosts(3))))
+    await report(placement, a_report(1, sequence=2))
+    assert sorted(placement.memory.index.rows) == [uid(1, "a"), uid(3, "a")]
+    assert (await claim(placement, an_order(a_claim(2, on_hosts(3)))))[0] == Refused(
+        refusals=(Full(provider=uid(3, "a"), resource_class="VCPU", asked=1, free=0),)
+    )
+    await release(placement, a_release(1, 1))
+    await report(placement, a_report(1, sequence=3))
+    assert sorted(placement.memory.index.rows) == [uid(1, "a")]
+
+
+async def test_capacity_may_fall_below_what_is_used(placement: Placement) -> None:
+    await report(placement, a_report(1))
+    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=6))))
+    await report(placement, a_report(1, sequence=2, inventories={"VCPU": Inventory(total=8, reserved=8)}))
+    assert await offered(placement) == []
+    smaller = an_order(a_claim(1, on_hosts(1, VCPU=5), generation=1))
+    assert isinstance((await claim(placement, smaller))[0], Claimed)
+
+
+async def test_a_tree_that_is_gone_is_removed_and_a_late_report_does_not_bring_it_back(
+    placement: Placement,
+) -> None:
+    await report(placement, a_report(1, a_provider(2, 1)))
+    assert await report(placement, gone(1, 3)) == [""]
+    assert await claim(placement, an_order(a_claim(1, on_hosts(1)))) == [
+        Refused(refusals=(Gone(provider=uid(1, "a")),))
+    ]
+    await report(placement, a_report(1, sequence=2))
+    assert placement.memory.index.rows == {}
+    await report(placement, a_report(1, sequence=4))
+    assert figures(placement, 1)[0] == 4  # never a shape it had before
+
+
+async def test_a_tree_that_is_gone_but_in_use_closes_and_goes_once_it_is_free(placement: Placement) -> None:
+    await report(placement, a_report(1), a_report(2))
+    await claim(placement, an_order(a_claim(1, on_hosts(1))))
+    await report(placement, gone(1, 2))
+    assert await offered(placement) == ["host-2"]
+    await placement.sweep()
+    assert uid(1, "a") in placement.memory.index.rows
+    await release(placement, a_release(1, 1))
+    await placement.sweep()
+    assert list(placement.memory.index.rows) == [uid(2, "a")]
+
+
+async def test_a_host_that_moves_to_another_owner_is_seen_there(placement: Placement) -> None:
+    await report(placement, a_report(1))
+    shape, _ = figures(placement, 1)
+    await report(placement, a_report(1, sequence=2, cell="c2"))
+    assert placement.memory.index.rows[uid(1, "a")].cell == "c2"
+    assert figures(placement, 1)[0] == shape + 1
+
+
+async def test_names_change_hands_within_a_tree(placement: Placement) -> None:
+    await report(placement, a_report(1, a_provider(2, 1, name="x"), a_provider(3, 1, name="y")))
+    swapped = a_report(1, a_provider(2, 1, name="y"), a_provider(4, 1, name="x"), sequence=2)
+    assert await report(placement, swapped) == [""]
+    assert sorted(placement.memory.index.rows) == [uid(1, "a"), uid(2, "a"), uid(4, "a")]
+
+
+BAD = {
+    "providers: none": InventoryReported(root=uid(1, "a"), host="h", cell="c1", agent="a", sequence=1),
+    "providers[0].id: ": InventoryReported(
+        root=uid(1, "a"), host="h", cell="c1", agent="a", sequence=1, providers=(a_provider(2),)
+    ),
+    "providers[0].parent: ": a_report(1, parent=2),
+    "providers[1].parent: only": a_report(1, a_provider(2)),
+    "providers[1].parent: aaaaaaaa-0000-0000-0000-000000000009 is not in this tree": a_report(
+        1, a_provider(2, 9)
+    ),
+    "providers[1].parent: aaaaaaaa-0000-0000-0000-000000000002 is its own ancestor": a_report(
+        1, a_provider(2, 3), a_provider(3, 2)
+    ),
+    "providers[1].id: ": a_report(1, a_provider(1, 1, name="other")),
+    "providers[1].name: 'host-1' is there twice": a_report(1, a_provider(2, 1, name="host-1")),
+    "providers[0].inventories.VCPU.reserved: 9 is more than the total, 8": a_report(
+        1, inventories={"VCPU": Inventory(total=8, reserved=9)}
+    ),
+    "providers[0].inventories.BOGUS: no such resource class": a_report(
+        1, inventories={"BOGUS": Inventory(total=8)}
+    ),
+    "providers[0].inventories.CUSTOM_: no such resource class": a_report(
+        1, inventories={"CUSTOM_": Inventory(total=8)}
+    ),
+    "providers[0].traits: no such trait HW_BOGUS": a_report(1, traits=("HW_BOGUS",)),
+}
+
+
+async def test_an_unsound_report_is_refused_by_the_field_and_hinders_no_other(placement: Placement) -> None:
+    outcomes = await report(placement, a_report(7), *BAD.values(), a_report(8))
+    assert outcomes[0] == outcomes[-1] == ""
+    for says, outcome in zip(BAD, outcomes[1:-1], strict=True):
+        assert outcome.startswith(f"InventoryReported: {says}")
+    assert await offered(placement) == ["host-7", "host-8"]
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_name_or_an_id_has_one_owner(placement: Placement, together: bool) -> None:
+    def outcomes(*parts: Sequence[str]) -> list[str]:
+        return [one for part in parts for one in part]
+
+    same_name = a_report(2, name="host-1")
+    same_child = a_report(3, a_provider(9, 3))
+    mine = a_report(1, a_provider(9, 1))
+    if together:
+        told = outcomes(await report(placement, mine, same_name, same_child))
+    else:
+        told = outcomes(await report(placement, mine), await report(placement, same_name, same_child))
+    assert told == [
+        "",
+        f"InventoryReported: providers[0].name: 'host-1' is the name of provider {uid(1, 'a')}",
+        f"InventoryReported: providers[1].id: {uid(9, 'a')} belongs to the tree of {uid(1, 'a')}",
+    ]
+    assert await report(placement, gone(1, 2)) == [""]
+    assert await report(placement, a_report(2, name="host-1"), same_child) == ["", ""]
+
+
+# The numbered changes, and several processes on one database
+
+
+async def test_what_happens_while_everything_is_read_again_is_not_lost(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await report(placement, a_report(1))
+    load = trees.load
+
+    async def load_slowly(*given: Any) -> Any:
+        found = await load(*given)
+        monkeypatch.undo()
+        await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=3))))
+        await report(placement, a_report(2))
+        return found
+
+    monkeypatch.setattr(trees, "load", load_slowly)
+    await placement.memory.reload()
+    assert placement.memory.index.seen == 3
+    assert await offered(placement, VCPU=6) == ["host-2"]
+
+
+async def announced(placement: Placement) -> list[PlacementChanged]:
+    """What waits in the outbox."""
+    async with placement.database.read() as tx:
+        found = (await tx.execute(text("SELECT envelope FROM outbox ORDER BY id"))).scalars().all()
+    envelopes = [msgspec.json.decode(one, type=Envelope) for one in found]
+    return [decode(PlacementChanged, one.body, one.type) for one in envelopes]
+
+
+async def test_another_process_follows_by_the_changes_alone(url: str, placement: Placement) -> None:
+    async with a_placement(url) as other:
+        await report(placement, a_report(1, a_provider(2, 1)), a_report(3, traits=("CUSTOM_NEW",)))
+        await claim(placement, an_order(a_claim(1, on_hosts(1, 3))))
+        await report(placement, gone(3, 2))
+        for message in await announced(placement):
+            await other.memory.hear(message)
+            await other.memory.hear(message)
+        assert seen_by(other) == seen_by(placement)
+        assert other.memory.index.seen == placement.memory.index.seen == 3
+
+
+async def test_a_change_that_never_arrives_is_read_from_the_database(url: str, placement: Placement) -> None:
+    async with a_placement(url) as other:
+        await report(placement, a_report(1))
+        await other.memory.catch_up()
+        assert seen_by(other) == {}  # it may still be on its way
+        await other.memory.catch_up()
+        assert seen_by(other) == seen_by(placement)
+
+
+async def test_every_commit_that_changes_something_is_announced_by_the_next_number(
+    placement: Placement,
+) -> None:
+    await report(placement, a_report(1))
+    await claim(placement, an_order(a_claim(1, on_hosts(1))))
+    await claim(placement, an_order(a_claim(1, on_hosts(1))))  # changes nothing
+    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=2), generation=1)))
+    await release(placement, a_release(1, 2))
+    host = uid(1, "a")
+    assert await announced(placement) == [
+        PlacementChanged(number=1, changes=(ProviderChange(host, host, 1, {"VCPU": 0}, reshaped=True),)),
+        PlacementChanged(number=2, changes=(ProviderChange(host, host, 2, {"VCPU": 1}),)),
+        PlacementChanged(number=3, changes=(ProviderChange(host, host, 3, {"VCPU": 2}),)),
+        PlacementChanged(number=4, changes=(ProviderChange(host, host, 4, {"VCPU": 0}),)),
+    ]
+
+
+async def test_a_great_commit_is_announced_in_parts_that_fit_a_message(placement: Placement) -> None:
+    await report(placement, *(a_report(number) for number in range(CHANGES_A_MESSAGE + 1)))
+    assert [(one.number, len(one.changes)) for one in await announced(placement)] == [
+        (1, CHANGES_A_MESSAGE),
+        (2, 1),
+    ]
+    assert placement.memory.index.seen == 2
+
+
+async def test_random_operations_keep_the_books_and_the_index(placement: Placement) -> None:
+    chance = random.Random(11)
+    sequence = 0
+    generations: dict[int, int] = {}
+    for _ in range(60):
+        consumer, host = chance.randrange(8), chance.randrange(4)
+        sequence += 1
+        step = chance.random()
+        if step < 0.2:
+            stock = {"VCPU": Inventory(total=chance.randrange(1, 9))}
+            if chance.random() < 0.5:
+                stock["CUSTOM_GPU"] = Inventory(total=1)
+            children = [a_provider(10 + host, host)] if chance.random() < 0.5 else []
+            await report(placement, a_report(host, *children, sequence=sequence, inventories=stock))
+        elif step < 0.25:
+            await report(placement, gone(host, sequence))
+        elif step < 0.75:
+            wanted = on_hosts(host, VCPU=chance.randrange(1, 4))
+            if chance.random() < 0.3:
+                wanted |= on_hosts(10 + host)
+            order = an_order(a_claim(consumer, wanted, generation=generations.get(consumer)))
+            (result,) = await claim(placement, order)
+            if isinstance(result, Claimed):
+                generations[consumer] = result.generation
+        else:
+            (answer,) = await release(placement, a_release(consumer, generations.pop(consumer, None)))
+            assert isinstance(answer, Released)
+        assert [one for one in await breaches(placement.database) if "overcommitted" not in one] == []
+    held = await holdings(placement.database)
+    assert {uuid: one[0] for uuid, one in held.items()} == {uid(one): g for one, g in generations.items()}
+    await keeps_its_index(placement)
+    await report(placement, *(gone(host, sequence + 1) for host in range(4)))
+    await release(placement, *(a_release(consumer, g) for consumer, g in generations.items()))
+    await placement.sweep()
+    assert placement.memory.index.rows == {}

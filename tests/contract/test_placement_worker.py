@@ -1,0 +1,97 @@
+"""The placement worker on a bus: what others ask and hear of it, with two of them sharing one database."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from bus import topics
+from bus.clock import Clock
+from bus.database import Database
+from bus.local import LocalBroker, LocalTransport
+from bus.messages import FindCandidates
+from bus.migrations import migrate
+from bus.protocol import AnswerRefused
+from bus.runner import Bus
+from bus.vocabulary import Claimed, Held, ResourceGroup
+from placement_worker import Placement, placement_worker
+from tests.racks import a_claim, a_report, an_order, looking_for, on_hosts, seen_by
+
+
+@asynccontextmanager
+async def served(broker: LocalBroker, database: Database) -> AsyncIterator[Placement]:
+    """A placement process: its own connection, its own memory."""
+    stopping = asyncio.Event()
+    async with Bus(LocalTransport(broker)) as bus, asyncio.TaskGroup() as group:
+        placement = Placement(database, Clock())
+        group.create_task(bus.serve(placement_worker(placement, bus.relay), stopping))
+        try:
+            yield placement
+        finally:
+            stopping.set()
+
+
+async def until(met: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not met():
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    database = Database(f"sqlite+aiosqlite:///{tmp_path}/placement.db")
+    await migrate(database, "placement_worker")
+    yield database
+    await database.close()
+
+
+async def test_what_is_reported_is_offered_claimed_and_announced(database: Database) -> None:
+    broker = LocalBroker()
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Bus(LocalTransport(broker)))
+        heard = await client.listen(topics.PLACEMENT_CHANGED.at())
+        one = await stack.enter_async_context(served(broker, database))
+        other = await stack.enter_async_context(served(broker, database))
+        ask, claim = client.asker(topics.FIND_CANDIDATES), client.asker(topics.CLAIM)
+        await until(lambda: "placement:inventory.reported" in broker.queues)
+
+        await client.publish(a_report(1), a_report(2))
+        await until(lambda: one.memory.index.rows.keys() == other.memory.index.rows.keys() != set())
+        await until(lambda: len(one.memory.index.rows) == len(other.memory.index.rows) == 2)
+        assert sorted([c.host for c in (await ask(looking_for({"VCPU": 8}))).candidates]) == [
+            "host-1",
+            "host-2",
+        ]
+        order = an_order(a_claim(1, on_hosts(1, VCPU=8)))
+        twice = [answer.results[0] for answer in await asyncio.gather(claim(order), claim(order))]
+        assert {type(result) for result in twice} == {Claimed, Held}
+
+        last = next(result.number for result in twice if isinstance(result, Claimed))
+        numbers = []
+        async with asyncio.timeout(10):
+            while last not in numbers:
+                numbers.append((await heard.get()).number)
+        assert numbers == list(range(1, last + 1))
+        await until(lambda: one.memory.index.seen == other.memory.index.seen == last)
+        assert seen_by(one) == seen_by(other)
+        for _ in range(4):  # whoever answers
+            assert [c.host for c in (await ask(looking_for({"VCPU": 8}))).candidates] == ["host-2"]
+
+
+async def test_a_question_that_cannot_be_answered_is_refused_by_the_field(database: Database) -> None:
+    broker = LocalBroker()
+    async with Bus(LocalTransport(broker)) as client, served(broker, database):
+        ask = client.asker(topics.FIND_CANDIDATES)
+        with pytest.raises(AnswerRefused, match=r"groups\[0\].suffix"):
+            await ask(FindCandidates(groups=(ResourceGroup(suffix="_x", resources={"VCPU": 1}),)))
+
+
+def test_the_table_says_what_it_announces() -> None:
+    database = Database("sqlite+aiosqlite://")
+    worker = placement_worker(Placement(database, Clock()), _nowhere)
+    assert worker.emits == {topics.PLACEMENT_CHANGED.message}
+
+
+async def _nowhere(_: object) -> None: ...

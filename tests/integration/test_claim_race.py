@@ -1,0 +1,189 @@
+"""Many writers on one PostgreSQL: never over capacity, a consumer holds once, the retired hold nothing."""
+
+import asyncio
+import random
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from bus.clock import Clock
+from bus.vocabulary import Claimed, Contended, Held, Inventory, Refused, Released, Retired
+from placement_worker import Placement, breaches, holdings, retired
+from placement_worker.store import trees
+from tests.racks import a_claim, a_placement, a_release, a_report, an_order, gone, on_hosts, seen_by, uid
+
+pytestmark = pytest.mark.services
+
+WORKERS = 4
+
+
+async def placements(stack: AsyncExitStack, url: str) -> list[Placement]:
+    first = await stack.enter_async_context(a_placement(url, Clock(chance=random.Random(0))))
+    others = [
+        await stack.enter_async_context(a_placement(url, Clock(chance=random.Random(seed))))
+        for seed in range(1, WORKERS)
+    ]
+    return [first, *others]
+
+
+async def test_racing_for_the_last_places_gives_out_exactly_as_many_as_there_are(database_url: str) -> None:
+    async with AsyncExitStack() as stack:
+        racers = await placements(stack, database_url)
+        room = {"VCPU": Inventory(total=4)}
+        await racers[0].report_inventory_many([a_report(host, inventories=room) for host in range(5)])
+
+        async def race(placement: Placement, seed: int) -> list[object]:
+            """Every worker claims for all forty consumers, in an order of its own, in batches."""
+            chance = random.Random(seed)
+            consumers = list(range(40))
+            chance.shuffle(consumers)
+            results: list[object] = []
+            for at in range(0, 40, 8):
+                orders = []
+                for consumer in consumers[at : at + 8]:
+                    hosts = chance.sample(range(5), 5)
+                    choices = [on_hosts(host, VCPU=1) for host in hosts]
+                    orders.append(an_order(a_claim(consumer, *choices)))
+                results += [one.results[0] for one in await placement.claim_many(orders)]
+            return results
+
+        outcomes = await asyncio.gather(*(race(one, seed) for seed, one in enumerate(racers)))
+        told = [one for outcome in outcomes for one in outcome]
+        held = await holdings(racers[0].database)
+        assert sum(isinstance(one, Claimed) for one in told) == len(held) == 20
+        assert not any(isinstance(one, Contended) for one in told)
+        assert sum(isinstance(one, Refused) for one in told) == 20 * WORKERS
+        assert sum(isinstance(one, Held) for one in told) == 20 * (WORKERS - 1)
+        assert await breaches(racers[0].database) == []
+
+
+async def test_a_claim_and_the_retirement_of_its_consumer_never_both_win(database_url: str) -> None:
+    async with AsyncExitStack() as stack:
+        racers = await placements(stack, database_url)
+        await racers[0].report_inventory_many([a_report(1, inventories={"VCPU": Inventory(total=1000)})])
+        both = 90
+        taken: list[object] = []
+        ended: list[object] = []
+        for at in range(0, both, 3):
+            orders = [an_order(a_claim(one, on_hosts(1))) for one in range(at, at + 3)]
+            endings = [a_release(one, None, "ended") for one in range(at + 2, at - 1, -1)]
+            if at % 2:
+                claims, ends = await asyncio.gather(
+                    racers[0].claim_many(orders), racers[1].release_many(endings)
+                )
+            else:
+                ends, claims = await asyncio.gather(
+                    racers[1].release_many(endings), racers[0].claim_many(orders)
+                )
+            taken += [one.results[0] for one in claims]
+            ended += [one.result for one in reversed(ends)]
+        assert {type(one) for one in taken} == {Claimed, Retired}, "they never met"
+        held, over = await holdings(racers[0].database), await retired(racers[0].database)
+        for consumer, claim, release in zip(range(both), taken, ended, strict=True):
+            if isinstance(claim, Claimed):
+                assert isinstance(release, Held)
+                assert uid(consumer) in held and uid(consumer) not in over
+            else:
+                assert isinstance(claim, Retired)
+                assert isinstance(release, Released)
+                assert uid(consumer) in over and uid(consumer) not in held
+        assert await breaches(racers[0].database) == []
+
+
+async def test_claims_swaps_releases_and_reports_at_once_keep_the_books(database_url: str) -> None:
+    async with AsyncExitStack() as stack:
+        racers = await placements(stack, database_url)
+        await racers[0].report_inventory_many([a_report(host) for host in range(6)])
+        sequences = iter(range(2, 10_000))
+
+        async def live(placement: Placement, seed: int) -> None:
+            chance = random.Random(seed)
+            known: dict[int, int | None] = {}
+            for _ in range(40):
+                picked = chance.sample(range(12), 4)
+                orders = [
+                    an_order(
+                        a_claim(
+                            one,
+                            on_hosts(*chance.sample(range(6), 2), VCPU=chance.randrange(1, 4)),
+                            on_hosts(chance.randrange(6), CUSTOM_GPU=1),
+                            on_hosts(chance.randrange(6), VCPU=1),
+                            generation=known.get(one),
+                        )
+                    )
+                    for one in picked
+                ]
+                for one, answer in zip(picked, await placement.claim_many(orders), strict=True):
+                    (result,) = answer.results
+                    if isinstance(result, Claimed | Held):
+                        known[one] = result.generation or None
+                leaving = chance.choice(picked)
+                (let_go,) = await placement.release_many([a_release(leaving, known.get(leaving))])
+                known[leaving] = let_go.result.generation if isinstance(let_go.result, Held) else None
+                if chance.random() < 0.2:
+                    host, total = chance.randrange(6), chance.randrange(4, 12)
+                    stock = {"VCPU": Inventory(total=total, allocation_ratio=100.0)}
+                    if chance.random() < 0.7:  # else it leaves, perhaps while somebody takes one
+                        stock["CUSTOM_GPU"] = Inventory(total=4)
+                    await placement.report_inventory_many(
+                        [a_report(host, sequence=next(sequences), inventories=stock)]
+                    )
+                elif chance.random() < 0.05:
+                    await placement.report_inventory_many([gone(chance.randrange(6), next(sequences))])
+                    await placement.sweep()
+
+        await asyncio.gather(*(live(one, seed) for seed, one in enumerate(racers)))
+        assert [one for one in await breaches(racers[0].database) if "overcommitted" not in one] == []
+        # Nobody heard of the others' changes; told that some are missing, each reads everything again.
+        for one in racers:
+            await one.memory.catch_up()
+            await one.memory.catch_up()
+        assert all(seen_by(one) == seen_by(racers[0]) for one in racers)
+
+
+async def test_the_same_tree_reported_by_many_at_once_ends_at_the_highest_sequence(database_url: str) -> None:
+    async with AsyncExitStack() as stack:
+        racers = await placements(stack, database_url)
+
+        async def report(placement: Placement, seed: int) -> None:
+            sequences = list(range(1, 31))
+            random.Random(seed).shuffle(sequences)
+            for sequence in sequences:
+                stock = {"VCPU": Inventory(total=sequence), f"CUSTOM_{sequence % 7}": Inventory(total=1)}
+                reports = [
+                    a_report(host, sequence=sequence, inventories=stock, traits=(f"CUSTOM_T{sequence}",))
+                    for host in (1, 2, 3)
+                ]
+                reports.append(a_report(4, sequence=sequence))  # always the same
+                assert await placement.report_inventory_many(reports) == [None] * 4
+
+        await asyncio.gather(*(report(one, seed) for seed, one in enumerate(racers)))
+        await racers[0].memory.reload()
+        late = [a_report(host, sequence=29, traits=("CUSTOM_LATE",)) for host in range(1, 5)]
+        await racers[0].report_inventory_many(late)
+        assert racers[0].memory.index.rows[uid(4, "a")].traits == ()
+        for host in (1, 2, 3):
+            row = racers[0].memory.index.rows[uid(host, "a")]
+            assert row.capacity == {"VCPU": 30, "CUSTOM_2": 1}
+            assert row.traits == ("CUSTOM_T30",)
+        assert await breaches(racers[0].database) == []
+
+
+async def test_a_report_that_repeats_itself_does_not_forget_claims_made_meanwhile(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_placement(database_url) as placement:
+        await placement.report_inventory_many([a_report(1), a_report(2)])
+        lock = trees.lock
+
+        async def lock_late(*given: Any) -> None:
+            """Before it, and after the trees were read, somebody claims on both hosts."""
+            await placement.claim_many([an_order(a_claim(1, on_hosts(1, 2, VCPU=3)))])
+            await lock(*given)
+
+        monkeypatch.setattr(trees, "lock", lock_late)
+        changed = a_report(1, sequence=2, inventories={"VCPU": Inventory(total=16)})
+        await placement.report_inventory_many([changed, a_report(2, sequence=2)])
+        free = {row.host: row.free for row in placement.memory.index.rows.values()}
+        assert free == {"host-1": {"VCPU": 13}, "host-2": {"VCPU": 5}}

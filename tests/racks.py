@@ -1,0 +1,128 @@
+"""What tests of placement are made of: reports, claims, and a Placement on a database of its own."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from bus.clock import Clock
+from bus.database import Database
+from bus.messages import ClaimRequested, FindCandidates, InventoryReported, ReleaseRequested
+from bus.migrations import migrate
+from bus.outbox import Outbox
+from bus.vocabulary import (
+    Allocations,
+    Choice,
+    ConsumerClaim,
+    Inventory,
+    ProviderReport,
+    ResourceGroup,
+    Resources,
+)
+from placement_worker import ANNOUNCES, Placement
+
+
+def uid(number: int, kind: str = "c") -> str:
+    """A UUID for providers (a), consumers (c) or aggregates (e)."""
+    return f"{kind * 8}-0000-0000-0000-{number:012d}"
+
+
+def a_provider(number: int, parent: int | None = None, **given: Any) -> ProviderReport:
+    inventories = given.pop("inventories", None) or {"VCPU": Inventory(total=8)}
+    return ProviderReport(
+        id=uid(number, "a"),
+        name=given.pop("name", f"host-{number}"),
+        parent=None if parent is None else uid(parent, "a"),
+        inventories=inventories,
+        **given,
+    )
+
+
+def a_report(
+    number: int, *children: ProviderReport, sequence: int = 1, cell: str = "c1", **given: Any
+) -> InventoryReported:
+    """A tree: the root with what is `given` for it, then its children."""
+    return InventoryReported(
+        root=uid(number, "a"),
+        host=f"host-{number}",
+        cell=cell,
+        agent=f"agent-{number}",
+        sequence=sequence,
+        providers=(a_provider(number, **given), *children),
+    )
+
+
+def gone(number: int, sequence: int) -> InventoryReported:
+    return InventoryReported(
+        root=uid(number, "a"),
+        host=f"host-{number}",
+        cell="c1",
+        agent=f"agent-{number}",
+        sequence=sequence,
+        gone=True,
+    )
+
+
+def on_hosts(*hosts: int, **resources: int) -> Allocations:
+    return {uid(host, "a"): resources or {"VCPU": 1} for host in hosts}
+
+
+def a_claim(
+    consumer: int,
+    *choices: Allocations | Choice,
+    generation: int | None = None,
+    project: str = "p1",
+    type: str = "INSTANCE",
+) -> ConsumerClaim:
+    made = tuple(one if isinstance(one, Choice) else Choice(one) for one in choices)
+    return ConsumerClaim(
+        consumer=uid(consumer), generation=generation, choices=made, project=project, user="u1", type=type
+    )
+
+
+def an_order(*claims: ConsumerClaim) -> ClaimRequested:
+    return ClaimRequested(claims=claims)
+
+
+def a_release(consumer: int, generation: int | None, retire: str = "") -> ReleaseRequested:
+    return ReleaseRequested(consumer=uid(consumer), generation=generation, retire=retire)
+
+
+def looking_for(resources: Resources, *, limit: int = 256, cell: str = "", **demands: Any) -> FindCandidates:
+    group = ResourceGroup(resources=resources, **demands)
+    return FindCandidates(groups=(group,), limit=limit, cell=cell)
+
+
+@asynccontextmanager
+async def a_placement(url: str, clock: Clock | None = None, **options: Any) -> AsyncIterator[Placement]:
+    """A started Placement; the database is migrated first, when nobody has yet."""
+    namespace = "placement" if url.startswith("postgresql") else ""
+    database = Database(url, namespace=namespace, **options)
+    try:
+        await migrate(database, "placement_worker")
+        placement = Placement(database, clock or Clock())
+        Outbox(database, placement.clock, ANNOUNCES)
+        await placement.start()
+        yield placement
+    finally:
+        await database.close()
+
+
+def seen_by(placement: Placement) -> Mapping[str, object]:
+    """All that the index would offer, and how it stands."""
+    return {
+        uuid: (
+            row.root,
+            row.parent,
+            row.host,
+            row.cell,
+            row.agent,
+            row.zone,
+            row.generation,
+            row.shapes,
+            row.capacity,
+            row.free,
+            row.traits,
+            row.aggregates,
+        )
+        for uuid, row in placement.memory.index.rows.items()
+    }

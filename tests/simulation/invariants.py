@@ -1,0 +1,91 @@
+"""What must be true of a cloud after every step, and what once it has come to rest. Read from the databases."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+
+class Broken(AssertionError):
+    """An invariant does not hold."""
+
+
+_OVER = """
+SELECT p.name, c.name, i.used, i.total, i.reserved, i.allocation_ratio FROM inventories i
+JOIN resource_providers p ON p.id = i.resource_provider_id
+JOIN resource_classes c ON c.id = i.resource_class_id
+WHERE i.used > i.total * i.allocation_ratio OR i.used < 0
+"""
+_SUMS = """
+SELECT p.name, c.name, i.used, COALESCE(sum(a.used), 0) FROM inventories i
+JOIN resource_providers p ON p.id = i.resource_provider_id
+JOIN resource_classes c ON c.id = i.resource_class_id
+LEFT JOIN allocations a
+  ON a.resource_provider_id = i.resource_provider_id AND a.resource_class_id = i.resource_class_id
+GROUP BY i.resource_provider_id, i.resource_class_id HAVING i.used <> COALESCE(sum(a.used), 0)
+"""
+_SPREAD = """
+SELECT c.uuid, count(DISTINCT p.root_provider_id) FROM allocations a
+JOIN consumers c ON c.id = a.consumer_id
+JOIN resource_providers p ON p.id = a.resource_provider_id
+GROUP BY c.uuid HAVING count(DISTINCT p.root_provider_id) > 1
+"""
+_HELD = """
+SELECT c.uuid, p.uuid FROM allocations a JOIN consumers c ON c.id = a.consumer_id
+JOIN resource_providers p ON p.id = a.resource_provider_id
+"""
+_EMPTY = """
+SELECT uuid FROM consumers WHERE id NOT IN (SELECT consumer_id FROM allocations)
+"""
+_RETIRED = "SELECT c.uuid FROM consumers c JOIN retired_consumers r ON r.uuid = c.uuid"
+_BUILDS = "SELECT id, status, root FROM builds"
+
+
+def check_always(world: "World") -> None:
+    """After every settled message, wherever no transaction is open."""
+    placement = world.committed("placement")
+    if placement is None:
+        return
+    _none(placement.execute(_OVER), "more is used than there is")
+    _none(placement.execute(_SUMS), "used is not the sum of the allocations")
+    _none(placement.execute(_SPREAD), "held on two hosts at once")
+    _none(placement.execute(_EMPTY), "a consumer that holds nothing")
+    _none(placement.execute(_RETIRED), "retired, and holds resources")
+    held = dict(placement.execute(_HELD).fetchall())
+    seen: dict[str, str] = {}
+    for cell in world.cells:
+        builds = world.committed(f"cell_{cell}")
+        for id_, status, root in builds.execute(_BUILDS) if builds is not None else ():
+            if seen.setdefault(id_, cell) != cell:
+                raise Broken(f"{id_} is known in cells {seen[id_]} and {cell}")
+            if status == "active" and held.get(id_) != root:
+                raise Broken(f"{id_} is active on {root} and holds {held.get(id_)}")
+
+
+def check_at_rest(world: "World") -> None:
+    """When every build has ended and nothing is under way: nothing lost, nothing left over."""
+    check_always(world)
+    if world.broker.dead:
+        raise Broken(f"dead letters: {[letter.reason for letter in world.broker.dead.values()]}")
+    placement = world.committed("placement")
+    if placement is None:
+        raise Broken("at rest, and yet a transaction is open")
+    held = dict(placement.execute(_HELD).fetchall())
+    should_hold = {
+        build for build, (status, _) in world.ends.items() if status == "active" and build not in world.deleted
+    }
+    if set(held) != should_hold:
+        raise Broken(f"held without an owner: {set(held) - should_hold}; lost: {should_hold - set(held)}")
+    for cell in world.cells:
+        builds = world.committed(f"cell_{cell}")
+        if builds is None:
+            raise Broken("at rest, and yet a transaction is open")
+        for id_, status, _ in builds.execute(_BUILDS):
+            if status not in ("active", "error", "deleted"):
+                raise Broken(f"{id_} is still {status} in cell {cell}")
+
+
+def _none(rows: object, complaint: str) -> None:
+    found = list(rows)  # type: ignore[call-overload]  # a sqlite3 cursor
+    if found:
+        raise Broken(f"{complaint}: {found}")

@@ -1,0 +1,260 @@
+"""Does it fit? Claims and releases judged in turn, as tables."""
+
+from typing import Any
+
+import pytest
+
+from bus.messages import ClaimRequested, ReleaseRequested
+from bus.vocabulary import (
+    Choice,
+    Claimed,
+    ConsumerClaim,
+    Full,
+    Gone,
+    Held,
+    Moved,
+    Refused,
+    Released,
+    Retired,
+)
+from placement_worker.core.capacity import Holder, Room, Stock, World, claim, release
+
+A, B, C = "aaaa", "bbbb", "cccc"  # providers
+X, Y, Z = "xxxx", "yyyy", "zzzz"  # consumers
+
+
+def stock(
+    capacity: int = 8, used: int = 0, min_unit: int = 1, max_unit: int = 100, step_size: int = 1
+) -> Stock:
+    return Stock(0, capacity, used, used, min_unit, max_unit, step_size)
+
+
+def room(provider: str, shape: int = 3, **stocks: Stock) -> Room:
+    return Room(1, provider, provider, shape, 10, 10, stocks)
+
+
+def world(
+    *rooms: Room, holders: dict[str, Holder] | None = None, retired: dict[str, str] | None = None
+) -> World:
+    found: dict[str, Room | None] = {one.uuid: one for one in rooms}
+    return World(found, holders or {one: Holder(one, 1) for one in (X, Y, Z)}, retired or {})
+
+
+def wants(consumer: str, *choices: Any, generation: int | None = None) -> ConsumerClaim:
+    made = tuple(one if isinstance(one, Choice) else Choice(one) for one in choices)
+    return ConsumerClaim(consumer=consumer, generation=generation, choices=made)
+
+
+def order(*claims: ConsumerClaim) -> ClaimRequested:
+    return ClaimRequested(claims=claims)
+
+
+def full(asked: int, free: int, limit: str = "", name: str = "VCPU", provider: str = A) -> Full:
+    return Full(provider=provider, resource_class=name, asked=asked, free=free, limit=limit)
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "refusal"),
+    [
+        (stock(8), 8, None),
+        (stock(8), 9, full(9, 8)),
+        (stock(8, used=7), 1, None),
+        (stock(8, used=7), 2, full(2, 1)),
+        (stock(8, used=9), 1, full(1, 0)),  # overcommitted: there is no negative room
+        (stock(8, min_unit=2), 1, full(1, 8, "min_unit")),
+        (stock(8, max_unit=4), 5, full(5, 8, "max_unit")),
+        (stock(8, step_size=2), 3, full(3, 8, "step_size")),
+        (stock(8, min_unit=2, max_unit=6, step_size=2), 6, None),
+        (stock(0), 1, full(1, 0)),
+    ],
+)
+def test_an_amount_fits_or_says_why_not(there: Stock, asked: int, refusal: Full | None) -> None:
+    (result,) = claim(order(wants(X, {A: {"VCPU": asked}})), world(room(A, VCPU=there))) or ()
+    if refusal is None:
+        assert result == Claimed(choice=0, generation=1, number=0)
+    else:
+        assert result == Refused(refusals=(refusal,))
+
+
+def test_a_class_the_provider_does_not_have_is_full() -> None:
+    (result,) = claim(order(wants(X, {A: {"VGPU": 1}})), world(room(A, VCPU=stock()))) or ()
+    assert result == Refused(refusals=(full(1, 0, name="VGPU"),))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "moved"), [({}, False), ({A: 3}, False), ({A: 2}, True), ({A: 4}, True), ({B: 9}, False)]
+)
+def test_a_choice_holds_only_for_the_shape_it_was_made_under(shapes: dict[str, int], moved: bool) -> None:
+    choice = Choice({A: {"VCPU": 1}}, shapes)
+    (result,) = claim(order(wants(X, choice)), world(room(A, shape=3, VCPU=stock()))) or ()
+    assert isinstance(result, Refused) == moved
+    if moved:
+        assert result == Refused(refusals=(Moved(provider=A),))
+
+
+def test_the_first_choice_that_fits_is_taken_and_the_better_ones_say_why_not() -> None:
+    there = world(room(A, VCPU=stock(1)), room(C, VCPU=stock(4)))
+    there.rooms[B] = None
+    choices = ({A: {"VCPU": 2}}, {B: {"VCPU": 2}}, Choice({C: {"VCPU": 2}}, {C: 1}), {C: {"VCPU": 2}})
+    (result,) = claim(order(wants(X, *choices)), there) or ()
+    refused = (full(2, 1), Gone(provider=B), Moved(provider=C))
+    assert result == Claimed(choice=3, generation=1, number=0, refused=refused)
+    assert there.holders[X].held == {C: {"VCPU": 2}}
+    assert list(there.touched) == [C]
+
+
+def test_a_provider_that_was_not_read_leaves_the_order_unjudged() -> None:
+    there = world(room(A, VCPU=stock(4)))
+    assert claim(order(wants(X, {A: {"VCPU": 4}}), wants(Y, {B: {"VCPU": 1}})), there) is None
+    assert there.rooms[A] == room(A, VCPU=stock(4))
+    assert not there.touched and not there.stirred
+
+
+def test_what_one_order_took_the_next_does_not_find() -> None:
+    there = world(room(A, VCPU=stock(3)))
+    first = claim(order(wants(X, {A: {"VCPU": 2}})), there)
+    second = claim(order(wants(Y, {A: {"VCPU": 2}})), there)
+    assert first == (Claimed(choice=0, generation=1, number=0),)
+    assert second == (Refused(refusals=(full(2, 1),)),)
+
+
+def test_the_claims_of_an_order_are_taken_together_or_not_at_all() -> None:
+    there = world(room(A, VCPU=stock(3)), room(B, VCPU=stock(1)))
+    failed = order(wants(X, {A: {"VCPU": 2}}), wants(Y, {A: {"VCPU": 2}}), wants(Z, {B: {"VCPU": 1}}))
+    assert claim(failed, there) == (
+        Refused(refusals=()),
+        Refused(refusals=(full(2, 1),)),
+        Refused(refusals=()),
+    )
+    assert there == world(room(A, VCPU=stock(3)), room(B, VCPU=stock(1)))
+    again = claim(order(wants(X, {A: {"VCPU": 2}}), wants(Y, {A: {"VCPU": 1}})), there)
+    assert again is not None and all(isinstance(one, Claimed) for one in again)
+
+
+def test_a_provider_moves_one_generation_for_each_order_that_names_it() -> None:
+    there = world(room(A, VCPU=stock(8)))
+    claim(order(wants(X, {A: {"VCPU": 1}}), wants(Y, {A: {"VCPU": 1}})), there)
+    claim(order(wants(Z, {A: {"VCPU": 1}})), there)
+    assert there.touched[A].generation == 12
+
+
+def holding(consumer: str, generation: int, held: dict[str, dict[str, int]]) -> dict[str, Holder]:
+    return {consumer: Holder(consumer, 7, generation, held)}
+
+
+@pytest.mark.parametrize(
+    ("generation", "held_generation", "fenced"),
+    [(None, 2, True), (1, 2, True), (3, 2, True), (2, 2, False), (0, 2, True)],
+)
+def test_a_claim_is_fenced_by_its_consumers_generation(
+    generation: int | None, held_generation: int, fenced: bool
+) -> None:
+    holders = holding(X, held_generation, {A: {"VCPU": 1}})
+    there = world(room(A, VCPU=stock(8, used=1)), holders=holders)
+    (result,) = claim(order(wants(X, {A: {"VCPU": 2}}, generation=generation)), there) or ()
+    if fenced:
+        assert result == Held(generation=2, allocations={A: {"VCPU": 1}})
+    else:
+        assert result == Claimed(choice=0, generation=3, number=0)
+
+
+@pytest.mark.parametrize("generation", [0, 1])
+def test_a_generation_of_one_who_holds_nothing_is_answered_with_nothing(generation: int) -> None:
+    there = world(room(A, VCPU=stock(8)), holders={Y: Holder(Y, 1)})
+    (result,) = claim(order(wants(X, {A: {"VCPU": 2}}, generation=generation)), there) or ()
+    assert result == Held(generation=0, allocations={})
+
+
+def test_the_same_claim_twice_in_a_batch_is_held_the_second_time() -> None:
+    there = world(room(A, VCPU=stock(8)))
+    one = order(wants(X, {A: {"VCPU": 2}}))
+    claim(one, there)
+    assert claim(one, there) == (Held(generation=1, allocations={A: {"VCPU": 2}}),)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "used", "own", "asked", "fits"),
+    [
+        (4, 4, 4, 4, True),  # what it holds makes room for it
+        (4, 4, 2, 3, False),
+        (4, 4, 2, 2, True),
+        (2, 6, 4, 3, True),  # overcommitted: less is allowed,
+        (2, 6, 4, 4, True),  # as much too,
+        (2, 6, 4, 5, False),  # more is not
+    ],
+)
+def test_a_swap_on_one_provider_frees_before_it_takes(
+    capacity: int, used: int, own: int, asked: int, fits: bool
+) -> None:
+    there = world(room(A, VCPU=stock(capacity, used=used)), holders=holding(X, 1, {A: {"VCPU": own}}))
+    (result,) = claim(order(wants(X, {A: {"VCPU": asked}}, generation=1)), there) or ()
+    assert isinstance(result, Claimed) == fits
+    kept = there.rooms[A]
+    assert kept is not None and kept.stocks["VCPU"].used == (used - own + asked if fits else used)
+
+
+def test_a_swap_leaves_the_old_provider_without_moving_its_generation() -> None:
+    there = world(
+        room(A, VCPU=stock(4, used=4)), room(B, VCPU=stock(4)), holders=holding(X, 1, {A: {"VCPU": 4}})
+    )
+    assert claim(order(wants(X, {B: {"VCPU": 4}}, generation=1)), there)
+    old, new = there.touched[A], there.touched[B]
+    assert (old.stocks["VCPU"].used, old.generation) == (0, 10)
+    assert (new.stocks["VCPU"].used, new.generation) == (4, 11)
+
+
+def test_a_refused_swap_keeps_what_it_had() -> None:
+    holders = holding(X, 1, {A: {"VCPU": 4}})
+    there = world(room(A, VCPU=stock(4, used=4)), room(B, VCPU=stock(3)), holders=holders)
+    (result,) = claim(order(wants(X, {B: {"VCPU": 4}}, generation=1)), there) or ()
+    assert result == Refused(refusals=(full(4, 3, provider=B),))
+    assert there.holders[X].held == {A: {"VCPU": 4}}
+    assert not there.touched
+
+
+def test_two_consumers_of_one_order_can_change_places() -> None:
+    holders = holding(X, 1, {A: {"VCPU": 4}}) | holding(Y, 1, {B: {"VCPU": 4}})
+    there = world(room(A, VCPU=stock(8, used=4)), room(B, VCPU=stock(8, used=4)), holders=holders)
+    swap = order(wants(X, {B: {"VCPU": 4}}, generation=1), wants(Y, {A: {"VCPU": 4}}, generation=1))
+    assert [type(one) for one in claim(swap, there) or ()] == [Claimed, Claimed]
+    assert {uuid: one.stocks["VCPU"].used for uuid, one in there.touched.items()} == {A: 4, B: 4}
+
+
+def test_the_retired_never_hold_again() -> None:
+    there = world(room(A, VCPU=stock()), retired={X: "its build ended"})
+    assert claim(order(wants(X, {A: {"VCPU": 1}})), there) == (Retired(why="its build ended"),)
+
+
+def let_go(generation: int | None, retire: str = "") -> ReleaseRequested:
+    return ReleaseRequested(consumer=X, generation=generation, retire=retire)
+
+
+HELD = {A: {"VCPU": 4}}
+
+
+@pytest.mark.parametrize(
+    ("generation", "retire", "result", "left", "tombstone"),
+    [
+        (1, "", Released(), 0, None),
+        (1, "ended", Released(), 0, "ended"),
+        (2, "ended", Held(generation=1, allocations=HELD), 4, None),
+        (None, "ended", Held(generation=1, allocations=HELD), 4, None),
+    ],
+)
+def test_a_release_gives_back_only_to_who_knows_the_generation(
+    generation: int | None, retire: str, result: object, left: int, tombstone: str | None
+) -> None:
+    there = world(room(A, VCPU=stock(8, used=4)), holders=holding(X, 1, HELD))
+    assert release(let_go(generation, retire), there) == result
+    kept = there.rooms[A]
+    assert kept is not None and kept.stocks["VCPU"].used == left
+    assert there.tombstones.get(X) == tombstone
+
+
+@pytest.mark.parametrize("generation", [None, 3])
+def test_releasing_what_holds_nothing_is_done_already_and_may_retire(generation: int | None) -> None:
+    there = world(holders={Y: Holder(Y, 1)})
+    assert release(let_go(generation), there) == Released()
+    assert release(let_go(generation, "ended"), there) == Released()
+    assert release(let_go(generation, "again"), there) == Retired(why="ended")
+    assert there.tombstones == {X: "ended"}
