@@ -9,12 +9,10 @@ in flight, as the worker has it; the outbox is emptied meanwhile by a relay that
 import argparse
 import asyncio
 import random
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -111,20 +109,17 @@ async def measure(url: str, namespace: str, hosts: int, seconds: float) -> list[
 @contextmanager
 def databases(url: str | None) -> Iterator[list[tuple[str, str, str]]]:
     """Name, URL and namespace of what is measured."""
-    directory = Path(tempfile.mkdtemp(prefix="berth-bench-"))
+    directory = private_directory("berth-bench-")
     lite = ("SQLite", f"sqlite+aiosqlite:///{directory}/", "placement")
-    namespace = f"bench_{next(_numbers)}_{random.SystemRandom().randrange(10**9)}"
+    namespace = f"bench_{secrets.token_hex(4)}"
     try:
         if url:
             yield [("PostgreSQL", url, namespace), lite]
         else:
-            with Postgres(private_directory("berth-bench-") / "postgres") as server:
+            with Postgres(directory / "postgres") as server:
                 yield [("PostgreSQL", server.url, namespace), lite]
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-_numbers = count(1)
 
 
 def main() -> None:

@@ -1,18 +1,24 @@
 """What an operator may set: by environment (BERTH_...), a TOML file, and flags, in rising order."""
 
+import math
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from compute_sim import Durations
+from scheduler_worker import Policy
+
 ENV_PREFIX = "BERTH_"
 EFFECTIVE_ENV = "BERTH_EFFECTIVE_SETTINGS"  # how a supervisor hands its own to the workers it starts
+SUPERVISED_ENV = "BERTH_SUPERVISED"  # says to a worker that its standard input closes with its supervisor
 DEFAULT_FILE = Path("berth.toml")
+_OTHER_VARIABLES = ("BERTH_CONFIG", EFFECTIVE_ENV, SUPERVISED_ENV)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,15 +86,20 @@ class Effective:
 
     settings: Settings
     origins: dict[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()  # BERTH_ variables that name no setting: a slip, or somebody else's
 
 
 def load(
     flags: Mapping[str, Any] | None = None,
     *,
+    sets: Mapping[str, str] | None = None,
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Effective:
+    """`sets` are the command line's --set NAME=VALUE; a flag of the command's own counts for more."""
     environment = os.environ if environment is None else environment
+    if environment.get(EFFECTIVE_ENV):
+        return _inherited(environment[EFFECTIVE_ENV])
     named = file or (Path(environment["BERTH_CONFIG"]) if environment.get("BERTH_CONFIG") else None)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -99,43 +110,61 @@ def load(
             raise BadSetting(f"{origin}: there is no setting {name!r}; there are: {known}")
         values[name], origins[name] = _converted(name, value, origin), origin
 
-    if environment.get(EFFECTIVE_ENV):
-        inherited = msgspec.json.decode(environment[EFFECTIVE_ENV], type=Settings)
-        return Effective(inherited, dict.fromkeys(Settings.__struct_fields__, "supervisor"))
-    for name, value in _from_environment(environment):
-        take(name, value, ENV_PREFIX + name.upper())
+    for name, value, origin in _from_environment(environment):
+        take(name, value, origin)
     for name, value in _from_file(named).items():
         take(name, value, str(named or DEFAULT_FILE))
+    for name, value in (sets or {}).items():
+        take(name, value, f"--set {name}")
     for name, value in (flags or {}).items():
         if value is not None:
             take(name, value, f"--{name.replace('_', '-')}")
     settings = Settings(**values)
     _check(settings, origins)
-    return Effective(settings, origins)
+    return Effective(settings, origins, tuple(sorted(_unknown(environment))))
 
 
 def masked(value: Any) -> Any:
     """A value fit to be shown: passwords in URLs are stars."""
     if isinstance(value, str):
-        return re.sub(r"(://[^:/@\s]*):[^@\s]+@", r"\1:****@", value)
+        value = re.sub(r"(://[^:/@\s]*):[^\s]+@", r"\1:****@", value)
+        return re.sub(r"([?&]password=)[^&\s]+", r"\1****", value)
     if isinstance(value, dict):
         return {key: masked(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(masked(item) for item in value)
     return value
 
 
-def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """BERTH_NAME=value; or BERTH_NAME_FILE=path, for secrets kept in files."""
+def _inherited(given: str) -> Effective:
+    """What a supervisor hands to the workers it starts: whole, and already checked."""
+    try:
+        settings = msgspec.json.decode(given, type=Settings)
+    except msgspec.DecodeError as problem:
+        raise BadSetting(f"{EFFECTIVE_ENV}: is for the supervisor of `berth up` to set: {problem}") from None
+    return Effective(settings, dict.fromkeys(Settings.__struct_fields__, "supervisor"))
+
+
+def _unknown(environment: Mapping[str, str]) -> set[str]:
+    known = {ENV_PREFIX + name.upper() for name in Settings.__struct_fields__}
+    known |= {f"{key}_FILE" for key in known} | set(_OTHER_VARIABLES)
+    return {key for key in environment if key.startswith(ENV_PREFIX) and key not in known}
+
+
+def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """BERTH_NAME=value; or BERTH_NAME_FILE=path, for secrets kept in files. What is empty is not set."""
     found = []
     for name in Settings.__struct_fields__:
         key = ENV_PREFIX + name.upper()
         if environment.get(key):
-            found.append((name, environment[key]))
+            found.append((name, environment[key], key))
         elif environment.get(key + "_FILE"):
             path = Path(environment[key + "_FILE"])
             try:
-                found.append((name, path.read_text().strip()))
-            except OSError as problem:
-                raise BadSetting(f"{key}_FILE: cannot read {path}: {problem.strerror}") from None
+                found.append((name, path.read_text().strip(), f"{key}_FILE"))
+            except (OSError, UnicodeDecodeError) as problem:
+                why = getattr(problem, "strerror", None) or "not text"
+                raise BadSetting(f"{key}_FILE: cannot read {path}: {why}") from None
     return found
 
 
@@ -147,24 +176,42 @@ def _from_file(named: Path | None) -> dict[str, Any]:
         return tomllib.loads(path.read_text())
     except OSError as problem:
         raise BadSetting(f"{path}: cannot be read: {problem.strerror}") from None
-    except tomllib.TOMLDecodeError as problem:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise BadSetting(f"{path}: not TOML: {problem}") from None
+
+
+_KINDS: dict[Any, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    tuple[str, ...]: "names, comma separated",
+    dict[str, float]: "name=number, comma separated",
+    dict[str, str]: "name=value, comma separated",
+}
 
 
 def _converted(name: str, value: Any, origin: str) -> Any:
     kind = next(f.type for f in msgspec.structs.fields(Settings) if f.name == name)
+    bad = BadSetting(f"{origin}: {name} takes {_KINDS[kind]}, not {masked(value)!r}")
     if isinstance(value, str) and kind is not str:
         if kind == tuple[str, ...]:
             value = [part.strip() for part in value.split(",") if part.strip()]
         elif kind in (dict[str, float], dict[str, str]):
-            pairs = [part.split("=", 1) for part in value.split(",") if part.strip()]
-            if any(len(pair) != 2 for pair in pairs):
-                raise BadSetting(f"{origin}: {name} takes name=value, comma separated, not {value!r}")
-            value = {key.strip(): item.strip() for key, item in pairs}
+            pairs = [part.partition("=") for part in value.split(",") if part.strip()]
+            if not all(equals for _, equals, _ in pairs):
+                raise bad
+            value = {key.strip(): item.strip() for key, _, item in pairs}
     try:
         return msgspec.convert(value, kind, strict=False)
-    except msgspec.ValidationError as problem:
-        raise BadSetting(f"{origin}: {name}: {problem}, not {masked(value)!r}") from None
+    except msgspec.ValidationError:
+        raise bad from None
+
+
+_AT_LEAST = {
+    "hosts": 1, "candidates": 1, "max_attempts": 1, "agents_per_cell": 1, "max_builds_in_flight": 1,
+    "baremetal": 0, "crash_after": 0, "drain": 0, "metrics_port": 0,
+}  # fmt: skip
 
 
 def _check(settings: Settings, origins: Mapping[str, str]) -> None:
@@ -172,28 +219,63 @@ def _check(settings: Settings, origins: Mapping[str, str]) -> None:
         value = masked(getattr(settings, name))
         raise BadSetting(f"{origins.get(name, 'default')}: {name} = {value!r}: {why}")
 
-    if settings.amqp_url and not settings.amqp_url.startswith(("amqp://", "amqps://")):
-        refuse("amqp_url", "must begin with amqp:// or amqps://")
-    for url in (settings.database_url, *settings.cell_database_urls.values()):
-        if url and not url.startswith(("postgresql", "sqlite")):
-            refuse("database_url", "must begin with postgresql:// or sqlite+aiosqlite://")
-    if settings.amqp_url and not settings.database_url:
-        refuse("database_url", "with a RabbitMQ there must be a database all processes can reach")
+    for name, least in _AT_LEAST.items():
+        if not getattr(settings, name) >= least:
+            refuse(name, f"must be at least {least}")
+    for name in ("build_timeout", "heartbeat", "drain"):
+        if not math.isfinite(getattr(settings, name)):
+            refuse(name, "must be a finite number of seconds")
+    for name in ("build_timeout", "heartbeat"):
+        if getattr(settings, name) <= 0:
+            refuse(name, "must be more than 0 seconds")
+    for name in ("fail", "abort", "hang"):
+        if not 0 <= getattr(settings, name) <= 1:
+            refuse(name, "is a share between 0 and 1")
+    if settings.metrics_port > 65535:
+        refuse("metrics_port", "must be at most 65535")
+    for name in ("state_dir", "exchange"):
+        if not getattr(settings, name):
+            refuse(name, "must not be empty")
     if settings.queue_type not in ("quorum", "classic"):
         refuse("queue_type", "is quorum or classic")
+    if settings.log_level not in ("debug", "info", "warning", "error"):
+        refuse("log_level", "is debug, info, warning or error")
+    _check_places(settings, refuse)
+    _check_names(settings, refuse)
+
+
+def _check_places(settings: Settings, refuse: Callable[[str, str], None]) -> None:
+    if settings.amqp_url and not settings.amqp_url.startswith(("amqp://", "amqps://")):
+        refuse("amqp_url", "must begin with amqp:// or amqps://")
+    databases = [("database_url", settings.database_url)]
+    databases += [("cell_database_urls", url) for url in settings.cell_database_urls.values()]
+    for name, url in databases:
+        if url and not url.startswith(("postgresql://", "postgresql+asyncpg://", "sqlite+aiosqlite://")):
+            refuse(name, "must begin with postgresql:// or sqlite+aiosqlite://")
+    if settings.amqp_url and not settings.database_url:
+        refuse("database_url", "with a RabbitMQ there must be a database all processes can reach")
+    for cell in settings.cell_database_urls:
+        if cell not in settings.cells:
+            refuse("cell_database_urls", f"there is no cell {cell!r}; there are: {', '.join(settings.cells)}")
+
+
+def _check_names(settings: Settings, refuse: Callable[[str, str], None]) -> None:
     if not settings.cells:
         refuse("cells", "name at least one")
     for cell in settings.cells:
         if not re.fullmatch(r"[a-z0-9_]{1,32}", cell):
             refuse("cells", "a cell's name has lower-case letters, digits and _, at most 32")
-    for name in ("fail", "abort", "hang"):
-        if not 0 <= getattr(settings, name) <= 1:
-            refuse(name, "is a share between 0 and 1")
-    for name in ("candidates", "max_attempts", "agents_per_cell", "max_builds_in_flight"):
-        if getattr(settings, name) < 1:
-            refuse(name, "must be at least 1")
-    for name in ("build_timeout", "heartbeat"):
-        if getattr(settings, name) <= 0:
-            refuse(name, "must be more than 0 seconds")
-    if settings.log_level not in ("debug", "info", "warning", "error"):
-        refuse("log_level", "is debug, info, warning or error")
+    if len(set(settings.cells)) < len(settings.cells):
+        refuse("cells", "a cell is named twice")
+    try:
+        Durations.parse(settings.build_time)
+    except ValueError as problem:
+        refuse("build_time", str(problem))
+    try:
+        Policy.from_names(settings.filters or None, None, max_builds=settings.max_builds_in_flight)
+    except ValueError as problem:
+        refuse("filters", str(problem))
+    try:
+        Policy.from_names(None, settings.weighers or None, max_builds=settings.max_builds_in_flight)
+    except ValueError as problem:
+        refuse("weighers", str(problem))

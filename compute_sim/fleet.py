@@ -20,6 +20,7 @@ class SimHost:
     traits: tuple[str, ...] = ()
     zone: str = ""
     aggregates: tuple[str, ...] = ()
+    metal: str = ""  # the resource class of a bare-metal node, which Ironic speaks for
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +52,20 @@ def fleet(
         "MEMORY_MB": Inventory(total=memory_mb, reserved=512, max_unit=memory_mb),
         "DISK_GB": Inventory(total=disk_gb, max_unit=disk_gb),
     }
-    metal = {"CUSTOM_BAREMETAL": Inventory(total=1, max_unit=1)}
     names = [f"cell{number + 1}" for number in range(cells)] if isinstance(cells, int) else list(cells)
     places = len(names) * agents_per_cell
     dealt: list[list[SimHost]] = [[] for _ in range(places)]
 
-    def deal(count: int, kind: str, has: Mapping[str, Inventory], can: tuple[str, ...]) -> None:
+    def deal(count: int, kind: str, has: Mapping[str, Inventory], can: tuple[str, ...], metal: str) -> None:
         for number in range(count):
             name = f"{names[number % len(names)]}-{kind}{number // len(names) + 1:05}"
             place = number % places
             root = str(uuid5(_NAMES, f"{seed}/{name}"))
-            dealt[place].append(SimHost(root, name, has, can, zones[number // places % len(zones)]))
+            zone = zones[number // places % len(zones)]
+            dealt[place].append(SimHost(root, name, has, can, zone, metal=metal))
 
-    deal(hosts, "host", inventory, tuple(traits))
-    deal(baremetal, "metal", metal, ())
+    deal(hosts, "host", inventory, tuple(traits), "")
+    deal(baremetal, "metal", {}, (), "baremetal")
     return [
         _agent(names[place % len(names)], place // len(names) + 1, theirs)
         for place, theirs in enumerate(dealt)

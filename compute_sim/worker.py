@@ -10,8 +10,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bus.clock import Clock
-from bus.messages import AgentReported, BuildOrdered, DestroyOrdered, HostReported, InventoryReported
-from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED
+from bus.messages import (
+    AgentReported,
+    BuildOrdered,
+    DestroyOrdered,
+    HostReported,
+    InventoryReported,
+    NodeChanged,
+)
+from bus.topics import (
+    AGENT_BUILD,
+    AGENT_DESTROY,
+    AGENT_REPORT,
+    HOST_REPORTED,
+    INVENTORY_REPORTED,
+    IRONIC_NODE,
+)
 from bus.vocabulary import HostState, ProviderReport
 from bus.worker import Worker, every, on
 from compute_sim.core import REMEMBERED, CrashPlan, FaultPlan, Key, Ledger, draw, report
@@ -169,7 +183,7 @@ class _Agent:
             for start in range(0, len(self.hosts), HOSTS_IN_A_REPORT)
         ]
 
-    async def announce(self) -> Sequence[InventoryReported]:
+    async def announce(self) -> Sequence[InventoryReported | NodeChanged]:
         """Some of the inventories that are due: all of them at the start, after a crash, and now and then."""
         now = self.clock.now()
         if not self._power.is_set():
@@ -180,7 +194,7 @@ class _Agent:
             self._gap = min(2 * self._gap, self.announce_every)
         sequence = self._sequence()
         chunk = min(len(self._to_announce), HOSTS_IN_A_REPORT)
-        return [self._inventory(self._to_announce.popleft(), sequence) for _ in range(chunk)]
+        return [self._said_of(self._to_announce.popleft(), sequence) for _ in range(chunk)]
 
     def _sequence(self) -> int:
         return int(self.clock.now() * 1_000_000)
@@ -198,7 +212,9 @@ class _Agent:
             metrics={"temperature": round(temperature, 1)},
         )
 
-    def _inventory(self, host: SimHost, sequence: int) -> InventoryReported:
+    def _said_of(self, host: SimHost, sequence: int) -> InventoryReported | NodeChanged:
+        if host.metal:
+            return self._enrolled(host)
         provider = ProviderReport(
             id=host.root,
             name=host.host,
@@ -214,6 +230,21 @@ class _Agent:
             zone=host.zone,
             sequence=sequence,
             providers=(provider,),
+        )
+
+    def _enrolled(self, host: SimHost) -> NodeChanged:
+        """A node as it was first enrolled: so long ago that whatever happened to it since counts for more."""
+        return NodeChanged(
+            event="create",
+            node=host.root,
+            name=host.host,
+            at=1.0,
+            cell=self.cell,
+            agent=self.agent,
+            resource_class=host.metal,
+            provision_state="available",
+            traits=host.traits,
+            zone=host.zone,
         )
 
 
@@ -250,6 +281,6 @@ def compute_sim(
         ],
         timers=[
             every(period, simulated.beat, emits=[HOST_REPORTED], at_once=True),
-            every(0.1, simulated.announce, emits=[INVENTORY_REPORTED], at_once=True),
+            every(0.1, simulated.announce, emits=[INVENTORY_REPORTED, IRONIC_NODE], at_once=True),
         ],
     )

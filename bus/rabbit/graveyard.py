@@ -9,6 +9,7 @@ from aiormq.abc import DeliveredMessage
 from bus.protocol import DeadLetter, Unroutable
 from bus.rabbit.connection import BROKEN, cancelled_by_us
 from bus.rabbit.link import Link, Post, Session
+from bus.rabbit.topology import LETTER
 from bus.rabbit.wire import letter, letter_properties
 
 Rescue = Callable[[DeadLetter], Awaitable[None]]
@@ -21,12 +22,13 @@ class Graveyard:
         self._one_at_a_time = asyncio.Lock()  # a letter that one of us looks at is out of the other's sight
 
     async def bury(self, dead: DeadLetter) -> None:
-        post = Post("", self._name, dead.body, letter_properties(dead), mandatory=True)
+        post = Post(self._name, LETTER, dead.body, letter_properties(dead), mandatory=True)
         await self._link.insist(lambda session: session.topology.dead())
         try:
             await self._link.post(post)
         except Unroutable:  # somebody has deleted the queue meanwhile
-            await self._link.insist(self._make_again)
+            self._link.forget()
+            await self._link.insist(lambda session: session.topology.dead())
             await self._link.post(post)
 
     async def letters(self, limit: int) -> list[DeadLetter]:
@@ -44,24 +46,26 @@ class Graveyard:
     async def exhume(self, ids: Collection[str], rescue: Rescue | None) -> int:
         wanted, rescued = set(ids), set[str]()
 
-        async def take(session: Session) -> None:
+        async def take(session: Session) -> Exception | None:
             async with _Opened(session, self._name) as grave:
                 while (message := await grave.next()) is not None:
                     dead = letter(message)
                     if dead.id not in wanted:
                         continue
                     if rescue is not None and dead.id not in rescued:
-                        await rescue(dead)
+                        try:
+                            await rescue(dead)
+                        except Exception as failure:  # not the broker's: no reason to try again
+                            return failure
                     rescued.add(dead.id)
                     await grave.remove(message)
+            return None
 
         async with self._one_at_a_time:
-            await self._link.insist(take)
+            failure = await self._link.insist(take)
+        if failure is not None:
+            raise failure
         return len(rescued)
-
-    async def _make_again(self, session: Session) -> None:
-        session.topology.forget(self._name)
-        await session.topology.dead()
 
 
 class _Opened:

@@ -24,6 +24,7 @@ PutBack = Callable[[str, Sequence[Envelope]], Awaitable[None]]
 
 _AT_FIRST = 64  # AMQP messages in advance, until it is known how many envelopes they hold
 _AT_LEAST = 4  # enough to have the next one here while one is being settled
+_AT_MOST = 65_535  # more is no number in AMQP
 _BEGINNING = 60.0  # seconds; a queue without a leader does not answer, and is asked again
 _SPLIT_AFTER = 3  # crashes: some envelope of this frame kills its reader, so they come one by one from now on
 
@@ -44,6 +45,7 @@ class _Reading:
         self.nacks: list[int] = []
         self.wake = asyncio.Event()
         self._telling = asyncio.Lock()
+        self._closing = asyncio.Lock()
 
     def end(self, _: object = None) -> None:
         self.over = True
@@ -80,7 +82,7 @@ class _Reading:
         self.deliveries.clear()
         self.opened.clear()
         try:
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(5.0), self._closing:  # whoever comes second waits for the first
                 await self.settle()
                 await self.channel.close()
         except (*BROKEN, TimeoutError) as problem:
@@ -157,6 +159,10 @@ class RabbitInbox:
         self._steering = asyncio.Lock()
         self._size = 1.0  # envelopes in an AMQP message, of late
 
+    @property
+    def ended(self) -> bool:
+        return self._stopping and (self._reading is None or self._reading.channel.is_closed)
+
     async def start(self) -> None:
         reading = await self._link.insist(self._begin)
         self._link.spawn(self._run(reading))
@@ -180,6 +186,8 @@ class RabbitInbox:
 
     async def stop(self) -> None:
         self._stopping = True
+        if not self._spec.durable:
+            self._link.undeclare(self._spec)  # it ends with its last reader
         reading = self._reading
         if reading is None or reading.over:
             return
@@ -190,18 +198,18 @@ class RabbitInbox:
             if cancelled_by_us(problem):
                 raise
             return  # the broker has it all back already
-        while reading.deliveries:
-            reading.nack(reading.deliveries.popleft().delivery_tag or 0)
         while reading.opened:
             reading.in_hand += 1
             reading.opened.popleft().requeue()
+        while reading.deliveries:
+            reading.nack(reading.deliveries.popleft().delivery_tag or 0)
         reading.wake.set()
         await self._all_back()
 
     async def close(self) -> None:
         self._stopping = True
         await self._all_back()
-        if self._reading is not None and not self._reading.over:
+        if self._reading is not None:
             await self._reading.close()
 
     def send_back(self, parcel: _Parcel, envelopes: Sequence[Envelope]) -> None:
@@ -209,7 +217,7 @@ class RabbitInbox:
 
         async def send() -> None:
             try:
-                await self._put_back(self._name, envelopes)
+                await self._put_back(self._spec.name, envelopes)
             except Exception as problem:  # not settled, so the broker delivers the whole frame again
                 log.warning("%s: could not put back %s: %s", self._name, envelopes[0].key, problem)
             else:
@@ -251,6 +259,8 @@ class RabbitInbox:
             backoff = Backoff(self._link.clock)
             while True:
                 await backoff.pause()
+                if self._stopping:
+                    return
                 try:
                     reading = await self._link.insist(self._begin)
                     break
@@ -262,13 +272,11 @@ class RabbitInbox:
     async def _attend(self, reading: _Reading) -> None:
         """Tell the broker what settles, until the channel ends or, told to stop, until everything has."""
         try:
-            while not reading.over:
+            while not reading.over and not (self._stopping and not reading.unsettled):
                 await reading.wake.wait()
                 reading.wake.clear()
                 await reading.settle()
                 await self._tune(reading)
-                if self._stopping and not reading.unsettled:
-                    break
         except BROKEN as problem:
             if cancelled_by_us(problem):
                 raise
@@ -313,7 +321,8 @@ class RabbitInbox:
                 await self._consume(reading, self._wanted())
 
     def _wanted(self) -> int:
-        return max(int(self._prefetch / max(self._size, 1.0)), min(self._prefetch, _AT_LEAST))
+        wanted = max(int(self._prefetch / max(self._size, 1.0)), min(self._prefetch, _AT_LEAST))
+        return min(wanted, _AT_MOST)
 
     def _fits(self, in_advance: int) -> bool:
         """Is it within a factor of four? Frames differ from one moment to the next."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import aiormq
@@ -102,13 +103,17 @@ class Session:
             await asyncio.wait([closing], timeout=1.0)
         why = closing.exception() if closing.done() and not closing.cancelled() else None
         closing.cancel()
-        return reason(why) if why is not None else "it ended"
+        return reason(why) if isinstance(why, Exception) else "it fell silent"
 
     async def open_publisher(self) -> Channel:
         async with self._opening:
             if self._publisher is None or self._publisher.is_closed:
                 self._publisher = await open_channel(self.connection, confirms=True)
             return self._publisher
+
+
+async def _declare(spec: QueueSpec, session: Session) -> None:
+    await session.topology.queue(spec)
 
 
 async def _publish(channel: Channel, post: Post) -> None:
@@ -152,12 +157,12 @@ class Link:
         self.closed = True
         self._changed.set()
         session, self._session = self._session, None
+        if session is not None:  # first, so that nobody is cancelled in the middle of a request to the broker
+            await hang_up(session.connection)
         if self._life is not None:
             self._life.cancel()
             await asyncio.wait([self._life])
             self._life = None
-        if session is not None:
-            await hang_up(session.connection)
 
     def check(self) -> None:
         if self.closed:
@@ -188,12 +193,22 @@ class Link:
             except BROKEN as problem:
                 if cancelled_by_us(problem):
                     raise
+                log.info("RabbitMQ at %s broke off: %s; trying again", self.place, reason(problem))
             await backoff.pause()
+
+    def forget(self) -> None:
+        """Something of ours on the broker turned out to be gone: make it again when it is needed."""
+        if self._session is not None:
+            self._session.topology.forget()
 
     async def declare(self, *specs: QueueSpec) -> None:
         for spec in specs:
             self._declared[spec.name] = spec
-            await self.insist(lambda session, spec=spec: session.topology.queue(spec))  # type: ignore[misc]
+            await self.insist(partial(_declare, spec))
+
+    def undeclare(self, spec: QueueSpec) -> None:
+        """Nobody will read it any more: do not make it again after a reconnect."""
+        self._declared.pop(spec.name, None)
 
     async def post(self, post: Post) -> None:
         """Returns when the broker has this message safe, however often the connection breaks meanwhile."""
@@ -274,6 +289,8 @@ class Link:
                     self._changed.set()
                     why = await session.over()
                     self._session = None
+                    if self.closed:
+                        return
                     log.warning("lost the connection to RabbitMQ at %s: %s", self.place, why)
                     await hang_up(session.connection)
                     session = await self._reconnect()

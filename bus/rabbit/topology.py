@@ -1,14 +1,15 @@
 """What berth keeps on a broker: names, exchanges, queues, and how each is declared.
 
-    <exchange>             topic; every publish goes here
-    <exchange>.return      direct; queues are bound by name: where what was delayed comes back
-    <exchange>.delay.<ms>  a fanout and a queue that holds messages for so long, then hands them to .return
-    <exchange>.dead        a fanout and the queue of dead letters; .return falls back on it, so that a message
-                           whose queue was deleted while it waited is kept
+    <exchange>             every publish goes here, under its key
+    <exchange>.queues      to one queue by its name, under the key 0.<queue>
+    <exchange>.delay       to one queue after a while, under the key <ms>.<queue>: by way of the queue
+    <exchange>.delay.<ms>  which keeps messages for so long and hands them to <exchange>.queues
+    <exchange>.dead        the dead letters; also what was delayed for a queue that is gone meanwhile
 
-Exchanges are looked up before they are made, so a user who may not configure them can use them: it needs
-`write` on an exchange to publish, and to read a queue `configure`, `write` and `read` on it and `read` on the
-exchanges it is bound to. A queue that it may not configure it uses as it is.
+All four exchanges are topic exchanges and the default exchange is not used, so that topic permissions can
+say which keys a user may publish and hear, and which queues it may reach: RabbitMQ checks keys nowhere else.
+A user needs `write` on exchanges to publish, and to read a queue `configure`, `write` and `read` on it and
+`read` on <exchange> and <exchange>.queues. What it may not configure it uses as it is, if it is there.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ from bus.rabbit.connection import REFUSALS, open_channel, reason
 
 DELAYS = (0.1, 0.5, 1, 5, 15, 60, 300, 1800)
 MAX_DELAY = 24 * 3600
+LETTER = "letter"  # the key dead letters are published under
 _NEVER = 1_000_000_000  # redeliveries: the runner bounds them, and RabbitMQ 4 would drop after 20
 
 
@@ -45,20 +47,26 @@ class Names:
 
     def heard_as(self, exchange: str, key: str) -> str:
         """What a reader takes for the envelope's key: the routing key, or the queue it was sent to."""
-        if exchange == self.exchange or self.exchange == "berth":
+        if exchange not in (self.queues, self.delay):
             return key
-        return key.removeprefix(f"{self.exchange}:")
+        queue = key.partition(".")[2]
+        return queue if self.exchange == "berth" else queue.removeprefix(f"{self.exchange}:")
 
     @property
-    def come_back(self) -> str:
-        return f"{self.exchange}.return"
+    def queues(self) -> str:
+        return f"{self.exchange}.queues"
+
+    @property
+    def delay(self) -> str:
+        return f"{self.exchange}.delay"
 
     @property
     def dead(self) -> str:
         return f"{self.exchange}.dead"
 
-    def delay(self, milliseconds: int) -> str:
-        return f"{self.exchange}.delay.{milliseconds}"
+    def address(self, queue: str, milliseconds: int = 0) -> str:
+        """The key to reach a queue by its name, after so long."""
+        return f"{milliseconds}.{self.queue(queue)}"
 
 
 def delay_for(seconds: float) -> int:
@@ -80,14 +88,15 @@ class Topology:
         self._channel: Channel | None = None
         self._one_at_a_time = asyncio.Lock()
         self._made: set[str] = set()
+        self._dead_is_ours = False
 
     async def base(self) -> None:
         """What everybody needs."""
         names = self.names
         async with self._one_at_a_time:
-            await self._exchange(names.exchange, "topic")
-            await self._exchange(names.dead, "fanout")
-            await self._exchange(names.come_back, "direct", {"alternate-exchange": names.dead})
+            await self._exchange(names.exchange)
+            await self._exchange(names.dead)
+            await self._exchange(names.queues, {"alternate-exchange": names.dead})
 
     async def queue(self, spec: QueueSpec) -> None:
         """A worker's queue, bound to the keys it hears."""
@@ -99,44 +108,46 @@ class Topology:
                 return
             for key in spec.keys:
                 await self._bind(name, self.names.exchange, key)
-            await self._bind(name, self.names.come_back, name)
+            await self._bind(name, self.names.queues, f"*.{name}")
 
     async def dead(self) -> None:
         """The queue of dead letters."""
         async with self._one_at_a_time:
             await self._dead()
 
-    async def delay(self, milliseconds: int) -> str:
-        """The exchange to publish to what shall come back after so long."""
-        name = self.names.delay(milliseconds)
+    async def delay(self, milliseconds: int) -> None:
+        """The queue for what shall come back after so long."""
+        names = self.names
+        name = f"{names.delay}.{milliseconds}"
+        if name in self._made:
+            return
+        arguments: FieldTable = {"x-message-ttl": milliseconds, "x-dead-letter-exchange": names.queues}
+        if self._quorum:  # whose dead-lettering may lose messages unless told not to
+            arguments |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+        key = f"{milliseconds}.#"
         async with self._one_at_a_time:
-            if name in self._made:
-                return name
-            arguments: FieldTable = {
-                "x-message-ttl": milliseconds,
-                "x-dead-letter-exchange": self.names.come_back,
-            }
-            if self._quorum:  # whose dead-lettering may lose messages unless told not to
-                arguments |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
-            await self._dead()
-            await self._exchange(name, "fanout")
+            if await self._dead():
+                await self._bind(names.dead, names.dead, key)
+            await self._exchange(names.delay)
             if await self._durable(name, arguments):
-                await self._bind(name, name)
+                await self._bind(name, names.delay, key)
             self._made.add(name)
-        return name
 
-    def forget(self, name: str) -> None:
-        """It turned out to be gone: make it again when it is needed."""
-        self._made.discard(name)
+    def forget(self) -> None:
+        """Something turned out to be gone: make it again when it is needed."""
+        self._made.clear()
 
-    async def _dead(self) -> None:
+    async def _dead(self) -> bool:
+        """False when it is not ours to bind."""
         name = self.names.dead
         if name not in self._made:
-            if await self._durable(name):
-                await self._bind(name, name)
+            self._dead_is_ours = await self._durable(name)
+            if self._dead_is_ours:
+                await self._bind(name, name, LETTER)
             self._made.add(name)
+        return self._dead_is_ours
 
-    async def _exchange(self, name: str, kind: str, arguments: FieldTable | None = None) -> None:
+    async def _exchange(self, name: str, arguments: FieldTable | None = None) -> None:
         try:
             await (await self._usable()).exchange_declare(name, passive=True)
             return
@@ -145,7 +156,7 @@ class Topology:
         except REFUSALS as refusal:
             raise BrokerRefused(f"the exchange {name} cannot be used: {reason(refusal)}") from None
         try:
-            await channel.exchange_declare(name, exchange_type=kind, durable=True, arguments=arguments)
+            await channel.exchange_declare(name, exchange_type="topic", durable=True, arguments=arguments)
         except REFUSALS as refusal:
             raise BrokerRefused(f"the exchange {name} cannot be made: {reason(refusal)}") from None
 
@@ -180,13 +191,11 @@ class Topology:
         except (ChannelAccessRefused, ChannelPreconditionFailed) as refusal:
             raise BrokerRefused(f"the private queue {name} cannot be made: {reason(refusal)}") from None
 
-    async def _bind(self, queue: str, exchange: str, key: str = "") -> None:
+    async def _bind(self, queue: str, exchange: str, key: str) -> None:
         try:
             await (await self._usable()).queue_bind(queue, exchange, key)
         except REFUSALS as refusal:
-            raise BrokerRefused(
-                f"the queue {queue} cannot hear {key or exchange}: {reason(refusal)}"
-            ) from None
+            raise BrokerRefused(f"the queue {queue} cannot hear {key}: {reason(refusal)}") from None
 
     async def _usable(self) -> Channel:
         if self._channel is None or self._channel.is_closed:

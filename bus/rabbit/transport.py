@@ -9,9 +9,9 @@ from bus.protocol import DeadLetter, Envelope, Inbox, QueueSpec, Unroutable
 from bus.rabbit.connection import broker_url
 from bus.rabbit.graveyard import Graveyard
 from bus.rabbit.inbox import RabbitInbox
-from bus.rabbit.link import Link, Session
+from bus.rabbit.link import Link
 from bus.rabbit.outgoing import Outgoing
-from bus.rabbit.topology import Names, delay_for
+from bus.rabbit.topology import DELAYS, Names, delay_for
 
 
 class RabbitTransport:
@@ -45,6 +45,11 @@ class RabbitTransport:
         await self._link.close()
         self._outgoing.abandon()
 
+    async def prepare(self) -> None:
+        """Make now what is otherwise made when first needed, for users who may not make it themselves."""
+        for seconds in DELAYS:
+            await self._make_delay(delay_for(seconds))
+
     async def declare(self, *queues: QueueSpec) -> None:
         await self._link.declare(*queues)
 
@@ -56,23 +61,18 @@ class RabbitTransport:
 
     async def send(self, queue: str, envelope: Envelope) -> None:
         sent = msgspec.structs.replace(envelope, key=queue)
-        await self._outgoing.send("", [(self._names.queue(queue), sent, False)])
+        await self._outgoing.send(self._names.queues, [(self._names.address(queue), sent, False)])
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
-        delayed = [(self._names.queue(queue), envelope, True)]
         milliseconds = delay_for(seconds)
-
-        async def make(session: Session) -> str:
-            return await session.topology.delay(milliseconds)
-
-        async def make_again(session: Session) -> str:
-            session.topology.forget(self._names.delay(milliseconds))
-            return await session.topology.delay(milliseconds)
-
+        delayed = [(self._names.address(queue, milliseconds), envelope, True)]
+        await self._make_delay(milliseconds)
         try:
-            await self._outgoing.send(await self._link.insist(make), delayed)
+            await self._outgoing.send(self._names.delay, delayed)
         except Unroutable:  # somebody has deleted the delay queue meanwhile
-            await self._outgoing.send(await self._link.insist(make_again), delayed)
+            self._link.forget()
+            await self._make_delay(milliseconds)
+            await self._outgoing.send(self._names.delay, delayed)
 
     async def bury(self, letter: DeadLetter) -> None:
         await self._graveyard.bury(letter)
@@ -81,6 +81,7 @@ class RabbitTransport:
         await self._link.declare(queue)
         inbox = RabbitInbox(self._link, queue, prefetch, self._put_back)
         await inbox.start()
+        self._inboxes = [one for one in self._inboxes if not one.ended]
         self._inboxes.append(inbox)
         return inbox
 
@@ -93,4 +94,8 @@ class RabbitTransport:
         return await self._graveyard.exhume(ids, rescue)
 
     async def _put_back(self, queue: str, envelopes: Sequence[Envelope]) -> None:
-        await self._outgoing.send("", [(queue, envelope, True) for envelope in envelopes])
+        key = self._names.address(queue)
+        await self._outgoing.send(self._names.queues, [(key, envelope, True) for envelope in envelopes])
+
+    async def _make_delay(self, milliseconds: int) -> None:
+        await self._link.insist(lambda session: session.topology.delay(milliseconds))

@@ -74,7 +74,7 @@ def open_message(message: DeliveredMessage, key: str) -> tuple[list[Envelope], s
         return [_alone(message, key)], ""
     try:
         return decode_frame(message.body), ""
-    except Undecodable as problem:
+    except (Undecodable, RecursionError) as problem:
         return [_alone(message, key)], str(problem)
 
 
@@ -140,16 +140,17 @@ def letter_properties(letter: DeadLetter) -> Basic.Properties:
 
 
 def letter(message: DeliveredMessage) -> DeadLetter:
-    """A dead letter; one that the broker itself put there (its queue was gone) says so."""
+    """A dead letter; one that the broker itself put there says so, under the key <ms>.<queue>."""
+    queue = (message.routing_key or "").partition(".")[2]
     said = message.header.properties
     headers: Mapping[str, Any] = said.headers or {}
     died = _number(headers.get("x-died"))
     return DeadLetter(
         id=_text(said.message_id) or _id_for_stranger(message),
-        queue=_text(headers.get("x-queue")) or _text(message.routing_key),
-        key=_text(headers.get("x-key")) or _text(headers.get("key")) or _text(message.routing_key),
+        queue=_text(headers.get("x-queue")) or queue,
+        key=_text(headers.get("x-key")) or _text(headers.get("key")) or queue,
         type=_text(headers.get("x-type")) or _text(said.message_type),
-        reason=_text(headers.get("x-reason")) or f"the queue {message.routing_key} is gone",
+        reason=_text(headers.get("x-reason")) or f"the queue {queue} is gone",
         first_died=_number(headers.get("x-first-died")) or died,
         died=died,
         attempt=_whole(headers.get("x-attempt", headers.get("attempt")), 1),

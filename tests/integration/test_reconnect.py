@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import os
 import shutil
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import msgspec
@@ -184,6 +185,32 @@ async def test_publishers_and_declarers_wait_while_there_is_no_broker(
         assert number_in(await take(await reading)) == 1
         with pytest.raises(Unroutable):
             await unheard
+
+
+async def test_a_broker_that_falls_silent_is_given_up_and_found_again(
+    broker: RabbitMQ, bus_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    transport = RabbitTransport(f"{broker.url}?heartbeat=1", exchange=bus_name)
+    await transport.open()
+    inbox = await transport.consume(QUEUE, 400)
+    assert broker.pid is not None
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        publishing = [
+            asyncio.create_task(transport.publish([an_envelope(number, framed=False)], expected=[True]))
+            for number in range(300)  # more than fit into a client's buffers
+        ]
+        async with asyncio.timeout(DEADLINE):
+            while "lost the connection" not in caplog.text:
+                await asyncio.sleep(0.05)
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+    async with asyncio.timeout(DEADLINE):
+        await asyncio.gather(*publishing)
+        heard: set[int] = set()
+        while len(heard) < 300:
+            heard.add(number_in(await take(inbox)))
+    await transport.close()
 
 
 async def test_closing_while_there_is_no_broker_is_prompt(

@@ -72,7 +72,9 @@ def check_at_rest(world: "World") -> None:
         raise Broken("at rest, and yet a transaction is open")
     held = dict(placement.execute(_HELD).fetchall())
     should_hold = {
-        build for build, (status, _) in world.ends.items() if status == "active" and build not in world.deleted
+        build
+        for build, (status, _) in world.ends.items()
+        if status == "active" and build not in world.deleted
     }
     if set(held) != should_hold:
         raise Broken(f"held without an owner: {set(held) - should_hold}; lost: {should_hold - set(held)}")

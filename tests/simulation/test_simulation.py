@@ -1,17 +1,146 @@
-"""Hundreds of small clouds in which everything goes wrong, and the promises that hold all the same."""
+"""Hundreds of small clouds in which everything goes wrong, and the promises that hold all the same.
+
+A seed that fails here fails always: run it alone with `pytest -k "seeds and [0-24]"` or replay it by hand with
+`simulate(seed)`, whose `history` says what happened when.
+"""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import count
+from pathlib import Path
+from typing import Any
 
 import pytest
-
+from msgspec.structs import replace
 from simulation.clockwork import run
-from simulation.world import World
+from simulation.invariants import Broken
+from simulation.world import Trouble, World
+
+from bus.vocabulary import Allocations, ConsumerClaim, Full
+from placement_worker.core import capacity
+
+SEEDS = 500
+_AT_ONCE = 25
 
 
-def simulate(seed: int) -> World:
-    world = World(seed)
+def simulate(seed: int, trouble: Trouble | None = None) -> World:
+    world = World(seed, trouble or Trouble())
     run(world.run())
     return world
 
-@pytest.mark.parametrize("seed", range(3))
-def test_some(seed):
-    w = simulate(seed)
-    print(w.steps, len(w.ends))
+
+def simulate_all(seeds: Iterable[int]) -> list[World]:
+    worlds = []
+    for seed in seeds:
+        try:
+            worlds.append(simulate(seed))
+        except Exception as problem:
+            problem.add_note(f"in the simulation of seed {seed}")
+            raise
+    return worlds
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, _AT_ONCE), ids=lambda n: f"{n}-{n + _AT_ONCE - 1}")
+def test_no_seed_breaks_a_promise(first: int) -> None:
+    worlds = simulate_all(range(first, first + _AT_ONCE))
+    ends = Counter(status for world in worlds for status, _ in world.ends.values())
+    # and the seeds did make something happen
+    assert all(world.steps > 100 for world in worlds)
+    assert min(ends["active"], ends["error"], ends["unplaceable"]) > 0
+    assert any(world.deleted for world in worlds)
+    assert any("kill" in event for world in worlds for event in world.history)
+
+
+@pytest.mark.parametrize("seed", [7, 8, 9])
+def test_the_same_seed_replays_the_same_history(seed: int) -> None:
+    """Also in another process, where sets and dictionaries are hashed otherwise."""
+    here = simulate(seed)
+    program = (
+        "import logging; logging.disable(); from simulation.test_simulation import simulate; "
+        f"print(simulate({seed}).digest)"
+    )
+    tests = Path(__file__).parent.parent
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": str(seed),
+        "PYTHONPATH": os.pathsep.join((str(tests), str(tests.parent))),
+    }
+    there = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert there.stdout.strip() == here.digest
+
+
+def test_other_seeds_have_other_histories() -> None:
+    assert len({simulate(seed).digest for seed in range(5)}) == 5
+
+
+# Bugs planted on purpose: the simulation must find each of them, or it is of no use.
+
+
+def _forget_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim of somebody who already holds something is taken all the same (it moves a running build)."""
+    judge = capacity._claim
+
+    def unfenced(one: ConsumerClaim, world: capacity.World, steps: Any) -> Any:
+        holder = world.holders.get(one.consumer)
+        seen = one.generation if holder is None else holder.generation or None
+        return judge(replace(one, generation=seen), world, steps)
+
+    monkeypatch.setattr(capacity, "_claim", unfenced)
+
+
+def _double_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim of somebody who already holds something is added to it, as Nova's is."""
+    _forget_the_fence(monkeypatch)
+    hold = capacity._hold
+
+    def doubled(
+        world: capacity.World, holder: capacity.Holder, generation: int, held: Allocations, by: Any
+    ) -> None:
+        hold(world, holder, generation, {**holder.held, **held} if by else held, by)
+
+    monkeypatch.setattr(capacity, "_hold", doubled)
+
+
+def _count_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that is full is claimed all the same."""
+    refusal = capacity._refusal
+
+    def generous(*arguments: Any) -> Any:
+        refused = refusal(*arguments)
+        return None if isinstance(refused, Full) else refused
+
+    monkeypatch.setattr(capacity, "_refusal", generous)
+
+
+def _forget_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build that has ended may claim again when its request is delivered once more."""
+    judge = capacity._claim
+
+    def raised(one: ConsumerClaim, world: capacity.World, steps: Any) -> Any:
+        world.retired.pop(one.consumer, None)
+        return judge(one, world, steps)
+
+    monkeypatch.setattr(capacity, "_claim", raised)
+
+
+@pytest.mark.parametrize("plant", [_forget_the_fence, _double_the_claim, _count_no_room, _forget_the_dead])
+def test_a_planted_bug_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    for seed in count():
+        assert seed < 60, "sixty seeds, and nothing was noticed"
+        try:
+            simulate(seed)
+        except Broken as broken:
+            print(f"found by seed {seed}: {broken}")
+            return
+        except ExceptionGroup as group:
+            if group.subgroup(Broken) is None:
+                raise
+            return

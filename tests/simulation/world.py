@@ -12,6 +12,8 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from simulation.invariants import Broken, check_always, check_at_rest
+
 from bus import topics
 from bus.clock import Clock
 from bus.database import Database
@@ -32,8 +34,6 @@ from compute_sim import CrashPlan, Durations, FaultPlan, SimAgent, compute_sim, 
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
 from scheduler_worker import scheduler_worker
-
-from simulation.invariants import Broken, check_always, check_at_rest
 
 CELLS = ("c1", "c2")
 METAL = {
@@ -74,6 +74,7 @@ class World:
         self.cell_of: dict[str, str] = {}
         self.deleted: set[str] = set()
         self.steps = 0
+        self.broken: Broken | None = None
         self._lives: dict[str, asyncio.Task[None]] = {}
 
     @property
@@ -96,10 +97,13 @@ class World:
         async with asyncio.TaskGroup() as group:
             for name in self._factories():
                 self._start(name, group)
-            story = group.create_task(self._story(group))
-            await story
+            self._telling = group.create_task(self._story(group))
+            await asyncio.wait([self._telling])
             for life in self._lives.values():
                 life.cancel()
+        if self.broken is not None:
+            raise self.broken
+        self._telling.result()
         check_at_rest(self)
         for database in self.databases.values():
             await database.close()
@@ -166,7 +170,7 @@ class World:
         )
 
     def _node_event(self) -> NodeChanged:
-        metal = [(agent, host) for agent in self._fleet() for host in agent.hosts if "metal" in host.host]
+        metal = [(agent, host) for agent in self._fleet() for host in agent.hosts if host.metal]
         agent, host = self.chance.choice(metal)
         state, maintenance = self.chance.choice(
             (("available", False), ("available", True), ("cleaning", False), ("clean failed", True))
@@ -267,7 +271,7 @@ class World:
         self.note(f"end {build} {status} {host}")
         told = self.ends.setdefault(build, (status, host))
         if told != (status, host):
-            raise Broken(f"{build} ended as {told}, and then as {(status, host)}")
+            self._stop(Broken(f"{build} ended as {told}, and then as {(status, host)}"))
 
     # Time and order
 
@@ -282,7 +286,16 @@ class World:
     def settled(self, queue: str) -> None:
         self.steps += 1
         self.note(f"settled {queue}")
-        check_always(self)
+        try:
+            check_always(self)
+        except Broken as broken:  # raised here it would be taken for a bug of the handler that settled
+            self._stop(broken)
+
+    def _stop(self, broken: Broken) -> None:
+        if self.broken is None:
+            self.broken = broken
+            self.note(f"broken: {broken}")
+            self._telling.cancel()
 
     def _quiet(self) -> bool:
         busy = any(queue.items for queue in self.broker.queues.values())

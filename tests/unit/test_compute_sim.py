@@ -137,7 +137,7 @@ def test_a_fleet_is_dealt_out_evenly_and_is_the_same_every_time() -> None:
     assert hosts[0].root != fleet(cells=2, hosts=11, seed=1)[0].hosts[0].root
 
 
-def test_hosts_have_what_a_hypervisor_has_and_nodes_are_taken_whole() -> None:
+def test_hosts_have_what_a_hypervisor_has_and_nodes_are_left_to_ironic() -> None:
     (agent,) = fleet(cells=1, hosts=1, baremetal=1, vcpus=16, memory_mb=4096, disk_gb=100)
     host, node = agent.hosts
     assert {name: (it.capacity, it.max_unit) for name, it in host.inventory.items()} == {
@@ -145,7 +145,7 @@ def test_hosts_have_what_a_hypervisor_has_and_nodes_are_taken_whole() -> None:
         "MEMORY_MB": (3584, 4096),
         "DISK_GB": (100, 100),
     }
-    assert {name: it.capacity for name, it in node.inventory.items()} == {"CUSTOM_BAREMETAL": 1}
+    assert (node.metal, node.inventory, host.metal) == ("baremetal", {}, "")
 
 
 def test_a_report_names_the_host_of_the_order() -> None:

@@ -1,0 +1,141 @@
+"""Whatever is killed while builds are under way: every accepted build ends exactly once, and the books agree."""
+
+import asyncio
+import random
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from berth.load import Load, LoadPlan, LoadResult
+from berth.settings import Settings
+from deploy.servers import (
+    Postgres,
+    RabbitMQ,
+    find_postgres,
+    find_rabbitmq,
+    private_directory,
+)
+from tests.running import Running, installed, running, settled
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+DEADLINE = 58.0
+RATE = 60.0
+SECONDS = 8.0
+
+Trouble = Callable[[Running], Awaitable[None]]
+
+
+@pytest.fixture
+def settings(amqp_url: str, database_url: str, bus_name: str) -> Settings:
+    return plain_settings(amqp_url, database_url, bus_name)
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    made = private_directory("berth-crashes-")
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture
+def own_rabbitmq(directory: Path) -> Iterator[RabbitMQ]:
+    """One of our own: it is restarted and killed here, and has nothing of other tests to recover."""
+    installed(find_rabbitmq)
+    with RabbitMQ(directory / "rabbitmq") as server:
+        yield server
+
+
+@pytest.fixture
+def own_postgres(directory: Path) -> Iterator[Postgres]:
+    installed(find_postgres)
+    with Postgres(directory / "postgres") as server:
+        yield server
+
+
+async def load_through(settings: Settings, trouble: Trouble) -> tuple[LoadResult, Running]:
+    """Load a berth, make trouble meanwhile, and see that every promise was kept."""
+    plan = LoadPlan(boots=int(RATE * SECONDS), rate=RATE, patience=40.0)
+    async with asyncio.timeout(DEADLINE), running(settings) as berth:
+        load = Load(berth.bus, plan)
+        async with asyncio.TaskGroup() as group:
+            loading = group.create_task(load.run())
+            group.create_task(until_under_way(load, trouble, berth))
+        result = loading.result()
+        found = await settled(settings)
+    assert result.lost == 0, f"{result.lost} of {plan.boots} builds never ended"
+    assert result.changed == 0, f"{result.changed} builds ended in two ways"
+    assert not found.breaches
+    assert result.statuses["unplaceable"] == 0, result.reasons()  # there is room for all of them
+    assert sum(found.builds.values()) == plan.boots
+    return result, berth
+
+
+async def until_under_way(load: Load, trouble: Trouble, berth: Running) -> None:
+    while load.ended < 10:
+        await asyncio.sleep(0.02)
+    await trouble(berth)
+
+
+@pytest.mark.parametrize("victim", ["placement", "scheduler", "conductor.c1", "compute.c1", "ironic"])
+async def test_a_worker_killed_at_any_moment_costs_no_build(settings: Settings, victim: str) -> None:
+    chance = random.Random(victim)
+    kills = 3
+
+    async def trouble(berth: Running) -> None:
+        for _ in range(kills):
+            await berth.kill(victim)
+            await asyncio.sleep(chance.uniform(0.7, 2.5))
+
+    _, berth = await load_through(settings, trouble)
+    assert berth.starts()[victim] == 1 + kills
+
+
+async def test_anybody_may_be_killed_at_any_moment(settings: Settings) -> None:
+    chance = random.Random("everyone")
+    kills = 10
+
+    async def trouble(berth: Running) -> None:
+        for _ in range(kills):
+            await berth.kill(chance.choice(sorted(berth.starts())))
+            await asyncio.sleep(chance.uniform(0.2, 1.0))
+
+    _, berth = await load_through(settings, trouble)
+    assert sum(berth.starts().values()) == len(berth.starts()) + kills
+
+
+def restart(server: RabbitMQ | Postgres) -> None:
+    server.restart()
+
+
+def crash(server: RabbitMQ | Postgres) -> None:
+    server.kill()
+    server.start()
+
+
+HOW = pytest.mark.parametrize("end", [restart, crash], ids=["restarted", "killed"])
+End = Callable[[RabbitMQ | Postgres], None]
+
+
+@HOW
+async def test_the_broker_may_go_away_and_come_back(
+    own_rabbitmq: RabbitMQ, database_url: str, bus_name: str, end: End
+) -> None:
+    async def trouble(berth: Running) -> None:
+        await asyncio.to_thread(end, own_rabbitmq)
+
+    await load_through(plain_settings(own_rabbitmq.url, database_url, bus_name), trouble)
+
+
+@HOW
+async def test_the_database_may_go_away_and_come_back(
+    amqp_url: str, own_postgres: Postgres, bus_name: str, end: End
+) -> None:
+    async def trouble(berth: Running) -> None:
+        for _ in range(2):
+            await asyncio.to_thread(end, own_postgres)
+            await asyncio.sleep(1.0)
+
+    await load_through(plain_settings(amqp_url, own_postgres.url, bus_name), trouble)

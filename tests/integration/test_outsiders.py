@@ -1,0 +1,58 @@
+"""Publishers and readers that are no Python of ours: the README's example, word by word, with pika."""
+
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.servers import Postgres, RabbitMQ, find_rabbitmq, private_directory
+from tests.running import ROOT, Up, a_database, installed
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def berth(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """Run as the README says, under the name that outsiders know: so on a broker of its own."""
+    installed(find_rabbitmq)
+    directory = private_directory("berth-outsiders-")
+    with RabbitMQ(directory / "rabbitmq") as broker, a_database(postgres.url) as database:
+        environment = {"BERTH_AMQP_URL": broker.url, "BERTH_DATABASE_URL": database}
+        flags = ("--cells", "2", "--hosts", "10", "--build-time", "constant:0.1")
+        with Up(tmp_path_factory.mktemp("outsiders"), environment, *flags) as berth:
+            yield berth
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def the_example() -> str:
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    found = [block for block in blocks if "import pika" in block]
+    assert len(found) == 1, "the README has one example for any AMQP client"
+    return str(found[0])
+
+
+def said_to(berth: Up, example: str) -> str:
+    ran = berth.run(sys.executable, "-c", example)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_the_readme_example_has_its_build_active(berth: Up) -> None:
+    said = said_to(berth, the_example())
+    assert said.startswith("build.ended ")
+    assert "'status': 'active'" in said
+    assert "'host': 'c" in said
+
+
+def test_the_readme_example_asking_too_much_is_told_why_there_is_no_host(berth: Up) -> None:
+    example = the_example().replace('"vcpus": 1,', '"vcpus": 99999,')
+    assert "99999" in example
+    said = said_to(berth, example)
+    assert said.startswith("build.unplaceable ")
+    reason = re.search(r"'reason': '([^']+)'", said)
+    assert reason is not None, said
+    assert "VCPU" in reason[1]
+    assert "99999" in reason[1]

@@ -1,0 +1,115 @@
+"""`berth up` as people run it: its workers, its end, its sudden end, and what it remembers after that."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from berth import build
+from berth.commands import boot_request
+from berth.settings import Settings
+from bus.runner import Bus
+from bus.topics import BUILD_ENDED
+from deploy.servers import Postgres, RabbitMQ
+from tests.running import Up, a_database, alive, settled
+
+FLAGS = ("--cells", "2", "--hosts", "10", "--build-time", "constant:0.1")
+WORKERS = {"placement", "ironic", "scheduler", "conductor.c1", "conductor.c2", "compute.c1", "compute.c2"}
+
+
+@pytest.fixture
+def services(rabbitmq: RabbitMQ, postgres: Postgres, bus_name: str) -> Iterator[dict[str, str]]:
+    rabbitmq.start()
+    postgres.start()
+    with a_database(postgres.url) as database:
+        yield {
+            "BERTH_AMQP_URL": rabbitmq.url,
+            "BERTH_DATABASE_URL": database,
+            "BERTH_EXCHANGE": bus_name,
+        }
+
+
+@pytest.mark.services
+@pytest.mark.slow
+def test_given_services_it_runs_every_worker_as_a_process(services: dict[str, str], tmp_path: Path) -> None:
+    with Up(tmp_path, services, *FLAGS) as berth:
+        workers = berth.workers()
+        assert set(workers) == WORKERS
+        assert len({berth.pid, *workers.values()}) == 1 + len(WORKERS)
+        assert all(map(alive, workers.values()))
+
+        booted = berth.berth("boot", "--count", "3", "--wait", "--json")
+        assert booted.returncode == 0, booted.stderr
+        assert [json.loads(line)["status"] for line in booted.stdout.splitlines()] == ["active"] * 3
+
+        assert berth.stop(signal.SIGTERM, seconds=20) == 0
+        assert not any(map(alive, workers.values()))
+        said = berth.log.partition("berth is up")[2].splitlines()[1:]
+        assert said == [], "it ends without complaints"
+
+        audited = berth.berth("audit", "--settled")
+        assert (audited.returncode, "clean" in audited.stdout) == (0, True), audited.stdout
+
+
+@pytest.mark.services
+@pytest.mark.slow
+def test_when_it_is_killed_its_workers_end_too(services: dict[str, str], tmp_path: Path) -> None:
+    with Up(tmp_path, services, *FLAGS) as berth:
+        workers = berth.workers()
+        berth.stop(signal.SIGKILL)
+        berth.wait_until(lambda: not any(map(alive, workers.values())), "its workers have ended", 20.0)
+
+
+@pytest.mark.services
+@pytest.mark.slow
+def test_a_worker_that_dies_is_started_again(services: dict[str, str], tmp_path: Path) -> None:
+    with Up(tmp_path, services, *FLAGS) as berth:
+        os.kill(berth.workers()["scheduler"], signal.SIGKILL)
+        booted = berth.berth("boot", "--wait")
+        assert booted.returncode == 0, booted.stdout + booted.stderr
+        assert "scheduler: ended with signal SIGKILL; starting it again" in berth.log
+        assert berth.stop() == 0
+
+
+def test_embedded_other_processes_come_in_by_the_socket(tmp_path: Path) -> None:
+    with Up(tmp_path, {}, *FLAGS) as berth:
+        booted = berth.berth("boot", "--wait")
+        assert booted.returncode == 0, booted.stderr
+        assert " active on c" in booted.stdout
+        refused = berth.berth("boot", "--vcpus", "999", "--wait")
+        assert refused.returncode == 1
+        assert refused.stdout.startswith("no host: ")
+        assert berth.stop(signal.SIGTERM, seconds=20) == 0
+    gone = berth.berth("boot", "--wait")
+    assert gone.returncode == 1
+    assert "no berth answers at" in gone.stderr
+
+
+async def test_embedded_a_kill_in_the_middle_of_200_builds_costs_none(tmp_path: Path) -> None:
+    flags = ("--cells", "2", "--hosts", "20", "--build-time", "exponential:0.5", "--fail", "0.1")
+    settings = Settings(cells=("c1", "c2"), hosts=20, state_dir=str(tmp_path / ".berth"))
+    with Up(tmp_path, {}, *flags) as berth:
+        async with asyncio.timeout(55):
+            unfinished = await ask_for(200, settings)
+            berth.stop(signal.SIGKILL)
+            assert unfinished > 100
+            await asyncio.to_thread(berth.start)
+            found = await settled(settings, 30.0, builds=200)
+            assert not found.breaches
+            assert found.builds == {"active": 200}
+            assert await asyncio.to_thread(berth.stop) == 0
+
+
+async def ask_for(boots: int, settings: Settings) -> int:
+    """Have so many accepted; some have ended then, some are being built, some were only just accepted."""
+    requests = [boot_request(1, 512, 1, "", (), 1, "", "") for _ in range(boots)]
+    async with Bus(build.transport(settings, "test")) as bus:
+        ended = await bus.listen(BUILD_ENDED.at(reply_to=""))
+        await bus.publish(*requests[: boots // 2])
+        heard = {(await ended.get()).build for _ in range(10)}
+        await bus.publish(*requests[boots // 2 :])
+        return boots - len(heard)

@@ -1,0 +1,223 @@
+"""A whole berth on real services, as its users run it: every worker a process of its own, supervised."""
+
+import asyncio
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import sleep
+from typing import Self, TypeVar
+
+import asyncpg
+import pytest
+from rich.console import Console
+from sqlalchemy.engine import URL, make_url
+
+from berth import build
+from berth.audit import Audit, audit
+from berth.commands import migrate_all, ready
+from berth.services import Supervisor
+from berth.settings import Settings
+from bus.clock import monotonic
+from bus.messages import Message
+from bus.protocol import QueueSpec
+from bus.runner import Bus, Listener
+from bus.topics import Address
+from deploy.servers import BinariesMissing
+
+M = TypeVar("M", bound=Message)
+
+ROOT = Path(__file__).parent.parent
+
+
+class PatientBus(Bus):
+    """A client that misses nothing while its broker is away: what it listens to waits in a durable queue."""
+
+    async def listen(self, address: Address[M], prefetch: int = 1000) -> Listener[M]:
+        queue = QueueSpec(f"client.{address.key}", (address.key,))
+        return Listener(address, await self.transport.consume(queue, prefetch))
+
+
+@dataclass
+class Running:
+    """A berth that is up, and a client's way into it."""
+
+    settings: Settings
+    supervisor: Supervisor
+    bus: Bus
+
+    async def kill(self, role: str) -> None:
+        """End a worker as a crash would; waits for it to be there first."""
+        while (pid := self.supervisor.processes().get(role)) is None:
+            await asyncio.sleep(0.02)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+    def starts(self) -> dict[str, int]:
+        """How often each worker was started."""
+        return {str(child.role): child.starts for child in self.supervisor.children}
+
+
+@asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Running]:
+    """Up, and its simulated hosts known, while the block runs; every process has ended when it is left."""
+    await migrate_all(settings, Console(quiet=True))
+    stopping = asyncio.Event()
+    supervisor = Supervisor(settings)
+    async with asyncio.TaskGroup() as group:
+        supervising = group.create_task(supervisor.run(stopping))
+        try:
+            async with PatientBus(build.transport(settings, "test")) as bus:
+                await ready(bus, settings)
+                yield Running(settings, supervisor, bus)
+        finally:
+            stopping.set()
+            await asyncio.wait([supervising])
+
+
+async def settled(settings: Settings, seconds: float = 20.0, *, builds: int = 0) -> Audit:
+    """The audit once it is clean and so many builds are known: what came late may still be settling.
+
+    If that takes longer, the last one, with what is wrong in it.
+    """
+    deadline = monotonic() + seconds
+    while True:
+        found = await audit(settings, settled=True)
+        if (found.clean and sum(found.builds.values()) >= builds) or monotonic() > deadline:
+            return found
+        await asyncio.sleep(0.5)
+
+
+class Up:
+    """`python -m berth up` as a process of its own, and the command line of whoever uses it."""
+
+    def __init__(self, directory: Path, environment: Mapping[str, str], *flags: str) -> None:
+        self.directory = directory
+        self.log_path = directory / "up.log"
+        strange = {key: value for key, value in os.environ.items() if not key.startswith("BERTH_")}
+        self.environment = {**strange, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200"} | dict(
+            environment
+        )
+        self._flags = flags
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.pid is not None:
+            self.stop()
+
+    @property
+    def pid(self) -> int | None:
+        """None when it is not running."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+    def start(self) -> None:
+        """Returns when it says that it is up."""
+        with self.log_path.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "berth", "up", *self._flags],
+                cwd=self.directory,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self.wait_until(lambda: "berth is up" in self.log or self.pid is None, "berth is up")
+        if self.pid is None:
+            raise AssertionError(f"berth up ended with {self._process.returncode}:\n{self.log}")
+
+    def stop(self, number: signal.Signals = signal.SIGTERM, seconds: float = 20.0) -> int:
+        """Its exit code. What does not end in time fails the test, and is ended."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise AssertionError(f"berth up took more than {seconds} s to end:\n{self.log}") from None
+
+    def workers(self) -> dict[str, int]:
+        """Every worker it has told of, and its process id."""
+        return {name: int(pid) for name, pid in re.findall(r"^  (\S+): process (\d+)$", self.log, re.M)}
+
+    def berth(self, *arguments: str, seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
+        """Another process: `berth ...` in the same environment."""
+        return self.run(sys.executable, "-m", "berth", *arguments, seconds=seconds)
+
+    def run(self, *command: str, seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=self.directory,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+
+    def wait_until(self, condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+        deadline = monotonic() + seconds
+        while not condition():
+            assert monotonic() < deadline, f"within {seconds} s not: {what}\n{self.log}"
+            sleep(0.05)
+
+
+@contextmanager
+def a_database(server: str) -> Iterator[str]:
+    """The URL of a new database on this server, for fixtures that serve more than one test."""
+    url = make_url(server)
+    name = f"berth_test_{secrets.token_hex(6)}"
+    asyncio.run(_execute(url, f'CREATE DATABASE "{name}"'))
+    try:
+        yield url.set(drivername="postgresql+asyncpg", database=name).render_as_string(hide_password=False)
+    finally:
+        asyncio.run(_execute(url, f'DROP DATABASE "{name}" WITH (FORCE)'))
+
+
+async def _execute(server: URL, statement: str) -> None:
+    dsn = server.set(drivername="postgresql").render_as_string(hide_password=False)
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+def alive(pid: int) -> bool:
+    """Is it still at work? A zombie that nobody has asked about is not."""
+    try:
+        os.kill(pid, 0)
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except ProcessLookupError:
+        return False
+    except FileNotFoundError:
+        return not Path("/proc").exists()  # no Linux: then we know no better
+    return state not in "ZX"
+
+
+def installed(find: Callable[[], object]) -> None:
+    """Skips the test where a server is not installed; in CI that is a failure."""
+    try:
+        find()
+    except BinariesMissing as missing:
+        problem = str(missing)
+    else:
+        return
+    if os.environ.get("CI"):
+        pytest.fail(f"in CI the servers must be there: {problem}", pytrace=False)
+    pytest.skip(problem)
