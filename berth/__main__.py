@@ -3,32 +3,62 @@
 import asyncio
 import json
 import logging
+import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from berth import commands, dead, loading
+from berth import __version__, commands, dead, loading
 from berth.settings import BadSetting, Effective, load, masked
-from bus.protocol import Unavailable, Unroutable
+from bus.migrations import MigrationsBroken
+from bus.protocol import AnswerRefused, BrokerRefused, Unavailable, Unroutable
+
+_PIPED_WIDTH = 200  # columns of a table nobody looks at in a terminal
+
+
+def console(file: IO[str]) -> Console:
+    """Sentences are never broken: that is for the terminal to do, and nobody wants it in a pipe."""
+    width = None if file.isatty() or os.environ.get("COLUMNS") else _PIPED_WIDTH
+    return Console(file=file, highlight=False, soft_wrap=True, width=width)
+
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="berth finds a berth for every machine: event-driven placement and scheduling.",
     epilog="Settings: BERTH_... variables, berth.toml and flags, in rising order; see `berth settings`.",
 )
-say = Console(highlight=False)
-complain = Console(stderr=True, highlight=False)
+say = console(sys.stdout)
+complain = console(sys.stderr)
+
+# What is the world's or the user's doing is told in a sentence; anything else is a bug and shows where.
+_CONDITIONS = (
+    Unavailable,
+    Unroutable,
+    BrokerRefused,
+    AnswerRefused,
+    MigrationsBroken,
+    BadSetting,
+    commands.Refusal,
+    OSError,
+)
 
 
 class _Globals:
     config: Path | None = None
     sets: dict[str, str] = {}  # noqa: RUF012  one process, one command line
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"berth {__version__}\n")
+        raise typer.Exit
 
 
 @app.callback()
@@ -39,6 +69,9 @@ def _globals(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; may be repeated.")
     ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which berth this is.")
+    ] = False,
 ) -> None:
     _Globals.config = config
     _Globals.sets = {}
@@ -50,13 +83,8 @@ def _globals(
 
 
 def settings(**flags: Any) -> Effective:
-    """The effective settings, with this command's flags on top; or a sentence and exit code 2."""
-    try:
-        named = {name: value for name, value in flags.items() if value is not None}
-        effective = load({**_Globals.sets, **named}, file=_Globals.config)
-    except BadSetting as problem:
-        complain.print(f"[red]{problem}[/red]")
-        raise typer.Exit(2) from None
+    """The effective settings, with this command's flags on top."""
+    effective = load(flags, sets=_Globals.sets, file=_Globals.config)
     logging.basicConfig(
         level=effective.settings.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
@@ -76,22 +104,7 @@ def run(work: Coroutine[Any, Any, int | None]) -> None:
             code = asyncio.run(work)
     except KeyboardInterrupt:
         code = 130
-    except BaseExceptionGroup as group:
-        code = _explain(group)
-    except (Unavailable, Unroutable, BadSetting, commands.Refusal) as problem:
-        complain.print(f"[red]{problem}[/red]")
-        code = 1
     raise typer.Exit(code or 0)
-
-
-def _explain(group: BaseExceptionGroup[BaseException]) -> int:
-    """What a task group brings is shown as a sentence when it is a condition, as it is when it is a bug."""
-    conditions, bugs = group.split((Unavailable, Unroutable, BadSetting, commands.Refusal))
-    if bugs is not None or conditions is None:
-        raise group
-    for problem in commands.leaves(conditions):
-        complain.print(f"[red]{problem}[/red]")
-    return 1
 
 
 Cells = Annotated[str | None, typer.Option(help="Names of the cells, comma separated, or how many.")]
@@ -103,8 +116,14 @@ BuildTime = Annotated[
     str | None,
     typer.Option(help="How long a build takes: constant:1, uniform:1,3, exponential:0.2, lognormal:1,0.5."),
 ]
-StateDir = Annotated[str | None, typer.Option(help="Where the embedded berth keeps its state.")]
+StateDir = Annotated[
+    str | None, typer.Option(help="Where the embedded berth keeps its state (default: .berth).")
+]
 Seed = Annotated[int | None, typer.Option(help="Seed of the simulated faults.")]
+Json = Annotated[bool, typer.Option("--json", help="Say it as JSON.")]
+Vcpus = Annotated[int, typer.Option(min=0, help="VCPU of each instance.")]
+MemoryMb = Annotated[int, typer.Option(min=0, help="Its memory.")]
+DiskGb = Annotated[int, typer.Option(min=0, help="Its disk.")]
 
 
 def _cells(given: str | None) -> tuple[str, ...] | None:
@@ -124,10 +143,10 @@ def demo(
     build_time: BuildTime = "exponential:0.1",
     seed: Seed = 1,
 ) -> None:
-    """Everything in one process: boots on simulated hosts, a free bare-metal node, and the audit."""
+    """Everything in one process: boots on simulated hosts, free bare-metal nodes, and the audit."""
     effective = settings(
         cells=_cells(cells), hosts=hosts, fail=fail, build_time=build_time, seed=seed, amqp_url="",
-        database_url="",
+        database_url="", cell_database_urls={},
     )  # fmt: skip
     run(loading.demo(effective.settings, boots, say))
 
@@ -164,23 +183,29 @@ def run_worker(
 
 @app.command()
 def boot(
-    vcpus: Annotated[int, typer.Option(min=0)] = 1,
-    memory_mb: Annotated[int, typer.Option(min=0)] = 512,
-    disk_gb: Annotated[int, typer.Option(min=0)] = 1,
-    flavor: Annotated[str, typer.Option(help="The flavor's name; `metal` means no VCPU, memory, disk.")] = "",
+    vcpus: Vcpus = 1,
+    memory_mb: MemoryMb = 512,
+    disk_gb: DiskGb = 1,
+    flavor: Annotated[
+        str, typer.Option(help="The flavor's name; `metal` is one CUSTOM_BAREMETAL and nothing else.")
+    ] = "",
     extra_spec: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="resources:CLASS=n, trait:NAME=required, ..."),
+        typer.Option(
+            metavar="KEY=VALUE", help="resources:CLASS=n, trait:NAME=required, ...; may be repeated."
+        ),
     ] = None,
     count: Annotated[int, typer.Option(min=1, max=1000, help="Instances, all or none.")] = 1,
-    zone: str = "",
-    cell: str = "",
-    wait: Annotated[bool, typer.Option(help="Follow it to its end; exit 1 unless all are active.")] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait for the end.")] = 600.0,
+    zone: Annotated[str, typer.Option(help="Only hosts of this zone.")] = "",
+    cell: Annotated[str, typer.Option(help="Only hosts of this cell.")] = "",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Follow it to its end; exit 1 unless all are active.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the end.")] = 600.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print what is said as JSON lines.")] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Publish a build request."""
+    """Publish a build request; with --wait, see it through."""
     effective = settings(state_dir=state_dir)
     request = commands.boot_request(vcpus, memory_mb, disk_gb, flavor, extra_spec or [], count, zone, cell)
     run(commands.boot(effective.settings, request, wait, timeout, as_json, say))
@@ -190,12 +215,13 @@ def boot(
 def delete(
     build: Annotated[str, typer.Argument(help="The build's uuid.")],
     cell: Annotated[str, typer.Option(help="The cell it is in (build.ended names it).")],
-    wait: Annotated[bool, typer.Option(help="Wait until it is down.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is down.")] = False,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait.")] = 600.0,
     state_dir: StateDir = None,
 ) -> None:
     """Take a build down and give its resources back."""
     effective = settings(state_dir=state_dir)
-    run(commands.delete(effective.settings, build, cell, wait, say))
+    run(commands.delete(effective.settings, build, cell, wait, timeout, say))
 
 
 node_app = typer.Typer(no_args_is_help=True, help="Speak for a bare-metal node, as Ironic would.")
@@ -209,12 +235,16 @@ def node_set(
         str, typer.Option(help="The event's name: maintenance_set, provision_set, ...")
     ] = "update",
     provision_state: Annotated[str, typer.Option(help="available, cleaning, active, ...")] = "available",
-    power_state: str = "power off",
-    maintenance: Annotated[bool, typer.Option(help="Put it in maintenance.")] = False,
-    resource_class: str = "baremetal",
-    cell: str = "c1",
-    trait: Annotated[list[str] | None, typer.Option(help="May be repeated.")] = None,
-    deleted: Annotated[bool, typer.Option(help="The node is gone from Ironic.")] = False,
+    power_state: Annotated[str, typer.Option(help="power off, power on or error.")] = "power off",
+    maintenance: Annotated[bool, typer.Option("--maintenance", help="Put it in maintenance.")] = False,
+    resource_class: Annotated[
+        str, typer.Option(help="Its one resource: baremetal is CUSTOM_BAREMETAL.")
+    ] = "baremetal",
+    cell: Annotated[str, typer.Option(help="The cell whose first agent builds on it.")] = "c1",
+    trait: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="CUSTOM_...; may be repeated.")
+    ] = None,
+    deleted: Annotated[bool, typer.Option("--deleted", help="The node is gone from Ironic.")] = False,
     state_dir: StateDir = None,
 ) -> None:
     """Publish an Ironic-style node event on ironic.node.EVENT."""
@@ -227,7 +257,7 @@ def node_set(
 
 @app.command("load")
 def load_command(
-    boots: Annotated[int, typer.Option(min=1)] = 1000,
+    boots: Annotated[int, typer.Option(min=1, help="How many instances to boot.")] = 1000,
     rate: Annotated[
         float, typer.Option(min=0, help="Boots a second; 0: as fast as the window allows.")
     ] = 0.0,
@@ -236,11 +266,13 @@ def load_command(
     hosts: Hosts = None,
     fail: Fail = None,
     build_time: BuildTime = None,
-    vcpus: int = 1,
-    memory_mb: int = 512,
-    disk_gb: int = 1,
+    vcpus: Vcpus = 1,
+    memory_mb: MemoryMb = 512,
+    disk_gb: DiskGb = 1,
     seed: Seed = None,
-    attach: Annotated[bool, typer.Option(help="Load the berth that runs already; start none.")] = False,
+    attach: Annotated[
+        bool, typer.Option("--attach", help="Load the berth that runs already; start none.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     picture: Annotated[Path | None, typer.Option(help="Write latency over time to this SVG file.")] = None,
     state_dir: StateDir = None,
@@ -250,24 +282,27 @@ def load_command(
         cells=_cells(cells), hosts=hosts, fail=fail, build_time=build_time, seed=seed, state_dir=state_dir
     )
     plan = loading.load_plan(boots, rate, window, vcpus, memory_mb, disk_gb)
-    out = Console(stderr=True, highlight=False) if as_json else say
-    run(loading.load(effective.settings, plan, attach, as_json, picture, out))
+    run(loading.load(effective.settings, plan, attach, as_json, picture, complain if as_json else say))
 
 
 dead_app = typer.Typer(no_args_is_help=True, help="Messages nobody could handle, each with its reason.")
 app.add_typer(dead_app, name="dead")
-Ids = Annotated[list[str], typer.Argument(help="Ids, or their beginnings; or `all`.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="An id of `berth dead list`, or its beginning.")]
+Ids = Annotated[list[str], typer.Argument(metavar="ID", help="Ids, or their beginnings; or `all`.")]
 
 
 @dead_app.command("list")
-def dead_list(as_json: Annotated[bool, typer.Option("--json")] = False, state_dir: StateDir = None) -> None:
+def dead_list(
+    as_json: Annotated[bool, typer.Option("--json", help="Whole, as JSON lines.")] = False,
+    state_dir: StateDir = None,
+) -> None:
     """One line each, oldest first."""
     run(dead.list_letters(settings(state_dir=state_dir).settings, as_json, say))
 
 
 @dead_app.command("show")
-def dead_show(id_: Annotated[str, typer.Argument(metavar="ID")], state_dir: StateDir = None) -> None:
-    """One whole: its reason, its story, its traceback, its body."""
+def dead_show(id_: Id, state_dir: StateDir = None) -> None:
+    """One dead letter whole: its reason, its story, its traceback, its body."""
     run(dead.show_letter(settings(state_dir=state_dir).settings, id_, say))
 
 
@@ -279,30 +314,33 @@ def dead_replay(ids: Ids, state_dir: StateDir = None) -> None:
 
 @dead_app.command("drop")
 def dead_drop(ids: Ids, state_dir: StateDir = None) -> None:
-    """Take them out of here for good."""
+    """Throw them away for good."""
     run(dead.drop(settings(state_dir=state_dir).settings, ids, say))
 
 
 @app.command()
 def audit(
-    as_json: Annotated[bool, typer.Option("--json")] = False,
-    settled: Annotated[bool, typer.Option(help="No boot is under way: everything must add up now.")] = False,
+    as_json: Json = False,
+    settled: Annotated[
+        bool, typer.Option("--settled", help="No boot is under way: everything must add up now.")
+    ] = False,
+    cells: Cells = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Check the invariants from the databases; exit 1 when one is broken."""
-    effective = settings(state_dir=state_dir)
+    """Check from the databases that nothing is over-allocated, doubled or without an owner; else exit 1."""
+    effective = settings(cells=_cells(cells), state_dir=state_dir)
     run(commands.audit(effective.settings, settled, as_json, say))
 
 
 @app.command()
-def migrate(state_dir: StateDir = None) -> None:
+def migrate(cells: Cells = None, state_dir: StateDir = None) -> None:
     """Bring every worker's database up to date."""
-    run(commands.migrate_all(settings(state_dir=state_dir).settings, say))
+    run(commands.migrate_and_say(settings(cells=_cells(cells), state_dir=state_dir).settings, say))
 
 
 @app.command()
 def topology(
-    markdown: Annotated[bool, typer.Option(help="As a Markdown table.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
 ) -> None:
     """Who emits and who hears what."""
     commands.show_topology(markdown, say)
@@ -310,28 +348,48 @@ def topology(
 
 @app.command()
 def asyncapi() -> None:
-    """An AsyncAPI 3 document of every topic and query, as JSON."""
+    """Print an AsyncAPI 3 document of every topic and query, as JSON."""
     sys.stdout.write(json.dumps(commands.asyncapi_document(), indent=2, ensure_ascii=False) + "\n")
 
 
 @app.command("settings")
-def show_settings(as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+def show_settings(as_json: Json = False) -> None:
     """The settings in force and where each comes from, passwords masked."""
     effective = settings()
-    values = {
-        name: masked(getattr(effective.settings, name)) for name in effective.settings.__struct_fields__
+    told = {
+        name: {
+            "value": masked(getattr(effective.settings, name)),
+            "from": effective.origins.get(name, "default"),
+        }
+        for name in effective.settings.__struct_fields__
     }
     if as_json:
-        sys.stdout.write(json.dumps(values, indent=2) + "\n")
-        return
-    for name, value in values.items():
-        say.print(
-            f"{name} = {value!r}  [dim]# {effective.origins.get(name, 'default')}[/dim]", soft_wrap=True
-        )
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+    else:
+        for name, this in told.items():
+            say.print(f"{name} = {this['value']!r}  # {this['from']}", markup=False)
+    for variable in effective.ignored:
+        complain.print(f"{variable} is ignored: there is no such setting", style="yellow", markup=False)
 
 
 def main() -> None:
-    app()
+    try:
+        app()
+    except BaseExceptionGroup as group:
+        conditions, bugs = group.split(_CONDITIONS)
+        if bugs is not None or conditions is None:
+            raise
+        sys.exit(_explain(commands.leaves(conditions)))
+    except _CONDITIONS as problem:
+        sys.exit(_explain([problem]))
+
+
+def _explain(problems: Iterable[BaseException]) -> int:
+    """Each in a sentence, once; 2 when it is what the user gave that cannot be used."""
+    told = {str(problem) or type(problem).__name__: problem for problem in problems}
+    for sentence in told:
+        complain.print(sentence, style="red", markup=False)
+    return 2 if all(isinstance(problem, BadSetting) for problem in told.values()) else 1
 
 
 if __name__ == "__main__":

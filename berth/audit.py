@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from berth import build
 from berth.settings import Settings
 from bus.clock import Clock
+from bus.protocol import Unavailable
 from cell_conductor import census
 from placement_worker import breaches, holdings, retired
 
@@ -28,6 +29,7 @@ class Audit:
 async def audit(settings: Settings, *, settled: bool = False, clock: Clock | None = None) -> Audit:
     """`settled` says that no boot is under way, so that everything must add up now."""
     clock = clock or Clock()
+    await _refuse_the_unmade(settings)
     found = Audit()
     placement = build.database(settings, build.Role("placement"))
     try:
@@ -56,6 +58,18 @@ async def audit(settings: Settings, *, settled: bool = False, clock: Clock | Non
             if known.status not in ("active", "error", "deleted")
         ]
     return found
+
+
+async def _refuse_the_unmade(settings: Settings) -> None:
+    """Nothing can be said of what was never there: an empty audit would look like a clean one."""
+    where = settings.state_dir if settings.embedded else "the database"
+    if not await build.ever_made(settings, build.Role("placement")):
+        raise Unavailable(f"no berth has ever kept its state in {where}: nothing to audit")
+    for cell in settings.cells:
+        if not await build.ever_made(settings, build.Role("conductor", cell)):
+            raise Unavailable(
+                f"there never was a cell {cell} in {where}: say which cells there are (--cells, BERTH_CELLS)"
+            )
 
 
 @dataclass(frozen=True)

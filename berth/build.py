@@ -10,7 +10,7 @@ from bus import topics
 from bus.database import Database
 from bus.door import DoorTransport
 from bus.local import LocalBroker, LocalTransport
-from bus.migrations import migrate
+from bus.migrations import current, migrate
 from bus.protocol import Transport
 from bus.rabbit import RabbitTransport
 from bus.runner import Bus
@@ -83,6 +83,18 @@ def store_of(role: Role) -> str:
 
 def database(settings: Settings, role: Role) -> Database:
     return Database(settings.database_for(store_of(role)), namespace=store_of(role))
+
+
+async def ever_made(settings: Settings, role: Role) -> bool:
+    """Was this role's database ever migrated? Asking does not make a file."""
+    scheme, _, directory = settings.database_for(store_of(role)).partition(":///")
+    if scheme == "sqlite+aiosqlite" and not (Path(directory) / f"{store_of(role)}.db").exists():
+        return False
+    store = database(settings, role)
+    try:
+        return await current(store, _PACKAGES[role.worker]) is not None
+    finally:
+        await store.close()
 
 
 def stores(settings: Settings) -> dict[Role, str]:

@@ -2,14 +2,14 @@
 
 import asyncio
 import json
-import re
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from berth import build, topology
@@ -17,8 +17,8 @@ from berth.audit import Audit
 from berth.audit import audit as audit_databases
 from berth.embedded import embedded
 from berth.services import Supervisor, run_worker, stop_on_signals
-from berth.settings import Settings
-from bus import topics
+from berth.settings import BadSetting, Settings
+from bus import codec, topics
 from bus.clock import Clock, monotonic
 from bus.messages import (
     BuildDeleteRequested,
@@ -30,9 +30,11 @@ from bus.messages import (
     NodeChanged,
 )
 from bus.migrations import migrate
-from bus.protocol import Unavailable
+from bus.protocol import TooBig, Unavailable, Undecodable
 from bus.runner import Bus
 from bus.vocabulary import Flavor, ResourceGroup
+
+M = TypeVar("M", bound=Message)
 
 _READY_SECONDS = 60.0
 METAL = {
@@ -95,8 +97,8 @@ async def run(settings: Settings, worker: str, cell: str) -> int:
     return 0
 
 
-async def ready(bus: Bus, settings: Settings, share: float = 1.0) -> None:
-    """Returns when placement knows the simulated hosts."""
+async def ready(bus: Bus, settings: Settings, share: float = 1.0) -> int:
+    """Returns when placement knows the simulated hosts: how many it knows."""
     find = bus.asker(topics.FIND_CANDIDATES, timeout=2.0)
     question = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1}),), limit=1)
     deadline = monotonic() + _READY_SECONDS
@@ -104,7 +106,7 @@ async def ready(bus: Bus, settings: Settings, share: float = 1.0) -> None:
         try:
             found = await find(question)
             if found.considered >= settings.hosts * share:
-                return
+                return found.considered
         except Unavailable:
             pass
         await asyncio.sleep(0.05)
@@ -139,7 +141,7 @@ def boot_request(
     for pair in extra_specs:
         key, equals, value = pair.partition("=")
         if not equals:
-            raise SystemExit(f"--extra-spec takes KEY=VALUE, not {pair!r}")
+            raise BadSetting(f"--extra-spec takes KEY=VALUE, not {pair!r}")
         specs[key] = value
     return BuildRequested(
         request=clock.uuid(),
@@ -183,7 +185,16 @@ def node_event(
     )
 
 
+def checked(message: M) -> M:
+    """The message as everybody else will read it, or a sentence about the field that is wrong."""
+    try:
+        return codec.decode(type(message), codec.encode(message))
+    except (Undecodable, TooBig) as problem:
+        raise BadSetting(str(problem)) from None
+
+
 async def publish(settings: Settings, message: Message, say: Console) -> int:
+    message = checked(message)
     async with Bus(build.transport(settings, "client")) as bus:
         await bus.publish(message)
     say.print(f"published on {topics.TOPIC_OF[type(message)].key(message)}")
@@ -198,63 +209,85 @@ async def boot(
     name = f"boot-{request.request[:8]}"
     if wait:
         request = msgspec.structs.replace(request, reply_to=name)
+    request = checked(request)
     async with Bus(build.transport(settings, "boot")) as bus:
         ended = await bus.listen(topics.BUILD_ENDED.at(reply_to=name))
         unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=name))
         await bus.publish(request)
         if not wait:
             for instance in request.instances:
-                say.print(f"asked for {instance}")
+                if as_json:
+                    _write_json({"build": instance, "request": request.request})
+                else:
+                    say.print(f"asked for {instance}")
             return 0
         active, open_ = 0, set(request.instances)
-        async with asyncio.timeout(timeout), asyncio.TaskGroup() as group:
-            no_host = group.create_task(unplaceable.get())
-            while open_:
-                next_end = group.create_task(ended.get())
-                await asyncio.wait((no_host, next_end), return_when=asyncio.FIRST_COMPLETED)
-                if no_host.done():
-                    next_end.cancel()
-                    _tell_unplaceable(no_host.result(), as_json, say)
-                    return 1
-                said = next_end.result()
-                if said.build in open_:
-                    open_.discard(said.build)
-                    active += said.status == "active"
-                    _tell_ended(said, as_json, say)
-            no_host.cancel()
+        try:
+            async with asyncio.timeout(timeout), asyncio.TaskGroup() as group:
+                no_host = group.create_task(unplaceable.get())
+                while open_:
+                    next_end = group.create_task(ended.get())
+                    await asyncio.wait((no_host, next_end), return_when=asyncio.FIRST_COMPLETED)
+                    if no_host.done():
+                        next_end.cancel()
+                        _tell_unplaceable(no_host.result(), as_json, say)
+                        return 1
+                    said = next_end.result()
+                    if said.build in open_:
+                        open_.discard(said.build)
+                        active += said.status == "active"
+                        _tell_ended(said, as_json, say)
+                no_host.cancel()
+        except TimeoutError:
+            raise Refusal(
+                f"not waiting any longer: {', '.join(sorted(open_))} did not end within {timeout:g} s"
+            ) from None
     return 0 if active == len(request.instances) else 1
 
 
 def _tell_ended(said: BuildEnded, as_json: bool, say: Console) -> None:
     if as_json:
-        sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
+        _write_json(said)
         return
-    where = f" on {said.host} in cell {said.cell}" if said.status == "active" else f": {said.reason}"
-    colour = "green" if said.status == "active" else "red"
-    say.print(f"{said.build} [{colour}]{said.status}[/{colour}]{where}")
+    where = f"on {said.host} in cell {said.cell}" if said.status == "active" else said.reason
+    say.print(said.build, coloured(said.status), escape(where))
     for number, attempt in enumerate(said.attempts, 1):
         if attempt.outcome != "built":
-            say.print(f"  {number}. {attempt.host}: {attempt.outcome}: {attempt.cause}")
+            say.print(f"  {number}. {attempt.host}: {attempt.outcome}: {attempt.cause}", markup=False)
 
 
 def _tell_unplaceable(said: BuildUnplaceable, as_json: bool, say: Console) -> None:
     if as_json:
-        sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
+        _write_json(said)
         return
-    say.print(f"[red]no host[/red]: {said.reason}")
-    for removal in said.decision.removals:
-        say.print(f"  {removal.constraint}: removed {removal.removed}, left {removal.left}")
-    for miss in said.decision.nearest:
-        say.print(f"  nearest: {miss.host}: {miss.lacks}")
+    say.print(
+        f"[red]no host[/red]: {escape(said.reason)}"
+    )  # which names what was removed, and who came close
 
 
-async def delete(settings: Settings, id_: str, cell: str, wait: bool, say: Console) -> int:
+def coloured(status: str) -> str:
+    colour = "green" if status == "active" else "red"
+    return f"[{colour}]{status}[/{colour}]"
+
+
+def _write_json(value: Any) -> None:
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+async def delete(settings: Settings, id_: str, cell: str, wait: bool, timeout: float, say: Console) -> int:
     name = f"delete-{Clock().uuid()[:8]}"
+    request = checked(BuildDeleteRequested(build=id_, cell=cell, reply_to=name))
     async with Bus(build.transport(settings, "delete")) as bus:
         deleted = await bus.listen(topics.BUILD_DELETED.at(reply_to=name))
-        await bus.publish(BuildDeleteRequested(build=id_, cell=cell, reply_to=name))
+        await bus.publish(request)
         if wait:
-            await deleted.get()
+            try:
+                async with asyncio.timeout(timeout):
+                    await deleted.get()
+            except TimeoutError:
+                raise Refusal(
+                    f"not waiting any longer: {id_} was not taken down within {timeout:g} s"
+                ) from None
     say.print(f"{id_} {'deleted' if wait else 'will be deleted'}")
     return 0
 
@@ -280,10 +313,12 @@ def show_audit(found: Audit, say: Console) -> None:
     verdict = "[green]clean[/green]" if found.clean else f"[red]{len(found.breaches)} breaches[/red]"
     say.print(f"audit: {verdict}; {found.consumers} consumers hold resources; builds: {builds}")
     for breach in found.breaches[:50]:
-        say.print(f"  [red]{breach}[/red]")
+        say.print(f"  {breach}", style="red", markup=False)
 
 
 async def migrate_all(settings: Settings, say: Console) -> int:
+    """How many migrations were applied, each with a line."""
+    made = 0
     for role, package in build.stores(settings).items():
         database = build.database(settings, role)
         try:
@@ -292,6 +327,13 @@ async def migrate_all(settings: Settings, say: Console) -> int:
             await database.close()
         for name in applied:
             say.print(f"{build.store_of(role)}: applied {name}")
+        made += len(applied)
+    return made
+
+
+async def migrate_and_say(settings: Settings, say: Console) -> int:
+    if not await migrate_all(settings, say):
+        say.print("every database is up to date")
     return 0
 
 
@@ -300,10 +342,10 @@ def show_topology(as_markdown: bool, say: Console) -> None:
     if as_markdown:
         sys.stdout.write(topology.markdown(workers))
         return
-    table = Table("topic or query", "message", "says", "from", "to", box=None, padding=(0, 1))
+    table = Table("topic or query", "message", "says", "from", "to", box=None, pad_edge=False)
     for row in topology.table(workers):
-        table.add_row(*(re.sub(r"\[", r"\\[", cell) for cell in row))
-    say.print(table)
+        table.add_row(*map(escape, row))
+    say.print(table, soft_wrap=False)
 
 
 def asyncapi_document() -> dict[str, Any]:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from berth import build
@@ -26,10 +27,13 @@ async def list_letters(settings: Settings, as_json: bool, say: Console) -> int:
     if not letters:
         say.print("no dead letters")
         return 0
-    table = Table("id", "died", "queue", "reason", box=None, padding=(0, 1))
+    table = Table(box=None, pad_edge=False)
+    for name in ("id", "died", "queue"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("reason", overflow="fold")
     for letter in letters:
-        table.add_row(letter.id, _when(letter.died), letter.queue, letter.reason[:200])
-    say.print(table)
+        table.add_row(letter.id[:8], _when(letter.died), escape(letter.queue), escape(letter.reason[:200]))
+    say.print(table, soft_wrap=False)
     return 0
 
 
@@ -39,10 +43,10 @@ async def show_letter(settings: Settings, id_: str, say: Console) -> int:
     chosen = _chosen(letters, [id_], say)
     for letter in chosen:
         for name, value in _facts(letter).items():
-            say.print(f"[bold]{name}[/bold]: {value}", soft_wrap=True)
+            say.print(f"[bold]{name}[/bold]: {escape(str(value))}")
         if letter.traceback:
             say.print(letter.traceback, markup=False)
-        say.print(_text(letter), markup=False, soft_wrap=True)
+        say.print(_text(letter), markup=False)
     return 0 if chosen else 1
 
 
@@ -66,7 +70,7 @@ async def replay(settings: Settings, ids: Sequence[str], say: Console) -> int:
         chosen = _chosen(await bus.transport.dead_letters(_ALL), ids, say)
         count = await bus.transport.exhume({letter.id for letter in chosen}, rescue)
     say.print(f"{count} replayed")
-    return 0 if chosen else 1
+    return 0 if chosen or _all(ids) else 1
 
 
 async def drop(settings: Settings, ids: Sequence[str], say: Console) -> int:
@@ -74,18 +78,22 @@ async def drop(settings: Settings, ids: Sequence[str], say: Console) -> int:
         chosen = _chosen(await bus.transport.dead_letters(_ALL), ids, say)
         count = await bus.transport.exhume({letter.id for letter in chosen})
     say.print(f"{count} dropped")
-    return 0 if chosen else 1
+    return 0 if chosen or _all(ids) else 1
 
 
 def _chosen(letters: Sequence[DeadLetter], ids: Sequence[str], say: Console) -> list[DeadLetter]:
     """The letters meant: by the beginning of an id, or `all`."""
-    if list(ids) == ["all"]:
+    if _all(ids):
         return list(letters)
     chosen = [letter for letter in letters if any(letter.id.startswith(id_) for id_ in ids)]
     for id_ in ids:
         if not any(letter.id.startswith(id_) for letter in letters):
-            say.print(f"[red]no dead letter's id begins with {id_!r}[/red]")
+            say.print(f"no dead letter's id begins with {id_!r}", style="red", markup=False)
     return chosen
+
+
+def _all(ids: Sequence[str]) -> bool:
+    return list(ids) == ["all"]
 
 
 def _facts(letter: DeadLetter) -> dict[str, str | int]:

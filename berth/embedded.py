@@ -1,8 +1,9 @@
 """Everything in one process: the in-process bus, SQLite files, and every worker of the settings."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+import fcntl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from berth.settings import Settings
 from bus.door import Door
 from bus.journal import Journal
 from bus.local import LocalBroker, LocalTransport
+from bus.protocol import Unavailable
 from bus.runner import Bus
 
 
@@ -27,11 +29,12 @@ async def embedded(settings: Settings, *, door: bool = False) -> AsyncIterator[H
     """Runs while the block does. With a door, other processes of this machine may come in by the socket."""
     directory = Path(settings.state_dir)
     directory.mkdir(parents=True, exist_ok=True)
-    journal = Journal(directory / "bus.db")
-    broker = LocalBroker(journal=journal)
     stopping = asyncio.Event()
     async with AsyncExitStack() as stack:
+        stack.enter_context(_alone(directory))
+        journal = Journal(directory / "bus.db")
         stack.push_async_callback(journal.close)
+        broker = LocalBroker(journal=journal)
         if door:
             entrance = Door(broker, directory / build.SOCKET)
             await entrance.open()
@@ -44,6 +47,17 @@ async def embedded(settings: Settings, *, door: bool = False) -> AsyncIterator[H
                 yield House(broker, bus)
             finally:
                 stopping.set()
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Two berths over one state would each undo what the other knows. The lock goes with the process."""
+    with (directory / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Unavailable(f"another berth is running with its state in {directory}") from None
+        yield
 
 
 async def _serve(role: build.Role, settings: Settings, broker: LocalBroker, stopping: asyncio.Event) -> None:

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from berth import build
-from berth.settings import EFFECTIVE_ENV, Settings
+from berth.settings import EFFECTIVE_ENV, SUPERVISED_ENV, Settings
 from bus.clock import monotonic
 from bus.meters import serve_metrics
 from bus.runner import Bus
 
 log = logging.getLogger(__name__)
 
-_SUPERVISED = "BERTH_SUPERVISED"
 _BACK_OFF = (0.2, 0.5, 1.0, 2.0, 5.0)
 _SETTLED = 30.0  # a worker that lived so long starts its back-off anew
 
@@ -28,7 +27,7 @@ def stop_on_signals(stopping: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    if os.environ.get(_SUPERVISED):
+    if os.environ.get(SUPERVISED_ENV):
 
         def parent_gone() -> None:
             loop.remove_reader(0)
@@ -98,7 +97,7 @@ class Supervisor:
         environment = {
             **os.environ,
             EFFECTIVE_ENV: msgspec.json.encode(self.settings).decode(),
-            _SUPERVISED: "1",
+            SUPERVISED_ENV: "1",
         }
         child.starts += 1
         return await asyncio.create_subprocess_exec(

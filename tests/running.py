@@ -29,7 +29,7 @@ from bus.messages import Message
 from bus.protocol import QueueSpec
 from bus.runner import Bus, Listener
 from bus.topics import Address
-from deploy.servers import BinariesMissing
+from deploy.servers import BinariesMissing, Postgres, RabbitMQ
 
 M = TypeVar("M", bound=Message)
 
@@ -221,3 +221,10 @@ def installed(find: Callable[[], object]) -> None:
     if os.environ.get("CI"):
         pytest.fail(f"in CI the servers must be there: {problem}", pytrace=False)
     pytest.skip(problem)
+
+
+def url_of(server: RabbitMQ | Postgres) -> str:
+    """Its address; one of ours is started, in case the test before left it down."""
+    if isinstance(server, RabbitMQ | Postgres):
+        server.start()
+    return server.url

@@ -2,38 +2,21 @@
 
 import asyncio
 import json
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from typing import Any
 
 import aiormq
 import msgspec
-import pika
 import pytest
 from aiormq.abc import DeliveredMessage
-from pamqp.commands import Basic
 
-from bus.clock import Clock
-from bus.codec import encode_frame
-from bus.protocol import (
-    MAX_MESSAGE_BYTES,
-    BrokerRefused,
-    DeadLetter,
-    Delivery,
-    Envelope,
-    Inbox,
-    QueueSpec,
-    Unavailable,
-)
+from bus.protocol import BrokerRefused, DeadLetter, QueueSpec, Unavailable
 from bus.rabbit import RabbitTransport
+from tests.envelopes import an_envelope, publish, soon, take
 
 pytestmark = pytest.mark.services
 
-DEADLINE = 20.0
 QUEUE = QueueSpec("q", ("build.requested",))
-
-clock = Clock()
 
 
 @pytest.fixture
@@ -50,27 +33,6 @@ async def channel(amqp_url: str) -> AsyncIterator[aiormq.abc.AbstractChannel]:
     connection = await aiormq.connect(amqp_url)
     yield await connection.channel()
     await connection.close()
-
-
-def an_envelope(number: int = 0, key: str = "build.requested", **more: Any) -> Envelope:
-    body = msgspec.Raw(json.dumps({"n": number}).encode())
-    return Envelope(**({"id": clock.uuid(), "type": "T", "key": key, "body": body} | more))
-
-
-async def publish(transport: RabbitTransport, *envelopes: Envelope) -> None:
-    async with asyncio.timeout(DEADLINE):
-        await transport.publish(envelopes, expected=[True] * len(envelopes))
-
-
-async def take(inbox: Inbox) -> Delivery:
-    async with asyncio.timeout(DEADLINE):
-        return await inbox.get()
-
-
-async def soon(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not await condition():
-            await asyncio.sleep(0.01)
 
 
 async def fetch(channel: aiormq.abc.AbstractChannel, queue: str) -> list[DeliveredMessage]:
@@ -94,6 +56,20 @@ async def test_what_waits_for_one_key_shares_amqp_messages(
     envelopes = [entry for message in messages for entry in json.loads(message.body)]
     assert [entry["body"]["n"] for entry in envelopes] == list(range(1000))
     assert max(len(json.loads(message.body)) for message in messages) == 256
+
+
+async def test_what_is_published_while_the_broker_is_busy_waits_for_company(
+    transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
+) -> None:
+    await transport.declare(QUEUE)
+
+    async def publish_after(turns: int) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await publish(transport, an_envelope(turns))
+
+    await asyncio.gather(*(publish_after(turns) for turns in range(300)))
+    assert len(await fetch(channel, f"{bus_name}:q")) <= 100
 
 
 async def test_frames_stay_small(
@@ -146,7 +122,7 @@ async def test_a_frame_that_keeps_killing_its_reader_comes_apart(
     await soon(apart)
 
 
-# What others see, and send
+# What others see
 
 
 async def test_a_message_is_json_that_any_client_can_read(
@@ -165,111 +141,6 @@ async def test_a_message_is_json_that_any_client_can_read(
     assert said.timestamp == datetime.fromtimestamp(1_700_000_000, UTC)
     headers = {key: value for key, value in (said.headers or {}).items() if not key.startswith("x-")}
     assert headers == {"causation_id": "cause", "sent_at": "1700000000.75", "attempt": 2}
-
-
-async def test_anyone_may_publish_with_nothing_but_a_body(
-    amqp_url: str, transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
-) -> None:
-    await transport.declare(QUEUE)
-    await channel.basic_publish(
-        b'{"n": 1}',
-        exchange=bus_name,
-        routing_key="build.requested",
-        properties=Basic.Properties(message_id=" "),
-    )
-    publish_bare(amqp_url, bus_name, b'{"n": 2}')
-    inbox = await transport.consume(QUEUE, 10)
-    (await take(inbox)).done()
-    delivery = await take(inbox)
-    said = delivery.envelope
-    assert (bytes(said.body), said.type, said.key) == (b'{"n": 2}', "", "build.requested")
-    assert delivery.problem == ""
-    delivery.requeue()
-    assert re.fullmatch(r"[0-9a-f-]{36}", said.id)
-    assert (await take(inbox)).envelope.id == said.id  # as often as it comes
-
-
-def publish_bare(amqp_url: str, exchange: str, body: bytes, said: pika.BasicProperties | None = None) -> None:
-    """As a person with a small script does, message id and all left out."""
-    connection = pika.BlockingConnection(pika.URLParameters(amqp_url))
-    connection.channel().basic_publish(exchange, "build.requested", body, said)
-    connection.close()
-
-
-STRANGE = {
-    "a timestamp in nanoseconds": pika.BasicProperties(timestamp=1_700_000_000_000_000_000),
-    "a timestamp out of any calendar": pika.BasicProperties(timestamp=2**63),
-    "headers of other types": pika.BasicProperties(
-        message_id="m",
-        headers={
-            "attempt": "many",
-            "faults": {"a": [1, 2, None]},
-            "first-died": [1],
-            "sent_at": "nan",
-            "causation_id": 7,
-            "traceparent": True,
-            "error": None,
-            "key": 15,
-            "x-delivery-count": "often",
-        },
-    ),
-    "numbers beyond reason": pika.BasicProperties(
-        headers={"attempt": 2**62, "faults": -5, "sent_at": "1e999"}
-    ),
-    "an expiry and a priority": pika.BasicProperties(
-        expiration="60000", priority=9, app_id="x", user_id="guest"
-    ),
-}
-
-
-@pytest.mark.parametrize("said", STRANGE.values(), ids=STRANGE.keys())
-async def test_strange_properties_are_taken_for_what_they_are_worth(
-    amqp_url: str, transport: RabbitTransport, bus_name: str, said: pika.BasicProperties
-) -> None:
-    inbox = await transport.consume(QUEUE, 10)
-    publish_bare(amqp_url, bus_name, b'{"n": 2}', said)
-    delivery = await take(inbox)
-    assert bytes(delivery.envelope.body) == b'{"n": 2}'
-    assert delivery.envelope.attempt >= 1
-    assert delivery.envelope.faults >= 0
-    await transport.delay("q", delivery.envelope, 0.1)  # and it can be sent on
-    delivery.done()
-    assert bytes((await take(inbox)).envelope.body) == b'{"n": 2}'
-
-
-@pytest.mark.parametrize(
-    ("body", "type_", "problem"),
-    [
-        (b"\xff\x00 no JSON", "berth.frame", "not a frame"),
-        (b'{"an": "object"}', "berth.frame", "not a frame"),
-        (b'[{"id": "1", "type": "T"}]', "berth.frame", "missing required field `key`"),
-        (b"x" * (MAX_MESSAGE_BYTES + 1), "BuildRequested", f"is {MAX_MESSAGE_BYTES + 1} bytes"),
-        (b"\xff\x00 no JSON", "BuildRequested", ""),  # left to whoever knows the type
-        (b"", "", ""),
-    ],
-)
-async def test_what_cannot_be_read_is_handed_out_with_its_bytes_and_the_problem(
-    amqp_url: str, transport: RabbitTransport, bus_name: str, body: bytes, type_: str, problem: str
-) -> None:
-    inbox = await transport.consume(QUEUE, 10)
-    publish_bare(amqp_url, bus_name, body, pika.BasicProperties(type=type_, message_id="m-1"))
-    delivery = await take(inbox)
-    assert problem in delivery.problem
-    assert bool(problem) == bool(delivery.problem)
-    said = delivery.envelope
-    assert (bytes(said.body), said.id, said.key) == (body, "m-1", "build.requested")
-    delivery.done()
-    await publish(transport, an_envelope(1))
-    assert (await take(inbox)).problem == ""
-
-
-async def test_an_empty_frame_is_passed_over(
-    amqp_url: str, transport: RabbitTransport, bus_name: str
-) -> None:
-    inbox = await transport.consume(QUEUE, 10)
-    publish_bare(amqp_url, bus_name, encode_frame([]), pika.BasicProperties(type="berth.frame"))
-    await publish(transport, sent := an_envelope(1))
-    assert (await take(inbox)).envelope.id == sent.id
 
 
 async def test_a_dead_letter_explains_itself_to_any_client(

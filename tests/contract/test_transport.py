@@ -7,15 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from bus.clock import Clock, monotonic
+from bus.clock import monotonic
 from bus.local import LocalBroker, LocalTransport
-from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, QueueSpec, Transport, Unroutable
+from bus.protocol import DeadLetter, QueueSpec, Transport, Unroutable
 from bus.rabbit import RabbitTransport
+from tests.envelopes import DEADLINE, an_envelope, number_in, numbers, publish, take
 
-DEADLINE = 20.0
 Connect = Callable[[], Awaitable[Transport]]
-
-clock = Clock()
 
 
 @pytest.fixture(params=["local", pytest.param("rabbit", marks=pytest.mark.services)])
@@ -50,11 +48,6 @@ async def transport(connect: Connect) -> Transport:
     return await connect()
 
 
-def an_envelope(number: int = 0, key: str = "build.requested", **more: Any) -> Envelope:
-    said: dict[str, Any] = {"id": clock.uuid(), "type": "T", "body": msgspec.Raw(b'{"n":%d}' % number)}
-    return Envelope(key=key, **(said | more))
-
-
 def a_letter(number: int = 0, **more: Any) -> DeadLetter:
     said: dict[str, Any] = {
         "id": f"letter-{number}",
@@ -70,30 +63,6 @@ def a_letter(number: int = 0, **more: Any) -> DeadLetter:
         "traceback": "Traceback: ...",
     }
     return DeadLetter(**(said | more))
-
-
-def number_in(delivery: Delivery) -> int:
-    return int(msgspec.json.decode(delivery.envelope.body)["n"])
-
-
-async def publish(transport: Transport, *envelopes: Envelope, expected: bool = True) -> None:
-    async with asyncio.timeout(DEADLINE):
-        await transport.publish(envelopes, expected=[expected] * len(envelopes))
-
-
-async def take(inbox: Inbox) -> Delivery:
-    async with asyncio.timeout(DEADLINE):
-        return await inbox.get()
-
-
-async def numbers(inbox: Inbox, count: int) -> list[int]:
-    """The next so many messages, handled."""
-    found = []
-    for _ in range(count):
-        delivery = await take(inbox)
-        found.append(number_in(delivery))
-        delivery.done()
-    return found
 
 
 # Who hears what
@@ -226,6 +195,20 @@ async def test_done_is_for_good(connect: Connect) -> None:
     inbox = await second.consume(queue, 10)
     await publish(second, an_envelope(3))
     assert await numbers(inbox, 1) == [3]
+
+
+async def test_each_message_settles_by_itself(connect: Connect) -> None:
+    queue = QueueSpec("q", ("build.requested",))
+    first = await connect()
+    inbox = await first.consume(queue, 10)
+    for number in range(5):
+        await publish(first, an_envelope(number))
+    held = [await take(inbox) for _ in range(5)]
+    held[4].done()
+    held[2].done()
+    await first.close()
+    inbox = await (await connect()).consume(queue, 10)
+    assert await numbers(inbox, 3) == [0, 1, 3]
 
 
 async def test_no_more_than_prefetch_is_handed_out(transport: Transport) -> None:

@@ -1,4 +1,4 @@
-"""What strangers may publish, on a real broker: nothing of it stops a berth, and each is told what is wrong."""
+"""What strangers may publish, on a real broker: it stops no worker, and what is wrong with it is told."""
 
 import json
 import re
@@ -13,7 +13,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from deploy.servers import Postgres, RabbitMQ
-from tests.running import Up, a_database
+from tests.running import Up, a_database, url_of
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -21,19 +21,16 @@ SECONDS = 20.0
 
 
 @pytest.fixture(scope="module")
-def berth(
-    rabbitmq: RabbitMQ, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Up]:
-    rabbitmq.start()
-    postgres.start()
-    with a_database(postgres.url) as database:
+def berth(rabbitmq: RabbitMQ, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    with a_database(url_of(postgres)) as database:
         environment = {
-            "BERTH_AMQP_URL": rabbitmq.url,
+            "BERTH_AMQP_URL": url_of(rabbitmq),
             "BERTH_DATABASE_URL": database,
             "BERTH_EXCHANGE": f"t{secrets.token_hex(4)}",
             "BERTH_ZONES": "north,south",
+            "BERTH_CELLS": "c1",
         }
-        flags = ("--cells", "1", "--hosts", "4", "--build-time", "constant:0.1")
+        flags = ("--hosts", "4", "--build-time", "constant:0.1")
         with Up(tmp_path_factory.mktemp("bad-input"), environment, *flags) as berth:
             yield berth
             assert "starting it again" not in berth.log, "a worker ended over what was published"

@@ -1,4 +1,4 @@
-"""Whatever is killed while builds are under way: every accepted build ends exactly once, and the books agree."""
+"""Whatever is killed while builds are under way: every accepted build ends exactly once, no claim leaks."""
 
 import asyncio
 import random
@@ -53,6 +53,20 @@ def own_postgres(directory: Path) -> Iterator[Postgres]:
     installed(find_postgres)
     with Postgres(directory / "postgres") as server:
         yield server
+
+
+def plain_settings(amqp_url: str, database_url: str, bus_name: str) -> Settings:
+    return Settings(
+        amqp_url=amqp_url,
+        database_url=database_url,
+        exchange=bus_name,
+        cells=("c1", "c2"),
+        hosts=60,
+        fail=0.1,
+        build_time="exponential:0.3",
+        build_timeout=15.0,
+        heartbeat=2.0,
+    )
 
 
 async def load_through(settings: Settings, trouble: Trouble) -> tuple[LoadResult, Running]:

@@ -4,12 +4,11 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from deploy.servers import Postgres, RabbitMQ, find_rabbitmq, private_directory
-from tests.running import ROOT, Up, a_database, installed
+from tests.running import ROOT, Up, a_database, installed, url_of
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -19,9 +18,9 @@ def berth(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """Run as the README says, under the name that outsiders know: so on a broker of its own."""
     installed(find_rabbitmq)
     directory = private_directory("berth-outsiders-")
-    with RabbitMQ(directory / "rabbitmq") as broker, a_database(postgres.url) as database:
-        environment = {"BERTH_AMQP_URL": broker.url, "BERTH_DATABASE_URL": database}
-        flags = ("--cells", "2", "--hosts", "10", "--build-time", "constant:0.1")
+    with RabbitMQ(directory / "rabbitmq") as broker, a_database(url_of(postgres)) as database:
+        environment = {"BERTH_AMQP_URL": broker.url, "BERTH_DATABASE_URL": database, "BERTH_CELLS": "c1,c2"}
+        flags = ("--hosts", "10", "--build-time", "constant:0.1")
         with Up(tmp_path_factory.mktemp("outsiders"), environment, *flags) as berth:
             yield berth
     shutil.rmtree(directory, ignore_errors=True)

@@ -15,21 +15,21 @@ from berth.settings import Settings
 from bus.runner import Bus
 from bus.topics import BUILD_ENDED
 from deploy.servers import Postgres, RabbitMQ
-from tests.running import Up, a_database, alive, settled
+from tests.running import Up, a_database, alive, settled, url_of
 
-FLAGS = ("--cells", "2", "--hosts", "10", "--build-time", "constant:0.1")
+FLAGS = ("--hosts", "10", "--build-time", "constant:0.1")
+EMBEDDED = {"BERTH_CELLS": "c1,c2"}
 WORKERS = {"placement", "ironic", "scheduler", "conductor.c1", "conductor.c2", "compute.c1", "compute.c2"}
 
 
 @pytest.fixture
 def services(rabbitmq: RabbitMQ, postgres: Postgres, bus_name: str) -> Iterator[dict[str, str]]:
-    rabbitmq.start()
-    postgres.start()
-    with a_database(postgres.url) as database:
+    with a_database(url_of(postgres)) as database:
         yield {
-            "BERTH_AMQP_URL": rabbitmq.url,
+            "BERTH_AMQP_URL": url_of(rabbitmq),
             "BERTH_DATABASE_URL": database,
             "BERTH_EXCHANGE": bus_name,
+            "BERTH_CELLS": "c1,c2",
         }
 
 
@@ -52,7 +52,7 @@ def test_given_services_it_runs_every_worker_as_a_process(services: dict[str, st
         assert said == [], "it ends without complaints"
 
         audited = berth.berth("audit", "--settled")
-        assert (audited.returncode, "clean" in audited.stdout) == (0, True), audited.stdout
+        assert (audited.returncode, "clean" in audited.stdout) == (0, True), audited.stdout + audited.stderr
 
 
 @pytest.mark.services
@@ -76,7 +76,7 @@ def test_a_worker_that_dies_is_started_again(services: dict[str, str], tmp_path:
 
 
 def test_embedded_other_processes_come_in_by_the_socket(tmp_path: Path) -> None:
-    with Up(tmp_path, {}, *FLAGS) as berth:
+    with Up(tmp_path, EMBEDDED, *FLAGS) as berth:
         booted = berth.berth("boot", "--wait")
         assert booted.returncode == 0, booted.stderr
         assert " active on c" in booted.stdout
@@ -90,9 +90,9 @@ def test_embedded_other_processes_come_in_by_the_socket(tmp_path: Path) -> None:
 
 
 async def test_embedded_a_kill_in_the_middle_of_200_builds_costs_none(tmp_path: Path) -> None:
-    flags = ("--cells", "2", "--hosts", "20", "--build-time", "exponential:0.5", "--fail", "0.1")
+    flags = ("--hosts", "20", "--build-time", "exponential:0.5", "--fail", "0.1")
     settings = Settings(cells=("c1", "c2"), hosts=20, state_dir=str(tmp_path / ".berth"))
-    with Up(tmp_path, {}, *flags) as berth:
+    with Up(tmp_path, EMBEDDED, *flags) as berth:
         async with asyncio.timeout(55):
             unfinished = await ask_for(200, settings)
             berth.stop(signal.SIGKILL)

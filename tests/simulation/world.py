@@ -43,7 +43,7 @@ METAL = {
     "resources:DISK_GB": "0",
 }
 _START = 1_700_000_000.0
-_LONG = 900.0  # virtual seconds after which whatever is still open is lost
+_LONG = 300.0  # virtual seconds after which whatever is still open is lost
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ class World:
         self.steps = 0
         self.broken: Broken | None = None
         self._lives: dict[str, asyncio.Task[None]] = {}
+        self._beside: list[asyncio.Task[None]] = []
 
     @property
     def digest(self) -> str:
@@ -99,8 +100,8 @@ class World:
                 self._start(name, group)
             self._telling = group.create_task(self._story(group))
             await asyncio.wait([self._telling])
-            for life in self._lives.values():
-                life.cancel()
+            for task in (*self._beside, *self._lives.values()):
+                task.cancel()
         if self.broken is not None:
             raise self.broken
         self._telling.result()
@@ -114,17 +115,16 @@ class World:
         async with Bus(LocalTransport(self.broker), self.clock) as bus:
             ended = await bus.listen(topics.BUILD_ENDED.at())
             unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at())
-            hearing = [
+            crashing = group.create_task(self._crash_now_and_then(group))
+            self._beside = [
                 group.create_task(self._hear(ended.get, self._ended)),
                 group.create_task(self._hear(unplaceable.get, self._unplaceable)),
+                crashing,
             ]
-            crashing = group.create_task(self._crash_now_and_then(group))
             await self._ask(bus)
             await crashing
             await self._until(lambda: set(self.ends) == set(self.accepted), "some builds never ended")
             await self._until(self._quiet, "the bus never came to rest")
-            for listener in hearing:
-                listener.cancel()
 
     async def _ask(self, bus: Bus) -> None:
         """Publish requests at odd times, some of them twice; delete some of what is active; drive nodes."""

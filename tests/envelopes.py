@@ -1,0 +1,49 @@
+"""Envelopes for tests of transports, and waiting that ends."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from bus.clock import Clock
+from bus.protocol import Delivery, Envelope, Inbox, Transport
+
+DEADLINE = 20.0
+
+_clock = Clock()
+
+
+def an_envelope(number: int = 0, key: str = "build.requested", **more: Any) -> Envelope:
+    said: dict[str, Any] = {"id": _clock.uuid(), "type": "T", "body": msgspec.Raw(b'{"n":%d}' % number)}
+    return Envelope(key=key, **(said | more))
+
+
+def number_in(delivery: Delivery) -> int:
+    return int(msgspec.json.decode(delivery.envelope.body)["n"])
+
+
+async def publish(transport: Transport, *envelopes: Envelope, expected: bool = True) -> None:
+    async with asyncio.timeout(DEADLINE):
+        await transport.publish(envelopes, expected=[expected] * len(envelopes))
+
+
+async def take(inbox: Inbox) -> Delivery:
+    async with asyncio.timeout(DEADLINE):
+        return await inbox.get()
+
+
+async def numbers(inbox: Inbox, count: int) -> list[int]:
+    """The next so many messages, handled."""
+    found = []
+    for _ in range(count):
+        delivery = await take(inbox)
+        found.append(number_in(delivery))
+        delivery.done()
+    return found
+
+
+async def soon(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while not await condition():
+            await asyncio.sleep(0.01)
