@@ -39,20 +39,14 @@ complain = console(sys.stderr)
 
 # What is the world's or the user's doing is told in a sentence; anything else is a bug and shows where.
 _CONDITIONS = (
-    Unavailable,
-    Unroutable,
-    BrokerRefused,
-    AnswerRefused,
-    MigrationsBroken,
-    BadSetting,
-    commands.Refusal,
+    Unavailable, Unroutable, BrokerRefused, AnswerRefused, MigrationsBroken, BadSetting, commands.Refusal,
     OSError,
-)
+)  # fmt: skip
 
 
 class _Globals:
-    config: Path | None = None
-    sets: dict[str, str] = {}  # noqa: RUF012  one process, one command line
+    config: Path | None
+    sets: dict[str, str]
 
 
 def _version(wanted: bool) -> None:
@@ -73,8 +67,7 @@ def _globals(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which berth this is.")
     ] = False,
 ) -> None:
-    _Globals.config = config
-    _Globals.sets = {}
+    _Globals.config, _Globals.sets = config, {}
     for pair in set_ or []:
         name, equals, value = pair.partition("=")
         if not equals:
@@ -235,7 +228,7 @@ def node_set(
         str, typer.Option(help="The event's name: maintenance_set, provision_set, ...")
     ] = "update",
     provision_state: Annotated[str, typer.Option(help="available, cleaning, active, ...")] = "available",
-    power_state: Annotated[str, typer.Option(help="power off, power on or error.")] = "power off",
+    power_state: Annotated[str, typer.Option(help="power off, power on, error.")] = "power off",
     maintenance: Annotated[bool, typer.Option("--maintenance", help="Put it in maintenance.")] = False,
     resource_class: Annotated[
         str, typer.Option(help="Its one resource: baremetal is CUSTOM_BAREMETAL.")
@@ -386,10 +379,16 @@ def main() -> None:
 
 def _explain(problems: Iterable[BaseException]) -> int:
     """Each in a sentence, once; 2 when it is what the user gave that cannot be used."""
-    told = {str(problem) or type(problem).__name__: problem for problem in problems}
+    told = {_sentence(problem): problem for problem in problems}
     for sentence in told:
         complain.print(sentence, style="red", markup=False)
     return 2 if all(isinstance(problem, BadSetting) for problem in told.values()) else 1
+
+
+def _sentence(problem: BaseException) -> str:
+    if isinstance(problem, OSError) and problem.strerror and problem.filename:
+        return f"{problem.filename}: {problem.strerror}"
+    return str(problem) or type(problem).__name__
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ class Audit:
 async def audit(settings: Settings, *, settled: bool = False, clock: Clock | None = None) -> Audit:
     """`settled` says that no boot is under way, so that everything must add up now."""
     clock = clock or Clock()
-    await _refuse_the_unmade(settings)
+    await refuse_the_unmade(settings)
     found = Audit()
     placement = build.database(settings, build.Role("placement"))
     try:
@@ -60,7 +60,7 @@ async def audit(settings: Settings, *, settled: bool = False, clock: Clock | Non
     return found
 
 
-async def _refuse_the_unmade(settings: Settings) -> None:
+async def refuse_the_unmade(settings: Settings) -> None:
     """Nothing can be said of what was never there: an empty audit would look like a clean one."""
     where = settings.state_dir if settings.embedded else "the database"
     if not await build.ever_made(settings, build.Role("placement")):

@@ -104,7 +104,7 @@ def stores(settings: Settings) -> dict[Role, str]:
 
 @asynccontextmanager
 async def workers(role: Role, settings: Settings, bus: Bus) -> AsyncIterator[Sequence[Worker]]:
-    """The workers of a role, to be served on this bus; their database is made up to date, and closed after."""
+    """The workers of a role, to be served on this bus; their database is made up to date first."""
     package = _PACKAGES.get(role.worker)
     if package is None:
         yield _without_store(role, settings, bus)

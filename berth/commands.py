@@ -276,6 +276,10 @@ def _write_json(value: Any) -> None:
 
 async def delete(settings: Settings, id_: str, cell: str, wait: bool, timeout: float, say: Console) -> int:
     name = f"delete-{Clock().uuid()[:8]}"
+    try:
+        id_ = str(uuid.UUID(id_))
+    except ValueError:
+        raise BadSetting(f"{id_!r} is not the uuid of a build") from None
     request = checked(BuildDeleteRequested(build=id_, cell=cell, reply_to=name))
     async with Bus(build.transport(settings, "delete")) as bus:
         deleted = await bus.listen(topics.BUILD_DELETED.at(reply_to=name))

@@ -123,14 +123,14 @@ class Load:
         unplaceable = await self.bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=self._name), 5000)
         self._began = monotonic()
         async with asyncio.TaskGroup() as group:
-            hearing = [
+            working = [
                 group.create_task(self._hear_ended(ended)),
                 group.create_task(self._hear_unplaceable(unplaceable)),
                 group.create_task(self._watch(progress)),
+                group.create_task(self._ask()),  # which may wait for room, or a broker, that never comes
             ]
-            await self._ask()
             await self._over.wait()
-            for task in hearing:
+            for task in working:
                 task.cancel()
         await ended.stop()
         await unplaceable.stop()

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from berth import build
-from berth.audit import Audit
+from berth.audit import Audit, refuse_the_unmade
 from berth.audit import audit as audit_databases
 from berth.commands import Refusal, boot_request, coloured, migrate_all, node_event, ready, show_audit
 from berth.embedded import embedded
@@ -102,7 +102,7 @@ async def load(
     if picture is not None:
         mode = "embedded" if settings.embedded else "RabbitMQ + PostgreSQL"
         title = f"{len(result.boots)} boots on {hosts} hosts, {mode}: {result.per_second:.0f} boots/s"
-        picture.write_text(latency_svg(result, title))
+        picture.write_text(latency_svg(result, title), encoding="utf-8")
         say.print(f"latency over time: {picture}")
     if as_json:
         summary = {**result.summary(), "hosts": hosts, "audit": found.breaches}
@@ -118,6 +118,7 @@ async def _berth_to_load(
 ) -> AsyncIterator[tuple[Bus, Settings]]:
     if attach:
         async with Bus(build.transport(settings, "load")) as bus:
+            await refuse_the_unmade(settings)  # or the audit would, after all the work
             yield bus, settings
     elif settings.embedded:
         with tempfile.TemporaryDirectory(prefix="berth-load-") as directory:

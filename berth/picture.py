@@ -1,6 +1,7 @@
 """A load as a picture: each boot's latency over time, with percentiles and throughput, as one SVG file."""
 
 from collections.abc import Sequence
+from html import escape
 
 from berth.load import LoadResult, percentile
 
@@ -99,5 +100,5 @@ def _page(title: str, parts: Sequence[str]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
         f'width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="12">'
         '<rect width="100%" height="100%" fill="white"/>'
-        f'<text x="{_LEFT}" y="26" font-size="16">{title}</text>' + "".join(parts) + "</svg>\n"
+        f'<text x="{_LEFT}" y="26" font-size="16">{escape(title)}</text>' + "".join(parts) + "</svg>\n"
     )

@@ -173,7 +173,7 @@ def _from_file(named: Path | None) -> dict[str, Any]:
     if named is None and not path.exists():
         return {}
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise BadSetting(f"{path}: cannot be read: {problem.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
@@ -231,6 +231,8 @@ def _check(settings: Settings, origins: Mapping[str, str]) -> None:
     for name in ("fail", "abort", "hang"):
         if not 0 <= getattr(settings, name) <= 1:
             refuse(name, "is a share between 0 and 1")
+    if settings.fail + settings.abort + settings.hang > 1:
+        refuse("fail", "with abort and hang it is more than all builds")
     if settings.metrics_port > 65535:
         refuse("metrics_port", "must be at most 65535")
     for name in ("state_dir", "exchange"):

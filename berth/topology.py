@@ -20,7 +20,7 @@ def emitters(topic: Topic[Any], workers: Iterable[Worker]) -> list[str]:
 
 def hearers(topic: Topic[Any], workers: Iterable[Worker]) -> list[str]:
     inside = sorted({_kind(w) for w in workers if any(row.address.topic is topic for row in w.consumes)})
-    return inside if topic.expected or inside else ["whoever asked"]
+    return [*inside, topic.flow.rpartition("→ ")[2]] if topic.outsiders else inside
 
 
 def askers(query: Query[Any, Any], workers: Iterable[Worker]) -> list[str]:
@@ -74,7 +74,8 @@ def asyncapi(workers: Sequence[Worker]) -> dict[str, Any]:
     operations: dict[str, Any] = {}
     for topic in TOPICS:
         name = _identifier(topic.pattern)
-        channels[name] = _channel(topic.pattern, topic.says, [topic.message.__name__])
+        says = f"{topic.says}; on {topic.pattern}.<reply_to> when asked so" if _by_name(topic) else topic.says
+        channels[name] = _channel(topic.pattern, says, [topic.message.__name__])
         for worker in emitters(topic, workers):
             operations[f"{_identifier(worker)}_sends_{name}"] = _operation("send", name, topic.says)
         for worker in hearers(topic, workers):
@@ -90,6 +91,11 @@ def asyncapi(workers: Sequence[Worker]) -> dict[str, Any]:
         for worker in askers(query, workers):
             operations[f"{_identifier(worker)}_asks_{name}"] = {
                 **_operation("send", name, query.says),
+                "reply": {"channel": {"$ref": f"#/channels/{name}_answer"}},
+            }
+        for worker in answerers(query, workers):
+            operations[f"{_identifier(worker)}_answers_{name}"] = {
+                **_operation("receive", name, query.says),
                 "reply": {"channel": {"$ref": f"#/channels/{name}_answer"}},
             }
     return {
@@ -137,6 +143,11 @@ def _operation(action: str, channel: str, says: str) -> dict[str, Any]:
 
 def _identifier(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")
+
+
+def _by_name(topic: Topic[Any]) -> bool:
+    """May who asked have it on a key of their own?"""
+    return topic.outsiders and "reply_to" in topic.message.__struct_fields__
 
 
 def _kind(worker: Worker) -> str:

@@ -169,6 +169,7 @@ class _Reader:
         self._seconds = HANDLING_SECONDS.labels(*labels)
         self._busy: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(row.concurrency)
+        self._company = 1.0  # how many came together of late
         self._group: asyncio.TaskGroup
         self._inbox: Inbox
         self._loop: asyncio.Task[None]
@@ -193,18 +194,25 @@ class _Reader:
                 task.cancel()
 
     async def _dispatch(self) -> None:
+        most, linger = self.row.batch or 1, self.row.linger if isinstance(self.row, On) else 0.0
         while True:
             await self._slots.acquire()
+            deliveries: list[Delivery] = []
             try:
-                deliveries = [await self._inbox.get()]
+                deliveries.append(await self._inbox.get())
+                if linger and self._company > 1.5:
+                    await asyncio.sleep(linger)
             except asyncio.CancelledError:
+                for delivery in deliveries:
+                    delivery.requeue()
                 self._slots.release()
                 raise
-            while len(deliveries) < (self.row.batch or 1):
+            while len(deliveries) < most:
                 more = self._inbox.get_nowait()
                 if more is None:
                     break
                 deliveries.append(more)
+            self._company += (len(deliveries) - self._company) / 4
             task = self._group.create_task(self._handle(deliveries))
             self._busy.add(task)
             task.add_done_callback(self._finished)

@@ -35,6 +35,7 @@ class On:
     emits: frozenset[type[Message]]
     batch: int | None  # None: one at a time; else the handler takes a list of at most so many
     concurrency: int  # handlers (or lists) at work at once
+    linger: float  # seconds to wait for company, while messages come one upon the other
     private: bool  # every replica hears every message, while it lives
 
 
@@ -101,7 +102,7 @@ def on(
     """Handle this topic one message at a time."""
     declared = frozenset(topic.message for topic in emits)
     _check(handler, declared)
-    return On(_address(topic), handler, declared, None, concurrency, private)
+    return On(_address(topic), handler, declared, None, concurrency, 0.0, private)
 
 
 def on_many(
@@ -111,12 +112,17 @@ def on_many(
     emits: Iterable[Topic[Any]] = (),
     batch: int = 128,
     concurrency: int = 2,
+    linger: float = 0.0,
     private: bool = False,
 ) -> On:
-    """Handle what is waiting on this topic together; the handler returns one outcome for each message."""
+    """Handle what is waiting on this topic together; the handler returns one outcome for each message.
+
+    `linger` is for handlers whose cost is by the list (a transaction): while messages keep coming, a list waits
+    so long for company; the first after a quiet moment never waits.
+    """
     declared = frozenset(topic.message for topic in emits)
     _check(handler, declared)
-    return On(_address(topic), handler, declared, batch, concurrency, private)
+    return On(_address(topic), handler, declared, batch, concurrency, linger, private)
 
 
 def answers(query: Query[A, R], handler: Callable[[A], Awaitable[R]], *, concurrency: int = 64) -> Answers:

@@ -18,6 +18,8 @@ from bus.worker import Worker, every, on_many
 from cell_conductor.builds import AskMany, Builds
 from cell_conductor.core.step import Policy
 
+LINGER = 0.02  # a report alone costs a transaction as large as fifty do
+
 
 def cell_conductor(
     cell: str,
@@ -45,7 +47,7 @@ def cell_conductor(
         f"conductor.{cell}",
         consumes=[
             on_many(BUILD_PLACED.at(cell=cell), builds.start_many, emits=says),
-            on_many(AGENT_REPORT.at(cell=cell), builds.report_many, emits=says),
+            on_many(AGENT_REPORT.at(cell=cell), builds.report_many, emits=says, concurrency=1, linger=LINGER),
             on_many(BUILD_DELETE.at(cell=cell), builds.delete_many, emits=says),
         ],
         asks=[CLAIM, RELEASE],

@@ -14,7 +14,7 @@ from bus.protocol import MAX_FRAME_BYTES, MAX_FRAME_ENVELOPES, Envelope, Unavail
 from bus.rabbit.link import Link, Post
 from bus.rabbit.wire import frame_properties, properties
 
-_FRAMES_AT_ONCE = 2  # unconfirmed frames of one lane; a third would only be smaller
+_FRAMES_AT_ONCE = 1  # unconfirmed frames of one lane; a second would only be smaller
 _SINGLES_AT_ONCE = 256  # the same for messages that share nothing
 _HEAD_BYTES = 300  # about what a frame holds of an envelope beside its body
 

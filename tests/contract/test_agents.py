@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import AgentReported, HostReported, InventoryReported
+from bus.messages import AgentReported, HostReported, InventoryReported, NodeChanged
 from bus.runner import Bus, Listener
-from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED
+from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED, IRONIC_NODE
 from bus.worker import Worker
 from compute_sim import CrashPlan, Durations, FaultPlan, SimHost, compute_sim, fleet
 from tests.cells import CELL, a_destroy, a_placed, a_report, an_order
@@ -39,6 +39,7 @@ class World:
         self.reports: Listener[AgentReported]
         self.inventories: Listener[InventoryReported]
         self.beats: Listener[HostReported]
+        self.nodes: Listener[NodeChanged]
 
     @asynccontextmanager
     async def serving(self, worker: Worker) -> AsyncIterator[None]:
@@ -66,6 +67,7 @@ async def world() -> AsyncIterator[World]:
         world.reports = await bus.listen(AGENT_REPORT.at(cell=CELL))
         world.inventories = await bus.listen(INVENTORY_REPORTED.at())
         world.beats = await bus.listen(HOST_REPORTED.at())
+        world.nodes = await bus.listen(IRONIC_NODE.at())
         yield world
 
 
@@ -201,6 +203,15 @@ async def test_all_hosts_are_announced_and_their_hearts_beat(world: World) -> No
     assert announced[0].providers[0].inventories == everything[0].inventory
     assert [host.root for beat in beats for host in beat.hosts] == [host.root for host in everything]
     assert {beat.period for beat in beats} == {0.05}
+
+
+async def test_a_bare_metal_node_is_spoken_of_as_ironic_would_at_the_beginning_of_time(world: World) -> None:
+    """So whatever Ironic has said of it since counts for more."""
+    node = SimHost("6f3f0c9e-8f5b-4c1e-9d57-2b8a5c0e7a11", "metal1", {}, metal="baremetal")
+    async with world.serving(compute_sim("agent0", CELL, [node])), asyncio.timeout(DEADLINE):
+        said = await world.nodes.get()
+    assert (said.node, said.provision_state, said.at) == (node.root, "available", 1.0)
+    assert (said.cell, said.agent, said.resource_class) == (CELL, "agent0", "baremetal")
 
 
 async def test_a_heart_beat_counts_what_is_being_built(world: World) -> None:

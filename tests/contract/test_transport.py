@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import msgspec
 import pytest
 
 from bus.clock import monotonic
@@ -137,6 +136,15 @@ async def test_what_nobody_hears_raises_only_where_it_was_expected_to_be_heard(t
     with pytest.raises(Unroutable, match=r"no queue hears unheard"):
         await transport.publish([an_envelope(1, "heard"), an_envelope(key="unheard")], expected=[False, True])
     assert await numbers(inbox, 1) == [1]
+
+
+async def test_one_message_under_two_keys_is_judged_for_each(transport: Transport) -> None:
+    await transport.declare(QueueSpec("q", ("heard",)))
+    outcomes = await asyncio.gather(
+        *(publish(transport, an_envelope(key=key, id="the same")) for key in ("unheard", "heard", "unheard")),
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes] == [Unroutable, type(None), Unroutable]
 
 
 async def test_sent_to_a_queue_by_name(transport: Transport) -> None:
@@ -376,17 +384,6 @@ async def test_a_letter_whose_rescue_fails_stays(transport: Transport) -> None:
     with pytest.raises(Unroutable):
         await transport.exhume(["letter-0", "letter-1"], rescue)
     assert [letter.id for letter in await transport.dead_letters()] == ["letter-1", "letter-2"]
-
-
-async def test_a_rescued_letter_can_be_published_again(transport: Transport) -> None:
-    inbox = await transport.consume(QueueSpec("q", ("build.requested",)), 10)
-    await transport.bury(a_letter(1, body=b'{"n":5}'))
-
-    async def rescue(letter: DeadLetter) -> None:
-        await publish(transport, an_envelope(key=letter.key, framed=False, body=msgspec.Raw(letter.body)))
-
-    assert await transport.exhume(["letter-1"], rescue) == 1
-    assert await numbers(inbox, 1) == [5]
 
 
 async def test_a_letter_may_be_huge(transport: Transport) -> None:

@@ -138,6 +138,7 @@ async def test_the_broker_may_go_away_and_come_back(
     own_rabbitmq: RabbitMQ, database_url: str, bus_name: str, end: End
 ) -> None:
     async def trouble(berth: Running) -> None:
+        await asyncio.sleep(3.0)  # a quorum queue is not safe from a kill in its very first second
         await asyncio.to_thread(end, own_rabbitmq)
 
     await load_through(plain_settings(own_rabbitmq.url, database_url, bus_name), trouble)

@@ -7,20 +7,17 @@ import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 
-import msgspec
 import pytest
 
-from bus.clock import Clock
-from bus.protocol import Delivery, Envelope, Inbox, QueueSpec, Unroutable
+from bus.protocol import Delivery, Inbox, QueueSpec, Unroutable
 from bus.rabbit import RabbitTransport
 from deploy.servers import BinariesMissing, RabbitMQ, find_rabbitmq, private_directory
+from tests.envelopes import an_envelope, number_in
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 DEADLINE = 90.0
 QUEUE = QueueSpec("q", ("build.requested",))
-
-clock = Clock()
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +47,6 @@ async def connect(broker: RabbitMQ, bus_name: str) -> AsyncIterator[Callable[[],
     yield connect
     for transport in made:
         await transport.close()
-
-
-def an_envelope(number: int, key: str = "build.requested", *, framed: bool = True) -> Envelope:
-    body = msgspec.Raw(b'{"n":%d}' % number)
-    return Envelope(id=clock.uuid(), type="T", key=key, body=body, framed=framed)
-
-
-def number_in(delivery: Delivery) -> int:
-    return int(msgspec.json.decode(delivery.envelope.body)["n"])
 
 
 async def take(inbox: Inbox) -> Delivery:

@@ -1,0 +1,163 @@
+"""The audit: quiet about a sound berth, and loud about every breach that was planted in its databases."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from berth.audit import Audit, audit
+from berth.commands import migrate_all
+from berth.settings import Settings
+from bus.clock import Clock
+from bus.protocol import Unavailable
+from tests.racks import a_claim, a_placement, a_release, a_report, an_order, on_hosts, uid
+
+NOW = 1_000_000.0
+ACTIVE, FAILED, DELETED, BUILDING = 1, 2, 3, 4  # the builds of a sound berth
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(state_dir=str(tmp_path), cells=("c1", "c2"))
+
+
+def sql(settings: Settings, store: str, statement: str, *values: object) -> None:
+    """What a bug could have written."""
+    with closing(sqlite3.connect(Path(settings.state_dir) / f"{store}.db")) as database, database:
+        assert database.execute(statement, values).rowcount > 0
+
+
+def know(settings: Settings, cell: str, number: int, status: str, host: int) -> None:
+    """Have this cell know this build, on this host."""
+    values = (uid(number), 1, status, uid(host, "a"), 1, 1, 0.0, 0.0, "", "[]")
+    sql(settings, f"cell_{cell}", "INSERT INTO builds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", *values)
+
+
+@pytest.fixture
+async def sound(settings: Settings) -> Settings:
+    """Two hosts, one active build, one that failed, one deleted, one being built; all as it should be."""
+    await migrate_all(settings, Console(quiet=True))
+    url = f"sqlite+aiosqlite:///{settings.state_dir}/placement.db"
+    async with a_placement(url, Clock(now=lambda: NOW)) as placement:
+        await placement.report_inventory_many([a_report(1), a_report(2)])
+        claims = [a_claim(number, on_hosts(1)) for number in (ACTIVE, FAILED, DELETED, BUILDING)]
+        await placement.claim_many([an_order(claim) for claim in claims])
+        await placement.release_many([a_release(FAILED, 1, "error: no"), a_release(DELETED, 1, "deleted")])
+    know(settings, "c1", ACTIVE, "active", 1)
+    know(settings, "c1", FAILED, "error", 1)
+    know(settings, "c1", DELETED, "deleted", 1)
+    know(settings, "c2", BUILDING, "building", 1)
+    return settings
+
+
+async def audited(settings: Settings, *, after: float = 3600.0, settled: bool = False) -> Audit:
+    return await audit(settings, settled=settled, clock=Clock(now=lambda: NOW + after))
+
+
+async def test_a_sound_berth_is_clean(sound: Settings) -> None:
+    found = await audited(sound)
+    assert (found.clean, found.breaches) == (True, [])
+    assert found.consumers == 2
+    assert found.builds == {"active": 1, "error": 1, "deleted": 1, "building": 1}
+
+
+def over_used(settings: Settings) -> None:
+    sql(settings, "placement", "UPDATE inventories SET total = 1 WHERE used = 2")
+
+
+def miscounted(settings: Settings) -> None:
+    sql(settings, "placement", "UPDATE inventories SET used = 1 WHERE used = 2")
+
+
+def active_without_resources(settings: Settings) -> None:
+    know(settings, "c1", 5, "active", 2)
+
+
+def held_elsewhere(settings: Settings) -> None:
+    sql(settings, "cell_c1", "UPDATE builds SET root = ? WHERE id = ?", uid(2, "a"), uid(ACTIVE))
+
+
+def known_to_no_cell(settings: Settings) -> None:
+    sql(settings, "cell_c1", "DELETE FROM builds WHERE id = ?", uid(ACTIVE))
+
+
+def retired_and_yet_holding(settings: Settings) -> None:
+    sql(settings, "placement", "INSERT INTO retired_consumers VALUES (?, 'deleted', 0)", uid(ACTIVE))
+
+
+def known_in_two_cells(settings: Settings) -> None:
+    know(settings, "c2", ACTIVE, "active", 1)
+
+
+def failed_and_yet_holding(settings: Settings) -> None:
+    sql(settings, "cell_c1", "UPDATE builds SET status = 'error' WHERE id = ?", uid(ACTIVE))
+
+
+def deleted_and_yet_holding(settings: Settings) -> None:
+    sql(settings, "cell_c1", "UPDATE builds SET status = 'deleted' WHERE id = ?", uid(ACTIVE))
+
+
+A1, A2 = uid(1, "a"), uid(2, "a")
+
+
+@pytest.mark.parametrize(
+    ("plant", "breaches"),
+    [
+        (over_used, [f"provider {A1}: overcommitted, 2 VCPU used of 1 x 1.0"]),
+        (miscounted, [f"provider {A1}: 1 VCPU counted as used, 2 allocated"]),
+        (active_without_resources, [f"{uid(5)}: active on {A2} in cell c1, and holds nothing"]),
+        (held_elsewhere, [f"{uid(ACTIVE)}: active on {A2}, but holds resources of {A1}"]),
+        (known_to_no_cell, [f"{uid(ACTIVE)}: holds resources, and no cell knows it"]),
+        (
+            retired_and_yet_holding,
+            [
+                f"consumer {uid(ACTIVE)}: has retired (deleted) and is still there",
+                f"{uid(ACTIVE)}: retired, and yet holds resources",
+            ],
+        ),
+        (known_in_two_cells, [f"{uid(ACTIVE)}: known in cells c1 and c2"]),
+        (failed_and_yet_holding, [f"{uid(ACTIVE)}: ended as error in cell c1, and holds resources"]),
+        (deleted_and_yet_holding, [f"{uid(ACTIVE)}: ended as deleted in cell c1, and holds resources"]),
+    ],
+)
+async def test_each_breach_is_found_and_named(
+    sound: Settings, plant: Callable[[Settings], None], breaches: list[str]
+) -> None:
+    plant(sound)
+    found = await audited(sound)
+    assert (found.clean, found.breaches) == (False, breaches)
+
+
+async def test_what_was_just_claimed_may_belong_to_a_build_its_cell_has_not_stored_yet(
+    sound: Settings,
+) -> None:
+    known_to_no_cell(sound)
+    assert (await audited(sound, after=1.0)).clean
+    assert not (await audited(sound, after=60.0)).clean
+    assert not (await audited(sound, after=1.0, settled=True)).clean
+
+
+async def test_when_all_has_settled_nothing_may_be_under_way(sound: Settings) -> None:
+    found = await audited(sound, settled=True)
+    assert found.breaches == [f"{uid(BUILDING)}: still building in cell c2"]
+
+
+async def test_a_cells_database_may_be_elsewhere(sound: Settings, tmp_path: Path) -> None:
+    elsewhere = Settings(
+        state_dir=sound.state_dir,
+        cells=sound.cells,
+        cell_database_urls={"c2": f"sqlite+aiosqlite:///{tmp_path}/other/"},
+    )
+    with pytest.raises(Unavailable, match="there never was a cell c2"):
+        await audited(elsewhere)
+    await migrate_all(elsewhere, Console(quiet=True))
+    assert (await audited(elsewhere)).breaches == [f"{uid(BUILDING)}: holds resources, and no cell knows it"]
+
+
+async def test_where_no_berth_ever_was_there_is_nothing_to_call_clean(settings: Settings) -> None:
+    with pytest.raises(Unavailable, match="no berth has ever kept its state in"):
+        await audited(settings)
+    assert list(Path(settings.state_dir).iterdir()) == []  # and asking has made nothing

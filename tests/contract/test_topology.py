@@ -1,0 +1,159 @@
+"""Who may say, hear and ask what: no orphans, no calling up, and pages that say what the code says."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth import build, topology
+from bus.topics import (
+    AGENT_BUILD,
+    AGENT_DESTROY,
+    AGENT_REPORT,
+    BUILD_DELETED,
+    BUILD_ENDED,
+    BUILD_REQUESTED,
+    CLAIM,
+    FIND_CANDIDATES,
+    HOST_REPORTED,
+    INVENTORY_REPORTED,
+    IRONIC_NODE,
+    QUERIES,
+    RELEASE,
+    TOPIC_OF,
+    TOPICS,
+    Query,
+    Topic,
+)
+from bus.worker import Worker
+
+PAGE = Path(__file__).parents[2] / "ARCHITECTURE.md"
+BEGIN, END = "<!-- berth topology --markdown -->", "<!-- end of berth topology -->"
+WORKERS = build.all_workers_without_a_bus()
+OF_A_CELL = [worker for worker in WORKERS if worker.name.split(".")[0] in ("conductor", "agent")]
+
+
+def named(worker: Worker) -> str:
+    return worker.name
+
+
+def test_every_worker_is_looked_at() -> None:
+    kinds = {worker.name.split(".")[0] for worker in WORKERS}
+    assert kinds == {"placement", "scheduler", "conductor", "agent", "ironic_sync"}
+    assert {worker.name.split(".")[0] for worker in OF_A_CELL} == {"conductor", "agent"}
+
+
+# No orphans
+
+
+@pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.pattern)
+def test_every_topic_is_heard_and_said_by_somebody(topic: Topic[Any]) -> None:
+    heard = [worker.name for worker in WORKERS for row in worker.consumes if row.address.topic is topic]
+    assert heard or topic.outsiders
+    assert topology.hearers(topic, WORKERS)
+    assert topology.emitters(topic, WORKERS)
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
+def test_every_query_is_asked_and_answered_by_somebody(query: Query[Any, Any]) -> None:
+    assert topology.askers(query, WORKERS)
+    assert topology.answerers(query, WORKERS) == ["placement"]
+
+
+@pytest.mark.parametrize("worker", WORKERS, ids=named)
+def test_whatever_a_worker_says_hears_or_asks_is_declared(worker: Worker) -> None:
+    assert worker.emits <= set(TOPIC_OF)
+    assert {row.address.topic for row in worker.consumes} <= set(TOPICS)
+    assert {row.query for row in worker.answers} | set(worker.asks) <= set(QUERIES)
+
+
+# No calling up
+
+
+@pytest.mark.parametrize("worker", OF_A_CELL, ids=named)
+def test_nothing_in_a_cell_calls_up(worker: Worker) -> None:
+    assert BUILD_REQUESTED.message not in worker.emits
+    assert FIND_CANDIDATES not in worker.asks
+    assert set(worker.asks) <= {CLAIM, RELEASE}
+    assert not worker.answers
+
+
+# What the table of the design gives each side of a cell.
+MAY_SAY = {
+    "conductor": {AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, BUILD_ENDED, BUILD_DELETED},
+    "agent": {AGENT_REPORT, INVENTORY_REPORTED, HOST_REPORTED, IRONIC_NODE},
+}
+
+
+@pytest.mark.parametrize("worker", OF_A_CELL, ids=named)
+def test_a_cell_says_only_what_the_design_gives_it(worker: Worker) -> None:
+    said = {TOPIC_OF[message] for message in worker.emits}
+    assert said <= MAY_SAY[worker.name.split(".")[0]]
+
+
+@pytest.mark.parametrize("worker", OF_A_CELL, ids=named)
+def test_a_cell_hears_only_what_is_addressed_to_it(worker: Worker) -> None:
+    for row in worker.consumes:
+        assert row.address.key in (
+            "build.placed.c1",
+            "build.delete.c1",
+            "agent.report.c1",
+            f"agent.build.{worker.name.removeprefix('agent.')}",
+            f"agent.destroy.{worker.name.removeprefix('agent.')}",
+        )
+
+
+# The pages
+
+
+def test_the_table_of_the_architecture_page_is_the_one_the_code_has() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    written = page.partition(BEGIN)[2].partition(END)[0]
+    assert written.strip() == topology.markdown(WORKERS).strip(), (
+        f"{PAGE.name} is behind the code: put what `berth topology --markdown` prints between the lines "
+        f"{BEGIN} and {END}"
+    )
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key == "$ref":
+                yield item
+            else:
+                yield from references(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from references(item)
+
+
+def test_the_asyncapi_document_is_whole() -> None:
+    document = topology.asyncapi(WORKERS)
+    document = json.loads(json.dumps(document))  # it is JSON, and nothing but
+    assert document["asyncapi"].startswith("3.")
+    assert {"title", "version"} <= set(document["info"])
+    assert len(list(references(document))) > 100
+    for reference in references(document):
+        found: Any = document
+        for part in reference.removeprefix("#/").split("/"):
+            assert part in found, f"{reference} leads nowhere"
+            found = found[part]
+
+
+def test_the_asyncapi_document_says_who_sends_and_who_receives() -> None:
+    document = topology.asyncapi(WORKERS)
+    for topic in TOPICS:
+        channel = document["channels"][topic.pattern.replace(".", "_").replace("{", "").replace("}", "")]
+        assert channel["address"] == topic.pattern
+        assert list(channel["messages"]) == [topic.message.__name__]
+        assert set(channel.get("parameters", ())) == {
+            part.split("}")[0] for part in topic.pattern.split("{")[1:]
+        }
+    operations = document["operations"]
+    assert {operation["action"] for operation in operations.values()} == {"send", "receive"}
+    assert operations["conductor_asks_placement_claim"]["action"] == "send"
+    assert operations["placement_answers_placement_claim"]["action"] == "receive"
+    assert "conductor_asks_placement_candidates" not in operations
+    assert "conductor_sends_build_requested" not in operations

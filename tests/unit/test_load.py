@@ -1,0 +1,184 @@
+"""What a load's boots add up to, and what it makes of the ends it hears."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from berth.load import Boot, Load, LoadPlan, LoadResult, percentile
+from bus import topics
+from bus.local import LocalBroker, LocalTransport
+from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable, Message
+from bus.runner import Bus
+from bus.vocabulary import Attempt
+from bus.worker import Worker, on_many
+
+
+@pytest.mark.parametrize(
+    ("values", "share", "value"),
+    [
+        ([], 0.5, 0.0),
+        ([7.0], 0.0, 7.0),
+        ([7.0], 1.0, 7.0),
+        ([3.0, 1.0, 2.0], 0.5, 2.0),
+        (list(range(100)), 0.99, 99),
+        (list(range(100)), 0.5, 50),
+        (list(range(100)), 1.0, 99),
+    ],
+)
+def test_percentile(values: list[float], share: float, value: float) -> None:
+    assert percentile(values, share) == value
+
+
+def a_result() -> LoadResult:
+    return LoadResult(
+        {
+            "a": Boot(asked=0.0, ended=1.0, status="active", host="h1", attempts=1, ends=1),
+            "b": Boot(asked=1.0, ended=4.0, status="active", host="h2", attempts=2, ends=2),
+            "c": Boot(asked=1.0, ended=2.0, status="unplaceable", reason="no room", ends=1),
+            "d": Boot(asked=1.0),
+        },
+        seconds=4.0,
+    )
+
+
+def test_the_figures_of_a_load() -> None:
+    assert a_result().summary() == {
+        "boots": 4,
+        "seconds": 4.0,
+        "boots_per_second": 0.8,  # three ended in four seconds, rounded
+        "ended": {"active": 2, "unplaceable": 1, "lost": 1},
+        "attempts": {"1": 1, "2": 1},
+        "latency_ms": {"p50": 1000.0, "p90": 3000.0, "p95": 3000.0, "p99": 3000.0, "max": 3000.0},
+        "told_more_than_once": 1,
+        "ended_two_ways": 0,
+        "reasons": {"no room": 1},
+    }
+    assert (a_result().lost, a_result().changed) == (1, 0)
+
+
+def test_a_load_of_nothing_has_figures_too() -> None:
+    nothing = LoadResult({}, 0.0)
+    assert (nothing.per_second, nothing.percentile(0.5), nothing.lost, nothing.reasons()) == (0.0, 0.0, 0, [])
+
+
+def test_only_the_most_frequent_reasons_are_told() -> None:
+    boots = {
+        f"{kind}{number}": Boot(asked=0.0, ended=1.0, status="unplaceable", reason=kind)
+        for kind, count in (("often", 3), ("twice", 2), ("once", 1))
+        for number in range(count)
+    }
+    assert LoadResult(boots, 1.0).reasons(2) == [("often", 3), ("twice", 2)]
+
+
+# What it hears
+
+Answer = Callable[[Load, Sequence[BuildRequested]], Awaitable[Sequence[Sequence[Message]]]]
+
+
+def said(words: str, request: BuildRequested) -> Message:
+    """`no host`, or a status and a host."""
+    if words == "no host":
+        return BuildUnplaceable(
+            request=request.request,
+            instances=request.instances,
+            reason="no room",
+            reply_to=request.reply_to,
+        )
+    status, host = words.split()
+    return BuildEnded(
+        build=request.instances[0],
+        request=request.request,
+        cell="c1",
+        status="active" if status == "active" else "error",
+        host=host,
+        attempts=(Attempt(host=host, outcome="built"),),
+        reply_to=request.reply_to,
+    )
+
+
+async def load_with(answer: Answer, plan: LoadPlan) -> LoadResult:
+    """A load of a berth that is one worker, which answers each request as it is told."""
+    broker = LocalBroker()
+    stopping = asyncio.Event()
+    async with Bus(LocalTransport(broker)) as bus, Bus(LocalTransport(broker)) as theirs:
+        load = Load(bus, plan)
+
+        async def hear(requests: Sequence[BuildRequested]) -> Sequence[Sequence[Message]]:
+            return await answer(load, requests)
+
+        emits = [topics.BUILD_ENDED, topics.BUILD_UNPLACEABLE]
+        worker = Worker("berth", [on_many(topics.BUILD_REQUESTED, hear, emits=emits)])
+        await bus.transport.declare(worker.queue_of(worker.consumes[0]))
+        async with asyncio.TaskGroup() as group, asyncio.timeout(20):
+            group.create_task(theirs.serve(worker, stopping))
+            result = await load.run()
+            stopping.set()
+    return result
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "changed"),
+    [
+        ("active h1", [], 0),
+        ("active h1", ["active h1"], 0),  # told again: at-least-once delivery, no second end
+        ("active h1", ["active h1", "active h1"], 0),
+        ("error h1", ["error h1"], 0),
+        ("no host", ["no host"], 0),
+        ("active h1", ["active h2"], 1),
+        ("active h1", ["error h1"], 1),
+        ("active h1", ["active h1", "error h1", "active h1"], 1),
+        ("no host", ["active h1"], 1),
+        ("active h1", ["no host"], 1),
+    ],
+)
+async def test_the_same_end_told_twice_is_one_end_and_another_is_a_broken_promise(
+    first: str, then: list[str], changed: int
+) -> None:
+    """The first boot gets these ends; the second, which closes the load, one when all those were heard."""
+    told: list[str] = []
+
+    async def answer(load: Load, requests: Sequence[BuildRequested]) -> Sequence[Sequence[Message]]:
+        (request,) = requests
+        told.append(request.request)
+        if len(told) == 1:
+            return [[said(words, request) for words in (first, *then)]]
+        while load.boots[told[0]].ends < 1 + len(then):
+            await asyncio.sleep(0.001)
+        return [[said("active h9", request)]]
+
+    result = await load_with(answer, LoadPlan(boots=2, window=1, patience=10.0))
+    assert (result.boots[told[0]].ends, result.changed, result.lost) == (1 + len(then), changed, 0)
+    assert result.statuses.total() == 2
+    if not changed:
+        assert result.boots[told[0]].status == {"no host": "unplaceable"}.get(first, first.split()[0])
+        assert result.boots[told[0]].host == {"no host": ""}.get(first, first.split()[1])
+
+
+async def test_what_never_ends_is_lost_and_the_load_gives_up() -> None:
+    async def answer(load: Load, requests: Sequence[BuildRequested]) -> Sequence[Sequence[Message]]:
+        return [[] for _ in requests]
+
+    result = await load_with(answer, LoadPlan(boots=3, patience=0.3))
+    assert (result.lost, result.statuses, result.per_second) == (3, {"lost": 3}, 0.0)
+
+
+async def test_no_more_are_in_flight_than_the_window_allows() -> None:
+    most = 0
+
+    async def answer(load: Load, requests: Sequence[BuildRequested]) -> Sequence[Sequence[Message]]:
+        nonlocal most
+        most = max(most, load.open)
+        return [[said("active h1", request)] for request in requests]
+
+    result = await load_with(answer, LoadPlan(boots=23, window=5, patience=10.0))
+    assert (result.statuses, most) == ({"active": 23}, 5)
+
+
+async def test_with_a_rate_boots_are_asked_for_in_their_time() -> None:
+    async def answer(load: Load, requests: Sequence[BuildRequested]) -> Sequence[Sequence[Message]]:
+        return [[said("active h1", request)] for request in requests]
+
+    result = await load_with(answer, LoadPlan(boots=6, rate=50.0, patience=10.0))
+    asked = sorted(boot.asked for boot in result.boots.values())
+    assert all(when >= number / 50.0 - 0.001 for number, when in enumerate(asked))

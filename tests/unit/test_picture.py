@@ -1,0 +1,76 @@
+"""The picture of a load: an SVG any viewer can read, whatever the load was."""
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from berth.load import Boot, LoadResult
+from berth.picture import latency_svg
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def a_load(boots: int, seconds: float = 10.0, latency: float = 0.05) -> LoadResult:
+    return LoadResult(
+        {
+            str(number): Boot(
+                asked=seconds * number / boots, ended=seconds * number / boots + latency, status="active"
+            )
+            for number in range(boots)
+        },
+        seconds,
+    )
+
+
+def words_of(svg: str) -> list[str]:
+    return [text.text or "" for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        a_load(1),
+        a_load(2, latency=0.0001),
+        a_load(100),
+        a_load(9000, latency=70.0),
+        LoadResult({"a": Boot(asked=0.0, ended=0.0, status="active")}, 0.0),
+        LoadResult({"a": Boot(asked=0.0)}, 0.0),
+        LoadResult({}, 0.0),
+    ],
+    ids=["one", "two quick ones", "a hundred", "thousands of slow ones", "at once", "all lost", "nothing"],
+)
+def test_it_is_well_formed_and_stays_inside_the_page(result: LoadResult) -> None:
+    page = ElementTree.fromstring(latency_svg(result, "a title"))
+    assert page.tag == f"{SVG}svg"
+    _, _, width, height = (float(number) for number in page.attrib["viewBox"].split())
+    for dot in page.iter(f"{SVG}circle"):
+        assert 0 <= float(dot.attrib["cx"]) <= width
+        assert 0 <= float(dot.attrib["cy"]) <= height
+    for bar in page.iter(f"{SVG}rect"):
+        assert not bar.attrib["width"].startswith("-")
+        assert not bar.attrib["height"].startswith("-")
+
+
+def test_it_has_axes_with_units_percentiles_and_dots() -> None:
+    svg = latency_svg(a_load(100, seconds=10.0, latency=0.05), "100 boots")
+    words = words_of(svg)
+    assert words[0] == "100 boots"
+    assert {"seconds since the load began", "milliseconds from request to end"} <= set(words)
+    assert {"p50 50 ms overall", "p95 50 ms overall", "p99 50 ms overall"} <= set(words)
+    assert {"0.0", "10.0"} <= {f"{float(word):.1f}" for word in words if word.replace(".", "").isdigit()}
+    page = ElementTree.fromstring(svg)
+    assert len(list(page.iter(f"{SVG}circle"))) == 100
+    assert len(list(page.iter(f"{SVG}polyline"))) == 3
+
+
+def test_of_very_many_boots_it_shows_some() -> None:
+    dots = list(ElementTree.fromstring(latency_svg(a_load(20_000), "many")).iter(f"{SVG}circle"))
+    assert 4_000 <= len(dots) <= 8_000
+
+
+def test_an_empty_load_says_so() -> None:
+    assert words_of(latency_svg(LoadResult({}, 0.0), "nothing")) == ["nothing", "no boot ended"]
+
+
+def test_a_title_may_hold_anything() -> None:
+    assert words_of(latency_svg(a_load(1), '<b> & "more"'))[0] == '<b> & "more"'

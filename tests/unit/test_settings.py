@@ -1,0 +1,311 @@
+"""Settings: where each comes from, who wins, and what is said of one that cannot be used."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from berth.settings import EFFECTIVE_ENV, BadSetting, Effective, Settings, load, masked
+
+SECRET = "geheim"
+
+
+@pytest.fixture(autouse=True)
+def nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # no berth.toml of somebody else's
+
+
+def settings_of(environment: Mapping[str, str] | None = None, toml: str = "", **flags: Any) -> Effective:
+    if toml:
+        Path("berth.toml").write_text(toml)
+    return load(flags, environment=environment or {})
+
+
+# Who wins
+
+
+def test_without_anything_said_every_setting_is_its_default() -> None:
+    assert settings_of() == Effective(Settings(), {}, ())
+
+
+@pytest.mark.parametrize(
+    ("environment", "toml", "sets", "flags", "hosts", "origin"),
+    [
+        ({}, "", {}, {}, 200, None),
+        ({"BERTH_HOSTS": "1"}, "", {}, {}, 1, "BERTH_HOSTS"),
+        ({"BERTH_HOSTS": "1"}, "hosts = 2", {}, {}, 2, "berth.toml"),
+        ({"BERTH_HOSTS": "1"}, "hosts = 2", {"hosts": "3"}, {}, 3, "--set hosts"),
+        ({"BERTH_HOSTS": "1"}, "hosts = 2", {"hosts": "3"}, {"hosts": 4}, 4, "--hosts"),
+        ({"BERTH_HOSTS": "1"}, "", {}, {"hosts": None}, 1, "BERTH_HOSTS"),  # a flag that was not given
+        ({"BERTH_HOSTS": ""}, "", {}, {}, 200, None),  # what is empty is not set
+    ],
+)
+def test_environment_then_file_then_set_then_flags(
+    environment: dict[str, str],
+    toml: str,
+    sets: dict[str, str],
+    flags: dict[str, Any],
+    hosts: int,
+    origin: str | None,
+) -> None:
+    Path("berth.toml").write_text(toml)
+    effective = load(flags, sets=sets, environment=environment)
+    assert (effective.settings.hosts, effective.origins.get("hosts")) == (hosts, origin)
+
+
+def test_another_file_may_be_named_and_then_berth_toml_does_not_count() -> None:
+    Path("berth.toml").write_text("hosts = 2")
+    Path("mine.toml").write_text("hosts = 3")
+    assert load(file=Path("mine.toml"), environment={}).settings.hosts == 3
+    by_environment = load(environment={"BERTH_CONFIG": "mine.toml"})
+    assert (by_environment.settings.hosts, by_environment.origins) == (3, {"hosts": "mine.toml"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("amqp_url", "", ""),
+        ("state_dir", "/somewhere", "/somewhere"),
+        ("hosts", "17", 17),
+        ("build_timeout", "2.5", 2.5),
+        ("coalesce", "false", False),
+        ("coalesce", "1", True),
+        ("cells", "a, b,", ("a", "b")),
+        ("zones", "z1", ("z1",)),
+        ("weighers", "free_ram=2, load=-1.5", {"free_ram": 2.0, "load": -1.5}),
+    ],
+)
+def test_a_variable_is_text_that_becomes_what_the_setting_is(name: str, text: str, value: Any) -> None:
+    assert getattr(settings_of({f"BERTH_{name.upper()}": text}).settings, name) == value
+
+
+def test_a_file_may_say_it_in_tomls_own_types() -> None:
+    toml = 'cells = ["a", "b"]\ncoalesce = false\n[weighers]\nfree_ram = 2\n[cell_database_urls]\na = "sqlite+aiosqlite:///a.db"\n'
+    settings = settings_of(toml=toml).settings
+    assert (settings.cells, settings.coalesce, settings.weighers) == (("a", "b"), False, {"free_ram": 2.0})
+    assert settings.cell_database_urls == {"a": "sqlite+aiosqlite:///a.db"}
+
+
+# Secrets
+
+
+def test_a_secret_may_be_kept_in_a_file() -> None:
+    Path("url").write_text("amqp://u:p@127.0.0.1/\n")
+    environment = {"BERTH_AMQP_URL_FILE": "url", "BERTH_DATABASE_URL": "postgresql://h/b"}
+    effective = settings_of(environment)
+    assert effective.settings.amqp_url == "amqp://u:p@127.0.0.1/"
+    assert effective.origins["amqp_url"] == "BERTH_AMQP_URL_FILE"
+
+
+def test_a_secret_file_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(BadSetting, match=r"^BERTH_AMQP_URL_FILE: cannot read nowhere: No such file"):
+        settings_of({"BERTH_AMQP_URL_FILE": "nowhere"})
+
+
+@pytest.mark.parametrize(
+    ("shown", "value"),
+    [
+        ("amqp://u:****@h/", f"amqp://u:{SECRET}@h/"),
+        ("amqp://u:****@h:5672/v", f"amqp://u:{SECRET}@h:5672/v"),
+        ("amqp://u:****@h/", f"amqp://u:{SECRET}@{SECRET}@h/"),  # an @ nobody escaped
+        ("amqp://:****@h/", f"amqp://:{SECRET}@h/"),
+        ("postgresql://h/b?password=****&x=1", f"postgresql://h/b?password={SECRET}&x=1"),
+        ("postgresql://u@h:5432/b", "postgresql://u@h:5432/b"),
+        ("amqp://127.0.0.1:5672/", "amqp://127.0.0.1:5672/"),
+        ("no url: at all", "no url: at all"),
+        ({"c1": "postgresql://u:****@h/b"}, {"c1": f"postgresql://u:{SECRET}@h/b"}),
+        (("a://u:****@h",), (f"a://u:{SECRET}@h",)),
+        (5, 5),
+    ],
+)
+def test_masked_shows_everything_but_passwords(shown: Any, value: Any) -> None:
+    assert masked(value) == shown
+
+
+# Bad ones
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("hosts", "many", "hosts takes a whole number, not 'many'"),
+        ("hosts", "0", "hosts = 0: must be at least 1"),
+        ("hosts", "2.5", "hosts takes a whole number, not '2.5'"),
+        ("candidates", "0", "candidates = 0: must be at least 1"),
+        ("max_attempts", "0", "max_attempts = 0: must be at least 1"),
+        ("agents_per_cell", "0", "agents_per_cell = 0: must be at least 1"),
+        ("max_builds_in_flight", "0", "max_builds_in_flight = 0: must be at least 1"),
+        ("baremetal", "-1", "baremetal = -1: must be at least 0"),
+        ("crash_after", "-1", "crash_after = -1: must be at least 0"),
+        ("drain", "-1", "drain = -1.0: must be at least 0"),
+        ("drain", "nan", "drain = nan: must be at least 0"),
+        ("metrics_port", "70000", "metrics_port = 70000: must be at most 65535"),
+        ("build_timeout", "0", "build_timeout = 0.0: must be more than 0 seconds"),
+        ("heartbeat", "inf", "heartbeat = inf: must be a finite number of seconds"),
+        ("heartbeat", "soon", "heartbeat takes a number, not 'soon'"),
+        ("fail", "1.5", "fail = 1.5: is a share between 0 and 1"),
+        ("abort", "-0.1", "abort = -0.1: is a share between 0 and 1"),
+        ("hang", "nan", "hang = nan: is a share between 0 and 1"),
+        ("coalesce", "maybe", "coalesce takes true or false, not 'maybe'"),
+        ("queue_type", "mirrored", "queue_type = 'mirrored': is quorum or classic"),
+        ("log_level", "loud", "log_level = 'loud': is debug, info, warning or error"),
+        ("cells", ",", "cells = (): name at least one"),
+        ("cells", "Cell-1", "cells = ('Cell-1',): a cell's name has lower-case letters"),
+        ("cells", "a,b,a", "cells = ('a', 'b', 'a'): a cell is named twice"),
+        ("build_time", "long", "build_time = 'long': 'long' is not a duration: constant:s"),
+        ("filters", "luck", "filters = ('luck',): unknown filter 'luck'; known filters: "),
+        ("weighers", "luck=1", "weighers = {'luck': 1.0}: unknown weigher 'luck'; known weighers: "),
+        ("weighers", "ram", "weighers takes name=number, comma separated, not 'ram'"),
+        ("weighers", "ram=much", "weighers takes name=number, comma separated, not 'ram=much'"),
+        (
+            "amqp_url",
+            f"http://u:{SECRET}@h/",
+            "amqp_url = 'http://u:****@h/': must begin with amqp:// or amqps://",
+        ),
+        (
+            "database_url",
+            f"mysql://u:{SECRET}@h/",
+            "database_url = 'mysql://u:****@h/': must begin with postgresql:// or sqlite+aiosqlite://",
+        ),
+        (
+            "cell_database_urls",
+            f"c1=mysql://u:{SECRET}@h/",
+            "cell_database_urls = {'c1': 'mysql://u:****@h/'}: must begin with postgresql://",
+        ),
+        (
+            "cell_database_urls",
+            f"c9=postgresql://u:{SECRET}@h/",
+            "cell_database_urls = {'c9': 'postgresql://u:****@h/'}: there is no cell 'c9'; there are: c1, c2",
+        ),
+        (
+            "cell_database_urls",
+            f"postgresql://u:{SECRET}@h/",
+            "cell_database_urls takes name=value, comma separated, not 'postgresql://u:****@h/'",
+        ),
+    ],
+)
+def test_a_bad_value_is_named_with_its_setting_and_origin(name: str, text: str, says: str) -> None:
+    variable = f"BERTH_{name.upper()}"
+    with pytest.raises(BadSetting) as refused:
+        settings_of({variable: text})
+    assert str(refused.value).startswith(f"{variable}: {says}")
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("toml", "says"),
+    [
+        ("hosts = true", "berth.toml: hosts takes a whole number, not True"),
+        ("exchange = 5", "berth.toml: exchange takes a text, not 5"),
+        ('exchange = ""', "berth.toml: exchange = '': must not be empty"),
+        ('state_dir = ""', "berth.toml: state_dir = '': must not be empty"),
+        ('cells = ["a", 1]', "berth.toml: cells takes names, comma separated, not ['a', 1]"),
+        ("host = 5", "berth.toml: there is no setting 'host'; there are: amqp_url, database_url, "),
+        ("hosts 5", "berth.toml: not TOML: "),
+    ],
+)
+def test_a_bad_file_is_named(toml: str, says: str) -> None:
+    with pytest.raises(BadSetting) as refused:
+        settings_of(toml=toml)
+    assert str(refused.value).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"file": Path("nowhere.toml")}, "nowhere.toml: cannot be read: No such file"),
+        ({"sets": {"host": "5"}}, "--set host: there is no setting 'host'; there are: "),
+        ({"sets": {"hosts": "x"}}, "--set hosts: hosts takes a whole number, not 'x'"),
+        ({"flags": {"fail": 2.0}}, "--fail: fail = 2.0: is a share between 0 and 1"),
+        ({"flags": {"build_time": "x"}}, "--build-time: build_time = 'x': "),
+        (
+            {"flags": {"fail": 0.7}, "sets": {"hang": "0.5"}},
+            "--fail: fail = 0.7: with abort and hang it is more than all builds",
+        ),
+    ],
+)
+def test_a_bad_flag_is_named(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadSetting) as refused:
+        load(**arguments, environment={})
+    assert str(refused.value).startswith(says)
+
+
+def test_with_a_rabbitmq_there_must_be_a_database() -> None:
+    with pytest.raises(BadSetting, match="default: database_url = '': with a RabbitMQ there must be"):
+        settings_of({"BERTH_AMQP_URL": "amqp://h/"})
+
+
+def test_a_variable_that_names_no_setting_is_ignored_but_told() -> None:
+    environment = {
+        "BERTH_HOST": "5",
+        "BERTH_HOSTS": "6",
+        "BERTH_AMQP_URL_FILE": "",
+        "BERTH_CONFIG": "",
+        "HOME": "/",
+    }
+    assert settings_of(environment).ignored == ("BERTH_HOST",)
+
+
+# What follows from them
+
+
+@pytest.mark.parametrize(
+    ("settings", "store", "url"),
+    [
+        (Settings(state_dir="/s"), "placement", "sqlite+aiosqlite:////s/"),
+        (Settings(state_dir="/s"), "cell_c1", "sqlite+aiosqlite:////s/"),
+        (Settings(database_url="postgresql://h/b"), "placement", "postgresql://h/b"),
+        (Settings(database_url="postgresql://h/b"), "cell_c1", "postgresql://h/b"),
+        (
+            Settings(database_url="postgresql://h/b", cell_database_urls={"c1": "postgresql://c/b"}),
+            "cell_c1",
+            "postgresql://c/b",
+        ),
+        (
+            Settings(database_url="postgresql://h/b", cell_database_urls={"c1": "postgresql://c/b"}),
+            "cell_c2",
+            "postgresql://h/b",
+        ),
+        (
+            Settings(database_url="postgresql://h/b", cell_database_urls={"placement": "postgresql://c/b"}),
+            "placement",
+            "postgresql://h/b",
+        ),
+    ],
+)
+def test_where_a_store_is(settings: Settings, store: str, url: str) -> None:
+    assert settings.database_for(store) == url
+
+
+def test_a_relative_state_directory_is_where_we_stand() -> None:
+    assert Settings().database_for("placement") == f"sqlite+aiosqlite:///{Path.cwd()}/.berth/"
+
+
+def test_without_a_broker_all_is_embedded() -> None:
+    assert Settings().embedded
+    assert not Settings(amqp_url="amqp://h/").embedded
+
+
+# A worker under its supervisor
+
+
+def test_a_supervisors_settings_come_whole_and_count_alone() -> None:
+    given = Settings(
+        hosts=7,
+        cells=("x",),
+        weighers={"ram": 2.0},
+        amqp_url="amqp://u:p@h/",
+        database_url="postgresql://h/b",
+    )
+    environment = {EFFECTIVE_ENV: msgspec.json.encode(given).decode(), "BERTH_HOSTS": "9"}
+    effective = settings_of(environment, "hosts = 8", hosts=10)
+    assert effective.settings == given
+    assert set(effective.origins.values()) == {"supervisor"}
+
+
+@pytest.mark.parametrize("given", ["{", "5", '{"hosts": "x"}', '{"unknown": 1}'])
+def test_a_supervisors_settings_that_cannot_be_read_are_a_bad_setting(given: str) -> None:
+    with pytest.raises(BadSetting, match=f"^{EFFECTIVE_ENV}: "):
+        settings_of({EFFECTIVE_ENV: given})
