@@ -1,7 +1,7 @@
-"""Boots a second, end to end, on RabbitMQ and PostgreSQL with every worker its own process; and what each costs.
+"""Boots a second, end to end, on RabbitMQ and PostgreSQL with every worker its own process; what each costs.
 
-Seconds depend on what else the machine does; processor time per boot hardly does. Both are printed, for frames on
-and off, so that their ratio comes from one run.
+Seconds depend on what else the machine does; processor time a boot hardly does. Both are printed, for frames
+on and off, so that their ratio comes from one run.
 """
 
 import argparse

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 import msgspec
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from berth import build
 from berth.settings import Settings
@@ -27,13 +26,9 @@ async def list_letters(settings: Settings, as_json: bool, say: Console) -> int:
     if not letters:
         say.print("no dead letters")
         return 0
-    table = Table(box=None, pad_edge=False)
-    for name in ("id", "died", "queue"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("reason", overflow="fold")
     for letter in letters:
-        table.add_row(letter.id[:8], _when(letter.died), escape(letter.queue), escape(letter.reason[:200]))
-    say.print(table, soft_wrap=False)
+        reason = " ".join(letter.reason.split())[:200]
+        say.print(f"{letter.id}  {_when(letter.died)}  {letter.queue}  {reason}", markup=False)
     return 0
 
 
@@ -65,7 +60,7 @@ async def replay(settings: Settings, ids: Sequence[str], say: Console) -> int:
                 first_died=letter.first_died,
                 framed=False,
             )
-            await bus.transport.send(letter.queue, envelope)
+            await bus.transport.send(letter.queue, envelope, expected=True)
 
         chosen = _chosen(await bus.transport.dead_letters(_ALL), ids, say)
         count = await bus.transport.exhume({letter.id for letter in chosen}, rescue)

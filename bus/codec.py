@@ -43,7 +43,7 @@ def decode(kind: type[M], body: bytes | msgspec.Raw, named: str = "") -> M:
         return decoder.decode(body)  # type: ignore[no-any-return]  # the decoder was made for this kind
     except msgspec.ValidationError as problem:
         raise Undecodable(f"{kind.__name__}: {problem}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise Undecodable(f"{kind.__name__}: not JSON: {problem}") from None
 
 
@@ -54,5 +54,5 @@ def encode_frame(envelopes: Sequence[Envelope]) -> bytes:
 def decode_frame(body: bytes) -> list[Envelope]:
     try:
         return _frame_decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise Undecodable(f"not a frame: {problem}") from None

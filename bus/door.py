@@ -122,12 +122,14 @@ class _Visit:
 
     async def _deed(self, call: _Call, answer: _Say, group: asyncio.TaskGroup) -> None:
         transport = self.transport
-        if call.do == "declare":
+        if call.do == "leave":
+            await transport.close()
+        elif call.do == "declare":
             await transport.declare(*call.queues)
         elif call.do == "publish":
             await transport.publish(call.envelopes, expected=call.expected)
         elif call.do == "send":
-            await transport.send(call.queue, call.envelopes[0])
+            await transport.send(call.queue, call.envelopes[0], expected=call.expected[0])
         elif call.do == "delay":
             await transport.delay(call.queue, call.envelopes[0], call.number)
         elif call.do == "bury" and call.letter is not None:
@@ -176,7 +178,10 @@ class DoorTransport(asyncio.Protocol):
             raise Unavailable(f"no berth answers at {self.path} ({problem.strerror})") from None
 
     async def close(self) -> None:
+        """When it returns, what we had in hand is back in its queue, and our private queues are gone."""
         if self._line is not None:
+            with suppress(Unavailable):
+                await self._call(_Call("leave"))
             self._line.close()
 
     async def declare(self, *queues: QueueSpec) -> None:
@@ -185,8 +190,8 @@ class DoorTransport(asyncio.Protocol):
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
         await self._call(_Call("publish", envelopes=list(envelopes), expected=list(expected)))
 
-    async def send(self, queue: str, envelope: Envelope) -> None:
-        await self._call(_Call("send", queue=queue, envelopes=[envelope]))
+    async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
+        await self._call(_Call("send", queue=queue, envelopes=[envelope], expected=[expected]))
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
         await self._call(_Call("delay", queue=queue, envelopes=[envelope], number=seconds))

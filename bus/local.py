@@ -20,7 +20,7 @@ from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, QueueSpec, Unrou
 
 def matches(pattern: str, key: str) -> bool:
     """AMQP topic matching: `*` is exactly one word, `#` any number of them, none included."""
-    return _words_match(pattern.split("."), key.split("."))
+    return _words_match(pattern.split(".") if pattern else [], key.split(".") if key else [])
 
 
 def _words_match(pattern: list[str], words: list[str]) -> bool:
@@ -277,10 +277,12 @@ class LocalTransport:
         if unheard:
             raise Unroutable(f"no queue hears {', '.join(sorted(set(unheard)))}")
 
-    async def send(self, queue: str, envelope: Envelope) -> None:
+    async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
         target = self.broker.queues.get(queue)
         if target is not None:
             self.broker.put(target, msgspec.structs.replace(envelope, key=queue))
+        elif expected:
+            raise Unroutable(f"there is no queue {queue}")
         await self.broker.safe()
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:

@@ -39,7 +39,7 @@ class Unroutable(Exception):
     """No queue hears this key."""
 
 
-class BrokerRefused(Exception):  # noqa: N818  a condition, not a bug
+class BrokerRefused(Exception):
     """The broker will not do this for us; the text says what to do about it."""
 
 
@@ -143,8 +143,8 @@ class Transport(Protocol):
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
         """To every queue that hears the envelope's key. Expected to be heard, and is not: Unroutable."""
 
-    async def send(self, queue: str, envelope: Envelope) -> None:
-        """To one queue by its name. A private queue that is gone swallows it: nobody waits there any more."""
+    async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
+        """To one queue by its name. One that is gone swallows it, or is Unroutable when it is expected."""
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
         """To one queue, once this time has passed (rounded up to what the broker can do)."""

@@ -22,6 +22,7 @@ from bus.messages import Message
 from bus.meters import HANDLED, HANDLING_SECONDS
 from bus.protocol import (
     AnswerRefused,
+    BrokerRefused,
     DeadLetter,
     Delivery,
     Envelope,
@@ -321,7 +322,7 @@ class _Reader:
         if isinstance(problem, Retry):
             self._count["retry"].inc()
             await self.served.again(delivery, self.queue, problem.after)
-        elif isinstance(problem, Poison | AnswerRefused | TooBig):
+        elif isinstance(problem, Poison | AnswerRefused | BrokerRefused | TooBig):
             await self._dead(delivery, str(problem))
         elif isinstance(problem, Unavailable) and envelope.reply_to:
             # whoever asked is told at once and asks again; a question nobody waits for is worth nothing

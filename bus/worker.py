@@ -117,8 +117,8 @@ def on_many(
 ) -> On:
     """Handle what is waiting on this topic together; the handler returns one outcome for each message.
 
-    `linger` is for handlers whose cost is by the list (a transaction): while messages keep coming, a list waits
-    so long for company; the first after a quiet moment never waits.
+    `linger` is for handlers whose cost is by the list (a transaction): while messages keep coming, a list
+    waits so long for company; the first after a quiet moment never waits.
     """
     declared = frozenset(topic.message for topic in emits)
     _check(handler, declared)

@@ -59,9 +59,9 @@ class RabbitTransport:
             [(envelope.key, envelope, must) for envelope, must in zip(envelopes, expected, strict=True)],
         )
 
-    async def send(self, queue: str, envelope: Envelope) -> None:
+    async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
         sent = msgspec.structs.replace(envelope, key=queue)
-        await self._outgoing.send(self._names.queues, [(self._names.address(queue), sent, False)])
+        await self._outgoing.send(self._names.queues, [(self._names.address(queue), sent, expected)])
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
         milliseconds = delay_for(seconds)

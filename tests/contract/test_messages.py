@@ -1,7 +1,7 @@
 """Messages written by any berth of the past must be read by this one: golden bytes decode for ever.
 
-A file here is never edited, only added: a change that makes one of these tests fail would lose messages that wait
-in somebody's queues while they upgrade.
+A file here is never edited, only added: a change that makes one of these tests fail would lose messages that
+wait in somebody's queues while they upgrade.
 """
 
 from pathlib import Path
@@ -53,3 +53,9 @@ def test_what_is_wrong_with_a_message_is_said_by_field(wrong: object, names: str
     with pytest.raises(Undecodable) as refused:
         decode(KINDS["BuildRequested"], msgspec.json.encode(wrong))
     assert names in str(refused.value)
+
+
+def test_json_as_deep_as_a_well_is_refused_too() -> None:
+    deep = b'{"metadata": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    with pytest.raises(Undecodable):
+        decode(KINDS["BuildRequested"], deep)

@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from bus.clock import monotonic
+from bus.door import Door, DoorTransport
 from bus.local import LocalBroker, LocalTransport
 from bus.protocol import DeadLetter, QueueSpec, Transport, Unroutable
 from bus.rabbit import RabbitTransport
@@ -15,10 +18,18 @@ from tests.envelopes import DEADLINE, an_envelope, number_in, numbers, publish, 
 Connect = Callable[[], Awaitable[Transport]]
 
 
-@pytest.fixture(params=["local", pytest.param("rabbit", marks=pytest.mark.services)])
+@pytest.fixture(params=["local", "door", pytest.param("rabbit", marks=pytest.mark.services)])
 async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
     """Opens one more connection to the same broker."""
     make: Callable[[], Transport]
+    if request.param == "door":
+        with TemporaryDirectory() as directory:
+            door = Door(LocalBroker(), Path(directory) / "bus.sock")
+            await door.open()
+            async for connect in _connections(lambda: DoorTransport(door.path)):
+                yield connect
+            await door.close()
+        return
     if request.param == "local":
         broker = LocalBroker()
 
@@ -30,6 +41,11 @@ async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
         def make() -> Transport:
             return RabbitTransport(url, exchange=name)
 
+    async for connect in _connections(make):
+        yield connect
+
+
+async def _connections(make: Callable[[], Transport]) -> AsyncIterator[Connect]:
     opened: list[Transport] = []
 
     async def connect() -> Transport:
@@ -155,8 +171,12 @@ async def test_sent_to_a_queue_by_name(transport: Transport) -> None:
     assert delivery.envelope.key == "reply:1"
 
 
-async def test_sent_to_a_private_queue_that_is_gone_is_swallowed(transport: Transport) -> None:
+async def test_what_is_sent_to_a_queue_that_is_gone_is_swallowed_unless_expected(
+    transport: Transport,
+) -> None:
     await transport.send("reply:gone", an_envelope())
+    with pytest.raises(Unroutable):
+        await transport.send("reply:gone", an_envelope(), expected=True)
 
 
 async def test_everything_an_envelope_says_arrives(transport: Transport) -> None:

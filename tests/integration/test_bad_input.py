@@ -151,7 +151,7 @@ def test_what_cannot_be_read_is_kept_with_a_sentence_about_it(
 ) -> None:
     letter = dead_letter(berth, stranger.says(body, kind))
     assert sentence in letter["reason"]
-    assert letter["queue"] == "scheduler.build.requested"
+    assert letter["queue"] == "scheduler:build.requested"
     assert letter["body"].encode(errors="replace")[:100] == body.decode(errors="replace").encode()[:100]
 
 
@@ -188,7 +188,7 @@ def test_dead_letters_can_be_listed_shown_replayed_and_dropped(berth: Up, strang
 
     listed = berth.berth("dead", "list")
     assert listed.returncode == 0
-    assert re.search(rf"^{id_} .*scheduler\.build\.requested", listed.stdout, re.MULTILINE)
+    assert re.search(rf"^{id_[:8]}.* scheduler:build\.requested ", listed.stdout, re.MULTILINE)
 
     shown = berth.berth("dead", "show", id_[:13])
     assert shown.returncode == 0

@@ -1,4 +1,4 @@
-"""What must be true of a cloud after every step, and what once it has come to rest. Read from the databases."""
+"""What must be true of a cloud after every step, and what once it is at rest, read off the databases."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
 """Hundreds of small clouds in which everything goes wrong, and the promises that hold all the same.
 
-A seed that fails here fails always: run it alone with `pytest -k "seeds and [0-24]"` or replay it by hand with
+A seed that fails here fails always: run its group alone with `pytest -k 25-49`, or replay it by hand with
 `simulate(seed)`, whose `history` says what happened when.
 """
 

@@ -1,8 +1,8 @@
 """A small cloud in virtual time: every worker, one seed, and everything that may go wrong.
 
-The real workers run on the in-process bus and on SQLite held in memory, in one thread, with a clock that jumps.
-Messages are reordered and duplicated; workers are killed at any await and come back; agents lose power; hosts
-fail and hang. After every message that is settled the invariants are read off the databases themselves.
+The real workers run on the in-process bus and on SQLite held in memory, in one thread, with a clock that
+jumps. Messages are reordered and duplicated; workers are killed at any await and come back; agents lose
+power; hosts fail and hang. After every message that settles the invariants are read off the databases.
 """
 
 import asyncio

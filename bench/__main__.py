@@ -1,0 +1,26 @@
+"""`make bench`: every benchmark in turn, or the ones named; each starts what it needs, prints a table."""
+
+import subprocess
+import sys
+
+BENCHES = {
+    "hops": "hop rate, single and coalesced",
+    "claims": "claims a second by batch size",
+    "candidates": "candidate search at 1,000, 10,000 and 100,000 hosts",
+    "boots": "boots a second, end to end, and what each costs",
+}
+
+
+def main() -> None:
+    wanted = sys.argv[1:] or list(BENCHES)
+    unknown = [name for name in wanted if name not in BENCHES]
+    if unknown:
+        listed = "\n".join(f"  {name:11} {says}" for name, says in BENCHES.items())
+        sys.exit(f"no benchmark {', '.join(unknown)}; there are:\n{listed}")
+    for name in wanted:
+        print(f"== {name}: {BENCHES[name]}", flush=True)
+        subprocess.run([sys.executable, "-m", f"bench.{name}"], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,334 @@
+"""The command line as a new user meets it: what it says, how it ends, and what it answers to mistakes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.running import Up
+
+COMMANDS = (
+    "demo", "up", "run", "boot", "delete", "node", "node set", "load", "dead", "dead list", "dead show",
+    "dead replay", "dead drop", "audit", "migrate", "topology", "asyncapi", "settings",
+)  # fmt: skip
+UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+NOWHERE = {
+    "BERTH_AMQP_URL": "amqp://user:geheim@10.1.2.3/",
+    "BERTH_DATABASE_URL": "postgresql://user:geheim@127.0.0.1/berth",
+}
+
+Done = subprocess.CompletedProcess[str]
+
+
+class User:
+    """Somebody in a directory of their own, where nothing runs and nothing is set."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        around = {key: value for key, value in os.environ.items() if not key.startswith("BERTH_")}
+        around.pop("COLUMNS", None)
+        self.environment = {**around, "PYTHONPATH": str(Path(__file__).parents[2]), "NO_COLOR": "1"}
+
+    def berth(self, *arguments: str, **variables: str) -> Done:
+        return subprocess.run(
+            [sys.executable, "-W", "error::ResourceWarning", "-m", "berth", *arguments],
+            cwd=self.directory,
+            env={**self.environment, **variables},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> User:
+    return User(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def berth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """One embedded berth for all tests that only use it."""
+    flags = ("--hosts", "20", "--cells", "2", "--build-time", "constant:0")
+    with Up(tmp_path_factory.mktemp("berth"), {"BERTH_CELLS": "c1,c2"}, *flags) as up:
+        yield up
+
+
+def says(done: Done, code: int = 0) -> str:
+    """What it wrote to standard output, having ended like this, with nothing on standard error."""
+    assert (done.returncode, done.stderr) == (code, ""), done.stdout
+    return done.stdout
+
+
+def complains(done: Done, code: int) -> str:
+    """The one sentence on standard error."""
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    return done.stderr.strip()
+
+
+# Help
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_and_every_option_says_what_it_is_for(user: User, command: str) -> None:
+    told = says(user.berth(*command.split(), "--help", COLUMNS="200"))
+    assert "Usage: " in told
+    assert re.search(r"Usage:.*\n\s*\n [A-Z].+\.", told), "no sentence under the usage"
+    for line in told.splitlines():
+        option = re.match(
+            r"│ \*?\s+(--[a-z-]+|[A-Za-z_]+\.{0,3})\s+(?:<[^>]*(?:\[[^]]*\])?>?|[A-Z=]+)?(.*)│$", line
+        )
+        if option is not None:
+            words = re.sub(r"\[(?:default|required|x|0<|1<)[^]]*\]", "", option[2])
+            assert re.search(r"[A-Za-z]{2}", words), f"{command}: {option[1]} has no help"
+
+
+def test_without_a_command_it_lists_them_all(user: User) -> None:
+    done = user.berth()
+    told = done.stdout + done.stderr
+    for command in COMMANDS:
+        assert f" {command.split()[0]} " in told
+
+
+def test_it_knows_its_version(user: User) -> None:
+    assert re.fullmatch(r"berth \d+\.\d+\.\d+\n", says(user.berth("--version")))
+
+
+# The demo
+
+
+def test_the_demo_boots_builds_and_audits(user: User) -> None:
+    told = says(user.berth("demo", "--boots", "60", "--hosts", "20", "--build-time", "constant:0"))
+    lines = told.splitlines()
+    assert lines[0].startswith("berth demo: 60 boots on 20 hosts in 4 cells, 10% failing on their first host")
+    assert re.search(r"^ +ended +60 active *$", told, re.MULTILINE)
+    assert re.search(r"^ +attempts +\d+ after 1, \d+ after 2 *$", told, re.MULTILINE)
+    assert re.search(r"^ +latency +p50 \d+ ms, .*p99 \d+ ms", told, re.MULTILINE)
+    assert re.search(
+        r"^bare metal: two nodes .* a build for one ended active: on " + UUID, told, re.MULTILINE
+    )
+    assert lines[-1] == "audit: clean; 61 consumers hold resources; builds: 61 active"
+    assert list(user.directory.iterdir()) == []  # it leaves nothing behind
+
+
+# A berth that runs
+
+
+def test_a_boot_is_followed_to_its_end(berth: Up) -> None:
+    told = says(berth.berth("boot", "--vcpus", "2", "--memory-mb", "2048", "--wait"))
+    assert re.fullmatch(rf"{UUID} active on c[12]-host\d+ in cell c[12]\n", told)
+
+
+def test_several_are_booted_together(berth: Up) -> None:
+    told = says(berth.berth("boot", "--count", "3", "--wait"))
+    assert len(re.findall(rf"^{UUID} active on ", told, re.MULTILINE)) == 3
+
+
+def test_without_waiting_it_names_the_builds(berth: Up) -> None:
+    assert re.fullmatch(rf"(asked for {UUID}\n){{2}}", says(berth.berth("boot", "--count", "2")))
+    asked = json.loads(says(berth.berth("boot", "--json")))
+    assert set(asked) == {"build", "request"}
+
+
+def test_no_host_comes_with_its_reasons(berth: Up) -> None:
+    told = says(berth.berth("boot", "--vcpus", "999", "--wait"), code=1)
+    assert told.startswith("no host: no valid host among ")
+    assert "VCPU" in told
+    assert "closest c" in told
+    said = json.loads(says(berth.berth("boot", "--vcpus", "999", "--wait", "--json"), code=1))
+    assert said["decision"]["removals"][0]["left"] == 0
+
+
+def test_a_build_is_taken_down(berth: Up) -> None:
+    ended = json.loads(says(berth.berth("boot", "--wait", "--json")))
+    done = berth.berth("delete", ended["build"], "--cell", ended["cell"], "--wait")
+    assert says(done) == f"{ended['build']} deleted\n"
+    counted = json.loads(says(berth.berth("audit", "--json")))["builds"]
+    assert counted["deleted"] >= 1
+
+
+def test_a_node_comes_out_of_cleaning_and_is_built_on(berth: Up) -> None:
+    told = says(berth.berth("node", "set", "free-node", "--event", "clean"))
+    assert told.startswith("published on ironic.node.clean\n")
+    node = re.search(UUID, told)
+    assert node is not None
+    built = says(berth.berth("boot", "--flavor", "metal", "--wait"))
+    assert f" active on {node[0]} in cell c1" in built
+    again = says(berth.berth("boot", "--flavor", "metal", "--wait"), code=1)
+    assert "CUSTOM_BAREMETAL" in again
+
+
+def test_dead_letters_can_be_listed_shown_and_dropped(berth: Up) -> None:
+    assert says(berth.berth("dead", "list")) == "no dead letters\n"
+    says(berth.berth("node", "set", "odd", "--trait", "lower-case"))
+    berth.wait_until(lambda: "to the dead letters" in berth.log, "a dead letter")
+    (line,) = says(berth.berth("dead", "list")).splitlines()
+    assert line.endswith("traits: 'lower-case' is not the name of a trait")
+    id_ = line.split()[0]
+    shown = says(berth.berth("dead", "show", id_[:8]))
+    assert f"id: {id_}\n" in shown
+    assert '"traits":["lower-case"]' in shown
+    assert says(berth.berth("dead", "drop", "all")) == "1 dropped\n"
+    assert says(berth.berth("dead", "list")) == "no dead letters\n"
+    assert says(berth.berth("dead", "drop", id_), code=1).startswith("no dead letter's id begins with ")
+
+
+def test_a_load_of_the_running_berth(berth: Up) -> None:
+    done = berth.berth("load", "--attach", "--boots", "20", "--json", "--picture", "load.svg")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert (figures["boots"], figures["ended"], figures["audit"]) == (20, {"active": 20}, [])
+    assert figures["hosts"] >= 20
+    ElementTree.parse(berth.directory / "load.svg")
+
+
+def test_the_audit_of_a_running_berth_is_clean(berth: Up) -> None:
+    assert re.fullmatch(
+        r"audit: clean; \d+ consumers hold resources; builds: .*\d+ active.*\n", says(berth.berth("audit"))
+    )
+    missing = complains(berth.berth("audit", "--cells", "c1,c7"), code=1)
+    assert missing.startswith("there never was a cell c7 in .berth: say which cells there are")
+
+
+def test_two_berths_over_one_state_are_one_too_many(berth: Up) -> None:
+    assert (
+        complains(berth.berth("up", "--hosts", "1"), 1) == "another berth is running with its state in .berth"
+    )
+    says(berth.berth("boot", "--wait"))  # and the first one is none the worse
+
+
+def test_waiting_has_an_end(berth: Up) -> None:
+    sentence = complains(berth.berth("boot", "--wait", "--timeout", "0"), 1)
+    assert re.fullmatch(rf"not waiting any longer: {UUID} did not end within 0 s", sentence)
+
+
+# What needs nothing to run
+
+
+def test_a_load_with_a_berth_of_its_own(user: User) -> None:
+    done = user.berth("load", "--boots", "30", "--hosts", "10", "--build-time", "constant:0", "--json")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert (figures["boots"], figures["hosts"], figures["ended"]) == (30, 10, {"active": 30})
+    assert "audit: clean" in done.stderr
+    assert list(user.directory.iterdir()) == []
+
+
+def test_the_topology_in_two_forms(user: User) -> None:
+    assert re.search(
+        r"^build\.requested +BuildRequested +.*scheduler", says(user.berth("topology")), re.MULTILINE
+    )
+    assert says(user.berth("topology", "--markdown")).startswith("| topic or query | message |")
+
+
+def test_the_asyncapi_document_is_json(user: User) -> None:
+    assert json.loads(says(user.berth("asyncapi")))["asyncapi"].startswith("3.")
+
+
+def test_the_settings_say_where_they_come_from_and_keep_secrets(user: User) -> None:
+    (user.directory / "berth.toml").write_text("hosts = 5\n")
+    secrets = {**NOWHERE, "BERTH_HOST": "7"}
+    done = user.berth("--set", "seed=3", "settings", **secrets)
+    assert done.returncode == 0
+    assert "hosts = 5  # berth.toml\n" in done.stdout
+    assert "seed = 3  # --set seed\n" in done.stdout
+    assert "fail = 0.0  # default\n" in done.stdout
+    assert "amqp_url = 'amqp://user:****@10.1.2.3/'  # BERTH_AMQP_URL\n" in done.stdout
+    assert done.stderr == "BERTH_HOST is ignored: there is no such setting\n"
+    as_json = user.berth("settings", "--json", **NOWHERE)
+    assert json.loads(says(as_json))["hosts"] == {"value": 5, "from": "berth.toml"}
+    assert "geheim" not in done.stdout + as_json.stdout
+
+
+def test_migrate_says_what_it_did(user: User) -> None:
+    told = says(user.berth("migrate", "--cells", "1"))
+    assert re.fullmatch(r"placement: applied \w+\ncell_c1: applied \w+\n", told)
+    assert says(user.berth("migrate", "--cells", "1")) == "every database is up to date\n"
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("boot", "no berth answers at .berth/bus.sock"),
+        ("boot --wait", "no berth answers at .berth/bus.sock"),
+        ("node set n", "no berth answers at .berth/bus.sock"),
+        ("dead list", "no berth answers at .berth/bus.sock"),
+        ("load --attach", "no berth answers at .berth/bus.sock"),
+        ("audit", "no berth has ever kept its state in .berth"),
+        ("run placement", "a worker of its own needs a bus other processes reach: set BERTH_AMQP_URL"),
+        ("up --state-dir /dev/null/x", "/dev/null/x: Not a directory"),
+        ("load --boots 1 --picture /nowhere/load.svg", "/nowhere/load.svg: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_done_now_is_a_sentence(user: User, arguments: str, sentence: str) -> None:
+    assert complains(user.berth(*arguments.split()), code=1).startswith(sentence)
+    assert list(user.directory.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("--set host=5 settings", "--set host: there is no setting 'host'; there are: amqp_url, "),
+        ("--set hosts=many settings", "--set hosts: hosts takes a whole number, not 'many'"),
+        ("--config nowhere.toml settings", "nowhere.toml: cannot be read: No such file or directory"),
+        ("up --build-time long", "--build-time: build_time = 'long': 'long' is not a duration: constant:s"),
+        ("up --cells A", "--cells: cells = ('A',): a cell's name has lower-case letters"),
+        ("up --cells 0", "--cells: cells = (): name at least one"),
+        ("run nobody", "there is no worker 'nobody'; there are: placement, scheduler"),
+        ("run conductor", "conductor belongs to a cell: say which with --cell (c1, c2, c3, c4)"),
+        ("run placement --cell c1", "placement belongs to no cell; leave --cell out"),
+        ("boot --extra-spec fast", "--extra-spec takes KEY=VALUE, not 'fast'"),
+        ("delete mine --cell c1", "'mine' is not the uuid of a build"),
+        ("node set n --cell a.b", "NodeChanged: "),
+    ],
+)
+def test_what_was_said_wrong_is_a_sentence(user: User, arguments: str, sentence: str) -> None:
+    assert complains(user.berth(*arguments.split()), code=2).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("boot --vcpus -1", "--vcpus"),
+        ("boot --count 0", "--count"),
+        ("up --hosts none", "--hosts"),
+        ("demo --fail 2", "--fail"),
+        ("boot --colour red", "No such option: --colour"),
+        ("dance", "No such command 'dance'"),
+        ("--set hosts settings", "--set takes NAME=VALUE, not 'hosts'"),
+    ],
+)
+def test_a_wrong_flag_is_named_with_the_way_to_help(user: User, arguments: str, words: str) -> None:
+    done = user.berth(*arguments.split(), COLUMNS="120")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+    assert "--help" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_load_test_aims_at_nobody_else(user: User) -> None:
+    assert complains(user.berth("load", **NOWHERE), 1) == (
+        "amqp_url: load tests aim at loopback only, and 10.1.2.3 is not"
+    )
+    near = {"BERTH_AMQP_URL": "amqp://localhost/"}
+    for url in ("postgresql://u:p@db.example/b", "postgresql://u:p@127.0.0.1/b?host=db.example"):
+        assert complains(user.berth("load", "--attach", **near, BERTH_DATABASE_URL=url), 1) == (
+            "database_url: load tests aim at loopback only, and db.example is not"
+        )
+    cell = {
+        "BERTH_DATABASE_URL": "postgresql://u:p@[::1]/b",
+        "BERTH_CELL_DATABASE_URLS": "c1=postgresql://10.0.0.9/b",
+    }
+    assert complains(user.berth("load", **near, **cell), 1) == (
+        "cell_database_urls: load tests aim at loopback only, and 10.0.0.9 is not"
+    )
