@@ -30,7 +30,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["--help", "-h"]},
     help="berth finds a berth for every machine: event-driven placement and scheduling.",
     epilog="Settings: BERTH_... variables, berth.toml and flags, in rising order; see `berth settings`.",
 )
@@ -169,7 +169,7 @@ def run_worker(
     hosts: Hosts = None,
     metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on loopback.")] = None,
 ) -> None:
-    """Run one worker as this process, in service mode. Start as many of each as you like."""
+    """Run one worker as this process, in service mode: as many of each as you like, compute once a cell."""
     effective = settings(hosts=hosts, metrics_port=metrics_port)
     run(commands.run(effective.settings, worker, cell))
 

@@ -64,6 +64,12 @@ def roles(settings: Settings) -> list[Role]:
     return [*found, Role("scheduler")]
 
 
+def ending(settings: Settings) -> list[list[Role]]:
+    """The order to end them in: who asks before who answers, or it would wait in vain for an answer."""
+    stages = ("scheduler", "compute", "ironic"), ("conductor",), ("placement",)
+    return [[role for role in roles(settings) if role.worker in stage] for stage in stages]
+
+
 def transport(settings: Settings, name: str) -> Transport:
     """A way onto the bus for a process of its own: RabbitMQ, or the door of a `berth up` on this machine."""
     if settings.embedded:

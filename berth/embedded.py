@@ -29,7 +29,6 @@ async def embedded(settings: Settings, *, door: bool = False) -> AsyncIterator[H
     """Runs while the block does. With a door, other processes of this machine may come in by the socket."""
     directory = Path(settings.state_dir)
     directory.mkdir(parents=True, exist_ok=True)
-    stopping = asyncio.Event()
     async with AsyncExitStack() as stack:
         stack.enter_context(_alone(directory))
         journal = Journal(directory / "bus.db")
@@ -41,12 +40,18 @@ async def embedded(settings: Settings, *, door: bool = False) -> AsyncIterator[H
             stack.push_async_callback(entrance.close)
         bus = await stack.enter_async_context(Bus(LocalTransport(broker)))
         async with asyncio.TaskGroup() as group:
-            for role in build.roles(settings):
-                group.create_task(_serve(role, settings, broker, stopping))
+            stopping = {role: asyncio.Event() for role in build.roles(settings)}
+            serving = {
+                role: group.create_task(_serve(role, settings, broker, told))
+                for role, told in stopping.items()
+            }
             try:
                 yield House(broker, bus)
             finally:
-                stopping.set()
+                for stage in build.ending(settings):
+                    for role in stage:
+                        stopping[role].set()
+                    await asyncio.wait([serving[role] for role in stage])
 
 
 @contextmanager

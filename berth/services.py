@@ -120,18 +120,22 @@ class Supervisor:
 
     async def _end(self) -> None:
         """Ask every worker to finish what it has in hand; insist when it takes too long."""
-        alive = [c.process for c in self.children if c.process is not None and c.process.returncode is None]
-        for process in alive:
-            process.terminate()
-        waits = [process.wait() for process in alive]
         try:
             async with asyncio.timeout(self.settings.drain + 5):
-                await asyncio.gather(*waits)
+                for stage in build.ending(self.settings):
+                    processes = self._alive(stage)
+                    for process in processes:
+                        process.terminate()
+                    await asyncio.gather(*(process.wait() for process in processes))
         except TimeoutError:
-            for process in alive:
-                if process.returncode is None:
-                    process.kill()
-            await asyncio.gather(*(process.wait() for process in alive))
+            processes = self._alive(build.roles(self.settings))
+            for process in processes:
+                process.kill()
+            await asyncio.gather(*(process.wait() for process in processes))
+
+    def _alive(self, roles: Sequence["build.Role"]) -> list[asyncio.subprocess.Process]:
+        children = [child for child in self.children if child.role in roles]
+        return [c.process for c in children if c.process is not None and c.process.returncode is None]
 
 
 def _words(code: int) -> str:

@@ -137,7 +137,9 @@ class _Visit:
         elif call.do == "dead":
             answer.letters = await transport.dead_letters(int(call.number))
         elif call.do == "exhume":
-            answer.count = await transport.exhume(call.ids)
+            letter = self.transport.broker.dead.get(call.ids[0])
+            if letter is not None and letter.died == call.number:  # it has not died again meanwhile
+                answer.count = await transport.exhume(call.ids)
         elif call.do == "consume":
             inbox = await transport.consume(call.queues[0], int(call.number))
             self._inboxes[call.id] = inbox
@@ -216,7 +218,8 @@ class DoorTransport(asyncio.Protocol):
             if letter.id in ids:
                 if rescue is not None:
                     await rescue(letter)
-                taken += (await self._call(_Call("exhume", ids=[letter.id]))).count
+                call = _Call("exhume", ids=[letter.id], number=letter.died)
+                taken += max((await self._call(call)).count, 0 if rescue is None else 1)
         return taken
 
     def say(self, call: _Call) -> None:

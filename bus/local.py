@@ -312,6 +312,7 @@ class LocalTransport:
         for letter in letters:
             if rescue is not None:
                 await rescue(letter)
-            self.broker.exhume(letter)
+            if self.broker.dead.get(letter.id) is letter:  # it has not died again meanwhile
+                self.broker.exhume(letter)
         await self.broker.safe()
         return len(letters)

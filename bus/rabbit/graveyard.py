@@ -44,7 +44,7 @@ class Graveyard:
             return await self._link.insist(look)
 
     async def exhume(self, ids: Collection[str], rescue: Rescue | None) -> int:
-        wanted, rescued = set(ids), set[str]()
+        wanted, rescued = set(ids), dict[str, float]()  # id → when it died
 
         async def take(session: Session) -> Exception | None:
             async with _Opened(session, self._name) as grave:
@@ -52,12 +52,14 @@ class Graveyard:
                     dead = letter(message)
                     if dead.id not in wanted:
                         continue
+                    if rescue is not None and rescued.get(dead.id, dead.died) != dead.died:
+                        continue  # it has died again of what we sent it back to
                     if rescue is not None and dead.id not in rescued:
                         try:
                             await rescue(dead)
                         except Exception as failure:  # not the broker's: no reason to try again
                             return failure
-                    rescued.add(dead.id)
+                    rescued[dead.id] = dead.died
                     await grave.remove(message)
             return None
 

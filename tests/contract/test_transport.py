@@ -406,6 +406,18 @@ async def test_a_letter_whose_rescue_fails_stays(transport: Transport) -> None:
     assert [letter.id for letter in await transport.dead_letters()] == ["letter-1", "letter-2"]
 
 
+async def test_a_letter_that_dies_again_as_soon_as_it_is_rescued_is_kept(transport: Transport) -> None:
+    await transport.bury(a_letter(1))
+
+    async def rescue(letter: DeadLetter) -> None:
+        await transport.bury(a_letter(1, died=letter.died + 1, reason="again"))
+
+    assert await transport.exhume(["letter-1"], rescue) == 1
+    assert [letter.reason for letter in await transport.dead_letters()] == ["again"]
+    assert await transport.exhume(["letter-1"]) == 1
+    assert await transport.dead_letters() == []
+
+
 async def test_a_letter_may_be_huge(transport: Transport) -> None:
     letter = a_letter(1, body=b"x" * 3_000_000, reason="r" * 5_000, traceback="t" * 20_000)
     await transport.bury(letter)

@@ -71,14 +71,14 @@ def plain_settings(amqp_url: str, database_url: str, bus_name: str) -> Settings:
 
 async def load_through(settings: Settings, trouble: Trouble) -> tuple[LoadResult, Running]:
     """Load a berth, make trouble meanwhile, and see that every promise was kept."""
-    plan = LoadPlan(boots=int(RATE * SECONDS), rate=RATE, patience=40.0)
+    plan = LoadPlan(boots=int(RATE * SECONDS), rate=RATE, patience=25.0)
     async with asyncio.timeout(DEADLINE), running(settings) as berth:
         load = Load(berth.bus, plan)
         async with asyncio.TaskGroup() as group:
             loading = group.create_task(load.run())
             group.create_task(until_under_way(load, trouble, berth))
         result = loading.result()
-        found = await settled(settings)
+        found = await settled(settings, 1.0 if result.lost else 20.0)
     assert result.lost == 0, f"{result.lost} of {plan.boots} builds never ended"
     assert result.changed == 0, f"{result.changed} builds ended in two ways"
     assert not found.breaches
@@ -141,7 +141,8 @@ async def test_the_broker_may_go_away_and_come_back(
         await asyncio.sleep(3.0)  # a quorum queue is not safe from a kill in its very first second
         await asyncio.to_thread(end, own_rabbitmq)
 
-    await load_through(plain_settings(own_rabbitmq.url, database_url, bus_name), trouble)
+    _, berth = await load_through(plain_settings(own_rabbitmq.url, database_url, bus_name), trouble)
+    assert set(berth.starts().values()) == {1}  # nobody fell over it
 
 
 @HOW
@@ -153,4 +154,5 @@ async def test_the_database_may_go_away_and_come_back(
             await asyncio.to_thread(end, own_postgres)
             await asyncio.sleep(1.0)
 
-    await load_through(plain_settings(amqp_url, own_postgres.url, bus_name), trouble)
+    _, berth = await load_through(plain_settings(amqp_url, own_postgres.url, bus_name), trouble)
+    assert set(berth.starts().values()) == {1}  # nobody fell over it

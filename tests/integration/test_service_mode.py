@@ -48,11 +48,37 @@ def test_given_services_it_runs_every_worker_as_a_process(services: dict[str, st
 
         assert berth.stop(signal.SIGTERM, seconds=20) == 0
         assert not any(map(alive, workers.values()))
-        said = berth.log.partition("berth is up")[2].splitlines()[1:]
-        assert said == [], "it ends without complaints"
+        assert complaints(berth) == []
 
         audited = berth.berth("audit", "--settled")
         assert (audited.returncode, "clean" in audited.stdout) == (0, True), audited.stdout + audited.stderr
+
+
+@pytest.mark.services
+@pytest.mark.slow
+async def test_told_to_end_in_the_middle_of_200_builds_it_does_so_quietly_and_goes_on_at_the_next_start(
+    services: dict[str, str], tmp_path: Path
+) -> None:
+    settings = Settings(
+        amqp_url=services["BERTH_AMQP_URL"],
+        database_url=services["BERTH_DATABASE_URL"],
+        exchange=services["BERTH_EXCHANGE"],
+        cells=("c1", "c2"),
+    )
+    with Up(tmp_path, services, "--hosts", "20", "--build-time", "exponential:0.5") as berth:
+        async with asyncio.timeout(55):
+            assert await ask_for(200, settings) > 100
+            assert await asyncio.to_thread(berth.stop, signal.SIGTERM, 20.0) == 0
+            assert complaints(berth) == []
+            await asyncio.to_thread(berth.start)
+            found = await settled(settings, 30.0, builds=200)
+            assert not found.breaches
+            assert found.builds == {"active": 200}
+
+
+def complaints(berth: Up) -> list[str]:
+    """What it and its workers had to say since it was up."""
+    return berth.log.partition("berth is up")[2].splitlines()[1:]
 
 
 @pytest.mark.services
