@@ -88,8 +88,7 @@ async def test_a_question_that_cannot_be_answered_is_refused_by_the_field(databa
             await ask(FindCandidates(groups=(ResourceGroup(suffix="_x", resources={"VCPU": 1}),)))
 
 
-def test_the_table_says_what_it_announces() -> None:
-    database = Database("sqlite+aiosqlite://")
+async def test_the_table_says_what_it_announces(database: Database) -> None:
     worker = placement_worker(Placement(database, Clock()), _nowhere)
     assert worker.emits == {topics.PLACEMENT_CHANGED.message}
 
