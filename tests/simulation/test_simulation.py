@@ -27,7 +27,7 @@ _AT_ONCE = 25
 
 
 def simulate(seed: int, trouble: Trouble | None = None) -> World:
-    world = World(seed, trouble or Trouble())
+    world = World(seed, trouble or Trouble(), twins=seed % 2 == 1)
     run(world.run())
     return world
 

@@ -63,6 +63,7 @@ class World:
     seed: int
     trouble: Trouble = field(default_factory=Trouble)
     requests: int = 14
+    twins: bool = False  # two placements on one database, two schedulers
 
     cells = CELLS
 
@@ -225,6 +226,17 @@ class World:
                 clock=self.clock,
             )
 
+        def placement(bus: Bus) -> Worker:
+            return placement_worker(Placement(self.databases["placement"], self.clock), bus.relay)
+
+        def scheduler(bus: Bus) -> Worker:
+            return scheduler_worker(
+                bus.asker(topics.FIND_CANDIDATES),
+                bus.asker_of_many(topics.CLAIM),
+                bus.asker(topics.RELEASE),
+                clock=self.clock,
+            )
+
         plan = FaultPlan(
             seed=self.seed,
             reschedule=self.trouble.reschedule,
@@ -234,17 +246,12 @@ class World:
         )
         crashes = CrashPlan(seed=self.seed, orders=12, away=2.0)
         factories: dict[str, Callable[[Bus], Worker]] = {
-            "placement": lambda bus: placement_worker(
-                Placement(self.databases["placement"], self.clock), bus.relay
-            ),
-            "scheduler": lambda bus: scheduler_worker(
-                bus.asker(topics.FIND_CANDIDATES),
-                bus.asker_of_many(topics.CLAIM),
-                bus.asker(topics.RELEASE),
-                clock=self.clock,
-            ),
+            "placement": placement,
+            "scheduler": scheduler,
             "ironic_sync": lambda bus: ironic_sync(),
         }
+        if self.twins:
+            factories |= {"placement's twin": placement, "scheduler's twin": scheduler}
         for cell in CELLS:
             factories[f"conductor.{cell}"] = conductor(cell)
         for agent in self._fleet():

@@ -1,0 +1,20 @@
+"""The same clouds, many more of them and treated much worse. Minutes: `make soak`."""
+
+import pytest
+from simulation.test_simulation import simulate
+from simulation.world import Trouble
+
+SEEDS = 3000
+HARSH = Trouble(reorder=0.5, duplicate=0.3, crashes=20, reschedule=0.4, abort=0.05, hang=0.1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(10_000, 10_000 + SEEDS, 100), ids=lambda n: f"{n}-{n + 99}")
+def test_no_seed_breaks_a_promise_however_harsh(first: int) -> None:
+    for seed in range(first, first + 100):
+        try:
+            world = simulate(seed, HARSH)
+        except Exception as problem:
+            problem.add_note(f"in the simulation of seed {seed}")
+            raise
+        assert set(world.ends) == set(world.accepted)
