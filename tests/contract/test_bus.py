@@ -454,9 +454,7 @@ async def test_an_emit_waits_until_somebody_hears_it(connect: Connect, bus: Bus)
     async def note(request: BuildRequested) -> None:
         heard.append(request)
 
-    passing = Worker(
-        "passing", consumes=[on(topics.BUILD_ENDED, pass_on, emits=[topics.BUILD_REQUESTED])]
-    )
+    passing = Worker("passing", consumes=[on(topics.BUILD_ENDED, pass_on, emits=[topics.BUILD_REQUESTED])])
     id_ = a_request().request
     async with serving(connect, passing):
         await bus.publish(BuildEnded(build=id_, request=id_, cell="c1", status="active"))
@@ -494,9 +492,7 @@ async def test_every_replica_hears_a_private_topic(connect: Connect, bus: Bus) -
 async def test_only_who_asked_by_name_hears_a_named_reply(connect: Connect, bus: Bus) -> None:
     mine = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to="me"))
     plain = await bus.listen(topics.BUILD_UNPLACEABLE.at())
-    await bus.publish(
-        msgspec.structs.replace(no_host(a_request(1)), reply_to="me"), no_host(a_request(2))
-    )
+    await bus.publish(msgspec.structs.replace(no_host(a_request(1)), reply_to="me"), no_host(a_request(2)))
     async with asyncio.timeout(DEADLINE):
         assert (await mine.get()).request == a_request(1).request
         assert (await plain.get()).request == a_request(2).request
