@@ -177,7 +177,10 @@ class DoorTransport(asyncio.Protocol):
         try:
             await loop.create_unix_connection(lambda: self, str(self.path))
         except OSError as problem:
-            raise Unavailable(f"no berth answers at {self.path} ({problem.strerror})") from None
+            raise Unavailable(
+                f"no berth answers at {self.path} ({problem.strerror}): "
+                "start one with `berth up`, or say where its RabbitMQ is with BERTH_AMQP_URL"
+            ) from None
 
     async def close(self) -> None:
         """When it returns, what we had in hand is back in its queue, and our private queues are gone."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.protocol import Poison, Retry
 from bus.vocabulary import (
@@ -23,6 +25,9 @@ from scheduler_worker.hosts import HostBook
 from scheduler_worker.ledger import Entry
 
 MAX_CHOICES = 600  # in all claims of an order together: a message has an end
+MAX_SPEC_BYTES = 256 * 1024  # what is built travels on with the hosts and the decision: they must fit as well
+
+_encode = msgspec.json.Encoder().encode
 
 Verdict = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
 
@@ -51,6 +56,11 @@ class Order:
             user=request.user,
             metadata=request.metadata,
         )
+        size = len(_encode(self._spec))
+        if size > MAX_SPEC_BYTES:  # said before anything is claimed
+            self.fail(
+                f"flavor, image and metadata: {size} bytes together, at most {MAX_SPEC_BYTES} can be built"
+            )
 
     @property
     def open(self) -> bool:

@@ -87,8 +87,9 @@ class Search:
             known_cells = f"; known cells: {', '.join(sorted(cells))}" if cells else ""
             return f"cell: no hosts in cell {request.cell!r}{known_cells}"
         known_zones = sorted({*zones, *self._zones} - {""})
-        if request.zone and known_zones and request.zone not in known_zones:
-            return f"zone: no hosts in zone {request.zone!r}; known zones: {', '.join(known_zones)}"
+        if request.zone and (known_zones or self._zones) and request.zone not in known_zones:
+            known = f"known zones: {', '.join(known_zones)}" if known_zones else "no host names a zone"
+            return f"zone: no hosts in zone {request.zone!r}; {known}"
         parts = [f"no valid host among {self.considered}"]
         removed = [f"{removal.constraint} removed {removal.removed}" for removal in self.removals]
         if removed:

@@ -19,6 +19,7 @@ from bus.messages import (
 from bus.protocol import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
 from bus.vocabulary import Contended, Flavor, Gone, Held, Moved, Refused, Removal
 from scheduler_worker import Policy
+from scheduler_worker.order import MAX_SPEC_BYTES
 from scheduler_worker.worker import Scheduler
 from tests.fleet import (
     METAL,
@@ -478,6 +479,11 @@ async def test_what_nobody_can_meet_is_unplaceable_by_the_field(
     assert placement.retired == {request.instances[0]: f"unplaceable: {reason}"}
 
 
+async def test_a_zone_is_unknown_too_where_no_host_names_one() -> None:
+    message = await unplaceable(a_scheduler(hosts(2, zone="")), a_request(zone="z9"))
+    assert message.reason == "zone: no hosts in zone 'z9'; no host names a zone"
+
+
 async def test_a_full_cell_is_not_an_unknown_one() -> None:
     placement = Placement.of(a_candidate(1), a_candidate(2, cell="cell2", free={"VCPU": 0}))
     scheduler = a_scheduler(placement)
@@ -514,6 +520,14 @@ async def test_a_reason_never_outgrows_its_field() -> None:
     message = await unplaceable(a_scheduler(placement), request)
     assert len(placement.retired[request.instances[0]]) <= 4000
     assert len(message.reason) <= 4000
+
+
+async def test_what_is_too_large_to_travel_on_is_refused_before_anything_is_claimed() -> None:
+    placement = hosts(1)
+    message = await unplaceable(a_scheduler(placement), a_request(metadata={"notes": "x" * 1_000_000}))
+    assert "metadata" in message.reason
+    assert str(MAX_SPEC_BYTES) in message.reason
+    assert not placement.held
 
 
 # Trouble
