@@ -255,7 +255,8 @@ def test_command_prints_urls_and_its_servers_end_with_it(directory: Path, how: s
 
 
 def test_missing_binaries_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deploy.servers._executable", lambda path: False)
+    monkeypatch.setattr("deploy.postgres.executable", lambda path: False)
+    monkeypatch.setattr("deploy.rabbitmq.executable", lambda path: False)
     with pytest.raises(BinariesMissing, match=r"make services.*BERTH_TEST_AMQP_URL"):
         find_rabbitmq()
     with pytest.raises(BinariesMissing, match=r"make services.*BERTH_TEST_DATABASE_URL"):

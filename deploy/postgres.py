@@ -1,0 +1,216 @@
+"""A private PostgreSQL: where its programs are, which account runs it, and the server itself."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import struct
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.processes import (
+    BinariesMissing,
+    Server,
+    ServerFailed,
+    Watchdog,
+    exchange,
+    executable,
+    newest_first,
+    search_path,
+    tail,
+)
+
+_HINT = "install it (`make services` does) or set BERTH_TEST_DATABASE_URL to a server to use"
+
+
+@dataclass(frozen=True)
+class PostgresBinaries:
+    postgres: Path
+    initdb: Path
+
+
+def find_postgres() -> PostgresBinaries:
+    places = [
+        *newest_first(Path("/usr/lib/postgresql"), "*/bin"),  # Debian, Ubuntu
+        *newest_first(Path("/usr"), "pgsql-*/bin"),  # PostgreSQL's own RPM packages
+        *newest_first(Path("/opt/homebrew/opt"), "postgresql*/bin"),
+        *newest_first(Path("/usr/local/opt"), "postgresql*/bin"),
+        *(Path(entry) for entry in search_path().split(os.pathsep) if entry),
+    ]
+    for place in places:
+        found = PostgresBinaries(place / "postgres", place / "initdb")
+        if executable(found.postgres) and executable(found.initdb):
+            return found
+    raise BinariesMissing(f"no PostgreSQL server (postgres, initdb) on this machine: {_HINT}")
+
+
+@functools.cache
+def postgres_account() -> pwd.struct_passwd | None:
+    """The account to run PostgreSQL as: it refuses root; anybody else runs it as themselves."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise ServerFailed("PostgreSQL does not run as root and there is no user `postgres` or `nobody`")
+
+
+def first_closed(path: Path, account: pwd.struct_passwd) -> Path | None:
+    """The first directory on the way to `path` that `account` cannot pass through."""
+    for part in (*reversed(path.parents), path):
+        status = part.stat()
+        if status.st_uid == account.pw_uid:
+            bit = 0o100
+        elif status.st_gid == account.pw_gid:
+            bit = 0o010
+        else:
+            bit = 0o001
+        if not status.st_mode & bit:
+            return part
+    return None
+
+
+class Postgres(Server):
+    """A PostgreSQL cluster with one database, `berth`, and password authentication."""
+
+    name = "PostgreSQL"
+    user = "berth"
+    database = "berth"
+
+    def __init__(self, directory: Path, port: int | None = None) -> None:
+        super().__init__(directory, port)
+        self._data = self.directory / "data"
+        self._sockets = self.directory / "run"
+        self._password_path = self.directory / "password"
+        self._password: str | None = None
+
+    @property
+    def password(self) -> str:
+        if self._password is None:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            if not self._password_path.exists():
+                self._password_path.touch(mode=0o600)
+                self._password_path.write_text(secrets.token_hex(16))
+            self._password = self._password_path.read_text()
+        return self._password
+
+    @property
+    def url(self) -> str:
+        return f"postgresql+asyncpg://{self.user}:{self.password}@127.0.0.1:{self.port}/{self.database}"
+
+    def _launch(self) -> None:
+        binaries = find_postgres()
+        self._prepare_directory()
+        if not (self._data / "PG_VERSION").exists():
+            self._initialise(binaries)
+        # A Unix socket's path may hold about 100 characters; without room for it TCP alone has to do.
+        sockets = str(self._sockets) if len(os.fsencode(self._sockets)) < 85 else ""
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": sockets,
+            "max_connections": "200",
+            "fsync": "on",
+            "full_page_writes": "on",
+            "synchronous_commit": "on",
+            "logging_collector": "off",
+        }
+        options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
+        with self.log_path.open("ab") as log:
+            self._process = self._popen(
+                [str(binaries.postgres), "-D", str(self._data), *options], log.fileno()
+            )
+        self._watchdog = Watchdog("QUIT", self._process.pid)
+
+    def _prepare_directory(self) -> None:
+        account = postgres_account()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for made in (self._data, self._sockets):
+            made.mkdir(mode=0o700, exist_ok=True)
+            if account is not None:
+                os.chown(made, account.pw_uid, account.pw_gid)
+        if account is not None:
+            # This directory is ours to open; the ones above it belong to somebody else.
+            self.directory.chmod(self.directory.stat().st_mode | 0o011)
+            closed = first_closed(self.directory, account)
+            if closed is not None:
+                raise ServerFailed(
+                    f"started by root, PostgreSQL runs as {account.pw_name}, who cannot pass through "
+                    f"{closed}; give a directory all of whose parents are open to others (mode o+x)"
+                )
+
+    def _initialise(self, binaries: PostgresBinaries) -> None:
+        password_file = self._sockets / "initial-password"
+        password_file.touch(mode=0o600)
+        password_file.write_text(self.password)
+        account = postgres_account()
+        if account is not None:
+            os.chown(password_file, account.pw_uid, account.pw_gid)
+        initdb = [
+            str(binaries.initdb),
+            f"--pgdata={self._data}",
+            f"--username={self.user}",
+            f"--pwfile={password_file}",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--no-locale",
+            "--no-sync",  # of the new, empty files only; the running server syncs as always
+        ]
+        # In single-user mode, so that neither psql nor a driver is needed.
+        create = [str(binaries.postgres), "--single", "-D", str(self._data), "postgres"]
+        try:
+            self._run(initdb, b"")
+            self._run(create, f"CREATE DATABASE {self.database}\n".encode())
+        except BaseException:
+            shutil.rmtree(self._data, ignore_errors=True)
+            raise
+        finally:
+            password_file.unlink(missing_ok=True)
+
+    def _run(self, command: list[str], feed: bytes) -> None:
+        with self.log_path.open("ab") as log:
+            process = self._popen(command, log.fileno(), stdin=subprocess.PIPE)
+            process.communicate(feed)
+        if process.returncode != 0:
+            raise ServerFailed(
+                f"{Path(command[0]).name} failed with status {process.returncode}; "
+                f"the end of {self.log_path}:\n{tail(self.log_path)}"
+            )
+
+    def _popen(
+        self, command: list[str], log: int, stdin: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[bytes]:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("PG", "LC_"))}
+        environment["LC_ALL"] = "C"
+        account = postgres_account()
+        return subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=log,
+            stderr=log,
+            cwd=self._data,
+            env=environment,
+            start_new_session=True,
+            user=None if account is None else account.pw_uid,
+            group=None if account is None else account.pw_gid,
+            extra_groups=None if account is None else [],
+        )
+
+    def _ready(self) -> bool:
+        # A start-up packet (protocol 3.0); "R" asks for the password, "E" says "starting up".
+        fields = b"user\0" + self.user.encode() + b"\0database\0" + self.database.encode() + b"\0\0"
+        packet = struct.pack("!ii", 8 + len(fields), 3 << 16) + fields
+        return exchange(self.port, packet, 1) == b"R"
+
+    def _signal_processes(self, graceful: bool) -> None:
+        # SIGINT is the fast shutdown.  SIGQUIT is the immediate one: no checkpoint, crash recovery at
+        # the next start.  Not SIGKILL: the backends (sessions of their own) would stay for a moment
+        # and hold the shared memory the next start needs.
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT if graceful else signal.SIGQUIT)

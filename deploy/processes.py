@@ -1,0 +1,249 @@
+"""What a private server is as a process: its programs, its port, its start, its end, its watchdog.
+
+When the process that started a server dies without stopping it (a test run killed with SIGKILL), a
+watchdog ends the server.  The watchdog is a ``sh`` that blocks on a pipe whose other end only the
+starting process holds; the kernel closes that end however the process dies.  Preferred over
+PR_SET_PDEATHSIG because that one is Linux-only and fires when the starting *thread* ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Self
+
+START_TIMEOUT = 90.0
+STOP_TIMEOUT = 30.0
+
+# Where package managers put things that are not on every user's PATH (Homebrew on Apple and Intel).
+_EXTRA_PATH = ("/opt/homebrew/bin", "/opt/homebrew/sbin", "/usr/local/bin", "/usr/local/sbin")
+
+
+class BinariesMissing(RuntimeError):
+    """A server is not installed on this machine; the message says what to do."""
+
+
+class ServerFailed(RuntimeError):
+    """A server did not start; the message holds the end of its log."""
+
+
+def search_path() -> str:
+    return os.pathsep.join((os.environ.get("PATH", os.defpath), *_EXTRA_PATH))
+
+
+def newest_first(base: Path, pattern: str) -> list[Path]:
+    def version(path: Path) -> list[int]:
+        return [int(number) for number in re.findall(r"\d+", str(path.relative_to(base)))]
+
+    return sorted(base.glob(pattern), key=version, reverse=True)
+
+
+def executable(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+_handed_out: set[int] = set()
+_ports_lock = threading.Lock()
+
+
+def free_port() -> int:
+    """A loopback port nobody listens on.
+
+    Taken from below the ephemeral range (32768.. on Linux, 49152.. elsewhere).  A port from inside it
+    could, while the server is down for a restart, be given to an outgoing connection, even to a
+    reconnecting client's own attempt, which then connects to itself.
+    """
+    chooser = random.SystemRandom()
+    with _ports_lock:
+        for _ in range(1000):
+            port = chooser.randrange(15000, 32000)
+            if port not in _handed_out and _can_bind(port):
+                _handed_out.add(port)
+                return port
+    raise RuntimeError("no free loopback port between 15000 and 32000")
+
+
+def _can_bind(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def tail(path: Path, lines: int = 40) -> str:
+    try:
+        text = path.read_text(errors="replace")
+    except OSError as error:
+        return f"(no log: {error})"
+    return "\n".join(text.splitlines()[-lines:]) or "(empty)"
+
+
+def exchange(port: int, question: bytes, size: int) -> bytes:
+    """Connect, send, and give back what is answered, b"" when there is no answer."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2.0) as connection:
+            connection.sendall(question)
+            return connection.recv(size)
+    except OSError:
+        return b""
+
+
+class Watchdog:
+    """Ends processes when the process that made this object is gone; see the module's docstring."""
+
+    # A line on the pipe means "all stopped, you may go"; end of file without one means "kill".
+    _SCRIPT = 'if read -r line; then exit 0; fi; signal=$1; shift; kill -s "$signal" "$@" 2>/dev/null'
+
+    def __init__(self, signal_name: str, *pids: int) -> None:
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", self._SCRIPT, "berth-watchdog", signal_name, *map(str, pids)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,  # a signal to the test run's process group must not end it
+        )
+
+    def dismiss(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(b"stopped\n")
+            self._process.stdin.close()
+        self._process.wait()
+
+
+class Server(ABC):
+    """What both servers share: one main process, its log, its watchdog, and the waiting."""
+
+    name = "server"
+
+    def __init__(self, directory: Path, port: int | None = None) -> None:
+        self.directory = Path(directory).resolve()
+        self.port = free_port() if port is None else port
+        self.log_path = self.directory / f"{self.name.lower()}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watchdog: Watchdog | None = None
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """The main process, None when the server is stopped."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Start the server and return when it answers; nothing to do when it runs."""
+        with self._lock:
+            if self.running:
+                return
+            self._clean_up()
+            try:
+                self._launch()
+                self._wait_until_ready()
+            except BaseException:
+                self._end(graceful=False)
+                raise
+
+    def stop(self) -> None:
+        """Shut down cleanly; leaves no process behind.  May be called again."""
+        with self._lock:
+            self._end(graceful=True)
+
+    def restart(self) -> None:
+        """Stop cleanly and start on the same port with the same data."""
+        with self._lock:
+            self.stop()
+            self.start()
+
+    def kill(self) -> None:
+        """End the server as a crash would; `start()` brings it back."""
+        with self._lock:
+            self._end(graceful=False)
+
+    @abstractmethod
+    def _launch(self) -> None: ...
+
+    @abstractmethod
+    def _ready(self) -> bool: ...
+
+    @abstractmethod
+    def _signal_processes(self, graceful: bool) -> None: ...
+
+    def _end(self, graceful: bool) -> None:
+        process = self._process
+        if process is not None and process.poll() is None:
+            self._signal_processes(graceful)
+            try:
+                process.wait(STOP_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        """End what belongs to a main process that is already gone, and forget about it."""
+        if self._process is not None:
+            _end_group(self._process.pid)
+            self._process = None
+        if self._watchdog is not None:
+            self._watchdog.dismiss()
+            self._watchdog = None
+
+    def _wait_until_ready(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_TIMEOUT
+        while True:
+            answered = self._ready()
+            code = self._process.poll()
+            if code is not None:  # checked also after an answer: another server may have the port
+                problem = f"exited with status {code}"
+            elif answered:
+                return
+            elif time.monotonic() > deadline:
+                problem = f"did not answer on port {self.port} within {START_TIMEOUT:.0f} s"
+            else:
+                time.sleep(0.05)
+                continue
+            raise ServerFailed(f"{self.name} {problem}; the end of {self.log_path}:\n{tail(self.log_path)}")
+
+
+def _end_group(group: int) -> None:
+    """Wait for the helpers of a dead process group leader to follow it, then insist."""
+    deadline = time.monotonic() + 2.0
+    insisted = False
+    while True:
+        try:
+            os.killpg(group, 0)
+        except (ProcessLookupError, PermissionError):  # macOS says EPERM when only zombies are left
+            return
+        now = time.monotonic()
+        if now > deadline:
+            if insisted:
+                return
+            insisted = True
+            deadline = now + 2.0
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
+        time.sleep(0.01)

@@ -1,0 +1,170 @@
+"""A private RabbitMQ: where its and Erlang's programs are, and the broker itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.processes import (
+    BinariesMissing,
+    Server,
+    Watchdog,
+    exchange,
+    executable,
+    free_port,
+    newest_first,
+    search_path,
+)
+
+_HINT = "install it (`make services` does) or set BERTH_TEST_AMQP_URL to a broker to use"
+
+
+@dataclass(frozen=True)
+class RabbitMQBinaries:
+    server: Path
+    epmd: Path
+
+
+def find_rabbitmq() -> RabbitMQBinaries:
+    places = [
+        Path("/usr/lib/rabbitmq/bin"),  # Debian, Ubuntu, Fedora: the real script behind the wrapper
+        *newest_first(Path("/usr/lib/rabbitmq/lib"), "rabbitmq_server-*/sbin"),
+        Path("/opt/homebrew/opt/rabbitmq/sbin"),
+        Path("/usr/local/opt/rabbitmq/sbin"),
+        Path("/opt/rabbitmq/sbin"),
+        *(Path(entry) for entry in search_path().split(os.pathsep) if entry),
+    ]
+    server = next(
+        (p / "rabbitmq-server" for p in places if _usable_rabbitmq_server(p / "rabbitmq-server")), None
+    )
+    if server is None:
+        raise BinariesMissing(f"no RabbitMQ server (rabbitmq-server) on this machine: {_HINT}")
+    if shutil.which("erl", path=search_path()) is None:
+        raise BinariesMissing(f"RabbitMQ is here but Erlang (erl) is not on PATH: {_HINT}")
+    epmd = _find_epmd()
+    if epmd is None:
+        raise BinariesMissing(f"RabbitMQ is here but Erlang's epmd was not found: {_HINT}")
+    return RabbitMQBinaries(server, epmd)
+
+
+def _usable_rabbitmq_server(path: Path) -> bool:
+    # Debian's /usr/sbin/rabbitmq-server only runs as root or rabbitmq and does `su`; not that one.
+    return executable(path) and "su rabbitmq" not in path.read_text(errors="replace")
+
+
+def _find_epmd() -> Path | None:
+    on_path = shutil.which("epmd", path=search_path())
+    if on_path is not None:
+        return Path(on_path)
+    # Some packages link only `erl` onto PATH: epmd is then under the directory `erl` really lives in.
+    erl = shutil.which("erl", path=search_path())
+    if erl is not None:
+        for root in Path(erl).resolve().parents[:2]:
+            for place in (root / "epmd", *newest_first(root, "erts-*/bin/epmd")):
+                if executable(place):
+                    return place
+    return None
+
+
+class RabbitMQ(Server):
+    """A one-node RabbitMQ broker without plugins, with the default user guest (loopback only)."""
+
+    name = "RabbitMQ"
+
+    def __init__(self, directory: Path, port: int | None = None) -> None:
+        super().__init__(directory, port)
+        self._epmd_port = free_port()
+        self._distribution_port = free_port()
+        self._epmd: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+    def _launch(self) -> None:
+        binaries = find_rabbitmq()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        environment = self._environment()
+        with self.log_path.open("ab") as log:
+            # In the foreground as a child of ours: the daemon the Erlang VM would start otherwise
+            # outlives the broker.
+            self._epmd = subprocess.Popen(
+                [str(binaries.epmd), "-address", "127.0.0.1", "-port", str(self._epmd_port)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                env=environment,
+                start_new_session=True,
+            )
+            self._process = subprocess.Popen(
+                [str(binaries.server)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                env=environment,
+                start_new_session=True,
+            )
+        self._watchdog = Watchdog("KILL", self._process.pid, self._epmd.pid)
+
+    def _environment(self) -> dict[str, str]:
+        home = self.directory
+        configuration = home / "rabbitmq.conf"
+        configuration.write_text(
+            f"listeners.tcp.default = 127.0.0.1:{self.port}\nlog.console = true\nlog.console.level = info\n"
+        )
+        plugins = home / "enabled_plugins"
+        plugins.write_text("[].\n")
+        nothing = home / "rabbitmq-env.conf"
+        nothing.write_text("")
+        environment = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("RABBITMQ_", "ERL_")) and key != "NOTIFY_SOCKET"
+        }
+        environment.update(
+            PATH=search_path(),
+            HOME=str(home),  # where Erlang keeps its cookie
+            LC_ALL="C",
+            ERL_CRASH_DUMP=str(home / "erl_crash.dump"),
+            ERL_EPMD_ADDRESS="127.0.0.1",
+            ERL_EPMD_PORT=str(self._epmd_port),
+            # The script then execs the VM instead of keeping a shell around it, as under systemd, so
+            # that our child is the broker; a plain SIGTERM is its clean shutdown.
+            RUNNING_UNDER_SYSTEMD="true",
+            RABBITMQ_NODENAME="rabbit@localhost",
+            RABBITMQ_DIST_PORT=str(self._distribution_port),
+            RABBITMQ_CONF_ENV_FILE=str(nothing),
+            RABBITMQ_CONFIG_FILE=str(configuration),
+            RABBITMQ_CONFIG_FILES=str(home / "conf.d"),
+            RABBITMQ_ADVANCED_CONFIG_FILE=str(home / "advanced.config"),
+            RABBITMQ_ENABLED_PLUGINS_FILE=str(plugins),
+            RABBITMQ_MNESIA_BASE=str(home / "mnesia"),
+            RABBITMQ_LOG_BASE=str(home),
+            RABBITMQ_LOGS="-",
+            RABBITMQ_PID_FILE=str(home / "rabbitmq.pid"),
+            # Small: two schedulers, not bound to cores that other processes use as well.
+            RABBITMQ_SCHEDULER_BIND_TYPE="u",
+            RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="+S 2:2 -kernel inet_dist_use_interface {127,0,0,1}",
+        )
+        return environment
+
+    def _ready(self) -> bool:
+        # The protocol header; a broker that is up answers with a method frame (Connection.Start).
+        return exchange(self.port, b"AMQP\x00\x00\x09\x01", 1) == b"\x01"
+
+    def _signal_processes(self, graceful: bool) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM if graceful else signal.SIGKILL)
+
+    def _clean_up(self) -> None:
+        if self._epmd is not None:
+            self._epmd.kill()  # keeps nothing on disk
+            self._epmd.wait()
+            self._epmd = None
+        super()._clean_up()
