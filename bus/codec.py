@@ -1,5 +1,6 @@
 """Bytes ↔ messages ↔ frames. JSON throughout, so that any AMQP client can take part."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -15,6 +16,9 @@ FRAME_TYPE = "berth.frame"
 _encoder = msgspec.json.Encoder()
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 _frame_decoder = msgspec.json.Decoder(list[Envelope])
+
+_ZERO = rb"\u0000"
+_zero = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")  # and not \\u0000, which is a backslash and u0000
 
 
 def encode(message: Message) -> bytes:
@@ -40,11 +44,14 @@ def decode(kind: type[M], body: bytes | msgspec.Raw, named: str = "") -> M:
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)
     try:
-        return decoder.decode(body)  # type: ignore[no-any-return]  # the decoder was made for this kind
+        message: M = decoder.decode(body)
     except msgspec.ValidationError as problem:
         raise Undecodable(f"{kind.__name__}: {problem}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise Undecodable(f"{kind.__name__}: not JSON: {problem}") from None
+    if _ZERO in (raw := bytes(body)) and _zero.search(raw):
+        raise Undecodable(f"{kind.__name__}: it holds the character U+0000, which PostgreSQL does not store")
+    return message
 
 
 def encode_frame(envelopes: Sequence[Envelope]) -> bytes:

@@ -143,6 +143,7 @@ class Database:
             "pool_timeout": FREE_CONNECTION_SECONDS,
             "pool_use_lifo": True,  # the connection with the warmest caches first
             "pool_reset_on_return": None,  # every way out of a transaction has committed or rolled back
+            "hide_parameters": True,  # in errors, which are logged: a build's metadata may be secret
         }
         if self.dialect == "postgresql":
             self._writers = _postgresql_engine(address, namespace, statement_seconds, pooled)

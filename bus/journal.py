@@ -6,6 +6,7 @@ only means that a message comes once more, which every handler expects.
 
 import asyncio
 import itertools
+import logging
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,10 @@ from pathlib import Path
 import msgspec
 
 from bus.protocol import DeadLetter, Envelope
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.5
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS kept
@@ -82,9 +87,18 @@ class Journal:
         batch, self._pending = self._pending, []
         waiting, self._waiting = self._waiting, []
 
-        def written(done: "asyncio.Future[None]") -> None:
+        def again() -> None:
             self._writing = False
+            self._write()
+
+        def written(done: "asyncio.Future[None]") -> None:
             problem = done.exception()
+            if isinstance(problem, sqlite3.Error):  # the disk is full, perhaps: whoever waits goes on waiting
+                log.error("the bus cannot write to its file, and tries again: %s", problem)
+                self._pending[:0], self._waiting[:0] = batch, waiting
+                loop.call_later(RETRY_SECONDS, again)
+                return
+            self._writing = False
             for future in waiting:
                 if future.done():
                     continue
@@ -98,7 +112,10 @@ class Journal:
         loop.run_in_executor(self._writer, self._commit, batch).add_done_callback(written)
 
     def _commit(self, batch: list[_Statement]) -> None:
-        self._file.execute("BEGIN IMMEDIATE")
-        for statement, values in batch:
-            self._file.execute(statement, values)
-        self._file.execute("COMMIT")
+        try:
+            self._file.execute("BEGIN IMMEDIATE")
+            for statement, values in batch:
+                self._file.execute(statement, values)
+            self._file.execute("COMMIT")
+        finally:
+            self._file.rollback()  # of no effect on what is committed

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from bus.vocabulary import (
+    END,
     Amount,
     Attempt,
     BuildSpec,
@@ -30,10 +31,11 @@ from bus.vocabulary import (
     Selection,
     Value,
     Word,
+    Zone,
 )
 
 ReplyTo = Annotated[
-    str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}$", description="a word to find your own answers by")
+    str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}" + END, description="a word to find your own answers by")
 ]
 
 
@@ -53,7 +55,7 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     image: Image | None = None
     project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
     user: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
-    zone: str = ""
+    zone: Zone = ""
     cell: str = ""
     aggregates: tuple[tuple[Id, ...], ...] = ()
     alternates: Annotated[int, Meta(ge=0, le=10)] = 2
@@ -160,7 +162,7 @@ class InventoryReported(Message, frozen=True, kw_only=True):
     host: Name
     cell: Word
     agent: Word
-    zone: str = ""
+    zone: Zone = ""
     sequence: Ordinal
     providers: tuple[ProviderReport, ...] = ()  # the root first; the whole tree
     gone: bool = False  # the root is no more
@@ -198,7 +200,7 @@ class NodeChanged(Message, frozen=True, kw_only=True):
     maintenance: bool = False
     instance_uuid: str | None = None
     traits: tuple[str, ...] = ()
-    zone: str = ""
+    zone: Zone = ""
     deleted: bool = False
 
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from bus.messages import Message
 
@@ -60,20 +61,23 @@ MAX_FRAME_BYTES = 256 * 1024
 MAX_FRAME_ENVELOPES = 256
 
 
+Short = Annotated[str, Meta(max_length=255)]  # as in AMQP; what strangers give goes on in all that follows
+
+
 class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One message on its way: its bytes, and what the bus must know to carry it."""
 
-    id: str
-    type: str
-    key: str  # the routing key it was published to, or the queue it was sent to
+    id: Short
+    type: Short
+    key: Short  # the routing key it was published to, or the queue it was sent to
     body: msgspec.Raw
-    correlation: str = ""  # the first message of the story
-    causation: str = ""  # the message this one answers to
-    attempt: int = 1  # how many times it was handed to a handler on purpose
-    faults: int = 0  # how many of those ended in a bug
+    correlation: Short = ""  # the first message of the story
+    causation: Short = ""  # the message this one answers to
+    attempt: Annotated[int, Meta(ge=1)] = 1  # how many times it was handed to a handler on purpose
+    faults: Annotated[int, Meta(ge=0)] = 0  # how many of those ended in a bug
     sent_at: float = 0.0
-    traceparent: str = ""
-    reply_to: str = ""  # queue that awaits the answer
+    traceparent: Short = ""
+    reply_to: Short = ""  # queue that awaits the answer
     error: str = ""  # an answer that is a refusal
     first_died: float = 0.0
     framed: bool = True  # may travel in a frame

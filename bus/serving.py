@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 FAULT_DELAYS = (0.1, 0.1, 0.5, 0.5, 1.0)  # seconds before each further try after a bug
 MAX_CRASHES = 20
 MAX_UNROUTABLE = 60
+UNSETTLED_PAUSE = 0.2  # seconds before the same is tried with a transport that has just failed
 UNAVAILABLE = "unavailable: "  # how an answer says: ask again later
 
 
@@ -142,16 +143,35 @@ class Served:
     async def _emit_in_the_end(
         self, made: Sequence[tuple[None, Message]], declared: frozenset[type[Message]]
     ) -> None:
-        """What a timer said has no message to come again by: it is said until somebody hears it."""
+        """What a timer said has no message to come again by: it is said until somebody hears it.
+
+        What nobody hears for a minute is left to the timer's next turns, which it must not hold up for ever.
+        """
         pauses = iter((0.05, 0.1, 0.2, 0.5))
-        while True:
+        unheard = 0
+        while unheard < MAX_UNROUTABLE:
             try:
                 await self.emit(made, declared)
-            except (Unavailable, Unroutable) as condition:
-                log.info("%s: %s; trying again", self.worker.name, condition)
-                await asyncio.sleep(next(pauses, 1.0))
-            else:
                 return
+            except Unavailable as condition:
+                log.info("%s: %s; trying again", self.worker.name, condition)
+            except Unroutable as nobody:
+                log.info("%s: %s; trying again", self.worker.name, nobody)
+                made, unheard = await self._unheard(made, declared), unheard + 1
+            await asyncio.sleep(next(pauses, 1.0))
+        log.warning("%s: %d messages of a timer were heard by nobody", self.worker.name, len(made))
+
+    async def _unheard(
+        self, made: Sequence[tuple[None, Message]], declared: frozenset[type[Message]]
+    ) -> Sequence[tuple[None, Message]]:
+        """Say each by itself; those that nobody hears."""
+        left = []
+        for one in made:
+            try:
+                await self.emit([one], declared)
+            except (Unavailable, Unroutable):
+                left.append(one)
+        return left
 
 
 class _Reader:
@@ -238,8 +258,11 @@ class _Reader:
             raise
         except Exception:  # the transport itself failed us: leave the messages to the broker
             log.exception("%s: could not settle", self.queue.name)
-            for delivery in deliveries:
-                delivery.requeue()
+            try:
+                await asyncio.sleep(UNSETTLED_PAUSE)
+            finally:
+                for delivery in deliveries:
+                    delivery.requeue()
         self._seconds.observe(monotonic() - started)
 
     async def _read(self, delivery: Delivery) -> Message | None:
@@ -324,7 +347,7 @@ class _Reader:
             await self.served.again(delivery, self.queue, problem.after)
         elif isinstance(problem, Poison | AnswerRefused | BrokerRefused | TooBig):
             await self._dead(delivery, str(problem))
-        elif isinstance(problem, Unavailable) and envelope.reply_to:
+        elif isinstance(problem, Unavailable) and self._asked_by(envelope):
             # whoever asked is told at once and asks again; a question nobody waits for is worth nothing
             await self._reply([_refusal_to(envelope, UNAVAILABLE + str(problem), self.served.clock)])
             delivery.done()
@@ -345,9 +368,13 @@ class _Reader:
             else:
                 await self._dead(delivery, f"{type(problem).__name__}: {problem}", trace)
 
+    def _asked_by(self, envelope: Envelope) -> bool:
+        """Does somebody wait for an answer? Not of a message, whatever a stranger wrote beside it."""
+        return isinstance(self.row, Answers) and bool(envelope.reply_to)
+
     async def _dead(self, delivery: Delivery, reason: str, trace: str = "") -> None:
         self._count["dead"].inc()
-        if delivery.envelope.reply_to:
+        if self._asked_by(delivery.envelope):
             await self._reply([_refusal_to(delivery.envelope, reason, self.served.clock)])
         await self.served.bury(delivery, self.queue, reason, trace)
 

@@ -6,18 +6,24 @@ import msgspec
 from msgspec import Meta
 
 MAX_INT = 2**31 - 1
+END = r"$(?!\n)"  # of a text: $ alone lets a last newline through
 
 Id = Annotated[
     str,
-    Meta(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", description="a lower-case UUID"),
+    Meta(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}" + END, description="a lower-case UUID"),
 ]
 Word = Annotated[
-    str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$", description="one word: letters, digits, _ and -")
+    str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}" + END, description="one word: letters, digits, _ and -")
 ]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Zone = Annotated[str, Meta(max_length=255)]  # empty: none
 Cause = Annotated[str, Meta(max_length=4000)]
-ClassName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}$", description="VCPU, MEMORY_MB, CUSTOM_...")]
-TraitName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}$", description="HW_CPU_X86_AVX2, CUSTOM_...")]
+ClassName = Annotated[
+    str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END, description="VCPU, MEMORY_MB, CUSTOM_...")
+]
+TraitName = Annotated[
+    str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END, description="HW_CPU_X86_AVX2, CUSTOM_...")
+]
 Amount = Annotated[int, Meta(ge=1, le=MAX_INT)]
 Count = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Ordinal = Annotated[int, Meta(ge=0, le=2**62)]
@@ -75,7 +81,7 @@ class HostState(Value, frozen=True, kw_only=True):
     host: Name
     enabled: bool = True
     why_disabled: str = ""
-    zone: str = ""
+    zone: Zone = ""
     building: Count = 0
     load: float = 0.0
     metrics: dict[str, float] = {}
@@ -180,7 +186,7 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     choices: Annotated[tuple[Choice, ...], Meta(min_length=1, max_length=64)]
     project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
     user: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
-    type: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}$")] = "INSTANCE"
+    type: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END)] = "INSTANCE"
 
 
 class Full(Tagged, frozen=True, kw_only=True):

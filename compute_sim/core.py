@@ -183,8 +183,15 @@ class Ledger:
         outcomes = self._finished.get(order.build, ())
         if outcomes:
             self._finished.put(order.build, tuple(o for o in outcomes if o.attempt > highest))
-        self.running -= {(order.build, attempt) for attempt in range(1, highest + 1)}
+        self.running.difference_update(self.running_upto(order))
         return report(order, "destroyed")
+
+    def running_upto(self, order: DestroyOrdered) -> list[Key]:
+        """What it would destroy, found the shorter way: a stranger may name any attempt."""
+        build, highest = order.build, order.attempt
+        if highest < len(self.running):
+            return [key for attempt in range(1, highest + 1) if (key := (build, attempt)) in self.running]
+        return sorted(key for key in self.running if key[0] == build and key[1] <= highest)
 
 
 def report(

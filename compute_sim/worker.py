@@ -120,11 +120,10 @@ class _Agent:
 
     async def destroy(self, order: DestroyOrdered) -> AgentReported:
         await self._power.wait()
+        ending = self.ledger.running_upto(order)
         outcome = self.ledger.destroyed(order)
-        for attempt in range(1, order.attempt + 1):
-            job = self._jobs.get((order.build, attempt))
-            if job is not None:
-                job.tell("destroyed")
+        for key in ending:
+            self._jobs[key].tell("destroyed")
         return outcome
 
     async def _end_of(self, job: _Job) -> How:

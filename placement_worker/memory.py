@@ -34,7 +34,8 @@ class Memory:
         """A commit of any process, this one's own included."""
         if self.index.knows(message.number):
             return
-        roots = {change.root for change in message.changes if change.reshaped}
+        # In their order, not as a set: it decides where the index puts them, and so what is offered first.
+        roots = list(dict.fromkeys(change.root for change in message.changes if change.reshaped))
         shaped: dict[str, Tree] = {}
         if roots:
             async with self._database.read() as tx:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -20,6 +21,9 @@ Ints = npt.NDArray[np.int64]
 FIRST_ROWS = 1024
 INTERNED = 100_000
 BEYOND_COUNTING = 2**62  # an overcommit ratio may be enormous; an int64 is not
+BESIDE = 160  # bytes of a candidate that every provider has: ids, numbers, brackets
+
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True, eq=False)
@@ -159,7 +163,7 @@ class Index:
             traits=traits,
             aggregates=self._same(provider.aggregates),
             number=number,
-            size=240 + len(tree.host) + 48 * len(inventories) + sum(len(trait) + 3 for trait in traits),
+            size=_size(tree, provider, capacity),
         )
         self.rows[provider.uuid] = fresh
         self.at[position] = fresh
@@ -247,3 +251,9 @@ class Index:
             self._interned.clear()
         key = (type(value), tuple(value.items()) if isinstance(value, dict) else value)
         return self._interned.setdefault(key, value)
+
+
+def _size(tree: Tree, provider: ProviderState, capacity: Mapping[str, int]) -> int:
+    """About how many bytes it takes in an answer; what is free is about as long as what there is."""
+    words = (tree.host or provider.name, tree.cell, tree.agent, tree.zone, provider.traits)
+    return BESIDE + len(_encode(words)) + 2 * len(_encode(capacity))

@@ -114,12 +114,12 @@ def _page(
     high, size = index.high, len(index.at)
     start = _start(query.seed, high, size)
     resources = group.resources
-    room = PAGE_BYTES
+    room, asked = PAGE_BYTES, sum(len(name) + 14 for name in resources)
     found: list[Candidate] = []
     for position in _walk(fitting, start, query.after, size):
         row = index.at[position]
         assert row is not None
-        room -= row.size
+        room -= row.size + asked
         if len(found) == query.limit or (room < 0 and found):
             return tuple(found), (position - start) % size
         found.append(

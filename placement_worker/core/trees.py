@@ -7,6 +7,7 @@ from bus.messages import InventoryReported
 from bus.vocabulary import Inventory, ProviderReport
 
 CUSTOM = "CUSTOM_"
+MAX_NAMES = 100_000  # characters; every candidate carries those of its provider, some three times over
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> s
             return f"{at}.name: {provider.name!r} is there twice"
         ids.add(provider.id)
         names.add(provider.name)
-        if wrong := _wrong_contents(provider, known):
+        if wrong := _wrong_contents(provider, known) or _too_many(provider):
             return f"{at}.{wrong}"
     return _wrong_parents(report.providers)
 
@@ -84,6 +85,13 @@ def _wrong_contents(provider: ProviderReport, known: Callable[[str, str], bool])
     for name in provider.traits:
         if not (known("trait", name) or _is_custom(name)):
             return f"traits: no such trait {name}; those of your own begin with CUSTOM_"
+    return ""
+
+
+def _too_many(provider: ProviderReport) -> str:
+    size = sum(map(len, (*provider.inventories, *provider.traits)))
+    if size > MAX_NAMES:
+        return f"inventories and traits: their names are {size} characters together, at most {MAX_NAMES}"
     return ""
 
 

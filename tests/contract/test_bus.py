@@ -16,6 +16,7 @@ from bus.messages import (
     BuildRequested,
     BuildUnplaceable,
     CandidatesFound,
+    DestroyOrdered,
     FindCandidates,
 )
 from bus.protocol import (
@@ -32,7 +33,7 @@ from bus.protocol import (
 from bus.rabbit import RabbitTransport
 from bus.runner import Bus
 from bus.vocabulary import Flavor, ResourceGroup
-from bus.worker import Outcome, Undeclared, Worker, answers, answers_many, on, on_many
+from bus.worker import Outcome, Undeclared, Worker, answers, answers_many, every, on, on_many
 
 DEADLINE = 20.0
 Connect = Callable[[], Transport]
@@ -515,3 +516,51 @@ async def test_an_emit_that_was_not_declared_is_a_bug(connect: Connect, bus: Bus
         await bus.publish(a_request())
         letter = await the_dead_letter(bus)
     assert "does not declare" in letter.reason
+
+
+async def test_a_message_with_a_strangers_reply_to_waits_like_any_other(connect: Connect, bus: Bus) -> None:
+    tries = []
+
+    async def wait_for_it(request: BuildRequested) -> BuildUnplaceable:
+        tries.append(request)
+        if len(tries) < 3:
+            raise Unavailable("the database is restarting")
+        return no_host(request)
+
+    heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
+    envelope = envelope_of(a_request(), bus.clock)
+    envelope.reply_to = "amq.gen-of-a-stranger"
+    async with serving(connect, scheduler(wait_for_it)):
+        await bus.relay([envelope])
+        async with asyncio.timeout(DEADLINE):
+            assert (await heard.get()).request == a_request().request
+
+
+async def test_what_nobody_hears_does_not_hold_up_what_a_timer_says_to_others(
+    connect: Connect, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that is gone for good costs the other agents nothing."""
+    monkeypatch.setattr("bus.serving.MAX_UNROUTABLE", 3)
+    id_ = a_request().request
+    said: list[int] = []
+    heard: list[int] = []
+
+    async def remind() -> list[DestroyOrdered]:
+        said.append(len(said) + 1)
+        return [
+            DestroyOrdered(build=id_, attempt=said[-1], cell="c1", agent=agent, root=id_, host="h")
+            for agent in ("here", "gone")
+        ]
+
+    async def note(order: DestroyOrdered) -> None:
+        heard.append(order.attempt)
+
+    agent = Worker("agent", consumes=[on(topics.AGENT_DESTROY.at(agent="here"), note)])
+    conductor = Worker("conductor", timers=[every(0.01, remind, emits=[topics.AGENT_DESTROY], at_once=True)])
+    async with serving(connect, agent), serving(connect, conductor):
+
+        async def thrice() -> bool:
+            return {1, 2, 3} <= set(heard)
+
+        await soon(thrice)
+    assert max(heard.count(number) for number in (1, 2, 3)) <= 2  # with the others, then by itself

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bus.codec import decode, encode
+from bus.codec import decode, decode_frame, encode
 from bus.messages import Message
 from bus.protocol import Undecodable
 from bus.topics import QUERIES, TOPICS
@@ -44,6 +44,11 @@ BAD_REQUESTS = {
     "negative memory": ({**REQUEST, "flavor": {"name": "f", "memory_mb": -1}}, "$.flavor.memory_mb"),
     "too many alternates": ({**REQUEST, "alternates": 99}, "$.alternates"),
     "a reply_to that is no word": ({**REQUEST, "reply_to": "a.b#"}, "$.reply_to"),
+    "a newline after a uuid": ({**REQUEST, "request": REQUEST["request"] + "\n"}, "$.request"),
+    "a newline after a word": ({**REQUEST, "reply_to": "me\n"}, "$.reply_to"),
+    "a character PostgreSQL does not store": ({**REQUEST, "project": "a\0b"}, "U+0000"),
+    "the same behind a backslash": ({**REQUEST, "zone": "\\\0"}, "U+0000"),
+    "a zone as long as a book": ({**REQUEST, "zone": "z" * 256}, "$.zone"),
     "a list for the whole": ([REQUEST], "got `array`"),
 }
 
@@ -59,3 +64,17 @@ def test_json_as_deep_as_a_well_is_refused_too() -> None:
     deep = b'{"metadata": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     with pytest.raises(Undecodable):
         decode(KINDS["BuildRequested"], deep)
+
+
+def test_a_backslash_before_u0000_is_only_text() -> None:
+    message = decode(KINDS["BuildRequested"], msgspec.json.encode({**REQUEST, "zone": "\\u0000"}))
+    assert encode(message).count(b"u0000") == 1
+
+
+@pytest.mark.parametrize("wrong", [{"correlation": "x" * 256}, {"traceparent": "x" * 256}, {"faults": -9}])
+def test_what_is_said_beside_a_message_in_a_frame_has_bounds(wrong: dict[str, object]) -> None:
+    """It goes on in all that the message leads to."""
+    good = {"id": "1", "type": "", "key": "k", "body": {}}
+    assert len(decode_frame(msgspec.json.encode([good]))) == 1
+    with pytest.raises(Undecodable, match=next(iter(wrong))):
+        decode_frame(msgspec.json.encode([good | wrong]))

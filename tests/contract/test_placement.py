@@ -425,6 +425,9 @@ BAD = {
         1, a_provider(2, 3), a_provider(3, 2)
     ),
     "providers[1].id: ": a_report(1, a_provider(1, 1, name="other")),
+    "providers[0].inventories and traits: their names are": a_report(
+        1, traits=tuple(f"CUSTOM_{number:0>200}" for number in range(600))
+    ),
     "providers[1].name: 'host-1' is there twice": a_report(1, a_provider(2, 1, name="host-1")),
     "providers[0].inventories.VCPU.reserved: 9 is more than the total, 8": a_report(
         1, inventories={"VCPU": Inventory(total=8, reserved=9)}

@@ -108,6 +108,13 @@ def test_destroying_an_earlier_attempt_leaves_the_later_alone() -> None:
     assert ledger.ordered(SECOND) == report(SECOND, "built")
 
 
+def test_an_absurd_attempt_costs_no_more_than_any_other() -> None:
+    ledger = Ledger()
+    ledger.ordered(FIRST)
+    assert ledger.destroyed(a_destroy(PLACED, 2**31 - 1, at=0)).outcome == "destroyed"
+    assert ledger.running == set()
+
+
 def test_an_agent_forgets_the_oldest_outcomes_first() -> None:
     ledger = Ledger(remembered=2)
     orders = [an_order(a_placed(number)) for number in range(3)]

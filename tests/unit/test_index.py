@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bus.codec import encode
 from bus.messages import CandidatesFound, FindCandidates
-from bus.protocol import Poison
+from bus.protocol import MAX_MESSAGE_BYTES, Poison
 from bus.vocabulary import Inventory, NearMiss, ProviderChange, Removal, ResourceGroup
 from placement_worker.core.index import FIRST_ROWS, Index
 from placement_worker.core.search import search
@@ -327,3 +328,23 @@ def test_a_nested_tree_is_offered_by_its_root() -> None:
     found = search(index, looking_for({"VCPU": 1}))
     assert [one.root for one in found.candidates] == [root.root]
     assert found.considered == 1
+
+
+def test_a_page_fits_a_message_however_long_the_names_are() -> None:
+    """One that does not would be refused, and with it every build it was asked for."""
+    classes = [f"CUSTOM_{'X' * 240}{number}" for number in range(10)]
+    trees = [a_tree(number, {name: Inventory(total=8) for name in classes}) for number in range(300)]
+    index = an_index(*(replace(tree, zone="z" * 255, agent="a" * 64) for tree in trees))
+    query = looking_for(dict.fromkeys(classes, 1), limit=300)
+    seen: list[str] = []
+    after: int | None = 0
+    while after is not None:
+        found = search(index, the_page(query, after))
+        assert len(encode(found)) < MAX_MESSAGE_BYTES
+        seen += [candidate.root for candidate in found.candidates]
+        after = found.more
+    assert len(seen) == len(set(seen)) == 300
+
+
+def the_page(query: FindCandidates, after: int) -> FindCandidates:
+    return FindCandidates(groups=query.groups, limit=query.limit, after=after)
