@@ -51,7 +51,7 @@ async def run_worker(role: "build.Role", settings: Settings) -> None:
 
 
 def spare_the_collector() -> None:
-    """What is loaded now stays; looking through it again and again for garbage costs a tenth of a busy worker."""
+    """What is loaded now stays; looking for garbage in it again and again costs a busy worker a sixth."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)

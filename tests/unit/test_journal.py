@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -42,7 +43,7 @@ async def test_on_a_full_disk_publishers_wait_and_nothing_is_lost_or_doubled(
     await publish(transport, large(4))
 
     def kept() -> list[int]:
-        with sqlite3.connect(path) as other:
+        with closing(sqlite3.connect(path)) as other:
             found = other.execute("SELECT envelope FROM kept ORDER BY row").fetchall()
         return [msgspec.json.decode(envelope)["body"]["n"] for (envelope,) in found]
 
