@@ -96,6 +96,13 @@ class World:
         await migrate(self.databases["placement"], "placement_worker")
         for cell in CELLS:
             await migrate(self.databases[f"cell_{cell}"], "cell_conductor")
+        try:
+            await self._live_through_it()
+        finally:
+            for database in self.databases.values():
+                await database.close()
+
+    async def _live_through_it(self) -> None:
         async with asyncio.TaskGroup() as group:
             for name in self._factories():
                 self._start(name, group)
@@ -107,8 +114,6 @@ class World:
             raise self.broken
         self._telling.result()
         check_at_rest(self)
-        for database in self.databases.values():
-            await database.close()
 
     # What happens
 
