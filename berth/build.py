@@ -1,5 +1,6 @@
 """Settings → workers: the one place that sees them all."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -121,6 +122,13 @@ async def workers(role: Role, settings: Settings, bus: Bus) -> AsyncIterator[Seq
         yield _with_store(role, settings, bus, store)
     finally:
         await store.close()
+
+
+async def serve(role: Role, settings: Settings, way: Transport, stopping: asyncio.Event) -> None:
+    """Run the workers of a role on a bus of their own until told to stop."""
+    async with Bus(way) as bus, workers(role, settings, bus) as served, asyncio.TaskGroup() as group:
+        for worker in served:
+            group.create_task(bus.serve(worker, stopping, drain=settings.drain))
 
 
 def agents(settings: Settings) -> list[SimAgent]:

@@ -42,7 +42,7 @@ async def embedded(settings: Settings, *, door: bool = False) -> AsyncIterator[H
         async with asyncio.TaskGroup() as group:
             stopping = {role: asyncio.Event() for role in build.roles(settings)}
             serving = {
-                role: group.create_task(_serve(role, settings, broker, told))
+                role: group.create_task(build.serve(role, settings, LocalTransport(broker), told))
                 for role, told in stopping.items()
             }
             try:
@@ -63,10 +63,3 @@ def _alone(directory: Path) -> Iterator[None]:
         except BlockingIOError:
             raise Unavailable(f"another berth is running with its state in {directory}") from None
         yield
-
-
-async def _serve(role: build.Role, settings: Settings, broker: LocalBroker, stopping: asyncio.Event) -> None:
-    async with Bus(LocalTransport(broker)) as bus, build.workers(role, settings, bus) as workers:
-        async with asyncio.TaskGroup() as group:
-            for worker in workers:
-                group.create_task(bus.serve(worker, stopping, drain=settings.drain))

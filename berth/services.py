@@ -15,7 +15,6 @@ from berth import build
 from berth.settings import EFFECTIVE_ENV, SUPERVISED_ENV, Settings
 from bus.clock import monotonic
 from bus.meters import serve_metrics
-from bus.runner import Bus
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +42,8 @@ async def run_worker(role: "build.Role", settings: Settings) -> None:
     stop_on_signals(stopping)
     if settings.metrics_port:
         serve_metrics(settings.metrics_port)
-    async with Bus(build.transport(settings, name=str(role))) as bus:
-        async with build.workers(role, settings, bus) as workers, asyncio.TaskGroup() as group:
-            for worker in workers:
-                group.create_task(bus.serve(worker, stopping, drain=settings.drain))
-            spare_the_collector()
+    spare_the_collector()
+    await build.serve(role, settings, build.transport(settings, name=str(role)), stopping)
 
 
 def spare_the_collector() -> None:

@@ -1,7 +1,6 @@
 """The switchboard: every topic and query, declared once with its message, its key and a sentence."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -184,19 +183,3 @@ TOPICS: tuple[Topic[Any], ...] = (
 QUERIES: tuple[Query[Any, Any], ...] = (FIND_CANDIDATES, CLAIM, RELEASE)
 
 TOPIC_OF: dict[type[Message], Topic[Any]] = {topic.message: topic for topic in TOPICS}
-
-
-def topic_for_key(key: str) -> Topic[Any] | None:
-    """Which topic a routing key belongs to."""
-    for topic in TOPICS:
-        pattern = "".join(
-            r"[^.]+" if _FIELD.fullmatch(part) else re.escape(part)
-            for part in re.split(r"(\{\w+\})", topic.pattern)
-        )
-        if re.fullmatch(pattern + (r"(\.[^.]+)?" if topic.outsiders else ""), key):
-            return topic
-    return None
-
-
-def queries_named(names: Iterable[str]) -> tuple[Query[Any, Any], ...]:
-    return tuple(query for query in QUERIES if query.name in names)

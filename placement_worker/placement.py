@@ -71,7 +71,7 @@ class Placement:
     async def claim_many(self, orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
         """Judged in turn, many to a transaction; the claims of one order are taken together or not at all."""
         results: list[tuple[ClaimResult, ...]] = []
-        for part in _parts(orders):
+        for part in _portions(orders, lambda order: len(order.claims), CLAIMS_A_TRANSACTION):
             results += await self._claim_part(part)
         return [ClaimAnswered(results=one) for one in results]
 
@@ -139,7 +139,7 @@ class Placement:
             if not complaints[position] and (best is None or report.sequence > reports[best].sequence):
                 latest[report.root] = position
         chosen = [reports[position] for position in latest.values()]
-        for part in _portions(chosen):
+        for part in _portions(chosen, lambda one: len(one.providers), PROVIDERS_A_TRANSACTION):
             for root, why in (await self._report(part)).items():
                 complaints[latest[root]] = why
         return [Poison(f"InventoryReported: {why}") if why else None for why in complaints]
@@ -244,27 +244,16 @@ def _again(clock: Clock, work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitab
     return retrying(clock, otherwise=later)(work)
 
 
-def _parts(orders: Sequence[ClaimRequested]) -> Iterator[Sequence[ClaimRequested]]:
-    """So many orders at a time that a transaction stays short; an order is never split."""
+def _portions(items: Sequence[T], size_of: Callable[[T], int], most: int) -> Iterator[Sequence[T]]:
+    """So many at a time that a transaction stays short; one item is never split."""
     begin = size = 0
-    for position, order in enumerate(orders):
-        if size and size + len(order.claims) > CLAIMS_A_TRANSACTION:
-            yield orders[begin:position]
+    for position, item in enumerate(items):
+        if size and size + size_of(item) > most:
+            yield items[begin:position]
             begin, size = position, 0
-        size += len(order.claims)
-    if begin < len(orders):
-        yield orders[begin:]
-
-
-def _portions(reports: Sequence[InventoryReported]) -> Iterator[Sequence[InventoryReported]]:
-    begin = size = 0
-    for position, report in enumerate(reports):
-        if size and size + len(report.providers) > PROVIDERS_A_TRANSACTION:
-            yield reports[begin:position]
-            begin, size = position, 0
-        size += len(report.providers)
-    if begin < len(reports):
-        yield reports[begin:]
+        size += size_of(item)
+    if begin < len(items):
+        yield items[begin:]
 
 
 def _reshapes(before: Tree, report: InventoryReported) -> bool:

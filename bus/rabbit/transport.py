@@ -11,7 +11,7 @@ from bus.rabbit.graveyard import Graveyard
 from bus.rabbit.inbox import RabbitInbox
 from bus.rabbit.link import Link
 from bus.rabbit.outgoing import Outgoing
-from bus.rabbit.topology import DELAYS, Names, delay_for
+from bus.rabbit.topology import Names, delay_for
 
 
 class RabbitTransport:
@@ -44,11 +44,6 @@ class RabbitTransport:
         self._inboxes.clear()
         await self._link.close()
         self._outgoing.abandon()
-
-    async def prepare(self) -> None:
-        """Make now what is otherwise made when first needed, for users who may not make it themselves."""
-        for seconds in DELAYS:
-            await self._make_delay(delay_for(seconds))
 
     async def declare(self, *queues: QueueSpec) -> None:
         await self._link.declare(*queues)
