@@ -4,6 +4,18 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from bus.resources import (
+    Consumer,
+    Edit,
+    EditResult,
+    LoadResult,
+    Named,
+    NameEdit,
+    NameKind,
+    NameResult,
+    Provider,
+    ProviderLoad,
+)
 from bus.vocabulary import (
     END,
     Amount,
@@ -29,6 +41,7 @@ from bus.vocabulary import (
     ResourceGroup,
     Seconds,
     Selection,
+    TraitName,
     Value,
     Word,
     Zone,
@@ -215,6 +228,14 @@ class FindCandidates(Message, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=100_000)] = 256
     after: Count = 0
     seed: str = ""  # searches with other seeds start at other hosts, so they do not all meet at the same
+    group_policy: Literal["none", "isolate"] = "none"  # isolate: groups with a suffix never share a provider
+    same_subtree: tuple[
+        tuple[str, ...], ...
+    ] = ()  # sets of suffixes; one provider of a set is above its others
+    root_required: tuple[TraitName, ...] = ()
+    root_forbidden: tuple[TraitName, ...] = ()
+    nested: bool = True  # False: never two providers of one tree, as in the API before 1.29
+    per_host: Count = 1  # how many ways to use one host; 0: all there are
 
 
 class CandidatesFound(Message, frozen=True, kw_only=True):
@@ -240,13 +261,105 @@ class ClaimAnswered(Message, frozen=True, kw_only=True):
 class ReleaseRequested(Message, frozen=True, kw_only=True):
     """Give back all this consumer holds. With `retire` it can never hold again: the end of a build.
 
-    `generation` fences as in a claim: None says "it holds nothing", and only retires.
+    `generation` fences as in a claim: None says "it holds nothing", and only retires. Unless `fenced`,
+    whatever it holds is given back.
     """
 
     consumer: Id
     generation: Ordinal | None
+    fenced: bool = True
     retire: Cause = ""
 
 
 class ReleaseAnswered(Message, frozen=True, kw_only=True):
     result: ReleaseResult
+
+
+# What the API does to providers, for those on the bus
+
+
+class FindProviders(Message, frozen=True, kw_only=True):
+    """Providers that meet all of this, each by itself. Without any of it: all."""
+
+    ids: tuple[Id, ...] = ()
+    name: str = ""
+    in_tree: Id | None = None
+    like: ResourceGroup | None = None  # resources it could give now, traits, aggregates
+    parts: tuple[Literal["inventories", "traits", "aggregates"], ...] = (
+        "inventories",
+        "traits",
+        "aggregates",
+    )
+
+
+class ProvidersFound(Message, frozen=True, kw_only=True):
+    providers: tuple[Provider, ...]
+
+
+class EditRequested(Message, frozen=True, kw_only=True):
+    edit: Edit
+
+
+class EditAnswered(Message, frozen=True, kw_only=True):
+    result: EditResult
+
+
+class LoadProviders(Message, frozen=True, kw_only=True):
+    """Make or change all these, parents before children. Each tree is taken as a whole or refused with why.
+
+    Classes, traits and aggregates nobody knew are made; providers that are not named stay as they are.
+    """
+
+    providers: Annotated[tuple[ProviderLoad, ...], Meta(min_length=1, max_length=20_000)]
+
+
+class ProvidersLoaded(Message, frozen=True, kw_only=True):
+    results: tuple[LoadResult, ...]  # one for each, in order
+
+
+class FindAllocations(Message, frozen=True, kw_only=True):
+    """What these consumers hold, or who holds what of these providers (then only that is told)."""
+
+    consumers: tuple[Id, ...] = ()
+    providers: tuple[Id, ...] = ()
+
+
+class AllocationsFound(Message, frozen=True, kw_only=True):
+    consumers: tuple[Consumer, ...]  # those who hold something
+    generations: dict[str, int]  # of every provider that is named
+
+
+class FindUsages(Message, frozen=True, kw_only=True):
+    """What a project uses in all, by consumer type; None counts as `unknown`."""
+
+    project: Annotated[str, Meta(min_length=1, max_length=255)]
+    user: str = ""
+
+
+class UsagesFound(Message, frozen=True, kw_only=True):
+    used: dict[str, dict[str, int]]  # type → class → amount
+    consumers: dict[str, int]  # type → how many
+
+
+class FindNames(Message, frozen=True, kw_only=True):
+    """Resource classes or traits, in the order of their numbers; those among `names`, beginning so."""
+
+    kind: NameKind
+    names: tuple[str, ...] | None = None
+    prefix: str = ""
+    associated: bool | None = None  # traits: that some provider has, or none
+
+
+class NamesFound(Message, frozen=True, kw_only=True):
+    names: tuple[Named, ...]
+
+
+class NameEditRequested(Message, frozen=True, kw_only=True):
+    """Make, rename (classes only) or drop a custom class or trait."""
+
+    kind: NameKind
+    edit: NameEdit
+
+
+class NameEditAnswered(Message, frozen=True, kw_only=True):
+    result: NameResult

@@ -165,6 +165,46 @@ RELEASE = Query(
     "scheduler, conductor → placement",
 )
 
+PROVIDERS = Query(
+    "placement.providers",
+    m.FindProviders,
+    m.ProvidersFound,
+    "which providers there are, with what they have",
+    "anyone → placement",
+)
+EDIT = Query(
+    "placement.edit",
+    m.EditRequested,
+    m.EditAnswered,
+    "make, change or drop a provider, its inventory, traits, aggregates; reshape",
+    "anyone → placement",
+)
+LOAD = Query(
+    "placement.load",
+    m.LoadProviders,
+    m.ProvidersLoaded,
+    "make or change thousands of providers at once",
+    "anyone → placement",
+)
+ALLOCATIONS = Query(
+    "placement.allocations",
+    m.FindAllocations,
+    m.AllocationsFound,
+    "who holds what",
+    "anyone → placement",
+)
+USAGES = Query("placement.usages", m.FindUsages, m.UsagesFound, "what a project uses", "anyone → placement")
+NAMES = Query(
+    "placement.names", m.FindNames, m.NamesFound, "resource classes and traits", "anyone → placement"
+)
+EDIT_NAME = Query(
+    "placement.name",
+    m.NameEditRequested,
+    m.NameEditAnswered,
+    "make, rename or drop a custom class or trait",
+    "anyone → placement",
+)
+
 TOPICS: tuple[Topic[Any], ...] = (
     BUILD_REQUESTED,
     BUILD_PLACED,
@@ -180,6 +220,8 @@ TOPICS: tuple[Topic[Any], ...] = (
     PLACEMENT_CHANGED,
     IRONIC_NODE,
 )
-QUERIES: tuple[Query[Any, Any], ...] = (FIND_CANDIDATES, CLAIM, RELEASE)
+QUERIES: tuple[Query[Any, Any], ...] = (
+    FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, EDIT, LOAD, ALLOCATIONS, USAGES, NAMES, EDIT_NAME,
+)  # fmt: skip
 
 TOPIC_OF: dict[type[Message], Topic[Any]] = {topic.message: topic for topic in TOPICS}

@@ -115,13 +115,19 @@ class BuildSpec(Value, frozen=True, kw_only=True):
 
 
 class ResourceGroup(Value, frozen=True, kw_only=True):
-    """Resources that must come from one place; the group without a suffix may spread over a tree."""
+    """Resources that must come from one provider; those of the group without a suffix may spread over a tree.
 
-    suffix: str = ""
+    Without resources it is one provider that must be there, tied to others by `same_subtree`.
+    """
+
+    suffix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}" + END)] = ""
     resources: Resources = {}
     required: tuple[TraitName, ...] = ()
     forbidden: tuple[TraitName, ...] = ()
     member_of: tuple[tuple[Id, ...], ...] = ()  # every inner list must be met by one of its members
+    required_any: tuple[tuple[TraitName, ...], ...] = ()  # so must these
+    not_member_of: tuple[Id, ...] = ()
+    in_tree: Id | None = None  # any provider of the wanted tree
 
 
 # Candidates
@@ -140,6 +146,7 @@ class Candidate(Compact, frozen=True):
     free: dict[str, int] = {}
     capacity: dict[str, int] = {}
     traits: tuple[str, ...] = ()
+    mappings: dict[str, tuple[str, ...]] = {}  # group suffix → the providers that serve it
 
 
 class Removal(Value, frozen=True, kw_only=True):
@@ -169,28 +176,34 @@ class Decision(Value, frozen=True, kw_only=True):
 
 
 class Choice(Compact, frozen=True):
-    """One way to satisfy a claim, with the shapes it was chosen under."""
+    """One way to satisfy a claim, with the shapes it was chosen under. An empty one gives everything back."""
 
-    allocations: Annotated[Allocations, Meta(min_length=1)]
+    allocations: Allocations
     shapes: Shapes = {}
 
 
 class ConsumerClaim(Value, frozen=True, kw_only=True):
     """Give this consumer the first of these choices that fits, replacing what it holds.
 
-    `generation` fences: None says "it holds nothing yet", a number says "it holds what I last saw".
+    `generation` fences: None says "it holds nothing yet", a number says "it holds what I last saw". Unless
+    `fenced`, whatever it holds is replaced (clients of the API before 1.28).
     """
 
     consumer: Id
     generation: Ordinal | None
+    fenced: bool = True
     choices: Annotated[tuple[Choice, ...], Meta(min_length=1, max_length=64)]
     project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
     user: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
-    type: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END)] = "INSTANCE"
+    # None: keep the type it has (clients of the API before 1.38)
+    type: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END)] | None = "INSTANCE"
 
 
 class Full(Tagged, frozen=True, kw_only=True):
-    """Not enough room; or `limit` names the unit rule (min_unit, max_unit, step_size) that was broken."""
+    """Not enough room; or `limit` names the unit rule that was broken (min_unit, max_unit, step_size).
+
+    `limit` is `inventory` when the provider has none of this class at all.
+    """
 
     provider: str
     resource_class: str
@@ -199,6 +212,8 @@ class Full(Tagged, frozen=True, kw_only=True):
     limit: str = ""
 
     def __str__(self) -> str:
+        if self.limit == "inventory":
+            return f"{self.provider}: asked {self.asked} {self.resource_class}, it has none"
         if self.limit:
             return f"{self.provider}: {self.asked} {self.resource_class} breaks its {self.limit}"
         return f"{self.provider}: asked {self.asked} {self.resource_class}, {self.free} free"
