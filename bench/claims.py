@@ -51,7 +51,7 @@ async def fleet(placement: Placement, hosts: int) -> list[tuple[str, int]]:
         for number in range(hosts)
     ]
     for at in range(0, hosts, 500):
-        await placement.report_inventory_many(reports[at : at + 500])
+        await placement.providers.report_many(reports[at : at + 500])
     return [(row.root, row.shapes[row.root]) for row in placement.memory.index.rows.values()]
 
 

@@ -101,7 +101,7 @@ class Transaction:
 
 
 class Database:
-    """One store, PostgreSQL or SQLite: read() and write() give a transaction.
+    """One store, PostgreSQL or SQLite: read() and write() give a transaction, glance() a single statement.
 
     A read is one snapshot of what was committed. Writers of one SQLite database queue, first come first
     served. `namespace` is a schema in PostgreSQL, and the file's name where a SQLite url names a directory
@@ -150,11 +150,12 @@ class Database:
             self._readers = self._writers.execution_options(
                 isolation_level="REPEATABLE READ", postgresql_readonly=True
             )
+            self._glancers = self._writers.execution_options(isolation_level="AUTOCOMMIT")
             self._begin_write = self._begin_read = ""  # the driver begins by itself
         else:
             path = _sqlite_path(address, namespace)
             self._file = SqliteFile(path, inline=inline, pause=pause)
-            self._writers = self._readers = create_async_engine(
+            self._writers = self._readers = self._glancers = create_async_engine(
                 address.set(drivername="sqlite+aiosqlite", database=str(path) if path else None),
                 async_creator=self._file.connect,
                 **(pooled if path else {"pool_reset_on_return": None, "poolclass": StaticPool}),
@@ -171,6 +172,16 @@ class Database:
         """One consistent view of what is committed; writing is an error, or undone."""
         async with self._reading:
             connection = await self._begin(self._readers, self._begin_read)
+            try:
+                yield Transaction(self, connection)
+            finally:
+                await _give_back(connection)
+
+    @asynccontextmanager
+    async def glance(self) -> AsyncIterator[Transaction]:
+        """For one reading statement alone: it costs no more round trips than itself."""
+        async with self._reading:
+            connection = await self._begin(self._glancers, "")
             try:
                 yield Transaction(self, connection)
             finally:

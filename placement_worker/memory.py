@@ -1,7 +1,9 @@
 """The index and what keeps it true: our own commits, the changes of others, and reading it all again."""
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 
 from bus.database import Database
 from bus.messages import PlacementChanged
@@ -13,43 +15,92 @@ from placement_worker.store.names import Book
 log = logging.getLogger(__name__)
 
 ROOTS_A_PAGE = 2000
+CHANGES_A_PAGE = 200
+LOOK_SECONDS = 1.0  # for changes of processes whose messages do not reach us
+
+
+class Forgotten(Exception):
+    """A reader asks for changes that are no longer kept: it must read everything again."""
+
+    def __init__(self, after: int, oldest: int) -> None:
+        super().__init__(f"the changes from {after + 1} on are not kept any more; the oldest is {oldest}")
+        self.oldest = oldest
 
 
 class Memory:
+    """Holds the index. `fresh` brings it level with the database."""
+
     def __init__(self, database: Database, book: Book) -> None:
         self.index = Index()
         self._database = database
         self._book = book
         self._missed: list[tuple[PlacementChanged, Mapping[str, Tree]]] | None = None  # while reloading
-        self._stood = (0, 0)  # the last call of catch_up: what the index had seen, what the database had
+        self._learned = asyncio.Event()  # set, and replaced, whenever something new is known
 
     def learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
         """Take in what was committed; `shaped` are the trees it made or changed, as they are now."""
         for message in messages:
-            self.index.accept(message.number, message.changes, shaped)
+            own = shaped
+            if len(messages) > 1:
+                roots = {change.root for change in message.changes if change.reshaped}
+                own = {root: shaped[root] for root in roots & shaped.keys()}
+            self.index.accept(message.number, message.changes, own)
             if self._missed is not None:
-                self._missed.append((message, shaped))
+                self._missed.append((message, own))
+        self._learned.set()
+        self._learned = asyncio.Event()
 
     async def hear(self, message: PlacementChanged) -> None:
         """A commit of any process, this one's own included."""
-        if self.index.knows(message.number):
-            return
+        if not self.index.knows(message.number):
+            await self._take_in([message])
+
+    async def fresh(self) -> None:
+        """Know at least what was committed when this was called: read the changes that have not arrived."""
+        while True:
+            seen = self.index.seen
+            async with self._database.glance() as tx:
+                missed = await changes.after(tx, seen, CHANGES_A_PAGE)
+            if missed and missed[0].number > self.index.seen + 1:
+                log.warning("change %d is not kept any more: reading everything again", seen + 1)
+                await self.reload()
+                return
+            news = [message for message in missed if not self.index.knows(message.number)]
+            if news:
+                await self._take_in(news)
+            if len(missed) < CHANGES_A_PAGE:
+                return
+
+    async def feed(self, after: int) -> AsyncIterator[PlacementChanged]:
+        """Every change from this number on, in order, as it is committed; Forgotten when it is too old."""
+        async with self._database.read() as tx:
+            last = await changes.last_number(tx)
+            page = await changes.after(tx, after, CHANGES_A_PAGE)
+        if after > last or (after < last and (not page or page[0].number > after + 1)):
+            raise Forgotten(after, page[0].number if page else last + 1)
+        while True:
+            for message in page:
+                yield message
+                after = message.number
+            learned = self._learned
+            async with self._database.glance() as tx:
+                page = await changes.after(tx, after, CHANGES_A_PAGE)
+            if not page:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await learned.wait()
+            elif page[0].number > after + 1:  # the reader was slower than the log is long
+                raise Forgotten(after, page[0].number)
+
+    async def _take_in(self, messages: Sequence[PlacementChanged]) -> None:
         # In their order, not as a set: it decides where the index puts them, and so what is offered first.
-        roots = list(dict.fromkeys(change.root for change in message.changes if change.reshaped))
+        reshaped = (change.root for message in messages for change in message.changes if change.reshaped)
+        roots = list(dict.fromkeys(reshaped))
         shaped: dict[str, Tree] = {}
         if roots:
             async with self._database.read() as tx:
                 shaped = await trees.load(tx, self._book, roots)
-        self.learn([message], shaped)
-
-    async def catch_up(self) -> None:
-        """Read everything again when a change was committed one call ago and has not arrived."""
-        async with self._database.read() as tx:
-            last = await changes.last_number(tx)
-        stood, self._stood = self._stood, (self.index.seen, last)
-        if self.index.seen < stood[1] and self.index.seen == stood[0]:
-            log.warning("change %d did not arrive: reading everything again", self.index.seen + 1)
-            await self.reload()
+        self.learn(messages, shaped)
 
     async def reload(self) -> None:
         """Fill the index from the database, once however many ask."""

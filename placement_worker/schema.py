@@ -175,4 +175,12 @@ changes = Table(  # one row: the number of the last commit that changed anything
     Column("number", BigInteger, nullable=False),
 )
 
+change_log = Table(  # the last of them, for who missed some
+    "change_log",
+    metadata,
+    Column("number", BigInteger, nullable=False, autoincrement=False),
+    Column("changes", Text, nullable=False),
+    PrimaryKeyConstraint("number"),
+)
+
 outbox = outbox_table(metadata)

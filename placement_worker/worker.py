@@ -10,6 +10,7 @@ ANNOUNCES = frozenset({PlacementChanged})
 
 CATCH_UP_SECONDS = 5.0
 SWEEP_SECONDS = 10.0
+TRIM_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
 
 
@@ -19,7 +20,7 @@ def placement_worker(placement: Placement, publish: Publish) -> Worker:
     return Worker(
         "placement",
         consumes=[
-            on_many(topics.INVENTORY_REPORTED, placement.report_inventory_many),
+            on_many(topics.INVENTORY_REPORTED, placement.providers.report_many),
             on(topics.PLACEMENT_CHANGED, placement.memory.hear, private=True, concurrency=1),
         ],
         answers=[
@@ -28,8 +29,9 @@ def placement_worker(placement: Placement, publish: Publish) -> Worker:
             answers_many(topics.RELEASE, placement.release_many),
         ],
         timers=[
-            every(CATCH_UP_SECONDS, placement.memory.catch_up),
-            every(SWEEP_SECONDS, placement.sweep),
+            every(CATCH_UP_SECONDS, placement.memory.fresh),
+            every(SWEEP_SECONDS, placement.providers.sweep),
+            every(TRIM_SECONDS, placement.trim),
             every(PRUNE_SECONDS, placement.prune),
         ],
         starts=[placement.start],

@@ -71,20 +71,24 @@ def a_claim(
     *choices: Allocations | Choice,
     generation: int | None = None,
     project: str = "p1",
-    type: str = "INSTANCE",
+    type: str | None = "INSTANCE",
+    fenced: bool = True,
 ) -> ConsumerClaim:
     made = tuple(one if isinstance(one, Choice) else Choice(one) for one in choices)
     return ConsumerClaim(
-        consumer=uid(consumer), generation=generation, choices=made, project=project, user="u1", type=type
-    )
+        consumer=uid(consumer), generation=generation, choices=made, project=project, user="u1", type=type,
+        fenced=fenced,
+    )  # fmt: skip
 
 
 def an_order(*claims: ConsumerClaim) -> ClaimRequested:
     return ClaimRequested(claims=claims)
 
 
-def a_release(consumer: int, generation: int | None, retire: str = "") -> ReleaseRequested:
-    return ReleaseRequested(consumer=uid(consumer), generation=generation, retire=retire)
+def a_release(
+    consumer: int, generation: int | None, retire: str = "", *, fenced: bool = True
+) -> ReleaseRequested:
+    return ReleaseRequested(consumer=uid(consumer), generation=generation, retire=retire, fenced=fenced)
 
 
 def looking_for(resources: Resources, *, limit: int = 256, cell: str = "", **demands: Any) -> FindCandidates:

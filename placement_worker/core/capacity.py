@@ -23,7 +23,6 @@ from bus.vocabulary import (
     Refused,
     Released,
     ReleaseResult,
-    Resources,
     Retired,
 )
 
@@ -81,33 +80,38 @@ class _Unread(Exception):
     """The world holds no answer: something that matters was not read."""
 
 
-_NOTHING: Resources = {}
-
-# What claims of one order replaced: holder, and its generation, holdings and claim before.
+# What an order's claims replaced: holder, and its generation, holdings and claim before.
 _Steps = list[tuple[Holder, int, Allocations, ConsumerClaim | None]]
+
+# What was in use of (provider, class) before an order's consumers gave it back.
+_Before = dict[tuple[str, str], int]
 
 
 def claim(order: ClaimRequested, world: World) -> tuple[ClaimResult, ...] | None:
     """One result for each claim of the order, all Claimed or none; None when more of the world must be read.
 
-    `Claimed.number` is for the writer to fill in.
+    All consumers of the order first give back what they hold, then each takes in turn: so two can change
+    places on full providers. `Claimed.number` is for the writer to fill in.
     """
     steps: _Steps = []
     try:
-        results = [_claim(one, world, steps) for one in order.claims]
+        results = _judge(order, world, steps)
     except _Unread:
         _take_back(world, steps)
         return None
-    if len(steps) < len(results):
+    if not all(type(one) is Claimed for one in results):
         _take_back(world, steps)
         return tuple(Refused(refusals=()) if type(one) is Claimed else one for one in results)
     named: set[str] = set()
     for holder, _, before, _ in steps:
-        named.update(holder.held)
+        named.update(
+            holder.held or before
+        )  # a provider merely left behind keeps its generation, as in the API
         _touch(world, before)
-        world.stirred[holder.uuid] = holder
+        if before or holder.held:
+            world.stirred[holder.uuid] = holder
     _touch(world, named)
-    for provider in named:  # a provider merely left behind keeps its generation, as in the API
+    for provider in named:
         world.touched[provider].generation += 1
     return tuple(results)
 
@@ -119,11 +123,9 @@ def release(order: ReleaseRequested, world: World) -> ReleaseResult:
         return Retired(why=why)
     holder = world.holders.get(order.consumer)
     if holder is not None and holder.generation:
-        if order.generation != holder.generation:
+        if order.fenced and order.generation != holder.generation:
             return Held(generation=holder.generation, allocations=holder.held)
-        _touch(world, holder.held)
-        for provider in holder.held:
-            world.touched[provider].generation += 1
+        _touch(world, holder.held)  # whose generation stays, as in the API
         _hold(world, holder, 0, {}, None)
         world.stirred[holder.uuid] = holder
     if order.retire:
@@ -131,30 +133,75 @@ def release(order: ReleaseRequested, world: World) -> ReleaseResult:
     return Released()
 
 
-def _claim(one: ConsumerClaim, world: World, steps: _Steps) -> ClaimResult:
+def _judge(order: ClaimRequested, world: World, steps: _Steps) -> list[ClaimResult]:
+    """The results; what was taken and given back is in `steps`."""
+    fences = [_fence(one, world) for one in order.claims]
+    if any(fences) or len({one.consumer for one in order.claims}) < len(fences):
+        return _fenced_off(order, world, fences)
+    holders = [world.holders[one.consumer] for one in order.claims]
+    generations = [holder.generation for holder in holders]
+    before: _Before = {}
+    for holder in holders:
+        steps.append((holder, holder.generation, holder.held, holder.by))
+        for provider, resources in holder.held.items():
+            for name in resources:
+                before.setdefault((provider, name), _room(world, provider).stocks[name].used)
+        if holder.held:
+            _hold(world, holder, 0, {}, None)
+    return [
+        _take(one, holder, generation, before, world)
+        for one, holder, generation in zip(order.claims, holders, generations, strict=True)
+    ]
+
+
+def _fence(one: ConsumerClaim, world: World) -> ClaimResult | None:
+    """Why this consumer cannot claim whatever there is room for; None when it can."""
     why = world.retired.get(one.consumer)
     if why is not None:
         return Retired(why=why)
     holder = world.holders.get(one.consumer)
     if holder is None:
-        if one.generation is None:
+        if one.generation is None or not one.fenced:
             raise _Unread
         return Held(generation=0, allocations={})
-    if one.generation != (holder.generation or None):
+    if one.fenced and one.generation != (holder.generation or None):
         return Held(generation=holder.generation, allocations=holder.held)
+    return None
+
+
+def _fenced_off(
+    order: ClaimRequested, world: World, fences: Sequence[ClaimResult | None]
+) -> list[ClaimResult]:
+    """Those behind their fence say why, as does who comes twice in one order; the others are not judged."""
+    results: list[ClaimResult] = []
+    seen = set()
+    for one, fence in zip(order.claims, fences, strict=True):
+        if fence is None and one.consumer in seen:
+            holder = world.holders[one.consumer]
+            fence = Held(generation=holder.generation, allocations=holder.held)
+        seen.add(one.consumer)
+        results.append(fence or Refused(refusals=()))
+    return results
+
+
+def _take(
+    one: ConsumerClaim, holder: Holder, generation: int, before: _Before, world: World
+) -> Claimed | Refused:
+    """The first choice that fits, for a consumer that holds nothing any more."""
     refusals: list[Refusal] = []
     for position, choice in enumerate(one.choices):
-        refusal = _refusal(choice, holder.held, world)
-        if refusal is None:
-            steps.append((holder, holder.generation, holder.held, holder.by))
-            _hold(world, holder, holder.generation + 1, choice.allocations, one)
-            return Claimed(choice=position, generation=holder.generation, number=0, refused=tuple(refusals))
-        refusals.append(refusal)
+        refusal = _refusal(choice, before, world)
+        if refusal is not None:
+            refusals.append(refusal)
+            continue
+        if choice.allocations:
+            _hold(world, holder, generation + 1, choice.allocations, one)
+        return Claimed(choice=position, generation=holder.generation, number=0, refused=tuple(refusals))
     return Refused(refusals=tuple(refusals))
 
 
-def _refusal(choice: Choice, held: Allocations, world: World) -> Refusal | None:
-    """Why this choice cannot be had by who holds that; None when it can."""
+def _refusal(choice: Choice, before: _Before, world: World) -> Refusal | None:
+    """Why this choice cannot be had; None when it can."""
     shapes = choice.shapes
     for provider, resources in choice.allocations.items():
         try:
@@ -165,20 +212,17 @@ def _refusal(choice: Choice, held: Allocations, world: World) -> Refusal | None:
             return Gone(provider=provider)
         if shapes and shapes.get(provider, room.shape) != room.shape:
             return Moved(provider=provider)
-        own = held.get(provider) or _NOTHING
         for name, asked in resources.items():
             stock = room.stocks.get(name)
             if stock is None:
-                return Full(provider=provider, resource_class=name, asked=asked, free=0)
-            before = stock.used
-            others = before - own.get(name, 0)
-            after = others + asked
+                return Full(provider=provider, resource_class=name, asked=asked, free=0, limit="inventory")
+            after = stock.used + asked
             # Where more is in use than there is, after capacity was taken away, as much as before is allowed.
-            if after > stock.capacity and after > before:
-                free = max(stock.capacity - others, 0)
+            if after > stock.capacity and after > before.get((provider, name), 0):
+                free = max(stock.capacity - stock.used, 0)
                 return Full(provider=provider, resource_class=name, asked=asked, free=free)
             if limit := broken_limit(asked, stock.min_unit, stock.max_unit, stock.step_size):
-                free = max(stock.capacity - others, 0)
+                free = max(stock.capacity - stock.used, 0)
                 return Full(provider=provider, resource_class=name, asked=asked, free=free, limit=limit)
     return None
 

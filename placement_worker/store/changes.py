@@ -6,19 +6,30 @@ all that happened up to it.
 
 from collections.abc import Sequence
 
+import msgspec
+
 from bus.database import Transaction
 from bus.messages import PlacementChanged
 from bus.vocabulary import ProviderChange
 from placement_worker.store.statement import Statement
 
 CHANGES_A_MESSAGE = 500
+KEEP = 20_000  # numbers
 
 _NEXT = Statement("UPDATE changes SET number = number + :more WHERE id = 1 RETURNING number")
 _LAST = Statement("SELECT number FROM changes WHERE id = 1")
+_LOG = Statement(
+    "INSERT INTO change_log (number, changes) SELECT n.number, n.changes FROM {n}", number=int, changes=str
+)
+_AFTER = Statement("SELECT number, changes FROM change_log WHERE number > :after ORDER BY number LIMIT :most")
+_TRIM = Statement("DELETE FROM change_log WHERE number <= (SELECT number FROM changes WHERE id = 1) - :keep")
+
+_encode = msgspec.json.Encoder().encode
+_changes = msgspec.json.Decoder(tuple[ProviderChange, ...])
 
 
 async def announce(tx: Transaction, changes: Sequence[ProviderChange]) -> list[PlacementChanged]:
-    """Number these changes and emit them. Nothing else may be written after it."""
+    """Number these changes, keep and emit them. Nothing else may be written after it."""
     parts = [changes[at : at + CHANGES_A_MESSAGE] for at in range(0, len(changes), CHANGES_A_MESSAGE)]
     if not parts:
         return []
@@ -27,6 +38,7 @@ async def announce(tx: Transaction, changes: Sequence[ProviderChange]) -> list[P
     announced = [
         PlacementChanged(number=first + position, changes=tuple(part)) for position, part in enumerate(parts)
     ]
+    await _LOG(tx, [(message.number, _encode(message.changes).decode()) for message in announced])
     for message in announced:
         tx.emit(message)
     return announced
@@ -35,3 +47,16 @@ async def announce(tx: Transaction, changes: Sequence[ProviderChange]) -> list[P
 async def last_number(tx: Transaction) -> int:
     [(number,)] = await _LAST(tx)
     return int(number)
+
+
+async def after(tx: Transaction, number: int, most: int) -> list[PlacementChanged]:
+    """The changes that are kept from this number on, in their order."""
+    return [
+        PlacementChanged(number=one, changes=_changes.decode(changes))
+        for one, changes in await _AFTER(tx, after=number, most=most)
+    ]
+
+
+async def trim(tx: Transaction) -> None:
+    """Keep no more than the last ones."""
+    await _TRIM(tx, keep=KEEP)

@@ -63,7 +63,8 @@ _SET_GENERATIONS = Statement(
 )
 _SET_CONSUMERS = Statement(
     "UPDATE consumers SET generation = n.generation, project_id = n.project, user_id = n.owner,"
-    f" consumer_type_id = n.type, updated_at = {_NOW} FROM {{n}} WHERE consumers.id = n.id",
+    f" consumer_type_id = COALESCE(n.type, consumer_type_id), updated_at = {_NOW}"
+    " FROM {n} WHERE consumers.id = n.id",
     id=int,
     generation=int,
     project=int,
@@ -203,11 +204,12 @@ async def _save_rooms(tx: Transaction, rooms: Collection[Room], now: float) -> N
         await _SET_GENERATIONS(tx, bumped, now=now)
 
 
-def _owner(book: Book, claim: ConsumerClaim | None) -> Sequence[int]:
-    """Project, user and type by number; for who claims nothing, no matter."""
+def _owner(book: Book, claim: ConsumerClaim | None) -> tuple[int, int, int | None]:
+    """Project, user and type by number (None: as it is); for who claims nothing, no matter."""
     if claim is None:
         return (0, 0, 0)
-    return book.projects.ids[claim.project], book.users.ids[claim.user], book.types.ids[claim.type]
+    kind = None if claim.type is None else book.types.ids[claim.type]
+    return book.projects.ids[claim.project], book.users.ids[claim.user], kind
 
 
 async def prune_retired(tx: Transaction, before: float) -> None:

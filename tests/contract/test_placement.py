@@ -1,5 +1,6 @@
 """Placement's operations, the same on both databases, under redelivery and reordering."""
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -31,7 +32,8 @@ from bus.vocabulary import (
     Retired,
 )
 from placement_worker import Placement, breaches, holdings, metadata, retired
-from placement_worker.store import claims, trees
+from placement_worker.memory import Forgotten
+from placement_worker.store import changes, claims, trees
 from placement_worker.store.changes import CHANGES_A_MESSAGE
 from tests.racks import (
     a_claim,
@@ -87,7 +89,7 @@ async def keeps_its_index(placement: Placement) -> None:
 
 
 async def report(placement: Placement, *reports: InventoryReported) -> list[str]:
-    return [str(one or "") for one in await placement.report_inventory_many(reports)]
+    return [str(one or "") for one in await placement.providers.report_many(reports)]
 
 
 async def claim(placement: Placement, *orders: ClaimRequested) -> list[object]:
@@ -240,6 +242,43 @@ async def test_the_retired_never_claim_again(placement: Placement) -> None:
     assert await holdings(placement.database) == {}
 
 
+async def test_consumers_of_one_order_change_places_on_full_providers(placement: Placement) -> None:
+    await report(placement, a_report(1), a_report(2))
+    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=8)), a_claim(2, on_hosts(2, VCPU=8))))
+    swap = an_order(
+        a_claim(1, on_hosts(2, VCPU=8), generation=1), a_claim(2, on_hosts(1, VCPU=8), generation=1)
+    )
+    (results,) = await claim(placement, swap)
+    assert [type(one) for one in results] == [Claimed, Claimed]
+    held = {uuid: allocations for uuid, (_, allocations, _) in (await holdings(placement.database)).items()}
+    assert held == {uid(1): on_hosts(2, VCPU=8), uid(2): on_hosts(1, VCPU=8)}
+
+
+async def test_an_empty_choice_gives_everything_back_and_forgets_the_consumer(placement: Placement) -> None:
+    await report(placement, a_report(1))
+    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=8))))
+    handed_over = an_order(a_claim(1, {}, generation=1), a_claim(2, on_hosts(1, VCPU=8)))
+    (results,) = await claim(placement, handed_over)
+    assert [type(one) for one in results] == [Claimed, Claimed]
+    assert await holdings(placement.database) == {uid(2): (1, on_hosts(1, VCPU=8), 1_000_000.0)}
+    nothing = an_order(a_claim(3, {}))
+    assert await claim(placement, nothing) == [Claimed(choice=0, generation=0, number=0)]
+    assert list(await holdings(placement.database)) == [uid(2)]
+
+
+async def test_without_a_fence_whatever_is_held_is_replaced_and_given_back(placement: Placement) -> None:
+    await report(placement, a_report(1))
+    for amount, generation in ((3, 1), (8, 2), (1, 3)):
+        order = an_order(a_claim(1, on_hosts(1, VCPU=amount), fenced=False, type=None))
+        (taken,) = await claim(placement, order)
+        assert isinstance(taken, Claimed) and taken.generation == generation
+    [(generation, held, _)] = (await holdings(placement.database)).values()
+    assert (generation, held) == (3, on_hosts(1, VCPU=1))
+    assert await release(placement, a_release(1, None, fenced=False)) == [Released(number=5)]
+    assert await release(placement, a_release(1, None, fenced=False)) == [Released(number=0)]
+    assert await holdings(placement.database) == {}
+
+
 @pytest.mark.parametrize("generation", [None, 5])
 async def test_what_holds_nothing_can_be_retired(placement: Placement, generation: int | None) -> None:
     await report(placement, a_report(1))
@@ -389,10 +428,10 @@ async def test_a_tree_that_is_gone_but_in_use_closes_and_goes_once_it_is_free(pl
     await claim(placement, an_order(a_claim(1, on_hosts(1))))
     await report(placement, gone(1, 2))
     assert await offered(placement) == ["host-2"]
-    await placement.sweep()
+    await placement.providers.sweep()
     assert uid(1, "a") in placement.memory.index.rows
     await release(placement, a_release(1, 1))
-    await placement.sweep()
+    await placement.providers.sweep()
     assert list(placement.memory.index.rows) == [uid(2, "a")]
 
 
@@ -513,13 +552,52 @@ async def test_another_process_follows_by_the_changes_alone(url: str, placement:
         assert other.memory.index.seen == placement.memory.index.seen == 3
 
 
-async def test_a_change_that_never_arrives_is_read_from_the_database(url: str, placement: Placement) -> None:
+async def test_a_change_that_never_arrives_is_read_from_the_log(url: str, placement: Placement) -> None:
     async with a_placement(url) as other:
         await report(placement, a_report(1))
-        await other.memory.catch_up()
-        assert seen_by(other) == {}  # it may still be on its way
-        await other.memory.catch_up()
+        await claim(placement, an_order(a_claim(1, on_hosts(1))))
+        await report(placement, a_report(2), gone(1, 2))
+        assert seen_by(other) == {}
+        await other.memory.fresh()
         assert seen_by(other) == seen_by(placement)
+        assert other.memory.index.seen == placement.memory.index.seen
+
+
+async def test_who_missed_more_than_is_kept_reads_everything(
+    url: str, placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "KEEP", 1)
+    async with a_placement(url) as other:
+        for number in (1, 2, 3):
+            await report(placement, a_report(number))
+        await placement.trim()
+        await other.memory.fresh()
+        assert seen_by(other) == seen_by(placement)
+        assert other.memory.index.seen == 3
+
+
+async def test_the_feed_gives_every_change_from_a_number_on_as_it_comes(placement: Placement) -> None:
+    await report(placement, a_report(1))
+    await report(placement, a_report(2))
+    feed = placement.memory.feed(1)
+    assert (await anext(feed)).number == 2
+    coming = asyncio.ensure_future(anext(feed))
+    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=3))))
+    change = await asyncio.wait_for(coming, 5)
+    assert (change.number, change.changes[0].used["VCPU"]) == (3, 3)
+    await feed.aclose()
+
+
+@pytest.mark.parametrize("after", [0, 4])
+async def test_a_feed_from_what_is_not_kept_or_not_yet_there_is_refused(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    monkeypatch.setattr(changes, "KEEP", 1)
+    for number in (1, 2, 3):
+        await report(placement, a_report(number))
+    await placement.trim()
+    with pytest.raises(Forgotten, match=f"from {after + 1} on"):
+        await anext(placement.memory.feed(after))
 
 
 async def test_every_commit_that_changes_something_is_announced_by_the_next_number(
@@ -535,7 +613,7 @@ async def test_every_commit_that_changes_something_is_announced_by_the_next_numb
         PlacementChanged(number=1, changes=(ProviderChange(host, host, 1, {"VCPU": 0}, reshaped=True),)),
         PlacementChanged(number=2, changes=(ProviderChange(host, host, 2, {"VCPU": 1}),)),
         PlacementChanged(number=3, changes=(ProviderChange(host, host, 3, {"VCPU": 2}),)),
-        PlacementChanged(number=4, changes=(ProviderChange(host, host, 4, {"VCPU": 0}),)),
+        PlacementChanged(number=4, changes=(ProviderChange(host, host, 3, {"VCPU": 0}),)),
     ]
 
 
@@ -581,5 +659,5 @@ async def test_random_operations_keep_the_books_and_the_index(placement: Placeme
     await keeps_its_index(placement)
     await report(placement, *(gone(host, sequence + 1) for host in range(4)))
     await release(placement, *(a_release(consumer, g) for consumer, g in generations.items()))
-    await placement.sweep()
+    await placement.providers.sweep()
     assert placement.memory.index.rows == {}

@@ -31,7 +31,7 @@ async def test_racing_for_the_last_places_gives_out_exactly_as_many_as_there_are
     async with AsyncExitStack() as stack:
         racers = await placements(stack, database_url)
         room = {"VCPU": Inventory(total=4)}
-        await racers[0].report_inventory_many([a_report(host, inventories=room) for host in range(5)])
+        await racers[0].providers.report_many([a_report(host, inventories=room) for host in range(5)])
 
         async def race(placement: Placement, seed: int) -> list[object]:
             """Every worker claims for all forty consumers, in an order of its own, in batches."""
@@ -61,7 +61,7 @@ async def test_racing_for_the_last_places_gives_out_exactly_as_many_as_there_are
 async def test_a_claim_and_the_retirement_of_its_consumer_never_both_win(database_url: str) -> None:
     async with AsyncExitStack() as stack:
         racers = await placements(stack, database_url)
-        await racers[0].report_inventory_many([a_report(1, inventories={"VCPU": Inventory(total=1000)})])
+        await racers[0].providers.report_many([a_report(1, inventories={"VCPU": Inventory(total=1000)})])
         both = 90
         taken: list[object] = []
         ended: list[object] = []
@@ -94,7 +94,7 @@ async def test_a_claim_and_the_retirement_of_its_consumer_never_both_win(databas
 async def test_claims_swaps_releases_and_reports_at_once_keep_the_books(database_url: str) -> None:
     async with AsyncExitStack() as stack:
         racers = await placements(stack, database_url)
-        await racers[0].report_inventory_many([a_report(host) for host in range(6)])
+        await racers[0].providers.report_many([a_report(host) for host in range(6)])
         sequences = iter(range(2, 10_000))
 
         async def live(placement: Placement, seed: int) -> None:
@@ -126,12 +126,12 @@ async def test_claims_swaps_releases_and_reports_at_once_keep_the_books(database
                     stock = {"VCPU": Inventory(total=total, allocation_ratio=100.0)}
                     if chance.random() < 0.7:  # else it leaves, perhaps while somebody takes one
                         stock["CUSTOM_GPU"] = Inventory(total=4)
-                    await placement.report_inventory_many(
+                    await placement.providers.report_many(
                         [a_report(host, sequence=next(sequences), inventories=stock)]
                     )
                 elif chance.random() < 0.05:
-                    await placement.report_inventory_many([gone(chance.randrange(6), next(sequences))])
-                    await placement.sweep()
+                    await placement.providers.report_many([gone(chance.randrange(6), next(sequences))])
+                    await placement.providers.sweep()
 
         await asyncio.gather(*(live(one, seed) for seed, one in enumerate(racers)))
         assert [one for one in await breaches(racers[0].database) if "overcommitted" not in one] == []
@@ -156,12 +156,12 @@ async def test_the_same_tree_reported_by_many_at_once_ends_at_the_highest_sequen
                     for host in (1, 2, 3)
                 ]
                 reports.append(a_report(4, sequence=sequence))  # always the same
-                assert await placement.report_inventory_many(reports) == [None] * 4
+                assert await placement.providers.report_many(reports) == [None] * 4
 
         await asyncio.gather(*(report(one, seed) for seed, one in enumerate(racers)))
         await racers[0].memory.reload()
         late = [a_report(host, sequence=29, traits=("CUSTOM_LATE",)) for host in range(1, 5)]
-        await racers[0].report_inventory_many(late)
+        await racers[0].providers.report_many(late)
         assert racers[0].memory.index.rows[uid(4, "a")].traits == ()
         for host in (1, 2, 3):
             row = racers[0].memory.index.rows[uid(host, "a")]
@@ -174,7 +174,7 @@ async def test_a_report_that_repeats_itself_does_not_forget_claims_made_meanwhil
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with a_placement(database_url) as placement:
-        await placement.report_inventory_many([a_report(1), a_report(2)])
+        await placement.providers.report_many([a_report(1), a_report(2)])
         lock = trees.lock
 
         async def lock_late(*given: Any) -> None:
@@ -184,6 +184,6 @@ async def test_a_report_that_repeats_itself_does_not_forget_claims_made_meanwhil
 
         monkeypatch.setattr(trees, "lock", lock_late)
         changed = a_report(1, sequence=2, inventories={"VCPU": Inventory(total=16)})
-        await placement.report_inventory_many([changed, a_report(2, sequence=2)])
+        await placement.providers.report_many([changed, a_report(2, sequence=2)])
         free = {row.host: row.free for row in placement.memory.index.rows.values()}
         assert free == {"host-1": {"VCPU": 13}, "host-2": {"VCPU": 5}}

@@ -78,7 +78,7 @@ def test_an_amount_fits_or_says_why_not(there: Stock, asked: int, refusal: Full 
 
 def test_a_class_the_provider_does_not_have_is_full() -> None:
     (result,) = claim(order(wants(X, {A: {"VGPU": 1}})), world(room(A, VCPU=stock()))) or ()
-    assert result == Refused(refusals=(full(1, 0, name="VGPU"),))
+    assert result == Refused(refusals=(full(1, 0, "inventory", name="VGPU"),))
 
 
 @pytest.mark.parametrize(
@@ -218,6 +218,42 @@ def test_two_consumers_of_one_order_can_change_places() -> None:
     swap = order(wants(X, {B: {"VCPU": 4}}, generation=1), wants(Y, {A: {"VCPU": 4}}, generation=1))
     assert [type(one) for one in claim(swap, there) or ()] == [Claimed, Claimed]
     assert {uuid: one.stocks["VCPU"].used for uuid, one in there.touched.items()} == {A: 4, B: 4}
+
+
+def test_all_of_an_order_give_back_before_any_takes() -> None:
+    holders = holding(X, 1, {A: {"VCPU": 4}}) | holding(Y, 1, {B: {"VCPU": 4}})
+    there = world(room(A, VCPU=stock(4, used=4)), room(B, VCPU=stock(4, used=4)), holders=holders)
+    swap = order(wants(X, {B: {"VCPU": 4}}, generation=1), wants(Y, {A: {"VCPU": 4}}, generation=1))
+    assert [type(one) for one in claim(swap, there) or ()] == [Claimed, Claimed]
+    assert there.holders[X].held == {B: {"VCPU": 4}} and there.holders[Y].held == {A: {"VCPU": 4}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "fits"), [((3, 3), True), ((4, 2), True), ((4, 3), False), ((6, 1), False)]
+)
+def test_an_overcommitted_provider_takes_no_more_in_sum_than_it_gave_back(
+    asked: tuple[int, int], fits: bool
+) -> None:
+    holders = holding(X, 1, {A: {"VCPU": 4}}) | holding(Y, 1, {A: {"VCPU": 2}})
+    there = world(room(A, VCPU=stock(2, used=6)), holders=holders)
+    both = order(*(wants(one, {A: {"VCPU": n}}, generation=1) for one, n in zip((X, Y), asked, strict=True)))
+    assert all(isinstance(one, Claimed) for one in claim(both, there) or ()) == fits
+    kept = there.rooms[A]
+    assert kept is not None and kept.stocks["VCPU"].used == 6
+
+
+def test_who_comes_twice_in_one_order_is_held_the_second_time() -> None:
+    there = world(room(A, VCPU=stock(8)))
+    twice = order(wants(X, {A: {"VCPU": 1}}), wants(X, {A: {"VCPU": 2}}))
+    assert claim(twice, there) == (Refused(refusals=()), Held(generation=0, allocations={}))
+    assert not there.touched
+
+
+def test_an_empty_choice_gives_back_and_moves_what_was_held() -> None:
+    there = world(room(A, VCPU=stock(8, used=4)), holders=holding(X, 3, {A: {"VCPU": 4}}))
+    assert claim(order(wants(X, {}, generation=3)), there) == (Claimed(choice=0, generation=0, number=0),)
+    assert there.stirred[X].generation == 0
+    assert (there.touched[A].generation, there.touched[A].stocks["VCPU"].used) == (11, 0)
 
 
 def test_the_retired_never_hold_again() -> None:

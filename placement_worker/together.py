@@ -1,0 +1,61 @@
+"""Callers who come at the same time are served together: how the HTTP door shares transactions."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+MOST = 200
+AT_ONCE = 2
+
+
+class Together(Generic[A, R]):
+    """`await together(order)` is answered from `work(orders)`, which gives one answer for each order.
+
+    Whoever comes while `AT_ONCE` lists are in work waits for the next one. Serves while `run` runs.
+    """
+
+    def __init__(self, work: Callable[[Sequence[A]], Awaitable[Sequence[R]]]) -> None:
+        self._work = work
+        self._waiting: deque[tuple[A, asyncio.Future[R]]] = deque()
+        self._come = asyncio.Condition()
+
+    async def __call__(self, order: A) -> R:
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append((order, future))
+        async with self._come:
+            self._come.notify()
+        return await future
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(AT_ONCE):
+                group.create_task(self._serve())
+
+    async def _serve(self) -> None:
+        while True:
+            async with self._come:
+                await self._come.wait_for(lambda: self._waiting)
+            taken = [self._waiting.popleft() for _ in range(min(MOST, len(self._waiting)))]
+            wanted = [(order, future) for order, future in taken if not future.done()]
+            if wanted:
+                await self._answer(wanted)
+
+    async def _answer(self, wanted: Sequence[tuple[A, asyncio.Future[R]]]) -> None:
+        try:
+            answers = await self._work([order for order, _ in wanted])
+        except asyncio.CancelledError:
+            for _, future in wanted:
+                future.cancel()
+            raise
+        except Exception as error:  # the callers' to handle, not ours
+            for _, future in wanted:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for (_, future), answer in zip(wanted, answers, strict=True):
+            if not future.done():
+                future.set_result(answer)

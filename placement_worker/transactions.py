@@ -1,0 +1,32 @@
+"""How work is cut into transactions, and done again when one lost a race."""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import ParamSpec, TypeVar
+
+from bus.clock import Clock
+from bus.database import retrying
+from bus.protocol import Unavailable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def again(clock: Clock, work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """Retried when it lost a race; one that always loses is put off."""
+
+    def later(*_: P.args, **__: P.kwargs) -> T:
+        raise Unavailable("placement lost the same race too often")
+
+    return retrying(clock, otherwise=later)(work)
+
+
+def portions(items: Sequence[T], size_of: Callable[[T], int], most: int) -> Iterator[Sequence[T]]:
+    """So many at a time that a transaction stays short; one item is never split."""
+    begin = size = 0
+    for position, item in enumerate(items):
+        if size and size + size_of(item) > most:
+            yield items[begin:position]
+            begin, size = position, 0
+        size += size_of(item)
+    if begin < len(items):
+        yield items[begin:]
