@@ -83,25 +83,30 @@ def test_other_seeds_have_other_histories() -> None:
 
 def _forget_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim of somebody who already holds something is taken all the same (it moves a running build)."""
-    judge = capacity._claim
+    fence = capacity._fence
 
-    def unfenced(one: ConsumerClaim, world: capacity.World, steps: Any) -> Any:
+    def unfenced(one: ConsumerClaim, world: capacity.World) -> Any:
         holder = world.holders.get(one.consumer)
         seen = one.generation if holder is None else holder.generation or None
-        return judge(replace(one, generation=seen), world, steps)
+        return fence(replace(one, generation=seen), world)
 
-    monkeypatch.setattr(capacity, "_claim", unfenced)
+    monkeypatch.setattr(capacity, "_fence", unfenced)
 
 
 def _double_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim of somebody who already holds something is added to it, as Nova's is."""
     _forget_the_fence(monkeypatch)
     hold = capacity._hold
+    given_back: dict[tuple[int, str], Allocations] = {}
 
     def doubled(
         world: capacity.World, holder: capacity.Holder, generation: int, held: Allocations, by: Any
     ) -> None:
-        hold(world, holder, generation, {**holder.held, **held} if by else held, by)
+        if by:
+            held = {**given_back.pop((id(world), holder.uuid), {}), **held}
+        else:
+            given_back[id(world), holder.uuid] = holder.held
+        hold(world, holder, generation, held, by)
 
     monkeypatch.setattr(capacity, "_hold", doubled)
 
@@ -119,13 +124,13 @@ def _count_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _forget_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A build that has ended may claim again when its request is delivered once more."""
-    judge = capacity._claim
+    fence = capacity._fence
 
-    def raised(one: ConsumerClaim, world: capacity.World, steps: Any) -> Any:
+    def raised(one: ConsumerClaim, world: capacity.World) -> Any:
         world.retired.pop(one.consumer, None)
-        return judge(one, world, steps)
+        return fence(one, world)
 
-    monkeypatch.setattr(capacity, "_claim", raised)
+    monkeypatch.setattr(capacity, "_fence", raised)
 
 
 @pytest.mark.parametrize("plant", [_forget_the_fence, _double_the_claim, _count_no_room, _forget_the_dead])
