@@ -1,9 +1,9 @@
 """The candidate index at 1,000, 10,000 and 100,000 hosts: searching, paging, updating, filling, memory.
 
-    python -m bench.candidates [--hosts 1000,10000,100000]
+    python -m bench.candidates [--hosts 1000,10000,100000] [--trees 1000,10000]
 
-A third of the hosts is full and a tenth has the trait that is asked for. The engine alone is measured: no
-bus, no SQL.
+Of the flat hosts a third is full and a tenth has the trait that is asked for. The trees have seven providers
+each: two NUMA cells with two cards below each. The engine alone is measured: no bus, no SQL.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from rich.table import Table
 from bus.messages import FindCandidates
 from bus.vocabulary import Inventory, ProviderChange, ResourceGroup
 from placement_worker.core.index import Index
-from placement_worker.core.search import search
+from placement_worker.core.search import page, search
 from placement_worker.core.trees import ProviderState, Tree
 
 CELLS = 10
@@ -88,33 +88,115 @@ def measure(hosts: int) -> dict[str, float]:
         index.accept(number, (change,))
     updated = (perf_counter() - begun) / len(updates) * 1e6
     encode = msgspec.json.Encoder().encode
-    page = search(index, a_query(256))
+    answer = page(index, a_query(256))
     return {
-        "search, 1 candidate, ms": milliseconds(lambda: search(index, a_query(1)), 200),
+        "search, 1 candidate, ms": milliseconds(lambda: page(index, a_query(1)), 200),
         "with trait and cell, ms": milliseconds(
-            lambda: search(index, a_query(1, cell="cell-0", required=("CUSTOM_FAST",))), 200
+            lambda: page(index, a_query(1, cell="cell-0", required=("CUSTOM_FAST",))), 200
         ),
-        "nothing fits, and why, ms": milliseconds(lambda: search(index, a_query(1, vcpus=500)), 50),
-        "search, 256 candidates, ms": milliseconds(lambda: search(index, a_query(256)), 200),
-        "the 256 as JSON, ms": milliseconds(lambda: encode(page), 50),
+        "nothing fits, and why, ms": milliseconds(lambda: page(index, a_query(1, vcpus=500)), 50),
+        "search, 256 candidates, ms": milliseconds(lambda: page(index, a_query(256)), 200),
+        "search, 1,000 fits, ms": milliseconds(lambda: search(index, a_query(1000)), 100),
+        "the 256 as JSON, ms": milliseconds(lambda: encode(answer), 50),
         "one usage update, µs": updated,
         "filling, ms": filled,
         "memory, MiB": megabytes,
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--hosts", default="1000,10000,100000")
-    sizes = [int(one) for one in parser.parse_args().hosts.split(",")]
-    figures = [measure(size) for size in sizes]
-    table = Table(title="the candidate index")
-    for heading in ("hosts", *(f"{size:,}" for size in sizes), "last : first"):
+def numa_tree(number: int) -> Tree:
+    """A root, two NUMA cells, and two cards with VFs below each."""
+
+    def uuid(nth: int) -> str:
+        return f"{number:08x}-0000-4000-8000-{nth:012x}"
+
+    def provider(nth: int, parent: int | None, stock: dict[str, int], *traits: str) -> ProviderState:
+        inventories = {name: Inventory(total=total) for name, total in stock.items()}
+        above = None if parent is None else uuid(parent)
+        name = f"host-{number}-{nth}"
+        return ProviderState(nth + 1, uuid(nth), name, above, 1, 1, inventories, {}, traits, ())
+
+    providers = [provider(0, None, {"MEMORY_MB": 4096, "DISK_GB": 100})]
+    for cell in (1, 4):
+        providers.append(provider(cell, 0, {"VCPU": 8}, "HW_NUMA_ROOT"))
+        providers += [
+            provider(cell + card, cell, {"SRIOV_NET_VF": 4}, f"CUSTOM_PHYSNET{card}") for card in (1, 2)
+        ]
+    return Tree(uuid(0), f"host-{number}", "cell-0", "agent-0", "az1", 1, False, tuple(providers))
+
+
+def wide_tree(children: int) -> Tree:
+    root = ProviderState(1, "root", "root", None, 1, 1, {}, {}, (), ())
+    stock = {"SRIOV_NET_VF": Inventory(total=64)}
+    below = (
+        ProviderState(nth + 2, f"card-{nth}", f"card-{nth}", "root", 1, 1, stock, {}, (), ())
+        for nth in range(children)
+    )
+    return Tree("root", "root", "cell-0", "agent-0", "az1", 1, False, (root, *below))
+
+
+def measure_nested(trees: int) -> dict[str, float]:
+    index = Index()
+    world = [numa_tree(number) for number in range(trees)]
+    begun = perf_counter()
+    for tree in world:
+        index.put(tree, 1)
+    filled = (perf_counter() - begun) * 1000
+    related = FindCandidates(
+        groups=(
+            ResourceGroup(resources={"MEMORY_MB": 512, "DISK_GB": 5}),
+            ResourceGroup(suffix="_cpu", resources={"VCPU": 2}),
+            ResourceGroup(suffix="_net", resources={"SRIOV_NET_VF": 1}, required=("CUSTOM_PHYSNET1",)),
+            ResourceGroup(suffix="_cell", required=("HW_NUMA_ROOT",)),
+        ),
+        same_subtree=(("_cell", "_cpu", "_net"),),
+        limit=100,
+        per_host=0,
+    )
+    spread = FindCandidates(
+        groups=(ResourceGroup(resources={"MEMORY_MB": 512, "VCPU": 2}),), limit=100, per_host=0
+    )
+    one_each = msgspec.structs.replace(related, per_host=1)
+    return {
+        "same_subtree, 100 fits, ms": milliseconds(lambda: search(index, related), 20),
+        "a page of 100 hosts, ms": milliseconds(lambda: page(index, one_each), 20),
+        "without suffix, 100 fits, ms": milliseconds(lambda: search(index, spread), 20),
+        "filling, ms": filled,
+    }
+
+
+def measure_wide(children: int, groups: int) -> float:
+    index = Index()
+    index.put(wide_tree(children), 1)
+    asked = tuple(ResourceGroup(suffix=f"_{nth}", resources={"SRIOV_NET_VF": 1}) for nth in range(groups))
+    return milliseconds(lambda: search(index, FindCandidates(groups=asked, limit=1000, per_host=0)), 10)
+
+
+def show(title: str, sizes: list[int], figures: list[dict[str, float]], console: Console) -> None:
+    table = Table(title=title)
+    for heading in ("", *(f"{size:,}" for size in sizes), "last : first"):
         table.add_column(heading, justify="right")
     for name in figures[0]:
         row = [one[name] for one in figures]
         table.add_row(name, *(f"{figure:,.3f}" for figure in row), f"{row[-1] / row[0]:,.1f} x")
-    Console().print(table)
+    console.print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--hosts", default="1000,10000,100000")
+    parser.add_argument("--trees", default="1000,10000")
+    given = parser.parse_args()
+    console = Console()
+    hosts = [int(one) for one in given.hosts.split(",")]
+    trees = [int(one) for one in given.trees.split(",")]
+    show("the candidate index: flat hosts", hosts, [measure(size) for size in hosts], console)
+    show("trees of seven providers", trees, [measure_nested(size) for size in trees], console)
+    for children, groups in ((8, 6), (30, 8)):
+        taken, ways = measure_wide(children, groups), children**groups
+        console.print(
+            f"one tree of {children} children, {groups} groups: 1,000 of {ways:,} ways in {taken:.1f} ms"
+        )
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from bus.clock import Clock
 from bus.messages import (
     BuildRequested,
@@ -45,7 +47,7 @@ from bus.vocabulary import (
 from bus.worker import Worker, on, on_many
 from scheduler_worker.core.choose import Pick, Policy, Ranking, rank
 from scheduler_worker.core.host import Host
-from scheduler_worker.core.request import Unreadable, group_of
+from scheduler_worker.core.request import Unreadable, question_of
 from scheduler_worker.core.search import Search
 from scheduler_worker.hosts import GRACE, HostBook
 from scheduler_worker.ledger import Entry, Ledger
@@ -165,22 +167,14 @@ class Scheduler:
         for order in alike:
             order.search = search
         try:
-            question = FindCandidates(
-                groups=(group_of(request),), cell=request.cell, limit=self._page, seed=request.request
-            )
+            question = question_of(request, self._page)
             waiting = alike
             while True:
                 found = await self._candidates(question)
                 waiting = self._hand_out(search, request, found, waiting)
                 if not waiting or found.more is None:
                     break
-                question = FindCandidates(
-                    groups=question.groups,
-                    cell=question.cell,
-                    limit=question.limit,
-                    after=found.more,
-                    seed=question.seed,
-                )
+                question = msgspec.structs.replace(question, after=found.more)
         except (Unreadable, AnswerRefused) as problem:
             for order in alike:
                 self._give_up(order, str(problem))

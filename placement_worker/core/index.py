@@ -1,7 +1,7 @@
 """What there is and what is free, in flat arrays: the memory that candidates come from.
 
-One row a provider; only roots are offered for now, so a nested tree is matched on its root alone. The index
-may be a few milliseconds behind the database; the claim is the judge.
+One row a provider; a tree is known by its root's row. The index may be a few milliseconds behind the
+database; the claim is the judge.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,17 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from bus.vocabulary import Inventory, ProviderChange
+from placement_worker.core.flags import Bools, Flags, Ints
 from placement_worker.core.trees import ProviderState, Tree
 
-Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
+Amounts = npt.NDArray[np.int32]  # no amount is larger than 2³¹ − 1
 
 FIRST_ROWS = 1024
 INTERNED = 100_000
 BEYOND_COUNTING = 2**62  # an overcommit ratio may be enormous; an int64 is not
 BESIDE = 160  # bytes of a candidate that every provider has: ids, numbers, brackets
+SHARES = "MISC_SHARES_VIA_AGGREGATE"  # the trait of those who serve other trees in their aggregates
 
 _encode = msgspec.json.Encoder().encode
+_NOWHERE = np.zeros(0, np.intp)
 
 
 @dataclass(slots=True, eq=False)
@@ -47,16 +49,18 @@ class Row:
     traits: tuple[str, ...]
     aggregates: tuple[str, ...]
     number: int  # the last change it knows of
+    shaped: int  # the last change that shaped it
     size: int  # about how many bytes it takes in an answer
+    told: Any = None  # what a door made of it; nothing again after every change
 
 
 @dataclass(slots=True, eq=False)
 class Class:
     """One resource class over all providers."""
 
-    top: Ints  # the most one claim could take now: what is free, within max_unit; 0 where there is none
-    least: Ints  # min_unit
-    step: Ints
+    top: Amounts  # the most one claim could take now: what is free, within max_unit; 0 where there is none
+    least: Amounts | None = None  # min_unit, where somebody has another than 1
+    step: Amounts | None = None
     picky: int = 0  # how many have a min_unit or step_size other than 1
 
 
@@ -66,16 +70,21 @@ class Index:
         self._ahead: set[int] = set()  # and these beyond it
         self._early: dict[str, tuple[ProviderChange, int]] = {}  # beyond it, of providers not heard of yet
         self.rows: dict[str, Row] = {}
-        self.trees: dict[str, tuple[str, ...]] = {}  # root → its providers
+        self.trees: dict[str, tuple[str, ...]] = {}  # root → its providers, the root first
         self._put_at: dict[str, int] = {}  # root → the change that shaped its tree last
         self.at: list[Row | None] = [None] * FIRST_ROWS
         self.high = 0  # rows in use lie below
         self._free_rows: list[int] = []
         self.roots: Bools = np.zeros(FIRST_ROWS, np.bool_)
+        self.below: Bools = np.zeros(FIRST_ROWS, np.bool_)  # those with a parent
+        self.children = 0  # how many these are
+        self.root_of: Ints = np.full(FIRST_ROWS, -1, np.intp)
         self.classes: dict[str, Class] = {}
-        self.cells: dict[str, Bools] = {}
-        self.traits: dict[str, Bools] = {}
-        self.aggregates: dict[str, Bools] = {}
+        self.cells: dict[str, Flags] = {}
+        self.traits: dict[str, Flags] = {}
+        self.aggregates: dict[str, Flags] = {}
+        self.sharers: dict[str, set[int]] = {}  # aggregate → those in it who share
+        self._reach: dict[int, Ints] = {}  # one who shares → the roots of the other trees it serves
         self._interned: dict[Any, Any] = {}
 
     # Changes, in any order: an older one never undoes a newer one.
@@ -121,31 +130,89 @@ class Index:
         if number < self._put_at.get(tree.root, 0):
             return
         self._put_at[tree.root] = number
-        here = tuple(provider.uuid for provider in tree.providers)
+        # What another tree took over later stays there.
+        providers = [one for one in tree.providers if self._shaped(one.uuid, tree.root) <= number]
+        here = {provider.uuid for provider in providers}
         for uuid in self.trees.pop(tree.root, ()):
             row = self.rows.get(uuid)
             if uuid not in here and row is not None and row.root == tree.root:
+                if row.number > number:  # heard of later than this: it is coming to another tree
+                    known = ProviderChange(uuid, row.root, row.generation, dict(row.used))
+                    self._early[uuid] = known, row.number
                 self._drop(row)
+        for provider in providers:
+            row = self.rows.get(provider.uuid)
+            if row is not None and row.root != tree.root:
+                self._leave(row)
         if here:
-            self.trees[tree.root] = here
-        for provider in tree.providers:
+            self.trees[tree.root] = tuple([one.uuid for one in providers])
+        for provider in providers:
             self._put(tree, provider, number)
+
+    def reach(self, position: int) -> Ints:
+        """The roots of the other trees this one shares with."""
+        roots = self._reach.get(position)
+        if roots is None:
+            row = self.at[position]
+            members = [self.aggregates[uuid].rows() for uuid in row.aggregates] if row is not None else []
+            served = np.zeros(self.high, np.bool_)
+            served[self.root_of[np.concatenate(members)] if members else _NOWHERE] = True
+            served[self.root_of[position]] = False
+            roots = self._reach[position] = np.flatnonzero(served)
+        return roots
+
+    def tree(self, root: Row) -> list[Row]:
+        rows = self.rows
+        return [rows[uuid] for uuid in self.trees[root.uuid]]
+
+    def _shaped(self, uuid: str, root: str) -> int:
+        """The change that put this provider into another tree."""
+        row = self.rows.get(uuid)
+        return row.shaped if row is not None and row.root != root else -1
+
+    def _leave(self, row: Row) -> None:
+        """It is going to another tree."""
+        left = tuple(uuid for uuid in self.trees.get(row.root, ()) if uuid != row.uuid)
+        if left:
+            self.trees[row.root] = left
+        else:
+            self.trees.pop(row.root, None)
 
     def _put(self, tree: Tree, provider: ProviderState, number: int) -> None:
         row = self.rows.get(provider.uuid)
         used: Mapping[str, int] = provider.used
         generation = provider.generation
-        if row is None:
-            position = self._new_position()
-        else:
-            position = row.position
-            if row.number > number:  # it has heard of later claims
-                used, generation, number = row.used, row.generation, row.number
-            self._clear(row)
+        known = number
+        if row is not None and row.number > number:  # it has heard of later claims
+            used, generation, known = row.used, row.generation, row.number
+        if row is None or not self._is(row, tree, provider):
+            row = self._shape(row, tree, provider)
+        elif used is row.used:
+            row.shaped = number
+            return
+        row.number, row.shaped, row.generation = known, number, generation
+        self._set_free(row, used)
+        if provider.uuid in self._early:
+            self.use(*self._early[provider.uuid])
+
+    def _is(self, row: Row, tree: Tree, provider: ProviderState) -> bool:
+        """Is it in all but its usage what we know?"""
+        return (
+            row.shapes[row.uuid] == provider.shape
+            and row.root == tree.root
+            and row.parent == provider.parent
+            and row.host == (tree.host or provider.name)
+            and (row.cell, row.agent, row.zone) == (tree.cell, tree.agent, tree.zone)
+            and row.traits == provider.traits
+            and row.aggregates == provider.aggregates
+            and row.inventories == provider.inventories
+        )
+
+    def _shape(self, was: Row | None, tree: Tree, provider: ProviderState) -> Row:
+        position = self._new_position() if was is None else was.position
         inventories = self._same(provider.inventories)
         capacity = {name: min(inventory.capacity, BEYOND_COUNTING) for name, inventory in inventories.items()}
-        traits = self._same(provider.traits)
-        fresh = Row(
+        row = Row(
             position=position,
             uuid=provider.uuid,
             parent=provider.parent,
@@ -154,55 +221,96 @@ class Index:
             cell=self._same(tree.cell),
             agent=self._same(tree.agent),
             zone=self._same(tree.zone),
-            generation=generation,
+            generation=provider.generation,
             shapes={provider.uuid: provider.shape},
             inventories=inventories,
             capacity=self._same(capacity),
-            used=used,
+            used=provider.used,
             free=capacity,
-            traits=traits,
+            traits=self._same(provider.traits),
             aggregates=self._same(provider.aggregates),
-            number=number,
+            number=0,
+            shaped=0,
             size=_size(tree, provider, capacity),
         )
-        self.rows[provider.uuid] = fresh
-        self.at[position] = fresh
-        self._mark(fresh)
-        self._set_free(fresh, used)
-        if provider.uuid in self._early:
-            self.use(*self._early[provider.uuid])
+        linked = was is not None and _links(was) == _links(row)
+        if was is not None:
+            self._clear(was)
+            if not linked:
+                self._unlink(was)
+        self.rows[provider.uuid] = row
+        self.at[position] = row
+        self._mark(row)
+        if not linked:
+            self._link(row)
+        return row
 
     def _mark(self, row: Row) -> None:
-        position = row.position
-        self.roots[position] = row.parent is None
-        self._flags(self.cells, row.cell)[position] = True
+        position, size = row.position, len(self.at)
+        _flags(self.cells, row.cell).add(position, size)
+        traits = self.traits
         for trait in row.traits:
-            self._flags(self.traits, trait)[position] = True
-        for aggregate in row.aggregates:
-            self._flags(self.aggregates, aggregate)[position] = True
+            flags = traits.get(trait)
+            if flags is None:
+                flags = traits[trait] = Flags()
+            flags.add(position, size)
         for name, inventory in row.inventories.items():
             kind = self.classes.get(name)
             if kind is None:
-                ones = np.ones(len(self.at), np.int64)
-                kind = self.classes[name] = Class(np.zeros(len(self.at), np.int64), ones, ones.copy())
-            kind.least[position] = inventory.min_unit
-            kind.step[position] = inventory.step_size
-            kind.picky += inventory.min_unit > 1 or inventory.step_size > 1
+                kind = self.classes[name] = Class(np.zeros(size, np.int32))
+            if inventory.min_unit > 1 or inventory.step_size > 1:
+                if kind.least is None or kind.step is None:
+                    kind.least, kind.step = np.ones(size, np.int32), np.ones(size, np.int32)
+                kind.picky += 1
+                kind.least[position] = inventory.min_unit
+                kind.step[position] = inventory.step_size
 
     def _clear(self, row: Row) -> None:
         """Take back all that was marked."""
         position = row.position
-        self.roots[position] = False
-        self.cells[row.cell][position] = False
+        self.cells[row.cell].discard(position)
         for trait in row.traits:
-            self.traits[trait][position] = False
-        for aggregate in row.aggregates:
-            self.aggregates[aggregate][position] = False
+            self.traits[trait].discard(position)
         for name, inventory in row.inventories.items():
             kind = self.classes[name]
             kind.top[position] = 0
-            kind.least[position] = kind.step[position] = 1
-            kind.picky -= inventory.min_unit > 1 or inventory.step_size > 1
+            if kind.least is not None and kind.step is not None:
+                kind.least[position] = kind.step[position] = 1
+                kind.picky -= inventory.min_unit > 1 or inventory.step_size > 1
+
+    def _link(self, row: Row) -> None:
+        """Note which tree it is in, and with whom it shares."""
+        position, size = row.position, len(self.at)
+        self.roots[position] = row.parent is None
+        self.below[position] = row.parent is not None
+        self.children += row.parent is not None
+        self.root_of[position] = self.rows[row.root].position if row.root in self.rows else position
+        for uuid in row.aggregates:
+            _flags(self.aggregates, uuid).add(position, size)
+            if SHARES in row.traits:
+                self.sharers.setdefault(uuid, set()).add(position)
+        self._unreach(row)
+
+    def _unlink(self, row: Row) -> None:
+        position = row.position
+        self._unreach(row)
+        self.roots[position] = self.below[position] = False
+        self.children -= row.parent is not None
+        self.root_of[position] = -1
+        for uuid in row.aggregates:
+            self.aggregates[uuid].discard(position)
+            sharers = self.sharers.get(uuid)
+            if sharers is not None:
+                sharers.discard(position)
+                if not sharers:
+                    del self.sharers[uuid]
+
+    def _unreach(self, row: Row) -> None:
+        """Whom those that share with it serve is to be seen anew."""
+        if self.sharers and self._reach:
+            for uuid in row.aggregates:
+                for position in self.sharers.get(uuid, ()):
+                    self._reach.pop(position, None)
 
     def _set_free(self, row: Row, used: Mapping[str, int]) -> None:
         position = row.position
@@ -211,11 +319,12 @@ class Index:
             free[name] = left = capacity - used.get(name, 0)
             most = row.inventories[name].max_unit
             self.classes[name].top[position] = most if most < left else left if left > 0 else 0
-        row.used, row.free = used, free
+        row.used, row.free, row.told = used, free, None
 
     def _drop(self, row: Row) -> None:
         del self.rows[row.uuid]
         self._clear(row)
+        self._unlink(row)
         self.at[row.position] = None
         self._free_rows.append(row.position)
 
@@ -231,19 +340,18 @@ class Index:
         more = len(self.at)
         self.at.extend([None] * more)
         for flags in (self.cells, self.traits, self.aggregates):
-            for name, values in flags.items():
-                flags[name] = np.concatenate([values, np.zeros(more, np.bool_)])
-        self.roots = np.concatenate([self.roots, np.zeros(more, np.bool_)])
+            for values in flags.values():
+                values.grow(len(self.at))
+        nobody = np.zeros(more, np.bool_)
+        self.roots = np.concatenate([self.roots, nobody])
+        self.below = np.concatenate([self.below, nobody])
+        self.root_of = np.concatenate([self.root_of, np.full(more, -1, np.intp)])
+        none, ones = np.zeros(more, np.int32), np.ones(more, np.int32)
         for kind in self.classes.values():
-            kind.top = np.concatenate([kind.top, np.zeros(more, np.int64)])
-            kind.least = np.concatenate([kind.least, np.ones(more, np.int64)])
-            kind.step = np.concatenate([kind.step, np.ones(more, np.int64)])
-
-    def _flags(self, kind: dict[str, Bools], name: str) -> Bools:
-        flags = kind.get(name)
-        if flags is None:
-            flags = kind[name] = np.zeros(len(self.at), np.bool_)
-        return flags
+            kind.top = np.concatenate([kind.top, none])
+            if kind.least is not None and kind.step is not None:
+                kind.least = np.concatenate([kind.least, ones])
+                kind.step = np.concatenate([kind.step, ones])
 
     def _same(self, value: Any) -> Any:
         """One copy of what a hundred thousand hosts have alike."""
@@ -251,6 +359,18 @@ class Index:
             self._interned.clear()
         key = (type(value), tuple(value.items()) if isinstance(value, dict) else value)
         return self._interned.setdefault(key, value)
+
+
+def _flags(kind: dict[str, Flags], name: str) -> Flags:
+    flags = kind.get(name)
+    if flags is None:
+        flags = kind[name] = Flags()
+    return flags
+
+
+def _links(row: Row) -> tuple[object, ...]:
+    """What ties it to others."""
+    return row.root, row.parent, row.aggregates, SHARES in row.traits
 
 
 def _size(tree: Tree, provider: ProviderState, capacity: Mapping[str, int]) -> int:

@@ -1,142 +1,254 @@
-"""What would fit now? Searches the index, and says which constraint emptied the set and what came closest."""
+"""What would fit now? Looks round the anchors, fairly and no further than is asked."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
 
 from bus.messages import CandidatesFound, FindCandidates
-from bus.protocol import Poison
 from bus.vocabulary import Candidate, NearMiss, Removal, ResourceGroup
-from placement_worker.core.capacity import broken_limit
-from placement_worker.core.index import Bools, Index, Row
+from placement_worker.core.explain import explain
+from placement_worker.core.flags import Bools
+from placement_worker.core.groups import Plan, plan
+from placement_worker.core.hunt import Fit, Hunt
+from placement_worker.core.index import BEYOND_COUNTING, Index, Row
+from placement_worker.core.merge import BREATH
 
-FIRST_BLOCK, LARGEST_BLOCK = 512, 16_384  # rows looked through at a time for the next candidates
+__all__ = ["Fit", "Found", "page", "search"]
+
+FIRST_BLOCK, LARGEST_BLOCK = 512, 16_384  # rows looked through at a time for the next anchors
 PAGE_BYTES = 700_000  # an answer must fit a message; there is another page
-NEAREST = 5
+PATIENCE = 100_000  # fruitless steps, some tenths of a second, after which a search says what it has
+HOST_PATIENCE = 20_000  # of one host, where others wait on further pages
+KEPT = 256  # half-done searches of single anchors; others begin anew when they are come back to
+TOGETHER = "all of it together"
 
 
 @dataclass(slots=True)
-class _Constraint:
-    """One demand, which hosts meet it (None: nobody does), and of a resource class how much of it."""
+class Found:
+    """What was found, and if it is nothing, why."""
 
-    says: str
-    met: Bools | None
-    resource_class: str = ""
-    asked: int = 0
+    seen: int  # the last change the index knows of
+    fits: list[Fit]
+    cut: bool  # there is more, or may be
+    fitting: int  # anchors
+    considered: int
+    removals: tuple[Removal, ...]
+    nearest: tuple[NearMiss, ...] = ()
 
 
-def search(index: Index, query: FindCandidates) -> CandidatesFound:
+def search(index: Index, query: FindCandidates) -> Found:
+    """At most `limit` fits, of every host as many as there is room for."""
+    made = plan(index, query)
+    fits, cut, dead = _rounds(index, made)
+    fitting = made.count - dead if fits or cut else 0
+    removals, nearest = _why(index, made, fitting)
+    return Found(index.seen, fits, cut, fitting, made.considered, removals, nearest)
+
+
+def page(index: Index, query: FindCandidates) -> CandidatesFound:
     """One page of the hosts that fit, beginning where the seed says; each is on one page only."""
-    group = _only_group(query)
-    high = index.high
-    fitting = index.roots[:high]
-    considered = count = int(np.count_nonzero(fitting))
-    removals = []
-    constraints = list(_constraints(index, query.cell, group))
-    for constraint in constraints:
-        before = count
-        if constraint.met is None:
-            count = 0
-        elif count:
-            fitting = fitting & constraint.met
-            count = int(np.count_nonzero(fitting))
-        if count < before:
-            removals.append(Removal(constraint=constraint.says, removed=before - count, left=count))
-    if not count:
-        return CandidatesFound(
-            seen=index.seen,
-            candidates=(),
-            fitting=0,
-            considered=considered,
-            removals=tuple(removals),
-            nearest=_nearest(index, constraints),
-        )
-    candidates, more = _page(index, query, group, fitting)
+    made = plan(index, query)
+    candidates, more, dead = _page(index, made)
+    fitting = made.count - dead if candidates or query.after or more is not None else 0
+    removals, nearest = _why(index, made, fitting)
     return CandidatesFound(
         seen=index.seen,
-        candidates=candidates,
-        fitting=count,
-        considered=considered,
+        candidates=tuple(candidates),
+        fitting=fitting,
+        considered=made.considered,
         more=more,
-        removals=tuple(removals),
+        removals=removals,
+        nearest=nearest,
     )
 
 
-def _only_group(query: FindCandidates) -> ResourceGroup:
-    for position, group in enumerate(query.groups):
-        if group.suffix:
-            raise Poison(f"groups[{position}].suffix: numbered groups cannot be asked for yet")
-        if position:
-            raise Poison(f"groups[{position}].suffix: there is one group without a suffix already")
-    if not query.groups[0].resources:
-        raise Poison("groups[0].resources: empty")
-    return query.groups[0]
+def _why(index: Index, made: Plan, fitting: int) -> tuple[tuple[Removal, ...], tuple[NearMiss, ...]]:
+    """What came of the others; when nothing fits, in detail."""
+    if not fitting:
+        return explain(index, made)
+    removals = tuple(made.removals)
+    if fitting < made.count:
+        removals += (Removal(constraint=TOGETHER, removed=made.count - fitting, left=fitting),)
+    return removals, ()
 
 
-def _constraints(index: Index, cell: str, group: ResourceGroup) -> Iterator[_Constraint]:
-    """Every demand, what is cheap and telling first; which rows meet it is worked out as it is asked for."""
-    high = index.high
-    if cell:
-        flags = index.cells.get(cell)
-        yield _Constraint(f"cell {cell}", None if flags is None else flags[:high])
-    for trait in group.required:
-        flags = index.traits.get(trait)
-        if flags is None:
-            yield _Constraint(f"trait {trait}: nobody has it", None)
-        else:
-            yield _Constraint(f"trait {trait}", flags[:high])
-    for trait in group.forbidden:
-        flags = index.traits.get(trait)
-        if flags is not None:
-            yield _Constraint(f"no trait {trait}", ~flags[:high])
-    for choice in group.member_of:
-        known = [index.aggregates[uuid][:high] for uuid in choice if uuid in index.aggregates]
-        says = "aggregate " + " or ".join(choice)
-        yield _Constraint(says, np.logical_or.reduce(known) if known else None)
-    for name, asked in group.resources.items():
-        kind = index.classes.get(name)
-        if kind is None:
-            yield _Constraint(f"resource class {name}: nobody has it", None, name, asked)
-            continue
-        met = kind.top[:high] >= asked
-        if kind.picky:
-            met &= kind.least[:high] <= asked
-            met &= asked % kind.step[:high] == 0
-        yield _Constraint(f"{name}: {asked} free", met, name, asked)
+# Rounds, each giving every anchor as many fits as there is room for
 
 
-def _page(
-    index: Index, query: FindCandidates, group: ResourceGroup, fitting: Bools
-) -> tuple[tuple[Candidate, ...], int | None]:
+def _rounds(index: Index, made: Plan) -> tuple[list[Fit], bool, int]:
+    query = made.query
+    start = _start(query.seed, index.high, len(index.at))
+    hunt = Hunt(index, made, start)
+    most, dead, patience = query.limit, 0, PATIENCE
+    fits: list[Fit] = []
+    visits: Iterable[_Visit] = (_Visit(row) for row in _anchors(index, hunt.anchors, start))
+    share = max(most // max(made.count, 1), 1)
+    while True:
+        waiting: list[_Visit] = []
+        for visit in visits:
+            if len(fits) > most or patience <= 0:
+                return fits[:most], True, dead
+            if hunt.alone(visit.row):
+                fits.append(hunt.only_fit(visit.row))
+                continue
+            end = visit.found + share
+            if query.per_host:
+                end = min(end, query.per_host)
+            patience -= visit.go_on(hunt, end, fits)
+            if visit.more and not (query.per_host and visit.found == query.per_host):
+                if len(waiting) >= KEPT:
+                    visit.ways = None
+                waiting.append(visit)
+            elif not visit.found:
+                dead += hunt.is_dead(visit.row)
+        if not waiting:
+            return fits[:most], len(fits) > most, dead
+        visits, share = waiting, max((most - len(fits)) // len(waiting), 1)
+
+
+@dataclass(slots=True)
+class _Visit:
+    """An anchor, and how far its ways have been looked through."""
+
+    row: Row
+    found: int = 0
+    more: bool = True
+    ways: Iterator[Fit | None] | None = None  # None: to be begun anew
+
+    def go_on(self, hunt: Hunt, end: int, fits: list[Fit]) -> int:
+        """Until so many have been found, or none for long; the steps that were in vain."""
+        skip = 0
+        if self.ways is None:
+            self.ways, skip = hunt.fits(self.row), self.found
+        for fit in self.ways:
+            if skip:
+                skip -= fit is not None
+            elif fit is None:
+                return BREATH
+            else:
+                fits.append(fit)
+                self.found += 1
+                if self.found == end:
+                    return 0
+        self.more = False
+        return 0
+
+
+def _anchors(index: Index, left: Bools, start: int) -> Iterator[Row]:
+    for position in _walk(left, start, 0, len(index.at)):
+        row = index.at[position]
+        if row is not None:
+            yield row
+
+
+# Pages, each giving some hosts
+
+
+def _page(index: Index, made: Plan) -> tuple[list[Candidate], int | None, int]:
     """`after` and `more` count rows from the starting position on, round the end of the arrays."""
-    high, size = index.high, len(index.at)
-    start = _start(query.seed, high, size)
-    resources = group.resources
-    room, asked = PAGE_BYTES, sum(len(name) + 14 for name in resources)
+    query, size = made.query, len(index.at)
+    start = _start(query.seed, index.high, size)
+    hunt = Hunt(index, made, start)
+    room, patience, dead = PAGE_BYTES, PATIENCE, 0
+    asked = sum(len(name) + 14 for group in query.groups for name in group.resources)
     found: list[Candidate] = []
-    for position in _walk(fitting, start, query.after, size):
+    for position in _walk(hunt.anchors, start, query.after, size):
         row = index.at[position]
         assert row is not None
-        room -= row.size + asked
-        if len(found) == query.limit or (room < 0 and found):
-            return tuple(found), (position - start) % size
-        found.append(
-            Candidate(
-                row.uuid,
-                row.host,
-                row.cell,
-                row.agent,
-                row.zone,
-                {row.uuid: resources},
-                row.shapes,
-                row.free,
-                row.capacity,
-                row.traits,
-            )
-        )
-    return tuple(found), None
+        if len(found) == query.limit or patience <= 0:
+            return found, (position - start) % size, dead
+        if hunt.alone(row):
+            room -= row.size + asked
+            if room < 0 and found:
+                return found, (position - start) % size, dead
+            found.append(_lone_candidate(row, query.groups[0]))
+            continue
+        fits, spent = _some(hunt, row, query.per_host or query.limit)
+        patience -= spent
+        if not fits:
+            dead += hunt.is_dead(row)
+        free, capacity = _sums(index.tree(row))
+        for nth, fit in enumerate(fits):
+            room -= row.size + asked + _beside(fit, free)
+            if len(found) == query.limit or (room < 0 and found):
+                if nth == len(found):  # the only host here: it has more ways than a page has room
+                    break
+                return found[: len(found) - nth], (position - start) % size, dead
+            found.append(_candidate(fit, free, capacity))
+    return found, None, dead
+
+
+def _some(hunt: Hunt, anchor: Row, most: int) -> tuple[list[Fit], int]:
+    """Some of what this anchor offers, and how many steps were in vain."""
+    fits: list[Fit] = []
+    spent = 0
+    for fit in hunt.fits(anchor):
+        if fit is not None:
+            fits.append(fit)
+            if len(fits) == most:
+                break
+        else:
+            spent += BREATH
+            if spent > HOST_PATIENCE:
+                break
+    return fits, spent if fits else spent + hunt.cost(anchor)
+
+
+def _lone_candidate(row: Row, group: ResourceGroup) -> Candidate:
+    return Candidate(
+        row.uuid,
+        row.host,
+        row.cell,
+        row.agent,
+        row.zone,
+        {row.uuid: group.resources},
+        row.shapes,
+        row.free,
+        row.capacity,
+        row.traits,
+        {group.suffix: (row.uuid,)} if group.suffix else {},
+    )
+
+
+def _candidate(fit: Fit, free: dict[str, int], capacity: dict[str, int]) -> Candidate:
+    row, rows = fit.anchor, fit.rows
+    return Candidate(
+        row.uuid,
+        row.host,
+        row.cell,
+        row.agent,
+        row.zone,
+        fit.allocations,
+        rows[0].shapes if len(rows) == 1 else {one.uuid: one.shapes[one.uuid] for one in rows},
+        free,
+        capacity,
+        row.traits,
+        fit.mappings if fit.mappings.keys() != {""} else {},
+    )
+
+
+def _sums(rows: list[Row]) -> tuple[dict[str, int], dict[str, int]]:
+    """What is free in a tree, and what there is."""
+    if len(rows) == 1:
+        return rows[0].free, rows[0].capacity
+    free: dict[str, int] = {}
+    capacity: dict[str, int] = {}
+    for row in rows:
+        for name, amount in row.capacity.items():
+            free[name] = min(free.get(name, 0) + max(row.free[name], 0), BEYOND_COUNTING)
+            capacity[name] = min(capacity.get(name, 0) + amount, BEYOND_COUNTING)
+    return free, capacity
+
+
+def _beside(fit: Fit, free: dict[str, int]) -> int:
+    """About how many bytes a fit takes beside those of its root."""
+    mapped = sum(len(suffix) + 8 + 40 * len(uuids) for suffix, uuids in fit.mappings.items())
+    return 120 * len(fit.rows) + mapped + 2 * sum(len(name) + 24 for name in free)
+
+
+# Going round
 
 
 def _start(seed: str, high: int, size: int) -> int:
@@ -154,39 +266,3 @@ def _walk(fitting: Bools, start: int, after: int, size: int) -> Iterator[int]:
         while low < end:
             yield from (np.flatnonzero(fitting[low : min(low + block, end)]) + low).tolist()
             low, block = low + block, min(block * 2, LARGEST_BLOCK)
-
-
-def _nearest(index: Index, constraints: list[_Constraint]) -> tuple[NearMiss, ...]:
-    """The hosts that fail the fewest demands, and of those the ones that are least short."""
-    high = index.high
-    failed = np.where(index.roots[:high], 0.0, np.inf)
-    short = np.zeros(high)
-    for constraint in constraints:
-        failed += 1 if constraint.met is None else ~constraint.met
-        kind = index.classes.get(constraint.resource_class)
-        if kind is not None:
-            short += np.maximum(constraint.asked - kind.top[:high], 0) / constraint.asked
-    distance = failed + short / (1 + short)
-    ranked = np.sort(np.argpartition(distance, NEAREST)[:NEAREST]) if high > NEAREST else np.arange(high)
-    ranked = ranked[np.argsort(distance[ranked], kind="stable")]
-    misses = []
-    for position in ranked:
-        row = index.at[position]
-        if row is not None and row.parent is None:
-            lacks = [_lack(row, one) for one in constraints if one.met is None or not one.met[position]]
-            misses.append(NearMiss(host=row.host, lacks="; ".join(lacks)))
-    return tuple(misses)
-
-
-def _lack(row: Row, constraint: _Constraint) -> str:
-    name, asked = constraint.resource_class, constraint.asked
-    if not name:
-        return constraint.says
-    if name not in row.inventories:
-        return f"{asked} {name}: it has none"
-    inventory = row.inventories[name]
-    free = row.free[name]
-    if asked > free:
-        return f"{asked - max(free, 0)} {name}: asked {asked}, free {max(free, 0)}"
-    limit = broken_limit(asked, inventory.min_unit, inventory.max_unit, inventory.step_size)
-    return f"a fitting {limit}: asked {asked} {name}, {limit} {getattr(inventory, limit)}"

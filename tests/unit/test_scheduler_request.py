@@ -4,14 +4,17 @@ from typing import Any
 
 import pytest
 
-from bus.vocabulary import Flavor, Image
-from scheduler_worker.core.request import Unreadable, group_of, shape_of
+from bus.vocabulary import Flavor, Image, ResourceGroup
+from scheduler_worker.core.request import Unreadable, question_of, shape_of
 from tests.fleet import METAL, SMALL, a_request, an_id
 
 
 def flavor(**extra_specs: str) -> Flavor:
     specs = {key.replace("__", ":"): value for key, value in extra_specs.items()}
     return Flavor(name="f", vcpus=2, memory_mb=512, disk_gb=5, extra_specs=specs)
+
+
+PORTS = Flavor(name="ports", extra_specs={"resources_1:CUSTOM_VF": "1"})
 
 
 @pytest.mark.parametrize(
@@ -43,7 +46,8 @@ def flavor(**extra_specs: str) -> Flavor:
     ],
 )
 def test_resources(asked: Flavor, resources: dict[str, int]) -> None:
-    assert group_of(a_request(flavor=asked)).resources == resources
+    (group,) = question_of(a_request(flavor=asked), 10).groups
+    assert (group.suffix, group.resources) == ("", resources)
 
 
 def test_traits_and_aggregates() -> None:
@@ -52,23 +56,114 @@ def test_traits_and_aggregates() -> None:
         image=Image(name="i", traits_required=("HW_CPU_X86_AVX2", "CUSTOM_FAST")),
         aggregates=((an_id(1), an_id(2)), (an_id(3),)),
     )
-    group = group_of(request)
+    (group,) = question_of(request, 10).groups
     assert group.required == ("CUSTOM_FAST", "HW_CPU_X86_AVX2")
     assert group.forbidden == ("CUSTOM_OLD",)
     assert group.member_of == ((an_id(1), an_id(2)), (an_id(3),))
 
 
 @pytest.mark.parametrize(
+    ("asked", "groups"),
+    [
+        pytest.param(
+            flavor(resources1__CUSTOM_VF="2", resources1__VGPU="1", resources_a__CUSTOM_VF="1"),
+            (
+                ResourceGroup(resources={"VCPU": 2, "MEMORY_MB": 512, "DISK_GB": 5}),
+                ResourceGroup(suffix="1", resources={"CUSTOM_VF": 2, "VGPU": 1}),
+                ResourceGroup(suffix="_a", resources={"CUSTOM_VF": 1}),
+            ),
+            id="groups with a suffix",
+        ),
+        pytest.param(
+            flavor(
+                resources_a__VGPU="1",
+                trait_a__CUSTOM_X="required",
+                trait_a__CUSTOM_Y="forbidden",
+                trait__CUSTOM_Y="required",
+            ),
+            (
+                ResourceGroup(resources={"VCPU": 2, "MEMORY_MB": 512, "DISK_GB": 5}, required=("CUSTOM_Y",)),
+                ResourceGroup(
+                    suffix="_a", resources={"VGPU": 1}, required=("CUSTOM_X",), forbidden=("CUSTOM_Y",)
+                ),
+            ),
+            id="traits of each group",
+        ),
+        pytest.param(
+            flavor(resources1__PCPU="2", resources2__MEMORY_MB="64", resources3__DISK_GB="0"),
+            (
+                ResourceGroup(suffix="1", resources={"PCPU": 2}),
+                ResourceGroup(suffix="2", resources={"MEMORY_MB": 64}),
+            ),
+            id="the flavor's own figures stand back for any group that speaks of the class",
+        ),
+        pytest.param(
+            flavor(resources1__VGPU="0"),
+            (ResourceGroup(resources={"VCPU": 2, "MEMORY_MB": 512, "DISK_GB": 5}),),
+            id="a group of zeros is none",
+        ),
+        pytest.param(PORTS, (ResourceGroup(suffix="_1", resources={"CUSTOM_VF": 1}),), id="nothing without"),
+    ],
+)
+def test_groups(asked: Flavor, groups: tuple[ResourceGroup, ...]) -> None:
+    question = question_of(a_request(flavor=asked), 10)
+    assert question.groups == groups
+    assert (question.group_policy, question.same_subtree) == ("none", ())
+
+
+def test_how_groups_are_tied() -> None:
+    asked = flavor(
+        resources_c__VCPU="2",
+        resources_n__CUSTOM_VF="1",
+        resources_m__CUSTOM_VF="1",
+        trait_numa__HW_NUMA_ROOT="required",
+        group_policy="isolate",
+        same_subtree="_numa,_c, _n",
+        same_subtree2="_n,_m,_n",
+    )
+    request = a_request(flavor=asked, cell="cell1", aggregates=((an_id(1),),))
+    question = question_of(request, 10)
+    assert question.group_policy == "isolate"
+    assert question.same_subtree == (("_numa", "_c", "_n"), ("_n", "_m"))
+    assert question.groups[-1] == ResourceGroup(suffix="_numa", required=("HW_NUMA_ROOT",))
+    assert [group.member_of for group in question.groups] == [((an_id(1),),), (), (), (), ()]
+    assert (question.cell, question.limit, question.seed) == ("cell1", 10, request.request)
+    assert (question.per_host, question.after) == (1, 0)
+
+
+@pytest.mark.parametrize(
     ("request_fields", "sentence"),
     [
         (
-            {"flavor": flavor(resources1__VCPU="1")},
-            "flavor.extra_specs['resources1:VCPU']: groups with a suffix",
+            {"flavor": flavor(trait_FOO__CUSTOM_X="required")},
+            "flavor.extra_specs: group '_FOO' has traits and asks for no resources",
         ),
         (
-            {"flavor": flavor(trait_FOO__CUSTOM_X="required")},
-            "flavor.extra_specs['trait_FOO:CUSTOM_X']: groups",
+            {"flavor": flavor(resources1__VGPU="0", trait1__CUSTOM_X="required")},
+            "group '1' has traits and asks for no resources",
         ),
+        (
+            {"flavor": flavor(resources1__VGPU="1", trait1__CUSTOM_X="never")},
+            "flavor.extra_specs['trait1:CUSTOM_X']: 'never' is neither 'required' nor 'forbidden'",
+        ),
+        (
+            {"flavor": flavor(**{f"resources{'x' * 65}__VGPU": "1"})},
+            "a suffix of 65 characters, at most 64",
+        ),
+        (
+            {"flavor": flavor(group_policy="maybe")},
+            "flavor.extra_specs['group_policy']: 'maybe' is neither 'none' nor 'isolate'",
+        ),
+        (
+            {"flavor": flavor(resources1__VGPU="1", same_subtree="1,2")},
+            "flavor.extra_specs['same_subtree']: there is no group with suffix '2'",
+        ),
+        ({"flavor": flavor(same_subtree="")}, "flavor.extra_specs['same_subtree']: there is no group with"),
+        (
+            {"flavor": PORTS, "image": Image(name="i", traits_required=("CUSTOM_X",))},
+            "the group without a suffix has traits and asks for no resources",
+        ),
+        ({"flavor": PORTS, "aggregates": ((an_id(1),),)}, "aggregates: the flavor asks for nothing without"),
         ({"flavor": flavor(resources__VCPU="-1")}, "'-1' is no whole number from 0 to 2147483647"),
         ({"flavor": flavor(resources__VCPU="1.5")}, "'1.5' is no whole number"),
         ({"flavor": flavor(resources__VCPU="")}, "'' is no whole number"),
@@ -92,7 +187,7 @@ def test_a_request_that_means_nothing_is_refused_by_field(
     request_fields: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(Unreadable) as refused:
-        group_of(a_request(**request_fields))
+        question_of(a_request(**request_fields), 10)
     assert sentence in str(refused.value)
 
 

@@ -1,0 +1,160 @@
+"""Why nothing fits: which constraint took out how many hosts, and which came closest, with figures."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bus.vocabulary import NearMiss, Removal
+from placement_worker.core.capacity import broken_limit
+from placement_worker.core.groups import Demand, Plan, Rules
+from placement_worker.core.index import Index, Row
+from placement_worker.core.merge import BREATH, Merge, options_at, top
+
+NEAREST = 5
+PATIENCE = 300_000  # steps for all hosts together
+HOST_PATIENCE = 5_000
+UNSEEN = "not looked through to the end: too many hosts, or too many combinations"
+
+
+def explain(index: Index, made: Plan) -> tuple[tuple[Removal, ...], tuple[NearMiss, ...]]:
+    if not made.count:
+        return tuple(made.removals), _nearest(index, made.demands)
+    return _merged(index, made)
+
+
+# Hosts that somewhere lack something
+
+
+def _nearest(index: Index, demands: list[Demand]) -> tuple[NearMiss, ...]:
+    """The hosts that fail the fewest demands, and of those the ones that are least short."""
+    high = index.high
+    failed = np.where(index.roots[:high], 0.0, np.inf)
+    short = np.zeros(high)
+    for demand in demands:
+        failed += 1 if demand.met is None else ~demand.met
+        kind = index.classes.get(demand.resource_class)
+        if kind is not None:
+            best = kind.top[:high]
+            if index.children:  # of a tree
+                rows, best = np.flatnonzero(index.below[:high]), best.copy()
+                np.maximum.at(best, index.root_of[rows], kind.top[rows])
+            short += np.maximum(demand.asked - best.astype(np.float64), 0) / demand.asked
+    distance = failed + short / (1 + short)
+    ranked = np.sort(np.argpartition(distance, NEAREST)[:NEAREST]) if high > NEAREST else np.arange(high)
+    ranked = ranked[np.argsort(distance[ranked], kind="stable")]
+    misses = []
+    for position in ranked.tolist():
+        row = index.at[position]
+        if row is not None and row.parent is None:
+            failing = [one for one in demands if one.met is None or not one.met[position]]
+            telling = [one for one in failing if not one.joint] or failing
+            lacks = "; ".join(_lack(index, row, one) for one in telling)
+            misses.append(NearMiss(host=row.host, lacks=lacks))
+    return tuple(misses)
+
+
+def _lack(index: Index, root: Row, demand: Demand) -> str:
+    name, asked, of = demand.resource_class, demand.asked, demand.of
+    if not name:
+        return demand.says
+    having = [row for row in index.tree(root) if name in row.inventories]
+    if not having:
+        return f"{of}{asked} {name}: it has none"
+    best = max(having, key=lambda row: row.free[name])
+    at_most = "at most " if len(having) > 1 else ""
+    free = max(best.free[name], 0)
+    if asked > free:
+        return f"{of}{asked - free} {name}: asked {asked}, {at_most}free {free}"
+    inventory = best.inventories[name]
+    limit = broken_limit(asked, inventory.min_unit, inventory.max_unit, inventory.step_size)
+    return f"{of}a fitting {limit}: asked {asked} {name}, {limit} {getattr(inventory, limit)}"
+
+
+# Hosts that have somebody for everything, but not so that it goes together
+
+
+@dataclass(slots=True)
+class _Step:
+    """One more rule for a choice in all, with those before it."""
+
+    says: str
+    rules: Rules
+    resource_class: str = ""
+
+
+def _merged(index: Index, made: Plan) -> tuple[tuple[Removal, ...], tuple[NearMiss, ...]]:
+    """With one rule after the other: by which of them had each host no way left?"""
+    steps = list(_steps(made))
+    removed = [0] * (len(steps) + 1)  # the last: nobody knows
+    misses: list[list[NearMiss]] = [[] for _ in removed]
+    patience = PATIENCE
+    for position in np.flatnonzero(made.left).tolist():
+        anchor = index.at[position]
+        assert anchor is not None
+        options = options_at(index, made, anchor)
+        breaking, spent = _breaking(index, made, options, steps) if patience > 0 else (len(steps), 0)
+        patience -= spent
+        removed[breaking] += 1
+        if len(misses[breaking]) < NEAREST:
+            lacks = _told(made, options, steps[breaking]) if breaking < len(steps) else UNSEEN
+            misses[breaking].append(NearMiss(host=anchor.host, lacks=lacks))
+    left = made.count
+    removals = list(made.removals)
+    for says, count in zip((*(step.says for step in steps), UNSEEN), removed, strict=True):
+        if count:
+            left -= count
+            removals.append(Removal(constraint=says, removed=count, left=left))
+    # Those that came through the most rules are the closest.
+    closest = [miss for some in (*reversed(misses[:-1]), misses[-1]) for miss in some]
+    return tuple(removals), tuple(closest[:NEAREST])
+
+
+def _steps(made: Plan) -> Iterator[_Step]:
+    rules = Rules()
+    if made.rules.isolate:
+        rules = replace(rules, isolate=True)
+        yield _Step("isolate: a provider of its own for each group", rules)
+    if made.rules.apart:
+        rules = replace(rules, apart=True)
+        yield _Step("never two providers of one tree", rules)
+    for members in made.rules.subtrees:
+        rules = replace(rules, subtrees=(*rules.subtrees, members))
+        yield _Step("same_subtree " + "+".join(made.slots[nth].suffix for nth in members), rules)
+    if made.rules.needs:
+        rules = replace(rules, needs=made.rules.needs)
+        traits = ", ".join(" or ".join(some) for some in made.rules.needs)
+        yield _Step(f"traits {traits}, of those that give resources", rules)
+    for name in made.rules.summed:
+        rules = replace(rules, summed=(*rules.summed, name))
+        yield _Step(f"summed {name} within what is free and max_unit", rules, name)
+
+
+def _breaking(
+    index: Index, made: Plan, options: Sequence[Sequence[Row]], steps: list[_Step]
+) -> tuple[int, int]:
+    """The first step that leaves no way, or the number of steps; and what it took to see that."""
+    spent = 1
+    for number, step in enumerate(steps):
+        merge = Merge(index, made.slots, step.rules, options)
+        for way in merge:
+            if way is not None:
+                break
+            if merge.steps > HOST_PATIENCE:
+                return len(steps), spent + merge.steps
+        else:
+            return number, spent + merge.steps + BREATH // 8
+        spent += merge.steps + BREATH // 8
+    return len(steps), spent
+
+
+def _told(made: Plan, options: Sequence[Sequence[Row]], step: _Step) -> str:
+    name = step.resource_class
+    if not name:
+        return step.says
+    asking = [
+        (slot.asks[name], rows) for slot, rows in zip(made.slots, options, strict=True) if name in slot.asks
+    ]
+    tops = sorted({row.uuid: top(row, name) for _, rows in asking for row in rows}.values(), reverse=True)
+    asked = "+".join(str(amount) for amount, _ in asking)
+    return f"summed {name}: asked {asked}, to be had {'+'.join(map(str, tops))}"

@@ -1,0 +1,182 @@
+"""From anchors to fits: the complete allocations that one anchor offers, one after another."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bus.vocabulary import Resources
+from placement_worker.core.flags import Bools
+from placement_worker.core.groups import Plan
+from placement_worker.core.index import SHARES, Index, Row
+from placement_worker.core.merge import BREATH, Choice, Merge, options_at, shares
+
+UNSIGNED = 2**64
+
+
+@dataclass(slots=True)
+class Fit:
+    """One complete allocation. Its dicts are shared with others: never change them."""
+
+    anchor: Row
+    allocations: dict[str, Resources]
+    rows: tuple[Row, ...]  # whose resources are taken, in the order of allocations
+    mappings: dict[str, tuple[str, ...]]  # group suffix → the providers that serve it
+
+
+class Hunt:
+    """One search; `start` is where it begins to go round."""
+
+    def __init__(self, index: Index, made: Plan, start: int) -> None:
+        self._index = index
+        self._plan = made
+        self._sums: dict[tuple[int, int], Resources] = {}
+        self.anchors = made.left  # where there is something that is not offered elsewhere
+        self._shared: _Shared | None = None
+        if made.slots and index.sharers:
+            shared = _Shared(index, made, start)
+            if shared.anchors:
+                self._shared = shared
+                self.anchors = made.left & shared.not_alone()
+
+    def alone(self, anchor: Row) -> bool:
+        """Is its tree this one provider, with nobody else to serve it? Then it is the only fit there."""
+        plan = self._plan
+        if not plan.slots:
+            return True
+        return (
+            len(plan.query.groups) == 1
+            and len(self._index.trees[anchor.uuid]) == 1
+            and not (plan.reached is not None and plan.reached[anchor.position])
+            and not (self._shared is not None and shares(anchor))
+        )
+
+    def only_fit(self, anchor: Row) -> Fit:
+        group, uuid = self._plan.query.groups[0], anchor.uuid
+        return Fit(anchor, {uuid: group.resources}, (anchor,), {group.suffix: (uuid,)})
+
+    def fits(self, anchor: Row) -> Iterator[Fit | None]:
+        """All that this anchor offers; None when it was long that nothing was found."""
+        index, plan, shared = self._index, self._plan, self._shared
+        options = options_at(index, plan, anchor)
+        for way in Merge(index, plan.slots, plan.rules, options, mixed=shared is not None):
+            yield self._fit(anchor, way) if way is not None else None
+        if shared is not None and anchor.position in shared.anchors:
+            for way in shared.ways(anchor, options):
+                yield self._fit(anchor, way) if way is not None else None
+
+    def is_dead(self, anchor: Row) -> bool:
+        """Is it, having offered nothing, no host that fits? Or is what it has offered elsewhere?"""
+        return self._shared is None or anchor.position not in self._shared.doubles
+
+    def cost(self, anchor: Row) -> int:
+        """About how many steps it takes to see that an anchor offers nothing."""
+        return BREATH // 8 + len(self._index.trees[anchor.uuid])
+
+    def _fit(self, anchor: Row, way: Choice) -> Fit:
+        allocations: dict[str, Resources] = {}
+        mappings: dict[str, tuple[str, ...]] = {}
+        rows = []
+        for slot, row in zip(self._plan.slots, way, strict=True):
+            uuid = row.uuid
+            if slot.asks:
+                before = allocations.get(uuid)
+                if before is None:
+                    allocations[uuid] = slot.asks
+                    rows.append(row)
+                else:
+                    allocations[uuid] = self._sum(before, slot.asks)
+            serving = mappings.get(slot.suffix)
+            if serving is None:
+                mappings[slot.suffix] = (uuid,)
+            elif uuid not in serving:
+                mappings[slot.suffix] = (*serving, uuid)
+        return Fit(anchor, allocations, tuple(rows), mappings)
+
+    def _sum(self, one: Resources, other: Resources) -> Resources:
+        """The same object for the same two: whoever renders fits need do so once only."""
+        key = id(one), id(other)
+        total = self._sums.get(key)
+        if total is None:
+            total = self._sums[key] = dict(one)
+            for name, amount in other.items():
+                total[name] = total.get(name, 0) + amount
+        return total
+
+
+class _Shared:
+    """Ways that use none but providers who share: many anchors have the same, and they are offered once.
+
+    Anchors with the same such options are alike, and only the first of them counts; what two unlike anchors
+    both offer, the first of these two does.
+    """
+
+    def __init__(self, index: Index, made: Plan, start: int) -> None:
+        self._index = index
+        self._plan = made
+        self.anchors = self._first_of_each(start)  # in the order in which they are come by
+        self.doubles: set[int] = set()  # those of them with a way that an earlier one has as well
+        # For a choice for the first slot the anchors that have it, and what they have for each slot.
+        self._having: dict[int, list[tuple[int, list[set[int]]]]] | None = None
+
+    def not_alone(self) -> Bools:
+        """These anchors, and those that also have somebody who does not share."""
+        index, high = self._index, len(self._plan.left)
+        others = ~index.traits[SHARES].mask(high)
+        rows = np.flatnonzero(np.logical_or.reduce([slot.own for slot in self._plan.slots]) & others)
+        met = np.zeros(high, np.bool_)
+        met[index.root_of[rows]] = True
+        met[list(self.anchors)] = True
+        return met
+
+    def ways(self, anchor: Row, options: Sequence[Sequence[Row]]) -> Iterator[Choice | None]:
+        plan = self._plan
+        for way in Merge(self._index, plan.slots, plan.rules, _sharing(options)):
+            if way is None or self._is_first(anchor, way):
+                yield way
+            else:
+                self.doubles.add(anchor.position)
+
+    def _is_first(self, anchor: Row, way: Choice) -> bool:
+        if len(self.anchors) == 1:
+            return True
+        if self._having is None:
+            self._having = {}
+            for position in self.anchors:
+                row = self._index.at[position]
+                assert row is not None
+                options = _sharing(options_at(self._index, self._plan, row))
+                sets = [{one.position for one in rows} for rows in options]
+                for one in sets[0]:
+                    self._having.setdefault(one, []).append((position, sets))
+        for position, sets in self._having[way[0].position]:
+            if all(row.position in rows for row, rows in zip(way, sets, strict=True)):
+                return position == anchor.position
+        return True
+
+    def _first_of_each(self, start: int) -> dict[int, None]:
+        index, plan = self._index, self._plan
+        high = len(plan.left)
+        sharing = index.traits[SHARES].mask(high)
+        own = [np.flatnonzero(slot.own & sharing).tolist() for slot in plan.slots]
+        away = [np.flatnonzero(slot.away).tolist() if slot.away is not None else [] for slot in plan.slots]
+        if not all(one or other for one, other in zip(own, away, strict=True)):
+            return {}
+        possible = plan.left.copy()
+        mark = np.zeros(high, np.uint64)  # alike for anchors with the same options
+        for number in range(len(plan.slots)):
+            some = np.zeros(high, np.bool_)
+            served = [(position, index.root_of[position : position + 1]) for position in own[number]]
+            served += [(position, index.reach(position)) for position in away[number]]
+            for position, anchors in served:
+                some[anchors] = True
+                mark[anchors] += np.uint64(hash((number, position)) % UNSIGNED)
+            possible &= some
+        found = np.flatnonzero(possible)
+        found = np.concatenate([found[found >= start], found[found < start]])
+        _, first = np.unique(mark[found], return_index=True)
+        return dict.fromkeys(found[np.sort(first)].tolist())
+
+
+def _sharing(options: Sequence[Sequence[Row]]) -> list[list[Row]]:
+    return [[row for row in rows if shares(row)] for rows in options]

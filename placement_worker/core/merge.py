@@ -1,0 +1,330 @@
+"""The ways to use one anchor: a provider for each slot, such that all of them together will do.
+
+Depth first, the slot with the fewest providers first; a branch is given up as soon as it cannot end well, and
+a state from which there was no way out is recognised when it comes again, also with other providers just like
+those. So the first ways are found at once however many there are, and memory stays with one branch.
+"""
+
+from collections.abc import Hashable, Iterator, Sequence
+
+from placement_worker.core.groups import Plan, Rules, Slot
+from placement_worker.core.index import SHARES, Index, Row
+
+Choice = tuple[Row, ...]  # one for each slot
+
+BREATH = 256  # steps after which a search that has found nothing lets others go on
+WARY = 24  # dead ends, and no way out between them, after which they are remembered
+
+
+def options_at(index: Index, plan: Plan, anchor: Row) -> list[list[Row]]:
+    """Who could fill each slot there."""
+    rows = index.tree(anchor)
+    others: list[Row] = []
+    if plan.reached is not None and plan.reached[anchor.position]:
+        others = _sharing_with(index, rows)
+    options = []
+    for slot in plan.slots:
+        own, away = slot.own, slot.away
+        found = [row for row in rows if own[row.position]]
+        if away is not None:
+            found += [row for row in others if away[row.position]]
+        options.append(found)
+    return options
+
+
+def shares(row: Row) -> bool:
+    return SHARES in row.traits
+
+
+def _sharing_with(index: Index, rows: Sequence[Row]) -> list[Row]:
+    """Providers of other trees that share with one of these."""
+    sharers = index.sharers
+    met = {position for row in rows for uuid in row.aggregates for position in sharers.get(uuid, ())}
+    found = [index.at[position] for position in sorted(met)]
+    return [row for row in found if row is not None and row.root != rows[0].root]
+
+
+class Merge:
+    """One search for the ways to fill all slots from these options.
+
+    With `mixed`, only ways that use at least one provider which does not share: the others are the same at
+    many anchors.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        slots: Sequence[Slot],
+        rules: Rules,
+        options: Sequence[Sequence[Row]],
+        *,
+        mixed: bool = False,
+    ) -> None:
+        self.steps = 0
+        self._rules = rules
+        self._index = index
+        self._above: dict[int, frozenset[int]] = {}
+        if rules.subtrees:
+            options = self._tied(options)
+        self._possible = all(options)
+        if not self._possible:
+            return
+        self._order = sorted(range(len(slots)), key=lambda nth: len(options[nth]))
+        self._slots = [slots[nth] for nth in self._order]
+        self._options = [options[nth] for nth in self._order]
+        self._sets = [
+            [number for number, members in enumerate(rules.subtrees) if nth in members] for nth in self._order
+        ]
+        self._asks = [
+            [(name, slot.asks[name]) for name in rules.summed if name in slot.asks] for slot in self._slots
+        ]
+        self._all_bits = (1 << len(rules.needs)) - 1
+        self._bits_of: dict[int, int] = {}
+        depths = len(slots) + 1
+        # What the slots from some depth on could still bring.
+        self._could = [0] * depths
+        self._could_mix = [not mixed] * depths
+        self._later: list[list[set[int]]] = [[set() for _ in rules.subtrees] for _ in range(depths)]
+        for depth in range(depths - 2, -1, -1):
+            rows = self._options[depth]
+            self._could[depth] = self._could[depth + 1] | self._bits(depth, rows)
+            self._could_mix[depth] = self._could_mix[depth + 1] or not all(map(shares, rows))
+            self._later[depth] = list(self._later[depth + 1])
+            for number in self._sets[depth]:
+                here = {row.position for row in rows}
+                self._later[depth][number] = self._later[depth + 1][number] | here
+        # The branch that is being looked at.
+        self._chosen: list[Row] = []
+        self._taken: dict[tuple[int, str], int] = {}
+        self._alone: set[int] = set()  # providers of slots with a suffix, when these are to be different
+        self._in_tree: dict[str, tuple[int, int]] = {}  # tree → its only provider, and how often chosen
+        self._gathered = [0]  # at each depth: which needs are met
+        self._is_mixed = [not mixed]
+        self._tops: list[list[frozenset[int]]] = [self._first_tops()]  # who could be above all of a set
+        self._picked: list[list[int]] = [[] for _ in rules.subtrees]  # who is chosen for a set
+        # Dead ends.
+        self._dead: set[Hashable] = set()
+        self._ends = 0
+        self._kinds: dict[int, int] = {}
+        self._kind_names: dict[Hashable, int] = {}
+
+    def __iter__(self) -> Iterator[Choice | None]:
+        """Each way once; None when it is long that nothing was found."""
+        if not self._possible:
+            return
+        last, fruit = len(self._slots) - 1, 0
+        tried = [0] * (last + 1)
+        fruitful = [False] * (last + 1)
+        states: list[Hashable] = [None] * (last + 1)
+        depth = 0
+        while True:
+            options = self._options[depth]
+            if tried[depth] == len(options):
+                if not fruitful[depth]:
+                    self._ends += 1
+                    if states[depth] is not None:
+                        self._dead.add(states[depth])
+                if depth == 0:
+                    return
+                depth -= 1
+                fruitful[depth] |= fruitful[depth + 1]
+                self._undo(depth)
+                continue
+            row = options[tried[depth]]
+            tried[depth] += 1
+            self.steps += 1
+            if self.steps - fruit >= BREATH:
+                fruit = self.steps
+                yield None
+            if not self._take(depth, row):
+                continue
+            if depth == last:
+                fruitful[depth], fruit, self._ends = True, self.steps, 0
+                yield self._way()
+                self._undo(depth)
+                continue
+            state = self._state(depth + 1) if self._ends > WARY else None
+            if state is not None and state in self._dead:
+                self._undo(depth)
+                continue
+            depth += 1
+            tried[depth], fruitful[depth], states[depth] = 0, False, state
+
+    def _way(self) -> Choice:
+        way: list[Row] = list(self._chosen)
+        for nth, row in zip(self._order, self._chosen, strict=True):
+            way[nth] = row
+        return tuple(way)
+
+    # One step
+
+    def _take(self, depth: int, row: Row) -> bool:
+        """Choose this one for the slot at this depth, unless nothing can come of it."""
+        slot, position, rules = self._slots[depth], row.position, self._rules
+        apart = rules.isolate and bool(slot.suffix)
+        if apart and position in self._alone:
+            return False
+        counted = rules.apart and bool(slot.asks)
+        if counted and self._in_tree.get(row.root, (position, 0))[0] != position:
+            return False
+        for name, asked in self._asks[depth]:
+            if self._taken.get((position, name), 0) + asked > top(row, name):
+                return False
+        gathered = self._gathered[depth]
+        if self._all_bits:
+            gathered |= self._bits(depth, (row,))
+            if gathered | self._could[depth + 1] != self._all_bits:
+                return False
+        mixed = self._is_mixed[depth] or not shares(row)
+        if not (mixed or self._could_mix[depth + 1]):
+            return False
+        if self._sets[depth]:
+            tops = self._narrowed(depth, position)
+            if tops is None:
+                return False
+            self._tops.append(tops)
+            for number in self._sets[depth]:
+                self._picked[number].append(position)
+        if apart:
+            self._alone.add(position)
+        if counted:
+            self._in_tree[row.root] = position, self._in_tree.get(row.root, (position, 0))[1] + 1
+        for name, asked in self._asks[depth]:
+            self._taken[position, name] = self._taken.get((position, name), 0) + asked
+        self._gathered.append(gathered)
+        self._is_mixed.append(mixed)
+        self._chosen.append(row)
+        return True
+
+    def _undo(self, depth: int) -> None:
+        row, slot, rules = self._chosen.pop(), self._slots[depth], self._rules
+        position = row.position
+        self._gathered.pop()
+        self._is_mixed.pop()
+        for name, asked in self._asks[depth]:
+            left = self._taken[position, name] - asked
+            if left:
+                self._taken[position, name] = left
+            else:
+                del self._taken[position, name]
+        if rules.apart and slot.asks:
+            only, times = self._in_tree[row.root]
+            if times > 1:
+                self._in_tree[row.root] = only, times - 1
+            else:
+                del self._in_tree[row.root]
+        if rules.isolate and slot.suffix:
+            self._alone.discard(position)
+        if self._sets[depth]:
+            self._tops.pop()
+            for number in self._sets[depth]:
+                self._picked[number].pop()
+
+    def _bits(self, depth: int, rows: Sequence[Row]) -> int:
+        """Which needs of the group without suffix these bring."""
+        if self._slots[depth].suffix or not self._all_bits:
+            return 0
+        gathered = 0
+        for row in rows:
+            bits = self._bits_of.get(row.position)
+            if bits is None:
+                bits = 0
+                for number, traits in enumerate(self._rules.needs):
+                    if any(trait in row.traits for trait in traits):
+                        bits |= 1 << number
+                self._bits_of[row.position] = bits
+            gathered |= bits
+        return gathered
+
+    # Subtrees
+
+    def _up(self, row: Row) -> frozenset[int]:
+        """It and all above it."""
+        known = self._above.get(row.position)
+        if known is None:
+            parent = self._index.rows.get(row.parent) if row.parent is not None else None
+            known = frozenset((row.position,)) | (self._up(parent) if parent is not None else frozenset())
+            self._above[row.position] = known
+        return known
+
+    def _tied(self, options: Sequence[Sequence[Row]]) -> list[Sequence[Row]]:
+        """Without those that no provider of their set could be above."""
+        left = list(options)
+        for members in self._rules.subtrees:
+            tops = {row.position for nth in members for row in left[nth]}
+            for nth in members:
+                tops &= frozenset().union(*(self._up(row) for row in left[nth]))
+            for nth in members:
+                left[nth] = [row for row in left[nth] if not tops.isdisjoint(self._up(row))]
+        return left
+
+    def _first_tops(self) -> list[frozenset[int]]:
+        return [frozenset(self._later[0][number]) for number in range(len(self._rules.subtrees))]
+
+    def _narrowed(self, depth: int, position: int) -> list[frozenset[int]] | None:
+        """Who could be above all of each set if this one were chosen; None when nobody could."""
+        tops = list(self._tops[-1])
+        up = self._above[position]
+        for number in self._sets[depth]:
+            later, picked = self._later[depth + 1][number], self._picked[number]
+            tops[number] = frozenset(
+                top for top in tops[number] & up if top == position or top in later or top in picked
+            )
+            if not tops[number]:
+                return None
+        return tops
+
+    # Dead ends
+
+    def _state(self, depth: int) -> Hashable:
+        """All that decides what can still come, with providers that are just alike taken for one another."""
+        rows = {row.position: row for options in self._options[depth:] for row in options}
+        trees = {row.root for row in rows.values()} if self._rules.apart else ()
+        sets = [self._tops[-1][number] if later else () for number, later in enumerate(self._later[depth])]
+        for row in self._chosen:
+            if row.root in trees or any(row.position in tops for tops in sets):
+                rows[row.position] = row
+        self.steps += len(rows) // 4  # this takes its time as well
+        items = []
+        for position, row in rows.items():
+            items.append(
+                (
+                    self._kind(row),
+                    tuple([self._taken.get((position, name), 0) for name in self._rules.summed]),
+                    position in self._alone,
+                    self._in_tree.get(row.root, (-1, 0))[0] == position,
+                    tuple([position in tops for tops in sets]),
+                    tuple([position in picked for picked in self._picked]),
+                )
+            )
+        return depth, self._gathered[-1], self._is_mixed[-1], tuple(sorted(items))
+
+    def _kind(self, row: Row) -> int:
+        """The same number for providers between which it makes no difference."""
+        known = self._kinds.get(row.position)
+        if known is None:
+            place: Hashable = None
+            if self._rules.subtrees:
+                up = self._up(row) - {row.position}
+                over = any(
+                    row.position in self._up(other)
+                    for options in self._options
+                    for other in options
+                    if other is not row
+                )
+                place = row.position if over else up
+            name = (
+                tuple(row in options for options in self._options),
+                tuple(top(row, name) for name in self._rules.summed),
+                tuple([any(one in row.traits for one in some) for some in self._rules.needs]),
+                self._rules.apart and row.root,
+                place,
+            )
+            known = self._kinds[row.position] = self._kind_names.setdefault(name, len(self._kind_names))
+        return known
+
+
+def top(row: Row, name: str) -> int:
+    """The most that could be taken of it."""
+    inventory = row.inventories.get(name)
+    return min(row.free[name], inventory.max_unit) if inventory is not None else 0

@@ -1,0 +1,115 @@
+"""Builds that ask for groups: the scheduler claims what placement offered, provider by provider."""
+
+from collections import Counter
+
+import pytest
+
+from bus.messages import (
+    BuildPlaced,
+    BuildRequested,
+    BuildUnplaceable,
+    HostReported,
+    ReleaseAnswered,
+    ReleaseRequested,
+)
+from bus.protocol import Poison, Retry
+from bus.vocabulary import Flavor, HostState, Inventory
+from placement_worker import Placement
+from scheduler_worker.worker import Scheduler
+from tests.fleet import a_request
+from tests.racks import a_provider, a_report, uid
+
+NUMA = Flavor(
+    name="numa",
+    memory_mb=64,
+    extra_specs={
+        "resources_c:VCPU": "2",
+        "resources_n:CUSTOM_VF": "1",
+        "trait_n:CUSTOM_FAST": "required",
+        "trait_cell:HW_NUMA_ROOT": "required",
+        "same_subtree": "_cell,_c,_n",
+    },
+)
+
+
+@pytest.fixture
+async def cells(placement: Placement) -> Placement:
+    """Two hosts of two NUMA cells; each has 4 CPUs and a card with 2 VFs, fast in the first."""
+    for host in (1, 2):
+        children = []
+        for cell in (10 * host + 1, 10 * host + 2):
+            fast = ("CUSTOM_FAST",) if cell % 10 == 1 else ()
+            cpus, ports = {"VCPU": Inventory(total=4)}, {"CUSTOM_VF": Inventory(total=2)}
+            children += [
+                a_provider(cell, host, inventories=cpus, traits=("HW_NUMA_ROOT",)),
+                a_provider(cell + 100, cell, inventories=ports, traits=fast),
+            ]
+        report = a_report(host, *children, inventories={"MEMORY_MB": Inventory(total=1024)})
+        assert await placement.providers.report_many([report]) == [None]
+    return placement
+
+
+async def a_scheduler(placement: Placement) -> Scheduler:
+    async def release(order: ReleaseRequested) -> ReleaseAnswered:
+        return (await placement.release_many([order]))[0]
+
+    scheduler = Scheduler(placement.find_candidates, placement.claim_many, release)
+    for host in (1, 2):
+        states = (HostState(root=uid(host, "a"), host=f"host-{host}"),)
+        await scheduler.hear(HostReported(cell="c1", agent=f"agent-{host}", sequence=1, hosts=states))
+    return scheduler
+
+
+async def said(scheduler: Scheduler, *requests: BuildRequested) -> list[BuildPlaced | BuildUnplaceable]:
+    messages: list[BuildPlaced | BuildUnplaceable] = []
+    for verdict in await scheduler.place_many(requests):
+        assert not isinstance(verdict, Retry | Poison), verdict
+        messages += verdict
+    return messages
+
+
+async def test_what_was_offered_is_claimed_provider_by_provider(cells: Placement) -> None:
+    scheduler = await a_scheduler(cells)
+    (placed,) = await said(scheduler, a_request(flavor=NUMA))
+    assert isinstance(placed, BuildPlaced)
+    host = int(placed.chosen.host.removeprefix("host-"))
+    assert placed.chosen.choice.allocations == {
+        uid(host, "a"): {"MEMORY_MB": 64},
+        uid(10 * host + 1, "a"): {"VCPU": 2},
+        uid(10 * host + 101, "a"): {"CUSTOM_VF": 1},
+    }
+    assert placed.chosen.choice.shapes.keys() == placed.chosen.choice.allocations.keys()
+    (spare,) = placed.alternates
+    assert spare.root != placed.chosen.root
+    used = {uuid: sum(row.used.values()) for uuid, row in cells.memory.index.rows.items()}
+    assert {uuid: used[uuid] for uuid in placed.chosen.choice.allocations} == {
+        uuid: sum(asked.values()) for uuid, asked in placed.chosen.choice.allocations.items()
+    }
+
+
+async def test_a_batch_is_spread_until_nothing_goes_together_any_more(cells: Placement) -> None:
+    scheduler = await a_scheduler(cells)
+    placed = await said(scheduler, *(a_request(number, flavor=NUMA) for number in range(1, 5)))
+    assert all(isinstance(one, BuildPlaced) for one in placed), placed
+    hosts = Counter(one.chosen.host for one in placed if isinstance(one, BuildPlaced))
+    assert hosts == {"host-1": 2, "host-2": 2}
+    (nowhere,) = await said(scheduler, a_request(9, flavor=NUMA))
+    assert isinstance(nowhere, BuildUnplaceable)
+    assert "group _n: all of it at one provider removed 2" in nowhere.reason
+
+
+async def test_the_second_cell_of_a_host_is_used_when_the_first_is_full(cells: Placement) -> None:
+    """What was chosen for the first of a batch is what the second is refused, and then looks again."""
+    scheduler = await a_scheduler(cells)
+    asked = Flavor(name="half", extra_specs={"resources_c:VCPU": "4"})
+    placed = await said(scheduler, *(a_request(number, flavor=asked) for number in range(1, 5)))
+    taken = [uuid for one in placed if isinstance(one, BuildPlaced) for uuid in one.chosen.choice.allocations]
+    assert sorted(taken) == [uid(number, "a") for number in (11, 12, 21, 22)]
+
+
+async def test_a_group_that_means_nothing_is_unplaceable_by_name(cells: Placement) -> None:
+    scheduler = await a_scheduler(cells)
+    asked = Flavor(name="f", extra_specs={"resources_c:VCPU": "4", "same_subtree": "_c,_d"})
+    (nowhere,) = await said(scheduler, a_request(flavor=asked))
+    assert isinstance(nowhere, BuildUnplaceable)
+    assert nowhere.reason == "flavor.extra_specs['same_subtree']: there is no group with suffix '_d'"

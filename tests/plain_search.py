@@ -1,0 +1,152 @@
+"""Candidates by full products, clause by clause as the rules read: slow, and plain enough to be believed."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, product
+
+from bus.messages import FindCandidates
+from bus.vocabulary import ResourceGroup
+from placement_worker.core.trees import ProviderState, Tree
+
+SHARES = "MISC_SHARES_VIA_AGGREGATE"
+
+Given = dict[str, ProviderState]  # class → who gives it; "" → who serves a group without resources
+Way = tuple[frozenset[tuple[str, str, int]], frozenset[tuple[str, frozenset[str]]]]  # amounts, mappings
+
+
+class PlainSearch:
+    def __init__(self, trees: Sequence[Tree]) -> None:
+        self.trees = [tree for tree in trees if tree.providers]
+        self.all = {one.uuid: one for tree in self.trees for one in tree.providers}
+        self.root = {one.uuid: tree.root for tree in self.trees for one in tree.providers}
+
+    def search(self, query: FindCandidates) -> frozenset[Way]:
+        return frozenset(way for ways in self.by_anchor(query).values() for way in ways)
+
+    def by_anchor(self, query: FindCandidates) -> dict[str, set[Way]]:
+        return {tree.root: self._ways(query, tree) for tree in self.trees}
+
+    def _ways(self, query: FindCandidates, tree: Tree) -> set[Way]:
+        anchor = self.all[tree.root]
+        if query.cell not in ("", tree.cell) or not has([anchor], query.root_required, query.root_forbidden):
+            return set()
+        near = [one for one in self.all.values() if self.serves(one, anchor)]
+        options = [list(self.options(group, near, anchor)) for group in query.groups]
+        suffixes = [group.suffix for group in query.groups]
+        chosen = (dict(zip(suffixes, option, strict=True)) for option in product(*options))
+        return {told(query, one) for one in chosen if self.goes_together(query, one)}
+
+    def serves(self, one: ProviderState, anchor: ProviderState) -> bool:
+        """It is of the anchor's tree, or shares an aggregate with a provider of it."""
+        tree = [other for other in self.all.values() if self.root[other.uuid] == anchor.uuid]
+        return one in tree or (
+            SHARES in one.traits and any(set(one.aggregates) & set(other.aggregates) for other in tree)
+        )
+
+    def options(
+        self, group: ResourceGroup, near: Iterable[ProviderState], anchor: ProviderState
+    ) -> Iterator[Given]:
+        wanted = [
+            one
+            for one in near
+            if group.in_tree is None or self.root.get(group.in_tree) == self.root[one.uuid]
+        ]
+        if group.suffix:
+            for one in wanted:
+                if (
+                    all(fits(one, name, amount) for name, amount in group.resources.items())
+                    and has([one], group.required, group.forbidden, group.required_any)
+                    and is_member(one, group)
+                    and is_stranger(one, group)
+                ):
+                    yield dict.fromkeys(group.resources or ("",), one)
+            return
+        usable = [one for one in wanted if self.usable(group, one, anchor)]
+        each = [[one for one in usable if fits(one, *ask)] for ask in group.resources.items()]
+        for chosen in product(*each):
+            if has(chosen, group.required, group.forbidden, group.required_any):
+                yield dict(zip(group.resources, chosen, strict=True))
+
+    def usable(self, group: ResourceGroup, one: ProviderState, anchor: ProviderState) -> bool:
+        """Without a suffix aggregates of the root count for its tree; and `in_tree` lets nobody share."""
+        if self.root[one.uuid] != anchor.uuid:
+            return group.in_tree is None and is_member(one, group) and is_stranger(one, group)
+        either = is_member(one, group) or is_member(anchor, group)
+        return either and is_stranger(one, group) and is_stranger(anchor, group)
+
+    def goes_together(self, query: FindCandidates, chosen: Mapping[str, Given]) -> bool:
+        single = {suffix: next(iter(given.values())) for suffix, given in chosen.items() if suffix}
+        if query.group_policy == "isolate" and len({one.uuid for one in single.values()}) < len(single):
+            return False
+        for suffixes in query.same_subtree:
+            members = [single[suffix] for suffix in suffixes]
+            if not any(all(top.uuid in self.path(one) for one in members) for top in members):
+                return False
+        taken = amounts(query, chosen)
+        used = {uuid for uuid, _ in taken}
+        if not query.nested and any(self.root[one] == self.root[two] for one, two in combinations(used, 2)):
+            return False
+        for (uuid, name), amount in taken.items():
+            one = self.all[uuid]
+            stock = one.inventories[name]
+            if one.used.get(name, 0) + amount > stock.capacity or amount > stock.max_unit:
+                return False
+        return True
+
+    def path(self, one: ProviderState) -> list[str]:
+        """It and all above it."""
+        return [one.uuid] + (self.path(self.all[one.parent]) if one.parent else [])
+
+
+def fits(one: ProviderState, name: str, amount: int) -> bool:
+    stock = one.inventories.get(name)
+    return (
+        stock is not None
+        and one.used.get(name, 0) + amount <= stock.capacity
+        and stock.min_unit <= amount <= stock.max_unit
+        and amount % stock.step_size == 0
+    )
+
+
+def has(
+    providers: Iterable[ProviderState],
+    required: Iterable[str],
+    forbidden: Iterable[str],
+    required_any: Iterable[Iterable[str]] = (),
+) -> bool:
+    traits = {trait for one in providers for trait in one.traits}
+    return (
+        set(required) <= traits
+        and not set(forbidden) & traits
+        and all(set(some) & traits for some in required_any)
+    )
+
+
+def is_member(one: ProviderState, group: ResourceGroup) -> bool:
+    return all(set(some) & set(one.aggregates) for some in group.member_of)
+
+
+def is_stranger(one: ProviderState, group: ResourceGroup) -> bool:
+    return not set(group.not_member_of) & set(one.aggregates)
+
+
+def amounts(query: FindCandidates, chosen: Mapping[str, Given]) -> dict[tuple[str, str], int]:
+    taken: dict[tuple[str, str], int] = {}
+    for group in query.groups:
+        for name, one in chosen[group.suffix].items():
+            if name:
+                taken[one.uuid, name] = taken.get((one.uuid, name), 0) + group.resources[name]
+    return taken
+
+
+def told(query: FindCandidates, chosen: Mapping[str, Given]) -> Way:
+    return way(
+        amounts(query, chosen),
+        {suffix: [one.uuid for one in given.values()] for suffix, given in chosen.items()},
+    )
+
+
+def way(taken: Mapping[tuple[str, str], int], mappings: Mapping[str, Iterable[str]]) -> Way:
+    return (
+        frozenset((uuid, name, amount) for (uuid, name), amount in taken.items()),
+        frozenset((suffix, frozenset(uuids)) for suffix, uuids in mappings.items()),
+    )

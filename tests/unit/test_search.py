@@ -1,0 +1,119 @@
+"""The search finds what full products find, in worlds made by chance; and as much of it as is asked for."""
+
+from collections import Counter
+from random import Random
+
+import msgspec
+import pytest
+
+from bus.messages import CandidatesFound, FindCandidates
+from bus.vocabulary import Allocations
+from placement_worker.core import merge
+from placement_worker.core.index import Index
+from placement_worker.core.search import Fit, page, search
+from tests.plain_search import PlainSearch, Way, way
+from tests.worlds import a_query, a_world, an_index
+
+WORLDS, QUERIES = 60, 12  # for each of the seeds below
+
+
+def taken(allocations: Allocations) -> dict[tuple[str, str], int]:
+    return {(uuid, name): amount for uuid, asked in allocations.items() for name, amount in asked.items()}
+
+
+def as_way(fit: Fit) -> Way:
+    return way(taken(fit.allocations), fit.mappings)
+
+
+def all_pages(index: Index, query: FindCandidates) -> list[CandidatesFound]:
+    pages = [page(index, query)]
+    while (more := pages[-1].more) is not None:
+        assert len(pages) < 50
+        pages.append(page(index, msgspec.structs.replace(query, after=more)))
+    return pages
+
+
+@pytest.mark.parametrize("wary", [merge.WARY, -1], ids=["", "dead ends remembered from the first"])
+@pytest.mark.parametrize("seed", range(6))
+def test_it_finds_what_full_products_find(seed: int, wary: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "WARY", wary)
+    chance = Random(seed)
+    fruitful = 0
+    for _ in range(WORLDS):
+        world = a_world(chance)
+        plain, index = PlainSearch(world), an_index(world)
+        for _ in range(QUERIES):
+            query = a_query(chance, world)
+            expected = plain.search(query)
+            found = search(index, query)
+            assert Counter(map(as_way, found.fits)) == Counter(expected), query
+            assert not found.cut
+            for fit in found.fits:
+                assert [row.uuid for row in fit.rows] == list(fit.allocations)
+                assert fit.anchor.parent is None
+            fruitful += bool(expected)
+    assert fruitful > WORLDS * QUERIES // 5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_came_of_each_host_adds_up(seed: int) -> None:
+    chance = Random(100 + seed)
+    for _ in range(WORLDS):
+        world = a_world(chance)
+        index = an_index(world)
+        for _ in range(QUERIES):
+            found = search(index, a_query(chance, world))
+            left = found.considered
+            assert left == len(world)
+            for removal in found.removals:
+                assert removal.removed > 0 and removal.left == left - removal.removed
+                left = removal.left
+            assert found.fitting == left
+            assert bool(left) == bool(found.fits) != bool(found.nearest)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_limit_gives_so_many_and_every_host_its_share(seed: int) -> None:
+    chance = Random(200 + seed)
+    for _ in range(WORLDS):
+        world = a_world(chance)
+        plain, index = PlainSearch(world), an_index(world)
+        for _ in range(QUERIES):
+            query = a_query(chance, world, limit=chance.randint(1, 12))
+            by_anchor = plain.by_anchor(query)
+            at_anchors = Counter(one for ways in by_anchor.values() for one in ways)
+            found = search(index, query)
+            told = [as_way(fit) for fit in found.fits]
+            assert set(told) <= at_anchors.keys()
+            assert len(set(told)) == len(told) == min(query.limit, len(at_anchors))
+            assert found.cut == (len(at_anchors) > query.limit)
+            offered = Counter(fit.anchor.uuid for fit in found.fits)
+            for root, ways in by_anchor.items():
+                its_own = sum(at_anchors[one] == 1 for one in ways)
+                assert offered[root] >= min(its_own, query.limit // len(world))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pages_offer_each_host_once(seed: int) -> None:
+    chance = Random(300 + seed)
+    for _ in range(WORLDS):
+        world = a_world(chance)
+        plain, index = PlainSearch(world), an_index(world)
+        for _ in range(QUERIES):
+            query = a_query(chance, world, limit=chance.randint(2, 5))
+            query = msgspec.structs.replace(query, per_host=chance.choice((1, 1, 2)))
+            by_anchor = plain.by_anchor(query)
+            pages = all_pages(index, query)
+            assert all(len(one.candidates) <= query.limit for one in pages)
+            found = [candidate for one in pages for candidate in one.candidates]
+            times = Counter(one.root for one in found)
+            for one in found:
+                assert way(taken(one.allocations), {})[0] in {amounts for amounts, _ in by_anchor[one.root]}
+                assert one.shapes.keys() == one.allocations.keys()
+                assert bool(one.mappings) == any(group.suffix for group in query.groups)
+            at_anchors = Counter(one for ways in by_anchor.values() for one in ways)
+            for root, ways in by_anchor.items():
+                # What others could have as well is offered at one of them.
+                its_own = sum(at_anchors[one] == 1 for one in ways)
+                assert min(its_own, query.per_host) <= times[root] <= min(len(ways), query.per_host)
+            assert bool(found) == bool(at_anchors)

@@ -1,0 +1,483 @@
+"""The rules of candidates one by one: who serves whom, what goes together, and what is said of nothing."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from bus.messages import FindCandidates
+from bus.protocol import Poison
+from bus.vocabulary import Inventory, NearMiss, Removal, ResourceGroup
+from placement_worker.core.index import Index
+from placement_worker.core.search import page, search
+from tests.racks import uid
+from tests.worlds import SHARES, an_index, state, tree
+
+A, B = "CUSTOM_A", "CUSTOM_B"
+
+
+def group(suffix: str = "", resources: Mapping[str, int] | None = None, **demands: Any) -> ResourceGroup:
+    return ResourceGroup(suffix=suffix, resources=dict(resources or {}), **demands)
+
+
+def asking(*groups: ResourceGroup, **demands: Any) -> FindCandidates:
+    return FindCandidates(groups=groups, **{"limit": 1000, "per_host": 0} | demands)
+
+
+def offered(index: Index, query: FindCandidates) -> set[tuple[str, ...]]:
+    """Who serves each group, in the order of the groups: `3` or `3+4`; and once only."""
+    told = []
+    for fit in search(index, query).fits:
+        served = [fit.mappings[one.suffix] for one in query.groups]
+        told.append(tuple("+".join(sorted(uuid.lstrip("a-0") or "0" for uuid in one)) for one in served))
+    assert len(told) == len(set(told))
+    return set(told)
+
+
+def only(*numbers: int) -> set[tuple[str, ...]]:
+    return {(str(number),) for number in numbers}
+
+
+# Two hosts (1 with children 11 and 12, 2 alone), a disk pool (5) they share with by aggregate 0, through
+# a child of 1 and through 2 itself; another pool (6) in no aggregate.
+CLOUD = an_index(
+    [
+        tree(
+            state(1, None, {"VCPU": 8}, aggregates=[3]),
+            state(11, 1, {"CUSTOM_VF": 2}, traits=[A], aggregates=[0]),
+            state(12, 1, {"CUSTOM_VF": 2, "DISK_GB": 10}, traits=[B], aggregates=[2]),
+        ),
+        tree(state(2, None, {"VCPU": 8, "DISK_GB": 10}, traits=[A, B], aggregates=[0]), cell="c2"),
+        tree(state(5, None, {"DISK_GB": 100}, traits=[SHARES, A], aggregates=[0, 1])),
+        tree(state(6, None, {"DISK_GB": 100}, traits=[SHARES])),
+    ]
+)
+DISK = {"DISK_GB": 5}
+BOTH = {"VCPU": 1, "DISK_GB": 5}
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        pytest.param(asking(group(resources={"VCPU": 1})), only(1, 2), id="own providers"),
+        pytest.param(
+            asking(group(resources=BOTH)),
+            {("1+12",), ("1+5",), ("2",), ("2+5",)},
+            id="each class from the tree or from who shares with one of it",
+        ),
+        pytest.param(
+            asking(group(resources={"DISK_GB": 50})),
+            only(5, 6),
+            id="of a pool alone there is one, not one a host",
+        ),
+        pytest.param(asking(group("1", DISK)), only(12, 2, 5, 6), id="so it is for a group with a suffix"),
+        # Traits: of a group without suffix together, of one with a suffix all at one provider.
+        pytest.param(
+            asking(group(resources={"VCPU": 1, "CUSTOM_VF": 1}, required=(A,))), {("1+11",)}, id="together"
+        ),
+        pytest.param(
+            asking(group(resources={"VCPU": 1}, required=(A,))), only(2), id="a trait of who gives nothing"
+        ),
+        pytest.param(
+            asking(group(resources={"VCPU": 1, "CUSTOM_VF": 1}, forbidden=(A,))),
+            {("1+12",)},
+            id="none of them has a forbidden trait",
+        ),
+        pytest.param(
+            asking(group(resources=BOTH, required_any=((A, B),))),
+            {("1+12",), ("1+5",), ("2",), ("2+5",)},
+            id="any of some traits",
+        ),
+        pytest.param(
+            asking(group(resources=BOTH, required=(A,), required_any=((B, "CUSTOM_NONE"),))),
+            {("2",), ("2+5",)},
+            id="some trait and any of others",
+        ),
+        pytest.param(
+            asking(group("1", {"CUSTOM_VF": 1}, required=(B,))), only(12), id="suffix: its own trait"
+        ),
+        pytest.param(asking(group("1", BOTH)), only(2), id="suffix: one provider for all classes"),
+        # Aggregates.
+        pytest.param(
+            asking(group(resources={"CUSTOM_VF": 1}, member_of=((uid(3, "e"),),))),
+            only(11, 12),
+            id="an aggregate of the root counts for its tree",
+        ),
+        pytest.param(
+            asking(group("1", {"CUSTOM_VF": 1}, member_of=((uid(3, "e"),),))),
+            set(),
+            id="but not for a group with a suffix",
+        ),
+        pytest.param(
+            asking(group(resources={"CUSTOM_VF": 1}, member_of=((uid(2, "e"), uid(9, "e")),))),
+            only(12),
+            id="an aggregate of a child counts for itself",
+        ),
+        pytest.param(
+            asking(group(resources=BOTH, member_of=((uid(3, "e"),),))),
+            {("1+12",)},
+            id="who shares from another tree must be a member itself",
+        ),
+        pytest.param(
+            asking(group(resources=BOTH, member_of=((uid(0, "e"),), (uid(0, "e"), uid(1, "e"))))),
+            {("2",), ("2+5",)},
+            id="all of several choices",
+        ),
+        pytest.param(
+            asking(group(resources={"CUSTOM_VF": 1}, not_member_of=(uid(3, "e"),))),
+            set(),
+            id="a forbidden aggregate of the root counts for its tree",
+        ),
+        pytest.param(
+            asking(group("1", {"CUSTOM_VF": 1}, not_member_of=(uid(3, "e"), uid(0, "e")))),
+            only(12),
+            id="and with a suffix does not",
+        ),
+        pytest.param(
+            asking(group(resources={"VCPU": 1}, not_member_of=(uid(9, "e"),))),
+            only(1, 2),
+            id="unknown: no effect",
+        ),
+        # in_tree.
+        pytest.param(
+            asking(group(resources=BOTH, in_tree=uid(11, "a"))),
+            {("1+12",)},
+            id="in_tree by any of its providers; who shares is in another",
+        ),
+        pytest.param(
+            asking(group(resources={"VCPU": 1}), group("1", DISK, in_tree=uid(5, "a"))),
+            {("1", "5"), ("2", "5")},
+            id="suffix: who shares serves others with in_tree naming its own",
+        ),
+        pytest.param(
+            asking(group(resources=DISK, in_tree=uid(5, "a")), group("1", {"VCPU": 1})),
+            set(),
+            id="without suffix nobody shares into another tree than in_tree",
+        ),
+        pytest.param(asking(group(resources=DISK, in_tree=uid(99, "a"))), set(), id="no such tree"),
+        # Roots.
+        pytest.param(asking(group(resources=BOTH), root_required=(A,)), {("2",), ("2+5",)}, id="root trait"),
+        pytest.param(
+            asking(group(resources=BOTH), root_forbidden=(A,)),
+            {("1+12",), ("1+5",)},
+            id="the root of who shares is not asked",
+        ),
+        pytest.param(asking(group(resources=BOTH), cell="c2"), {("2",), ("2+5",)}, id="cell"),
+        # Together.
+        pytest.param(
+            asking(group("1", {"CUSTOM_VF": 1}), group("2", {"CUSTOM_VF": 1})),
+            {("11", "11"), ("11", "12"), ("12", "11"), ("12", "12")},
+            id="what differs in the mapping only is different",
+        ),
+        pytest.param(
+            asking(group("1", {"CUSTOM_VF": 1}), group("2", {"CUSTOM_VF": 1}), group_policy="isolate"),
+            {("11", "12"), ("12", "11")},
+            id="isolate",
+        ),
+        pytest.param(
+            asking(
+                group(resources={"CUSTOM_VF": 1}),
+                group("1", {"CUSTOM_VF": 1}, required=(A,)),
+                group_policy="isolate",
+            ),
+            {("11", "11"), ("12", "11")},
+            id="isolate: not from the group without suffix",
+        ),
+        pytest.param(
+            asking(group("1", {"CUSTOM_VF": 2}), group("2", {"CUSTOM_VF": 1})),
+            {("11", "12"), ("12", "11")},
+            id="what one gives to several fits together",
+        ),
+        pytest.param(
+            asking(group(resources={"VCPU": 1, "CUSTOM_VF": 1}), nested=False),
+            set(),
+            id="never two of one tree",
+        ),
+        pytest.param(
+            asking(group(resources=BOTH), nested=False),
+            {("1+5",), ("2",), ("2+5",)},
+            id="never two of one tree: one of each of two trees may be",
+        ),
+        # Groups without resources.
+        pytest.param(
+            asking(group("1", {"CUSTOM_VF": 1}), group("2", required=(B,)), same_subtree=(("1", "2"),)),
+            {("12", "12")},
+            id="without resources: one that is there, and related",
+        ),
+        pytest.param(
+            asking(
+                group("1", {"CUSTOM_VF": 1}),
+                group("2", required=(B,)),
+                same_subtree=(("2",),),
+                group_policy="isolate",
+            ),
+            {("11", "12")},
+            id="isolate: groups without resources as well",
+        ),
+        pytest.param(
+            asking(group("1", {"CUSTOM_VF": 1}), group("2", forbidden=(A, B)), same_subtree=(("1", "2"),)),
+            {("11", "1"), ("12", "1")},
+            id="without resources: a forbidden trait alone is a demand",
+        ),
+        pytest.param(
+            asking(group("1", {"VCPU": 1}), group("2", in_tree=uid(2, "a")), same_subtree=(("1", "2"),)),
+            {("2", "2")},
+            id="without resources: so is in_tree",
+        ),
+    ],
+)
+def test_who_serves(query: FindCandidates, expected: set[tuple[str, ...]]) -> None:
+    assert offered(CLOUD, query) == expected
+    hosts = {one.root for one in page(CLOUD, msgspec.structs.replace(query, per_host=1)).candidates}
+    assert bool(hosts) == bool(expected)
+
+
+# A root with two NUMA cells, 1 and 2; below each a card, 10 and 20, with ports 11 and 12, 21 and 22.
+NUMA = an_index(
+    [
+        tree(
+            state(0, None, {"MEMORY_MB": 64}),
+            *(
+                one
+                for cell in (1, 2)
+                for one in (
+                    state(cell, 0, {"VCPU": 4}, traits=["HW_NUMA_ROOT"]),
+                    state(cell * 10, cell, {}, traits=["CUSTOM_CARD"]),
+                    state(cell * 10 + 1, cell * 10, {"CUSTOM_VF": 4}, traits=[A]),
+                    state(cell * 10 + 2, cell * 10, {"CUSTOM_VF": 4}, traits=[B]),
+                )
+            ),
+        )
+    ]
+)
+CPU = group("_c", {"VCPU": 1})
+PORT_A, PORT_B = group("_a", {"CUSTOM_VF": 1}, required=(A,)), group("_b", {"CUSTOM_VF": 1}, required=(B,))
+CARD = group("_card", required=("CUSTOM_CARD",))
+
+
+@pytest.mark.parametrize(
+    ("groups", "sets", "expected"),
+    [
+        pytest.param(
+            (CPU, PORT_A), (), {("1", "11"), ("1", "21"), ("2", "11"), ("2", "21")}, id="not related"
+        ),
+        pytest.param((CPU, PORT_A), (("_c", "_a"),), {("1", "11"), ("2", "21")}, id="one above the other"),
+        pytest.param((PORT_A, PORT_B), (("_a", "_b"),), set(), id="siblings: their parent was not chosen"),
+        pytest.param(
+            (CARD, PORT_A, PORT_B),
+            (("_card", "_a", "_b"),),
+            {("10", "11", "12"), ("20", "21", "22")},
+            id="the one above was chosen",
+        ),
+        pytest.param(
+            (CPU, CARD, PORT_A),
+            (("_c", "_a"), ("_card", "_a")),
+            {("1", "10", "11"), ("2", "20", "21")},
+            id="each set by itself",
+        ),
+        pytest.param(
+            (CPU, CARD, PORT_A),
+            (("_c",), ("_card", "_a")),
+            {("1", "10", "11"), ("2", "10", "11"), ("1", "20", "21"), ("2", "20", "21")},
+            id="a set of one demands nothing",
+        ),
+        pytest.param(
+            (PORT_A, group("_d", {"CUSTOM_VF": 1}, required=(A,))),
+            (("_a", "_d"),),
+            {("11", "11"), ("21", "21")},
+            id="a provider is above itself",
+        ),
+        pytest.param(
+            (group("", {"MEMORY_MB": 1}), CPU, PORT_A, PORT_B),
+            (("_c", "_a", "_b"),),
+            {("0", "1", "11", "12"), ("0", "2", "21", "22")},
+            id="what lies between need not be chosen",
+        ),
+    ],
+)
+def test_same_subtree(
+    groups: tuple[ResourceGroup, ...], sets: tuple[tuple[str, ...], ...], expected: set[tuple[str, ...]]
+) -> None:
+    assert offered(NUMA, asking(*groups, same_subtree=sets)) == expected
+
+
+def test_amounts_are_summed_where_one_provider_serves_several_groups() -> None:
+    query = asking(group(resources={"CUSTOM_VF": 1, "VCPU": 2}, required=(A,)), PORT_A, CPU)
+    told = [fit.allocations for fit in search(NUMA, query).fits]
+    assert {uid(11, "a"): {"CUSTOM_VF": 2}, uid(1, "a"): {"VCPU": 3}} in told
+    assert query.groups[1].resources == {"CUSTOM_VF": 1}
+    unit = Inventory(total=16, max_unit=1)
+    index = an_index([tree(state(1, None, {"VCPU": 1}), *(state(n, 1, {"CUSTOM_VF": unit}) for n in (2, 3)))])
+    ports = [group(str(nth), {"CUSTOM_VF": 1}) for nth in range(2)]
+    assert offered(index, asking(*ports)) == {("2", "3"), ("3", "2")}, "max_unit holds for the sum as well"
+
+
+def test_a_candidate_of_a_tree_tells_of_the_whole_tree() -> None:
+    (candidate,) = page(NUMA, asking(group(resources={"MEMORY_MB": 1}), CPU, PORT_A, per_host=1)).candidates
+    assert (candidate.root, candidate.host, candidate.traits) == (uid(0, "a"), "p0", ())
+    assert candidate.free == candidate.capacity == {"MEMORY_MB": 64, "VCPU": 8, "CUSTOM_VF": 16}
+    assert candidate.shapes == dict.fromkeys(candidate.allocations, 1)
+    assert candidate.mappings == {
+        "": (uid(0, "a"),),
+        "_c": (uid(1, "a"),),
+        "_a": (uid(11, "a"),),
+    }
+    (candidate,) = page(NUMA, asking(group(resources={"MEMORY_MB": 1}), per_host=1)).candidates
+    assert candidate.mappings == {}, "it goes without saying where there is no suffix"
+
+
+# Why nothing fits
+
+
+def removals(*each: tuple[str, int, int]) -> tuple[Removal, ...]:
+    return tuple(Removal(constraint=says, removed=removed, left=left) for says, removed, left in each)
+
+
+def full(number: int) -> Iterable[Any]:
+    """A host with two ports of 4, of which the second has 1 left."""
+    yield state(number, None, {"VCPU": 8}, traits=["HW_NUMA_ROOT"])
+    yield state(number + 1, number, {"CUSTOM_VF": 4}, traits=[A])
+    yield state(number + 2, number, {"CUSTOM_VF": Inventory(total=4, max_unit=3)}, {"CUSTOM_VF": 3})
+
+
+RACK = an_index([tree(*full(10)), tree(*full(20)), tree(state(30, None, {"VCPU": 8}))])
+
+
+@pytest.mark.parametrize(
+    ("query", "removed", "nearest"),
+    [
+        pytest.param(
+            asking(group("1", {"CUSTOM_VF": 1}, required=(B,))),
+            (("group 1: trait CUSTOM_B: nobody has it", 3, 0),),
+            "group 1: trait CUSTOM_B: nobody has it",
+            id="a trait nobody has",
+        ),
+        pytest.param(
+            asking(group("1", {"CUSTOM_VF": 6})),
+            (("group 1: CUSTOM_VF: 6 free", 3, 0),),
+            "group 1: 2 CUSTOM_VF: asked 6, at most free 4",
+            id="no provider has so much",
+        ),
+        pytest.param(
+            asking(group("1", {"CUSTOM_VF": 1, "VCPU": 1})),
+            (("group 1: CUSTOM_VF: 1 free", 1, 2), ("group 1: all of it at one provider", 2, 0)),
+            "group 1: all of it at one provider",
+            id="each somewhere, but not all at one",
+        ),
+        pytest.param(
+            asking(group("1", {"CUSTOM_VF": 3}), group("2", {"CUSTOM_VF": 3})),
+            (("group 1: CUSTOM_VF: 3 free", 1, 2), ("CUSTOM_VF: 6 free in all groups", 2, 0)),
+            "CUSTOM_VF: 6 free in all groups",
+            id="not enough in all",
+        ),
+        pytest.param(
+            asking(*(group(str(nth), {"CUSTOM_VF": 1}) for nth in range(3)), group_policy="isolate"),
+            (("group 0: CUSTOM_VF: 1 free", 1, 2), ("isolate: 3 providers", 2, 0)),
+            "isolate: 3 providers",
+            id="too few providers for isolate",
+        ),
+        pytest.param(
+            asking(
+                group("1", {"CUSTOM_VF": 2}),
+                group("2", {"CUSTOM_VF": 2}),
+                group("3", forbidden=(A,)),
+                same_subtree=(("3",),),
+                group_policy="isolate",
+            ),
+            (
+                ("group 1: CUSTOM_VF: 2 free", 1, 2),
+                ("isolate: a provider of its own for each group", 2, 0),
+            ),
+            "isolate: a provider of its own for each group",
+            id="enough providers for isolate, but not of the kind",
+        ),
+        pytest.param(
+            asking(
+                group("1", {"CUSTOM_VF": 1}, required=(A,)),
+                group("2", {"CUSTOM_VF": 1}, forbidden=(A,)),
+                same_subtree=(("1", "2"),),
+            ),
+            (("group 1: trait CUSTOM_A", 1, 2), ("same_subtree 1+2", 2, 0)),
+            "same_subtree 1+2",
+            id="not related",
+        ),
+        pytest.param(
+            asking(group(resources={"VCPU": 1, "CUSTOM_VF": 2}, required=(A,), member_of=()), nested=False),
+            (("trait CUSTOM_A", 1, 2), ("never two providers of one tree", 2, 0)),
+            "never two providers of one tree",
+            id="two of one tree",
+        ),
+    ],
+)
+def test_why_nothing_fits(
+    query: FindCandidates, removed: tuple[tuple[str, int, int], ...], nearest: str
+) -> None:
+    found = search(RACK, query)
+    assert not found.fits
+    assert found.removals == removals(*removed)
+    assert found.considered == 3 and found.fitting == 0
+    told = page(RACK, query)
+    assert (told.removals, told.nearest, told.fitting) == (found.removals, found.nearest, 0)
+    assert found.nearest[0].host == "p10"
+    assert found.nearest[0].lacks == nearest
+
+
+def test_a_sum_that_does_not_go_together_is_told_with_figures() -> None:
+    query = asking(group("1", {"CUSTOM_VF": 3}), group("2", {"CUSTOM_VF": 2}), group("3", {"CUSTOM_VF": 3}))
+    ports = (state(number, 1, {"CUSTOM_VF": 4}) for number in (2, 3))
+    found = search(an_index([tree(state(1), *ports)]), query)
+    assert found.removals == removals(("summed CUSTOM_VF within what is free and max_unit", 1, 0))
+    assert found.nearest == (NearMiss(host="p1", lacks="summed CUSTOM_VF: asked 3+2+3, to be had 4+4"),)
+
+
+# What cannot be meant
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        (asking(group(resources=DISK), group(resources=DISK)), "groups[1].suffix: there is a group without"),
+        (asking(group("1", DISK), group("1", DISK)), "groups[1].suffix: there is a group '1' already"),
+        (asking(group()), "groups[0].resources: empty"),
+        (asking(group("1", DISK), group("2")), "groups[1].resources: empty, and no same_subtree names it"),
+        (asking(group("1"), same_subtree=(("1",),)), "groups: none of them asks for resources"),
+        (
+            asking(group(resources=DISK, required=(A,), forbidden=(A,))),
+            "groups[0].forbidden: CUSTOM_A is req",
+        ),
+        (
+            asking(group(resources=DISK, required_any=((A, B),), forbidden=(A, B))),
+            "groups[0].required_any[0]: all are forbidden",
+        ),
+        (asking(group(resources=DISK, required_any=((),))), "groups[0].required_any[0]: empty"),
+        (asking(group(resources=DISK, member_of=((),))), "groups[0].member_of[0]: empty"),
+        (
+            asking(group("1", DISK), same_subtree=(("1", "2"),)),
+            "same_subtree[0]: there is no group with suffix",
+        ),
+        (
+            asking(group(resources=DISK), same_subtree=(("",),)),
+            "same_subtree[0]: there is no group with suffix",
+        ),
+        (
+            asking(group(resources=DISK), root_required=(A,), root_forbidden=(A,)),
+            "root_forbidden: CUSTOM_A is required as well",
+        ),
+        (asking(*(group(str(nth), DISK) for nth in range(300))), "groups: 300 of them, at most 256"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_field(query: FindCandidates, says: str) -> None:
+    for ask in (search, page):
+        with pytest.raises(Poison) as refused:
+            ask(CLOUD, query)
+        assert str(refused.value).startswith(says)
+
+
+def test_a_query_may_ask_what_nobody_ever_heard_of() -> None:
+    query = asking(group("1", {"CUSTOM_NONE": 1}), group("2", {"CUSTOM_NONE": 1}, in_tree=uid(99, "a")))
+    found = search(CLOUD, query)
+    assert not found.fits
+    assert found.removals == removals(("group 1: resource class CUSTOM_NONE: nobody has it", 4, 0))
+    assert search(Index(), query).considered == 0
+    assert page(Index(), query).candidates == ()

@@ -1,0 +1,140 @@
+"""Small worlds and what may be asked of them, made by chance: trees, sharing, aggregates, granular groups."""
+
+from collections.abc import Sequence
+from random import Random
+
+from bus.messages import FindCandidates
+from bus.vocabulary import MAX_INT, Inventory, ResourceGroup
+from placement_worker.core.index import Index
+from placement_worker.core.trees import ProviderState, Tree
+from tests.racks import uid
+
+CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB", "CUSTOM_VF")
+TRAITS = ("CUSTOM_A", "CUSTOM_B", "CUSTOM_C")
+SHARES = "MISC_SHARES_VIA_AGGREGATE"
+AGGREGATES = tuple(uid(number, "e") for number in range(4))
+CELLS = ("c1", "c2")
+
+
+def state(
+    number: int,
+    parent: int | None = None,
+    inventories: dict[str, Inventory | int] | None = None,
+    used: dict[str, int] | None = None,
+    traits: Sequence[str] = (),
+    aggregates: Sequence[int] = (),
+    shape: int = 1,
+) -> ProviderState:
+    """Provider `number`; an inventory may be just its total, an aggregate just its number."""
+    stock = {
+        name: one if isinstance(one, Inventory) else Inventory(total=one)
+        for name, one in (inventories or {}).items()
+    }
+    return ProviderState(
+        id=number + 1,
+        uuid=uid(number, "a"),
+        name=f"p{number}",
+        parent=None if parent is None else uid(parent, "a"),
+        generation=1,
+        shape=shape,
+        inventories=stock,
+        used={name: (used or {}).get(name, 0) for name in stock},
+        traits=tuple(sorted(traits)),
+        aggregates=tuple(sorted(uid(one, "e") for one in aggregates)),
+    )
+
+
+def tree(*providers: ProviderState, cell: str = "c1") -> Tree:
+    root = providers[0]
+    return Tree(root.uuid, root.name, cell, f"agent-{root.id}", "", 1, False, providers)
+
+
+def an_index(trees: Sequence[Tree]) -> Index:
+    index = Index()
+    for one in trees:
+        index.put(one, 1)
+    return index
+
+
+def some(chance: Random, of: Sequence[str], probability: float) -> tuple[str, ...]:
+    return tuple(one for one in of if chance.random() < probability)
+
+
+def a_world(chance: Random) -> list[Tree]:
+    """One to four trees of up to five providers, some of which share."""
+    trees: list[Tree] = []
+    number = 0
+    for _ in range(chance.choice((1, 2, 2, 3, 3, 4))):
+        numbers: list[int] = []
+        providers: list[ProviderState] = []
+        children = chance.choice((0, 0, 1, 2, 3, 4))
+        for _ in range(children + 1):
+            parent = chance.choice(numbers) if numbers else None
+            sharing = chance.random() < (0.1 if children else 0.35)
+            traits = (*some(chance, TRAITS, 0.4), *((SHARES,) if sharing else ()))
+            aggregates = [one for one in range(4) if chance.random() < (0.6 if sharing else 0.3)]
+            stock = {name: _inventory(chance) for name in some(chance, CLASSES, 0.55 if children else 0.8)}
+            used = {name: chance.choice((0, 0, 0, 0, 1, 2)) for name in stock}
+            providers.append(state(number, parent, stock, used, traits, aggregates))
+            numbers.append(number)
+            number += 1
+        trees.append(tree(*providers, cell=chance.choice(CELLS)))
+    return trees
+
+
+def _inventory(chance: Random) -> Inventory | int:
+    return Inventory(
+        total=chance.choice((2, 4, 6, 8)),
+        reserved=chance.choice((0, 0, 0, 1)),
+        allocation_ratio=chance.choice((1.0, 1.0, 1.5)),
+        min_unit=chance.choice((1, 1, 1, 2)),
+        max_unit=chance.choice((MAX_INT, MAX_INT, MAX_INT, 1, 2, 3)),
+        step_size=chance.choice((1, 1, 1, 2)),
+    )
+
+
+def a_query(chance: Random, world: Sequence[Tree], limit: int = 100_000) -> FindCandidates:
+    """Up to four groups, of which the later ones may be without resources."""
+    suffixes = ["", "_0", "_1", "2"][chance.choice((0, 0, 0, 1)) : chance.choice((1, 2, 2, 3, 3, 4))] or [""]
+    groups = [
+        _group(chance, world, suffix, bare=bool(suffix) and nth > 0 and chance.random() < 0.2)
+        for nth, suffix in enumerate(suffixes)
+    ]
+    granular = [group.suffix for group in groups if group.suffix]
+    tied = [
+        tuple(dict.fromkeys((group.suffix, *chance.sample(granular, chance.randint(1, len(granular))))))
+        for group in groups
+        if group.suffix and (not group.resources or chance.random() < 0.2)
+    ]
+    root_required = some(chance, TRAITS, 0.04)
+    return FindCandidates(
+        groups=tuple(groups),
+        cell=chance.choice(("", "", "", "", "c1")),
+        limit=limit,
+        per_host=0,
+        seed=chance.choice(("", "a", "b", "c")),
+        group_policy=chance.choice(("none", "none", "isolate")),
+        same_subtree=tuple(tied),
+        root_required=root_required,
+        root_forbidden=tuple(one for one in some(chance, TRAITS, 0.04) if one not in root_required),
+        nested=chance.random() < 0.85,
+    )
+
+
+def _group(chance: Random, world: Sequence[Tree], suffix: str, *, bare: bool) -> ResourceGroup:
+    names = chance.sample(CLASSES, chance.choice((1, 1, 1, 2) if suffix else (1, 1, 2, 3)))
+    required = some(chance, (*TRAITS, SHARES), 0.06)
+    forbidden = tuple(one for one in some(chance, (*TRAITS, SHARES), 0.05) if one not in required)
+    choices = [tuple(chance.sample((*TRAITS, "CUSTOM_NONE"), 2)) for _ in range(chance.random() < 0.1)]
+    members = [chance.sample((*AGGREGATES, uid(9, "e")), chance.choice((1, 2, 3))) for _ in range(2)]
+    everyone = [one.uuid for one_tree in world for one in one_tree.providers]
+    return ResourceGroup(
+        suffix=suffix,
+        resources={} if bare else {name: chance.choice((1, 1, 1, 2, 2, 3)) for name in names},
+        required=required,
+        forbidden=forbidden,
+        required_any=tuple(one for one in choices if not set(one) <= set(forbidden)),
+        member_of=tuple(tuple(one) for one in members if chance.random() < 0.07),
+        not_member_of=some(chance, AGGREGATES, 0.04),
+        in_tree=chance.choice(everyone) if chance.random() < 0.07 else None,
+    )
