@@ -24,7 +24,8 @@ def hearers(topic: Topic[Any], workers: Iterable[Worker]) -> list[str]:
 
 
 def askers(query: Query[Any, Any], workers: Iterable[Worker]) -> list[str]:
-    return sorted({_kind(w) for w in workers if query in w.asks})
+    inside = sorted({_kind(w) for w in workers if query in w.asks})
+    return [*inside, _OUTSIDE] if query.flow.startswith(_OUTSIDE) else inside
 
 
 def answerers(query: Query[Any, Any], workers: Iterable[Worker]) -> list[str]:

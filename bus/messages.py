@@ -285,11 +285,14 @@ class FindProviders(Message, frozen=True, kw_only=True):
     name: str = ""
     in_tree: Id | None = None
     like: ResourceGroup | None = None  # resources it could give now, traits, aggregates
-    parts: tuple[Literal["inventories", "traits", "aggregates"], ...] = (
+    parts: tuple[Literal["inventories", "traits", "aggregates", "owner"], ...] = (
         "inventories",
         "traits",
         "aggregates",
     )
+    agents: tuple[Word, ...] = ()  # of trees that one of these reports
+    after: str = ""  # with a limit: in the order of their ids, those behind this one
+    limit: Count = 0  # 0: all of them, which must fit into one message
 
 
 class ProvidersFound(Message, frozen=True, kw_only=True):

@@ -38,6 +38,12 @@ class Provider(Value, frozen=True, kw_only=True):
     traits: tuple[str, ...] = ()  # in the order of their numbers: standard ones first, as aggregates are
     aggregates: tuple[str, ...] = ()
     updated: float = 0.0  # seconds since the epoch; the newest of itself and what was read of it
+    # part `owner`: who reports its tree; empty when nobody does
+    cell: str = ""
+    agent: str = ""
+    zone: str = ""
+    sequence: int = -1  # of the last report
+    gone: bool = False  # the owner said so; it stays while somebody holds something of it
 
 
 class Consumer(Value, frozen=True, kw_only=True):

@@ -38,12 +38,17 @@ class Rows:
                 for key, kind in zip(self._keys, columns.values(), strict=True)
             )
             self._sql = f"unnest({', '.join(arrays)}) AS {name}({', '.join(columns)})"
+            values = (
+                f"CAST(:{key} AS {_POSTGRESQL[kind]}) AS {column}"
+                for key, (column, kind) in zip(self._keys, columns.items(), strict=True)
+            )
+            self.single = f"(SELECT {', '.join(values)}) AS {name}"
         else:
             values = (
                 _SQLITE[kind].format(f"json_extract(value, '$[{index}]')") + f" AS {column}"
                 for index, (column, kind) in enumerate(columns.items())
             )
-            self._sql = f"(SELECT {', '.join(values)} FROM json_each(:{name})) AS {name}"
+            self._sql = self.single = f"(SELECT {', '.join(values)} FROM json_each(:{name})) AS {name}"
 
     def __str__(self) -> str:
         return self._sql
@@ -58,6 +63,15 @@ class Rows:
         if not listed:
             return {key: [] for key in self._keys}
         return dict(zip(self._keys, map(list, zip(*listed, strict=True)), strict=True))
+
+    def bind_single(self, row: Sequence[Any]) -> dict[str, Any]:
+        """Parameters for exactly one row, where the fragment is `single`: PostgreSQL need not plan it anew.
+
+        How many rows an array holds is a guess of its own each time; a plan for one row is good for the next.
+        """
+        if not self._postgresql:
+            return self.bind([row])
+        return dict(zip(self._keys, self._with_json(row) if self._json else row, strict=True))
 
     def _with_json(self, row: Sequence[Any]) -> list[Any]:
         copy = list(row)

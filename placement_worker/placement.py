@@ -1,9 +1,9 @@
 """Every operation of placement: retry outside, transaction inside. Doors only translate."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from bus.clock import Clock
-from bus.database import Database, Transaction, retrying
+from bus.database import Conflict, Database, Transaction, retrying
 from bus.messages import (
     CandidatesFound,
     ClaimAnswered,
@@ -22,13 +22,15 @@ from bus.vocabulary import (
     ReleaseResult,
 )
 from placement_worker.core import capacity
-from placement_worker.core.search import search
+from placement_worker.core.search import page
 from placement_worker.core.trees import Tree
+from placement_worker.lookups import Lookups
 from placement_worker.memory import Memory
+from placement_worker.naming import Naming
 from placement_worker.providers import Providers
 from placement_worker.store import changes, claims, trees
 from placement_worker.store.names import Book
-from placement_worker.transactions import again, portions
+from placement_worker.transactions import again, changing, portions
 
 CLAIMS_A_TRANSACTION = 500
 REMEMBER_SECONDS = 7 * 24 * 3600.0  # how long the retired are refused, and reports of what is gone
@@ -43,6 +45,8 @@ class Placement:
         self.book = Book()
         self.memory = Memory(database, self.book)
         self.providers = Providers(database, clock, self.book, self._announce)
+        self.lookups = Lookups(database, self.book)
+        self.naming = Naming(database, clock, self.book, self._announce)
         self._claim = retrying(clock, otherwise=_contended_claims)(self._claim_together)
         self._release = retrying(clock, otherwise=_contended_releases)(self._release_together)
         self._open = again(clock, self.book.open)
@@ -55,7 +59,7 @@ class Placement:
     # Candidates
 
     async def find_candidates(self, query: FindCandidates) -> CandidatesFound:
-        return search(self.memory.index, query)
+        return page(self.memory.index, query)
 
     # Claims
 
@@ -89,9 +93,9 @@ class Placement:
                 else:
                     others.add(one.consumer)
         now = self.clock.now()
-        await self._know_owners(orders, now)
+        await self.book.know_owners(self.database, [one for order in orders for one in order.claims], now)
         providers = capacity.providers_of(orders, all_choices=all_choices)
-        async with self.database.write() as tx:
+        async with changing(self.database, self.book) as tx:
             opened = await claims.open_world(tx, self.book, newcomers, others, providers, now)
             results = [capacity.claim(order, opened.world) for order in orders]
             number = await self._save(tx, opened, now)
@@ -110,7 +114,7 @@ class Placement:
         newcomers: dict[str, ConsumerClaim | None] = {one.consumer: None for one in orders if one.retire}
         others = {one.consumer for one in orders}
         now = self.clock.now()
-        async with self.database.write() as tx:
+        async with changing(self.database, self.book) as tx:
             opened = await claims.open_world(tx, self.book, newcomers, others, (), now)
             results = [capacity.release(order, opened.world) for order in orders]
             number = await self._save(tx, opened, now)
@@ -123,13 +127,6 @@ class Placement:
 
     async def _save(self, tx: Transaction, opened: claims.Opened, now: float) -> int:
         return await self._announce(tx, await claims.save_world(tx, self.book, opened, now), {})
-
-    async def _know_owners(self, orders: Iterable[ClaimRequested], now: float) -> None:
-        wanted = [one for order in orders for one in order.claims]
-        book, database = self.book, self.database
-        await book.projects.ensure(database, {one.project for one in wanted}, now)
-        await book.users.ensure(database, {one.user for one in wanted}, now)
-        await book.types.ensure(database, {one.type for one in wanted if one.type is not None}, now)
 
     # Upkeep
 
@@ -146,12 +143,22 @@ class Placement:
             await changes.trim(tx)
 
     async def _announce(
-        self, tx: Transaction, altered: Sequence[ProviderChange], shaped: Mapping[str, Tree]
+        self,
+        tx: Transaction,
+        altered: Sequence[ProviderChange],
+        shaped: Mapping[str, Tree],
+        edition: int | None = None,
     ) -> int:
-        """Tell the world and, once committed, our own index; gives the number of this commit."""
-        messages = await changes.announce(tx, altered)
-        if not messages:
+        """Tell the world and, once committed, our own index; gives the number of this commit.
+
+        `edition` is that of names, where this commit makes a new one.
+        """
+        if not altered:
             return 0
+        messages, now = await changes.announce(tx, altered)
+        if now != (self.book.edition if edition is None else edition):
+            await self.book.turn_to(tx, now)
+            raise Conflict("a class was renamed meanwhile")
         tx.after_commit(lambda: self.memory.learn(messages, shaped))
         return messages[-1].number
 

@@ -1,29 +1,55 @@
 """Providers and their trees: what owners report, what clients edit, what is loaded in bulk."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Protocol
 
-from sqlalchemy.exc import IntegrityError
-
 from bus.clock import Clock
-from bus.database import Conflict, Database, Transaction
-from bus.messages import InventoryReported
+from bus.database import Conflict, Database, Transaction, retrying
+from bus.messages import EditAnswered, EditRequested, InventoryReported, LoadProviders, ProvidersLoaded
 from bus.protocol import Poison
-from bus.vocabulary import ProviderChange
-from placement_worker.core.trees import Tree, complaint, reported, swept
-from placement_worker.store import reshape, trees
+from bus.resources import (
+    AddInventory,
+    ChangeProvider,
+    DropInventory,
+    Edit,
+    Edited,
+    EditResult,
+    LoadResult,
+    MakeProvider,
+    Provider,
+    ProviderLoad,
+    Reshape,
+    SetAggregates,
+    SetInventories,
+    SetInventory,
+    SetTraits,
+)
+from bus.vocabulary import Contended, ProviderChange
+from placement_worker.core import edits, loads
+from placement_worker.core.edits import EditOfOne
+from placement_worker.core.forest import Forest, Known
+from placement_worker.core.trees import ProviderState, Tree, complaint, reported, swept
+from placement_worker.store import changes, moves, reshape, trees
 from placement_worker.store.names import Book
-from placement_worker.transactions import again, portions
+from placement_worker.store.numbers import ProviderNumbers
+from placement_worker.transactions import again, changing, portions
 
 PROVIDERS_A_TRANSACTION = 2000
+EDITS_A_TRANSACTION = 200
+LOADS_AT_ONCE = 2  # one is judged while the database writes another
 
 
 class Announce(Protocol):
     """Tell the world and, once committed, our own index; gives the number of this commit."""
 
     async def __call__(
-        self, tx: Transaction, altered: Sequence[ProviderChange], shaped: Mapping[str, Tree]
+        self,
+        tx: Transaction,
+        altered: Sequence[ProviderChange],
+        shaped: Mapping[str, Tree],
+        edition: int | None = None,
     ) -> int: ...
 
 
@@ -32,9 +58,13 @@ class Providers:
         self.database = database
         self.clock = clock
         self.book = book
+        self.numbers = ProviderNumbers(database)
         self._announce = announce
         self._report = again(clock, self._report_together)
         self._sweep = again(clock, self._sweep_together)
+        self._edit = retrying(clock, otherwise=_contended_edits)(self._edit_together)
+        self._reshape = retrying(clock, otherwise=_contended_reshape)(self._reshape_once)
+        self._load = again(clock, self._load_together)
 
     # Reports
 
@@ -56,22 +86,25 @@ class Providers:
         """Root → why its report cannot be."""
         roots = [report.root for report in reports]
         now = self.clock.now()
-        await self._know_contents(reports, now)
-        async with self._names_may_move(), self.database.write() as tx:
+        await self.book.know_contents(self.database, [one for each in reports for one in each.providers], now)
+        new = sum(len(report.providers) for report in reports)
+        async with self.numbers.taken(new) as numbers, changing(self.database, self.book) as tx:
             await trees.enter(tx, roots, now)
-            before = await trees.load(tx, self.book, roots)
-            changing = [one.root for one in reports if _reshapes(before[one.root], one)]
-            if changing:  # what is to be changed is locked, and read again under the lock
-                await trees.lock(tx, changing)
-                before |= await trees.load(tx, self.book, changing)
+            owned = (await trees.look(tx, self.book, roots)).owned
+            before = owned | await trees.read(tx, self.book, roots)
+            moving = [one.root for one in reports if _reshapes(before[one.root], one)]
+            number = 0
+            if moving:  # what is to be changed is locked, and read again under the lock
+                locked = await trees.read_locked(tx, self.book, moving)
+                before |= {root: locked.get(root) or owned[root] for root in moving}
+                number = await changes.last_number(tx)
             news = [one for one in reports if one.sequence > before[one.root].sequence]
-            pairs = [(before[one.root], one, reported(before[one.root], one)) for one in news]
+            pairs = [(before[one.root], one, reported(before[one.root], one, number)) for one in news]
             clashing = await trees.clashes(tx, pairs)
             if clashing:
                 await trees.leave(tx, clashing)
-            await self._save_trees(
-                tx, [(was, then) for was, _, then in pairs if then.root not in clashing], now
-            )
+            sound = [(was, then) for was, _, then in pairs if then.root not in clashing]
+            await self._save_owned(tx, sound, now, numbers)
         return clashing
 
     async def sweep(self) -> None:
@@ -80,42 +113,215 @@ class Providers:
 
     async def _sweep_together(self) -> None:
         now = self.clock.now()
-        async with self.database.write() as tx:
+        async with changing(self.database, self.book) as tx:
             roots = await trees.leftovers(tx)
             if not roots:
                 return
             await trees.enter(tx, roots, now)
-            await trees.lock(tx, roots)
-            before = await trees.load(tx, self.book, roots)
-            await self._save_trees(tx, [(was, swept(was)) for was in before.values() if was.gone], now)
+            before = await trees.read_locked(tx, self.book, roots)
+            await self._save_owned(tx, [(was, swept(was)) for was in before.values() if was.gone], now)
 
-    async def _save_trees(self, tx: Transaction, pairs: Sequence[tuple[Tree, Tree]], now: float) -> None:
+    async def _save_owned(
+        self,
+        tx: Transaction,
+        pairs: Sequence[tuple[Tree, Tree]],
+        now: float,
+        numbers: Iterator[int] = reshape.NONE_NEW,
+    ) -> None:
         news = [(was, then) for was, then in pairs if then != was]
-        if not news:
-            return
-        await trees.save_hosts(tx, [then for _, then in news], now)
-        await reshape.save_trees(tx, self.book, news, now)
-        altered = [change for was, then in news for change in trees.changes_between(was, then)]
-        # Those that only repeat themselves were not locked: what they say of usage may be old.
-        shaped = {then.root: then for was, then in news if then.providers != was.providers}
-        await self._announce(tx, altered, shaped)
+        if news:
+            await trees.save_hosts(tx, [then for _, then in news], now)
+            await self._save(tx, news, now, numbers)
 
-    @asynccontextmanager
-    async def _names_may_move(self) -> AsyncIterator[None]:
-        """Another process may just have taken a provider's name, or removed a class that we remember."""
+    # Edits
+
+    async def edit(self, order: EditRequested) -> EditAnswered:
+        [answer] = await self.edit_many([order])
+        return answer
+
+    async def edit_many(self, orders: Sequence[EditRequested]) -> Sequence[EditAnswered]:
+        """Judged in turn, many to a transaction; one that is refused changes nothing."""
+        results: list[EditResult] = []
+        for part in _apart([order.edit for order in orders]):
+            if isinstance(part, Reshape):
+                results.append(await self._reshape(part))
+            else:
+                results += await self._edit(part)
+        return [EditAnswered(result=one) for one in results]
+
+    async def _edit_together(self, orders: Sequence[EditOfOne]) -> list[EditResult]:
+        now = self.clock.now()
+        await self._look_up(orders, now)
+        new = sum(isinstance(order, MakeProvider) for order in orders)
+        async with self.numbers.taken(new) as numbers, changing(self.database, self.book) as tx:
+            forest, known = await self._forest(tx, orders), self._known()
+            outcomes = []
+            for order in orders:
+                before = forest.find(order.provider)
+                state = edits.apply(order, forest, known)
+                view = None
+                if isinstance(state, ProviderState):
+                    view = self._view(state, forest.homes[state.uuid], now)
+                outcomes.append((before is not state, state, view))
+            pairs = forest.changed()
+            number = await self._save(tx, pairs, now, numbers) if pairs else 0
+        return [
+            Edited(provider=view, number=number if news else 0)
+            if state is None or isinstance(state, ProviderState)
+            else state
+            for news, state, view in outcomes
+        ]
+
+    async def _forest(self, tx: Transaction, orders: Sequence[EditOfOne]) -> Forest:
+        """All that these edits concern: trees that may change, locked; ids and names that may be taken."""
+        locking = [order.provider for order in orders if not isinstance(order, MakeProvider)]
+        placing = [order for order in orders if isinstance(order, MakeProvider | ChangeProvider)]
+        locking += [order.parent for order in placing if isinstance(order.parent, str)]
+        read = await trees.read_locked(tx, self.book, locking)
+        if not placing:
+            return Forest(read)
+        found = await trees.look(
+            tx, self.book, [order.provider for order in placing], [order.name for order in placing]
+        )
+        return Forest(found.owned | read, found.names, found.ids, found.number)
+
+    async def _look_up(self, orders: Sequence[EditOfOne], now: float) -> None:
+        """Classes and traits must be there; aggregates are made by being named."""
+        classes: set[str] = set()
+        traits: set[str] = set()
+        aggregates: set[str] = set()
+        for order in orders:
+            match order:
+                case SetInventories(inventories=inventories):
+                    classes.update(inventories)
+                case AddInventory() | SetInventory() | DropInventory():
+                    classes.add(order.resource_class)
+                case SetTraits():
+                    traits.update(order.traits)
+                case SetAggregates():
+                    aggregates.update(order.aggregates)
+                case _:
+                    pass
+        await self.book.classes.look_up(self.database, classes)
+        await self.book.traits.look_up(self.database, traits)
+        await self.book.aggregates.ensure(self.database, aggregates, now)
+
+    async def _reshape_once(self, order: Reshape) -> EditResult:
+        now = self.clock.now()
+        await self.book.know_owners(self.database, order.claims, now)
+        await self.book.classes.look_up(
+            self.database, {name for one in order.inventories for name in one.inventories}
+        )
         try:
-            yield
-        except IntegrityError as error:
-            await self.book.read_again(self.database)
-            raise Conflict(str(error.orig)) from error
+            async with changing(self.database, self.book) as tx:
+                moved = await moves.reshape(tx, self.book, self._known(), order, now)
+                number = await self._announce(tx, moved.changes, moved.shaped)
+        except moves.Undone as undone:
+            return undone.why
+        return Edited(number=number)
 
-    async def _know_contents(self, reports: Iterable[InventoryReported], now: float) -> None:
-        providers = [provider for report in reports for provider in report.providers]
-        book, database = self.book, self.database
-        await book.classes.ensure(database, {name for one in providers for name in one.inventories}, now)
-        await book.traits.ensure(database, {name for one in providers for name in one.traits}, now)
-        await book.aggregates.ensure(database, {uuid for one in providers for uuid in one.aggregates}, now)
+    # Bulk
+
+    async def load(self, order: LoadProviders) -> ProvidersLoaded:
+        """Tree by tree, as a whole or not at all; many trees to a transaction."""
+        items = list(enumerate(order.providers))
+        wrong = loads.wrong(items, self.book.known)
+        named = {one.id for one in order.providers} | {one.parent for one in order.providers if one.parent}
+        async with self.database.glance() as tx:
+            homes = await trees.homes(tx, named)
+        results: dict[str, LoadResult] = {}
+        sound = []
+        for tree in loads.trees_of(items, homes):
+            why = next((wrong[position] for position, _ in tree if position in wrong), "")
+            if why:
+                results.update((one.provider, one) for one in loads.refused(tree, why))
+            else:
+                sound.append(tree)
+        parts = portions(sound, len, PROVIDERS_A_TRANSACTION)
+
+        async def work() -> None:
+            for part in parts:
+                results.update((one.provider, one) for one in await self._load(part))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(LOADS_AT_ONCE):
+                    group.create_task(work())
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from failed
+        return ProvidersLoaded(results=tuple(results[one.id] for one in order.providers))
+
+    async def _load_together(self, grown: Sequence[Sequence[loads.Item]]) -> list[LoadResult]:
+        now = self.clock.now()
+        items: list[ProviderLoad] = [one for tree in grown for _, one in tree]
+        await self.book.know_contents(self.database, items, now)
+        named = {one.id: None for one in items} | {one.parent: None for one in items if one.parent}
+        async with self.numbers.taken(len(items)) as numbers, changing(self.database, self.book) as tx:
+            found = await trees.look(tx, self.book, list(named), [one.name for one in items])
+            read = await trees.read_locked(tx, self.book, [one for one in named if one in found.ids])
+            forest = Forest(found.owned | read, found.names, found.ids, found.number)
+            if len(found.ids) != sum(one in forest.homes for one in named):
+                raise Conflict("a provider went while it was being looked for")
+            results = list(chain.from_iterable(loads.load(tree, forest) for tree in grown))
+            pairs = forest.changed()
+            if pairs:
+                await self._save(tx, pairs, now, numbers)
+        return results
+
+    # All
+
+    async def _save(
+        self, tx: Transaction, pairs: Sequence[tuple[Tree, Tree]], now: float, numbers: Iterator[int]
+    ) -> int:
+        """Write and announce; gives the number of the change, 0 when there is none."""
+        await reshape.save_trees(tx, self.book, pairs, now, numbers)
+        # Those that only repeat themselves were not locked: what they say of usage may be old.
+        shaped = {then.root: then for was, then in pairs if then.providers != was.providers}
+        return await self._announce(tx, trees.changes_between(pairs), shaped)
+
+    def _known(self) -> Known:
+        return Known(self.book.classes.ids, self.book.traits.ids)
+
+    def _view(self, state: ProviderState, root: str, now: float) -> Provider:
+        book = self.book
+        return Provider(
+            id=state.uuid,
+            name=state.name,
+            parent=state.parent,
+            root=root,
+            generation=state.generation,
+            inventories=state.inventories,
+            used=state.used,
+            traits=tuple(sorted(state.traits, key=book.traits.ids.__getitem__)),
+            aggregates=tuple(sorted(state.aggregates, key=book.aggregates.ids.__getitem__)),
+            updated=now,
+        )
 
 
 def _reshapes(before: Tree, report: InventoryReported) -> bool:
     return reported(before, report).providers != before.providers
+
+
+def _apart(orders: Sequence[Edit]) -> Iterator[Sequence[EditOfOne] | Reshape]:
+    """What may share a transaction: no provider is edited twice in one, and a reshape has its own."""
+    part: dict[str, EditOfOne] = {}
+    for order in orders:
+        if part and (
+            isinstance(order, Reshape) or order.provider in part or len(part) == EDITS_A_TRANSACTION
+        ):
+            yield list(part.values())
+            part = {}
+        if isinstance(order, Reshape):
+            yield order
+        else:
+            part[order.provider] = order
+    if part:
+        yield list(part.values())
+
+
+def _contended_edits(orders: Sequence[EditOfOne]) -> list[EditResult]:
+    return [Contended() for _ in orders]
+
+
+def _contended_reshape(order: Reshape) -> EditResult:
+    return Contended()

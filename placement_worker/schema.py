@@ -168,7 +168,9 @@ retired_consumers = Table(  # those that have ended and can never hold again
     Index(None, "at"),
 )
 
-changes = Table(  # one row: the number of the last commit that changed anything
+LAST_CHANGE, NAMES_EDITION, CLASS_NUMBERS, PROVIDER_NUMBERS = 1, 2, 3, 4  # the rows of `changes`
+
+changes = Table(  # numbers that only grow: of the last commit that changed anything, and those given out
     "changes",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),

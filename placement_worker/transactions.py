@@ -1,11 +1,15 @@
 """How work is cut into transactions, and done again when one lost a race."""
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 
+from sqlalchemy.exc import IntegrityError
+
 from bus.clock import Clock
-from bus.database import retrying
+from bus.database import Conflict, Database, Transaction, retrying
 from bus.protocol import Unavailable
+from placement_worker.store.names import Book
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -18,6 +22,20 @@ def again(clock: Clock, work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitabl
         raise Unavailable("placement lost the same race too often")
 
     return retrying(clock, otherwise=later)(work)
+
+
+@asynccontextmanager
+async def changing(database: Database, book: Book) -> AsyncIterator[Transaction]:
+    """A transaction that goes by names and numbers which another process may just take, drop or rename."""
+    edition = book.edition
+    try:
+        async with database.write() as tx:
+            yield tx
+            if book.edition != edition:
+                raise Conflict("names were dropped or renamed meanwhile")
+    except IntegrityError as error:
+        await book.read_again(database)
+        raise Conflict(str(error.orig)) from error
 
 
 def portions(items: Sequence[T], size_of: Callable[[T], int], most: int) -> Iterator[Sequence[T]]:

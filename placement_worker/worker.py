@@ -27,6 +27,13 @@ def placement_worker(placement: Placement, publish: Publish) -> Worker:
             answers(topics.FIND_CANDIDATES, placement.find_candidates),
             answers_many(topics.CLAIM, placement.claim_many),
             answers_many(topics.RELEASE, placement.release_many),
+            answers(topics.PROVIDERS, placement.lookups.providers),
+            answers_many(topics.EDIT, placement.providers.edit_many),
+            answers(topics.LOAD, placement.providers.load, concurrency=2),
+            answers(topics.ALLOCATIONS, placement.lookups.allocations),
+            answers(topics.USAGES, placement.lookups.usages),
+            answers(topics.NAMES, placement.naming.find),
+            answers(topics.EDIT_NAME, placement.naming.edit),
         ],
         timers=[
             every(CATCH_UP_SECONDS, placement.memory.fresh),

@@ -1,5 +1,6 @@
 """What tests of placement are made of: reports, claims, and a Placement on a database of its own."""
 
+import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -109,6 +110,22 @@ async def a_placement(url: str, clock: Clock | None = None, **options: Any) -> A
         yield placement
     finally:
         await database.close()
+
+
+class Wall:
+    """A clock whose time the test moves."""
+
+    def __init__(self) -> None:
+        self.time = 1_000_000.0
+        self.clock = Clock(now=lambda: self.time, chance=random.Random(5))
+
+
+async def keeps_its_index(placement: Placement) -> None:
+    """What the index holds is what a fresh load would."""
+    fresh = Placement(placement.database, placement.clock)
+    await fresh.start()
+    assert seen_by(placement) == seen_by(fresh)
+    assert placement.memory.index.seen == fresh.memory.index.seen
 
 
 def seen_by(placement: Placement) -> Mapping[str, object]:

@@ -1,12 +1,16 @@
 """Provider trees: what is wrong with a report, and what a tree becomes by it."""
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from bus.messages import InventoryReported
 from bus.vocabulary import Inventory, ProviderReport
 
-CUSTOM = "CUSTOM_"
+T = TypeVar("T")
+
+_CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
 MAX_NAMES = 100_000  # characters; every candidate carries those of its provider, some three times over
 
 
@@ -69,23 +73,24 @@ def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> s
             return f"{at}.name: {provider.name!r} is there twice"
         ids.add(provider.id)
         names.add(provider.name)
-        if wrong := _wrong_contents(provider, known) or _too_many(provider):
+        if wrong := wrong_contents(provider, known):
             return f"{at}.{wrong}"
     return _wrong_parents(report.providers)
 
 
-def _wrong_contents(provider: ProviderReport, known: Callable[[str, str], bool]) -> str:
+def wrong_contents(provider: ProviderReport, known: Callable[[str, str], bool]) -> str:
+    """The field of its inventories, traits and aggregates that is wrong, and how; empty when all is well."""
     for name, inventory in provider.inventories.items():
-        if not (known("resource class", name) or _is_custom(name)):
+        if not (known("resource class", name) or is_custom(name)):
             return f"inventories.{name}: no such resource class; those of your own begin with CUSTOM_"
         if inventory.reserved > inventory.total:
             return (
                 f"inventories.{name}.reserved: {inventory.reserved} is more than the total, {inventory.total}"
             )
     for name in provider.traits:
-        if not (known("trait", name) or _is_custom(name)):
+        if not (known("trait", name) or is_custom(name)):
             return f"traits: no such trait {name}; those of your own begin with CUSTOM_"
-    return ""
+    return _too_many(provider)
 
 
 def _too_many(provider: ProviderReport) -> str:
@@ -95,8 +100,9 @@ def _too_many(provider: ProviderReport) -> str:
     return ""
 
 
-def _is_custom(name: str) -> bool:
-    return name.startswith(CUSTOM) and len(name) > len(CUSTOM)
+def is_custom(name: str) -> bool:
+    """May a class or trait of this name be made?"""
+    return _CUSTOM.fullmatch(name) is not None
 
 
 def _wrong_parents(providers: tuple[ProviderReport, ...]) -> str:
@@ -123,8 +129,11 @@ def _wrong_parents(providers: tuple[ProviderReport, ...]) -> str:
     return ""
 
 
-def reported(before: Tree, report: InventoryReported) -> Tree:
-    """What the tree becomes by this report. A report that is not news gives the tree as it was."""
+def reported(before: Tree, report: InventoryReported, number: int = 0) -> Tree:
+    """What the tree becomes by this report. A report that is not news gives the tree as it was.
+
+    `number` is that of the last change: a provider that is new has a shape above it (see Forest.next_shape).
+    """
     if report.sequence <= before.sequence:
         return before
     if report.gone:
@@ -136,7 +145,7 @@ def reported(before: Tree, report: InventoryReported) -> Tree:
     for position, provider in enumerate(report.providers):
         was = old.pop(provider.id, None)
         reshaped = moved and position == 0
-        after.append(_provider(was, provider, report.sequence, reshaped=reshaped))
+        after.append(_provider(was, provider, number + 1, reshaped=reshaped))
     after += _kept(old, {provider.uuid for provider in after}, report.root)
     return Tree(report.root, *facts, report.sequence, False, tuple(after))
 
@@ -148,15 +157,29 @@ def swept(tree: Tree) -> Tree:
     return replace(tree, providers=tuple(_closed(provider) for provider in tree.providers))
 
 
-def _provider(
-    was: ProviderState | None, now: ProviderReport, sequence: int, *, reshaped: bool
-) -> ProviderState:
+def renamed(tree: Tree, old: str, new: str) -> Tree:
+    """A resource class has another name."""
+
+    def with_new(things: dict[str, T]) -> dict[str, T]:
+        return {new if name == old else name: thing for name, thing in things.items()}
+
+    return replace(
+        tree,
+        providers=tuple(
+            replace(one, inventories=with_new(one.inventories), used=with_new(one.used))
+            if old in one.inventories
+            else one
+            for one in tree.providers
+        ),
+    )
+
+
+def _provider(was: ProviderState | None, now: ProviderReport, shape: int, *, reshaped: bool) -> ProviderState:
     traits, aggregates = tuple(sorted(set(now.traits))), tuple(sorted(set(now.aggregates)))
     if was is None:
-        # Shapes never come back: each step from here takes a report of its own, with a higher sequence.
         used = dict.fromkeys(now.inventories, 0)
         return ProviderState(
-            0, now.id, now.name, now.parent, 1, sequence, dict(now.inventories), used, traits, aggregates
+            0, now.id, now.name, now.parent, 1, shape, dict(now.inventories), used, traits, aggregates
         )
     inventories = dict(now.inventories)
     for name, amount in was.used.items():

@@ -11,29 +11,36 @@ import msgspec
 from bus.database import Transaction
 from bus.messages import PlacementChanged
 from bus.vocabulary import ProviderChange
+from placement_worker.schema import LAST_CHANGE, NAMES_EDITION
 from placement_worker.store.statement import Statement
 
 CHANGES_A_MESSAGE = 500
 KEEP = 20_000  # numbers
 
-_NEXT = Statement("UPDATE changes SET number = number + :more WHERE id = 1 RETURNING number")
-_LAST = Statement("SELECT number FROM changes WHERE id = 1")
+_NEXT = Statement(
+    f"UPDATE changes SET number = number + :more WHERE id = {LAST_CHANGE}"
+    f" RETURNING number, (SELECT e.number FROM changes e WHERE e.id = {NAMES_EDITION})"
+)
+_LAST = Statement(f"SELECT number FROM changes WHERE id = {LAST_CHANGE}")
 _LOG = Statement(
     "INSERT INTO change_log (number, changes) SELECT n.number, n.changes FROM {n}", number=int, changes=str
 )
 _AFTER = Statement("SELECT number, changes FROM change_log WHERE number > :after ORDER BY number LIMIT :most")
-_TRIM = Statement("DELETE FROM change_log WHERE number <= (SELECT number FROM changes WHERE id = 1) - :keep")
+_TRIM = Statement(
+    f"DELETE FROM change_log WHERE number <= (SELECT number FROM changes WHERE id = {LAST_CHANGE}) - :keep"
+)
 
 _encode = msgspec.json.Encoder().encode
 _changes = msgspec.json.Decoder(tuple[ProviderChange, ...])
 
 
-async def announce(tx: Transaction, changes: Sequence[ProviderChange]) -> list[PlacementChanged]:
-    """Number these changes, keep and emit them. Nothing else may be written after it."""
+async def announce(tx: Transaction, changes: Sequence[ProviderChange]) -> tuple[list[PlacementChanged], int]:
+    """Number these changes, keep and emit them; and the edition of names that they must be written in.
+
+    Nothing else may be written after it.
+    """
     parts = [changes[at : at + CHANGES_A_MESSAGE] for at in range(0, len(changes), CHANGES_A_MESSAGE)]
-    if not parts:
-        return []
-    [(last,)] = await _NEXT(tx, more=len(parts))
+    [(last, edition)] = await _NEXT(tx, more=len(parts))
     first = last - len(parts) + 1
     announced = [
         PlacementChanged(number=first + position, changes=tuple(part)) for position, part in enumerate(parts)
@@ -41,7 +48,7 @@ async def announce(tx: Transaction, changes: Sequence[ProviderChange]) -> list[P
     await _LOG(tx, [(message.number, _encode(message.changes).decode()) for message in announced])
     for message in announced:
         tx.emit(message)
-    return announced
+    return announced, edition
 
 
 async def last_number(tx: Transaction) -> int:

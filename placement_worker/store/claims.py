@@ -5,7 +5,7 @@ id, the change number. A consumer that is not there yet is inserted first of all
 unique key then keeps apart two that claim at once, and a claim from the retirement of its consumer.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from bus.database import Conflict, Transaction
@@ -39,9 +39,11 @@ _HOLDINGS = Statement(
     " JOIN allocations a ON a.consumer_id = n.id JOIN resource_providers p ON p.id = a.resource_provider_id",
     id=int,
 )
+# The root by a subquery: joined, a provider that is moved while we wait for it would not be found at all.
 _LOCK_PROVIDERS = Statement(
-    "SELECT p.id, p.uuid, r.uuid, p.shape, p.generation FROM {n} JOIN resource_providers p ON p.uuid = n.uuid"
-    " JOIN resource_providers r ON r.id = p.root_provider_id ORDER BY p.id FOR NO KEY UPDATE OF p",
+    "SELECT p.id, p.uuid, (SELECT r.uuid FROM resource_providers r WHERE r.id = p.root_provider_id),"
+    " p.shape, p.generation FROM {n} JOIN resource_providers p ON p.uuid = n.uuid"
+    " ORDER BY p.id FOR NO KEY UPDATE OF p",
     uuid=str,
 )
 _STOCKS = Statement(
@@ -105,6 +107,7 @@ async def open_world(
     now: float,
 ) -> Opened:
     """Lock and read. `newcomers` may not exist yet; `others` are consumers that should."""
+    edition = book.edition
     holders: dict[str, Holder] = {}
     placeholders: dict[str, ConsumerClaim | None] = {}
     if newcomers:
@@ -125,6 +128,8 @@ async def open_world(
         await _read_holdings(tx, book, held)
     wanted = {*providers, *(provider for holder in held.values() for provider in holder.held)}
     rooms = await _read_rooms(tx, book, wanted)
+    if book.edition != edition:
+        raise Conflict("a class was renamed between the one and the other")
     return Opened(World(rooms, holders, retired), placeholders)
 
 
@@ -142,6 +147,8 @@ async def _read_rooms(tx: Transaction, book: Book, wanted: Collection[str]) -> d
     by_id: dict[int, Room] = {}
     locked = await _LOCK_PROVIDERS(tx, [(uuid,) for uuid in wanted])
     for id_, uuid, root, shape, generation in locked:
+        if root is None:
+            raise Conflict("a provider was moved under a root that was just made")
         rooms[uuid] = by_id[id_] = Room(id_, uuid, root, shape, generation, generation)
     rows = await _STOCKS(tx, [(id_,) for id_ in by_id]) if by_id else []
     names = await book.class_names(tx, {row[1] for row in rows})

@@ -1,74 +1,115 @@
 """Names and their numbers: resource classes, traits, aggregates, projects, users, consumer types.
 
 They are made in a transaction of their own, before the one that uses them, so that what is remembered here is
-committed; a name too many does no harm.
+committed; a name too many does no harm. Classes and traits can be renamed and dropped: each time the names
+have another edition, which every reading of trees looks at; and a class's number is never given out again.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 import os_resource_classes  # type: ignore[import-untyped]
 import os_traits  # type: ignore[import-untyped]
 
 from bus.database import Conflict, Database, Transaction
-from placement_worker.schema import FIRST_CUSTOM_CLASS
+from bus.vocabulary import ConsumerClaim, ProviderReport
+from placement_worker.schema import CLASS_NUMBERS, FIRST_CUSTOM_CLASS, NAMES_EDITION
 from placement_worker.store.statement import Statement
+
+_NOW = "CAST(:now AS double precision)"
+
+_OPEN = Statement(
+    "INSERT INTO changes (id, number) SELECT n.id, 0 FROM {n} WHERE true ON CONFLICT DO NOTHING", id=int
+)
+_EDITION = Statement("SELECT number FROM changes WHERE id = :id")
+_NEW_EDITION = Statement("UPDATE changes SET number = number + 1 WHERE id = :id RETURNING number")
+
+
+Again = Callable[[Database], Awaitable[None]]  # how a book is read again
+
+
+class _Numbers(dict[str, int]):
+    """Name → number; one that has been dropped since it was looked up sends its user back to look again."""
+
+    def __missing__(self, name: str) -> int:
+        raise Conflict(f"{name} was dropped or renamed by another process")
 
 
 class Names:
     """One table of names, remembered."""
 
-    def __init__(self, table: str, column: str = "name") -> None:
-        self.ids: dict[str, int] = {}
+    def __init__(self, again: Again, table: str, column: str = "name") -> None:
+        self._again = again
+        self.ids: dict[str, int] = _Numbers()
         self.names: dict[int, str] = {}
         self._all = Statement(f"SELECT id, {column} FROM {table} ORDER BY id")
         self._find = Statement(
             f"SELECT t.id, t.{column} FROM {{n}} JOIN {table} t ON t.{column} = n.called", called=str
         )
         self._insert = Statement(
-            f"INSERT INTO {table} ({column}, created_at, updated_at)"
-            " SELECT n.called, CAST(:now AS double precision), CAST(:now AS double precision)"
-            " FROM {n} WHERE true ORDER BY n.called ON CONFLICT DO NOTHING",
+            f"INSERT INTO {table} ({column}, created_at, updated_at) SELECT n.called, {_NOW}, {_NOW}"
+            " FROM {n} WHERE true ORDER BY n.called ON CONFLICT DO NOTHING RETURNING id",
             called=str,
         )
 
-    def has(self, names: Iterable[str]) -> bool:
-        return all(name in self.ids for name in names)
-
-    def forget(self) -> None:
-        self.ids.clear()
-        self.names.clear()
-
     async def read_all(self, tx: Transaction) -> None:
-        self._learn(await self._all(tx))
+        """Know what there is, and no more what there was before."""
+        before = dict(self.names)
+        found = await self._all(tx)
+        there = {id_ for id_, _ in found}
+        self.forget(id_ for id_ in before if id_ not in there)
+        self.learn(found)
 
-    async def make(self, tx: Transaction, names: Collection[str], now: float) -> dict[str, int]:
-        """Insert what is missing; only what is committed may be learned."""
-        await self._insert_names(tx, names, now)
-        found = {name: id_ for id_, name in await self._find(tx, [(name,) for name in names])}
-        if len(found) < len(set(names)):  # another process took the numbers we chose
-            raise Conflict("names were being made by another process")
-        return found
-
-    async def ensure(self, database: Database, names: Collection[str], now: float) -> None:
-        """Know these names, making those that nobody has used yet."""
-        missing = sorted({name for name in names if name not in self.ids})
-        if not missing:
-            return
-        async with database.read() as tx:
-            self._learn(await self._find(tx, [(name,) for name in missing]))
-        missing = [name for name in missing if name not in self.ids]
-        if missing:
-            async with database.write() as tx:
-                made = await self.make(tx, missing, now)
-            self._learn((id_, name) for name, id_ in made.items())
-
-    def _learn(self, found: Iterable[tuple[int, str]]) -> None:
+    def learn(self, found: Iterable[tuple[int, str]]) -> None:
+        """Only what is committed, or is once the caller's transaction is."""
         for id_, name in found:
+            if self.names.get(id_, name) != name:
+                self.forget([id_])
             self.ids[name] = id_
             self.names[id_] = name
 
-    async def _insert_names(self, tx: Transaction, names: Collection[str], now: float) -> None:
-        await self._insert(tx, [(name,) for name in names], now=now)
+    def forget(self, ids: Iterable[int]) -> None:
+        for id_ in list(ids):
+            name = self.names.pop(id_, "")
+            if self.ids.get(name) == id_:
+                del self.ids[name]
+
+    async def make(self, tx: Transaction, names: Collection[str], now: float) -> tuple[dict[str, int], int]:
+        """Insert what is missing; gives all, and how many are new. Only what is committed may be learned."""
+        new = await self._insert_names(tx, names, now)
+        found = {name: id_ for id_, name in await self._find(tx, [(name,) for name in names])}
+        if len(found) < len(set(names)):  # another process took the numbers we chose
+            raise Conflict("names were being made by another process")
+        return found, new
+
+    async def look_up(self, database: Database, names: Iterable[str]) -> list[str]:
+        """Know those of these names that there are; gives the others."""
+        missing = sorted({name for name in names if name not in self.ids})
+        if not missing:
+            return missing
+        async with database.glance() as tx:
+            found = await self._find(tx, [(name,) for name in missing])
+        await self.agree(database, found)
+        there = {name for _, name in found}
+        return [name for name in missing if name not in there]
+
+    async def agree(self, database: Database, found: Sequence[tuple[int, str]]) -> None:
+        """Know what was found; where something else is remembered, all names are read again."""
+        if any(self.names.get(id_, name) != name for id_, name in found):
+            await self._again(database)
+        else:
+            self.learn(found)
+
+    async def ensure(self, database: Database, names: Iterable[str], now: float) -> None:
+        """Know these names, making those that nobody has used yet."""
+        missing = await self.look_up(database, names)
+        if missing:
+            async with database.write() as tx:
+                made, _ = await self.make(tx, missing, now)
+            self.learn((id_, name) for name, id_ in made.items())
+
+    async def _insert_names(self, tx: Transaction, names: Collection[str], now: float) -> int:
+        """How many of them were not there yet."""
+        return len(await self._insert(tx, [(name,) for name in names], now=now))
 
 
 class ClassNames(Names):
@@ -76,17 +117,20 @@ class ClassNames(Names):
 
     _insert_numbered = Statement(
         "INSERT INTO resource_classes (id, name, created_at, updated_at)"
-        " SELECT n.id, n.called, CAST(:now AS double precision), CAST(:now AS double precision)"
-        " FROM {n} WHERE true ORDER BY n.id ON CONFLICT DO NOTHING",
+        f" SELECT n.id, n.called, {_NOW}, {_NOW}"
+        " FROM {n} WHERE true ORDER BY n.id ON CONFLICT DO NOTHING RETURNING id",
         id=int,
         called=str,
     )
-    _last = Statement("SELECT max(id) FROM resource_classes WHERE id >= :first")
+    _last = Statement(
+        "SELECT max(taken.id) FROM (SELECT max(id) AS id FROM resource_classes"
+        " UNION ALL SELECT number FROM changes WHERE id = :numbers) taken"
+    )
 
-    async def _insert_names(self, tx: Transaction, names: Collection[str], now: float) -> None:
-        [(last,)] = await self._last(tx, first=FIRST_CUSTOM_CLASS)
-        first = FIRST_CUSTOM_CLASS if last is None else last + 1
-        await self._insert_numbered(tx, list(enumerate(sorted(names), first)), now=now)
+    async def _insert_names(self, tx: Transaction, names: Collection[str], now: float) -> int:
+        [(last,)] = await self._last(tx, numbers=CLASS_NUMBERS)
+        first = max(FIRST_CUSTOM_CLASS, last + 1)
+        return len(await self._insert_numbered(tx, list(enumerate(sorted(names), first)), now=now))
 
     async def make_standard(self, tx: Transaction, now: float) -> None:
         await self._insert_numbered(tx, list(enumerate(os_resource_classes.STANDARDS)), now=now)
@@ -96,25 +140,56 @@ class Book:
     """All names placement goes by."""
 
     def __init__(self) -> None:
-        self.classes = ClassNames("resource_classes")
-        self.traits = Names("traits")
-        self.aggregates = Names("aggregates", "uuid")
-        self.projects = Names("projects", "external_id")
-        self.users = Names("users", "external_id")
-        self.types = Names("consumer_types")
+        self.edition = 0  # of class and trait names, as they are remembered here
+        again = self.read_again
+        self.classes = ClassNames(again, "resource_classes")
+        self.traits = Names(again, "traits")
+        self.aggregates = Names(again, "aggregates", "uuid")
+        self.projects = Names(again, "projects", "external_id")
+        self.users = Names(again, "users", "external_id")
+        self.types = Names(again, "consumer_types")
 
     async def open(self, database: Database, now: float) -> None:
         """Make the standard names and read what there is. Projects and users are learned as they come."""
         async with database.write() as tx:
+            await _OPEN(tx, [(NAMES_EDITION,), (CLASS_NUMBERS,)])
             await self.classes.make_standard(tx, now)
             await self.traits.make(tx, os_traits.get_traits(), now)
         await self.read_again(database)
 
     async def read_again(self, database: Database) -> None:
         async with database.read() as tx:
-            for names in (self.classes, self.traits, self.aggregates):
-                names.forget()
-                await names.read_all(tx)
+            await self.read_all(tx)
+
+    async def read_all(self, tx: Transaction) -> None:
+        [(edition,)] = await _EDITION(tx, id=NAMES_EDITION)  # first: the names are at least of this one
+        for names in (self.classes, self.traits, self.aggregates):
+            await names.read_all(tx)
+        self.edition = max(self.edition, edition)
+
+    async def turn_to(self, tx: Transaction, edition: int) -> None:
+        """Read all names again when this edition is a later one than is remembered."""
+        if edition > self.edition:
+            await self.read_all(tx)
+
+    async def new_edition(self, tx: Transaction) -> int:
+        """A name is dropped or means something else from here on. To be learned once committed."""
+        [(edition,)] = await _NEW_EDITION(tx, id=NAMES_EDITION)
+        return int(edition)
+
+    async def know_owners(self, database: Database, claims: Collection[ConsumerClaim], now: float) -> None:
+        """Of the consumers that claim."""
+        await self.projects.ensure(database, {one.project for one in claims}, now)
+        await self.users.ensure(database, {one.user for one in claims}, now)
+        await self.types.ensure(database, {one.type for one in claims if one.type is not None}, now)
+
+    async def know_contents(
+        self, database: Database, providers: Collection[ProviderReport], now: float
+    ) -> None:
+        """What providers have, made where nobody has heard of it."""
+        await self.classes.ensure(database, {name for one in providers for name in one.inventories}, now)
+        await self.traits.ensure(database, {name for one in providers for name in one.traits}, now)
+        await self.aggregates.ensure(database, {uuid for one in providers for uuid in one.aggregates}, now)
 
     def known(self, kind: str, name: str) -> bool:
         return name in (self.classes if kind == "resource class" else self.traits).ids

@@ -1,7 +1,8 @@
 """Writing provider trees: the difference between what they were and what they become, set by set."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bus.database import Transaction
 from bus.vocabulary import Inventory
@@ -12,16 +13,20 @@ from placement_worker.store.statement import Statement
 _NOW = "CAST(:now AS double precision)"
 
 _INSERT_PROVIDERS = Statement(
-    "INSERT INTO resource_providers (uuid, name, generation, shape, created_at, updated_at)"
-    f" SELECT n.uuid, n.called, n.generation, n.shape, {_NOW}, {_NOW} FROM {{n}} RETURNING id, uuid",
+    "INSERT INTO resource_providers (id, uuid, name, generation, shape, parent_provider_id, root_provider_id,"
+    " created_at, updated_at) SELECT n.id, n.uuid, n.called, n.generation, n.shape, n.parent, n.root,"
+    f" {_NOW}, {_NOW} FROM {{n}}",
+    id=int,
     uuid=str,
     called=str,
     generation=int,
     shape=int,
+    parent=int,
+    root=int,
 )
 _SET_PARENTS = Statement(
-    "UPDATE resource_providers SET parent_provider_id = n.parent, root_provider_id = n.root FROM {n}"
-    " WHERE resource_providers.id = n.id",
+    "UPDATE resource_providers SET parent_provider_id = n.parent, root_provider_id = n.root,"
+    f" updated_at = {_NOW} FROM {{n}} WHERE resource_providers.id = n.id",
     id=int,
     parent=int,
     root=int,
@@ -101,47 +106,65 @@ class _Links:
     old: _Pairs = field(default_factory=list)
 
     def between(self, id_: int, before: Iterable[str], after: Iterable[str], ids: dict[str, int]) -> None:
+        if before == after:
+            return
         had, has = set(before), set(after)
         self.new += [(id_, ids[name]) for name in sorted(has - had)]
         self.old += [(id_, ids[name]) for name in sorted(had - has)]
 
 
+NONE_NEW: Iterator[int] = iter(())
 _NEVER = ProviderState(0, "", "", None, 0, 0, {}, {}, (), ())
 
 
-async def save_trees(tx: Transaction, book: Book, pairs: Sequence[tuple[Tree, Tree]], now: float) -> None:
-    """Make each tree what it becomes. Both are known to be locked, the first to be what is stored."""
-    steps: list[tuple[ProviderState, ProviderState | None, str]] = []  # before, after, root
-    ids: dict[str, int] = {}
-    for before, after in pairs:
-        old = {provider.uuid: provider for provider in before.providers}
-        ids.update((provider.uuid, provider.id) for provider in before.providers)
-        steps += [
-            (was, provider, after.root)
-            for provider in after.providers
-            if (was := old.pop(provider.uuid, _NEVER)) != provider
-        ]
-        steps += [(was, None, after.root) for was in old.values()]
+class _Step(NamedTuple):
+    """A provider before and after (None: it goes), the root it is under then, and whether that is another."""
+
+    was: ProviderState
+    then: ProviderState | None
+    root: str
+    moved: bool
+
+
+async def save_trees(
+    tx: Transaction,
+    book: Book,
+    pairs: Sequence[tuple[Tree, Tree]],
+    now: float,
+    numbers: Iterator[int] = NONE_NEW,
+) -> None:
+    """Make these trees what they become; a provider may go from one to another.
+
+    All are known to be locked, the first of each pair to be what is stored. `numbers` are for new ones.
+    """
+    old = {provider.uuid: (provider, before.root) for before, _ in pairs for provider in before.providers}
+    ids = {uuid: provider.id for uuid, (provider, _) in old.items()}
+    steps: list[_Step] = []
+    for _, after in pairs:
+        for provider in after.providers:
+            was, root = old.pop(provider.uuid, (_NEVER, ""))
+            if was != provider or root != after.root:
+                steps.append(_Step(was, provider, after.root, root != after.root))
+    steps += [_Step(was, None, "", False) for was, _ in old.values()]
+    ids.update((step.then.uuid, next(numbers)) for step in steps if step.then and step.was is _NEVER)
     await _save_contents_that_go(tx, book, steps)
     await _save_providers(tx, steps, ids, now)
     await _save_contents(tx, book, steps, ids, now)
 
 
-async def _save_contents_that_go(
-    tx: Transaction, book: Book, steps: Sequence[tuple[ProviderState, ProviderState | None, str]]
-) -> None:
+async def _save_contents_that_go(tx: Transaction, book: Book, steps: Sequence[_Step]) -> None:
     """First what leaves: it frees names, and room in unique keys."""
     inventories: _Pairs = []
     traits, aggregates = _Links(), _Links()
-    for was, now, _ in steps:
+    for was, now, _, _ in steps:
+        if was is _NEVER:
+            continue
         then = now or _NEVER
         inventories += [
             (was.id, book.classes.ids[name]) for name in was.inventories if name not in then.inventories
         ]
-        traits.between(was.id, was.traits, set(was.traits) & set(then.traits), book.traits.ids)
-        aggregates.between(
-            was.id, was.aggregates, set(was.aggregates) & set(then.aggregates), book.aggregates.ids
-        )
+        traits.between(was.id, was.traits, then.traits, book.traits.ids)
+        aggregates.between(was.id, was.aggregates, then.aggregates, book.aggregates.ids)
     for statement, rows in (
         (_DELETE_INVENTORIES, inventories),
         (_DELETE_TRAITS, traits.old),
@@ -153,52 +176,54 @@ async def _save_contents_that_go(
 
 async def _save_providers(
     tx: Transaction,
-    steps: Sequence[tuple[ProviderState, ProviderState | None, str]],
-    ids: dict[str, int],
+    steps: Sequence[_Step],
+    ids: Mapping[str, int],
     now: float,
 ) -> None:
-    gone = [(was.id,) for was, then, _ in steps if then is None]
-    made = [then for was, then, _ in steps if then is not None and was is _NEVER]
-    kept = [(was, then) for was, then, _ in steps if then is not None and was is not _NEVER]
+    gone = [was for was, then, _, _ in steps if then is None]
+    made = [then for was, then, _, _ in steps if then is not None and was is _NEVER]
+    kept = [(was, then) for was, then, _, _ in steps if then is not None and was is not _NEVER]
     renamed = [then for was, then in kept if was.name != then.name]
-    freed = [(was.id, was.uuid) for was, then, _ in steps if then is None] + [
-        (then.id, then.uuid) for then in renamed
-    ]
+    wanted = {then.name for then in (*made, *renamed)}
+    freed = [(was.id, was.uuid) for was in (*gone, *(was for was, _ in kept)) if was.name in wanted]
     if freed:  # names that change hands: the unique key sees them one at a time
         await _SET_NAMES(tx, freed, now=now)
+    links = {
+        then.uuid: (ids[then.parent] if then.parent else None, ids[root])
+        for was, then, root, moved in steps
+        if then is not None and (moved or was.parent != then.parent)
+    }
     if made:
-        rows = [(then.uuid, then.name, then.generation, then.shape) for then in made]
-        ids.update((uuid, id_) for id_, uuid in await _INSERT_PROVIDERS(tx, rows, now=now))
-    placed = [
-        (ids[then.uuid], ids[then.parent] if then.parent else None, ids[root])
-        for was, then, root in steps
-        if then is not None and (was is _NEVER or was.parent != then.parent)
-    ]
-    if placed:
-        await _SET_PARENTS(tx, placed)
+        rows = [
+            (ids[one.uuid], one.uuid, one.name, one.generation, one.shape, *links.pop(one.uuid))
+            for one in made
+        ]
+        await _INSERT_PROVIDERS(tx, rows, now=now)
+    if links:
+        await _SET_PARENTS(tx, [(ids[uuid], *link) for uuid, link in links.items()], now=now)
     if gone:
-        await _DELETE_PROVIDERS(tx, gone)
+        await _DELETE_PROVIDERS(tx, [(one.id,) for one in gone])
     if renamed:
         await _SET_NAMES(tx, [(then.id, then.name) for then in renamed], now=now)
-    moved = [
+    advanced = [
         (then.id, then.generation, then.shape)
         for was, then in kept
         if (was.generation, was.shape) != (then.generation, then.shape)
     ]
-    if moved:
-        await _SET_PROVIDERS(tx, moved, now=now)
+    if advanced:
+        await _SET_PROVIDERS(tx, advanced, now=now)
 
 
 async def _save_contents(
     tx: Transaction,
     book: Book,
-    steps: Sequence[tuple[ProviderState, ProviderState | None, str]],
+    steps: Sequence[_Step],
     ids: dict[str, int],
     now: float,
 ) -> None:
     inventories = []
     traits, aggregates = _Links(), _Links()
-    for was, then, _ in steps:
+    for was, then, _, _ in steps:
         if then is None:
             continue
         id_ = ids[then.uuid]

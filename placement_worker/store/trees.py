@@ -4,17 +4,21 @@ Whoever writes locks hosts by root, then providers by id, then the change number
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import zip_longest
 from typing import Any
 
-from bus.database import Transaction
+from bus.database import Conflict, Transaction
 from bus.messages import InventoryReported
+from bus.resources import Inventories
 from bus.vocabulary import Inventory, ProviderChange
 from placement_worker.core.trees import ProviderState, Tree
+from placement_worker.schema import LAST_CHANGE, NAMES_EDITION
 from placement_worker.store.names import Book
 from placement_worker.store.statement import Statement, numbers
 
 _NOW = "CAST(:now AS double precision)"
-_OF_ROOTS = "FROM {n} JOIN resource_providers r ON r.uuid = n.root"
 
 _ENTER = Statement(
     "INSERT INTO hosts (root, cell, agent, host, zone, sequence, gone, created_at, updated_at)"
@@ -41,7 +45,7 @@ _SET_HOSTS = Statement(
     gone=bool,
 )
 _PRUNE_HOSTS = Statement(
-    "DELETE FROM hosts WHERE gone AND updated_at < :before"
+    "DELETE FROM hosts WHERE updated_at < :before"
     " AND NOT EXISTS (SELECT 1 FROM resource_providers p WHERE p.uuid = hosts.root)"
 )
 _LEFTOVERS = Statement("SELECT h.root FROM hosts h JOIN resource_providers p ON p.uuid = h.root WHERE h.gone")
@@ -50,40 +54,54 @@ _ROOTS = Statement(
     "SELECT id, uuid FROM resource_providers WHERE parent_provider_id IS NULL AND id > :after"
     " ORDER BY id LIMIT :most"
 )
-_LOCK_PROVIDERS = Statement(
-    f"SELECT p.id {_OF_ROOTS} JOIN resource_providers p ON p.root_provider_id = r.id"
+_LOCK_TREES = Statement(
+    "SELECT p.id FROM {n} JOIN resource_providers o ON o.uuid = n.uuid"
+    " JOIN resource_providers p ON p.root_provider_id = o.root_provider_id"
     " ORDER BY p.id FOR NO KEY UPDATE OF p",
-    root=str,
-)
-_HOSTS = Statement(
-    "SELECT h.root, h.host, h.cell, h.agent, h.zone, h.sequence, h.gone"
-    " FROM {n} JOIN hosts h ON h.root = n.root",
-    root=str,
-)
-_PROVIDERS = Statement(
-    "SELECT r.uuid, p.id, p.uuid, p.name, q.uuid, p.generation, p.shape"
-    f" {_OF_ROOTS} JOIN resource_providers p ON p.root_provider_id = r.id"
-    " LEFT JOIN resource_providers q ON q.id = p.parent_provider_id ORDER BY p.id",
-    root=str,
-)
-_INVENTORIES = Statement(
-    "SELECT i.resource_provider_id, i.resource_class_id, i.total, i.reserved, i.min_unit, i.max_unit,"
-    " i.step_size, i.allocation_ratio, i.used"
-    " FROM {n} JOIN inventories i ON i.resource_provider_id = n.id ORDER BY i.resource_class_id",
-    id=int,
+    uuid=str,
 )
 
-
-def _list_of(column: str, table: str) -> Statement:
-    return Statement(
-        f"SELECT t.resource_provider_id, string_agg(CAST(t.{column} AS text), ',')"
-        f" FROM {{n}} JOIN {table} t ON t.resource_provider_id = n.id GROUP BY t.resource_provider_id",
-        id=int,
-    )
-
-
-_TRAITS = _list_of("trait_id", "resource_provider_traits")
-_AGGREGATES = _list_of("aggregate_id", "resource_provider_aggregates")
+# Inventories of a provider `p` with what is used of them, as one text.
+INVENTORIES = (
+    "(SELECT string_agg(CAST(i.resource_class_id AS text) || ':' || CAST(i.total AS text)"
+    " || ':' || CAST(i.reserved AS text) || ':' || CAST(i.min_unit AS text)"
+    " || ':' || CAST(i.max_unit AS text) || ':' || CAST(i.step_size AS text)"
+    " || ':' || EXACTLY(i.allocation_ratio) || '=' || CAST(i.used AS text), ';')"
+    " FROM inventories i WHERE i.resource_provider_id = p.id)"
+)
+# Everything of the trees that hold these providers, a row each. What a provider has is listed by subqueries:
+# joined, it would be read from one end of the tables to the other while there are no statistics of them.
+_READ = Statement(
+    "SELECT p.id, p.uuid, p.name, p.parent_provider_id, p.root_provider_id, p.generation, p.shape,"
+    f" {INVENTORIES},"
+    " (SELECT string_agg(CAST(t.trait_id AS text), ',')"
+    " FROM resource_provider_traits t WHERE t.resource_provider_id = p.id),"
+    " (SELECT string_agg(CAST(a.aggregate_id AS text), ',')"
+    " FROM resource_provider_aggregates a WHERE a.resource_provider_id = p.id),"
+    " h.host, h.cell, h.agent, h.zone, h.sequence, h.gone,"
+    f" (SELECT number FROM changes WHERE id = {LAST_CHANGE}),"
+    f" (SELECT number FROM changes WHERE id = {NAMES_EDITION})"
+    " FROM (SELECT DISTINCT o.root_provider_id AS root"
+    " FROM {n} JOIN resource_providers o ON o.uuid = n.uuid) t"
+    " JOIN resource_providers p ON p.root_provider_id = t.root"
+    " LEFT JOIN hosts h ON h.root = p.uuid ORDER BY p.id",
+    uuid=str,
+)
+# What is not in a tree: owners of roots, the numbers, and who has these ids and names.
+_HOST, _NUMBER, _ID, _NAME = range(4)
+_LOOK = Statement(
+    f"SELECT {_HOST} AS kind, h.sequence AS a, CASE WHEN h.gone THEN 1 ELSE 0 END AS b,"
+    " h.root AS v, h.host AS w, h.cell AS x, h.agent AS y, h.zone AS z"
+    " FROM {n} JOIN hosts h ON h.root = n.uuid"
+    f" UNION ALL SELECT {_NUMBER}, c.number, c.id, '', '', '', '', '' FROM changes c"
+    f" UNION ALL SELECT {_ID}, 0, 0, p.uuid, '', '', '', ''"
+    " FROM {n} JOIN resource_providers p ON p.uuid = n.uuid"
+    f" UNION ALL SELECT {_NAME}, 0, 0, p.name, p.uuid, '', '', ''"
+    " FROM {n} JOIN resource_providers p ON p.name = n.called",
+    uuid=str,
+    called=str,
+)
+_LOOKS = 3
 
 _FOREIGN = Statement(
     "SELECT p.uuid, r.uuid FROM {n} JOIN resource_providers p ON p.uuid = n.uuid"
@@ -108,8 +126,9 @@ async def leave(tx: Transaction, roots: Collection[str]) -> None:
     await _LEAVE(tx, [(root,) for root in roots])
 
 
-async def lock(tx: Transaction, roots: Collection[str]) -> None:
-    await _LOCK_PROVIDERS(tx, [(root,) for root in roots])
+async def lock(tx: Transaction, providers: Collection[str]) -> set[int]:
+    """Lock the whole trees of these providers."""
+    return {id_ for (id_,) in await _LOCK_TREES(tx, [(uuid,) for uuid in providers])}
 
 
 async def roots_after(tx: Transaction, after: int, most: int) -> list[tuple[int, str]]:
@@ -127,70 +146,131 @@ async def prune_hosts(tx: Transaction, before: float) -> None:
 
 async def load(tx: Transaction, book: Book, roots: Collection[str]) -> dict[str, Tree]:
     """These trees as they are; one that is not there has no providers."""
-    listed = [(root,) for root in roots]
-    hosts = {
-        root: Tree(root, host, cell, agent, zone, sequence, bool(gone))
-        for root, host, cell, agent, zone, sequence, gone in await _HOSTS(tx, listed)
-    }
-    providers = await _PROVIDERS(tx, listed)
-    ids = [(row[1],) for row in providers]
-    inventories, used = await _read_inventories(tx, book, ids)
-    traits = {id_: numbers(listed) for id_, listed in await _TRAITS(tx, ids)} if ids else {}
-    aggregates = {id_: numbers(listed) for id_, listed in await _AGGREGATES(tx, ids)} if ids else {}
-    await _know_all(tx, book, traits, aggregates)
-    states: dict[str, list[ProviderState]] = {root: [] for root in roots}
-    for root, id_, uuid, name, parent, generation, shape in providers:
+    found = await read(tx, book, roots)
+    return {root: found.get(root) or Tree(root) for root in roots}
+
+
+async def read_locked(tx: Transaction, book: Book, providers: Collection[str]) -> dict[str, Tree]:
+    """The whole trees of these providers by root, locked."""
+    if tx.dialect == "sqlite" or not providers:  # whoever writes to SQLite has it to himself
+        return await read(tx, book, providers)
+    for _ in range(_LOOKS):
+        locked = await lock(tx, providers)
+        found = await read(tx, book, providers)
+        if all(provider.id in locked for tree in found.values() for provider in tree.providers):
+            return found
+    raise Conflict("a tree grew or moved whenever it was being locked")
+
+
+async def read(tx: Transaction, book: Book, providers: Collection[str]) -> dict[str, Tree]:
+    """The whole trees of these providers, by root."""
+    rows = await _READ(tx, [(uuid,) for uuid in providers]) if providers else ()
+    if not rows:
+        return {}
+    await book.turn_to(tx, rows[0][17])
+    await _know_all(tx, book, rows)
+    classes, trait_names, aggregate_names = book.classes.names, book.traits.names, book.aggregates.names
+    uuids = {row[0]: row[1] for row in rows}
+    hosts: dict[str, Tree] = {}
+    states: dict[str, list[ProviderState]] = {}
+    for row in rows:
+        id_, uuid, name, parent, root, generation, shape, stocks, traits, aggregates, *owner = row
+        inventories, used = inventories_in(stocks, classes)
         state = ProviderState(
             id_,
             uuid,
             name,
-            parent,
+            None if parent is None else uuids[parent],
             generation,
             shape,
-            inventories.get(id_, {}),
-            used.get(id_, {}),
-            tuple(sorted(book.traits.names[one] for one in traits.get(id_, ()))),
-            tuple(sorted(book.aggregates.names[one] for one in aggregates.get(id_, ()))),
+            inventories,
+            used,
+            _sorted(traits, trait_names),
+            _sorted(aggregates, aggregate_names),
         )
-        if parent is None:
-            states[root].insert(0, state)
-        else:
-            states[root].append(state)
-    return {root: _with(hosts.get(root) or Tree(root), tuple(states[root])) for root in roots}
+        members = states.setdefault(uuids[root], [])
+        members.insert(0 if parent is None else len(members), state)
+        if parent is None and owner[0] is not None:
+            host, cell, agent, zone, sequence, gone, *_ = owner
+            hosts[uuid] = Tree(uuid, host, cell, agent, zone, sequence, bool(gone))
+    return {
+        root: replace(hosts.get(root) or Tree(root), providers=tuple(members))
+        for root, members in states.items()
+    }
 
 
-def _with(tree: Tree, providers: tuple[ProviderState, ...]) -> Tree:
-    return Tree(tree.root, tree.host, tree.cell, tree.agent, tree.zone, tree.sequence, tree.gone, providers)
+async def _know_all(tx: Transaction, book: Book, rows: Sequence[Any]) -> None:
+    """Read the names again when another process has made one."""
+    await book.class_names(tx, classes_in(rows, 7))
+    for names, column in ((book.traits, 8), (book.aggregates, 9)):
+        if any(one not in names.names for listed in {row[column] for row in rows} for one in numbers(listed)):
+            await names.read_all(tx)
 
 
-async def _read_inventories(
-    tx: Transaction, book: Book, ids: Sequence[tuple[int]]
-) -> tuple[dict[int, dict[str, Inventory]], dict[int, dict[str, int]]]:
-    inventories: dict[int, dict[str, Inventory]] = {}
-    used: dict[int, dict[str, int]] = {}
-    rows = await _INVENTORIES(tx, ids) if ids else ()
-    names = await book.class_names(tx, {row[1] for row in rows})
-    for id_, class_id, total, reserved, least, most, step, ratio, amount in rows:
-        name = names[class_id]
-        inventories.setdefault(id_, {})[name] = Inventory(
-            total=total,
-            reserved=reserved,
-            min_unit=least,
-            max_unit=most,
-            step_size=step,
-            allocation_ratio=ratio,
-        )
-        used.setdefault(id_, {})[name] = amount
+def _sorted(listed: str | None, names: Mapping[int, str]) -> tuple[str, ...]:
+    return tuple(sorted([names[one] for one in numbers(listed)])) if listed else ()
+
+
+def classes_in(rows: Sequence[Any], column: int) -> set[int]:
+    """The classes of all that INVENTORIES lists in this column."""
+    lists = {row[column] for row in rows if row[column]}
+    return {int(one.partition(":")[0]) for listed in lists for one in listed.split(";")}
+
+
+def inventories_in(listed: str | None, names: Mapping[int, str]) -> tuple[Inventories, dict[str, int]]:
+    """What INVENTORIES lists of a provider: inventories, and what is used of them."""
+    inventories: Inventories = {}
+    used: dict[str, int] = {}
+    for one in listed.split(";") if listed else ():
+        figures, _, amount = one.partition("=")
+        class_id, inventory = _inventory(figures)
+        inventories[names[class_id]] = inventory
+        used[names[class_id]] = int(amount)
     return inventories, used
 
 
-async def _know_all(
-    tx: Transaction, book: Book, traits: Mapping[int, tuple[int, ...]], aggregates: Mapping[int, Any]
-) -> None:
-    """Read the names again when another process has made one."""
-    for names, lists in ((book.traits, traits), (book.aggregates, aggregates)):
-        if any(one not in names.names for listed in set(lists.values()) for one in listed):
-            await names.read_all(tx)
+@lru_cache(maxsize=20_000)
+def _inventory(figures: str) -> tuple[int, Inventory]:
+    """Class and inventory; most hosts of a fleet have the same."""
+    class_id, total, reserved, least, most, step, ratio = figures.split(":")
+    inventory = Inventory(
+        total=int(total),
+        reserved=int(reserved),
+        min_unit=int(least),
+        max_unit=int(most),
+        step_size=int(step),
+        allocation_ratio=float(ratio),
+    )
+    return int(class_id), inventory
+
+
+@dataclass(slots=True)
+class Look:
+    """What there is beside trees."""
+
+    owned: dict[str, Tree]  # root → who owns it, without its providers
+    number: int  # of the last change
+    ids: set[str]  # those that are taken
+    names: dict[str, str]  # those that are, and by whom
+
+
+async def look(
+    tx: Transaction, book: Book, providers: Collection[str] = (), names: Collection[str] = ()
+) -> Look:
+    found = Look({}, 0, set(), {})
+    rows = await _LOOK(tx, zip_longest(providers, names))
+    for kind, a, b, v, w, x, y, z in rows:
+        if kind == _HOST:
+            found.owned[v] = Tree(v, w, x, y, z, a, bool(b))
+        elif kind == _ID:
+            found.ids.add(v)
+        elif kind == _NAME:
+            found.names[v] = w
+        elif b == LAST_CHANGE:
+            found.number = a
+        elif b == NAMES_EDITION:
+            await book.turn_to(tx, a)
+    return found
 
 
 async def clashes(tx: Transaction, pairs: Sequence[tuple[Tree, InventoryReported, Tree]]) -> dict[str, str]:
@@ -232,17 +312,25 @@ async def save_hosts(tx: Transaction, trees: Sequence[Tree], now: float) -> None
     await _SET_HOSTS(tx, rows, now=now)
 
 
-def changes_between(before: Tree, after: Tree) -> list[ProviderChange]:
-    """What to announce when a tree became another."""
-    old = {provider.uuid: provider for provider in before.providers}
-    changes = []
-    for provider in after.providers:
-        if old.pop(provider.uuid, None) != provider:
-            changes.append(
-                ProviderChange(provider.uuid, after.root, provider.generation, provider.used, reshaped=True)
-            )
-    for provider in old.values():
-        changes.append(
+def changes_between(pairs: Sequence[tuple[Tree, Tree]]) -> list[ProviderChange]:
+    """What to announce when trees became others: first who left which tree, then who is now what in which."""
+    left, changed = [], []
+    for before, after in pairs:
+        old = {provider.uuid: provider for provider in before.providers}
+        for provider in after.providers:
+            if old.pop(provider.uuid, None) != provider:
+                changed.append(
+                    ProviderChange(
+                        provider.uuid, after.root, provider.generation, provider.used, reshaped=True
+                    )
+                )
+        left += [
             ProviderChange(provider.uuid, after.root, provider.generation, {}, reshaped=True, gone=True)
-        )
-    return changes
+            for provider in old.values()
+        ]
+    return left + changed
+
+
+async def homes(tx: Transaction, providers: Collection[str]) -> dict[str, str]:
+    """Provider → its root, of those that there are."""
+    return dict(await _FOREIGN(tx, [(uuid,) for uuid in providers]))

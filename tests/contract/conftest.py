@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from bus.database import Database
+from placement_worker import Placement, breaches
+from tests.racks import Wall, a_placement, keeps_its_index
 
 KINDS = [
     pytest.param("sqlite file", id="file"),
@@ -55,3 +57,26 @@ async def database(open_database: Callable[..., Database]) -> Database:
         async with made.write() as tx:
             await tx.execute(text(f'CREATE SCHEMA "{made.namespace}"'))
     return made
+
+
+# Placement, on each of the two databases it may live in
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite+aiosqlite:///{tmp_path}/placement.db"
+    return str(request.getfixturevalue("database_url"))
+
+
+@pytest.fixture
+def wall() -> Wall:
+    return Wall()
+
+
+@pytest.fixture
+async def placement(url: str, wall: Wall) -> AsyncIterator[Placement]:
+    async with a_placement(url, wall.clock) as one:
+        yield one
+        assert await breaches(one.database) == []
+        await keeps_its_index(one)

@@ -21,19 +21,38 @@ KINDS: dict[str, type[Message]] = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(KINDS))
+FILES = sorted(path.stem for path in GOLDEN.glob("*.json"))  # Message, or Message.Variant
+
+
+def holds(now: object, then: object) -> bool:
+    """Is all that was said still said? Fields may have been added, at the end of a list as well."""
+    match now, then:
+        case dict(), dict():
+            return all(key in now and holds(now[key], value) for key, value in then.items())
+        case list(), list():
+            return len(now) >= len(then) and all(map(holds, now, then))
+        case _:
+            return now == then
+
+
+def test_every_message_has_its_golden_bytes() -> None:
+    assert {name.partition(".")[0] for name in FILES} == KINDS.keys()
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_golden_bytes_decode_and_lose_nothing(name: str) -> None:
     golden = (GOLDEN / f"{name}.json").read_bytes()
-    message = decode(KINDS[name], golden, name)
-    then, now = msgspec.json.decode(golden), msgspec.json.decode(encode(message))
-    assert {key: now[key] for key in then} == then
+    kind = KINDS[name.partition(".")[0]]
+    message = decode(kind, golden, kind.__name__)
+    assert holds(msgspec.json.decode(encode(message)), msgspec.json.decode(golden))
 
 
-@pytest.mark.parametrize("name", sorted(KINDS))
+@pytest.mark.parametrize("name", FILES)
 def test_fields_of_the_future_are_ignored(name: str) -> None:
+    kind = KINDS[name.partition(".")[0]]
     golden = msgspec.json.decode((GOLDEN / f"{name}.json").read_bytes())
     richer = msgspec.json.encode({**golden, "a_field_of_the_future": {"x": 1}})
-    assert decode(KINDS[name], richer) == decode(KINDS[name], msgspec.json.encode(golden))
+    assert decode(kind, richer) == decode(kind, msgspec.json.encode(golden))
 
 
 REQUEST = msgspec.json.decode((GOLDEN / "BuildRequested.json").read_bytes())

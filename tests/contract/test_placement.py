@@ -2,8 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +11,6 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import text
 
-from bus.clock import Clock
 from bus.codec import decode
 from bus.database import Conflict
 from bus.messages import ClaimRequested, InventoryReported, PlacementChanged
@@ -36,6 +34,7 @@ from placement_worker.memory import Forgotten
 from placement_worker.store import changes, claims, trees
 from placement_worker.store.changes import CHANGES_A_MESSAGE
 from tests.racks import (
+    Wall,
     a_claim,
     a_placement,
     a_provider,
@@ -43,6 +42,7 @@ from tests.racks import (
     a_report,
     an_order,
     gone,
+    keeps_its_index,
     looking_for,
     on_hosts,
     seen_by,
@@ -50,42 +50,6 @@ from tests.racks import (
 )
 
 VCPU = {"VCPU": Inventory(total=8)}
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite+aiosqlite:///{tmp_path}/placement.db"
-    return str(request.getfixturevalue("database_url"))
-
-
-class Wall:
-    """A clock whose time the test moves."""
-
-    def __init__(self) -> None:
-        self.time = 1_000_000.0
-        self.clock = Clock(now=lambda: self.time, chance=random.Random(5))
-
-
-@pytest.fixture
-def wall() -> Wall:
-    return Wall()
-
-
-@pytest.fixture
-async def placement(url: str, wall: Wall) -> AsyncIterator[Placement]:
-    async with a_placement(url, wall.clock) as one:
-        yield one
-        assert await breaches(one.database) == []
-        await keeps_its_index(one)
-
-
-async def keeps_its_index(placement: Placement) -> None:
-    """What the index holds is what a fresh load would."""
-    fresh = Placement(placement.database, placement.clock)
-    await fresh.start()
-    assert seen_by(placement) == seen_by(fresh)
-    assert placement.memory.index.seen == fresh.memory.index.seen
 
 
 async def report(placement: Placement, *reports: InventoryReported) -> list[str]:
@@ -413,6 +377,7 @@ async def test_a_tree_that_is_gone_is_removed_and_a_late_report_does_not_bring_i
     placement: Placement,
 ) -> None:
     await report(placement, a_report(1, a_provider(2, 1)))
+    shape, _ = figures(placement, 1)
     assert await report(placement, gone(1, 3)) == [""]
     assert await claim(placement, an_order(a_claim(1, on_hosts(1)))) == [
         Refused(refusals=(Gone(provider=uid(1, "a")),))
@@ -420,7 +385,7 @@ async def test_a_tree_that_is_gone_is_removed_and_a_late_report_does_not_bring_i
     await report(placement, a_report(1, sequence=2))
     assert placement.memory.index.rows == {}
     await report(placement, a_report(1, sequence=4))
-    assert figures(placement, 1)[0] == 4  # never a shape it had before
+    assert figures(placement, 1)[0] > shape  # never one it had before
 
 
 async def test_a_tree_that_is_gone_but_in_use_closes_and_goes_once_it_is_free(placement: Placement) -> None:

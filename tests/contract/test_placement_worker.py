@@ -84,8 +84,8 @@ async def test_a_question_that_cannot_be_answered_is_refused_by_the_field(databa
     broker = LocalBroker()
     async with Bus(LocalTransport(broker)) as client, served(broker, database):
         ask = client.asker(topics.FIND_CANDIDATES)
-        with pytest.raises(AnswerRefused, match=r"groups\[0\].suffix"):
-            await ask(FindCandidates(groups=(ResourceGroup(suffix="_x", resources={"VCPU": 1}),)))
+        with pytest.raises(AnswerRefused, match=r"groups\[0\].resources"):
+            await ask(FindCandidates(groups=(ResourceGroup(suffix="_x"),)))
 
 
 async def test_the_table_says_what_it_announces(database: Database) -> None:

@@ -1,0 +1,233 @@
+"""What becomes of provider trees by an edit, or why it cannot be."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import assert_never
+
+from msgspec import UNSET
+
+from bus.resources import (
+    AddInventory,
+    ChangeProvider,
+    DropInventory,
+    DropProvider,
+    HasChildren,
+    InUse,
+    MakeProvider,
+    Missing,
+    Reshape,
+    SetAggregates,
+    SetInventories,
+    SetInventory,
+    SetTraits,
+    Stale,
+    Taken,
+    Tangled,
+)
+from placement_worker.core.forest import Forest, Known
+from placement_worker.core.trees import ProviderState
+
+EditOfOne = (
+    MakeProvider
+    | ChangeProvider
+    | DropProvider
+    | SetInventories
+    | AddInventory
+    | SetInventory
+    | DropInventory
+    | SetTraits
+    | SetAggregates
+)
+Refused = Missing | Stale | Taken | InUse | HasChildren | Tangled
+
+
+def apply(edit: EditOfOne, forest: Forest, known: Known) -> ProviderState | Refused | None:
+    """The provider as it is now (None: no more). A refused edit leaves the forest as it was."""
+    if isinstance(edit, MakeProvider):
+        return _make(edit, forest)
+    state = forest.find(edit.provider)
+    if state is None:
+        return Missing(what="provider", names=(edit.provider,))
+    given = getattr(edit, "generation", None)
+    if given is not None and given != state.generation:
+        return Stale(provider=edit.provider, actual=state.generation, given=given)
+    match edit:
+        case ChangeProvider():
+            return _change(edit, state, forest)
+        case DropProvider():
+            return _drop(state, forest)
+        case SetTraits():
+            return _set_traits(edit, state, forest, known)
+        case SetAggregates():
+            return _set_aggregates(edit, state, forest)
+        case SetInventories() | AddInventory() | SetInventory() | DropInventory():
+            return _set_inventories(edit, state, forest, known)
+        case _:
+            assert_never(edit)
+
+
+def _make(edit: MakeProvider, forest: Forest) -> ProviderState | Refused:
+    if edit.parent == edit.provider:
+        return Tangled(why="itself", provider=edit.provider, parent=edit.parent)
+    if edit.parent is not None and edit.parent not in forest.homes:
+        return Missing(what="parent", names=(edit.parent,))
+    if edit.provider in forest.taken or edit.provider in forest.homes:
+        return Taken(what="id", value=edit.provider)
+    if edit.name in forest.owners:
+        return Taken(what="name", value=edit.name)
+    shape = forest.next_shape(edit.provider)
+    state = ProviderState(0, edit.provider, edit.name, edit.parent, 0, shape, {}, {}, (), ())
+    forest.put(state, edit.provider if edit.parent is None else forest.homes[edit.parent])
+    return state
+
+
+def _change(edit: ChangeProvider, state: ProviderState, forest: Forest) -> ProviderState | Refused:
+    parent = state.parent if edit.parent is UNSET else edit.parent
+    if refusal := _tangle(edit, state, parent, forest):
+        return refusal
+    if forest.owners.get(edit.name, state.uuid) != state.uuid:
+        return Taken(what="name", value=edit.name)
+    if edit.name != state.name:
+        forest.free_name(state)
+        forest.put(replace(state, name=edit.name))
+    if parent != state.parent:
+        forest.move(replace(forest.there(state.uuid), parent=parent))
+    return forest.there(state.uuid)
+
+
+def _tangle(
+    edit: ChangeProvider, state: ProviderState, parent: str | None, forest: Forest
+) -> Missing | Tangled | None:
+    """Why it cannot have this parent; None when it can."""
+    if parent == state.parent:
+        return None
+    if parent is None:
+        return None if edit.anywhere else Tangled(why="un-parenting", provider=state.uuid, parent=None)
+    if parent not in forest.homes:
+        return Missing(what="parent", names=(parent,))
+    if state.parent is not None and not edit.anywhere:
+        return Tangled(why="re-parenting", provider=state.uuid, parent=parent)
+    if forest.is_above(state.uuid, parent):
+        return Tangled(why="loop", provider=state.uuid, parent=parent)
+    return None
+
+
+def _drop(state: ProviderState, forest: Forest) -> Refused | None:
+    home = forest.members[forest.homes[state.uuid]]
+    if any(one.parent == state.uuid for one in home.values()):
+        return HasChildren(provider=state.uuid)
+    if state.in_use:
+        return InUse(what=state.uuid)
+    forest.drop(state)
+    return None
+
+
+def _in_use(state: ProviderState, stay: Collection[str], known: Known) -> InUse | None:
+    """Why it cannot be left with these classes only; None when it can."""
+    held = [name for name, amount in state.used.items() if amount and name not in stay]
+    return InUse(what=state.uuid, classes=known.in_order(held)) if held else None
+
+
+def _set_inventories(
+    edit: SetInventories | AddInventory | SetInventory | DropInventory,
+    state: ProviderState,
+    forest: Forest,
+    known: Known,
+) -> ProviderState | Refused:
+    if isinstance(edit, SetInventories):
+        named: tuple[str, ...] = tuple(edit.inventories)
+    else:
+        named = (edit.resource_class,)
+    if unknown := tuple(sorted(name for name in named if name not in known.classes)):
+        return Missing(what="resource class", names=unknown)
+    match edit:
+        case SetInventories():
+            after = edit.inventories
+        case AddInventory(resource_class=name):
+            if name in state.inventories:
+                return Taken(what="inventory", value=name)
+            after = {**state.inventories, name: edit.inventory}
+        case SetInventory(resource_class=name) | DropInventory(resource_class=name):
+            if name not in state.inventories:
+                return Missing(what="inventory", names=(name,), provider=state.uuid)
+            after = {**state.inventories}
+            if isinstance(edit, SetInventory):
+                after[name] = edit.inventory
+            else:
+                del after[name]
+    if refusal := _in_use(state, after, known):
+        return refusal
+    changed = replace(state, generation=state.generation + 1)
+    if after != state.inventories:
+        shape, used = forest.next_shape(state.uuid), {name: state.used.get(name, 0) for name in after}
+        changed = replace(changed, shape=shape, inventories=after, used=used)
+    forest.put(changed)
+    return changed
+
+
+def _set_traits(
+    edit: SetTraits, state: ProviderState, forest: Forest, known: Known
+) -> ProviderState | Refused:
+    if unknown := tuple(sorted(name for name in edit.traits if name not in known.traits)):
+        return Missing(what="trait", names=unknown)
+    traits = tuple(sorted(set(edit.traits)))
+    if traits == state.traits:
+        return state
+    shape = forest.next_shape(state.uuid)
+    changed = replace(state, generation=state.generation + 1, shape=shape, traits=traits)
+    forest.put(changed)
+    return changed
+
+
+def _set_aggregates(edit: SetAggregates, state: ProviderState, forest: Forest) -> ProviderState:
+    aggregates = tuple(sorted(set(edit.aggregates)))
+    changed = state
+    if aggregates != state.aggregates:
+        changed = replace(state, aggregates=aggregates, shape=forest.next_shape(state.uuid))
+    if edit.generation is not None:
+        changed = replace(changed, generation=state.generation + 1)
+    if changed is not state:
+        forest.put(changed)
+    return changed
+
+
+# A reshape: first old and new inventory together, so that claims find room in either; last the new alone
+
+
+def widen(edit: Reshape, forest: Forest, known: Known) -> Refused | None:
+    """Why it cannot begin; None when each provider now has its old and new inventory, the new winning."""
+    for one in edit.inventories:
+        state = forest.find(one.provider)
+        if state is None:
+            return Missing(what="provider", names=(one.provider,))
+        if one.generation is not None and one.generation != state.generation:
+            return Stale(provider=one.provider, actual=state.generation, given=one.generation)
+    named = {name for one in edit.inventories for name in one.inventories}
+    if unknown := tuple(sorted(name for name in named if name not in known.classes)):
+        return Missing(what="resource class", names=unknown)
+    for one in edit.inventories:
+        state = forest.there(one.provider)
+        both = {**state.inventories, **one.inventories}
+        used = {name: state.used.get(name, 0) for name in both}
+        interim = state.generation + bool(one.inventories)
+        forest.put(replace(state, inventories=both, used=used, generation=interim))
+    return None
+
+
+def settle(edit: Reshape, forest: Forest, known: Known) -> InUse | None:
+    """Leave the new inventory; or why it cannot be."""
+    for one in edit.inventories:
+        state = forest.there(one.provider)
+        if refusal := _in_use(state, one.inventories, known):
+            return refusal
+        same = one.inventories == forest.was[one.provider].inventories
+        forest.put(
+            replace(
+                state,
+                generation=state.generation + 1,
+                shape=state.shape if same else forest.next_shape(one.provider),
+                inventories=one.inventories,
+                used={name: state.used[name] for name in one.inventories},
+            )
+        )
+    return None

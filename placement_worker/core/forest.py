@@ -1,0 +1,117 @@
+"""Provider trees in work: as they were read, and what edits make of them. Changed in memory only."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from placement_worker.core.trees import ProviderState, Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The resource classes and traits there are, by number."""
+
+    classes: Mapping[str, int]
+    traits: Mapping[str, int]
+
+    def in_order(self, classes: Iterable[str]) -> tuple[str, ...]:
+        return tuple(sorted(classes, key=self.classes.__getitem__))
+
+
+@dataclass(slots=True)
+class Forest:
+    """`read` are the trees by root; `owners` says who has those names that were asked for."""
+
+    read: dict[str, Tree]
+    owners: dict[str, str] = field(default_factory=dict)
+    taken: Collection[str] = ()  # ids of providers that there are, in these trees or in others
+    number: int = 0  # of the last change, known where a provider may be made
+    homes: dict[str, str] = field(default_factory=dict)  # provider → its root
+    members: dict[str, dict[str, ProviderState]] = field(default_factory=dict)  # root → its providers
+    touched: dict[str, None] = field(default_factory=dict)  # roots of what was changed, in their order
+    was: dict[str, ProviderState] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for root, tree in self.read.items():
+            if tree.providers:
+                self.members[root] = {provider.uuid: provider for provider in tree.providers}
+                self.was.update(self.members[root])
+                self.homes.update(dict.fromkeys(self.members[root], root))
+
+    def find(self, provider: str) -> ProviderState | None:
+        root = self.homes.get(provider)
+        return None if root is None else self.members[root][provider]
+
+    def there(self, provider: str) -> ProviderState:
+        return self.members[self.homes[provider]][provider]
+
+    def next_shape(self, provider: str) -> int:
+        """One more than it was read with, however often it is changed before it is written.
+
+        A shape is never above the number of the commit that made it, so one that is made anew, above the last
+        number, has none that it had in an earlier life.
+        """
+        was = self.was.get(provider)
+        return self.number + 1 if was is None else was.shape + 1
+
+    def below(self, provider: str) -> list[str]:
+        """The provider and all its descendants."""
+        children: dict[str | None, list[str]] = {}
+        for state in self.members[self.homes[provider]].values():
+            children.setdefault(state.parent, []).append(state.uuid)
+        found = [provider]
+        for one in found:  # grows meanwhile
+            found += children.get(one, ())
+        return found
+
+    def is_above(self, provider: str, other: str | None) -> bool:
+        """Is the provider this other one, or an ancestor of it?"""
+        while other is not None and other != provider:
+            other = self.there(other).parent
+        return other is not None
+
+    def put(self, state: ProviderState, root: str = "") -> None:
+        """A provider as it is now, in the tree it is in, or a new one in that tree."""
+        root = root or self.homes[state.uuid]
+        self.homes[state.uuid] = root
+        self.members.setdefault(root, {})[state.uuid] = state
+        self.touched[root] = None
+        self.owners[state.name] = state.uuid
+
+    def drop(self, state: ProviderState) -> None:
+        root = self.homes.pop(state.uuid)
+        del self.members[root][state.uuid]
+        self.touched[root] = None
+        self.free_name(state)
+
+    def free_name(self, state: ProviderState) -> None:
+        if self.owners.get(state.name) == state.uuid:
+            del self.owners[state.name]
+
+    def move(self, moved: ProviderState) -> None:
+        """This provider has another parent from now on; all below it goes with it."""
+        before = self.homes[moved.uuid]
+        root = moved.uuid if moved.parent is None else self.homes[moved.parent]
+        if root == before:
+            self.put(replace(moved, shape=self.next_shape(moved.uuid)))
+            return
+        self.touched[before] = None
+        for uuid in self.below(moved.uuid):
+            state = moved if uuid == moved.uuid else self.there(uuid)
+            del self.members[before][uuid]
+            self.put(replace(state, shape=self.next_shape(uuid)), root)
+
+    def changed(self) -> list[tuple[Tree, Tree]]:
+        """The trees that differ from what was read: before, after."""
+        pairs = []
+        for root in self.touched:
+            before = self.read.get(root) or Tree(root)
+            now = self.members.get(root, {})
+            after = replace(before, providers=_root_first(root, now.values()))
+            if after.providers != before.providers:
+                pairs.append((before, after))
+        return pairs
+
+
+def _root_first(root: str, providers: Collection[ProviderState]) -> tuple[ProviderState, ...]:
+    rest = (provider for provider in providers if provider.uuid != root)
+    return (*(provider for provider in providers if provider.uuid == root), *rest)

@@ -1,0 +1,160 @@
+"""What becomes of provider trees when many are loaded at once: each tree as a whole, or why it is refused."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from bus.resources import LoadResult, ProviderLoad
+from placement_worker.core.forest import Forest
+from placement_worker.core.trees import ProviderState, wrong_contents
+
+Item = tuple[int, ProviderLoad]  # with its position in the whole load, for people
+
+
+def wrong(items: Iterable[Item], known: Callable[[str, str], bool]) -> dict[int, str]:
+    """Position → what is wrong with it whatever is stored, naming the field."""
+    found: dict[int, str] = {}
+    ids: set[str] = set()
+    names: set[str] = set()
+    for position, one in items:
+        if one.id in ids:
+            why = f"id: {one.id} is there twice"
+        elif one.name in names:
+            why = f"name: {one.name!r} is there twice"
+        elif one.parent == one.id:
+            why = "parent: it is its own"
+        else:
+            why = wrong_contents(one, known)
+        if why:
+            found[position] = f"providers[{position}].{why}"
+        ids.add(one.id)
+        names.add(one.name)
+    return found
+
+
+def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]]:
+    """Those together that are, or will be, in one tree. `homes`: provider → the root it is stored under."""
+    above: dict[str, str] = {}
+
+    def top(provider: str) -> str:
+        while (upper := above.get(provider, provider)) != provider:
+            above[provider] = provider = above.get(upper, upper)
+        return provider
+
+    listed = list(items)
+    for _, one in listed:
+        for other in (homes.get(one.id), one.parent, homes.get(one.parent) if one.parent else None):
+            if other is not None and (lower := top(other)) != (upper := top(one.id)):
+                above[lower] = upper
+    together: dict[str, list[Item]] = {}
+    for position, one in listed:
+        together.setdefault(top(one.id), []).append((position, one))
+    return list(together.values())
+
+
+def load(items: Sequence[Item], forest: Forest) -> list[LoadResult]:
+    """Make one tree's providers what is written; in order, one result each. All of them or none."""
+    if why := _objection(items, forest):
+        return refused(items, why)
+    results = {}
+    for _, one in items:
+        state = forest.find(one.id)
+        if state is not None and state.name != one.name:
+            forest.free_name(state)
+    for one in _parents_first(items, forest):
+        results[one.id] = _put(one, forest)
+    return [results[one.id] for _, one in items]
+
+
+def refused(items: Iterable[Item], why: str) -> list[LoadResult]:
+    return [LoadResult(provider=one.id, did="refused", why=why) for _, one in items]
+
+
+def _put(one: ProviderLoad, forest: Forest) -> LoadResult:
+    state = forest.find(one.id)
+    traits, aggregates = tuple(sorted(set(one.traits))), tuple(sorted(set(one.aggregates)))
+    if state is None:
+        shape, used = forest.next_shape(one.id), dict.fromkeys(one.inventories, 0)
+        made = ProviderState(
+            0, one.id, one.name, one.parent, 1, shape, one.inventories, used, traits, aggregates
+        )
+        forest.put(made, one.id if one.parent is None else forest.homes[one.parent])
+        return LoadResult(provider=one.id, did="made", generation=1)
+    changed = state if state.name == one.name else replace(state, name=one.name)
+    if (one.inventories, traits, aggregates) != (state.inventories, state.traits, state.aggregates):
+        changed = replace(
+            changed,
+            generation=state.generation + 1,
+            shape=forest.next_shape(one.id),
+            inventories=one.inventories,
+            used={name: state.used.get(name, 0) for name in one.inventories},
+            traits=traits,
+            aggregates=aggregates,
+        )
+    if one.parent != state.parent:
+        changed = replace(changed, parent=one.parent)
+        forest.move(changed)
+    elif changed is not state:
+        forest.put(changed)
+    if changed is state:
+        return LoadResult(provider=one.id, did="nothing", generation=state.generation)
+    return LoadResult(provider=one.id, did="changed", generation=changed.generation)
+
+
+def _objection(items: Sequence[Item], forest: Forest) -> str:
+    """The first thing that cannot be, naming the field; empty when all can."""
+    parents = {one.id: one.parent for _, one in items}
+    before: set[str] = set()
+    for position, one in items:
+        at = f"providers[{position}]"
+        state = forest.find(one.id)
+        if one.parent is not None and one.parent not in forest.homes and one.parent not in before:
+            return f"{at}.parent: {one.parent} is neither there nor named before it"
+        if one.generation is not None and (state is None or state.generation != one.generation):
+            now = "it is not there" if state is None else f"it is {state.generation} now"
+            return f"{at}.generation: {one.generation} was given, {now}"
+        owner = forest.owners.get(one.name, one.id)
+        if owner != one.id and owner not in parents:
+            return f"{at}.name: {one.name!r} is the name of provider {owner}"
+        if state is not None:
+            if held := _left_out(state, one.inventories):
+                return f"{at}.inventories: {held} is in use and cannot be left out"
+            if one.parent != state.parent and _in_a_loop(one, parents, forest):
+                return f"{at}.parent: {one.id} would be its own ancestor"
+        before.add(one.id)
+    return ""
+
+
+def _left_out(state: ProviderState, stay: Collection[str]) -> str:
+    return ", ".join(sorted(name for name, amount in state.used.items() if amount and name not in stay))
+
+
+def _in_a_loop(one: ProviderLoad, parents: Mapping[str, str | None], forest: Forest) -> bool:
+    """Does climbing from it, by the parents there will be, never reach a root?"""
+    seen = set()
+    here: str | None = one.id
+    while here is not None and here not in seen:
+        seen.add(here)
+        if here in parents:
+            here = parents[here]
+        else:
+            state = forest.find(here)
+            here = None if state is None else state.parent
+    return here is not None
+
+
+def _parents_first(items: Sequence[Item], forest: Forest) -> list[ProviderLoad]:
+    """So that no provider is moved below one that has yet to leave its own descendants."""
+    loads = {one.id: one for _, one in items}
+    if len(loads) == 1 or not any(one.id in forest.homes for one in loads.values()):
+        return list(loads.values())
+    depths: dict[str, int] = {}
+    for uuid in loads:
+        path: list[str] = []
+        here: str | None = uuid
+        while here is not None and here not in depths:
+            path.append(here)
+            here = loads[here].parent if here in loads else forest.there(here).parent
+        depth = -1 if here is None else depths[here]
+        for step in reversed(path):
+            depth = depths[step] = depth + 1
+    return sorted(loads.values(), key=lambda one: depths[one.id])

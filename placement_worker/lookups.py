@@ -1,0 +1,108 @@
+"""What there is, as the database has it now: each answer is one snapshot."""
+
+from bus.database import Database, Transaction
+from bus.messages import (
+    AllocationsFound,
+    FindAllocations,
+    FindProviders,
+    FindUsages,
+    ProvidersFound,
+    UsagesFound,
+)
+from bus.resources import Provider
+from bus.vocabulary import MAX_INT, ResourceGroup
+from placement_worker.store import lookups, trees
+from placement_worker.store.names import Book
+
+ALL: dict[str, str | int] = {"after": "", "most": MAX_INT}  # of an agent's providers
+UNKNOWN = "unknown"  # what those without a consumer type are told as
+
+
+class Lookups:
+    def __init__(self, database: Database, book: Book) -> None:
+        self.database = database
+        self.book = book
+
+    async def providers(self, query: FindProviders) -> ProvidersFound:
+        if query.like is not None:
+            await self._look_up(query.like)
+        async with self.database.read() as tx:
+            return ProvidersFound(providers=tuple(await self._providers(tx, query)))
+
+    async def _providers(self, tx: Transaction, query: FindProviders) -> list[Provider]:
+        like = query.like or ResourceGroup()
+        in_trees = {one for one in (query.in_tree, like.in_tree) if one is not None}
+        roots: set[str] = set()
+        if len(in_trees) > 1 or (in_trees and (query.ids or query.name)):
+            homes = await trees.homes(tx, in_trees)
+            roots = set(homes.values())
+            if len(homes) < len(in_trees) or len(roots) > 1:
+                return []
+        keep = await lookups.matching(tx, self.book, like)
+        if keep is not None and not keep:
+            return []
+        leave = await lookups.shunned(tx, self.book, like)
+        found = await self._first(tx, query, in_trees, None if keep is None else keep - leave)
+        met = [
+            one
+            for number, one in found
+            if (keep is None or number in keep)
+            and number not in leave
+            and (not query.name or one.name == query.name)
+            and (not roots or one.root in roots)
+            and (not query.agents or one.agent in query.agents)
+        ]
+        return _page(met, query) if query.limit else met
+
+    async def _first(
+        self, tx: Transaction, query: FindProviders, in_trees: set[str], keep: set[int] | None
+    ) -> list[tuple[int, Provider]]:
+        """Those that the narrowest of the demands leaves, and perhaps others."""
+        book = self.book
+        parts = {*query.parts, "owner"} if query.agents else query.parts
+        if query.ids:
+            ids = [(one,) for one in dict.fromkeys(query.ids)]
+            return await lookups.providers(tx, book, lookups.BY_ID, parts, ids)
+        if query.name:
+            return await lookups.providers(tx, book, lookups.BY_NAME, parts, name=query.name)
+        if in_trees:
+            return await lookups.providers(tx, book, lookups.BY_TREE, parts, tree=min(in_trees))
+        if keep is not None:
+            return await lookups.providers(tx, book, lookups.BY_NUMBER, parts, [(one,) for one in keep])
+        if query.agents:
+            agents = [(one,) for one in dict.fromkeys(query.agents)]
+            # Others of its demands may take some out again: then the page is cut when that is done.
+            page = ALL
+            if query.limit and not query.like:
+                page = {"after": query.after, "most": query.limit}
+            return await lookups.providers(tx, book, lookups.BY_AGENT, parts, agents, **page)
+        return await lookups.providers(tx, book, lookups.ALL, parts)
+
+    async def _look_up(self, like: ResourceGroup) -> None:
+        """Names that were made since this process read them."""
+        book, database = self.book, self.database
+        traits = {*like.required, *like.forbidden, *(name for names in like.required_any for name in names)}
+        aggregates = {*like.not_member_of, *(name for names in like.member_of for name in names)}
+        await book.classes.look_up(database, like.resources)
+        await book.traits.look_up(database, traits)
+        await book.aggregates.look_up(database, aggregates)
+
+    async def allocations(self, query: FindAllocations) -> AllocationsFound:
+        if not query.consumers and not query.providers:
+            return AllocationsFound(consumers=(), generations={})
+        async with self.database.read() as tx:
+            found, generations = await lookups.holdings(tx, self.book, query.consumers, query.providers)
+        return AllocationsFound(consumers=tuple(found), generations=generations)
+
+    async def usages(self, query: FindUsages) -> UsagesFound:
+        async with self.database.read() as tx:
+            used, consumers = await lookups.usages(tx, self.book, query.project, query.user)
+        return UsagesFound(
+            used={kind or UNKNOWN: amounts for kind, amounts in used.items()},
+            consumers={kind or UNKNOWN: amount for kind, amount in consumers.items()},
+        )
+
+
+def _page(providers: list[Provider], query: FindProviders) -> list[Provider]:
+    behind = (one for one in providers if one.id > query.after)
+    return sorted(behind, key=lambda one: one.id)[: query.limit]

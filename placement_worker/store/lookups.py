@@ -1,0 +1,293 @@
+"""Reading what there is, for those who ask: providers, who holds what of them, what projects use."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from bus.database import Transaction
+from bus.resources import Consumer, Provider
+from bus.vocabulary import ResourceGroup, Resources
+from placement_worker.schema import NAMES_EDITION
+from placement_worker.store.names import Book
+from placement_worker.store.statement import Statement, numbers
+from placement_worker.store.trees import INVENTORIES, classes_in, inventories_in
+
+_EDITION = f"(SELECT number FROM changes WHERE id = {NAMES_EDITION})"
+
+# What is read of a provider: for each part a list, and when it changed last.
+_PARTS = {
+    "inventories": (
+        INVENTORIES,
+        "(SELECT max(i.updated_at) FROM inventories i WHERE i.resource_provider_id = p.id)",
+    ),
+    "traits": (
+        "(SELECT string_agg(CAST(t.trait_id AS text), ',')"
+        " FROM resource_provider_traits t WHERE t.resource_provider_id = p.id)",
+        "(SELECT max(t.updated_at) FROM resource_provider_traits t WHERE t.resource_provider_id = p.id)",
+    ),
+    "aggregates": (
+        "(SELECT string_agg(CAST(a.aggregate_id AS text), ',')"
+        " FROM resource_provider_aggregates a WHERE a.resource_provider_id = p.id)",
+        "(SELECT max(a.updated_at) FROM resource_provider_aggregates a WHERE a.resource_provider_id = p.id)",
+    ),
+}
+
+_OWNER = ("cell", "agent", "zone", "sequence", "gone")
+
+Which = tuple[str, str]  # which providers: what else to join, and a condition
+ALL: Which = ("", "")
+BY_ID: Which = ("JOIN {n} ON n.uuid = p.uuid", "")
+BY_NUMBER: Which = ("JOIN {n} ON n.id = p.id", "")
+BY_NAME: Which = ("", "WHERE p.name = :name")
+BY_TREE: Which = (
+    "",
+    "WHERE p.root_provider_id = (SELECT t.root_provider_id FROM resource_providers t WHERE t.uuid = :tree)",
+)
+BY_AGENT: Which = (
+    "",
+    "WHERE p.id IN (SELECT m.id FROM {n} JOIN hosts o ON o.agent = n.agent"
+    " JOIN resource_providers t ON t.uuid = o.root JOIN resource_providers m ON m.root_provider_id = t.id"
+    " WHERE m.uuid > :after ORDER BY m.uuid LIMIT :most)",
+)
+_KEYS: dict[Which, dict[str, Any]] = {BY_ID: {"uuid": str}, BY_NUMBER: {"id": int}, BY_AGENT: {"agent": str}}
+
+
+@cache
+def _providers(which: Which, parts: frozenset[str]) -> Statement:
+    lists = [f"{_PARTS[part][0]}, {_PARTS[part][1]}" if part in parts else "NULL, NULL" for part in _PARTS]
+    joined, condition = which
+    owner = "".join(f", h.{column}" for column in _OWNER) if "owner" in parts else ""
+    hosts = "LEFT JOIN hosts h ON h.root = r.uuid" if owner else ""
+    return Statement(
+        "SELECT p.id, p.uuid, p.name, q.uuid, r.uuid, p.generation, p.updated_at,"
+        f" {', '.join(lists)}, {_EDITION}{owner} FROM resource_providers p {joined}"
+        f" JOIN resource_providers r ON r.id = p.root_provider_id {hosts}"
+        f" LEFT JOIN resource_providers q ON q.id = p.parent_provider_id {condition} ORDER BY p.id",
+        **_KEYS.get(which, {}),
+    )
+
+
+_FIT = Statement(
+    "SELECT i.resource_provider_id FROM {n} JOIN inventories i ON i.resource_class_id = n.class"
+    " WHERE i.used + n.amount <= (i.total - i.reserved) * i.allocation_ratio"
+    " AND n.amount >= i.min_unit AND n.amount <= i.max_unit AND n.amount % i.step_size = 0"
+    " GROUP BY i.resource_provider_id HAVING count(*) = :wanted",
+    **{"class": int, "amount": int},
+)
+_TRAITED = Statement(
+    "SELECT t.trait_id, t.resource_provider_id FROM {n} JOIN resource_provider_traits t ON t.trait_id = n.id",
+    id=int,
+)
+_GROUPED = Statement(
+    "SELECT a.aggregate_id, a.resource_provider_id FROM {n}"
+    " JOIN resource_provider_aggregates a ON a.aggregate_id = n.id",
+    id=int,
+)
+
+_CONSUMER = (
+    " c.uuid, c.generation, j.external_id, u.external_id, k.name, c.updated_at, a.resource_class_id, a.used,"
+    f" a.updated_at, {_EDITION}"
+)
+_OWNERS = (
+    " LEFT JOIN projects j ON j.id = c.project_id LEFT JOIN users u ON u.id = c.user_id"
+    " LEFT JOIN consumer_types k ON k.id = c.consumer_type_id"
+)
+_HELD_BY = Statement(
+    f"SELECT p.uuid, p.generation,{_CONSUMER} FROM {{n}} JOIN consumers c ON c.uuid = n.uuid"
+    " JOIN allocations a ON a.consumer_id = c.id JOIN resource_providers p ON p.id = a.resource_provider_id"
+    f"{_OWNERS} ORDER BY c.id, p.id, a.resource_class_id",
+    uuid=str,
+)
+_HELD_OF = Statement(
+    f"SELECT p.uuid, p.generation,{_CONSUMER} FROM {{n}} JOIN resource_providers p ON p.uuid = n.uuid"
+    " LEFT JOIN allocations a ON a.resource_provider_id = p.id LEFT JOIN consumers c ON c.id = a.consumer_id"
+    f"{_OWNERS} ORDER BY c.id, p.id, a.resource_class_id",
+    uuid=str,
+)
+
+_OF_PROJECT = (
+    " LEFT JOIN consumer_types k ON k.id = c.consumer_type_id"
+    " WHERE c.project_id = (SELECT j.id FROM projects j WHERE j.external_id = :project)"
+    " AND (CAST(:owner AS text) = ''"
+    " OR c.user_id = (SELECT u.id FROM users u WHERE u.external_id = CAST(:owner AS text)))"
+    " GROUP BY k.name"
+)
+_USED = Statement(
+    f"SELECT k.name, -1 AS class, count(*) AS amount, {_EDITION} FROM consumers c{_OF_PROJECT}"
+    f" UNION ALL SELECT k.name, a.resource_class_id, CAST(sum(a.used) AS bigint), {_EDITION}"
+    " FROM consumers c JOIN allocations a ON a.consumer_id = c.id"
+    f"{_OF_PROJECT}, a.resource_class_id ORDER BY 2"
+)
+
+
+async def providers(
+    tx: Transaction,
+    book: Book,
+    which: Which,
+    parts: Collection[str],
+    values: Iterable[Sequence[Any]] = (),
+    **given: str | int,
+) -> list[tuple[int, Provider]]:
+    """With their numbers, by which they are ordered."""
+    rows = await _providers(which, frozenset(parts))(tx, values, **given)
+    if not rows:
+        return []
+    await book.turn_to(tx, rows[0][13])
+    classes = await book.class_names(tx, classes_in(rows, 7))
+    found = []
+    traits = await _named(tx, book, "traits", rows, 9)
+    aggregates = await _named(tx, book, "aggregates", rows, 11)
+    for row in rows:
+        inventories, used = inventories_in(row[7], classes)
+        one = Provider(
+            id=row[1],
+            name=row[2],
+            parent=row[3],
+            root=row[4],
+            generation=row[5],
+            inventories=inventories,
+            used=used,
+            traits=traits[row[9]],
+            aggregates=aggregates[row[11]],
+            updated=max(when for when in (row[6], row[8], row[10], row[12]) if when is not None),
+            **_owner(row[14:]),
+        )
+        found.append((row[0], one))
+    return found
+
+
+def _owner(told: Sequence[Any]) -> dict[str, Any]:
+    """Nothing when it was not asked for, or when nobody reports the tree."""
+    if not told or told[0] is None:
+        return {}
+    return {**dict(zip(_OWNER, told, strict=True)), "gone": bool(told[-1])}
+
+
+async def _named(
+    tx: Transaction, book: Book, kind: str, rows: Sequence[Any], column: int
+) -> dict[str | None, tuple[str, ...]]:
+    """Each list of numbers that is there → the names, in the order of their numbers."""
+    names = book.traits if kind == "traits" else book.aggregates
+    lists = {row[column] for row in rows}
+    if any(one not in names.names for listed in lists for one in numbers(listed)):
+        await names.read_all(tx)
+    return {listed: tuple(names.names[one] for one in sorted(numbers(listed))) for listed in lists}
+
+
+async def fitting(tx: Transaction, book: Book, wanted: Resources) -> set[int]:
+    """Who could give all of this now."""
+    if any(name not in book.classes.ids for name in wanted):
+        return set()
+    rows = [(book.classes.ids[name], amount) for name, amount in wanted.items()]
+    return {id_ for (id_,) in await _FIT(tx, rows, wanted=len(rows))}
+
+
+async def matching(tx: Transaction, book: Book, like: ResourceGroup) -> set[int] | None:
+    """Who has what is demanded, resources and traits and aggregates; None when nothing is demanded."""
+    found: set[int] | None = None
+    if like.resources:
+        found = await fitting(tx, book, like.resources)
+    traits = [(name,) for name in like.required]
+    for statement, known, demanded in (
+        (_TRAITED, book.traits.ids, [*traits, *like.required_any]),
+        (_GROUPED, book.aggregates.ids, like.member_of),
+    ):
+        if not demanded:
+            continue
+        having = await _having(tx, statement, known, {name for names in demanded for name in names})
+        for names in demanded:
+            some = set().union(*(having[name] for name in names))
+            found = some if found is None else found & some
+    return found
+
+
+async def shunned(tx: Transaction, book: Book, like: ResourceGroup) -> set[int]:
+    """Who has what is forbidden."""
+    found: set[int] = set()
+    for statement, known, names in (
+        (_TRAITED, book.traits.ids, like.forbidden),
+        (_GROUPED, book.aggregates.ids, like.not_member_of),
+    ):
+        if names:
+            found.update(*(await _having(tx, statement, known, set(names))).values())
+    return found
+
+
+async def _having(
+    tx: Transaction, statement: Statement, known: dict[str, int], names: set[str]
+) -> dict[str, set[int]]:
+    """Name → who has it."""
+    having: dict[str, set[int]] = {name: set() for name in names}
+    called = {known[name]: name for name in names if name in known}
+    for id_, provider in await statement(tx, [(id_,) for id_ in called]) if called else ():
+        having[called[id_]].add(provider)
+    return having
+
+
+@dataclass(slots=True)
+class _Holding:
+    """A consumer as its rows come."""
+
+    facts: tuple[Any, ...]
+    held: dict[str, dict[str, int]] = field(default_factory=dict)
+    updated: float = 0.0
+
+
+async def holdings(
+    tx: Transaction, book: Book, consumers: Collection[str], of: Collection[str]
+) -> tuple[list[Consumer], dict[str, int]]:
+    """Who holds what, and the generations of the providers that are named."""
+    if consumers:
+        rows = await _HELD_BY(tx, [(uuid,) for uuid in consumers])
+    else:
+        rows = await _HELD_OF(tx, [(uuid,) for uuid in of])
+    if not rows:
+        return [], {}
+    await book.turn_to(tx, rows[0][11])
+    names = await book.class_names(tx, {row[8] for row in rows if row[8] is not None})
+    found: dict[str, _Holding] = {}
+    generations: dict[str, int] = {}
+    for provider, generation, *facts, class_id, used, updated, _ in rows:
+        if consumers and of and provider not in of:
+            continue
+        generations[provider] = generation
+        if facts[0] is None:  # nobody holds anything of it
+            continue
+        holding = found.setdefault(facts[0], _Holding(tuple(facts)))
+        holding.held.setdefault(provider, {})[names[class_id]] = used
+        holding.updated = max(holding.updated, facts[5], updated)
+    return [_consumer(holding) for holding in found.values()], generations
+
+
+def _consumer(holding: _Holding) -> Consumer:
+    uuid, generation, project, user, kind, _ = holding.facts
+    return Consumer(
+        id=uuid,
+        generation=generation,
+        project=project,
+        user=user,
+        type=kind,
+        allocations=holding.held,
+        updated=holding.updated,
+    )
+
+
+async def usages(
+    tx: Transaction, book: Book, project: str, user: str
+) -> tuple[dict[str | None, dict[str, int]], dict[str | None, int]]:
+    """Consumer type → class → how much, and consumer type → how many."""
+    rows = await _USED(tx, project=project, owner=user)
+    if not rows:
+        return {}, {}
+    await book.turn_to(tx, rows[0][3])
+    names = await book.class_names(tx, {row[1] for row in rows if row[1] >= 0})
+    used: dict[str | None, dict[str, int]] = {}
+    consumers: dict[str | None, int] = {}
+    for kind, class_id, amount, _ in rows:
+        if class_id < 0:
+            consumers[kind] = amount
+            used[kind] = {}
+        else:
+            used[kind][names[class_id]] = amount
+    return used, consumers

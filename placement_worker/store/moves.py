@@ -1,0 +1,106 @@
+"""A reshape: inventories go from provider to provider with what is held of them, in one transaction."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bus.database import Conflict, Transaction
+from bus.messages import ClaimRequested
+from bus.resources import Denied, EditResult, Reshape
+from bus.vocabulary import Claimed, ConsumerClaim, ProviderChange
+from placement_worker.core import capacity, edits
+from placement_worker.core.forest import Forest, Known
+from placement_worker.core.trees import Tree
+from placement_worker.store import claims, trees
+from placement_worker.store.names import Book
+from placement_worker.store.reshape import save_trees
+
+
+class Undone(Exception):
+    """The reshape cannot be: nothing of it may be committed."""
+
+    def __init__(self, why: EditResult) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What is to be announced of it."""
+
+    changes: Sequence[ProviderChange]
+    shaped: Mapping[str, Tree]
+
+
+async def reshape(tx: Transaction, book: Book, known: Known, order: Reshape, now: float) -> Moved:
+    """Widen, claim, settle; Undone when any of it cannot be."""
+    opened, forest = await _open(tx, book, order, now)
+    _must(edits.widen(order, forest, known))
+    rooms = opened.world.rooms
+    for one in order.inventories:
+        _refit(rooms[one.provider], forest, one.provider, known)
+    results = capacity.claim(ClaimRequested(claims=order.claims), opened.world) if order.claims else ()
+    if results is None:
+        raise Conflict("a consumer came or went while it was being looked for")
+    if not all(isinstance(one, Claimed) for one in results):
+        raise Undone(Denied(results=results))
+    for uuid, room in opened.world.touched.items():
+        if uuid in forest.homes:
+            used = {name: stock.used for name, stock in room.stocks.items()}
+            forest.put(replace(forest.there(uuid), used=used, generation=room.generation))
+    _must(edits.settle(order, forest, known))
+    for uuid, room in opened.world.touched.items():
+        if uuid in forest.homes:
+            room.generation = forest.there(uuid).generation
+    pairs = forest.changed()
+    await save_trees(tx, book, pairs, now)  # first, that there is a row for what is used of each class
+    elsewhere = [
+        change
+        for change in await claims.save_world(tx, book, opened, now)
+        if change.provider not in forest.homes
+    ]
+    return Moved(elsewhere + trees.changes_between(pairs), {then.root: then for _, then in pairs})
+
+
+async def _open(tx: Transaction, book: Book, order: Reshape, now: float) -> tuple[claims.Opened, Forest]:
+    """All it concerns, locked: consumers first, then all providers in their order, as whoever claims does."""
+    edition = book.edition
+    listed = [one.provider for one in order.inventories]
+    before = Forest(await trees.read(tx, book, listed))
+    newcomers: dict[str, ConsumerClaim | None] = {}
+    others = set()
+    for one in order.claims:
+        if one.generation is None or not one.fenced:
+            newcomers[one.consumer] = one
+        else:
+            others.add(one.consumer)
+    named = capacity.providers_of([ClaimRequested(claims=order.claims)], all_choices=True)
+    opened = await claims.open_world(tx, book, newcomers, others, named | before.homes.keys(), now)
+    forest = Forest(await trees.read(tx, book, listed))
+    if any(opened.world.rooms.get(uuid) is None for uuid in forest.homes):
+        raise Conflict("a tree grew while it was being locked")
+    if book.edition != edition:
+        raise Conflict("a class was renamed between the one and the other")
+    return opened, forest
+
+
+def _refit(room: capacity.Room | None, forest: Forest, provider: str, known: Known) -> None:
+    """The room that claims are judged by, after widening."""
+    assert room is not None  # it is in the forest, and locked
+    state = forest.there(provider)
+    for name, inventory in state.inventories.items():
+        used = state.used[name]
+        room.stocks[name] = capacity.Stock(
+            known.classes[name],
+            inventory.capacity,
+            used,
+            used,
+            inventory.min_unit,
+            inventory.max_unit,
+            inventory.step_size,
+        )
+    room.generation = room.was = state.generation
+
+
+def _must(refusal: edits.Refused | None) -> None:
+    if refusal is not None:
+        raise Undone(refusal)

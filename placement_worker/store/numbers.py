@@ -1,0 +1,44 @@
+"""Numbers for providers that are about to be made, taken from the database a block at a time.
+
+Who knows a provider's number before it is there can write it in one statement, a root that names itself too.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+from bus.database import Database
+from placement_worker.schema import PROVIDER_NUMBERS
+from placement_worker.store.statement import Statement
+
+BLOCK = 200
+
+_TAKE = Statement(
+    "INSERT INTO changes (id, number)"
+    f" SELECT {PROVIDER_NUMBERS}, COALESCE(max(p.id), 0) + CAST(:more AS bigint) FROM resource_providers p"
+    " WHERE true ON CONFLICT (id) DO UPDATE SET number = changes.number + CAST(:more AS bigint)"
+    " RETURNING number"
+)
+
+
+class ProviderNumbers:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._spare: list[int] = []
+
+    @asynccontextmanager
+    async def taken(self, most: int) -> AsyncIterator[Iterator[int]]:
+        """At most so many; those that are left over are for the next."""
+        numbers = iter(await self._take(most))
+        try:
+            yield numbers
+        finally:
+            self._spare += numbers
+
+    async def _take(self, most: int) -> list[int]:
+        if len(self._spare) < most:
+            more = max(BLOCK, most)
+            async with self._database.write() as tx:
+                [(last,)] = await _TAKE(tx, more=more)
+            self._spare += range(last - more + 1, last + 1)
+        taken, self._spare = self._spare[:most], self._spare[most:]
+        return taken

@@ -1,0 +1,190 @@
+"""Loading many providers at once: tree by tree, as a whole or not at all, and the same again is nothing."""
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+
+from bus.messages import EditRequested, FindProviders, LoadProviders
+from bus.resources import ChangeProvider, DropProvider, LoadResult, MakeProvider, ProviderLoad
+from bus.vocabulary import Inventory
+from placement_worker import Placement, providers
+from placement_worker.store import trees
+from tests.racks import (
+    a_claim,
+    a_placement,
+    a_release,
+    a_report,
+    an_order,
+    keeps_its_index,
+    on_hosts,
+    seen_by,
+    uid,
+)
+
+EIGHT = {"VCPU": Inventory(total=8)}
+
+
+def a_load(number: int, parent: int | None = None, **given: Any) -> ProviderLoad:
+    given.setdefault("inventories", EIGHT)
+    return ProviderLoad(
+        id=uid(number, "a"),
+        name=given.pop("name", f"host-{number}"),
+        parent=None if parent is None else uid(parent, "a"),
+        **given,
+    )
+
+
+async def load(placement: Placement, *loads: ProviderLoad) -> list[LoadResult]:
+    return list((await placement.providers.load(LoadProviders(providers=loads))).results)
+
+
+def outcomes(results: list[LoadResult]) -> list[str | tuple[str, int]]:
+    return [one.why or (one.did, one.generation) for one in results]
+
+
+async def test_trees_are_made_changed_and_then_left_alone(url: str, placement: Placement) -> None:
+    gold = a_load(
+        3,
+        1,
+        traits=("CUSTOM_GOLD",),
+        aggregates=(uid(1, "e"),),
+        inventories={"CUSTOM_GPU": Inventory(total=2)},
+    )
+    world = [a_load(1), a_load(2), gold, a_load(4, 3, inventories={})]
+    assert outcomes(await load(placement, *world)) == [("made", 1)] * 4
+    seen = placement.memory.index.seen
+    assert outcomes(await load(placement, *world)) == [("nothing", 1)] * 4
+    assert placement.memory.index.seen == seen
+    async with a_placement(url) as other:
+        news = [a_load(1, name="new"), a_load(2, traits=("COMPUTE_NODE",), generation=1)]
+        assert outcomes(await load(other, *news, *world[2:])) == [
+            ("changed", 1),
+            ("changed", 2),
+            ("nothing", 1),
+            ("nothing", 1),
+        ]
+        await placement.memory.fresh()
+        assert seen_by(placement) == seen_by(other)
+    [shown] = (await placement.lookups.providers(FindProviders(name="host-3"))).providers
+    assert (shown.inventories, shown.traits, shown.aggregates, shown.parent, shown.root) == (
+        gold.inventories,
+        gold.traits,
+        gold.aggregates,
+        uid(1, "a"),
+        uid(1, "a"),
+    )
+
+
+async def test_one_bad_provider_takes_its_tree_with_it_and_no_other(placement: Placement) -> None:
+    bad = a_load(3, 1, traits=("HW_NO",))
+    results = await load(placement, a_load(1), a_load(2), bad, a_load(4, 2))
+    why = "providers[2].traits: no such trait HW_NO; those of your own begin with CUSTOM_"
+    assert outcomes(results) == [why, ("made", 1), why, ("made", 1)]
+    assert sorted(placement.memory.index.rows) == [uid(2, "a"), uid(4, "a")]
+
+
+async def test_what_is_stored_decides_which_trees_belong_together(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when they would not fit into one transaction."""
+    monkeypatch.setattr(providers, "PROVIDERS_A_TRANSACTION", 2)
+    await load(placement, a_load(1), a_load(2, 1), a_load(3, 1), a_load(9))
+    await placement.claim_many([an_order(a_claim(1, on_hosts(3)))])
+    loads = [a_load(2, 1, traits=("COMPUTE_NODE",)), *(a_load(n) for n in range(10, 15))]
+    why = "providers[6].inventories: VCPU is in use and cannot be left out"
+    results = outcomes(await load(placement, *loads, a_load(3, 1, inventories={})))
+    assert results == [why, *[("made", 1)] * 5, why]
+
+
+async def test_a_class_in_use_stays_and_may_shrink(placement: Placement) -> None:
+    await load(placement, a_load(1, inventories={**EIGHT, "DISK_GB": Inventory(total=4)}))
+    await placement.claim_many([an_order(a_claim(1, on_hosts(1, VCPU=6)))])
+    less = {"VCPU": Inventory(total=8, reserved=8)}
+    assert outcomes(await load(placement, a_load(1, inventories=less))) == [("changed", 3)]
+    row = placement.memory.index.rows[uid(1, "a")]
+    assert dict(row.used) == {"VCPU": 6}
+    await placement.release_many([a_release(1, 1)])
+    assert outcomes(await load(placement, a_load(1, inventories={}))) == [("changed", 4)]
+
+
+async def test_trees_are_rearranged_in_one_load(url: str, placement: Placement) -> None:
+    await load(placement, a_load(1), a_load(2, 1), a_load(3, 2), a_load(4))
+    async with a_placement(url) as other:
+        # 2 becomes the root of 1, with 1's name; 3 leaves for 4
+        await load(other, a_load(2, name="host-1"), a_load(1, 2, name="host-2"), a_load(3, 4))
+        await placement.memory.fresh()
+        await keeps_its_index(placement)
+        assert seen_by(placement) == seen_by(other)
+    tops = {row.uuid: (row.parent, row.root) for row in placement.memory.index.rows.values()}
+    one, two, three, four = (uid(number, "a") for number in (1, 2, 3, 4))
+    assert tops == {two: (None, two), one: (two, two), four: (None, four), three: (four, four)}
+
+
+async def test_names_of_others_are_not_taken(placement: Placement) -> None:
+    await load(placement, a_load(1), a_load(2))
+    clash = f"providers[0].name: 'host-2' is the name of provider {uid(2, 'a')}"
+    assert outcomes(await load(placement, a_load(3, name="host-2"), a_load(4))) == [clash, ("made", 1)]
+    await placement.providers.edit(EditRequested(edit=DropProvider(provider=uid(2, "a"))))
+    assert outcomes(await load(placement, a_load(3, name="host-2"))) == [("made", 1)]
+
+
+async def test_owners_reports_and_loads_go_together(placement: Placement) -> None:
+    await placement.providers.report_many([a_report(1)])
+    assert outcomes(await load(placement, a_load(2, 1))) == [("made", 1)]
+    assert placement.memory.index.rows[uid(2, "a")].cell == "c1"
+    await placement.providers.report_many([a_report(1, sequence=2)])
+    assert sorted(placement.memory.index.rows) == [uid(1, "a")]
+
+
+async def test_thousands_at_once(placement: Placement) -> None:
+    """Three transactions, in messages that fit the bus."""
+    many = [a_load(number) for number in range(4500)]
+    results = await load(placement, *many)
+    assert [one.provider for one in results] == [one.id for one in many]
+    assert {(one.did, one.generation) for one in results} == {("made", 1)}
+    assert len(placement.memory.index.rows) == 4500
+    assert {one.did for one in await load(placement, *many)} == {"nothing"}
+
+
+async def test_two_processes_that_load_the_same_end_with_it_once(url: str, placement: Placement) -> None:
+    async with a_placement(url) as other:
+        for turn in range(4):
+            numbers = range(turn * 10, turn * 10 + 8, 2)
+            world = [one for number in numbers for one in (a_load(number), a_load(number + 1, number))]
+            both = await asyncio.gather(load(placement, *world), load(other, *world))
+            done = [tuple(sorted(one.did for one in pair)) for pair in zip(*both, strict=True)]
+            assert set(done) == {("made", "nothing")}
+        for one in (placement, other):
+            await one.memory.fresh()
+        assert seen_by(placement) == seen_by(other)
+
+
+async def test_a_provider_that_goes_while_it_is_looked_for_is_looked_for_again(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await load(placement, a_load(1), a_load(2))
+    look, calls = trees.look, itertools.count(1)
+
+    async def look_early(*given: Any) -> trees.Look:
+        """The first time it still sees a third, as if it went right after."""
+        found = await look(*given)
+        if next(calls) == 1:
+            found.ids.add(uid(3, "a"))
+        return found
+
+    monkeypatch.setattr(trees, "look", look_early)
+    results = await load(placement, a_load(1, traits=("COMPUTE_NODE",)), a_load(3))
+    assert outcomes(results) == [("changed", 2), ("made", 1)]
+    assert next(calls) == 3
+
+
+async def test_a_child_may_be_loaded_below_what_an_edit_made(placement: Placement) -> None:
+    await placement.providers.edit(EditRequested(edit=MakeProvider(provider=uid(1, "a"), name="one")))
+    await placement.providers.edit(EditRequested(edit=MakeProvider(provider=uid(2, "a"), name="two")))
+    await load(placement, a_load(3, 1))
+    move = ChangeProvider(provider=uid(1, "a"), name="one", parent=uid(2, "a"))
+    await placement.providers.edit(EditRequested(edit=move))
+    assert outcomes(await load(placement, a_load(3, 1), a_load(4, 3))) == [("nothing", 1), ("made", 1)]
+    assert {row.root for row in placement.memory.index.rows.values()} == {uid(2, "a")}

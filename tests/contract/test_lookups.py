@@ -1,0 +1,319 @@
+"""What can be asked about providers, allocations and usages: the same on both databases, never stale."""
+
+import random
+from typing import Any
+
+import pytest
+
+from bus.messages import (
+    EditRequested,
+    FindAllocations,
+    FindProviders,
+    FindUsages,
+    LoadProviders,
+    UsagesFound,
+)
+from bus.resources import (
+    AddInventory,
+    ChangeProvider,
+    Consumer,
+    Provider,
+    ProviderLoad,
+    SetTraits,
+)
+from bus.vocabulary import ConsumerClaim, Inventory, ResourceGroup
+from placement_worker import Placement
+from tests.racks import Wall, a_claim, a_placement, an_order, on_hosts, uid
+
+A, B, C, D = (uid(number, "a") for number in (1, 2, 3, 4))
+X, Y = uid(1, "e"), uid(2, "e")
+EIGHT = {"VCPU": Inventory(total=8)}
+
+
+def a_load(number: int, parent: int | None = None, **given: Any) -> ProviderLoad:
+    given.setdefault("inventories", EIGHT)
+    return ProviderLoad(
+        id=uid(number, "a"),
+        name=f"host-{number}",
+        parent=None if parent is None else uid(parent, "a"),
+        **given,
+    )
+
+
+async def load(placement: Placement, *loads: ProviderLoad) -> None:
+    answer = await placement.providers.load(LoadProviders(providers=loads))
+    assert {one.did for one in answer.results} == {"made"}
+
+
+async def found(placement: Placement, **query: Any) -> list[Provider]:
+    return list((await placement.lookups.providers(FindProviders(**query))).providers)
+
+
+async def ids(placement: Placement, **query: Any) -> set[str]:
+    return {one.id for one in await found(placement, parts=(), **query)}
+
+
+@pytest.fixture
+async def rack(placement: Placement) -> Placement:
+    """A tree of A above B, and C and D alone, each with something of its own."""
+    gpus = {"CUSTOM_GPU": Inventory(total=4, min_unit=2, max_unit=4, step_size=2)}
+    over = {"VCPU": Inventory(total=8, reserved=2, allocation_ratio=1.5), "DISK_GB": Inventory(total=10)}
+    await load(
+        placement,
+        a_load(1, traits=("COMPUTE_NODE", "CUSTOM_GOLD"), aggregates=(X,)),
+        a_load(2, 1, inventories=gpus),
+        a_load(3, traits=("COMPUTE_NODE",), aggregates=(X, Y), inventories=over),
+        a_load(4, inventories={}),
+    )
+    await placement.claim_many([an_order(a_claim(1, on_hosts(1, VCPU=6)))])
+    return placement
+
+
+def like(**demands: Any) -> dict[str, Any]:
+    return {"like": ResourceGroup(**demands)}
+
+
+NOBODY: set[str] = set()
+FOUND = [
+    ({}, {A, B, C, D}),
+    ({"ids": (A, D, uid(9, "a"), A)}, {A, D}),
+    ({"name": "host-3"}, {C}),
+    ({"name": "nobody"}, NOBODY),
+    ({"name": "host-3", "ids": (A,)}, NOBODY),
+    ({"in_tree": B}, {A, B}),
+    ({"in_tree": uid(9, "a")}, NOBODY),
+    ({"in_tree": B, "name": "host-1"}, {A}),
+    ({"in_tree": B, "name": "host-3"}, NOBODY),
+    ({"in_tree": B, "ids": (B, C)}, {B}),
+    ({"in_tree": B, **like(in_tree=A)}, {A, B}),
+    ({"in_tree": B, **like(in_tree=C)}, NOBODY),
+    (like(in_tree=C), {C}),
+    # fit: (total - reserved) x ratio, less what is used
+    (like(resources={"VCPU": 2}), {A, C}),
+    (like(resources={"VCPU": 3}), {C}),
+    (like(resources={"VCPU": 9}), {C}),
+    (like(resources={"VCPU": 10}), NOBODY),
+    (like(resources={"VCPU": 1, "DISK_GB": 10}), {C}),
+    (like(resources={"VCPU": 1, "CUSTOM_GPU": 2}), NOBODY),  # each by itself
+    (like(resources={"CUSTOM_GPU": 1}), NOBODY),
+    (like(resources={"CUSTOM_GPU": 3}), NOBODY),
+    (like(resources={"CUSTOM_GPU": 4}), {B}),
+    (like(resources={"CUSTOM_GPU": 6}), NOBODY),
+    (like(resources={"CUSTOM_NO": 1}), NOBODY),
+    (like(required=("COMPUTE_NODE",)), {A, C}),
+    (like(required=("COMPUTE_NODE", "CUSTOM_GOLD")), {A}),
+    (like(required=("CUSTOM_NO",)), NOBODY),
+    (like(forbidden=("COMPUTE_NODE",)), {B, D}),
+    (like(forbidden=("CUSTOM_NO",)), {A, B, C, D}),
+    (like(required=("COMPUTE_NODE",), forbidden=("COMPUTE_NODE",)), NOBODY),
+    (like(required_any=(("CUSTOM_GOLD", "CUSTOM_NO"),)), {A}),
+    (like(required_any=(("CUSTOM_GOLD", "COMPUTE_NODE"),), forbidden=("CUSTOM_GOLD",)), {C}),
+    (like(member_of=((X,),)), {A, C}),
+    (like(member_of=((X,), (Y, uid(9, "e")))), {C}),
+    (like(member_of=((uid(9, "e"),),)), NOBODY),
+    (like(not_member_of=(Y,)), {A, B, D}),
+    (like(not_member_of=(uid(9, "e"),)), {A, B, C, D}),
+    (like(resources={"VCPU": 1}, required=("COMPUTE_NODE",), member_of=((X,),), not_member_of=(Y,)), {A}),
+    ({"ids": (A, B), **like(resources={"VCPU": 1})}, {A}),
+]
+
+
+async def test_providers_are_found_by_what_each_is_and_has_alone(rack: Placement) -> None:
+    assert [await ids(rack, **query) for query, _ in FOUND] == [expected for _, expected in FOUND]
+
+
+async def test_a_provider_is_shown_with_the_parts_that_were_asked_for(rack: Placement) -> None:
+    bare = Provider(id=A, name="host-1", parent=None, root=A, generation=2, updated=1_000_000.0)
+    shown = {
+        (): bare,
+        ("inventories",): {"inventories": EIGHT, "used": {"VCPU": 6}},
+        ("traits",): {"traits": ("COMPUTE_NODE", "CUSTOM_GOLD")},
+        ("aggregates",): {"aggregates": (X,)},
+    }
+    for parts, more in shown.items():
+        [one] = await found(rack, ids=(A,), parts=parts)
+        assert one == (more if isinstance(more, Provider) else Provider(**{**as_dict(bare), **more}))
+    [child] = await found(rack, name="host-2")
+    assert (child.parent, child.root) == (A, A)
+
+
+def as_dict(one: Provider) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in one.__struct_fields__}
+
+
+async def test_traits_come_in_the_order_of_their_numbers(rack: Placement) -> None:
+    """Standard ones first, whatever their names."""
+    gold = SetTraits(provider=D, traits=("CUSTOM_GOLD", "STORAGE_DISK_SSD", "HW_CPU_X86_AVX2"))
+    await rack.providers.edit(EditRequested(edit=gold))
+    [one] = await found(rack, ids=(D,))
+    assert one.traits == ("HW_CPU_X86_AVX2", "STORAGE_DISK_SSD", "CUSTOM_GOLD")
+
+
+async def test_updated_is_the_newest_of_what_is_shown(rack: Placement, wall: Wall) -> None:
+    async def times() -> list[float]:
+        parts: list[tuple[str, ...]] = [(), ("traits",), ("inventories", "traits")]
+        return [(await found(rack, ids=(D,), parts=part))[0].updated - 1_000_000.0 for part in parts]
+
+    edits = [
+        ChangeProvider(provider=D, name="other"),
+        SetTraits(provider=D, traits=("COMPUTE_NODE",)),
+        AddInventory(provider=D, resource_class="VCPU", inventory=Inventory(total=1)),
+    ]
+    for edit in edits:
+        wall.time += 10
+        await rack.providers.edit(EditRequested(edit=edit))
+    assert await times() == [30, 30, 30]  # the generation moved with each
+    wall.time += 10
+    await rack.providers.edit(EditRequested(edit=ChangeProvider(provider=D, name="another")))
+    assert await times() == [40, 40, 40]
+
+
+async def test_another_process_sees_at_once_what_was_committed(url: str, rack: Placement) -> None:
+    async with a_placement(url) as other:
+        new = a_load(7, traits=("CUSTOM_SILVER",), inventories={"CUSTOM_PONY": Inventory(total=1)})
+        await load(rack, new)
+        wanted = like(resources={"CUSTOM_PONY": 1}, required=("CUSTOM_SILVER",))
+        assert await ids(other, **wanted) == {uid(7, "a")}
+        assert (await found(other, ids=(new.id,)))[0].traits == ("CUSTOM_SILVER",)
+        await rack.claim_many([an_order(a_claim(7, on_hosts(7, CUSTOM_PONY=1)))])
+        assert await ids(other, **wanted) == set()
+
+
+# Who holds what
+
+
+def old(consumer: int, **resources: int) -> ConsumerClaim:
+    """A claim of a client that knows no consumer types."""
+    claim = a_claim(consumer, on_hosts(3, **resources), project="p2")
+    return ConsumerClaim(
+        consumer=claim.consumer, generation=None, choices=claim.choices, project="p2", user="u2", type=None
+    )
+
+
+async def test_allocations_are_told_by_consumer_and_by_provider(rack: Placement, wall: Wall) -> None:
+    wall.time += 5
+    await rack.claim_many([an_order(a_claim(2, on_hosts(1, 3, VCPU=1))), an_order(old(3, DISK_GB=4))])
+    first = Consumer(
+        id=uid(1),
+        generation=1,
+        project="p1",
+        user="u1",
+        type="INSTANCE",
+        allocations=on_hosts(1, VCPU=6),
+        updated=1_000_000.0,
+    )
+    [one] = (await rack.lookups.allocations(FindAllocations(consumers=(uid(1), uid(9))))).consumers
+    assert one == first
+    both = await rack.lookups.allocations(FindAllocations(consumers=(uid(2),)))
+    assert [one.allocations for one in both.consumers] == [on_hosts(1, 3, VCPU=1)]
+    assert both.generations == {A: 3, C: 3}
+    of = await rack.lookups.allocations(FindAllocations(providers=(C, D, uid(9, "a"))))
+    assert [(one.id, one.allocations, one.type, one.updated) for one in of.consumers] == [
+        (uid(2), on_hosts(3, VCPU=1), "INSTANCE", 1_000_005.0),
+        (uid(3), on_hosts(3, DISK_GB=4), None, 1_000_005.0),
+    ]
+    assert of.generations == {C: 3, D: 1}
+    some = await rack.lookups.allocations(FindAllocations(consumers=(uid(2),), providers=(A,)))
+    assert [one.allocations for one in some.consumers] == [on_hosts(1, VCPU=1)]
+    assert await rack.lookups.allocations(FindAllocations()) == type(some)(consumers=(), generations={})
+
+
+async def test_usages_are_summed_by_project_user_and_consumer_type(rack: Placement) -> None:
+    await rack.claim_many(
+        [
+            an_order(a_claim(2, on_hosts(1, 3, VCPU=1), type="MIGRATION")),
+            an_order(a_claim(4, on_hosts(3, VCPU=1, DISK_GB=2), type="MIGRATION")),
+            an_order(old(3, DISK_GB=4)),
+        ]
+    )
+
+    async def usages(project: str, user: str = "") -> UsagesFound:
+        return await rack.lookups.usages(FindUsages(project=project, user=user))
+
+    whole = UsagesFound(
+        used={"INSTANCE": {"VCPU": 6}, "MIGRATION": {"VCPU": 3, "DISK_GB": 2}},
+        consumers={"INSTANCE": 1, "MIGRATION": 2},
+    )
+    assert await usages("p1") == await usages("p1", "u1") == whole
+    assert await usages("p2") == UsagesFound(used={"unknown": {"DISK_GB": 4}}, consumers={"unknown": 1})
+    assert await usages("p1", "u2") == await usages("nobody") == UsagesFound(used={}, consumers={})
+
+
+# Against a slow search that is obviously right
+
+
+def fits(one: Provider, resources: dict[str, int]) -> bool:
+    for name, amount in resources.items():
+        stock = one.inventories.get(name)
+        if stock is None or one.used[name] + amount > (stock.total - stock.reserved) * stock.allocation_ratio:
+            return False
+        if not stock.min_unit <= amount <= stock.max_unit or amount % stock.step_size:
+            return False
+    return True
+
+
+def meets(one: Provider, group: ResourceGroup) -> bool:
+    return (
+        fits(one, group.resources)
+        and set(group.required) <= set(one.traits)
+        and not set(group.forbidden) & set(one.traits)
+        and all(set(some) & set(one.traits) for some in group.required_any)
+        and all(set(some) & set(one.aggregates) for some in group.member_of)
+        and not set(group.not_member_of) & set(one.aggregates)
+    )
+
+
+async def test_what_is_found_is_what_a_search_one_by_one_would_find(placement: Placement) -> None:
+    chance = random.Random(3)
+    classes, traits = ("VCPU", "DISK_GB", "CUSTOM_GPU"), ("COMPUTE_NODE", "CUSTOM_GOLD", "CUSTOM_OLD")
+    groups = (X, Y, uid(3, "e"))
+
+    def some(of: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(chance.sample(of, chance.randrange(len(of))))
+
+    def stock() -> Inventory:
+        ratio, reserved = chance.choice((1.0, 1.5, 1 / 3, 16.0)), chance.randrange(3)
+        least, step = chance.randrange(1, 3), chance.randrange(1, 3)
+        return Inventory(
+            total=chance.randrange(3, 9),
+            reserved=reserved,
+            min_unit=least,
+            max_unit=chance.randrange(1, 9),
+            step_size=step,
+            allocation_ratio=ratio,
+        )
+
+    await load(
+        placement,
+        *(
+            a_load(
+                number,
+                inventories={name: stock() for name in some(classes)},
+                traits=some(traits),
+                aggregates=some(groups),
+            )
+            for number in range(60)
+        ),
+    )
+    await placement.claim_many(
+        [
+            an_order(a_claim(number, on_hosts(chance.randrange(60), VCPU=chance.randrange(1, 4))))
+            for number in range(40)
+        ]
+    )
+    everything = await found(placement)
+    assert any(sum(one.used.values()) for one in everything)
+    sizes = set()
+    for _ in range(120):
+        group = ResourceGroup(
+            resources={name: chance.randrange(1, 6) for name in some(classes)},
+            required=some(traits)[:1],
+            forbidden=some(traits)[:1],
+            required_any=tuple(filter(None, [some(traits)])),
+            member_of=tuple(filter(None, [some(groups)])),
+            not_member_of=some(groups)[:1],
+        )
+        expected = {one.id for one in everything if meets(one, group)}
+        assert await ids(placement, like=group) == expected, group
+        sizes.add(len(expected))
+    assert len(sizes) > 5

@@ -1,0 +1,224 @@
+"""Resource classes and traits: listed, made, renamed and dropped, here and in other processes."""
+
+import asyncio
+from typing import Any
+
+import os_resource_classes  # type: ignore[import-untyped]
+import os_traits  # type: ignore[import-untyped]
+import pytest
+
+from bus.messages import EditRequested, FindNames, NameEditRequested
+from bus.resources import (
+    DropName,
+    Edited,
+    EditResult,
+    InUse,
+    MakeName,
+    Missing,
+    NameEdit,
+    NameEdited,
+    NameKind,
+    NameResult,
+    RenameName,
+    SetInventories,
+    SetTraits,
+    Standard,
+    Taken,
+)
+from bus.vocabulary import Inventory
+from placement_worker import Placement
+from tests.racks import Wall, a_claim, a_placement, a_report, an_order, on_hosts, seen_by, uid
+
+A = uid(1, "a")
+KINDS: list[NameKind] = ["resource class", "trait"]
+
+
+async def edit(placement: Placement, kind: NameKind, one: NameEdit) -> NameResult:
+    return (await placement.naming.edit(NameEditRequested(kind=kind, edit=one))).result
+
+
+async def listed(placement: Placement, kind: NameKind, **query: Any) -> list[str]:
+    return [one.name for one in (await placement.naming.find(FindNames(kind=kind, **query))).names]
+
+
+async def a_host(placement: Placement, **given: Any) -> None:
+    assert await placement.providers.report_many([a_report(1, **given)]) == [None]
+
+
+async def inventories(placement: Placement, *names: str) -> EditResult:
+    stock = {name: Inventory(total=4) for name in names}
+    answer = await placement.providers.edit(EditRequested(edit=SetInventories(provider=A, inventories=stock)))
+    return answer.result
+
+
+async def traits(placement: Placement, *names: str) -> EditResult:
+    return (await placement.providers.edit(EditRequested(edit=SetTraits(provider=A, traits=names)))).result
+
+
+# Lists
+
+
+async def test_standard_names_are_there_in_their_order(placement: Placement) -> None:
+    assert await listed(placement, "resource class") == list(os_resource_classes.STANDARDS)
+    assert set(await listed(placement, "trait")) == set(os_traits.get_traits())
+
+
+async def test_names_are_listed_by_name_by_prefix_and_by_use(placement: Placement) -> None:
+    await a_host(placement, traits=("COMPUTE_NODE", "CUSTOM_B"))
+    for name in ("CUSTOM_C", "CUSTOM_A"):
+        await edit(placement, "trait", MakeName(name=name))
+    assert await listed(placement, "trait", prefix="CUSTOM_") == ["CUSTOM_B", "CUSTOM_C", "CUSTOM_A"]
+    assert await listed(placement, "trait", associated=True) == ["COMPUTE_NODE", "CUSTOM_B"]
+    assert await listed(placement, "trait", associated=False, prefix="CUSTOM_") == ["CUSTOM_C", "CUSTOM_A"]
+    named = ("CUSTOM_A", "CUSTOM_NO", "COMPUTE_NODE", "CUSTOM_A")
+    assert await listed(placement, "trait", names=named) == ["COMPUTE_NODE", "CUSTOM_A"]
+    assert await listed(placement, "trait", names=named, associated=True) == ["COMPUTE_NODE"]
+    assert await listed(placement, "trait", names=()) == []
+
+
+# Making
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_making_twice_makes_once(placement: Placement, wall: Wall, kind: NameKind) -> None:
+    made = await edit(placement, kind, MakeName(name="CUSTOM_A"))
+    wall.time += 10
+    again = await edit(placement, kind, MakeName(name="CUSTOM_A"))
+    assert isinstance(made, NameEdited) and isinstance(again, NameEdited)
+    assert (made.made, again.made) == (True, False)
+    assert made.named == again.named
+    assert again.named is not None and again.named.updated == 1_000_000.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_of_many_who_make_one_at_once_one_has_made_it(
+    url: str, placement: Placement, kind: NameKind
+) -> None:
+    async with a_placement(url) as other:
+        made = await asyncio.gather(
+            *(edit(one, kind, MakeName(name="CUSTOM_A")) for one in (placement, other) * 4)
+        )
+        assert sorted(isinstance(one, NameEdited) and one.made for one in made) == [False] * 7 + [True]
+        assert (await listed(other, kind, prefix="CUSTOM_")) == ["CUSTOM_A"]
+
+
+NOT_CUSTOM = (
+    "VCPU",
+    "COMPUTE_NODE",
+    "CUSTOM_",
+    "CUSTOM_a",
+    "custom_A",
+    "CUSTOM_A B",
+    "A",
+    "CUSTOM_" + "A" * 249,
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", NOT_CUSTOM)
+async def test_only_names_of_the_custom_form_can_be_made(
+    placement: Placement, kind: NameKind, name: str
+) -> None:
+    assert await edit(placement, kind, MakeName(name=name)) == Standard(name=name)
+    longest = "CUSTOM_" + "A" * 248
+    assert isinstance(await edit(placement, kind, MakeName(name=longest)), NameEdited)
+
+
+# Dropping
+
+
+@pytest.mark.parametrize("kind, standard", [("resource class", "VCPU"), ("trait", "COMPUTE_NODE")])
+async def test_what_is_in_use_standard_or_absent_cannot_be_dropped(
+    placement: Placement, kind: NameKind, standard: str
+) -> None:
+    await a_host(placement, inventories={"CUSTOM_A": Inventory(total=1)}, traits=("CUSTOM_A",))
+    assert await edit(placement, kind, DropName(name="CUSTOM_A")) == InUse(what="CUSTOM_A")
+    assert await edit(placement, kind, DropName(name=standard)) == Standard(name=standard)
+    assert await edit(placement, kind, DropName(name="CUSTOM_B")) == Missing(what=kind, names=("CUSTOM_B",))
+    await inventories(placement)
+    await traits(placement)
+    assert await edit(placement, kind, DropName(name="CUSTOM_A")) == NameEdited()
+    assert await listed(placement, kind, prefix="CUSTOM_") == []
+
+
+async def test_a_number_once_given_to_a_class_is_never_given_to_another(placement: Placement) -> None:
+    """Who remembers it by the old name would take one for the other."""
+    numbers = []
+    for name in ("CUSTOM_A", "CUSTOM_B", "CUSTOM_A"):
+        await edit(placement, "resource class", MakeName(name=name))
+        numbers.append(placement.book.classes.ids[name])
+        await edit(placement, "resource class", DropName(name=name))
+    assert len(set(numbers)) == 3
+
+
+async def test_what_was_dropped_is_known_to_be_gone_everywhere(url: str, placement: Placement) -> None:
+    await a_host(placement)
+    async with a_placement(url) as other:
+        for kind, use in (("resource class", inventories), ("trait", traits)):
+            await edit(placement, kind, MakeName(name="CUSTOM_A"))
+            assert isinstance(await use(other, "CUSTOM_A"), Edited)
+            assert isinstance(await use(placement), Edited)
+            await edit(placement, kind, DropName(name="CUSTOM_A"))
+            for one in (placement, other):
+                assert await use(one, "CUSTOM_A") == Missing(what=kind, names=("CUSTOM_A",))
+            await edit(other, kind, MakeName(name="CUSTOM_A"))
+            for one in (placement, other):
+                assert isinstance(await use(one, "CUSTOM_A"), Edited)
+        await placement.memory.fresh()
+
+
+# Renaming
+
+
+async def test_a_class_is_renamed_with_all_that_is_there_of_it(url: str, placement: Placement) -> None:
+    stock = {"VCPU": Inventory(total=8), "CUSTOM_OLD": Inventory(total=4)}
+    await a_host(placement, inventories=stock)
+    await placement.claim_many([an_order(a_claim(1, on_hosts(1, CUSTOM_OLD=3)))])
+    shapes = dict(placement.memory.index.rows[A].shapes)
+    async with a_placement(url) as other:
+        old, new = "CUSTOM_OLD", "CUSTOM_NEW"
+        renamed = await edit(placement, "resource class", RenameName(name=old, to=new))
+        assert isinstance(renamed, NameEdited) and renamed.named is not None and renamed.named.name == new
+        await other.memory.fresh()
+        for one in (placement, other):
+            row = one.memory.index.rows[A]
+            assert (dict(row.free), row.shapes) == ({"VCPU": 8, new: 1}, shapes)
+            assert await inventories(one, "VCPU", old) == Missing(what="resource class", names=(old,))
+        [taken] = await other.claim_many([an_order(a_claim(2, on_hosts(1, CUSTOM_NEW=1)))])
+        assert taken.results[0].__class__.__name__ == "Claimed"
+        assert isinstance(await edit(other, "resource class", MakeName(name=old)), NameEdited)
+        await placement.memory.fresh()
+        assert seen_by(placement) == seen_by(other)
+
+
+async def test_why_a_class_cannot_be_renamed(placement: Placement) -> None:
+    for name in ("CUSTOM_A", "CUSTOM_B"):
+        await edit(placement, "resource class", MakeName(name=name))
+
+    async def rename(name: str, to: str, kind: NameKind = "resource class") -> NameResult:
+        return await edit(placement, kind, RenameName(name=name, to=to))
+
+    assert await rename("CUSTOM_A", "CUSTOM_B") == Taken(what="resource class", value="CUSTOM_B")
+    assert await rename("CUSTOM_NO", "CUSTOM_C") == Missing(what="resource class", names=("CUSTOM_NO",))
+    assert await rename("VCPU", "CUSTOM_C") == Standard(name="VCPU")
+    assert await rename("CUSTOM_A", "VCPU") == Standard(name="VCPU")
+    assert await rename("CUSTOM_A", "CUSTOM_C", "trait") == Standard(name="CUSTOM_A")
+    same = await rename("CUSTOM_A", "CUSTOM_A")
+    assert isinstance(same, NameEdited)
+    assert await listed(placement, "resource class", prefix="CUSTOM_") == ["CUSTOM_A", "CUSTOM_B"]
+
+
+async def test_a_class_is_used_while_it_is_being_renamed_or_dropped(url: str, placement: Placement) -> None:
+    """Whoever comes first, nobody is left with a class that there is not, and both indexes are right."""
+    await a_host(placement)
+    async with a_placement(url) as other:
+        for turn in range(6):
+            old, new = f"CUSTOM_{turn}", f"CUSTOM_{turn}_NEW"
+            await edit(placement, "resource class", MakeName(name=old))
+            change: NameEdit = RenameName(name=old, to=new) if turn % 2 else DropName(name=old)
+            await asyncio.gather(edit(placement, "resource class", change), inventories(other, "VCPU", old))
+            for one in (placement, other):
+                await one.memory.fresh()
+            there = set(await listed(placement, "resource class"))
+            assert placement.memory.index.rows[A].inventories.keys() <= there
+            assert seen_by(placement) == seen_by(other)

@@ -1,0 +1,495 @@
+"""Edits of providers: the same on both databases, told to the index of this process and of others."""
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from bus.database import Conflict
+from bus.messages import (
+    EditRequested,
+    FindAllocations,
+    FindProviders,
+    InventoryReported,
+    NameEditRequested,
+)
+from bus.resources import (
+    AddInventory,
+    ChangeProvider,
+    Denied,
+    DropInventory,
+    DropName,
+    DropProvider,
+    Edit,
+    Edited,
+    EditResult,
+    HasChildren,
+    InUse,
+    MakeName,
+    MakeProvider,
+    Missing,
+    NameEdited,
+    Provider,
+    Reshape,
+    SetAggregates,
+    SetInventories,
+    SetInventory,
+    SetTraits,
+    Stale,
+    Taken,
+)
+from bus.vocabulary import Claimed, Contended, Full, Held, Inventory, Moved, Refused
+from placement_worker import Placement
+from placement_worker.store import trees
+from tests.racks import (
+    a_claim,
+    a_placement,
+    a_provider,
+    a_release,
+    a_report,
+    an_order,
+    keeps_its_index,
+    on_hosts,
+    seen_by,
+    uid,
+)
+
+A, B, C, D = (uid(number, "a") for number in (1, 2, 3, 4))
+STOCK = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=1024, allocation_ratio=1 / 3)}
+
+
+async def edit(placement: Placement, one: Edit) -> EditResult:
+    return (await placement.providers.edit(EditRequested(edit=one))).result
+
+
+async def edited(placement: Placement, one: Edit) -> Provider | None:
+    result = await edit(placement, one)
+    assert isinstance(result, Edited), result
+    return result.provider
+
+
+async def make(placement: Placement, *pairs: tuple[str, str | None], stock: Any = STOCK) -> None:
+    """Providers with inventory: each with its parent."""
+    for uuid, parent in pairs:
+        await edited(placement, MakeProvider(provider=uuid, name=uuid[-1], parent=parent))
+        if stock:
+            await edited(placement, SetInventories(provider=uuid, inventories=stock))
+
+
+async def read(placement: Placement, uuid: str) -> Provider | None:
+    found = await placement.lookups.providers(FindProviders(ids=(uuid,)))
+    return found.providers[0] if found.providers else None
+
+
+async def claim(placement: Placement, *orders: Any) -> list[Any]:
+    return [one.results[0] for one in await placement.claim_many(orders)]
+
+
+async def report(placement: Placement, one: InventoryReported) -> str:
+    return str((await placement.providers.report_many([one]))[0] or "")
+
+
+def roots(placement: Placement) -> dict[str, tuple[str, ...]]:
+    """Root → its providers, as the index has them."""
+    found: dict[str, list[str]] = {}
+    for row in placement.memory.index.rows.values():
+        found.setdefault(row.root, []).append(row.uuid)
+    return {root: tuple(sorted(members)) for root, members in found.items()}
+
+
+# A provider's life
+
+
+async def test_a_provider_is_made_filled_emptied_and_dropped(placement: Placement) -> None:
+    made = await edit(placement, MakeProvider(provider=A, name="one"))
+    assert made == Edited(
+        provider=Provider(id=A, name="one", parent=None, root=A, generation=0, updated=1_000_000.0), number=1
+    )
+    edits: list[tuple[Edit, int]] = [
+        (SetInventories(provider=A, inventories=STOCK, generation=0), 1),
+        (SetInventory(provider=A, resource_class="VCPU", inventory=Inventory(total=4), generation=1), 2),
+        (AddInventory(provider=A, resource_class="DISK_GB", inventory=Inventory(total=9)), 3),
+        (DropInventory(provider=A, resource_class="MEMORY_MB"), 4),
+        (SetTraits(provider=A, traits=("HW_CPU_X86_AVX2", "COMPUTE_NODE"), generation=4), 5),
+        (SetTraits(provider=A, traits=("COMPUTE_NODE", "HW_CPU_X86_AVX2"), generation=5), 5),
+        (SetAggregates(provider=A, aggregates=(uid(2, "e"), uid(1, "e")), generation=5), 6),
+        (ChangeProvider(provider=A, name="renamed"), 6),
+    ]
+    for one, generation in edits:
+        view = await edited(placement, one)
+        assert view is not None
+        assert view.generation == generation
+        assert view == await read(placement, A)
+    view = await read(placement, A)
+    assert view == Provider(
+        id=A,
+        name="renamed",
+        parent=None,
+        root=A,
+        generation=6,
+        inventories={"VCPU": Inventory(total=4), "DISK_GB": Inventory(total=9)},
+        used={"VCPU": 0, "DISK_GB": 0},
+        traits=("COMPUTE_NODE", "HW_CPU_X86_AVX2"),
+        aggregates=view.aggregates if view else (),
+        updated=1_000_000.0,
+    )
+    assert view is not None and set(view.aggregates) == {uid(1, "e"), uid(2, "e")}
+    assert await edited(placement, DropProvider(provider=A)) is None
+    assert await read(placement, A) is None
+    assert placement.memory.index.rows == {}
+
+
+async def test_an_edit_that_changes_nothing_has_no_number(placement: Placement) -> None:
+    await make(placement, (A, None))
+    seen = placement.memory.index.seen
+    same = [SetTraits(provider=A, traits=()), SetAggregates(provider=A, aggregates=())]
+    for one in (*same, ChangeProvider(provider=A, name="1")):
+        result = await edit(placement, one)
+        assert isinstance(result, Edited)
+        assert (result.number, result.provider) == (0, await read(placement, A))
+    assert placement.memory.index.seen == seen
+
+
+async def test_a_ratio_is_kept_to_the_last_digit(placement: Placement) -> None:
+    await make(placement, (A, None))
+    await placement.memory.reload()
+    assert placement.memory.index.rows[A].inventories == STOCK
+    view = await read(placement, A)
+    assert view is not None and view.inventories == STOCK
+
+
+async def test_refusals_change_nothing_and_are_told_of_the_stored(placement: Placement) -> None:
+    await make(placement, (A, None), (B, A))
+    await claim(placement, an_order(a_claim(1, on_hosts(2, VCPU=2))))
+    before, seen = seen_by(placement), placement.memory.index.seen
+    refusals: list[tuple[Edit, EditResult]] = [
+        (MakeProvider(provider=A, name="new"), Taken(what="id", value=A)),
+        (MakeProvider(provider=C, name="2"), Taken(what="name", value="2")),
+        (ChangeProvider(provider=A, name="2"), Taken(what="name", value="2")),
+        (MakeProvider(provider=C, name="new", parent=D), Missing(what="parent", names=(D,))),
+        (
+            SetInventories(provider=A, inventories={"CUSTOM_NO": Inventory(total=1)}),
+            Missing(what="resource class", names=("CUSTOM_NO",)),
+        ),
+        (SetTraits(provider=A, traits=("HW_NO",), generation=1), Missing(what="trait", names=("HW_NO",))),
+        (SetInventories(provider=A, inventories={}, generation=7), Stale(provider=A, actual=1, given=7)),
+        (SetInventories(provider=B, inventories={}), InUse(what=B, classes=("VCPU",))),
+        (DropProvider(provider=A), HasChildren(provider=A)),
+        (DropProvider(provider=B), InUse(what=B)),
+    ]
+    assert [await edit(placement, one) for one, _ in refusals] == [refusal for _, refusal in refusals]
+    assert (seen_by(placement), placement.memory.index.seen) == (before, seen)
+
+
+async def test_edits_that_come_together_are_judged_in_turn(placement: Placement) -> None:
+    """Also those of one provider, and of one that another of them makes."""
+    orders: list[tuple[Edit, type]] = [
+        (MakeProvider(provider=A, name="a"), Edited),
+        (MakeProvider(provider=B, name="b", parent=A), Edited),
+        (MakeProvider(provider=C, name="b"), Taken),
+        (ChangeProvider(provider=B, name="b2", parent=A), Edited),
+        (MakeProvider(provider=C, name="b"), Edited),
+        (SetInventories(provider=C, inventories=STOCK, generation=0), Edited),
+        (SetTraits(provider=C, traits=("COMPUTE_NODE",), generation=0), Stale),
+        (DropProvider(provider=A), HasChildren),
+        (DropProvider(provider=B), Edited),
+        (DropProvider(provider=A), Edited),
+        (MakeProvider(provider=A, name="b2"), Edited),
+    ]
+    answers = await placement.providers.edit_many([EditRequested(edit=one) for one, _ in orders])
+    assert [type(answer.result) for answer in answers] == [kind for _, kind in orders]
+    assert roots(placement) == {A: (A,), C: (C,)}
+
+
+async def test_a_provider_made_again_does_not_pass_for_what_it_was(placement: Placement) -> None:
+    """A claim chosen in its first life must not be had in its second."""
+    await make(placement, (A, None))
+    shapes = dict(placement.memory.index.rows[A].shapes)
+    await edited(placement, DropProvider(provider=A))
+    await edited(placement, MakeProvider(provider=A, name="1"))
+    for _ in range(3):
+        assert placement.memory.index.rows[A].shapes[A] > shapes[A]
+        shapes = dict(placement.memory.index.rows[A].shapes)
+        await edited(placement, SetInventories(provider=A, inventories={}))
+        await edited(placement, SetInventories(provider=A, inventories=STOCK))
+
+
+async def test_claims_chosen_before_an_edit_are_told_to_look_again_unless_only_its_name_changed(
+    placement: Placement,
+) -> None:
+    await make(placement, (A, None))
+
+    async def take(consumer: int, shapes: dict[str, int]) -> object:
+        order = an_order(a_claim(consumer, on_hosts(1)))
+        choice = type(order.claims[0].choices[0])(on_hosts(1), shapes)
+        return (await claim(placement, an_order(a_claim(consumer, choice))))[0]
+
+    shapes = dict(placement.memory.index.rows[A].shapes)
+    await edited(placement, ChangeProvider(provider=A, name="other"))
+    assert isinstance(await take(1, shapes), Claimed)
+    await edited(placement, SetTraits(provider=A, traits=("COMPUTE_NODE",)))
+    assert await take(2, shapes) == Refused(refusals=(Moved(provider=A),))
+
+
+async def test_capacity_may_fall_below_what_is_used_and_then_nobody_gets_more(placement: Placement) -> None:
+    await make(placement, (A, None))
+    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=6))))
+    smaller = SetInventory(provider=A, resource_class="VCPU", inventory=Inventory(total=4))
+    view = await edited(placement, smaller)
+    assert view is not None and view.used == {"VCPU": 6, "MEMORY_MB": 0}
+    full = Full(provider=A, resource_class="VCPU", asked=1, free=0)
+    assert await claim(placement, an_order(a_claim(2, on_hosts(1)))) == [Refused(refusals=(full,))]
+    await placement.release_many([a_release(1, 1)])
+
+
+# Trees
+
+
+@pytest.mark.parametrize("parent", [C, None])
+async def test_a_subtree_moves_with_what_is_held_of_it_here_and_in_other_processes(
+    url: str, placement: Placement, parent: str | None
+) -> None:
+    await make(placement, (A, None), (B, A), (D, B), (C, None))
+    await claim(placement, an_order(a_claim(1, on_hosts(4, VCPU=5))))
+    async with a_placement(url) as other:
+        await edited(placement, ChangeProvider(provider=B, name="2", parent=parent))
+        await other.memory.fresh()
+        expected = {A: (A,), C: (B, C, D)} if parent else {A: (A,), B: (B, D), C: (C,)}
+        assert roots(placement) == roots(other) == expected
+        assert seen_by(placement) == seen_by(other)
+        assert placement.memory.index.rows[D].free["VCPU"] == 3
+        in_tree = await other.lookups.providers(FindProviders(in_tree=D, parts=()))
+        assert {one.id for one in in_tree.providers} == set(expected[parent or B])
+
+
+async def test_a_root_goes_under_another_and_comes_back(url: str, placement: Placement) -> None:
+    await report(placement, a_report(1, a_provider(2, 1)))
+    await make(placement, (C, None))
+    async with a_placement(url) as other:
+        for parent, expected in ((C, {C: (A, B, C)}), (None, {A: (A, B), C: (C,)})):
+            await edited(placement, ChangeProvider(provider=A, name="host-1", parent=parent))
+            await other.memory.fresh()
+            assert roots(placement) == roots(other) == expected
+            assert seen_by(placement) == seen_by(other)
+        assert other.memory.index.rows[B].cell == "c1"  # its owner is remembered
+
+
+async def test_owners_and_clients_change_the_same_tree(placement: Placement) -> None:
+    await report(placement, a_report(1, a_provider(2, 1)))
+    await make(placement, (C, B))
+    await edited(placement, SetTraits(provider=A, traits=("COMPUTE_NODE",)))
+    assert await report(placement, a_report(1, a_provider(2, 1), sequence=2)) == ""
+    assert roots(placement) == {A: (A, B)}  # a report is the whole tree
+    assert placement.memory.index.rows[A].traits == ()
+    await edited(placement, DropProvider(provider=B))
+    await edited(placement, DropProvider(provider=A))
+    assert await report(placement, a_report(1, sequence=2)) == ""  # late
+    assert placement.memory.index.rows == {}
+    assert await report(placement, a_report(1, sequence=3)) == ""
+    assert roots(placement) == {A: (A,)}
+
+
+async def test_what_is_under_another_root_cannot_be_reported_as_a_tree(placement: Placement) -> None:
+    await report(placement, a_report(1))
+    await make(placement, (C, None))
+    await edited(placement, ChangeProvider(provider=A, name="host-1", parent=C))
+    assert "belongs to the tree of" in await report(placement, a_report(1, sequence=2))
+
+
+@pytest.mark.services
+async def test_a_tree_that_grows_while_it_is_being_locked_is_locked_whole(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL; whoever writes to SQLite has it to himself."""
+    async with a_placement(database_url) as placement:
+        await make(placement, (A, None))
+        lock, calls = trees.lock, itertools.count(1)
+
+        async def lock_early(tx: Any, wanted: Any) -> set[int]:
+            """The first time as it was before somebody added the child."""
+            locked = await lock(tx, wanted)
+            return locked - {max(locked)} if next(calls) == 1 else locked
+
+        await make(placement, (B, A))
+        monkeypatch.setattr(trees, "lock", lock_early)
+        await edited(placement, SetTraits(provider=A, traits=("COMPUTE_NODE",)))
+        assert next(calls) == 3
+        await keeps_its_index(placement)
+
+
+# Reshapes
+
+
+@dataclass(frozen=True)
+class Numa:
+    """A host whose VCPUs move to two children of it, with who uses them."""
+
+    inventories: Sequence[tuple[int, dict[str, Inventory], int | None]]
+    claims: Sequence[Any]
+
+    def order(self) -> Reshape:
+        return Reshape(
+            inventories=tuple(
+                SetInventories(provider=uid(one, "a"), inventories=stock, generation=generation)
+                for one, stock, generation in self.inventories
+            ),
+            claims=tuple(self.claims),
+        )
+
+
+HALF = {"VCPU": Inventory(total=4)}
+REST = {"MEMORY_MB": STOCK["MEMORY_MB"]}
+BOTH = on_hosts(2, VCPU=4) | on_hosts(1, MEMORY_MB=10)
+
+
+async def a_host(placement: Placement) -> None:
+    """With two children that have nothing yet, and two consumers."""
+    await make(placement, (A, None))
+    await make(placement, (B, A), (C, A), stock=None)
+    await claim(
+        placement,
+        an_order(a_claim(1, on_hosts(1, VCPU=4, MEMORY_MB=10))),
+        an_order(a_claim(2, on_hosts(1, VCPU=3))),
+    )
+
+
+async def test_a_reshape_moves_inventory_with_what_is_held_of_it(url: str, placement: Placement) -> None:
+    await a_host(placement)
+    order = Numa(
+        [(1, REST, 3), (2, HALF, 0), (3, HALF, 0)],
+        [a_claim(1, BOTH, generation=1), a_claim(2, on_hosts(3, VCPU=3), generation=1)],
+    ).order()
+    async with a_placement(url) as other:
+        result = await edit(placement, order)
+        assert isinstance(result, Edited) and result.number == placement.memory.index.seen
+        await other.memory.fresh()
+        assert seen_by(other) == seen_by(placement)
+    views = [await read(placement, one) for one in (A, B, C)]
+    assert [one and (one.inventories, one.used, one.generation) for one in views] == [
+        (REST, {"MEMORY_MB": 10}, 6),
+        (HALF, {"VCPU": 4}, 3),
+        (HALF, {"VCPU": 3}, 3),
+    ]
+    found = await placement.lookups.allocations(FindAllocations(consumers=(uid(1), uid(2))))
+    assert [(one.allocations, one.generation) for one in found.consumers] == [
+        (BOTH, 2),
+        (on_hosts(3, VCPU=3), 2),
+    ]
+    assert found.generations == {A: 6, B: 3, C: 3}
+
+
+FULL = Full(provider=B, resource_class="VCPU", asked=5, free=4)
+UNDONE = {
+    "a class that is still in use": (
+        Numa([(1, REST, 3), (2, HALF, 0)], [a_claim(1, BOTH, generation=1)]),
+        InUse(what=A, classes=("VCPU",)),
+    ),
+    "no room": (
+        Numa(
+            [(1, REST, 3), (2, HALF, 0)],
+            [a_claim(1, on_hosts(2, VCPU=5), generation=1), a_claim(9, on_hosts(1, MEMORY_MB=1))],
+        ),
+        Denied(results=(Refused(refusals=(FULL,)), Refused(refusals=()))),
+    ),
+    "a stale consumer": (
+        Numa([(2, HALF, 0)], [a_claim(1, BOTH, generation=7)]),
+        Denied(results=(Held(generation=1, allocations=on_hosts(1, VCPU=4, MEMORY_MB=10)),)),
+    ),
+    "a stale provider": (Numa([(2, HALF, 0), (1, REST, 1)], []), Stale(provider=A, actual=3, given=1)),
+    "an unknown provider": (
+        Numa([(2, HALF, 0), (8, HALF, 0)], []),
+        Missing(what="provider", names=(uid(8, "a"),)),
+    ),
+    "an unknown class": (
+        Numa([(2, {"CUSTOM_NO": Inventory(total=1)}, 0)], []),
+        Missing(what="resource class", names=("CUSTOM_NO",)),
+    ),
+}
+
+
+@pytest.mark.parametrize("order, refusal", UNDONE.values(), ids=UNDONE.keys())
+async def test_a_reshape_that_cannot_be_leaves_everything_as_it_was(
+    placement: Placement, order: Numa, refusal: EditResult
+) -> None:
+    await a_host(placement)
+    seen = placement.memory.index.seen
+    assert await edit(placement, order.order()) == refusal
+    assert placement.memory.index.seen == seen
+    await keeps_its_index(placement)
+    found = await placement.lookups.allocations(FindAllocations(providers=(A, B)))
+    assert [(one.id, one.generation) for one in found.consumers] == [(uid(1), 1), (uid(2), 1)]
+    assert found.generations == {A: 3, B: 0}
+
+
+async def test_a_reshape_may_claim_from_providers_it_does_not_change(placement: Placement) -> None:
+    await a_host(placement)
+    await make(placement, (D, None))
+    claims = [a_claim(1, on_hosts(4, VCPU=4), generation=1), a_claim(2, {}, generation=1)]
+    result = await edit(placement, Numa([(1, {}, 3)], claims).order())
+    assert isinstance(result, Edited)
+    assert placement.memory.index.rows[D].free["VCPU"] == 4
+    assert placement.memory.index.rows[A].inventories == {}
+
+
+# Races
+
+
+async def test_who_comes_second_to_a_name_is_told_that_it_is_taken(url: str, placement: Placement) -> None:
+    """By another process, between our looking and our writing."""
+    async with a_placement(url) as other:
+        for turn in range(5):
+            names = [f"n-{turn}-{number}" for number in range(4)]
+            both = [
+                [
+                    EditRequested(edit=MakeProvider(provider=uid(100 * turn + 10 * who + at, "a"), name=name))
+                    for at, name in enumerate(names if who else reversed(names))
+                ]
+                for who in (0, 1)
+            ]
+            answers = await asyncio.gather(
+                placement.providers.edit_many(both[0]), other.providers.edit_many(both[1])
+            )
+            kinds = [type(one.result) for answer in answers for one in answer]
+            assert sorted(kind.__name__ for kind in kinds) == ["Edited"] * 4 + ["Taken"] * 4
+        await placement.memory.fresh()
+        await other.memory.fresh()
+        assert seen_by(placement) == seen_by(other)
+
+
+async def test_a_trait_that_was_dropped_and_made_again_elsewhere_is_not_taken_for_the_old_one(
+    url: str, placement: Placement
+) -> None:
+    async def name(one: Placement, what: Any) -> Any:
+        return (await one.naming.edit(NameEditRequested(kind="trait", edit=what))).result
+
+    async with a_placement(url) as other:
+        await make(placement, (A, None))
+        await name(placement, MakeName(name="CUSTOM_OLD"))
+        await edited(other, SetTraits(provider=A, traits=("CUSTOM_OLD",)))
+        await edited(other, SetTraits(provider=A, traits=()))
+        assert isinstance(await name(placement, DropName(name="CUSTOM_OLD")), NameEdited)
+        await name(placement, MakeName(name="CUSTOM_NEW"))
+        gone = await edit(other, SetTraits(provider=A, traits=("CUSTOM_OLD",)))
+        assert gone == Missing(what="trait", names=("CUSTOM_OLD",))
+        await name(placement, MakeName(name="CUSTOM_OLD"))
+        view = await edited(other, SetTraits(provider=A, traits=("CUSTOM_OLD",)))
+        assert view is not None and view.traits == ("CUSTOM_OLD",)
+        await placement.memory.fresh()
+        assert placement.memory.index.rows[A].traits == ("CUSTOM_OLD",)
+
+
+async def test_one_that_always_loses_is_told_so(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = itertools.count()
+
+    async def busy(*_: Any) -> None:
+        next(tries)
+        raise Conflict("busy")
+
+    monkeypatch.setattr(trees, "read_locked", busy)
+    assert await edit(placement, SetTraits(provider=A, traits=())) == Contended()
+    assert next(tries) == 8

@@ -1,0 +1,352 @@
+"""What becomes of provider trees by edits and loads, as tables: no database, no clock."""
+
+from typing import Any
+
+import pytest
+from msgspec import UNSET, structs
+
+from bus.resources import (
+    AddInventory,
+    ChangeProvider,
+    DropInventory,
+    DropProvider,
+    HasChildren,
+    InUse,
+    MakeProvider,
+    Missing,
+    ProviderLoad,
+    Reshape,
+    SetAggregates,
+    SetInventories,
+    SetInventory,
+    SetTraits,
+    Stale,
+    Taken,
+    Tangled,
+)
+from bus.vocabulary import Inventory
+from placement_worker.core import edits, loads
+from placement_worker.core.forest import Forest, Known
+from placement_worker.core.trees import ProviderState, Tree, renamed
+
+KNOWN = Known(
+    {"VCPU": 0, "MEMORY_MB": 1, "DISK_GB": 2, "CUSTOM_GPU": 10_000}, {"HW_A": 1, "HW_B": 2, "CUSTOM_GOLD": 3}
+)
+EIGHT = Inventory(total=8)
+STOCK = {"VCPU": EIGHT, "DISK_GB": Inventory(total=100)}
+
+
+def a_state(uuid: str, parent: str | None = None, taken: int = 0, **given: Any) -> ProviderState:
+    """A provider of generation 5 and shape 7, some of whose VCPUs may be in use."""
+    fields: dict[str, Any] = {
+        "id": ord(uuid[0]),
+        "uuid": uuid,
+        "name": f"{uuid}'s name",
+        "parent": parent,
+        "generation": 5,
+        "shape": 7,
+        "inventories": STOCK,
+        "used": {"VCPU": taken, "DISK_GB": 0},
+        "traits": ("HW_A",),
+        "aggregates": ("x",),
+    }
+    return ProviderState(**(fields | given))
+
+
+def a_forest(*trees: tuple[ProviderState, ...], number: int = 40) -> Forest:
+    """Of trees, each with its root first; all their names are known to be taken."""
+    read = {tree[0].uuid: Tree(tree[0].uuid, providers=tree) for tree in trees}
+    names = {one.name: one.uuid for tree in trees for one in tree}
+    return Forest(read, names, {one.uuid for tree in trees for one in tree}, number)
+
+
+def small() -> Forest:
+    """Two trees: a above b above c, some of c in use; and d alone."""
+    return a_forest(
+        (a_state("a"), a_state("b", "a"), a_state("c", "b", taken=3)),
+        (a_state("d"),),
+    )
+
+
+# Generations and shapes
+
+MOVES = [
+    # edit, what generation and shape it adds
+    (SetInventories(provider="d", inventories=STOCK, generation=5), 1, 0),
+    (SetInventories(provider="d", inventories=STOCK), 1, 0),
+    (SetInventories(provider="d", inventories={}), 1, 1),
+    (SetInventories(provider="d", inventories={"VCPU": Inventory(total=9)}), 1, 1),
+    (AddInventory(provider="d", resource_class="CUSTOM_GPU", inventory=EIGHT), 1, 1),
+    (SetInventory(provider="d", resource_class="VCPU", inventory=EIGHT, generation=5), 1, 0),
+    (SetInventory(provider="d", resource_class="VCPU", inventory=Inventory(total=1)), 1, 1),
+    (DropInventory(provider="d", resource_class="VCPU"), 1, 1),
+    (SetTraits(provider="d", traits=("HW_A",), generation=5), 0, 0),
+    (SetTraits(provider="d", traits=("HW_B", "HW_A"), generation=5), 1, 1),
+    (SetTraits(provider="d", traits=()), 1, 1),
+    (SetAggregates(provider="d", aggregates=("x",), generation=5), 1, 0),
+    (SetAggregates(provider="d", aggregates=("y", "x"), generation=5), 1, 1),
+    (SetAggregates(provider="d", aggregates=("x",)), 0, 0),
+    (SetAggregates(provider="d", aggregates=("y",)), 0, 1),
+    (ChangeProvider(provider="d", name="other"), 0, 0),
+    (ChangeProvider(provider="d", name="d's name", parent="c"), 0, 1),
+    (ChangeProvider(provider="d", name="d's name", parent=None), 0, 0),
+    # more may be used than there is after it
+    (SetInventory(provider="c", resource_class="VCPU", inventory=Inventory(total=1)), 1, 1),
+]
+
+
+@pytest.mark.parametrize("edit, generation, shape", MOVES)
+def test_the_generation_moves_as_in_the_api_and_the_shape_only_with_what_claims_depend_on(
+    edit: edits.EditOfOne, generation: int, shape: int
+) -> None:
+    forest = small()
+    state = edits.apply(edit, forest, KNOWN)
+    assert isinstance(state, ProviderState)
+    assert (state.generation - 5, state.shape - 7) == (generation, shape)
+    assert state == forest.there(edit.provider)
+    assert bool(forest.changed()) == (state != small().there(edit.provider))
+
+
+# Refusals
+
+HERE = {"name": "b's name"}
+REFUSALS = [
+    (MakeProvider(provider="e", name="e", parent="e"), Tangled(why="itself", provider="e", parent="e")),
+    (MakeProvider(provider="e", name="e", parent="z"), Missing(what="parent", names=("z",))),
+    (MakeProvider(provider="b", name="e"), Taken(what="id", value="b")),
+    (MakeProvider(provider="b", name="d's name"), Taken(what="id", value="b")),
+    (MakeProvider(provider="e", name="d's name", parent="a"), Taken(what="name", value="d's name")),
+    (ChangeProvider(provider="z", name="z"), Missing(what="provider", names=("z",))),
+    (ChangeProvider(provider="b", name="d's name"), Taken(what="name", value="d's name")),
+    (ChangeProvider(provider="b", parent="z", **HERE), Missing(what="parent", names=("z",))),
+    (ChangeProvider(provider="b", parent="b", **HERE), Tangled(why="loop", provider="b", parent="b")),
+    (ChangeProvider(provider="b", parent="c", **HERE), Tangled(why="loop", provider="b", parent="c")),
+    (
+        ChangeProvider(provider="b", parent="d", anywhere=False, **HERE),
+        Tangled(why="re-parenting", provider="b", parent="d"),
+    ),
+    (
+        ChangeProvider(provider="b", parent=None, anywhere=False, **HERE),
+        Tangled(why="un-parenting", provider="b", parent=None),
+    ),
+    (
+        ChangeProvider(provider="a", parent="c", name="a", anywhere=False),
+        Tangled(why="loop", provider="a", parent="c"),
+    ),
+    (DropProvider(provider="z"), Missing(what="provider", names=("z",))),
+    (DropProvider(provider="b"), HasChildren(provider="b")),
+    (DropProvider(provider="c"), InUse(what="c")),
+    (SetInventories(provider="d", inventories={}, generation=4), Stale(provider="d", actual=5, given=4)),
+    (
+        SetInventories(provider="d", inventories={"NO": EIGHT, "CUSTOM_NO": EIGHT}),
+        Missing(what="resource class", names=("CUSTOM_NO", "NO")),
+    ),
+    (SetInventories(provider="c", inventories={"DISK_GB": EIGHT}), InUse(what="c", classes=("VCPU",))),
+    (
+        AddInventory(provider="d", resource_class="VCPU", inventory=EIGHT),
+        Taken(what="inventory", value="VCPU"),
+    ),
+    (
+        SetInventory(provider="d", resource_class="MEMORY_MB", inventory=EIGHT),
+        Missing(what="inventory", names=("MEMORY_MB",), provider="d"),
+    ),
+    (
+        SetInventory(provider="d", resource_class="NO", inventory=EIGHT),
+        Missing(what="resource class", names=("NO",)),
+    ),
+    (
+        DropInventory(provider="d", resource_class="MEMORY_MB"),
+        Missing(what="inventory", names=("MEMORY_MB",), provider="d"),
+    ),
+    (DropInventory(provider="c", resource_class="VCPU"), InUse(what="c", classes=("VCPU",))),
+    (
+        SetTraits(provider="d", traits=("HW_A", "HW_Z", "CUSTOM_Z"), generation=5),
+        Missing(what="trait", names=("CUSTOM_Z", "HW_Z")),
+    ),
+    (SetTraits(provider="d", traits=("HW_Z",), generation=4), Stale(provider="d", actual=5, given=4)),
+    (SetAggregates(provider="d", aggregates=(), generation=6), Stale(provider="d", actual=5, given=6)),
+]
+
+
+@pytest.mark.parametrize("edit, refusal", REFUSALS)
+def test_what_cannot_be_is_refused_and_changes_nothing(edit: edits.EditOfOne, refusal: object) -> None:
+    forest = small()
+    assert edits.apply(edit, forest, KNOWN) == refusal
+    assert forest.changed() == []
+
+
+def test_classes_in_use_are_told_in_the_order_of_their_numbers() -> None:
+    used = dict.fromkeys(("VCPU", "CUSTOM_GPU", "DISK_GB"), 1)
+    forest = a_forest((a_state("a", inventories=dict.fromkeys(used, EIGHT), used=used),))
+    refused = edits.apply(SetInventories(provider="a", inventories={}), forest, KNOWN)
+    assert refused == InUse(what="a", classes=("VCPU", "DISK_GB", "CUSTOM_GPU"))
+
+
+def test_a_provider_that_is_made_has_a_shape_that_none_before_it_had() -> None:
+    forest = a_forest((a_state("a", shape=40),), number=40)
+    assert edits.apply(DropProvider(provider="a"), forest, KNOWN) is None
+    made = edits.apply(MakeProvider(provider="e", name="a's name"), forest, KNOWN)  # the name is free again
+    assert isinstance(made, ProviderState)
+    assert (made.generation, made.shape) == (0, 41)
+
+
+def test_restating_the_present_parent_is_no_move() -> None:
+    forest = small()
+    edits.apply(ChangeProvider(provider="b", name="b's name", parent="a", anywhere=False), forest, KNOWN)
+    edits.apply(ChangeProvider(provider="b", name="b's name", parent=UNSET), forest, KNOWN)
+    assert forest.changed() == []
+
+
+def test_a_subtree_moves_whole_and_every_one_of_it_is_under_another_root() -> None:
+    forest = small()
+    edits.apply(ChangeProvider(provider="b", name="new", parent="d"), forest, KNOWN)
+    changed = {
+        after.root: {one.uuid: (one.name, one.parent, one.shape) for one in after.providers}
+        for _, after in forest.changed()
+    }
+    assert changed == {
+        "a": {"a": ("a's name", None, 7)},
+        "d": {"d": ("d's name", None, 7), "b": ("new", "d", 8), "c": ("c's name", "b", 8)},
+    }
+    edits.apply(ChangeProvider(provider="b", name="new", parent=None), forest, KNOWN)
+    after = {tree.root: [one.uuid for one in tree.providers] for _, tree in forest.changed()}
+    assert after == {"a": ["a"], "b": ["b", "c"]}
+    assert forest.there("b").shape == 8  # once for all that happens before it is written
+
+
+def test_a_root_that_moves_leaves_no_tree_behind() -> None:
+    forest = small()
+    edits.apply(ChangeProvider(provider="a", name="a's name", parent="d"), forest, KNOWN)
+    assert {tree.root: len(tree.providers) for _, tree in forest.changed()} == {"a": 0, "d": 4}
+
+
+def test_a_class_that_is_renamed_keeps_what_is_there_and_used() -> None:
+    tree = renamed(small().read["a"], "VCPU", "CUSTOM_CPU")
+    assert [one.used for one in tree.providers] == [{"CUSTOM_CPU": n, "DISK_GB": 0} for n in (0, 0, 3)]
+    assert all(one.inventories["CUSTOM_CPU"] == EIGHT for one in tree.providers)
+
+
+# Reshapes
+
+
+def a_reshape(**to: dict[str, Inventory]) -> Reshape:
+    return Reshape(
+        inventories=tuple(
+            SetInventories(provider=provider, inventories=inventories, generation=5)
+            for provider, inventories in to.items()
+        )
+    )
+
+
+def test_a_reshape_has_room_for_old_and_new_before_it_leaves_the_new() -> None:
+    forest = small()
+    order = a_reshape(a={"VCPU": Inventory(total=2)}, d={})
+    assert edits.widen(order, forest, KNOWN) is None
+    assert forest.there("a").inventories == {**STOCK, "VCPU": Inventory(total=2)}
+    assert forest.there("d").inventories == STOCK
+    assert [forest.there(one).generation for one in "ad"] == [6, 5]  # the interim counts where there is one
+    assert edits.settle(order, forest, KNOWN) is None
+    assert [forest.there(one).inventories for one in "ad"] == [{"VCPU": Inventory(total=2)}, {}]
+    assert [forest.there(one).generation for one in "ad"] == [7, 6]
+    assert [forest.there(one).shape for one in "ad"] == [8, 8]
+
+
+@pytest.mark.parametrize(
+    "order, refusal",
+    [
+        (a_reshape(z={}), Missing(what="provider", names=("z",))),
+        (
+            Reshape(inventories=(SetInventories(provider="a", inventories={}, generation=4),)),
+            Stale(provider="a", actual=5, given=4),
+        ),
+        (a_reshape(a={"NO": EIGHT}), Missing(what="resource class", names=("NO",))),
+        (a_reshape(d={}, c={"DISK_GB": EIGHT}), InUse(what="c", classes=("VCPU",))),
+    ],
+)
+def test_why_a_reshape_cannot_be(order: Reshape, refusal: object) -> None:
+    forest = small()
+    assert (edits.widen(order, forest, KNOWN) or edits.settle(order, forest, KNOWN)) == refusal
+
+
+# Loads
+
+
+def a_load(uuid: str, parent: str | None = None, **given: Any) -> ProviderLoad:
+    """Unless something else is given, what small() has."""
+    fields: dict[str, Any] = {"inventories": STOCK, "traits": ("HW_A",), "aggregates": ("x",)}
+    return ProviderLoad(**{"id": uuid, "name": f"{uuid}'s name", "parent": parent, **fields, **given})
+
+
+def loaded(forest: Forest, *items: ProviderLoad) -> list[tuple[str, int] | str]:
+    """What was done and the generation, or why not."""
+    results = loads.load(list(enumerate(items)), forest)
+    return [one.why or (one.did, one.generation) for one in results]
+
+
+LOADS: list[tuple[list[ProviderLoad], list[tuple[str, int] | str]]] = [
+    ([a_load("a"), a_load("b", "a"), a_load("d")], [("nothing", 5)] * 3),
+    ([a_load("a", name="new")], [("changed", 5)]),
+    ([a_load("a", traits=("HW_B",), generation=5)], [("changed", 6)]),
+    ([a_load("e"), a_load("f", "e")], [("made", 1), ("made", 1)]),
+    ([a_load("e", "c")], [("made", 1)]),
+    ([a_load("b", "d")], [("changed", 5)]),
+    ([a_load("b")], [("changed", 5)]),  # it becomes a root
+    ([a_load("a", "b"), a_load("b", None)], [("changed", 5)] * 2),  # they change places
+    ([a_load("a", name="b's name"), a_load("b", "a", name="a's name")], [("changed", 5)] * 2),
+    ([a_load("e", "z")], ["providers[0].parent: z is neither there nor named before it"]),
+    ([a_load("f", "e"), a_load("e")], ["providers[0].parent: e is neither there nor named before it"] * 2),
+    ([a_load("a", generation=4)], ["providers[0].generation: 4 was given, it is 5 now"]),
+    ([a_load("e", generation=4)], ["providers[0].generation: 4 was given, it is not there"]),
+    ([a_load("e", name="d's name")], ['providers[0].name: "d\'s name" is the name of provider d']),
+    ([a_load("a", "c")], ["providers[0].parent: a would be its own ancestor"]),
+    (
+        [a_load("a", traits=()), a_load("c", "b", inventories={})],
+        ["providers[1].inventories: VCPU is in use and cannot be left out"] * 2,
+    ),
+]
+
+
+@pytest.mark.parametrize("items, outcome", LOADS)
+def test_a_tree_is_loaded_as_a_whole_or_refused_by_the_field(
+    items: list[ProviderLoad], outcome: list[tuple[str, int] | str]
+) -> None:
+    forest = small()
+    assert loaded(forest, *items) == outcome
+    if isinstance(outcome[0], str) or outcome[0][0] == "nothing":
+        assert forest.changed() == []
+        return
+    for one in items:
+        state = forest.there(one.id)
+        assert (state.name, state.parent, state.inventories) == (one.name, one.parent, one.inventories)
+        assert loaded(forest, structs.replace(one, generation=None)) == [("nothing", state.generation)]
+
+
+def test_what_is_wrong_whatever_is_stored_names_the_field() -> None:
+    def known(kind: str, name: str) -> bool:
+        return name in (KNOWN.classes if kind == "resource class" else KNOWN.traits)
+
+    items = [
+        a_load("e"),
+        a_load("e", name="f"),
+        a_load("g", name="e's name"),
+        a_load("h", "h"),
+        a_load("i", inventories={"NO": EIGHT}),
+        a_load("j", traits=("CUSTOM_", "CUSTOM_NEW")),
+        a_load("k", inventories={"CUSTOM_NEW": Inventory(total=1, reserved=2)}),
+        a_load("l", inventories={"CUSTOM_NEW": EIGHT}, traits=("CUSTOM_NEW",)),
+    ]
+    assert loads.wrong(list(enumerate(items)), known) == {
+        1: "providers[1].id: e is there twice",
+        2: 'providers[2].name: "e\'s name" is there twice',
+        3: "providers[3].parent: it is its own",
+        4: "providers[4].inventories.NO: no such resource class; those of your own begin with CUSTOM_",
+        5: "providers[5].traits: no such trait CUSTOM_; those of your own begin with CUSTOM_",
+        6: "providers[6].inventories.CUSTOM_NEW.reserved: 2 is more than the total, 1",
+    }
+
+
+def test_what_is_or_will_be_in_one_tree_is_taken_together() -> None:
+    homes = {"a": "a", "b": "a", "c": "a", "d": "d"}
+    items = [a_load("b", "a"), a_load("e"), a_load("f", "e"), a_load("c", "d"), a_load("g"), a_load("d")]
+    trees = loads.trees_of(list(enumerate(items)), homes)
+    assert [[one.id for _, one in tree] for tree in trees] == [["b", "c", "d"], ["e", "f"], ["g"]]

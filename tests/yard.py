@@ -1,0 +1,173 @@
+"""A yard for tests of the bare-metal agent: a simulated Ironic, the agent before it, and a bus between us."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from functools import wraps
+from typing import Any, ParamSpec
+
+import httpx
+
+from bus.clock import Clock
+from bus.local import LocalBroker, LocalTransport
+from bus.messages import AgentReported, BuildOrdered, DestroyOrdered, HostReported
+from bus.runner import Bus, Listener
+from bus.topics import AGENT_REPORT, HOST_REPORTED
+from bus.vocabulary import BuildSpec, Flavor
+from compute_sim.ironic import Plan, SimNode, Simulation, enrolled
+from compute_sim.metal import metal_agent
+from ironic_sync.api import Access, IronicApi, IronicRefused
+from tests.cells import CELL, an_id
+from tests.simulation.clockwork import run
+
+P = ParamSpec("P")
+
+AGENT = f"{CELL}-metal"
+SPEC = BuildSpec(flavor=Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"}))
+QUIET = 300.0  # virtual seconds in which whatever would still happen has happened
+
+
+class Killed(BaseException):
+    """What a process that is killed gets to see: nothing it could catch."""
+
+
+class Line(httpx.AsyncBaseTransport):
+    """The way to the simulated Ironic: it can be cut, and whoever uses it killed in mid-call."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._asgi = httpx.ASGITransport(simulation.app)
+        self.cut = False
+        self.refused: dict[str, int] = {}  # method: status
+        self.calls: list[str] = []
+        self.kill_at: int | None = None  # of the moments before and after every call
+        self.moments = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self._moment()
+        if self.cut:
+            raise httpx.ConnectError("connection refused")
+        self.calls.append(f"{request.method} {request.url.path}")
+        if request.method in self.refused:
+            return httpx.Response(self.refused[request.method], json={"error_message": "not here"})
+        response = await self._asgi.handle_async_request(request)
+        self._moment()
+        return response
+
+    def _moment(self) -> None:
+        self.moments += 1
+        if self.moments == self.kill_at:
+            raise Killed
+
+
+class Yard:
+    """A simulated Ironic with nodes, a broker, and an agent that can be killed and started again."""
+
+    def __init__(self, plan: Plan | None = None, nodes: int = 2) -> None:
+        self.clock = Clock(now=asyncio.get_running_loop().time)
+        self.ironic = Simulation(enrolled(nodes, now=0.0), plan=plan, clock=self.clock)
+        self.nodes: Sequence[SimNode] = list(self.ironic.conductor.nodes.values())
+        self.line = Line(self.ironic)
+        self.broker = LocalBroker()
+        self.bus: Bus
+        self.reports: Listener[AgentReported]
+        self.beats: Listener[HostReported]
+        self._group: asyncio.TaskGroup
+        self._process: asyncio.Task[None] | None = None
+        self.more: dict[str, Any] = {}  # for the agents that are started
+
+    def start(self) -> None:
+        """A new agent: it knows nothing of the one before."""
+        self._process = self._group.create_task(self._live())
+
+    async def kill(self) -> None:
+        """As kill -9 does: what it had in hand goes back to its queue."""
+        assert self._process is not None
+        self._process.cancel()
+        await asyncio.wait([self._process])
+
+    async def _live(self) -> None:
+        api = IronicApi(Access(url="http://ironic"), self.clock, transport=self.line)
+        agent = metal_agent(AGENT, CELL, api, IronicRefused, clock=self.clock, **self.more)
+        try:
+            async with Bus(LocalTransport(self.broker)) as bus:
+                await bus.serve(agent, asyncio.Event())
+        except* Killed:
+            self.start()  # somebody looks after it
+
+    def build(self, node: int = 0, attempt: int = 1, build: int = 1) -> BuildOrdered:
+        root = self.nodes[node].uuid
+        return BuildOrdered(
+            build=an_id(build), attempt=attempt, cell=CELL, agent=AGENT, root=root, host=root, spec=SPEC
+        )
+
+    def destroy(self, node: int = 0, attempt: int = 1, build: int = 1) -> DestroyOrdered:
+        root = self.nodes[node].uuid
+        return DestroyOrdered(
+            build=an_id(build), attempt=attempt, cell=CELL, agent=AGENT, root=root, host=root
+        )
+
+    async def order(self, *orders: BuildOrdered | DestroyOrdered) -> list[tuple[str, str]]:
+        """What is said of each in its turn; progress left out."""
+        said = []
+        for one in orders:
+            await self.bus.publish(one)
+            said.append(await self.next_report())
+        return said
+
+    async def next_report(self) -> tuple[str, str]:
+        async with asyncio.timeout(QUIET):
+            while (report := await self.reports.get()).outcome == "progress":
+                pass
+        assert report.retry, "another node may always do better"
+        return report.outcome, report.cause
+
+    async def silence(self) -> bool:
+        """Nothing more is said, however long one waits."""
+        try:
+            said = await self.next_report()
+        except TimeoutError:
+            return True
+        raise AssertionError(f"{said} was said")
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(QUIET):
+            while not true():
+                await asyncio.sleep(0.01)
+
+    def waiting(self) -> int:
+        """Orders that are in nobody's hands."""
+        queues = self.broker.queues
+        return sum(len(queues[name].items) for name in queues if name.startswith("agent."))
+
+    def state(self, node: int = 0) -> tuple[str, str | None]:
+        one = self.nodes[node]
+        return one.provision_state, one.instance_uuid
+
+
+@asynccontextmanager
+async def yard(plan: Plan | None = None, nodes: int = 2, **more: Any) -> AsyncIterator[Yard]:
+    made = Yard(plan, nodes)
+    made.more = more
+    async with Bus(LocalTransport(made.broker)) as bus, asyncio.TaskGroup() as group:
+        made.bus, made._group = bus, group
+        made.reports = await bus.listen(AGENT_REPORT.at(cell=CELL))
+        made.beats = await bus.listen(HOST_REPORTED.at())
+        ironic = group.create_task(made.ironic.run())
+        made.start()
+        try:
+            async with asyncio.timeout(QUIET):
+                await made.beats.get()
+            yield made
+        finally:
+            await made.kill()
+            ironic.cancel()
+
+
+def story(tell: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test in virtual time."""
+
+    @wraps(tell)
+    def told(*args: P.args, **more: P.kwargs) -> None:
+        run(tell(*args, **more))
+
+    return told
