@@ -8,16 +8,21 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq --require-virtualenv
 PROJECT := pyproject.toml requirements.lock
 
+# OpenStack Placement, its tests and its clients live apart from the project.
+COMPLIANCE := .venv-compliance
+# So does Ironic.
+IRONIC := .venv-ironic
+
 # The Python that makes the virtual environment: `make PYTHON=python3.12 test` overrides the search.
 PYTHON ?= $(shell for p in python3.14 python3.13 python3.12 python3.11 python3; do \
 	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then echo $$p; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint soak bench services lock clean
+.PHONY: help demo test compliance ironic-test check lint soak bench services lock clean
 
 help: ## say what each target does (the default)
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|' 2>/dev/null \
-		|| sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1: \2/p' $(firstword $(MAKEFILE_LIST))
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|' 2>/dev/null \
+		|| sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1: \2/p' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.stamp-demo ## run the demonstration (ARGS="..." for options)
 	@$(BIN)/berth demo $(ARGS)
@@ -25,7 +30,16 @@ demo: $(VENV)/.stamp-demo ## run the demonstration (ARGS="..." for options)
 test: $(VENV)/.stamp-dev ## run all tests but the soak ones; installs RabbitMQ and PostgreSQL if missing
 	@scripts/install-services || { status=$$?; [ $$status -eq 3 ] || exit $$status; \
 		echo "Going on without: the tests that need them are skipped (and fail where CI is set)."; }
-	@$(BIN)/python -m pytest -m "not soak" $(ARGS)
+	@$(BIN)/python -m pytest -m "not soak and not ironic" $(ARGS)
+
+compliance: $(VENV)/.stamp-dev $(COMPLIANCE)/.stamp ## hold it against OpenStack Placement: its tests, its clients, itself
+	@scripts/install-services
+	@$(COMPLIANCE)/bin/python -m tests.compliance.gabbits $(ARGS)
+	@$(COMPLIANCE)/bin/python -m pytest -q -c tests/compliance/pytest.ini tests/compliance
+
+ironic-test: $(VENV)/.stamp-dev $(IRONIC)/.stamp ## drive a real Ironic, and see placement follow
+	@scripts/install-services
+	@$(BIN)/python -m pytest -q -s -m ironic tests/ironic $(ARGS)
 
 check: $(VENV)/.stamp-dev ## the quick loop: lint, types, import contracts, tests without services
 	@scripts/check
@@ -51,9 +65,15 @@ lock: ## pin the dependencies anew (needs uv)
 	@uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 		--custom-compile-command "make lock" --upgrade pyproject.toml --extra build --extra dev \
 		-c requirements.lock -o requirements-dev.lock
+	@uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make lock" --upgrade --generate-hashes --group compliance \
+		-o requirements-compliance.lock
+	@uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make lock" --upgrade --generate-hashes --group ironic \
+		-o requirements-ironic.lock
 
 clean: ## remove the virtual environment, caches and build results
-	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(COMPLIANCE) $(IRONIC) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # What only running needs.
@@ -69,6 +89,21 @@ $(VENV)/.stamp-dev: $(PROJECT) requirements-dev.lock | $(BIN)/python
 	@$(PIP) install -r requirements-dev.lock
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $(VENV)/.stamp-demo $@
+
+# A lock file whose every package is named with its hash; nothing of it is built here.
+$(COMPLIANCE)/.stamp: requirements-compliance.lock | $(BIN)/python
+	@echo "Installing OpenStack Placement, its tests and its clients into $(COMPLIANCE) ..."
+	@$(BIN)/python -m venv --clear $(COMPLIANCE)
+	@$(COMPLIANCE)/bin/python -m pip --disable-pip-version-check --no-input -qq install \
+		--require-hashes --only-binary :all: -r requirements-compliance.lock
+	@touch $@
+
+$(IRONIC)/.stamp: requirements-ironic.lock | $(BIN)/python
+	@echo "Installing OpenStack Ironic into $(IRONIC) ..."
+	@$(BIN)/python -m venv --clear $(IRONIC)
+	@$(IRONIC)/bin/python -m pip --disable-pip-version-check --no-input -qq install \
+		--require-hashes --only-binary :all: -r requirements-ironic.lock
+	@touch $@
 
 # Debian's python3 comes without ensurepip; python3-venv has it.
 $(BIN)/python:

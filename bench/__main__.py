@@ -8,6 +8,7 @@ BENCHES = {
     "claims": "claims a second by batch size",
     "candidates": "candidate search at 1,000, 10,000 and 100,000 hosts",
     "boots": "boots a second, end to end, and what each costs",
+    "placement_side_by_side": "OpenStack Placement and berth, asked the same",
 }
 
 
@@ -15,7 +16,7 @@ def main() -> None:
     wanted = sys.argv[1:] or list(BENCHES)
     unknown = [name for name in wanted if name not in BENCHES]
     if unknown:
-        listed = "\n".join(f"  {name:11} {says}" for name, says in BENCHES.items())
+        listed = "\n".join(f"  {name:22} {says}" for name, says in BENCHES.items())
         sys.exit(f"no benchmark {', '.join(unknown)}; there are:\n{listed}")
     for name in wanted:
         print(f"== {name}: {BENCHES[name]}", flush=True)

@@ -12,7 +12,9 @@ from typing import IO, Annotated, Any
 import typer
 from rich.console import Console
 
-from berth import __version__, commands, dead, loading
+from berth import __version__, commands, dead, loading, options
+from berth.importing.command import commands as import_commands
+from berth.options import BuildTime, Cells, DiskGb, Fail, Hosts, Json, MemoryMb, Seed, StateDir, Vcpus
 from berth.settings import BadSetting, Effective, load, masked
 from bus.migrations import MigrationsBroken
 from bus.protocol import AnswerRefused, BrokerRefused, Unavailable, Unroutable
@@ -100,25 +102,6 @@ def run(work: Coroutine[Any, Any, int | None]) -> None:
     raise typer.Exit(code or 0)
 
 
-Cells = Annotated[str | None, typer.Option(help="Names of the cells, comma separated, or how many.")]
-Hosts = Annotated[int | None, typer.Option(min=1, help="Simulated hosts, over all cells.")]
-Fail = Annotated[
-    float | None, typer.Option(min=0, max=1, help="Share of builds that fail on their first host.")
-]
-BuildTime = Annotated[
-    str | None,
-    typer.Option(help="How long a build takes: constant:1, uniform:1,3, exponential:0.2, lognormal:1,0.5."),
-]
-StateDir = Annotated[
-    str | None, typer.Option(help="Where the embedded berth keeps its state (default: .berth).")
-]
-Seed = Annotated[int | None, typer.Option(help="Seed of the simulated faults.")]
-Json = Annotated[bool, typer.Option("--json", help="Say it as JSON.")]
-Vcpus = Annotated[int, typer.Option(min=0, help="VCPU of each instance.")]
-MemoryMb = Annotated[int, typer.Option(min=0, help="Its memory.")]
-DiskGb = Annotated[int, typer.Option(min=0, help="Its disk.")]
-
-
 def _cells(given: str | None) -> tuple[str, ...] | None:
     if given is None:
         return None
@@ -153,11 +136,12 @@ def up(
     build_time: BuildTime = None,
     state_dir: StateDir = None,
     seed: Seed = None,
+    http: options.Http = None,
 ) -> None:
     """Run everything until Ctrl-C: in this process, or given service URLs, each worker as its own."""
     effective = settings(
         cells=_cells(cells), hosts=hosts, baremetal=baremetal, fail=fail, build_time=build_time,
-        state_dir=state_dir, seed=seed,
+        state_dir=state_dir, seed=seed, placement_http=http,
     )  # fmt: skip
     run(commands.up(effective.settings, say))
 
@@ -168,10 +152,20 @@ def run_worker(
     cell: Annotated[str, typer.Option(help="Whose conductor or agents.")] = "",
     hosts: Hosts = None,
     metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on loopback.")] = None,
+    bus: options.Bus = None,
+    database: options.Database = None,
+    http: options.Http = None,
+    auth: options.Auth = None,
+    tokens: options.Tokens = None,
+    policy: options.Policy = None,
 ) -> None:
     """Run one worker as this process, in service mode: as many of each as you like, compute once a cell."""
-    effective = settings(hosts=hosts, metrics_port=metrics_port)
-    run(commands.run(effective.settings, worker, cell))
+    alone = bus == "local"
+    effective = settings(
+        hosts=hosts, metrics_port=metrics_port, amqp_url="" if alone else bus, database_url=database,
+        placement_http=http, placement_auth=auth, placement_tokens=tokens, placement_policy=policy,
+    )  # fmt: skip
+    run(commands.run(effective.settings, worker, cell, alone))
 
 
 @app.command()
@@ -280,6 +274,7 @@ def load_command(
 
 dead_app = typer.Typer(no_args_is_help=True, help="Messages nobody could handle, each with its reason.")
 app.add_typer(dead_app, name="dead")
+app.add_typer(import_commands(settings, run, say, complain), name="import")
 Id = Annotated[str, typer.Argument(metavar="ID", help="An id of `berth dead list`, or its beginning.")]
 Ids = Annotated[list[str], typer.Argument(metavar="ID", help="Ids, or their beginnings; or `all`.")]
 

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from berth.settings import BadSetting, Settings
+from berth.settings import BadSetting, Settings, names_a_file
 from bus import topics
 from bus.database import Database
 from bus.door import DoorTransport
@@ -59,6 +59,11 @@ def role(worker: str, cell: str, settings: Settings) -> Role:
 
 def roles(settings: Settings) -> list[Role]:
     """Everybody a whole berth needs. Those who answer come before those who ask."""
+    if names_a_file(settings.database_url):
+        raise BadSetting(
+            f"database_url = {settings.database_url!r}: is one file, and every store needs its own:"
+            " name a directory, with a / at the end"
+        )
     found = [Role("placement"), Role("ironic")]
     for worker in _OF_A_CELL:
         found += [Role(worker, cell) for cell in settings.cells]
@@ -69,6 +74,11 @@ def ending(settings: Settings) -> list[list[Role]]:
     """The order to end them in: who asks before who answers, or it would wait in vain for an answer."""
     stages = ("scheduler", "compute", "ironic"), ("conductor",), ("placement",)
     return [[role for role in roles(settings) if role.worker in stage] for stage in stages]
+
+
+def alone() -> Transport:
+    """A bus of its own for a process that talks to no other."""
+    return LocalTransport(LocalBroker())
 
 
 def transport(settings: Settings, name: str) -> Transport:
@@ -89,13 +99,16 @@ def store_of(role: Role) -> str:
 
 
 def database(settings: Settings, role: Role) -> Database:
-    return Database(settings.database_for(store_of(role)), namespace=store_of(role))
+    url = settings.database_for(store_of(role))
+    return Database(url, namespace="" if names_a_file(url) else store_of(role))
 
 
 async def ever_made(settings: Settings, role: Role) -> bool:
     """Was this role's database ever migrated? Asking does not make a file."""
-    scheme, _, directory = settings.database_for(store_of(role)).partition(":///")
-    if scheme == "sqlite+aiosqlite" and not (Path(directory) / f"{store_of(role)}.db").exists():
+    url = settings.database_for(store_of(role))
+    scheme, _, path = url.partition(":///")
+    file = Path(path) if names_a_file(url) else Path(path) / f"{store_of(role)}.db"
+    if scheme == "sqlite+aiosqlite" and not file.exists():
         return False
     store = database(settings, role)
     try:
@@ -150,7 +163,7 @@ def metal_agent(cell: str) -> str:
 def all_workers_without_a_bus() -> list[Worker]:
     """One of every kind, to read their tables; none of them can run."""
     settings = Settings(cells=("c1",), hosts=1)
-    bus = Bus(LocalTransport(LocalBroker()))
+    bus = Bus(alone())
     nowhere = Database("sqlite+aiosqlite://")
     return [
         worker
@@ -165,7 +178,13 @@ def all_workers_without_a_bus() -> list[Worker]:
 
 def _with_store(role: Role, settings: Settings, bus: Bus, store: Database) -> list[Worker]:
     if role.worker == "placement":
-        return [placement_worker(Placement(store, bus.clock), bus.relay)]
+        placement = Placement(store, bus.clock)
+        worker = placement_worker(placement, bus.relay)
+        if settings.placement_http:
+            from berth.http_door import http_door
+
+            worker = replace(worker, runs=[*worker.runs, http_door(placement, settings)])
+        return [worker]
     return [
         cell_conductor(
             role.cell,

@@ -86,14 +86,16 @@ async def up(settings: Settings, say: Console) -> int:
     return 0
 
 
-async def run(settings: Settings, worker: str, cell: str) -> int:
+async def run(settings: Settings, worker: str, cell: str, alone: bool) -> int:
     role = build.role(worker, cell, settings)
-    if settings.embedded:
+    if alone and not (role.worker == "placement" and settings.placement_http):
+        raise Refusal("with a bus of its own only placement is of use, and only with --http")
+    if settings.embedded and not alone:
         raise Refusal(
             "a worker of its own needs a bus other processes reach: set BERTH_AMQP_URL and "
             "BERTH_DATABASE_URL, or use `berth up`, which runs everything in one process"
         )
-    await run_worker(role, settings)
+    await run_worker(role, settings, build.alone() if alone else build.transport(settings, name=str(role)))
     return 0
 
 

@@ -15,6 +15,7 @@ from berth import build
 from berth.settings import EFFECTIVE_ENV, SUPERVISED_ENV, Settings
 from bus.clock import monotonic
 from bus.meters import serve_metrics
+from bus.protocol import Transport
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +37,14 @@ def stop_on_signals(stopping: asyncio.Event) -> None:
         loop.add_reader(0, parent_gone)  # our standard input closes with the supervisor
 
 
-async def run_worker(role: "build.Role", settings: Settings) -> None:
+async def run_worker(role: "build.Role", settings: Settings, way: Transport) -> None:
     """Serve one worker until told to stop."""
     stopping = asyncio.Event()
     stop_on_signals(stopping)
     if settings.metrics_port:
         serve_metrics(settings.metrics_port)
     spare_the_collector()
-    await build.serve(role, settings, build.transport(settings, name=str(role)), stopping)
+    await build.serve(role, settings, way, stopping)
 
 
 def spare_the_collector() -> None:

@@ -1,5 +1,6 @@
 """What an operator may set: by environment (BERTH_...), a TOML file, and flags, in rising order."""
 
+import ipaddress
 import math
 import os
 import re
@@ -42,6 +43,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     weighers: dict[str, float] = {}  # name: multiplier; empty: the default ones
     max_builds_in_flight: int = 8
 
+    # placement's HTTP door
+    placement_http: str = ""  # HOST:PORT; empty: none
+    placement_auth: str = "noauth2"  # believes everybody, for development; or tokens
+    placement_tokens: str = ""  # the file of tokens
+    placement_policy: str = ""  # a file of rules; empty: the default ones
+    placement_enforce_new_defaults: bool = False  # a lone `admin` may no longer do everything
+    placement_cors_origins: tuple[str, ...] = ()  # whose pages may ask
+    placement_noauth_anywhere: bool = False  # noauth2 also where other machines can reach it
+
     # building
     max_attempts: int = 3
     build_timeout: float = 300.0
@@ -74,6 +84,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if store.startswith("cell_") and cell in self.cell_database_urls:
             return self.cell_database_urls[cell]
         return self.database_url or f"sqlite+aiosqlite:///{Path(self.state_dir).resolve()}/"
+
+
+def names_a_file(database_url: str) -> bool:
+    """It is one SQLite file: room for one worker's store, not for all of them."""
+    return database_url.startswith("sqlite") and not database_url.endswith("/")
 
 
 class BadSetting(ValueError):
@@ -243,6 +258,7 @@ def _check(settings: Settings, origins: Mapping[str, str]) -> None:
     if settings.log_level not in ("debug", "info", "warning", "error"):
         refuse("log_level", "is debug, info, warning or error")
     _check_places(settings, refuse)
+    _check_http(settings, refuse)
     _check_names(settings, refuse)
 
 
@@ -259,6 +275,35 @@ def _check_places(settings: Settings, refuse: Callable[[str, str], None]) -> Non
     for cell in settings.cell_database_urls:
         if cell not in settings.cells:
             refuse("cell_database_urls", f"there is no cell {cell!r}; there are: {', '.join(settings.cells)}")
+
+
+def _check_http(settings: Settings, refuse: Callable[[str, str], None]) -> None:
+    if settings.placement_auth not in ("noauth2", "tokens"):
+        refuse("placement_auth", "is noauth2 or tokens")
+    if settings.placement_auth == "tokens" and not settings.placement_tokens:
+        refuse("placement_tokens", "name the file of tokens")
+    if not settings.placement_http:
+        return
+    host, _, port = settings.placement_http.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        refuse("placement_http", "takes HOST:PORT, as in 127.0.0.1:8778")
+    if (
+        settings.placement_auth == "noauth2"
+        and not settings.placement_noauth_anywhere
+        and not _is_loopback(host)
+    ):
+        refuse(
+            "placement_http",
+            "with noauth2 whoever reaches it may do anything: use 127.0.0.1, or placement_auth = tokens,"
+            " or, if all who can reach it may, placement_noauth_anywhere = true",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _check_names(settings: Settings, refuse: Callable[[str, str], None]) -> None:

@@ -1,0 +1,37 @@
+"""Placement's HTTP door as the settings want it. Imported only where there is one: it takes a while."""
+
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from berth.settings import BadSetting, Settings
+from placement_worker import Placement
+from placement_worker.http import Options, auth, http_app, policy
+from placement_worker.http.serving import listen, serve
+
+
+def http_door(placement: Placement, settings: Settings) -> Callable[[], Coroutine[Any, Any, None]]:
+    """What serves it, until cancelled."""
+    app = http_app(placement, _options(settings))
+
+    async def run() -> None:
+        listener = listen(settings.placement_http)
+        host = settings.placement_http.rpartition(":")[0]
+        sys.stdout.write(f"placement is served at http://{host}:{listener.getsockname()[1]}\n")
+        sys.stdout.flush()
+        await serve(app, listener, settings.drain)
+
+    return run
+
+
+def _options(settings: Settings) -> Options:
+    try:
+        known: auth.Authenticate = auth.noauth2
+        if settings.placement_auth == "tokens":
+            known = auth.from_file(Path(settings.placement_tokens))
+        own = policy.load(Path(settings.placement_policy)) if settings.placement_policy else {}
+        rules = policy.Policy(own, enforce_new_defaults=settings.placement_enforce_new_defaults)
+    except (auth.BadTokens, policy.BadPolicy) as problem:
+        raise BadSetting(str(problem)) from None
+    return Options(authenticate=known, policy=rules, origins=settings.placement_cors_origins)

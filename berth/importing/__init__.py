@@ -1,0 +1,1 @@
+"""`berth import placement`: what a running Placement knows, brought into berth over the API both speak."""

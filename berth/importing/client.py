@@ -1,0 +1,194 @@
+"""A client of the Placement API, whoever serves it: reads a whole world, many requests at once."""
+
+import asyncio
+import ssl
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from berth.importing.world import Consumer, Provider, World
+from bus.protocol import Unavailable
+from bus.vocabulary import Inventory
+
+T = TypeVar("T")
+Progress = Callable[[str, int, int], None]  # what, how many of how many
+
+AT_ONCE = 16
+NEWEST = 39  # of the versions we know
+_OLDEST = 14  # before, there were no trees
+_TIMEOUT = 60.0
+_AGAIN = (502, 503, 504)
+_NOBODY = "00000000-0000-0000-0000-000000000000"  # as Placement says where nobody was named
+
+
+class Rejected(Exception):
+    """The server will not: its status and its reason."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(f"{why} ({status})")
+        self.status = status
+
+
+class _Away(Exception):
+    """The server could not be asked just now."""
+
+
+class Client:
+    """Speaks the newest version both know; every request is tried a few times while the server is away."""
+
+    def __init__(self, url: str, token: str, cacert: str = "") -> None:
+        self.url = url.rstrip("/")
+        self.minor = 0
+        verify = ssl.create_default_context(cafile=cacert) if cacert else True
+        limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE)
+        headers = {"accept": "application/json"} | ({"x-auth-token": token} if token else {})
+        self._http = httpx.AsyncClient(
+            base_url=self.url, headers=headers, verify=verify, limits=limits, timeout=_TIMEOUT
+        )
+
+    async def __aenter__(self) -> Self:
+        found = await self._get("/")
+        try:
+            versions = [entry["max_version"] for entry in found["versions"] if entry["id"] == "v1.0"]
+            newest = int(versions[0].partition(".")[2])
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise Unavailable(f"{self.url} does not answer as a Placement") from None
+        if newest < _OLDEST:
+            raise Unavailable(f"{self.url} knows versions up to 1.{newest}; at least 1.{_OLDEST} is needed")
+        self.minor = min(newest, NEWEST)
+        return self
+
+    async def __aexit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    @retry(
+        retry=retry_if_exception_type(_Away),
+        wait=wait_random_exponential(0.2, max=5.0),
+        stop=stop_after_attempt(6),
+        reraise=True,
+    )
+    async def _send(self, method: str, path: str, body: Any, minor: int) -> httpx.Response:
+        version = {"openstack-api-version": f"placement 1.{minor}"}
+        try:
+            answer = await self._http.request(method, path, json=body, headers=version)
+        except httpx.TransportError as problem:
+            raise _Away(f"{type(problem).__name__} {problem}".strip()) from None
+        if answer.status_code in _AGAIN:
+            raise _Away(f"{answer.status_code} {answer.reason_phrase}")
+        return answer
+
+    async def request(self, method: str, path: str, body: Any = None, *, minor: int | None = None) -> Any:
+        """The body of a success, None when it has none; `Rejected` says why not."""
+        try:
+            answer = await self._send(method, path, body, self.minor if minor is None else minor)
+        except _Away as away:
+            raise Unavailable(f"{self.url} cannot be reached: {away}") from None
+        if answer.is_success:
+            try:
+                return answer.json() if answer.content else None
+            except ValueError:
+                raise Unavailable(f"{self.url} does not answer as a Placement") from None
+        if answer.status_code == 401:
+            raise Unavailable(f"{self.url} does not accept the token")
+        raise Rejected(answer.status_code, _reason(answer))
+
+    async def _get(self, path: str) -> Any:
+        return await self.request("GET", path)
+
+    # Reading
+
+    async def world(self, progress: Progress) -> World:
+        """All it holds. What is deleted while we read is left out."""
+        world = World()
+        world.traits = set((await self._get("/traits?name=startswith:CUSTOM_"))["traits"])
+        known = (await self._get("/resource_classes"))["resource_classes"]
+        world.classes = {entry["name"] for entry in known if entry["name"].startswith("CUSTOM_")}
+        listed = (await self._get("/resource_providers"))["resource_providers"]
+        holders: set[str] = set()
+
+        async def provider(entry: Any) -> None:
+            found, holding = await self._provider(entry)
+            world.providers[found.id] = found
+            holders.update(holding)
+
+        await each(listed, provider, "providers read", progress)
+
+        async def consumer(id_: str) -> None:
+            if (found := await self.consumer(id_)) is not None:
+                world.consumers[id_] = found
+
+        await each(sorted(holders), consumer, "consumers read", progress)
+        return world
+
+    async def _provider(self, entry: Any) -> tuple[Provider, list[str]]:
+        """It, and who holds something of it."""
+        at = f"/resource_providers/{entry['uuid']}"
+        inventories = (await self._get(f"{at}/inventories"))["inventories"]
+        traits = (await self._get(f"{at}/traits"))["traits"]
+        aggregates = (await self._get(f"{at}/aggregates"))["aggregates"]
+        held = (await self._get(f"{at}/allocations"))["allocations"]
+        parent = entry["parent_provider_uuid"]
+        found = Provider(
+            id=same(entry["uuid"]),
+            name=entry["name"],
+            parent=same(parent) if parent else None,
+            inventories={name: Inventory(**fields) for name, fields in inventories.items()},
+            traits=frozenset(traits),
+            aggregates=frozenset(map(same, aggregates)),
+        )
+        return found, list(held)
+
+    async def consumer(self, id_: str) -> Consumer | None:
+        """None when it holds nothing."""
+        found = await self._get(f"/allocations/{id_}")
+        if not found["allocations"]:
+            return None
+        kind = found.get("consumer_type")
+        return Consumer(
+            id=same(id_),
+            project=found.get("project_id", _NOBODY),
+            user=found.get("user_id", _NOBODY),
+            type=None if kind == "unknown" else kind,
+            allocations={same(by): held["resources"] for by, held in found["allocations"].items()},
+            generation=found.get("consumer_generation", 0),
+        )
+
+
+def same(id_: str) -> str:
+    """An id in the one form berth keeps: in lower case, with dashes."""
+    return str(uuid.UUID(id_))
+
+
+def _reason(answer: httpx.Response) -> str:
+    try:
+        detail = answer.json()["errors"][0]["detail"]
+    except (ValueError, KeyError, IndexError, TypeError):
+        return answer.reason_phrase
+    return " ".join(str(detail).split("\n\n")[-1].split())[:500]
+
+
+async def each(
+    items: Iterable[T], work: Callable[[T], Awaitable[None]], what: str, progress: Progress
+) -> None:
+    """Do it for all of them, so many at once."""
+    waiting: Sequence[T] = list(items)
+    ahead = iter(waiting)
+    done = 0
+
+    async def worker() -> None:
+        nonlocal done
+        for item in ahead:
+            await work(item)
+            done += 1
+            progress(what, done, len(waiting))
+
+    progress(what, 0, len(waiting))
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(AT_ONCE, len(waiting))):
+            group.create_task(worker())

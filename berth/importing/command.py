@@ -1,0 +1,203 @@
+"""The flags of `berth import`, and what it says."""
+
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+
+from berth.settings import BadSetting, Effective
+
+if TYPE_CHECKING:  # httpx takes long to load, and no other command needs it
+    from berth.importing.client import Client
+    from berth.importing.work import Outcome
+    from berth.importing.world import Difference, World
+
+_SHOWN = 100  # differences, before the rest is only counted
+
+Url = Annotated[str, typer.Option(metavar="URL", help="The Placement to read; nothing is written there.")]
+To = Annotated[
+    str,
+    typer.Option(metavar="URL", help="The berth to write to (default: where placement_http says)."),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Holds the token for --url (default: $OS_TOKEN, or admin)."),
+]
+ToTokenFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Holds the token for --to (default: $BERTH_TOKEN, or admin)."),
+]
+CaCert = Annotated[str, typer.Option(metavar="FILE", help="Certificates to trust besides the usual ones.")]
+Verify = Annotated[
+    bool, typer.Option("--verify", help="Compare both sides afterwards; exit 1 when they differ.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; with --verify: only compare.")]
+Prune = Annotated[
+    bool, typer.Option("--prune", help="Also remove providers and allocations that only berth has.")
+]
+
+
+def commands(
+    settings: Callable[[], Effective],
+    run: Callable[[Coroutine[Any, Any, int]], None],
+    say: Console,
+    complain: Console,
+) -> typer.Typer:
+    """The sub-commands of `berth import`."""
+    app = typer.Typer(no_args_is_help=True, help="Bring over what another service knows.")
+
+    @app.callback()
+    def import_() -> None:
+        """Bring over what another service knows."""
+
+    @app.command()
+    def placement(
+        url: Url,
+        to: To = "",
+        token_file: TokenFile = None,
+        to_token_file: ToTokenFile = None,
+        cacert: CaCert = "",
+        verify: Verify = False,
+        dry_run: DryRun = False,
+        prune: Prune = False,
+    ) -> None:
+        """Copy a running Placement into a running berth; again and again, until the switch."""
+        from berth.importing.client import Client
+
+        here = settings().settings.placement_http
+        if not to and not here:
+            raise BadSetting("say with --to where berth's Placement API is, or set placement_http")
+        source = Client(_url("--url", url), _token(token_file, "OS_TOKEN"), cacert)
+        target = Client(_url("--to", to or f"http://{here}"), _token(to_token_file, "BERTH_TOKEN"), cacert)
+        run(_import(source, target, verify, dry_run, prune, say, complain))
+
+    return app
+
+
+def _url(flag: str, given: str) -> str:
+    if not given.startswith(("http://", "https://")):
+        raise BadSetting(f"{flag} takes an address as http://127.0.0.1:8778, not {given!r}")
+    return given
+
+
+def _token(file: Path | None, variable: str) -> str:
+    if file is None:
+        return os.environ.get(variable, "admin")
+    return file.read_text().strip()
+
+
+async def _import(
+    source: "Client",
+    target: "Client",
+    verify: bool,
+    dry_run: bool,
+    prune: bool,
+    say: Console,
+    complain: Console,
+) -> int:
+    from berth.importing.work import Import
+    from berth.importing.world import differences
+
+    async with source, target:
+        with _Shown(complain) as shown:
+            theirs = await source.world(shown.under("there"))
+            ours = await target.world(shown.under("here"))
+            found = differences(theirs, ours)
+            if not dry_run:
+                outcome = await Import(theirs, ours, target, shown.under("here")).run(prune)
+        say.print(_read(source, theirs), markup=False)
+        if dry_run:
+            say.print(_would(found, prune), markup=False)
+            if not verify:
+                return 0
+            return _compared(found, say)
+        failed = _done(outcome, say)
+        if verify:
+            with _Shown(complain) as shown:
+                theirs = await source.world(shown.under("there"))
+                ours = await target.world(shown.under("here"))
+            return _compared(differences(theirs, ours), say) or failed
+        return failed
+
+
+class _Shown:
+    """Progress on standard error: a bar for each thing that is read or written."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bars = Bars(*columns, console=console, transient=True)
+        self._known: dict[str, Any] = {}
+
+    def __enter__(self) -> "_Shown":
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def under(self, side: str) -> Callable[[str, int, int], None]:
+        def show(what: str, done: int, total: int) -> None:
+            name = f"{what} {side}"
+            if name not in self._known:
+                self._known[name] = self._bars.add_task(name, total=total)
+            self._bars.update(self._known[name], completed=done, total=total)
+
+        return show
+
+
+def _read(source: "Client", theirs: "World") -> str:
+    return (
+        f"read {_some(theirs.providers, 'provider')} and {_some(theirs.consumers, 'consumer')}"
+        f" at {source.url} (version 1.{source.minor})"
+    )
+
+
+def _some(things: Any, name: str) -> str:
+    count = things if isinstance(things, int) else len(things)
+    return f"{count:,} {name}{'' if count == 1 else 's'}"
+
+
+def _would(found: "list[Difference]", prune: bool) -> str:
+    wanted = {what: len({one.id for one in found if one.what == what and not one.ours_alone})
+              for what in ("class", "trait", "provider", "consumer")}  # fmt: skip
+    gone = len({one.id for one in found if one.ours_alone}) if prune else 0
+    return (
+        f"would bring over {_some(wanted['provider'], 'provider')}, {_some(wanted['consumer'], 'consumer')}"
+        f" and {_some(wanted['class'] + wanted['trait'], 'name')}, and remove {gone:,}"
+    )
+
+
+def _done(outcome: "Outcome", say: Console) -> int:
+    if outcome.nothing:
+        say.print("nothing had to be changed")
+        return 0
+    parts = (
+        (outcome.names, "{} made", "name"),
+        (outcome.made, "{} made", "provider"),
+        (outcome.changed, "{} changed", "provider"),
+        (outcome.dropped, "{} removed", "provider"),
+        (outcome.claimed, "{} brought over", "consumer"),
+        (outcome.released, "{} released", "consumer"),
+    )
+    told = ", ".join(form.format(_some(count, name)) for count, form, name in parts if count)
+    say.print(told or "nothing could be changed", markup=False)
+    for id_, why in sorted(outcome.failed.items()):
+        say.print(f"not brought over: {id_}: {why}", style="red", markup=False)
+    return 1 if outcome.failed else 0
+
+
+def _compared(found: "list[Difference]", say: Console) -> int:
+    if not found:
+        say.print("verified: both sides hold the same", style="green")
+        return 0
+    say.print(f"verified: {_some(found, 'difference')}", style="red", markup=False)
+    for one in found[:_SHOWN]:
+        say.print(f"  {one}", markup=False)
+    if len(found) > _SHOWN:
+        say.print(f"  and {len(found) - _SHOWN:,} more", markup=False)
+    return 1

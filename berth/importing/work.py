@@ -1,0 +1,195 @@
+"""The import itself: bring over what differs, as often as it takes, and say what could not be."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from berth.importing.client import Client, Progress, Rejected, each
+from berth.importing.world import Consumer, Provider, World, differences
+from bus.vocabulary import MAX_INT, Inventory
+
+_PORTION = 500  # providers in one request
+_TYPED = 38  # the version that asks for a consumer's type
+
+
+@dataclass
+class Outcome:
+    """What was done, and what could not be: each with why."""
+
+    names: int = 0
+    made: int = 0
+    changed: int = 0
+    dropped: int = 0
+    claimed: int = 0
+    released: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def nothing(self) -> bool:
+        return not (
+            self.names or self.made or self.changed or self.dropped or self.claimed or self.released
+            or self.failed
+        )  # fmt: skip
+
+
+class Import:
+    """Makes `ours`, as it was read from `berth`, like `theirs`. May be run again at any time."""
+
+    def __init__(self, theirs: World, ours: World, berth: Client, progress: Progress) -> None:
+        self.theirs = theirs
+        self.ours = ours
+        self.berth = berth
+        self.progress = progress
+        self.outcome = Outcome()
+
+    async def run(self, prune: bool) -> Outcome:
+        """With `prune` what only berth has goes too; otherwise it stays."""
+        found = differences(self.theirs, self.ours)
+        unlike = {what: {one.id for one in found if one.what == what and not one.ours_alone}
+                  for what in ("class", "trait", "provider", "consumer")}  # fmt: skip
+        await self._name("resource_classes", unlike["class"])
+        await self._name("traits", unlike["trait"])
+        again = await self._load(self.theirs.parents_first(unlike["provider"]))
+        if prune:
+            await self._release(one.id for one in found if one.ours_alone and one.what == "consumer")
+        await self._claim([self.theirs.consumers[id_] for id_ in sorted(unlike["consumer"])])
+        await self._load(again, last=True)  # a class that was in use may be free now
+        if prune:
+            await self._drop({one.id for one in found if one.ours_alone and one.what == "provider"})
+        return self.outcome
+
+    async def _name(self, kind: str, names: Iterable[str]) -> None:
+        async def make(name: str) -> None:
+            try:
+                await self.berth.request("PUT", f"/{kind}/{name}")
+                self.outcome.names += 1
+            except Rejected as why:
+                self.outcome.failed[name] = str(why)
+
+        await each(sorted(names), make, "names made", self.progress)
+
+    async def _load(self, providers: list[Provider], *, last: bool = False) -> list[Provider]:
+        """Those that were refused; the last time, that is told."""
+        refused: list[Provider] = []
+        done = 0
+        for portion in _portions(providers):
+            by_id = {provider.id: provider for provider in portion}
+            for result in await self._send(portion):
+                match result["did"]:
+                    case "refused":
+                        refused.append(by_id[result["provider"]])
+                        if last:
+                            self.outcome.failed[result["provider"]] = result["why"]
+                    case "made":
+                        self.outcome.made += 1
+                    case "changed":
+                        self.outcome.changed += 1
+            done += len(portion)
+            self.progress("providers written", done, len(providers))
+        return refused
+
+    async def _send(self, providers: Iterable[Provider]) -> Any:
+        body = {"providers": [_load(provider) for provider in providers]}
+        return (await self.berth.request("POST", "/berth/providers", body))["results"]
+
+    async def _claim(self, consumers: list[Consumer]) -> None:
+        """One may need what another still has to give back, so those refused come again while any succeed.
+
+        What is left then does not fit by berth's rules though it does exist: room is made for just that.
+        """
+        left = await self._claims(consumers)
+        while left and len(left) < len(consumers):
+            consumers = left
+            left = await self._claims(consumers)
+        if not left:
+            return
+        narrow = {id_ for consumer in left for id_ in consumer.allocations}
+        told = [self.theirs.providers[id_] for id_ in sorted(narrow) if id_ in self.theirs.providers]
+        await self._send(self._widened(provider, left) for provider in told)
+        try:
+            await self._claims(left, last=True)
+        finally:
+            await self._send(told)
+
+    def _widened(self, provider: Provider, consumers: Collection[Consumer]) -> Provider:
+        """The provider with just the room for what is held of it where it comes from."""
+        wanted = {class_ for consumer in consumers for class_ in consumer.allocations.get(provider.id, ())}
+        room = {
+            class_: Inventory(total=max(1, min(MAX_INT, self.theirs.used(provider.id, class_))))
+            for class_ in wanted
+        }
+        return replace(provider, inventories={**provider.inventories, **room})
+
+    async def _claims(self, consumers: list[Consumer], *, last: bool = False) -> list[Consumer]:
+        """Those who could not have it; the last time, that is told."""
+        refused: list[Consumer] = []
+
+        async def claim(consumer: Consumer) -> None:
+            held = await self.berth.consumer(consumer.id)
+            body = _claim(consumer, held.generation if held else None)
+            minor = self.berth.minor if consumer.type else _TYPED - 1
+            try:
+                await self.berth.request("PUT", f"/allocations/{consumer.id}", body, minor=minor)
+                self.outcome.claimed += 1
+            except Rejected as why:
+                refused.append(consumer)
+                if last:
+                    self.outcome.failed[consumer.id] = str(why)
+
+        await each(consumers, claim, "consumers written", self.progress)
+        return refused
+
+    async def _release(self, ids: Iterable[str]) -> None:
+        async def release(id_: str) -> None:
+            try:
+                await self.berth.request("DELETE", f"/allocations/{id_}")
+                self.outcome.released += 1
+            except Rejected as why:
+                if why.status != 404:
+                    self.outcome.failed[id_] = str(why)
+
+        await each(sorted(ids), release, "consumers released", self.progress)
+
+    async def _drop(self, ids: set[str]) -> None:
+        for provider in reversed(self.ours.parents_first(ids)):
+            try:
+                await self.berth.request("DELETE", f"/resource_providers/{provider.id}")
+                self.outcome.dropped += 1
+            except Rejected as why:
+                self.outcome.failed[provider.id] = str(why)
+
+
+def _load(provider: Provider) -> Mapping[str, Any]:
+    return {
+        "id": provider.id,
+        "name": provider.name,
+        "parent": provider.parent,
+        "inventories": {name: msgspec.structs.asdict(one) for name, one in provider.inventories.items()},
+        "traits": sorted(provider.traits),
+        "aggregates": sorted(provider.aggregates),
+    }
+
+
+def _claim(consumer: Consumer, generation: int | None) -> Mapping[str, Any]:
+    typed = {"consumer_type": consumer.type} if consumer.type else {}
+    return {
+        "allocations": {by: {"resources": held} for by, held in consumer.allocations.items()},
+        "project_id": consumer.project,
+        "user_id": consumer.user,
+        "consumer_generation": generation,
+        **typed,
+    }
+
+
+def _portions(providers: list[Provider]) -> Iterator[list[Provider]]:
+    """So many at a time, or more, that no tree is cut."""
+    portion: dict[str, Provider] = {}
+    for provider in providers:
+        if len(portion) >= _PORTION and provider.parent not in portion:
+            yield list(portion.values())
+            portion = {}
+        portion[provider.id] = provider
+    if portion:
+        yield list(portion.values())

@@ -1,0 +1,146 @@
+"""What a Placement holds, whoever's it is, and how two of them differ."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bus.vocabulary import Inventory
+
+
+@dataclass(frozen=True)
+class Provider:
+    id: str
+    name: str
+    parent: str | None
+    inventories: Mapping[str, Inventory]
+    traits: frozenset[str]
+    aggregates: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """Who holds what. A type of None: written before there were types."""
+
+    id: str
+    project: str
+    user: str
+    type: str | None
+    allocations: Mapping[str, Mapping[str, int]]
+    generation: int = 0
+
+
+@dataclass
+class World:
+    providers: dict[str, Provider] = field(default_factory=dict)
+    consumers: dict[str, Consumer] = field(default_factory=dict)
+    classes: set[str] = field(default_factory=set)  # custom ones
+    traits: set[str] = field(default_factory=set)  # custom ones
+
+    def used(self, provider: str, resource_class: str) -> int:
+        """How much of it all consumers hold."""
+        return sum(
+            consumer.allocations[provider].get(resource_class, 0)
+            for consumer in self.consumers.values()
+            if provider in consumer.allocations
+        )
+
+    def parents_first(self, ids: set[str]) -> list[Provider]:
+        """These providers, each after the one above it, trees whole."""
+        below: dict[str | None, list[Provider]] = {}
+        for provider in self.providers.values():
+            if provider.id in ids:
+                parent = provider.parent if provider.parent in ids else None
+                below.setdefault(parent, []).append(provider)
+        ordered: list[Provider] = []
+        waiting = below.get(None, [])[::-1]
+        while waiting:
+            ordered.append(provider := waiting.pop())
+            waiting += below.get(provider.id, [])[::-1]
+        return ordered
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`what` is "provider", "consumer", "class" or "trait"; the rest is for people."""
+
+    what: str
+    id: str
+    says: str
+    ours_alone: bool = False  # berth has it and the other has not
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.id}: {self.says}"
+
+
+def differences(theirs: World, ours: World) -> list[Difference]:
+    """What ours would have to change to be as theirs. Names that only we know are no difference."""
+    return [
+        *(Difference("class", name, "missing here") for name in sorted(theirs.classes - ours.classes)),
+        *(Difference("trait", name, "missing here") for name in sorted(theirs.traits - ours.traits)),
+        *_of_providers(theirs, ours),
+        *_of_consumers(theirs, ours),
+    ]
+
+
+def _of_providers(theirs: World, ours: World) -> Iterator[Difference]:
+    for id_, this in theirs.providers.items():
+        that = ours.providers.get(id_)
+        if that is None:
+            yield Difference("provider", id_, f"{this.name!r} is missing here")
+        else:
+            for said in _parts(this, that):
+                yield Difference("provider", id_, f"{this.name!r}: {said}")
+    for id_ in ours.providers.keys() - theirs.providers.keys():
+        yield Difference("provider", id_, f"{ours.providers[id_].name!r} is only here", ours_alone=True)
+
+
+def _parts(this: Provider, that: Provider) -> Iterator[str]:
+    if this.name != that.name:
+        yield f"its name is {that.name!r} here"
+    if this.parent != that.parent:
+        yield f"its parent is {that.parent} here, not {this.parent}"
+    for class_ in sorted(this.inventories.keys() | that.inventories.keys()):
+        there, here = this.inventories.get(class_), that.inventories.get(class_)
+        if there is None or here is None:
+            yield f"inventory of {class_} is {'missing' if here is None else 'only'} here"
+        elif there != here:
+            yield f"inventory of {class_} has {_unlike(here, there)} here, not {_unlike(there, here)}"
+    for kind, there_, here_ in (
+        ("trait", this.traits, that.traits),
+        ("aggregate", this.aggregates, that.aggregates),
+    ):
+        for name in sorted(there_ ^ here_):
+            yield f"{kind} {name} is {'missing' if name in there_ else 'only'} here"
+
+
+def _unlike(one: Inventory, other: Inventory) -> str:
+    names = Inventory.__struct_fields__
+    unlike = [name for name in names if getattr(one, name) != getattr(other, name)]
+    return ", ".join(f"{name} {getattr(one, name)}" for name in unlike)
+
+
+def _of_consumers(theirs: World, ours: World) -> Iterator[Difference]:
+    for id_, this in theirs.consumers.items():
+        that = ours.consumers.get(id_)
+        if that is None:
+            yield Difference("consumer", id_, f"holds nothing here, there {_told(this.allocations)}")
+            continue
+        for name in ("project", "user", "type"):
+            there, here = getattr(this, name), getattr(that, name)
+            if there != here and there is not None:  # no type: any will do
+                yield Difference("consumer", id_, f"its {name} is {here!r} here, not {there!r}")
+        if this.allocations != that.allocations:
+            says = f"holds {_told(that.allocations)} here, there {_told(this.allocations)}"
+            yield Difference("consumer", id_, says)
+    for id_ in ours.consumers.keys() - theirs.consumers.keys():
+        says = f"holds {_told(ours.consumers[id_].allocations)} only here"
+        yield Difference("consumer", id_, says, ours_alone=True)
+
+
+def _told(allocations: Mapping[str, Mapping[str, Any]]) -> str:
+    shares = (
+        f"{amount} {class_} of {provider}"
+        for provider, resources in sorted(allocations.items())
+        for class_, amount in sorted(resources.items())
+    )
+    return ", ".join(shares) or "nothing"

@@ -1,0 +1,33 @@
+"""Options that several commands have."""
+
+from typing import Annotated
+
+import typer
+
+Cells = Annotated[str | None, typer.Option(help="Names of the cells, comma separated, or how many.")]
+Hosts = Annotated[int | None, typer.Option(min=1, help="Simulated hosts, over all cells.")]
+Fail = Annotated[
+    float | None, typer.Option(min=0, max=1, help="Share of builds that fail on their first host.")
+]
+BuildTime = Annotated[
+    str | None,
+    typer.Option(help="How long a build takes: constant:1, uniform:1,3, exponential:0.2, lognormal:1,0.5."),
+]
+StateDir = Annotated[
+    str | None, typer.Option(help="Where the embedded berth keeps its state (default: .berth).")
+]
+Seed = Annotated[int | None, typer.Option(help="Seed of the simulated faults.")]
+Json = Annotated[bool, typer.Option("--json", help="Say it as JSON.")]
+Vcpus = Annotated[int, typer.Option(min=0, help="VCPU of each instance.")]
+MemoryMb = Annotated[int, typer.Option(min=0, help="Its memory.")]
+DiskGb = Annotated[int, typer.Option(min=0, help="Its disk.")]
+Http = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Serve the Placement API there (default: nowhere).")
+]
+Bus = Annotated[
+    str | None, typer.Option(metavar="URL|local", help="The RabbitMQ; `local`: placement alone, with --http.")
+]
+Database = Annotated[str | None, typer.Option(metavar="URL", help="PostgreSQL, or SQLite in a file.")]
+Auth = Annotated[str | None, typer.Option(help="Whom the Placement API believes: noauth2 or tokens.")]
+Tokens = Annotated[str | None, typer.Option(metavar="FILE", help="The tokens it believes.")]
+Policy = Annotated[str | None, typer.Option(metavar="FILE", help="Its rules, where not the default ones.")]

@@ -1,0 +1,155 @@
+"""Who holds what: allocations by consumer and by provider, usages of projects, and the reshaper."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bus.messages import (
+    ClaimAnswered,
+    ClaimRequested,
+    FindAllocations,
+    FindProviders,
+    ReleaseAnswered,
+    ReleaseRequested,
+)
+from bus.resources import Denied, Edited, Missing, Reshape, SetInventories
+from bus.vocabulary import Claimed, ClaimResult, ConsumerClaim, Released
+from placement_worker.http import queries, schemas, wire
+from placement_worker.http.calls import Answer, Call, nothing, said
+from placement_worker.http.errors import (
+    CONCURRENT_UPDATE,
+    PROVIDER_NOT_FOUND,
+    Problem,
+    bad_request,
+    not_found,
+)
+from placement_worker.http.known import unknown
+from placement_worker.http.providers import EditOne
+from placement_worker.http.statuses import CONTENDED, denied, no_class, no_provider, refused
+from placement_worker.placement import Placement
+from placement_worker.together import Together
+
+
+class Allocations:
+    """Claims and releases that come at the same time share transactions."""
+
+    def __init__(
+        self,
+        placement: Placement,
+        edit: EditOne,
+        claim: Together[ClaimRequested, ClaimAnswered],
+        release: Together[ReleaseRequested, ReleaseAnswered],
+    ) -> None:
+        self.placement = placement
+        self._edit = edit
+        self._claim_together = claim
+        self._release_together = release
+
+    async def of_consumer(self, call: Call) -> Answer:
+        id_ = _consumer(call)
+        answer = await self.placement.lookups.allocations(FindAllocations(consumers=(id_,)))
+        one = answer.consumers[0] if answer.consumers else None
+        told = wire.allocations_of_consumer(one, answer.generations, call.minor)
+        return said(told, one.updated if one else 0.0)
+
+    async def of_provider(self, call: Call) -> Answer:
+        id_ = call.path["uuid"]
+        answer = await self.placement.lookups.allocations(FindAllocations(providers=(id_,)))
+        if id_ not in answer.generations:
+            raise no_provider(id_)
+        told = wire.allocations_of_provider(id_, answer.generations[id_], answer.consumers, call.minor)
+        return said(told, max((one.updated for one in answer.consumers), default=0.0))
+
+    async def usages(self, call: Call) -> Answer:
+        query, kind = queries.usages(call.query, call.minor)
+        found = await self.placement.lookups.usages(query)
+        return said(wire.usages(found.used, found.consumers, kind, call.minor))
+
+    async def put(self, call: Call) -> Answer:
+        body = await call.json(schemas.at(call.minor, schemas.PUT_ALLOCATIONS))
+        id_ = _consumer(call)
+        if not schemas.is_uuid(id_):
+            raise bad_request(f"Malformed consumer_uuid: {id_}")
+        await self._take([wire.claim_from(id_, body, call.minor)])
+        return nothing()
+
+    async def post(self, call: Call) -> Answer:
+        body = await call.json(schemas.at(call.minor, schemas.POST_ALLOCATIONS))
+        await self._take(_claims(body, call.minor))
+        return nothing()
+
+    async def delete(self, call: Call) -> Answer:
+        id_ = _consumer(call)
+        order = ReleaseRequested(consumer=id_, generation=None, fenced=False)
+        match (await self._release_together(order)).result:
+            case Released(number=0):
+                raise not_found(f"No allocations for consumer '{id_}'")
+            case Released():
+                return nothing()
+        raise Problem(409, CONTENDED)
+
+    async def reshape(self, call: Call) -> Answer:
+        body = await call.json(schemas.at(call.minor, schemas.RESHAPE))
+        sets = tuple(
+            SetInventories(
+                provider=id_,
+                inventories=wire.inventories_from(part["inventories"]),
+                generation=wire.generation(part["resource_provider_generation"]),
+            )
+            for id_, part in body["inventories"].items()
+        )
+        claims = _claims(body["allocations"], call.minor)
+        match await self._edit(Reshape(inventories=sets, claims=claims)):
+            case Edited():
+                return nothing()
+            case Missing(what="provider", names=names):
+                raise bad_request(
+                    f"Resource provider {', '.join(names)} in inventories does not exist.", PROVIDER_NOT_FOUND
+                )
+            case Denied(results=results):
+                raise await self._denied(results, claims)
+            case result:
+                raise refused(result, "Unable to reshape")
+
+    async def _take(self, claims: Sequence[ConsumerClaim]) -> None:
+        results = (await self._claim_together(ClaimRequested(claims=tuple(claims)))).results
+        if not all(isinstance(one, Claimed) for one in results):
+            raise await self._denied(results, claims)
+
+    async def _denied(self, results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim]) -> Problem:
+        """What does not exist counts for more than room, and a generation for more than both."""
+        problem = denied(results, claims)
+        named = {
+            provider: None for one in claims for choice in one.choices for provider in choice.allocations
+        }
+        if problem.code == CONCURRENT_UPDATE or not named:
+            return problem
+        there = await self.placement.lookups.providers(FindProviders(ids=tuple(named), parts=()))
+        gone = named.keys() - {one.id for one in there.providers}
+        if gone:
+            return bad_request(f"Allocation for resource provider '{min(gone)}' that does not exist.")
+        absent = await self._absent(claims)
+        return bad_request(absent) if absent else problem
+
+    async def _absent(self, claims: Sequence[ConsumerClaim]) -> str:
+        """A sentence about the classes these claims name that do not exist; empty: all do."""
+        named = {name for share in _shares(claims) for name in share}
+        absent = await unknown(self.placement, "resource class", named)
+        if not absent:
+            return ""
+        consumers = ", ".join(one.consumer for one in claims)
+        return f"Unable to allocate inventory for consumer {consumers}: {no_class(', '.join(absent))}"
+
+
+def _consumer(call: Call) -> str:
+    """The consumer of the address; one without dashes is the same."""
+    given = call.path["consumer"]
+    return str(uuid.UUID(given)) if schemas.is_uuid_like(given) else given
+
+
+def _claims(body: Mapping[str, Any], minor: int) -> tuple[ConsumerClaim, ...]:
+    return tuple(wire.claim_from(id_, one, minor) for id_, one in body.items())
+
+
+def _shares(claims: Sequence[ConsumerClaim]) -> list[dict[str, int]]:
+    return [share for one in claims for choice in one.choices for share in choice.allocations.values()]

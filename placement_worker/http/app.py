@@ -1,0 +1,149 @@
+"""The HTTP door: what every request goes through before it comes to its route."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from bus.clock import Clock, monotonic
+from bus.messages import EditRequested
+from bus.protocol import Unavailable
+from bus.resources import Edit, EditResult
+from placement_worker.http import versions
+from placement_worker.http.allocations import Allocations
+from placement_worker.http.auth import Authenticate, noauth2
+from placement_worker.http.calls import Answer, Call, Gone
+from placement_worker.http.candidates import Candidates
+from placement_worker.http.contents import Contents
+from placement_worker.http.cors import Cors
+from placement_worker.http.errors import Problem, bad_request, not_found
+from placement_worker.http.inventories import Inventories
+from placement_worker.http.meters import count
+from placement_worker.http.naming import Naming
+from placement_worker.http.operations import CALL, Resource
+from placement_worker.http.ours import Ours
+from placement_worker.http.policy import Policy
+from placement_worker.http.providers import Providers
+from placement_worker.http.routes import table
+from placement_worker.placement import Placement
+from placement_worker.together import Together
+
+log = logging.getLogger(__name__)
+
+MAX_QUERY = 64 << 10  # bytes of a query string
+OPEN = frozenset(("/", "/healthz", "/readyz", "/metrics"))  # what needs no token
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    authenticate: Authenticate = noauth2
+    policy: Policy = field(default_factory=Policy)
+    origins: tuple[str, ...] = ()  # whose pages may ask
+
+
+def http_app(placement: Placement, options: Options | None = None) -> Starlette:
+    """The Placement API over HTTP. `app.state.closing`, once set, ends what would never end by itself."""
+    options = options or Options()
+    closing = asyncio.Event()
+    claim, release = Together(placement.claim_many), Together(placement.release_many)
+    edits = Together(placement.providers.edit_many)
+
+    async def edit(one: Edit) -> EditResult:
+        return (await edits(EditRequested(edit=one))).result
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as group:
+            serving = [group.create_task(one.run()) for one in (claim, release, edits)]
+            yield
+            for task in serving:
+                task.cancel()
+
+    operations = table(
+        Providers(placement, edit),
+        Inventories(placement, edit),
+        Contents(placement, edit),
+        Naming(placement),
+        Allocations(placement, edit, claim, release),
+        Candidates(placement),
+        Ours(placement, closing),
+    )
+    app = Starlette(
+        routes=[
+            Route(pattern, Resource(pattern, placement, options.policy, offered))
+            for pattern, offered in operations.items()
+        ],
+        middleware=[Middleware(_Door, options, placement.clock)],
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    app.router.default = _nowhere
+    app.state.closing = closing
+    return app
+
+
+async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
+    raise not_found()
+
+
+class _Door:
+    """From outside in: an id, other origins, who asks, the version, the length; then the route."""
+
+    def __init__(self, app: ASGIApp, options: Options, clock: Clock) -> None:
+        self._app = app
+        self._authenticate = options.authenticate
+        self._cors = Cors(options.origins)
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = monotonic()
+        call = scope[CALL] = Call(scope, receive, self._clock)
+        try:
+            try:
+                await self._enter(call, scope, receive, send)
+            except Problem as problem:
+                await call.refuse(problem, send)
+            except Unavailable as problem:
+                await call.refuse(Problem(503, str(problem), headers={"retry-after": "1"}), send)
+        except Gone:
+            pass
+        except Exception:
+            log.exception("%s: %s %s failed", call.id, call.method, scope["path"])
+            await call.refuse(Problem(500), send)
+        count(call.method, call.pattern, call.status, monotonic() - began)
+        log.debug("%s: %s %s: %d", call.id, call.method, scope["path"], call.status)
+
+    async def _enter(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._cors.asks_first(call):
+            await call.send(Answer(), send)
+            return
+        who = self._authenticate(call.headers)
+        if who is not None:
+            call.who = who
+        elif scope["path"] not in OPEN:
+            raise Problem(401, "A token is needed that is known here.", headers={"www-authenticate": "Token"})
+        call.minor = versions.negotiated(call.headers.get(versions.NAME, ""))
+        _check_length(call)
+        if len(call.query) > MAX_QUERY:
+            raise Problem(414, f"The query may have {MAX_QUERY} bytes.")
+        if "\0" in scope["path"]:  # no database takes it, and nothing is called so
+            raise not_found()
+        await self._app(scope, receive, send)
+
+
+def _check_length(call: Call) -> None:
+    length = call.headers.get("content-length")
+    if length:
+        if not (length.isascii() and length.isdigit()):
+            raise bad_request("content-length header must be an integer")
+        if int(length) and "content-type" not in call.headers:
+            raise bad_request("content-type header required when content-length > 0")

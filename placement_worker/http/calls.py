@@ -1,0 +1,183 @@
+"""One request as handlers see it, and what they answer."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from typing import Any
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from bus.clock import Clock
+from placement_worker.http import versions
+from placement_worker.http.auth import Identity
+from placement_worker.http.errors import JSON, Problem
+from placement_worker.http.grammar import Pairs, pairs_of
+from placement_worker.http.schemas import Schema
+
+CACHED_SINCE = 15
+NOBODY = Identity("", "", frozenset())
+
+encode = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class Answer:
+    """`updated` is when what is told changed last (0: now); None: there is nothing to be kept of it."""
+
+    status: int = 200
+    body: bytes | None = None
+    updated: float | None = None
+    dated: bool = True  # an empty collection has no date
+    headers: dict[str, str] = field(default_factory=dict)
+    kind: str = JSON
+
+
+def said(value: Any, updated: float = 0.0, **more: Any) -> Answer:
+    return Answer(body=encode(value), updated=updated, **more)
+
+
+def nothing(status: int = 204, **headers: str) -> Answer:
+    return Answer(status, headers=headers)
+
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Call:
+    """`minor` is the version asked for; -1 until that is known."""
+
+    __slots__ = (
+        "_receive", "clock", "headers", "id", "limit", "method", "minor", "path", "pattern", "scope",
+        "shared", "status", "who",
+    )  # fmt: skip
+
+    def __init__(self, scope: Scope, receive: Receive, clock: Clock) -> None:
+        self.scope = scope
+        self._receive = receive
+        self.clock = clock
+        self.method: str = scope["method"]
+        self.pattern = ""  # of the route; none: there is no such address
+        self.path: Mapping[str, str] = {}  # what the pattern took from the address
+        self.headers: dict[str, str] = {}
+        for name, value in scope["headers"]:
+            key, text = name.decode("latin-1"), value.decode("latin-1")
+            self.headers[key] = f"{self.headers[key]},{text}" if key in self.headers else text
+        self.id = f"req-{clock.uuid()}"
+        self.minor = -1
+        self.who = NOBODY
+        self.limit = 0  # bytes of body that are taken
+        self.status = 0  # of the answer, once it is being told
+        self.shared: dict[str, str] = {}  # headers that let pages of other origins read the answer
+
+    @property
+    def accept(self) -> str:
+        return self.headers.get("accept", "")
+
+    @property
+    def query(self) -> bytes:
+        return bytes(self.scope["query_string"])
+
+    @property
+    def pairs(self) -> Pairs:
+        return pairs_of(self.query)
+
+    @property
+    def mount(self) -> str:
+        return str(self.scope.get("root_path", ""))
+
+    def location(self, path: str) -> str:
+        """The absolute address of something here."""
+        host, port = self.scope.get("server") or ("localhost", None)
+        named = self.headers.get("host") or (f"{host}:{port}" if port else host)
+        return f"{self.scope['scheme']}://{named}{self.mount}{path}"
+
+    async def body(self) -> bytes:
+        parts: list[bytes] = []
+        size, more = 0, True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise Gone
+            part: bytes = message.get("body", b"")
+            size, more = size + len(part), message.get("more_body", False)
+            if size > self.limit:
+                raise too_large(self.limit)
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def json(self, schema: Schema) -> Any:
+        """The body, which is as the schema says."""
+        return schema.read(await self.body())
+
+    async def gone(self) -> None:
+        """Returns when the client has left."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def send(self, answer: Answer, send: Send) -> None:
+        headers, body = self._headers_of(answer), answer.body or b""
+        status = answer.status
+        if status == 200 and self.method == "GET":
+            tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+            headers.append((b"etag", tag.encode()))
+            if _matches(self.headers.get("if-none-match", ""), tag):
+                status, body = 304, b""
+        if status not in (204, 304):
+            headers.append((b"content-length", str(len(body)).encode()))
+            if body:
+                headers.append((b"content-type", answer.kind.encode()))
+        await self.start(status, headers, send)
+        await send({"type": "http.response.body", "body": body})
+
+    async def refuse(self, problem: Problem, send: Send) -> None:
+        """Say why not, unless an answer is under way already."""
+        if not self.status:
+            kind, body = problem.rendered(self.accept, self.id, self.minor)
+            await self.send(Answer(problem.status, body, headers=problem.headers, kind=kind), send)
+
+    async def start(self, status: int, headers: Headers, send: Send) -> None:
+        self.status = status
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+
+    def own_headers(self) -> Headers:
+        """What every answer to this call carries."""
+        headers = [(b"x-openstack-request-id", self.id.encode())]
+        if self.minor >= 0:
+            headers.append((b"openstack-api-version", versions.text(self.minor).encode()))
+            headers.append((b"vary", versions.NAME.encode()))
+        return headers + _encoded(self.shared)
+
+    def _headers_of(self, answer: Answer) -> Headers:
+        headers = self.own_headers()
+        if answer.updated is not None and self.minor >= CACHED_SINCE:
+            headers.append((b"cache-control", b"no-cache"))
+            if answer.dated:
+                moment = formatdate(answer.updated or self.clock.now(), usegmt=True)
+                headers.append((b"last-modified", moment.encode()))
+        return headers + _encoded(answer.headers)
+
+
+class Gone(Exception):
+    """The client left before it had said all."""
+
+
+def too_large(limit: int) -> Problem:
+    return Problem(413, f"The body may have {limit} bytes.", headers={"connection": "close"})
+
+
+def _encoded(headers: Mapping[str, str]) -> Headers:
+    """Only what may stand in a header: names of hosts may hold anything."""
+    return [
+        (
+            name.encode(),
+            "".join(sign if sign.isprintable() else " " for sign in value).encode("latin-1", "replace"),
+        )
+        for name, value in headers.items()
+    ]
+
+
+def _matches(header: str, tag: str) -> bool:
+    """If-None-Match compares weakly: W/ makes no difference."""
+    return bool(header) and any(one.strip().removeprefix("W/") in (tag, "*") for one in header.split(","))

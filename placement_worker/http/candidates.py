@@ -1,0 +1,153 @@
+"""Allocation candidates, rendered straight to bytes; and why there are none."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bus.vocabulary import Resources
+from placement_worker.core.index import Row
+from placement_worker.core.search import Fit, Found, search
+from placement_worker.http import queries
+from placement_worker.http.calls import Answer, Call, encode, said
+from placement_worker.http.known import check_query
+from placement_worker.http.versions import LATEST_MINOR
+from placement_worker.placement import Placement
+
+Json = dict[str, Any]
+
+SINCE = 10  # minor version
+_BETWEEN = '","'
+_LONGEST_WHY = 300  # characters of a header
+
+
+class Candidates:
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+
+    async def list_all(self, call: Call) -> Answer:
+        wanted, found = await self._found(call.query, call.minor)
+        headers = {}
+        if found.cut and wanted.query.limit == queries.MOST_CANDIDATES:
+            headers["berth-candidates-cut"] = "true"
+        if not found.fits:
+            headers["berth-why"] = why_none(found)
+        return Answer(body=self._rendered(found.fits, wanted, call.minor), updated=0.0, headers=headers)
+
+    async def explain(self, call: Call) -> Answer:
+        """What each demand took out of the running, and who came closest; else in the newest grammar."""
+        minor = call.minor if call.minor >= SINCE else LATEST_MINOR
+        _, found = await self._found(call.query, minor)
+        return said(
+            {
+                "seen": found.seen,
+                "considered": found.considered,
+                "fitting": found.fitting,
+                "why": "" if found.fits else why_none(found),
+                "removals": found.removals,
+                "nearest": found.nearest,
+            }
+        )
+
+    async def _found(self, query: bytes, minor: int) -> tuple[queries.Wanted, Found]:
+        wanted = queries.candidates(query, minor)
+        await self.placement.memory.fresh()
+        await check_query(self.placement, wanted.classes, wanted.traits)
+        return wanted, search(self.placement.memory.index, wanted.query)
+
+    def _rendered(self, fits: Sequence[Fit], wanted: queries.Wanted, minor: int) -> bytes:
+        requests, summaries = _requests(fits, minor), self._summaries(fits, wanted, minor)
+        text = f'{{"allocation_requests":[{requests}],"provider_summaries":{{{summaries}}}}}'
+        return text.encode("ascii")
+
+    def _summaries(self, fits: Sequence[Fit], wanted: queries.Wanted, minor: int) -> str:
+        """Every provider of the trees something is taken from; before 1.29 only those it is taken from."""
+        index = self.placement.memory.index
+        rows: dict[str, Row] = {}
+        if minor >= 29:
+            for root in dict.fromkeys(row.root for fit in fits for row in fit.rows):
+                for uuid in index.trees.get(root, ()):
+                    rows[uuid] = index.rows[uuid]
+            return ",".join([row.told or self._tell(row) for row in rows.values()])
+        nested = index.children > 0
+        for fit in fits:
+            for row in fit.rows:
+                tree = (row.uuid,) if nested else index.trees.get(row.root, (row.uuid,))
+                rows.update((uuid, index.rows[uuid]) for uuid in tree if uuid in index.rows)
+        return ",".join(self._tell_older(row, wanted.classes, minor) for row in rows.values())
+
+    def _tell(self, row: Row) -> str:
+        """A provider's summary as it has been since 1.29, kept until it changes."""
+        told = encode(
+            {
+                "resources": _resources(row, row.capacity),
+                "traits": self._in_order(row.traits),
+                "parent_provider_uuid": row.parent,
+                "root_provider_uuid": row.root,
+            }
+        ).decode()
+        row.told = told = f'"{row.uuid}":{told}'
+        return told
+
+    def _tell_older(self, row: Row, classes: Iterable[str], minor: int) -> str:
+        names = row.capacity if minor >= 27 else [name for name in row.capacity if name in classes]
+        told: Json = {"resources": _resources(row, names)}
+        if minor >= 17:
+            told["traits"] = self._in_order(row.traits)
+        return f'"{row.uuid}":{encode(told).decode()}'
+
+    def _in_order(self, traits: Iterable[str]) -> list[str]:
+        ids = self.placement.book.traits.ids
+        return sorted(traits, key=lambda name: ids.get(name, len(ids)))
+
+
+def _resources(row: Row, names: Iterable[str]) -> Json:
+    return {name: {"capacity": row.capacity[name], "used": row.used.get(name, 0)} for name in names}
+
+
+def _requests(fits: Iterable[Fit], minor: int) -> str:
+    """Amounts are alike in most of them: each is rendered once."""
+    told: dict[int, str] = {}
+
+    def amounts(resources: Resources) -> str:
+        text = told.get(id(resources))
+        if text is None:
+            text = told[id(resources)] = encode(resources).decode()
+        return text
+
+    if minor < 12:
+        return ",".join(
+            '{"allocations":['
+            + ",".join(
+                f'{{"resource_provider":{{"uuid":"{uuid}"}},"resources":{amounts(resources)}}}'
+                for uuid, resources in fit.allocations.items()
+            )
+            + "]}"
+            for fit in fits
+        )
+    parts = []
+    for fit in fits:
+        shares = ",".join(
+            [f'"{uuid}":{{"resources":{amounts(resources)}}}' for uuid, resources in fit.allocations.items()]
+        )
+        mappings = f',"mappings":{_mappings(fit.mappings)}' if minor >= 34 else ""
+        parts.append(f'{{"allocations":{{{shares}}}{mappings}}}')
+    return ",".join(parts)
+
+
+def _mappings(mappings: Mapping[str, Sequence[str]]) -> str:
+    """Suffixes and ids hold nothing that JSON would have to escape."""
+    listed = [f'"{suffix}":["{_BETWEEN.join(uuids)}"]' for suffix, uuids in mappings.items()]
+    return f"{{{','.join(listed)}}}"
+
+
+def why_none(found: Found) -> str:
+    """A sentence for people who wonder why nothing fits."""
+    if not found.considered:
+        return "there are no providers"
+    parts = []
+    emptied = [one for one in found.removals if not one.left]
+    if emptied:
+        parts.append(f"of {found.considered} none is left after: {emptied[0].constraint}")
+    if found.nearest:
+        parts.append(f"closest is {found.nearest[0].host}, which lacks {found.nearest[0].lacks}")
+    text = "; ".join(parts) or f"none of {found.considered} fits"
+    return " ".join(text.split())[:_LONGEST_WHY]

@@ -1,0 +1,175 @@
+"""The words of query strings: resources, traits and aggregates, as groups of a search are made of them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+from urllib.parse import parse_qsl
+
+from bus.vocabulary import ResourceGroup
+from placement_worker.http.errors import Problem, bad_request
+from placement_worker.http.schemas import MAX, Json, Schema, is_uuid_like
+
+T = TypeVar("T")
+Pairs = Sequence[tuple[str, str]]
+
+_MOST_KEYS = 1000
+_BEYOND = MAX + 1  # nothing can give more than MAX at once: whatever is more is as much too much
+
+TEXT: Json = {"type": "string"}
+
+
+def schema(properties: Json, required: Sequence[str] = (), patterns: Json | None = None) -> Schema:
+    parts: Json = {"type": "object", "properties": properties, "additionalProperties": False}
+    if required:
+        parts["required"] = list(required)
+    if patterns:
+        parts["patternProperties"] = patterns
+    return Schema(parts, query=True)
+
+
+def pairs_of(query_string: bytes) -> Pairs:
+    """Keys and values in their order."""
+    try:
+        return parse_qsl(query_string.decode("latin-1"), keep_blank_values=True, max_num_fields=_MOST_KEYS)
+    except ValueError:
+        raise bad_request(f"Invalid query string parameters: there are more than {_MOST_KEYS}") from None
+
+
+def checked(schema: Schema, pairs: Pairs) -> dict[str, str]:
+    """The last value of each key, as the schema wants it."""
+    values = dict(pairs)
+    if any("\0" in key or "\0" in value for key, value in pairs):
+        raise invalid("there is a character U+0000")
+    if wrong := schema.complaint(values):
+        raise invalid(wrong)
+    return values
+
+
+def invalid(why: str) -> Problem:
+    return bad_request(f"Invalid query string parameters: {why}")
+
+
+@dataclass(slots=True)
+class Group:
+    """A request group while it is read."""
+
+    resources: dict[str, int] = field(default_factory=dict)
+    required: list[str] = field(default_factory=list)
+    forbidden: list[str] = field(default_factory=list)
+    required_any: list[tuple[str, ...]] = field(default_factory=list)
+    member_of: list[tuple[str, ...]] = field(default_factory=list)
+    not_member_of: list[str] = field(default_factory=list)
+    in_tree: str | None = None
+
+    def done(self, suffix: str) -> ResourceGroup:
+        return ResourceGroup(
+            suffix=suffix,
+            resources=self.resources,
+            required=once(self.required),
+            forbidden=once(self.forbidden),
+            required_any=once(self.required_any),
+            member_of=once(self.member_of),
+            not_member_of=once(self.not_member_of),
+            in_tree=self.in_tree,
+        )
+
+    @property
+    def traits(self) -> set[str]:
+        return {*self.required, *self.forbidden, *(trait for choice in self.required_any for trait in choice)}
+
+    @property
+    def torn(self) -> list[str]:
+        """Traits that are both required and forbidden."""
+        forbidden = set(self.forbidden)
+        torn = forbidden & set(self.required)
+        for choice in self.required_any:
+            if forbidden.issuperset(choice):
+                torn.update(choice)
+        return sorted(torn)
+
+
+def once(items: Iterable[T]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(items))
+
+
+def resources(text: str) -> dict[str, int]:
+    form = (
+        "Badly formed resources parameter. Expected resources query string parameter in form:"
+        " ?resources=VCPU:2,MEMORY_MB:1024."
+    )
+    if not text.strip():
+        raise bad_request(f"{form} Got: empty string.")
+    found = {}
+    for part in text.split(","):
+        name, colon, amount = part.partition(":")
+        if not colon or ":" in amount:
+            raise bad_request(f"{form} Got: {part}.")
+        try:
+            number = int(amount)
+        except ValueError:
+            raise bad_request(
+                f"Requested resource {name} expected positive integer amount. Got: {amount}."
+            ) from None
+        if number < 1:
+            raise bad_request(f"Requested resource {name} requires amount >= 1. Got: {number}.")
+        found[name] = min(number, _BEYOND)
+    return found
+
+
+def required(values: Sequence[str], group: Group, minor: int, *, any_of: bool = True) -> None:
+    """`required`: traits, `!` before a forbidden one; from 1.39 on `in:` before several that will do."""
+    for value in values if minor >= 39 else values[-1:]:
+        if value.startswith("in:"):
+            _any_of(value, group, minor if any_of else 0)
+            continue
+        hint = "HW_CPU_X86_VMX,!CUSTOM_MAGIC" if minor >= 22 else "HW_CPU_X86_VMX,CUSTOM_MAGIC"
+        form = f"Expected 'required' parameter value of the form: {hint}."
+        for part in value.split(","):
+            trait = part.strip()
+            name = trait.lstrip("!") if minor >= 22 else trait
+            if not name:
+                raise invalid(f"{form} Got an empty trait in: {value}")
+            if name.startswith("!"):
+                raise invalid(f"{form} Got: {value}")
+            (group.forbidden if name != trait else group.required).append(name)
+
+
+def _any_of(value: str, group: Group, minor: int) -> None:
+    hint = "in:HW_CPU_X86_VMX,CUSTOM_MAGIC"
+    if minor < 39:
+        raise invalid(f"The format '{hint}' only supported since microversion 1.39. Got: {value}")
+    traits = [part.strip() for part in value.removeprefix("in:").split(",")]
+    if not all(traits):
+        raise invalid(
+            f"Expected 'required' parameter value of the form: {hint}. Got an empty trait in: {value}"
+        )
+    if any(trait.startswith("!") for trait in traits):
+        raise invalid(f"The format '{hint}' does not support forbidden traits. Got: {value}")
+    group.required_any.append(tuple(dict.fromkeys(traits)))
+
+
+def member_of(values: Sequence[str], group: Group, minor: int) -> None:
+    """`uuid`, or `in:` and several that will do; from 1.32 on `!` before those that will not."""
+    if len(values) > 1 and minor < 24:
+        raise bad_request("Multiple member_of parameters are not supported")
+    for value in values:
+        forbidden = value.startswith("!")
+        if forbidden and minor < 32:
+            raise bad_request(
+                "Forbidden member_of parameters are not supported in the specified microversion"
+            )
+        given = value.removeprefix("!")
+        several = given.startswith("in:")
+        uuids = given.removeprefix("in:").split(",")
+        if not several and len(uuids) > 1:
+            raise bad_request(
+                "Multiple values for 'member_of' must be prefixed with the 'in:' or '!in:' keyword"
+                f" using the valid microversion. Got: {value}"
+            )
+        for uuid in uuids:
+            if not is_uuid_like(uuid):
+                raise invalid(f"Expected 'member_of' parameter to contain valid UUID(s). Got: {uuid}")
+        if forbidden:
+            group.not_member_of += uuids
+        else:
+            group.member_of.append(tuple(dict.fromkeys(uuids)))

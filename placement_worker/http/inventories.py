@@ -1,0 +1,135 @@
+"""What providers have: their inventories, and what is used of them."""
+
+from bus.resources import (
+    AddInventory,
+    DropInventory,
+    Edit,
+    Edited,
+    InUse,
+    Missing,
+    Provider,
+    SetInventories,
+    SetInventory,
+)
+from bus.vocabulary import Inventory
+from placement_worker.http import schemas, wire
+from placement_worker.http.calls import Answer, Call, nothing, said
+from placement_worker.http.errors import CONCURRENT_UPDATE, bad_request, conflict, not_found
+from placement_worker.http.providers import EditOne, provider_of
+from placement_worker.http.statuses import no_class, no_inventory, refused
+from placement_worker.placement import Placement
+
+EMPTY_CAPACITY_SINCE = 26  # all of an inventory may be reserved
+
+
+class Inventories:
+    def __init__(self, placement: Placement, edit: EditOne) -> None:
+        self.placement = placement
+        self._edit = edit
+
+    async def list_all(self, call: Call) -> Answer:
+        one = await provider_of(self.placement, call.path["uuid"], "inventories")
+        return said(wire.inventories(one), one.updated, dated=bool(one.inventories))
+
+    async def usages(self, call: Call) -> Answer:
+        one = await provider_of(self.placement, call.path["uuid"], "inventories")
+        return said(wire.usages_of(one), one.updated)
+
+    async def show(self, call: Call) -> Answer:
+        one = await provider_of(self.placement, call.path["uuid"], "inventories")
+        name = call.path["resource_class"]
+        if name not in one.inventories:
+            raise no_inventory(name, one.id)
+        return said(wire.inventory_of(one, name), one.updated)
+
+    async def replace(self, call: Call) -> Answer:
+        id_ = call.path["uuid"]
+        body = await call.json(schemas.PUT_INVENTORIES)
+        doing = f"Unable to update inventory for resource provider {id_}"
+        inventories = wire.inventories_from(body["inventories"])
+        for name, stock in inventories.items():
+            _check(name, stock, id_, doing, call.minor)
+        edit = SetInventories(
+            provider=id_,
+            inventories=inventories,
+            generation=wire.generation(body["resource_provider_generation"]),
+        )
+        one = await self._edited(edit, doing)
+        return said(wire.inventories(one), one.updated, dated=bool(one.inventories))
+
+    async def add(self, call: Call) -> Answer:
+        id_ = call.path["uuid"]
+        body = await call.json(schemas.POST_INVENTORY)
+        doing = f"Unable to create inventory for resource provider {id_}"
+        name, stock = body["resource_class"], wire.inventory_from(body)
+        _check(name, stock, id_, doing, call.minor)
+        one = await self._edited(AddInventory(provider=id_, resource_class=name, inventory=stock), doing)
+        there = call.location(f"/resource_providers/{id_}/inventories/{name}")
+        return said(wire.inventory_of(one, name), one.updated, status=201, headers={"location": there})
+
+    async def change(self, call: Call) -> Answer:
+        id_, name = call.path["uuid"], call.path["resource_class"]
+        body = await call.json(schemas.PUT_INVENTORY)
+        doing = f"Unable to update inventory for resource provider {id_}"
+        stock = wire.inventory_from(body)
+        _check(name, stock, id_, doing, call.minor)
+        edit = SetInventory(
+            provider=id_,
+            resource_class=name,
+            inventory=stock,
+            generation=wire.generation(body["resource_provider_generation"]),
+        )
+        one = await self._edited(edit, doing)
+        return said(wire.inventory_of(one, name), one.updated)
+
+    async def delete(self, call: Call) -> Answer:
+        id_, name = call.path["uuid"], call.path["resource_class"]
+        match await self._edit(DropInventory(provider=id_, resource_class=name)):
+            case Edited():
+                return nothing()
+            case Missing(what="inventory" | "resource class"):
+                raise not_found(f"No inventory of class {name} found for delete")
+            case InUse():  # as the API has it, with another code than for all at once
+                raise conflict(
+                    f"Inventory for '{name}' on resource provider '{id_}' in use.", CONCURRENT_UPDATE
+                )
+            case result:
+                raise refused(result, f"Unable to delete inventory of class {name}")
+
+    async def delete_all(self, call: Call) -> Answer:
+        id_ = call.path["uuid"]
+        doing = f"Unable to delete inventory for resource provider {id_}"
+        await self._edited(SetInventories(provider=id_, inventories={}), doing)
+        return nothing()
+
+    async def _edited(self, edit: Edit, doing: str) -> Provider:
+        """The provider as it is after this edit, or why it could not be made."""
+        match await self._edit(edit):
+            case Edited(provider=Provider() as one):
+                return one
+            case Missing(what="resource class", names=names) if isinstance(edit, SetInventory):
+                raise not_found(no_class(", ".join(names)))
+            case Missing(what="resource class", names=names) if isinstance(edit, SetInventories):
+                raise bad_request(
+                    f"Unknown resource class in inventory for resource provider {edit.provider}:"
+                    f" {no_class(', '.join(names))}"
+                )
+            case Missing(what="inventory", names=names, provider=provider):
+                raise bad_request(
+                    f"No inventory record with resource class for resource provider {provider}:"
+                    f" No inventory of class {names[0]} found."
+                )
+            case result:
+                raise refused(result, doing)
+
+
+def _check(name: str, stock: Inventory, provider: str, doing: str, minor: int) -> None:
+    """There must be something of it; from 1.26 on all of it may be reserved."""
+    may_be_empty = minor >= EMPTY_CAPACITY_SINCE
+    if stock.capacity > 0 or (may_be_empty and stock.capacity == 0):
+        return
+    limit = "greater than total" if may_be_empty else "greater than or equal to total"
+    raise bad_request(
+        f"{doing}: Invalid inventory for '{name}' on resource provider '{provider}'."
+        f" The reserved value is {limit}."
+    )

@@ -1,0 +1,29 @@
+"""Which names exist: what is remembered first, the database for the rest."""
+
+from collections.abc import Collection
+
+from bus.messages import FindNames
+from bus.resources import NameKind
+from placement_worker.http.errors import bad_request
+from placement_worker.http.statuses import no_class, no_traits
+from placement_worker.placement import Placement
+
+
+async def unknown(placement: Placement, kind: NameKind, names: Collection[str]) -> list[str]:
+    """Those of these classes or traits that do not exist."""
+    missing = [name for name in names if not placement.book.known(kind, name)]
+    if missing:
+        answer = await placement.naming.find(FindNames(kind=kind, names=tuple(missing)))
+        there = {one.name for one in answer.names}
+        missing = [name for name in missing if name not in there]
+    return sorted(missing)
+
+
+async def check_query(
+    placement: Placement, classes: Collection[str], traits: Collection[str], doing: str = ""
+) -> None:
+    """Refuse a query that names what does not exist."""
+    if absent := await unknown(placement, "resource class", classes):
+        raise bad_request(f"Invalid resource class in resources parameter: {no_class(', '.join(absent))}")
+    if absent := await unknown(placement, "trait", traits):
+        raise bad_request(doing + no_traits(absent))

@@ -1,0 +1,102 @@
+"""One operation of the API: a method of an address, and what a request must be before its handler sees it."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from starlette.types import Receive, Scope, Send
+
+from placement_worker.http import versions
+from placement_worker.http.calls import Answer, Call, too_large
+from placement_worker.http.errors import JSON, Problem, not_found, takes_json
+from placement_worker.http.ours import Feed
+from placement_worker.http.policy import Policy
+from placement_worker.http.providers import provider_of
+from placement_worker.placement import Placement
+
+Handler = Callable[[Call], Awaitable[Answer]] | Callable[[Call], Awaitable[Feed]]
+
+CALL = "berth.call"  # where a call waits in an ASGI scope
+BODY = 1 << 20  # bytes
+LARGE_BODY = 4 << 20
+BULK_BODY = 64 << 20
+
+
+def _nothing(call: Call) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Operation:
+    method: str
+    rule: str  # of the policy; empty: anybody may
+    handler: Handler
+    since: int = 0  # minor version
+    until: int = versions.LATEST_MINOR
+    before: int = 404  # what clients of older versions are told
+    body: int = 0  # bytes of JSON it takes; 0: none
+    json: bool = True  # of a GET: it tells JSON and nothing else
+    of_provider: bool = (
+        False  # that its provider is not there counts for more than what is wrong with the body
+    )
+    target: Callable[[Call], Mapping[str, str]] = _nothing  # what the rule may look at
+
+
+get = partial(Operation, "GET")
+put = partial(Operation, "PUT", body=BODY)
+post = partial(Operation, "POST", body=BODY)
+delete = partial(Operation, "DELETE")
+
+
+class Resource:
+    """What one pattern of addresses offers: an ASGI application."""
+
+    def __init__(
+        self, pattern: str, placement: Placement, policy: Policy, operations: Sequence[Operation]
+    ) -> None:
+        self.pattern = pattern
+        self._placement = placement
+        self._policy = policy
+        self.operations = operations
+        self._offered: dict[str, list[Operation]] = {}
+        for one in operations:
+            self._offered.setdefault(one.method, []).append(one)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call: Call = scope[CALL]
+        call.path, call.pattern = scope["path_params"], self.pattern
+        operation = self._chosen(call)
+        self._check(operation, call)
+        try:
+            answer = await operation.handler(call)
+        except Problem as problem:
+            if operation.of_provider and problem.status == 400:
+                await provider_of(self._placement, call.path["uuid"])
+            raise
+        if isinstance(answer, Feed):
+            await answer.send(send)
+        else:
+            await call.send(answer, send)
+
+    def _chosen(self, call: Call) -> Operation:
+        why = f"The method {call.method} is not allowed for this resource."
+        if call.method not in self._offered:
+            raise Problem(405, why, headers={"allow": ", ".join(sorted(self._offered))})
+        offered = self._offered[call.method]
+        for one in offered:
+            if one.since <= call.minor <= one.until:
+                return one
+        raise Problem(405, why) if offered[0].before == 405 else not_found()
+
+    def _check(self, operation: Operation, call: Call) -> None:
+        if operation.method == "GET" and operation.json and not takes_json(call.accept):
+            raise Problem(406, f"Only {JSON} is provided")
+        if operation.body:
+            kind = call.headers.get("content-type")
+            if kind is None or kind.partition(";")[0].strip().lower() != JSON:
+                raise Problem(415, f"The media type {kind} is not supported, use {JSON}")
+            if int(call.headers.get("content-length", 0)) > operation.body:
+                raise too_large(operation.body)
+            call.limit = operation.body
+        if operation.rule and not self._policy.allows(operation.rule, call.who, operation.target(call)):
+            raise Problem(403, f"Policy does not allow {operation.rule} to be performed.")

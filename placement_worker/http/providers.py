@@ -1,0 +1,102 @@
+"""Resource providers: list, create, show, update, delete; and what of each is read the same way."""
+
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+from msgspec import UNSET
+
+from bus.messages import FindProviders
+from bus.resources import (
+    ChangeProvider,
+    DropProvider,
+    Edit,
+    Edited,
+    EditResult,
+    MakeProvider,
+    Missing,
+    Provider,
+    Taken,
+)
+from placement_worker.http import queries, schemas, wire
+from placement_worker.http.calls import Answer, Call, nothing, said
+from placement_worker.http.errors import DUPLICATE_NAME, bad_request, conflict
+from placement_worker.http.known import check_query
+from placement_worker.http.statuses import no_provider, refused
+from placement_worker.placement import Placement
+
+Part = Literal["inventories", "traits", "aggregates"]
+EditOne = Callable[[Edit], Awaitable[EditResult]]
+
+
+async def provider_of(placement: Placement, id_: str, *parts: Part) -> Provider:
+    """This provider with these parts of it, or 404."""
+    answer = await placement.lookups.providers(FindProviders(ids=(id_,), parts=parts))
+    if not answer.providers:
+        raise no_provider(id_)
+    return answer.providers[0]
+
+
+class Providers:
+    def __init__(self, placement: Placement, edit: EditOne) -> None:
+        self.placement = placement
+        self._edit = edit
+
+    async def list_all(self, call: Call) -> Answer:
+        wanted = queries.providers(call.query, call.minor)
+        await check_query(
+            self.placement, wanted.classes, wanted.traits, 'Invalid trait(s) in "required" parameter: '
+        )
+        answer = await self.placement.lookups.providers(wanted.query)
+        return said(
+            {"resource_providers": [wire.provider(one, call.minor, call.mount) for one in answer.providers]},
+            max((one.updated for one in answer.providers), default=0.0),
+        )
+
+    async def create(self, call: Call) -> Answer:
+        body = await call.json(schemas.at(call.minor, schemas.POST_PROVIDER))
+        given, name = body.get("uuid"), body["name"]
+        id_ = str(uuid.UUID(given)) if given else self.placement.clock.uuid()
+        doing = f'Unable to create resource provider "{name}", {id_}'
+        if not name:
+            raise bad_request(f"{doing}: Object action failed because: name is required")
+        edit = MakeProvider(provider=id_, name=name, parent=body.get("parent_provider_uuid"))
+        result = await self._edit(edit)
+        if not isinstance(result, Edited) or result.provider is None:
+            raise refused(result, doing)
+        there = call.location(f"/resource_providers/{id_}")
+        if call.minor < 20:
+            return nothing(201, location=there)
+        one = result.provider
+        return said(wire.provider(one, call.minor, call.mount), one.updated, headers={"location": there})
+
+    async def show(self, call: Call) -> Answer:
+        one = await provider_of(self.placement, call.path["uuid"])
+        return said(wire.provider(one, call.minor, call.mount), one.updated)
+
+    async def update(self, call: Call) -> Answer:
+        id_ = call.path["uuid"]
+        body = await call.json(schemas.at(call.minor, schemas.PUT_PROVIDER))
+        edit = ChangeProvider(
+            provider=id_,
+            name=body["name"],
+            parent=body.get("parent_provider_uuid", UNSET),
+            anywhere=call.minor >= 37,
+        )
+        match await self._edit(edit):
+            case Edited(provider=Provider() as one):
+                return said(wire.provider(one, call.minor, call.mount), one.updated)
+            case Taken(value=value):
+                raise conflict(f"Conflicting resource provider {value} already exists.", DUPLICATE_NAME)
+            case result:
+                raise refused(result, f"Unable to save resource provider {id_}")
+
+    async def delete(self, call: Call) -> Answer:
+        id_ = call.path["uuid"]
+        match await self._edit(DropProvider(provider=id_)):
+            case Edited():
+                return nothing()
+            case Missing():
+                raise no_provider(id_, " for delete")
+            case result:
+                raise refused(result)

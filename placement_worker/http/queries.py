@@ -1,0 +1,259 @@
+"""The query strings of the API and what they ask for: candidates, providers, traits, usages."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+from bus.messages import FindCandidates, FindNames, FindProviders, FindUsages
+from placement_worker.http import grammar
+from placement_worker.http.errors import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, bad_request
+from placement_worker.http.grammar import TEXT, Group, checked, invalid, once, pairs_of, schema
+from placement_worker.http.schemas import Json, Schema, at, is_uuid_like
+
+MOST_CANDIDATES = 100_000  # in one answer
+MOST_GROUPS = 100
+
+_UUID: Json = {"type": "string", "format": "uuid"}
+_LIMIT: Json = {"type": ["integer", "string"], "pattern": "^[1-9][0-9]*$", "minLength": 1}
+_OWNER: Json = {"type": "string", "minLength": 1, "maxLength": 255}
+_TYPE: Json = _OWNER | {"pattern": "^[A-Z0-9_]+$|^all|^unknown$"}
+
+
+# Candidates
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A search, and the names in it that must exist."""
+
+    query: FindCandidates
+    classes: frozenset[str]
+    traits: frozenset[str]
+
+
+_SUFFIXES = {10: "", 25: "([1-9][0-9]*)?", 33: "([a-zA-Z0-9_-]{1,64})?"}
+_SINCE = {"limit": 16, "required": 17, "member_of": 21, "group_policy": 25, "in_tree": 31, 
+          "root_required": 35, "same_subtree": 36}  # fmt: skip
+_GROUPED = ("resources", "required", "member_of", "in_tree")
+
+
+@cache
+def _candidates_schema(minor: int) -> tuple[Schema, re.Pattern[str]]:
+    """The schema of the query, and the form of the keys that belong to a group."""
+    grouped = [key for key in _GROUPED if _SINCE.get(key, 10) <= minor]
+    properties = {
+        key: {"limit": _LIMIT, "group_policy": {"type": "string", "enum": ["none", "isolate"]}}.get(key, TEXT)
+        for key, since in _SINCE.items()
+        if since <= minor and key not in _GROUPED
+    }
+    suffix = _SUFFIXES[max(since for since in _SUFFIXES if since <= minor)]
+    keys = re.compile(f"({'|'.join(grouped)})({suffix})")
+    if minor < 25:
+        return schema(properties | dict.fromkeys(grouped, TEXT), ["resources"]), keys
+    return schema(properties, (), {f"^{key}{suffix}$": TEXT for key in grouped}), keys
+
+
+@lru_cache(maxsize=2048)
+def candidates(query_string: bytes, minor: int) -> Wanted:
+    """Clients ask the same again and again: what they asked is read once."""
+    form, keys = _candidates_schema(minor)
+    pairs = pairs_of(query_string)
+    values = checked(form, pairs)
+    grouped: dict[str, dict[str, list[str]]] = {}  # suffix → parameter → values
+    repeated: dict[str, list[str]] = {}
+    for key, value in pairs:
+        of_group = keys.fullmatch(key)
+        if of_group is not None:
+            grouped.setdefault(of_group[2], {}).setdefault(of_group[1], []).append(value)
+        else:
+            repeated.setdefault(key, []).append(value)
+    if len(grouped) > MOST_GROUPS:
+        raise invalid(f"at most {MOST_GROUPS} request groups, not {len(grouped)}")
+    subtrees = _subtrees(repeated.get("same_subtree", ()))
+    _check_groups(grouped, subtrees, minor)
+    groups = {suffix: _group(parts, minor) for suffix, parts in grouped.items()}
+    _refuse_torn(groups)
+    policy = repeated["group_policy"][0] if "group_policy" in values else None
+    if policy is None and sum(1 for suffix in groups if suffix) > 1:
+        raise bad_request(
+            'The "group_policy" parameter is required when specifying more than one "resources{N}" parameter.'
+        )
+    root = _root_required(repeated.get("root_required", ()), minor)
+    limit = min(int(repeated["limit"][0][:9]), MOST_CANDIDATES) if "limit" in values else MOST_CANDIDATES
+    query = FindCandidates(
+        groups=tuple(group.done(suffix) for suffix, group in groups.items()),
+        limit=limit,
+        group_policy="isolate" if policy == "isolate" else "none",
+        same_subtree=subtrees,
+        root_required=once(root.required),
+        root_forbidden=once(root.forbidden),
+        nested=minor >= 29,
+        per_host=0,
+    )
+    classes = {name for group in groups.values() for name in group.resources}
+    traits = {trait for group in (*groups.values(), root) for trait in group.traits}
+    return Wanted(query, frozenset(classes), frozenset(traits))
+
+
+def _group(parts: Mapping[str, list[str]], minor: int) -> Group:
+    group = Group()
+    if "resources" in parts:
+        group.resources = grammar.resources(parts["resources"][-1])
+    grammar.required(parts.get("required", ()), group, minor)
+    grammar.member_of(parts.get("member_of", ()), group, minor)
+    if "in_tree" in parts:
+        group.in_tree = parts["in_tree"][-1].strip()
+        if not is_uuid_like(group.in_tree):
+            raise invalid(f"Expected 'in_tree' parameter to be a format of uuid. Got: {group.in_tree}")
+    return group
+
+
+def _check_groups(
+    grouped: Mapping[str, Mapping[str, object]], subtrees: Sequence[tuple[str, ...]], minor: int
+) -> None:
+    """Which groups may be without resources, and whether all that are named are there."""
+    bare = [suffix for suffix, parts in grouped.items() if "resources" not in parts]
+    if minor >= 36:
+        if len(bare) == len(grouped):
+            raise bad_request(
+                "There must be at least one resources or resources[$S] parameter.", MISSING_VALUE
+            )
+        tied = {suffix for subtree in subtrees for suffix in subtree}
+        if loose := sorted(set(bare) - tied):
+            raise bad_request(
+                "Resourceless suffixed group request should be specified in `same_subtree` query param:"
+                f" bad group(s) - {loose}.",
+                BAD_VALUE,
+            )
+        if unknown := sorted(tied - set(grouped)):
+            raise bad_request(
+                f"Real suffixes should be specified in `same_subtree`: {unknown} not found in"
+                f" {sorted(suffix for suffix in grouped if suffix)}.",
+                BAD_VALUE,
+            )
+        return
+    for what, key, gap in (("traits", "required", "  "), ("member_of", "member_of", " ")):
+        if orphans := sorted(key + suffix for suffix in bare if key in grouped[suffix]):
+            raise bad_request(
+                f"All {what} parameters must be associated with resources.{gap}"
+                f"Found the following orphaned {what} keys: {', '.join(orphans)}"
+            )
+    if bare:
+        raise bad_request("All request groups must specify resources.")
+    if not grouped:
+        raise bad_request("At least one request group (`resources` or `resources{$S}`) is required.")
+
+
+def _subtrees(values: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    found = []
+    for value in values:
+        suffixes = once(part.strip() for part in value.split(","))
+        if "" in suffixes:
+            raise bad_request(
+                "Empty string (unsuffixed group) can not be specified in `same_subtree`", BAD_VALUE
+            )
+        found.append(suffixes)
+    return tuple(dict.fromkeys(found))
+
+
+def _refuse_torn(groups: Mapping[str, Group]) -> None:
+    torn = [(f"required{suffix}", group.torn) for suffix, group in groups.items() if group.torn]
+    if torn:
+        which = ", ".join(f"{key}: ({', '.join(traits)})" for key, traits in torn)
+        raise bad_request(
+            f"Conflicting required and forbidden traits found in the following traits keys: {which}"
+        )
+
+
+def _root_required(values: Sequence[str], minor: int) -> Group:
+    root = Group()
+    if len(values) > 1:
+        raise bad_request("Query parameter 'root_required' may be specified only once.", DUPLICATE_KEY)
+    grammar.required(values, root, minor, any_of=False)
+    if root.torn:
+        raise bad_request(
+            f"Conflicting required and forbidden traits found in root_required: {', '.join(root.torn)}",
+            BAD_VALUE,
+        )
+    return root
+
+
+# Providers
+
+
+@dataclass(frozen=True, slots=True)
+class WantedProviders:
+    query: FindProviders
+    classes: frozenset[str]
+    traits: frozenset[str]
+
+
+_OF_PROVIDERS = {"name": (0, TEXT), "uuid": (0, _UUID), "member_of": (3, TEXT), "resources": (4, TEXT),
+                 "in_tree": (14, _UUID), "required": (18, TEXT)}  # fmt: skip
+_PROVIDERS = {
+    minor: schema({key: kind for key, (since, kind) in _OF_PROVIDERS.items() if since <= minor})
+    for minor in (0, 3, 4, 14, 18)
+}
+
+
+def providers(query_string: bytes, minor: int) -> WantedProviders:
+    pairs = pairs_of(query_string)
+    values = checked(at(minor, _PROVIDERS), pairs)
+    group = Group()
+    grammar.member_of([value for key, value in pairs if key == "member_of"], group, minor)
+    if "resources" in values:
+        group.resources = grammar.resources(values["resources"])
+    grammar.required([value for key, value in pairs if key == "required"], group, minor)
+    like = group.done("") if group != Group() else None
+    query = FindProviders(
+        ids=(values["uuid"],) if "uuid" in values else (),
+        name=values.get("name", ""),
+        in_tree=values.get("in_tree"),
+        like=like,
+        parts=(),
+    )
+    return WantedProviders(query, frozenset(group.resources), frozenset(group.traits))
+
+
+# Traits and usages
+
+_TRAITS = schema({"name": TEXT, "associated": TEXT})
+_USAGES = {
+    9: schema({"project_id": _OWNER, "user_id": _OWNER}, ["project_id"]),
+    38: schema({"project_id": _OWNER, "user_id": _OWNER, "consumer_type": _TYPE}, ["project_id"]),
+}
+
+
+def traits(query_string: bytes) -> FindNames:
+    values = checked(_TRAITS, pairs_of(query_string))
+    names, prefix, associated = None, "", None
+    if "name" in values:
+        operator, colon, given = values["name"].partition(":")
+        if not colon:
+            raise bad_request(
+                "Badly formatted name parameter. Expected name query string parameter in form:"
+                f' ?name=[in|startswith]:[name1,name2|prefix]. Got: "{values["name"]}"'
+            )
+        if operator == "in":
+            names = tuple(dict.fromkeys(given.split(",")))
+        elif operator == "startswith":
+            prefix = given
+    if "associated" in values:
+        said = values["associated"].lower()
+        if said not in ("true", "false"):
+            raise bad_request(
+                'The query parameter "associated" only accepts "true" or "false".'
+                f' Got: "{values["associated"]}"'
+            )
+        associated = said == "true"
+    return FindNames(kind="trait", names=names, prefix=prefix, associated=associated)
+
+
+def usages(query_string: bytes, minor: int) -> tuple[FindUsages, str]:
+    """The question, and the consumer type it is about; empty: every one."""
+    values = checked(at(minor, _USAGES), pairs_of(query_string))
+    return (
+        FindUsages(project=values["project_id"], user=values.get("user_id", "")),
+        values.get("consumer_type", ""),
+    )

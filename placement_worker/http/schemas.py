@@ -1,0 +1,308 @@
+"""What bodies must look like, by version; what is wrong with one is said in the words of jsonschema.
+
+Most bodies are plain and good: where a schema has a `plain` type, msgspec proves it in microseconds, and
+jsonschema only looks at what is left.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Annotated, Any
+
+import jsonschema
+import msgspec
+from jsonschema.exceptions import ValidationError, best_match
+from jsonschema.validators import extend
+from msgspec import UNSET, Meta, UnsetType
+
+from placement_worker.http.errors import bad_request
+
+Json = dict[str, Any]
+
+MAX = 2**31 - 1
+MAX_RATIO = 3.40282e38
+LONGEST_UUID = 36
+_ERRORS = 50  # looked at to tell the most telling one
+_SHOWN = 1000  # characters of it
+
+_CANONICAL = re.compile(r"[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
+_BARE = re.compile(r"[0-9a-f]{32}")
+
+
+def is_uuid_like(value: str) -> bool:
+    """As lenient as the API is in bodies: without dashes, in capitals."""
+    return len(value) <= LONGEST_UUID and _BARE.fullmatch(value.replace("-", "").lower()) is not None
+
+
+def is_uuid(value: str) -> bool:
+    return _CANONICAL.fullmatch(value) is not None
+
+
+def _unique(_: Any, wanted: bool, instance: Any, __: Any) -> Iterator[ValidationError]:
+    """In one pass; anything but texts is refused by its type."""
+    if wanted and isinstance(instance, list):
+        texts = [one for one in instance if isinstance(one, str)]
+        if len(set(texts)) < len(texts):
+            yield ValidationError(f"{instance!r} has non-unique elements")
+
+
+def _pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[ValidationError]:
+    """All of the text: $ alone lets a last newline through."""
+    if isinstance(instance, str) and not re.fullmatch(pattern, instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+_Validator = extend(  # type: ignore[no-untyped-call]
+    jsonschema.Draft202012Validator, {"uniqueItems": _unique, "pattern": _pattern}
+)
+
+_formats = jsonschema.FormatChecker(formats=())
+_formats.checks("uuid")(lambda value: not isinstance(value, str) or is_uuid_like(value))
+_query_formats = jsonschema.FormatChecker(formats=())
+_query_formats.checks("uuid")(lambda value: not isinstance(value, str) or is_uuid(value))
+
+
+ByVersion = Mapping[int, "Schema"]  # each from that minor version on
+
+
+def at(minor: int, schemas: ByVersion) -> "Schema":
+    return schemas[max(since for since in schemas if since <= minor)]
+
+
+class Schema:
+    """A JSON schema; `plain` is a type that takes only what the schema takes too."""
+
+    def __init__(self, schema: Json, plain: Any = None, *, query: bool = False) -> None:
+        formats = _query_formats if query else _formats
+        self._validator = _Validator(schema, format_checker=formats)
+        self._plain = None if plain is None else msgspec.json.Decoder(plain)
+
+    def read(self, body: bytes) -> Any:
+        try:
+            value = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+            raise bad_request(f"Malformed JSON: {problem}") from None
+        if b"\\u0000" in body and _holds_nul(value):
+            raise bad_request("JSON does not validate: a text holds the character U+0000")
+        if self._plain is not None:
+            try:
+                self._plain.decode(body)
+            except msgspec.ValidationError:
+                pass
+            else:
+                return value
+        if wrong := self.complaint(value):
+            raise bad_request(f"JSON does not validate: {wrong}")
+        return value
+
+    def complaint(self, value: Any) -> str:
+        """What is most telling of what is wrong; empty when nothing is."""
+        try:
+            worst = best_match(islice(self._validator.iter_errors(value), _ERRORS))
+        except RecursionError:
+            return "nested too deeply"
+        if worst is None:
+            return ""
+        path = "".join(f"[{part!r}]" for part in list(worst.relative_schema_path)[:-1])
+        return f"{worst.message[:_SHOWN]}\n\nFailed validating {worst.validator!r} in schema{path}"
+
+
+def _holds_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        return any("\0" in key or _holds_nul(item) for key, item in value.items())
+    return isinstance(value, list) and any(map(_holds_nul, value))
+
+
+# Parts
+
+
+def _object(properties: Json, required: list[str], **more: Any) -> Json:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+        **more,
+    }
+
+
+def _by(pattern: str, of: Json, least: int = 0) -> Json:
+    """An object of so many keys of this pattern at least."""
+    return {
+        "type": "object",
+        "minProperties": least,
+        "patternProperties": {pattern: of},
+        "additionalProperties": False,
+    }
+
+
+def _number(least: int) -> Json:
+    return {"type": "integer", "minimum": least, "maximum": MAX}
+
+
+_UUID: Json = {"type": "string", "format": "uuid"}
+_UUID_OR_NULL: Json = {"anyOf": [_UUID, {"type": "null"}]}
+_INTEGER: Json = {"type": "integer"}
+_OWNER: Json = {"type": "string", "minLength": 1, "maxLength": 255}
+_NAME: Json = {"type": "string", "maxLength": 200}
+_KEY = r"^[0-9a-fA-F-]{36}\Z"
+_CLASS = "^[A-Z0-9_]+$"
+
+# Plain claims: narrower than what is allowed, and what nearly everybody sends, a thousand times a second.
+
+
+class _Plain(msgspec.Struct, forbid_unknown_fields=True):
+    pass
+
+
+_Uuid = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}\Z")]
+_Class = Annotated[str, Meta(pattern=r"^[A-Z0-9_]+\Z")]
+_Owner = Annotated[str, Meta(min_length=1, max_length=255)]
+
+
+class _Share(_Plain, kw_only=True):
+    resources: Annotated[dict[_Class, Annotated[int, Meta(ge=1)]], Meta(min_length=1)]
+    generation: int = 0
+
+
+class _Claim12(_Plain, kw_only=True):
+    allocations: Annotated[dict[_Uuid, _Share], Meta(min_length=1)]
+    project_id: _Owner
+    user_id: _Owner
+
+
+class _Claim28(_Plain, kw_only=True):
+    allocations: dict[_Uuid, _Share]
+    project_id: _Owner
+    user_id: _Owner
+    consumer_generation: int | None
+
+
+class _Claim34(_Claim28, kw_only=True):
+    mappings: (
+        Annotated[dict[str, Annotated[list[_Uuid], Meta(min_length=1)]], Meta(min_length=1)] | UnsetType
+    ) = UNSET
+
+
+class _Claim38(_Claim34, kw_only=True):
+    consumer_type: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}\Z")]
+
+
+_CLAIMS: dict[int, Any] = {0: None, 8: None, 12: _Claim12, 28: _Claim28, 34: _Claim34, 38: _Claim38}
+
+# Providers
+
+_PROVIDER: Json = {"name": _NAME, "uuid": _UUID}
+POST_PROVIDER = {
+    0: Schema(_object(_PROVIDER, ["name"])),
+    14: Schema(_object(_PROVIDER | {"parent_provider_uuid": _UUID_OR_NULL}, ["name"])),
+}
+PUT_PROVIDER = {
+    0: Schema(_object({"name": _NAME}, ["name"])),
+    14: Schema(_object({"name": _NAME, "parent_provider_uuid": _UUID_OR_NULL}, ["name"])),
+}
+
+_INVENTORY: Json = {
+    "resource_provider_generation": _INTEGER,
+    "total": _number(1),
+    "reserved": _number(0),
+    "min_unit": _number(1),
+    "max_unit": _number(1),
+    "step_size": _number(1),
+    "allocation_ratio": {"type": "number", "maximum": MAX_RATIO},
+}
+_INVENTORIES: Json = _object(
+    {
+        "resource_provider_generation": _INTEGER,
+        "inventories": _by(_CLASS, _object(_INVENTORY, ["total"]), 0),
+    },
+    ["resource_provider_generation", "inventories"],
+)
+POST_INVENTORY = Schema(
+    _object(
+        _INVENTORY | {"resource_class": {"type": "string", "pattern": _CLASS}}, ["total", "resource_class"]
+    )
+)
+PUT_INVENTORY = Schema(_object(_INVENTORY, ["total", "resource_provider_generation"]))
+PUT_INVENTORIES = Schema(_INVENTORIES)
+
+_UUIDS: Json = {"type": "array", "items": _UUID, "uniqueItems": True}
+PUT_AGGREGATES = {
+    0: Schema(_UUIDS),
+    19: Schema(
+        _object(
+            {"aggregates": _UUIDS, "resource_provider_generation": _INTEGER},
+            ["aggregates", "resource_provider_generation"],
+        )
+    ),
+}
+PUT_TRAITS = Schema(
+    _object(
+        {"traits": {"type": "array", "items": _OWNER}, "resource_provider_generation": _INTEGER},
+        ["traits", "resource_provider_generation"],
+    )
+)
+NAME_CLASS = Schema(
+    _object({"name": {"type": "string", "pattern": "^CUSTOM_[A-Z0-9_]+$", "maxLength": 255}}, ["name"])
+)
+
+# Allocations
+
+_RESOURCES = _by(_CLASS, {"type": "integer", "minimum": 1}, 1)
+_MAPPINGS: Json = {
+    "type": "object",
+    "minProperties": 1,
+    "patternProperties": {"[a-zA-Z0-9_-]{1,64}": {"type": "array", "minItems": 1, "items": _UUID}},
+}
+_TYPE: Json = {"type": "string", "pattern": _CLASS, "minLength": 1, "maxLength": 255}
+
+
+def _by_provider(least: int) -> Json:
+    return _by(_KEY, _object({"generation": _INTEGER, "resources": _RESOURCES}, ["resources"]), least)
+
+
+def _allocations(minor: int, *, may_be_empty: bool) -> Json:
+    """What a consumer is to hold, in PUT, POST and reshaper."""
+    if minor < 12:
+        provider = _object({"uuid": _UUID}, ["uuid"])
+        item = _object(
+            {"resource_provider": provider, "resources": _RESOURCES}, ["resource_provider", "resources"]
+        )
+        properties: Json = {"allocations": {"type": "array", "minItems": 1, "items": item}}
+    else:
+        properties = {"allocations": _by_provider(0 if may_be_empty else 1)}
+    required = ["allocations"]
+    if minor >= 8:
+        properties |= {"project_id": _OWNER, "user_id": _OWNER}
+        required += ["project_id", "user_id"]
+    if minor >= 28:
+        properties["consumer_generation"] = {"type": ["integer", "null"]}
+        required.append("consumer_generation")
+    if minor >= 34:
+        properties["mappings"] = _MAPPINGS
+    if minor >= 38:
+        properties["consumer_type"] = _TYPE
+        required.append("consumer_type")
+    return _object(properties, required)
+
+
+def _post_allocations(minor: int) -> Schema:
+    plain: Any = None
+    if minor >= 28:
+        plain = Annotated[dict[_Uuid, _CLAIMS[minor]], Meta(min_length=1)]  # type: ignore[valid-type]
+    return Schema(_by(_KEY, _allocations(minor, may_be_empty=True), 1), plain)
+
+
+def _reshape(minor: int) -> Schema:
+    claims = _by(_KEY, _allocations(minor, may_be_empty=True))
+    parts = {"inventories": _by(_KEY, _INVENTORIES, 1), "allocations": claims}
+    return Schema(_object(parts, ["inventories", "allocations"]))
+
+
+PUT_ALLOCATIONS = {
+    minor: Schema(_allocations(minor, may_be_empty=minor >= 28), plain) for minor, plain in _CLAIMS.items()
+}
+POST_ALLOCATIONS = {minor: _post_allocations(minor) for minor in (12, 28, 34, 38)}
+RESHAPE = {minor: _reshape(minor) for minor in (28, 34, 38)}

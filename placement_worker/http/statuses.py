@@ -1,0 +1,177 @@
+"""What placement answered, as the API's refusals: results to statuses, codes and sentences."""
+
+from collections.abc import Sequence
+
+from bus.resources import (
+    EditResult,
+    HasChildren,
+    InUse,
+    Missing,
+    NameResult,
+    Stale,
+    Standard,
+    Taken,
+    Tangled,
+)
+from bus.vocabulary import (
+    Claimed,
+    ClaimResult,
+    ConsumerClaim,
+    Contended,
+    Full,
+    Gone,
+    Held,
+    Refusal,
+    Refused,
+    Retired,
+)
+from placement_worker.http.errors import (
+    CONCURRENT_UPDATE,
+    DUPLICATE_NAME,
+    HAS_CHILDREN,
+    INVENTORY_IN_USE,
+    PROVIDER_IN_USE,
+    Problem,
+    bad_request,
+    conflict,
+    not_found,
+)
+
+CONTENDED = "Lost the same race too often: what you name is being concurrently updated. Please try again."
+
+_TANGLED = {
+    "itself": "parent provider UUID cannot be same as UUID. Leave it out if there is no parent.",
+    "loop": "creating loop in the provider tree is not allowed.",
+    "re-parenting": "re-parenting a provider is not currently allowed.",
+    "un-parenting": "un-parenting a provider is not currently allowed.",
+}
+
+
+def no_provider(uuid: str, why: str = "") -> Problem:
+    return not_found(f"No resource provider with uuid {uuid} found{why}")
+
+
+def no_class(name: str) -> str:
+    return f"No such resource class {name}."
+
+
+def no_inventory(resource_class: str, provider: str) -> Problem:
+    return not_found(f"No inventory of class {resource_class} for {provider}")
+
+
+def no_traits(names: Sequence[str]) -> str:
+    return f"No such trait(s): {', '.join(sorted(names))}."
+
+
+def refused(result: EditResult | NameResult, doing: str = "") -> Problem:
+    """Why an edit was not made. `doing` says what was tried, where the sentence needs it."""
+    doing = f"{doing}: " if doing else ""
+    match result:
+        case Missing():
+            return _missing(result, doing)
+        case Stale(actual=actual, given=given):
+            return conflict(
+                f"{doing}resource provider generation conflict: actual: {actual}, given: {given}",
+                CONCURRENT_UPDATE,
+            )
+        case Taken(what="inventory"):
+            return conflict(f"Update conflict: {doing}it has {result.value} already", CONCURRENT_UPDATE)
+        case Taken(what="resource class"):
+            return conflict(f"Resource class already exists: {result.value}")
+        case Taken():
+            kind = "uuid" if result.what == "id" else "name"
+            return conflict(
+                f"Conflicting resource provider {kind}: {result.value} already exists.", DUPLICATE_NAME
+            )
+        case InUse(classes=()):
+            return conflict(
+                f"Unable to delete resource provider {result.what}: Resource provider has allocations.",
+                PROVIDER_IN_USE,
+            )
+        case InUse():
+            return conflict(
+                f"{doing}Inventory for '{', '.join(result.classes)}' on resource provider"
+                f" '{result.what}' in use.",
+                INVENTORY_IN_USE,
+            )
+        case HasChildren():
+            return conflict(
+                f"Unable to delete parent resource provider {result.provider}:"
+                " It has child resource providers.",
+                HAS_CHILDREN,
+            )
+        case Tangled():
+            return bad_request(f"{doing}Object action failed because: {_TANGLED[result.why]}")
+        case Standard():
+            return bad_request(f"{doing}{result.name} is a standard name")
+        case Contended():
+            return conflict(doing + CONTENDED, CONCURRENT_UPDATE)
+        case _:
+            raise TypeError(f"{result} is no refusal")
+
+
+def _missing(result: Missing, doing: str) -> Problem:
+    names = result.names
+    match result.what:
+        case "provider":
+            return no_provider(names[0])
+        case "parent":
+            return bad_request(f"{doing}Object action failed because: parent provider UUID does not exist.")
+        case "resource class":
+            return bad_request(doing + no_class(", ".join(names)))
+        case "trait":
+            return bad_request(doing + no_traits(names))
+        case _:
+            return no_inventory(names[0], result.provider)
+
+
+# Claims
+
+
+def denied(results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim]) -> Problem:
+    """The first thing that was in the way of claims that are taken together or not at all."""
+    judged = [
+        (result, claim)
+        for result, claim in zip(results, claims, strict=True)
+        if not isinstance(result, Claimed) and result != Refused(refusals=())
+    ]
+    for result, claim in judged:  # a generation counts before room
+        if isinstance(result, Held):
+            return conflict(
+                f"consumer generation conflict - expected {result.generation or 'null'} but got"
+                f" {claim.generation}",
+                CONCURRENT_UPDATE,
+            )
+    for result, claim in judged:
+        match result:
+            case Retired(why=why):
+                return conflict(f"Consumer {claim.consumer} has ended and can hold nothing again: {why}")
+            case Refused(refusals=refusals):
+                return _no_room(claim.consumer, refusals[0])
+    return conflict(CONTENDED, CONCURRENT_UPDATE)
+
+
+def _no_room(consumer: str, refusal: Refusal) -> Problem:
+    match refusal:
+        case Gone(provider=provider):
+            return bad_request(f"Allocation for resource provider '{provider}' that does not exist.")
+        case Full(limit="inventory"):
+            why = (
+                f"Inventory for '{refusal.resource_class}' on resource provider '{refusal.provider}'"
+                " does not exist."
+            )
+        case Full(limit=""):
+            why = (
+                f"Unable to create allocation for '{refusal.resource_class}' on resource provider"
+                f" '{refusal.provider}'. The requested amount would exceed the capacity:"
+                f" asked {refusal.asked}, free {refusal.free}."
+            )
+        case Full():
+            why = (
+                f"Unable to create allocation for '{refusal.resource_class}' on resource provider"
+                f" '{refusal.provider}'. The requested amount would violate inventory constraints:"
+                f" {refusal.asked} breaks its {refusal.limit}."
+            )
+        case _:
+            return conflict(str(refusal), CONCURRENT_UPDATE)
+    return conflict(f"Unable to allocate inventory for consumer {consumer}: {why}")

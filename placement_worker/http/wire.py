@@ -1,0 +1,167 @@
+"""The API's JSON, version by version: from values to bodies and back."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bus.resources import Consumer, Inventories, Provider
+from bus.vocabulary import MAX_INT, Allocations, Choice, ConsumerClaim, Inventory
+
+Json = dict[str, Any]
+
+NOBODY = "00000000-0000-0000-0000-000000000000"  # owns what clients before 1.8 wrote
+UNKNOWN = "unknown"  # the type of consumers that were written before there were types
+_NEVER = -1  # a generation nothing has
+
+_LINKS = (("inventories", 0), ("usages", 0), ("aggregates", 1), ("traits", 6), ("allocations", 11))
+
+# What is told
+
+
+def provider(one: Provider, minor: int, mount: str = "") -> Json:
+    here = f"{mount}/resource_providers/{one.id}"
+    links = [{"rel": "self", "href": here}]
+    links += [{"rel": rel, "href": f"{here}/{rel}"} for rel, since in _LINKS if since <= minor]
+    told: Json = {"uuid": one.id, "name": one.name, "generation": one.generation, "links": links}
+    if minor >= 14:
+        told |= {"parent_provider_uuid": one.parent, "root_provider_uuid": one.root}
+    return told
+
+
+def inventory(one: Inventory) -> Json:
+    return {
+        "total": one.total,
+        "reserved": one.reserved,
+        "min_unit": one.min_unit,
+        "max_unit": one.max_unit,
+        "step_size": one.step_size,
+        "allocation_ratio": one.allocation_ratio,
+    }
+
+
+def inventories(one: Provider) -> Json:
+    told = {name: inventory(stock) for name, stock in one.inventories.items()}
+    return {"resource_provider_generation": one.generation, "inventories": told}
+
+
+def inventory_of(one: Provider, resource_class: str) -> Json:
+    return inventory(one.inventories[resource_class]) | {"resource_provider_generation": one.generation}
+
+
+def usages_of(one: Provider) -> Json:
+    used = {name: one.used.get(name, 0) for name in one.inventories}
+    return {"resource_provider_generation": one.generation, "usages": used}
+
+
+def traits_of(one: Provider) -> Json:
+    return {"traits": one.traits, "resource_provider_generation": one.generation}
+
+
+def aggregates_of(one: Provider, minor: int) -> Json:
+    told: Json = {"aggregates": one.aggregates}
+    if minor >= 19:
+        told["resource_provider_generation"] = one.generation
+    return told
+
+
+def allocations_of_provider(uuid: str, generation: int, consumers: Iterable[Consumer], minor: int) -> Json:
+    told: Json = {}
+    for one in consumers:
+        told[one.id] = {"resources": one.allocations.get(uuid, {})}
+        if minor >= 28:
+            told[one.id]["consumer_generation"] = one.generation
+    return {"resource_provider_generation": generation, "allocations": told}
+
+
+def allocations_of_consumer(one: Consumer | None, generations: Mapping[str, int], minor: int) -> Json:
+    if one is None or not one.allocations:
+        return {"allocations": {}}
+    told: Json = {
+        "allocations": {
+            uuid: {"resources": resources, "generation": generations.get(uuid, 0)}
+            for uuid, resources in one.allocations.items()
+        }
+    }
+    if minor >= 12:
+        told |= {"project_id": one.project, "user_id": one.user}
+    if minor >= 28:
+        told["consumer_generation"] = one.generation
+    if minor >= 38:
+        told["consumer_type"] = one.type or UNKNOWN
+    return told
+
+
+def usages(
+    used: Mapping[str, Mapping[str, int]], consumers: Mapping[str, int], kind: str, minor: int
+) -> Json:
+    """What a project uses; `kind` is a consumer type, or `all` to have them in one; empty: one by one."""
+    if minor < 38:
+        return {"usages": _summed(used)}
+    if kind == "all":
+        if not used:
+            return {"usages": {}}
+        return {"usages": {kind: _summed(used) | {"consumer_count": sum(consumers.values())}}}
+    chosen = used if not kind else {name: amounts for name, amounts in used.items() if name == kind}
+    return {
+        "usages": {
+            name: dict(amounts) | {"consumer_count": consumers.get(name, 0)}
+            for name, amounts in chosen.items()
+        }
+    }
+
+
+def _summed(used: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for amounts in used.values():
+        for name, amount in amounts.items():
+            total[name] = total.get(name, 0) + amount
+    return total
+
+
+# What is asked. Schemas take 1.0 for 1.
+
+
+def generation(value: float) -> int:
+    """A generation a client says it saw."""
+    return int(value) if 0 <= value < 2**62 else _NEVER
+
+
+def inventory_from(body: Json) -> Inventory:
+    return Inventory(
+        total=int(body["total"]),
+        reserved=int(body.get("reserved", 0)),
+        min_unit=int(body.get("min_unit", 1)),
+        max_unit=int(body.get("max_unit", MAX_INT)),
+        step_size=int(body.get("step_size", 1)),
+        allocation_ratio=float(body.get("allocation_ratio", 1.0)),
+    )
+
+
+def inventories_from(body: Json) -> Inventories:
+    return {name: inventory_from(stock) for name, stock in body.items()}
+
+
+def claim_from(consumer: str, body: Json, minor: int) -> ConsumerClaim:
+    seen = body.get("consumer_generation")
+    return ConsumerClaim(
+        consumer=consumer,
+        generation=None if seen is None else generation(seen),
+        fenced=minor >= 28,
+        choices=(Choice(_allocations_from(body["allocations"])),),
+        project=body.get("project_id", NOBODY),
+        user=body.get("user_id", NOBODY),
+        type=body.get("consumer_type"),
+    )
+
+
+def _allocations_from(body: Any) -> Allocations:
+    """By provider; before 1.12 a list, in which one may come several times."""
+    if isinstance(body, dict):
+        return {uuid: _amounts(share["resources"]) for uuid, share in body.items()}
+    found: Allocations = {}
+    for share in body:
+        found.setdefault(share["resource_provider"]["uuid"], {}).update(_amounts(share["resources"]))
+    return found
+
+
+def _amounts(resources: Mapping[str, float]) -> dict[str, int]:
+    return {name: int(amount) for name, amount in resources.items()}

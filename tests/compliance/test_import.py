@@ -1,0 +1,174 @@
+"""`berth import placement` brings over what an OpenStack Placement holds, again and again."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from tests.compliance.api import Api
+from tests.compliance.serving import BERTH, ROOT
+
+Import = Callable[..., tuple[int, str]]
+OWNER = {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
+
+
+@pytest.fixture
+def import_(api: Api, original: Api) -> Import:
+    """Its exit code and what it said; it reads the original and writes to the berth."""
+
+    def run(*flags: str) -> tuple[int, str]:
+        command = [str(BERTH), "-m", "berth", "import", "placement", *flags]
+        where = ["--url", original.wire.base_url, "--to", api.wire.base_url]
+        done = subprocess.run(command + where, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+def id_() -> str:
+    return str(uuid.uuid4())
+
+
+class Cloud:
+    """Hosts with two cells of two devices each; on three somebody is."""
+
+    def __init__(self, api: Api, hosts: int = 3) -> None:
+        self.api = api
+        self.rack = id_()
+        api.do("PUT", "/traits/CUSTOM_RED")
+        api.do("PUT", "/traits/CUSTOM_UNUSED")
+        for name in ("CUSTOM_VF", "CUSTOM_UNUSED"):
+            api.do("PUT", f"/resource_classes/{name}")
+        self.hosts = [self.host(f"host-{number}") for number in range(hosts)]
+        self.consumers = [self.consumer(host) for host in self.hosts[:3]]
+
+    def provider(self, name: str, parent: str | None, *traits: str, **inventories: int) -> str:
+        made = id_()
+        at = f"/resource_providers/{made}"
+        body = {"name": name, "uuid": made, "parent_provider_uuid": parent}
+        self.api.do("POST", "/resource_providers", body)
+        totals = {class_: {"total": total} for class_, total in inventories.items()}
+        self.api.do("PUT", f"{at}/inventories", {"inventories": totals, "resource_provider_generation": 0})
+        self.api.do("PUT", f"{at}/traits", {"traits": list(traits), "resource_provider_generation": 1})
+        self.api.do("PUT", f"{at}/aggregates", [self.rack], version="1.18")
+        return made
+
+    def host(self, name: str) -> tuple[str, list[str]]:
+        """The root, and its cells."""
+        root = self.provider(name, None, "CUSTOM_RED", DISK_GB=1000)
+        cells = []
+        for cell in "ab":
+            cells.append(self.provider(f"{name}-{cell}", root, "HW_NUMA_ROOT", VCPU=8, MEMORY_MB=4096))
+            for device in "12":
+                self.provider(f"{name}-{cell}-{device}", cells[-1], CUSTOM_VF=4)
+        return root, cells
+
+    def consumer(self, host: tuple[str, list[str]]) -> str:
+        root, cells = host
+        wanted = {
+            root: {"resources": {"DISK_GB": 10}},
+            cells[0]: {"resources": {"VCPU": 2, "MEMORY_MB": 512}},
+        }
+        made = id_()
+        self.api.do(
+            "PUT", f"/allocations/{made}", {"allocations": wanted, "consumer_generation": None, **OWNER}
+        )
+        return made
+
+    def generation(self, provider: str) -> int:
+        return int(self.api.get(f"/resource_providers/{provider}")["generation"])
+
+
+@pytest.fixture
+def cloud(original: Api) -> Cloud:
+    return Cloud(original)
+
+
+def test_everything_comes_over_and_stays_the_same(api: Api, original: Api, import_: Import) -> None:
+    cloud = Cloud(original, hosts=7)
+    code, said = import_("--dry-run")
+    assert code == 0 and "would bring over 49 providers, 3 consumers and 4 names" in said
+    assert api.get("/resource_providers") == {"resource_providers": []}
+
+    code, said = import_("--verify")
+    assert "49 providers made" in said and "3 consumers brought over" in said
+    assert (code, "both sides hold the same" in said) == (0, True), said
+    held = api.get(f"/allocations/{cloud.consumers[0]}")
+    assert {name: held[name] for name in OWNER} == OWNER
+
+    before = api.get("/resource_providers")
+    code, said = import_("--verify")
+    assert "nothing had to be changed" in said and code == 0
+    assert api.get("/resource_providers") == before  # generations too
+
+
+def test_what_changed_there_is_seen_and_brought_over(api: Api, cloud: Cloud, import_: Import) -> None:
+    import_()
+    (root, cells), (_, others) = cloud.hosts[0], cloud.hosts[1]
+    cloud.api.do("PUT", f"/resource_providers/{root}", {"name": "renamed"})
+    inventory = {"total": 16, "reserved": 1, "resource_provider_generation": cloud.generation(cells[1])}
+    cloud.api.do("PUT", f"/resource_providers/{cells[1]}/inventories/VCPU", inventory)
+    cloud.api.do("DELETE", f"/resource_providers/{others[1]}/traits")
+    moved = {
+        "allocations": {cells[1]: {"resources": {"VCPU": 3}}},
+        "consumer_generation": 1,
+        **OWNER,
+        "user_id": "another",
+    }
+    cloud.api.do("PUT", f"/allocations/{cloud.consumers[0]}", moved)
+
+    code, said = import_("--dry-run", "--verify")
+    assert code == 1
+    assert f"provider {root}: 'renamed': its name is 'host-0' here" in said
+    assert "inventory of VCPU has total 8, reserved 0 here, not total 16, reserved 1" in said
+    assert "trait HW_NUMA_ROOT is only here" in said
+    assert f"consumer {cloud.consumers[0]}: its user is 'u' here, not 'another'" in said
+    assert "verified: 5 differences" in said
+
+    code, said = import_("--verify")
+    assert (code, "both sides hold the same" in said) == (0, True), said
+
+
+def test_what_is_gone_there_goes_when_told_to(api: Api, cloud: Cloud, import_: Import) -> None:
+    import_()
+    lone = cloud.provider("lone", None, VCPU=1)
+    import_()
+    cloud.api.do("DELETE", f"/resource_providers/{lone}")
+    cloud.api.do("DELETE", f"/allocations/{cloud.consumers[2]}")
+
+    code, said = import_("--verify")
+    assert code == 1 and "nothing had to be changed" in said
+    assert f"provider {lone}: 'lone' is only here" in said
+    assert f"consumer {cloud.consumers[2]}: holds" in said
+
+    code, said = import_("--verify", "--prune")
+    assert "1 provider removed, 1 consumer released" in said
+    assert (code, "both sides hold the same" in said) == (0, True), said
+
+
+def test_more_is_held_than_there_is_room_for(api: Api, cloud: Cloud, import_: Import) -> None:
+    cell = cloud.hosts[0][1][0]
+    at = f"/resource_providers/{cell}/inventories"
+    shrunk = {"total": 1, "min_unit": 1, "resource_provider_generation": cloud.generation(cell)}
+    cloud.api.do("PUT", f"{at}/VCPU", shrunk)  # of which 2 are held
+    code, said = import_("--verify")
+    assert (code, "both sides hold the same" in said) == (0, True), said
+    assert api.get(f"{at}/VCPU")["total"] == 1
+
+
+def test_a_name_that_is_taken_is_told(api: Api, cloud: Cloud, import_: Import) -> None:
+    api.do("POST", "/resource_providers", {"name": "host-0", "uuid": id_()})
+    code, said = import_()
+    assert code == 1
+    assert f"not brought over: {cloud.hosts[0][0]}: " in said
+    assert "14 providers made" in said and "2 consumers brought over" in said
+
+
+def test_a_source_that_is_no_placement(api: Api) -> None:
+    command = [str(BERTH), "-m", "berth", "import", "placement", "--to", api.wire.base_url]
+    for url, says in (("ftp://x", "takes an address"), ("http://127.0.0.1:9/", "cannot be reached")):
+        done = subprocess.run([*command, "--url", url], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert done.returncode in (1, 2) and says in done.stderr

@@ -1,0 +1,163 @@
+"""Who may come in by the HTTP door: tokens, roles, policies, pages of other origins."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from placement_worker.http.auth import Identity, digest_of, of_tokens
+from placement_worker.http.policy import DEFAULTS, Policy
+from tests.doors import Door, a_door, error_of
+from tests.racks import uid
+
+MEMORY = "sqlite+aiosqlite://"
+
+
+def opened(**options: Any) -> AbstractAsyncContextManager[Door]:
+    return a_door(MEMORY, **options)
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[Door]:
+    async with opened() as door:
+        yield door
+
+
+async def test_without_a_token_nobody_comes_in(door: Door) -> None:
+    for token in ({}, {"x-auth-token": ""}):
+        answer = await door.client.get("/resource_providers", headers=token)
+        assert error_of(answer)[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("path", "rule"),
+    [
+        ("/resource_providers", "placement:resource_providers:list"),
+        ("/usages?project_id=p", "placement:usages"),
+        ("/berth/changes", "berth:changes:list"),
+    ],
+)
+async def test_who_may_not_is_told_which_rule(door: Door, path: str, rule: str) -> None:
+    answer = await door("GET", path, token="somebody", x_roles="member")
+    assert error_of(answer)[0] == 403
+    assert f"Policy does not allow {rule} to be performed." in answer.text
+
+
+async def test_a_policy_counts_before_what_is_asked_and_after_how(door: Door) -> None:
+    somebody: dict[str, Any] = {"token": "somebody"}
+    for method, path, body in (
+        ("POST", "/reshaper", {"inventories": []}),
+        ("PUT", f"/allocations/{uid(1)}", {}),
+        ("GET", "/usages", None),
+        ("GET", f"/resource_providers/{uid(1, 'a')}", None),
+    ):
+        assert (await door(method, path, body, **somebody)).status_code == 403
+    assert (await door("POST", "/reshaper", minor=29, **somebody)).status_code == 404
+    assert (await door("POST", "/reshaper", **somebody)).status_code == 415
+
+
+async def test_readers_see_what_their_own_project_uses(door: Door) -> None:
+    for project, status in (("mine", 200), ("yours", 403)):
+        answer = await door(
+            "GET", f"/usages?project_id={project}", token="u", x_roles="reader", x_project_id="mine"
+        )
+        assert answer.status_code == status
+
+
+async def test_the_last_project_of_a_query_is_the_one_that_counts(door: Door) -> None:
+    path = "/usages?project_id=mine&project_id=yours"
+    answer = await door("GET", path, token="u", x_roles="reader", x_project_id="mine")
+    assert answer.status_code == 403
+
+
+async def test_a_token_for_the_whole_system_is_for_nobody(door: Door) -> None:
+    answer = await door("GET", "/resource_providers", openstack_system_scope="all")
+    assert error_of(answer)[0] == 403
+
+
+async def test_with_the_new_defaults_admins_do_not_reshape() -> None:
+    body = {"inventories": {}, "allocations": {}}
+    async with opened(policy=Policy(enforce_new_defaults=True)) as door:
+        assert (await door("POST", "/reshaper", body)).status_code == 403
+        assert (await door("POST", "/reshaper", body, token="nova", x_roles="service")).status_code == 400
+    async with opened() as door:
+        assert (await door("POST", "/reshaper", body)).status_code == 400
+
+
+async def test_an_open_policy_lets_everybody_do_everything() -> None:
+    async with opened(policy=Policy(dict.fromkeys(DEFAULTS, "@"))) as door:
+        assert (await door("GET", "/resource_providers", token="anybody")).status_code == 200
+        made = await door("POST", "/resource_providers", {"name": "n"}, token="anybody")
+        assert made.status_code == 200
+
+
+async def test_tokens_prove_who_asks() -> None:
+    known = of_tokens(
+        [
+            (digest_of("s3cret"), Identity("nova", "service", frozenset({"service"}))),
+            (digest_of("r3ader"), Identity("ann", "mine", frozenset({"reader"}))),
+        ]
+    )
+    async with opened(authenticate=known) as door:
+        assert (await door("GET", "/resource_providers", token="s3cret")).status_code == 200
+        assert (await door("GET", "/resource_providers", token="admin")).status_code == 401
+        assert (await door("GET", "/resource_providers", token="r3ader", x_roles="admin")).status_code == 403
+        assert (await door("GET", "/usages?project_id=mine", token="r3ader")).status_code == 200
+
+
+# Pages of other origins
+
+GOOD, BAD = "http://valid.example.com", "http://invalid.example.com"
+
+
+@pytest.fixture
+async def shared() -> AsyncIterator[Door]:
+    async with opened(origins=(GOOD,)) as door:
+        yield door
+
+
+def asking(origin: str, *names: str) -> dict[str, str]:
+    asks = {"origin": origin, "access-control-request-method": "GET"}
+    return asks | ({"access-control-request-headers": ",".join(names)} if names else {})
+
+
+async def test_a_browser_may_ask_first(shared: Door) -> None:
+    answer = await shared.client.options("/usages", headers=asking(GOOD, "OpenStack-API-Version"))
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == GOOD
+    assert answer.headers["access-control-allow-headers"] == "OpenStack-API-Version"
+    assert "PUT" in answer.headers["access-control-allow-methods"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "missing"),
+    [
+        (asking(BAD), "access-control-allow-origin"),
+        (asking(GOOD, "x-something"), "access-control-allow-headers"),
+        (asking(GOOD, "x-something"), "access-control-allow-methods"),
+    ],
+)
+async def test_what_it_may_not_it_is_not_told(shared: Door, headers: dict[str, str], missing: str) -> None:
+    answer = await shared.client.options("/usages", headers=headers)
+    assert answer.status_code == 200
+    assert missing not in answer.headers
+
+
+@pytest.mark.parametrize(("origin", "may_read"), [(GOOD, True), (BAD, False), ("null", False)])
+@pytest.mark.parametrize("path", ["/", "/resource_providers", "/nowhere"])
+async def test_answers_and_refusals_are_shared_with_whom_they_may(
+    shared: Door, path: str, origin: str, may_read: bool
+) -> None:
+    answer = await shared.client.get(path, headers={"origin": origin})
+    assert ("access-control-allow-origin" in answer.headers) is may_read
+    if may_read:
+        assert "x-openstack-request-id" in answer.headers["access-control-expose-headers"]
+        assert "origin" in answer.headers["vary"]
+
+
+async def test_without_origins_there_is_no_asking_first(door: Door) -> None:
+    answer = await door.client.options("/", headers={"x-auth-token": "u", **asking(GOOD)})
+    assert answer.status_code == 405
+    answer = await door.client.get("/", headers=asking(GOOD))
+    assert "access-control-allow-origin" not in answer.headers

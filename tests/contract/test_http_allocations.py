@@ -1,0 +1,374 @@
+"""Allocations, usages, reshaping and candidates through the HTTP door: stories and refusals."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.doors import Door, a_door, claim, error_of
+from tests.racks import uid
+
+A, B = uid(1, "a"), uid(2, "a")
+STOCK = f"/resource_providers/{A}/inventories"
+HELD = "placement.concurrent_update"
+UNDEFINED = "placement.undefined_code"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+async def door(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Door]:
+    url = f"sqlite+aiosqlite:///{tmp_path}/placement.db"
+    if request.param == "postgresql":
+        url = str(request.getfixturevalue("database_url"))
+    async with a_door(url) as door:
+        yield door
+
+
+# Allocations
+
+
+async def test_what_a_consumer_holds_by_version(door: Door) -> None:
+    await door.provider(A, VCPU=8)
+    at = f"/allocations/{uid(1)}"
+    await door.made(at, claim((A, {"VCPU": 2})))
+    shares = {A: {"resources": {"VCPU": 2}, "generation": 2}}
+    owner = {"project_id": "p1", "user_id": "u1"}
+    for minor, told in (
+        (0, {"allocations": shares}),
+        (12, {"allocations": shares, **owner}),
+        (28, {"allocations": shares, **owner, "consumer_generation": 1}),
+        (38, {"allocations": shares, **owner, "consumer_generation": 1, "consumer_type": "INSTANCE"}),
+    ):
+        assert (await door.made(at, method="GET", minor=minor)) == told
+    assert (await door.made(f"/resource_providers/{A}/allocations", method="GET")) == {
+        "resource_provider_generation": 2,
+        "allocations": {uid(1): {"resources": {"VCPU": 2}, "consumer_generation": 1}},
+    }
+    assert (await door.made(f"/resource_providers/{A}/usages", method="GET")) == {
+        "resource_provider_generation": 2,
+        "usages": {"VCPU": 2},
+    }
+
+
+@pytest.mark.parametrize(
+    ("minor", "body", "held"),
+    [
+        (
+            0,
+            {"allocations": [{"resource_provider": {"uuid": A}, "resources": {"VCPU": 1}}]},
+            ("00000000-0000-0000-0000-000000000000", "unknown"),
+        ),
+        (
+            8,
+            {
+                "allocations": [{"resource_provider": {"uuid": A}, "resources": {"VCPU": 1}}],
+                "project_id": "p",
+                "user_id": "u",
+            },
+            ("p", "unknown"),
+        ),
+        (
+            12,
+            {"allocations": {A: {"resources": {"VCPU": 1}}}, "project_id": "p", "user_id": "u"},
+            ("p", "unknown"),
+        ),
+        (
+            28,
+            {
+                "allocations": {A: {"resources": {"VCPU": 1.0}, "generation": 7}},
+                "project_id": "p",
+                "user_id": "u",
+                "consumer_generation": None,
+            },
+            ("p", "unknown"),
+        ),
+        (
+            34,
+            {
+                "allocations": {A: {"resources": {"VCPU": 1}}},
+                "project_id": "p",
+                "user_id": "u",
+                "consumer_generation": None,
+                "mappings": {"1": [A]},
+            },
+            ("p", "unknown"),
+        ),
+        (
+            38,
+            {
+                "allocations": {A: {"resources": {"VCPU": 1}}},
+                "project_id": "p",
+                "user_id": "u",
+                "consumer_generation": None,
+                "consumer_type": "MIGRATION",
+            },
+            ("p", "MIGRATION"),
+        ),
+    ],
+)
+async def test_how_a_version_claims(door: Door, minor: int, body: Any, held: tuple[str, str]) -> None:
+    await door.provider(A, VCPU=8)
+    assert (
+        await door("PUT", f"/allocations/{uid(1).replace('-', '')}", body, minor=minor)
+    ).status_code == 204
+    told = await door.made(f"/allocations/{uid(1)}", method="GET")
+    assert told["allocations"][A]["resources"] == {"VCPU": 1}
+    assert (told["project_id"], told["consumer_type"]) == held
+
+
+async def test_before_1_28_whatever_is_held_is_replaced_and_keeps_its_type(door: Door) -> None:
+    await door.provider(A, VCPU=8)
+    await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 1}), kind="MIGRATION"))
+    body = {"allocations": {A: {"resources": {"VCPU": 3}}}, "project_id": "p2", "user_id": "u"}
+    assert (await door("PUT", f"/allocations/{uid(1)}", body, minor=12)).status_code == 204
+    told = await door.made(f"/allocations/{uid(1)}", method="GET")
+    assert told["allocations"][A]["resources"] == {"VCPU": 3}
+    assert (told["project_id"], told["consumer_type"], told["consumer_generation"]) == ("p2", "MIGRATION", 2)
+
+
+async def test_a_consumers_generation_fences(door: Door) -> None:
+    await door.provider(A, VCPU=8)
+    at = f"/allocations/{uid(1)}"
+    for given, expected in ((5, "expected null but got 5"), (0, "expected null but got 0")):
+        error = error_of(await door("PUT", at, claim((A, {"VCPU": 1}), generation=given)))
+        assert error[:2] == (409, HELD)
+        assert f"consumer generation conflict - {expected}" in error[2]
+    await door.made(at, claim((A, {"VCPU": 1})))
+    error = error_of(await door("PUT", at, claim((A, {"VCPU": 1}))))
+    assert "expected 1 but got None" in error[2]
+    await door.made(at, claim(generation=1))
+    assert (await door.made(at, method="GET")) == {"allocations": {}}
+    await door.made(at, claim((A, {"VCPU": 1})))  # nothing was left behind
+
+
+async def test_nothing_is_left_of_a_claim_of_nothing(door: Door) -> None:
+    at = f"/allocations/{uid(1)}"
+    for _ in range(2):
+        assert (await door("PUT", at, claim())).status_code == 204
+    nobody = claim((B, {"VCPU": 1}))
+    for _ in range(2):
+        assert error_of(await door("PUT", at, nobody))[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("resources", "status", "says"),
+    [
+        ({"VCPU": 9}, 409, "The requested amount would exceed the capacity"),
+        ({"VCPU": 10**20}, 409, "Unable to allocate inventory for consumer"),
+        ({"PCI_DEVICE": 1}, 409, f"Inventory for 'PCI_DEVICE' on resource provider '{A}'"),
+        ({"CUSTOM_PONY": 1}, 400, "No such resource class CUSTOM_PONY"),
+        ({"VCPU": 0}, 400, "0 is less than the minimum of 1"),
+        ({}, 400, "(should be non-empty)|(does not have enough properties)"),
+    ],
+)
+async def test_claims_refused(door: Door, resources: dict[str, int], status: int, says: str) -> None:
+    await door.provider(A, VCPU=8)
+    error = error_of(await door("PUT", f"/allocations/{uid(1)}", claim((A, resources))))
+    assert error[:2] == (status, UNDEFINED)
+    assert any(one.strip("()") in error[2] for one in says.split("|"))
+
+
+@pytest.mark.parametrize(
+    ("stock", "asked"), [({"min_unit": 2}, 1), ({"max_unit": 3}, 4), ({"step_size": 2}, 3)]
+)
+async def test_units_are_kept(door: Door, stock: dict[str, int], asked: int) -> None:
+    await door.provider(A)
+    body = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8} | stock}}
+    await door.made(STOCK, body)
+    error = error_of(await door("PUT", f"/allocations/{uid(1)}", claim((A, {"VCPU": asked}))))
+    assert error[:2] == (409, UNDEFINED)
+    assert "would violate inventory constraints" in error[2]
+
+
+@pytest.mark.parametrize("path", ["/allocations/cow", "/allocations/c1-2"])
+async def test_a_consumer_is_a_uuid(door: Door, path: str) -> None:
+    await door.provider(A, VCPU=8)
+    error = error_of(await door("PUT", path, claim((A, {"VCPU": 1}))))
+    assert (error[0], "Malformed consumer_uuid" in error[2]) == (400, True)
+    assert (await door.made(path, method="GET")) == {"allocations": {}}
+    assert (await door("DELETE", path)).status_code == 404
+
+
+async def test_deleting_asks_for_no_generation_and_moves_none(door: Door) -> None:
+    await door.provider(A, VCPU=8)
+    await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 1})))
+    assert (await door("DELETE", f"/allocations/{uid(1)}")).status_code == 204
+    assert (await door.made(f"/resource_providers/{A}", method="GET"))["generation"] == 2
+    error = error_of(await door("DELETE", f"/allocations/{uid(1)}"))
+    assert (error[0], f"No allocations for consumer '{uid(1)}'" in error[2]) == (404, True)
+
+
+async def test_several_claims_are_taken_together_or_not_at_all(door: Door) -> None:
+    await door.provider(A, VCPU=2)
+    three = {uid(number): claim((A, {"VCPU": 1})) for number in (1, 2, 3)}
+    assert error_of(await door("POST", "/allocations", three))[0] == 409
+    assert (await door.made(f"/resource_providers/{A}/usages", method="GET"))["usages"] == {"VCPU": 0}
+    two = {uid(number): three[uid(number)] for number in (1, 2)}
+    assert (await door("POST", "/allocations", two)).status_code == 204
+    # they change places, on a provider that is full
+    swap = {uid(1): claim(generation=1), uid(3): claim((A, {"VCPU": 1}))}
+    assert (await door("POST", "/allocations", swap)).status_code == 204
+    told = await door.made(f"/resource_providers/{A}/allocations", method="GET")
+    assert set(told["allocations"]) == {uid(2), uid(3)}
+
+
+async def test_many_claims_at_once_never_take_more_than_there_is(door: Door) -> None:
+    await door.provider(A, VCPU=20)
+    body = claim((A, {"VCPU": 1}))
+    answers = await asyncio.gather(*(door("PUT", f"/allocations/{uid(n)}", body) for n in range(50)))
+    assert sorted(one.status_code for one in answers) == [204] * 20 + [409] * 30
+    assert (await door.made(f"/resource_providers/{A}/usages", method="GET"))["usages"] == {"VCPU": 20}
+
+
+async def test_what_is_held_keeps_its_provider_and_inventory(door: Door) -> None:
+    await door.provider(A, VCPU=8)
+    await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 1})))
+    error = error_of(await door("DELETE", f"/resource_providers/{A}"))
+    assert error[:2] == (409, "placement.resource_provider.inuse")
+    assert f"Unable to delete resource provider {A}: Resource provider has allocations." in error[2]
+    gone = {"resource_provider_generation": 2, "inventories": {"DISK_GB": {"total": 1}}}
+    error = error_of(await door("PUT", STOCK, gone))
+    assert error[:2] == (409, "placement.inventory.inuse")
+    assert f"Inventory for 'VCPU' on resource provider '{A}' in use" in error[2]
+    assert error_of(await door("DELETE", f"{STOCK}/VCPU"))[:2] == (409, HELD)
+    assert error_of(await door("DELETE", STOCK))[:2] == (409, "placement.inventory.inuse")
+
+
+# Usages
+
+
+async def test_what_a_project_uses(door: Door) -> None:
+    await door.provider(A, VCPU=8)
+    await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 1})))
+    await door.made(f"/allocations/{uid(2)}", claim((A, {"VCPU": 2}), kind="MIGRATION"))
+    await door.made(f"/allocations/{uid(3)}", claim((A, {"VCPU": 4}), project="p2"))
+    for query, minor, usages in (
+        ("project_id=p1", 37, {"VCPU": 3}),
+        ("project_id=p1&user_id=nobody", 37, {}),
+        (
+            "project_id=p1",
+            38,
+            {"INSTANCE": {"VCPU": 1, "consumer_count": 1}, "MIGRATION": {"VCPU": 2, "consumer_count": 1}},
+        ),
+        ("project_id=p1&consumer_type=MIGRATION", 38, {"MIGRATION": {"VCPU": 2, "consumer_count": 1}}),
+        ("project_id=p1&consumer_type=all", 38, {"all": {"VCPU": 3, "consumer_count": 2}}),
+        ("project_id=p1&consumer_type=unknown", 38, {}),
+        ("project_id=p1&consumer_type=ALL", 38, {}),
+    ):
+        assert (await door.made(f"/usages?{query}", method="GET", minor=minor)) == {"usages": usages}
+
+
+# Reshaper
+
+
+async def test_reshaping_moves_inventory_with_what_is_held_of_it(door: Door) -> None:
+    await door.provider(A, VCPU=8)
+    await door.provider(B, parent=A)
+    await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 2})))
+    body = {
+        "inventories": {
+            A: {"resource_provider_generation": 2, "inventories": {}},
+            B: {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}},
+        },
+        "allocations": {uid(1): claim((B, {"VCPU": 2}), generation=1)},
+    }
+    assert (await door("POST", "/reshaper", body)).status_code == 204
+    assert (await door.made(f"/resource_providers/{B}/usages", method="GET"))["usages"] == {"VCPU": 2}
+    assert (await door.made(f"/resource_providers/{A}/usages", method="GET"))["usages"] == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code", "says"),
+    [
+        ({"generation": 3}, 409, HELD, "actual: 1, given: 3"),
+        ({"provider": B}, 400, "placement.resource_provider.not_found", B),
+        ({"resource_class": "COW"}, 400, UNDEFINED, "No such resource class COW"),
+        ({"consumer_generation": 7}, 409, HELD, "consumer generation conflict - expected null but got 7"),
+        ({"amount": 9}, 409, UNDEFINED, "Unable to allocate inventory"),
+    ],
+)
+async def test_reshaping_refused(
+    door: Door, change: dict[str, Any], status: int, code: str, says: str
+) -> None:
+    await door.provider(A, VCPU=8)
+    inventories = {change.get("resource_class", "VCPU"): {"total": 8}}
+    body = {
+        "inventories": {
+            change.get("provider", A): {
+                "resource_provider_generation": change.get("generation", 1),
+                "inventories": inventories,
+            }
+        },
+        "allocations": {
+            uid(1): claim(
+                (A, {"VCPU": change.get("amount", 1)}), generation=change.get("consumer_generation")
+            )
+        },
+    }
+    error = error_of(await door("POST", "/reshaper", body))
+    assert error[:2] == (status, code)
+    assert says in error[2]
+    assert (await door.made(f"/resource_providers/{A}/usages", method="GET"))["usages"] == {"VCPU": 0}
+
+
+# Candidates
+
+
+async def test_candidates_by_version(door: Door) -> None:
+    await door.provider(A, VCPU=8, DISK_GB=100)
+    query = "/allocation_candidates?resources=VCPU:1"
+    summary = {"VCPU": {"capacity": 8, "used": 0}}
+    for minor, request, told in (
+        (10, {"allocations": [{"resource_provider": {"uuid": A}, "resources": {"VCPU": 1}}]}, summary),
+        (12, {"allocations": {A: {"resources": {"VCPU": 1}}}}, summary),
+        (26, {"allocations": {A: {"resources": {"VCPU": 1}}}}, summary),
+        (
+            27,
+            {"allocations": {A: {"resources": {"VCPU": 1}}}},
+            summary | {"DISK_GB": {"capacity": 100, "used": 0}},
+        ),
+        (
+            34,
+            {"allocations": {A: {"resources": {"VCPU": 1}}}, "mappings": {"": [A]}},
+            summary | {"DISK_GB": {"capacity": 100, "used": 0}},
+        ),
+    ):
+        found = await door.made(query, method="GET", minor=minor)
+        assert found["allocation_requests"] == [request]
+        [(uuid, one)] = found["provider_summaries"].items()
+        assert (uuid, one["resources"]) == (A, told)
+        assert ("traits" in one) is (minor >= 17)
+        assert ("root_provider_uuid" in one) is (minor >= 29)
+
+
+async def test_a_candidate_can_be_claimed_as_it_is_told(door: Door) -> None:
+    await door.provider(A, VCPU=8)
+    await door.provider(B, parent=A, DISK_GB=8)
+    found = await door.made("/allocation_candidates?resources=VCPU:1,DISK_GB:2", method="GET")
+    [request] = found["allocation_requests"]
+    body = claim() | request
+    assert (await door("PUT", f"/allocations/{uid(1)}", body)).status_code == 204
+    found = await door.made("/allocation_candidates?resources=VCPU:1", method="GET")
+    assert found["provider_summaries"][B]["resources"]["DISK_GB"] == {"capacity": 8, "used": 2}
+    assert found["provider_summaries"][B]["parent_provider_uuid"] == A
+
+
+async def test_candidates_know_what_was_written_a_moment_ago(door: Door) -> None:
+    query = "/allocation_candidates?resources=VCPU:8"
+    await door.provider(A, VCPU=8)
+    assert len((await door.made(query, method="GET"))["allocation_requests"]) == 1
+    await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 1})))
+    assert (await door.made(query, method="GET")) == {"allocation_requests": [], "provider_summaries": {}}
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("resources=COW:1", "No such resource class COW"),
+        ("resources=VCPU:1&required=COW", "No such trait(s): COW."),
+    ],
+)
+async def test_candidates_ask_for_what_exists(door: Door, query: str, says: str) -> None:
+    error = error_of(await door("GET", f"/allocation_candidates?{query}"))
+    assert (error[0], says in error[2]) == (400, True)

@@ -1,0 +1,243 @@
+"""What the Placement API never had: reasons, bulk, the feed of changes, ETags, health."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus.protocol import Unavailable
+from placement_worker.store import changes
+from tests.doors import Door, a_door, a_stream, claim, error_of
+from tests.racks import uid
+
+A, B = uid(1, "a"), uid(2, "a")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+async def door(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Door]:
+    url = f"sqlite+aiosqlite:///{tmp_path}/placement.db"
+    if request.param == "postgresql":
+        url = str(request.getfixturevalue("database_url"))
+    async with a_door(url) as door:
+        yield door
+
+
+# Why there is nothing
+
+
+async def test_an_empty_answer_says_why_beside_its_body(door: Door) -> None:
+    await door.provider(A, VCPU=8)
+    empty = await door("GET", "/allocation_candidates?resources=VCPU:9")
+    assert empty.json() == {"allocation_requests": [], "provider_summaries": {}}
+    assert empty.headers["berth-why"] == (
+        f"of 1 none is left after: VCPU: 9 free; closest is {A}, which lacks 1 VCPU: asked 9, free 8"
+    )
+    found = await door("GET", "/allocation_candidates?resources=VCPU:8")
+    assert "berth-why" not in found.headers
+
+
+async def test_whatever_a_host_is_called_the_header_can_be_sent(door: Door) -> None:
+    name = "bad\r\nname\x1b ☃"
+    await door.made("/resource_providers", {"name": name, "uuid": A}, method="POST")
+    why = (await door("GET", "/allocation_candidates?resources=VCPU:9")).headers["berth-why"]
+    assert why.isprintable()
+    assert "bad" in why
+
+
+async def test_without_providers_there_is_little_to_say(door: Door) -> None:
+    answer = await door("GET", "/allocation_candidates?resources=VCPU:9")
+    assert answer.headers["berth-why"] == "there are no providers"
+
+
+@pytest.mark.parametrize("minor", [0, 10, 39])
+async def test_explain_takes_the_same_query(door: Door, minor: int) -> None:
+    await door.provider(A, VCPU=8)
+    await door.provider(B, VCPU=4)
+    told = await door.made("/berth/explain?resources=VCPU:9", method="GET", minor=minor)
+    assert (told["considered"], told["fitting"]) == (2, 0)
+    assert told["removals"] == [{"constraint": "VCPU: 9 free", "removed": 2, "left": 0}]
+    assert told["nearest"][0] == {"host": A, "lacks": "1 VCPU: asked 9, free 8"}
+    assert told["why"].startswith("of 2 none is left")
+    told = await door.made("/berth/explain?resources=VCPU:5", method="GET", minor=minor)
+    assert (told["considered"], told["fitting"], told["why"]) == (2, 1, "")
+
+
+async def test_explain_refuses_what_the_api_refuses(door: Door) -> None:
+    assert error_of(await door("GET", "/berth/explain?resources=COW:1"))[0] == 400
+    assert error_of(await door("GET", "/berth/explain?limit=1"))[0] == 400
+
+
+# Bulk
+
+
+def a_load(number: int, parent: int | None = None, **given: Any) -> dict[str, Any]:
+    return {
+        "id": uid(number, "a"),
+        "name": f"host-{number}",
+        "parent": None if parent is None else uid(parent, "a"),
+        "inventories": {"VCPU": {"total": 8}},
+        **given,
+    }
+
+
+async def test_a_thousand_providers_in_one_request(door: Door) -> None:
+    providers = [a_load(number) for number in range(500)] + [a_load(500 + n, n) for n in range(500)]
+    told = await door.made("/berth/providers", {"providers": providers}, method="POST")
+    assert [one["did"] for one in told["results"]] == ["made"] * 1000
+    again = await door.made("/berth/providers", {"providers": providers}, method="POST")
+    assert {one["did"] for one in again["results"]} == {"nothing"}
+    found = await door.made("/allocation_candidates?resources=VCPU:8&limit=2000", method="GET")
+    assert len(found["allocation_requests"]) == 1000
+    child = await door.made(f"/resource_providers/{uid(501, 'a')}", method="GET")
+    assert child["parent_provider_uuid"] == uid(1, "a")
+
+
+async def test_a_tree_that_cannot_be_does_not_hold_up_the_others(door: Door) -> None:
+    good, bad = a_load(1), a_load(2, inventories={"COW": {"total": 1}})
+    told = (await door.made("/berth/providers", {"providers": [good, bad]}, method="POST"))["results"]
+    assert [one["did"] for one in told] == ["made", "refused"]
+    assert "COW" in told[1]["why"]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({}, "missing required field `providers`"),
+        ({"providers": []}, "length >= 1"),
+        ({"providers": [{"id": "x"}]}, "$.providers[0]"),
+        ({"providers": [a_load(1, inventories={"VCPU": {"total": -1}})]}, "$.providers[0].inventories"),
+        ([], "Expected `object`"),
+    ],
+)
+async def test_a_load_that_is_none_names_the_field(door: Door, body: Any, says: str) -> None:
+    error = error_of(await door("POST", "/berth/providers", body))
+    assert (error[0], says in error[2]) == (400, True), error
+
+
+# Changes
+
+
+def change_of(event: str) -> tuple[int, dict[str, Any]]:
+    fields = dict(line.split(": ", 1) for line in event.splitlines())
+    assert fields["event"] == "changed"
+    told = json.loads(fields["data"])
+    assert told["number"] == int(fields["id"])
+    return told["number"], told["changes"][-1]
+
+
+async def seen(door: Door) -> int:
+    return int((await door.made("/readyz", method="GET"))["seen"])
+
+
+async def test_the_feed_tells_every_change_in_order_and_resumes(door: Door) -> None:
+    start = await seen(door)
+    await door.provider(A, VCPU=8)
+    await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 2})))
+    async with a_stream(door, "/berth/changes", f"after={start}") as stream:
+        assert (stream.status, stream.headers["content-type"]) == (200, "text/event-stream")
+        told = [change_of(event) for event in await stream.events(await seen(door) - start)]
+        assert [number for number, _ in told] == list(range(start + 1, start + 1 + len(told)))
+        assert told[-1][1]["provider"] == A
+        assert (told[-1][1]["used"], told[-1][1]["reshaped"]) == ({"VCPU": 2}, False)
+        await door("DELETE", f"/allocations/{uid(1)}")  # while it is being followed
+        number, change = change_of((await stream.events(1))[0])
+        assert change["used"] == {"VCPU": 0}
+    async with a_stream(door, "/berth/changes", last_event_id=str(number - 1)) as stream:
+        assert change_of((await stream.events(1))[0]) == (number, change)
+
+
+async def test_without_a_number_the_feed_begins_now(door: Door) -> None:
+    await door.provider(A)
+    async with a_stream(door, "/berth/changes") as stream:
+        await door.provider(B)
+        assert change_of((await stream.events(1))[0])[1]["provider"] == B
+
+
+async def test_what_is_not_kept_any_more_is_gone(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    await door.provider(A, VCPU=8)
+    monkeypatch.setattr(changes, "KEEP", 1)
+    await door.placement.trim()
+    for after in (0, await seen(door) + 5):
+        answer = await door("GET", f"/berth/changes?after={after}")
+        assert answer.status_code == 410
+        assert "read everything again" in answer.text
+
+
+@pytest.mark.parametrize("after", ["x", "-1", "1.5", "9" * 30, "٣"])
+async def test_a_place_in_the_feed_is_a_number(door: Door, after: str) -> None:
+    assert (await door("GET", f"/berth/changes?after={after}")).status_code == 400
+
+
+async def test_a_feed_ends_when_the_door_closes(door: Door) -> None:
+    async with a_stream(door, "/berth/changes") as stream:
+        door.app.state.closing.set()
+        await stream.ended()
+    assert (await door("GET", "/readyz")).status_code == 503
+
+
+# ETags
+
+
+async def test_what_did_not_change_is_not_told_again(door: Door) -> None:
+    await door.provider(A, VCPU=8)
+    at = f"/resource_providers/{A}/inventories"
+    first = await door("GET", at)
+    tag = first.headers["etag"]
+    for known in (tag, f"W/{tag}", f'"x", {tag}', "*"):
+        again = await door("GET", at, if_none_match=known)
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    await door("DELETE", f"{at}/VCPU")
+    changed = await door("GET", at, if_none_match=tag)
+    assert changed.status_code == 200
+    assert changed.headers["etag"] != tag
+
+
+async def test_only_what_is_read_has_a_tag(door: Door) -> None:
+    made = await door("POST", "/resource_providers", {"name": "n"})
+    assert "etag" not in made.headers
+    assert "etag" not in (await door("GET", "/nowhere")).headers
+    await door.made("/traits/CUSTOM_T")
+    assert "etag" not in (await door("GET", "/traits/CUSTOM_T")).headers
+
+
+async def test_candidates_have_one_too(door: Door) -> None:
+    await door.provider(A, VCPU=8)
+    path = "/allocation_candidates?resources=VCPU:1"
+    tag = (await door("GET", path)).headers["etag"]
+    assert (await door("GET", path, if_none_match=tag)).status_code == 304
+    await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 1})))
+    assert (await door("GET", path, if_none_match=tag)).status_code == 200
+
+
+# Health
+
+
+async def test_health_needs_no_token(door: Door) -> None:
+    for path in ("/healthz", "/readyz", "/metrics"):
+        assert (await door.client.get(path)).status_code == 200
+
+
+async def test_it_is_not_ready_while_its_database_is_away(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away() -> None:
+        raise Unavailable("the database is away")
+
+    monkeypatch.setattr(door.placement.memory, "fresh", away)
+    for path, status in (
+        ("/readyz", 503),
+        ("/healthz", 200),
+        ("/allocation_candidates?resources=VCPU:1", 503),
+    ):
+        assert (await door("GET", path)).status_code == status
+
+
+async def test_what_is_counted_is_named_by_patterns(door: Door) -> None:
+    await door("GET", f"/resource_providers/{A}")
+    await door("GET", "/something/else")
+    told = (await door.client.get("/metrics")).text
+    assert 'route="/resource_providers/{uuid}",status="404"' in told
+    assert 'route="",status="404"' in told
+    assert A not in told

@@ -1,0 +1,197 @@
+"""The HTTP door as a process: one command serves it, it says what is wrong, and ends in order."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from asyncio import StreamReader, StreamWriter
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from tests.racks import uid
+
+pytestmark = pytest.mark.slow  # each is a process of its own
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 30.0
+
+
+@dataclass
+class Served:
+    process: Process
+    port: int
+
+    async def raw(self, request: bytes) -> bytes:
+        """All that is answered to these bytes until the server hangs up, or has said all of it."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(request)
+        try:
+            async with asyncio.timeout(SECONDS):
+                return await _answer(reader)
+        finally:
+            writer.close()
+
+    async def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
+        answer = await self.raw(a_request(method, path, body))
+        head, _, told = answer.partition(b"\r\n\r\n")
+        return int(head.split()[1]), told
+
+
+async def _answer(reader: StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(
+        (line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), b":0"
+    )
+    return head + await reader.readexactly(int(length.partition(b":")[2]))
+
+
+def a_request(method: str, path: str, body: object = None) -> bytes:
+    content = b"" if body is None else json.dumps(body).encode()
+    head = [
+        f"{method} {path} HTTP/1.1", "host: placement", "x-auth-token: admin",
+        "openstack-api-version: placement latest", f"content-length: {len(content)}",
+    ]  # fmt: skip
+    if content:
+        head.append("content-type: application/json")
+    return "\r\n".join((*head, "", "")).encode() + content
+
+
+async def berth(directory: Path, *arguments: str, **variables: str) -> Process:
+    around = {key: value for key, value in os.environ.items() if not key.startswith("BERTH_")}
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-W", "error::ResourceWarning", "-m", "berth", *arguments,
+        cwd=directory, env={**around, "PYTHONPATH": str(ROOT), **variables}, stdout=PIPE, stderr=PIPE,
+    )  # fmt: skip
+
+
+def alone(directory: Path, *more: str, http: str = "127.0.0.1:0") -> Sequence[str]:
+    file = f"sqlite+aiosqlite:///{directory}/placement.db"
+    return ("run", "placement", "--http", http, "--bus", "local", "--database", file, *more)
+
+
+@asynccontextmanager
+async def served(directory: Path, *more: str) -> AsyncIterator[Served]:
+    process = await berth(directory, *alone(directory, *more))
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(SECONDS):
+            said = (await process.stdout.readline()).decode()
+        assert said.startswith("placement is served at http://127.0.0.1:"), said
+        yield Served(process, int(said.rpartition(":")[2]))
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def refused(directory: Path, *arguments: str) -> tuple[int, str]:
+    process = await berth(directory, *arguments)
+    async with asyncio.timeout(SECONDS):
+        _, complaint = await process.communicate()
+    return process.returncode or 0, complaint.decode().strip()
+
+
+async def test_one_command_serves_it_and_makes_its_tables(tmp_path: Path) -> None:
+    async with served(tmp_path) as door:
+        assert (await door.ask("GET", "/"))[0] == 200
+        body = {"name": "n", "uuid": uid(1, "a")}
+        assert (await door.ask("POST", "/resource_providers", body))[0] == 200
+        door.process.send_signal(signal.SIGTERM)
+        _, complaints = await door.process.communicate()
+        assert (door.process.returncode, complaints) == (0, b"")
+    async with served(tmp_path) as door:  # what was written is there
+        assert (await door.ask("GET", f"/resource_providers/{uid(1, 'a')}"))[0] == 200
+
+
+async def test_it_ends_what_it_answers_and_leaves_nobody_waiting(tmp_path: Path) -> None:
+    async with served(tmp_path) as door:
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(a_request("GET", "/berth/changes"))
+        assert b"200 OK" in await reader.readuntil(b": berth\n\n")
+        idle: StreamWriter = (await asyncio.open_connection("127.0.0.1", door.port))[1]
+        began = monotonic()
+        door.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(SECONDS):
+            assert (await reader.read()).endswith(b"0\r\n\r\n")
+            await door.process.wait()
+        assert monotonic() - began < 5
+        assert door.process.returncode == 0
+        writer.close()
+        idle.close()
+
+
+async def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, complaint = await refused(tmp_path, *alone(tmp_path, http=address))
+    assert code == 1
+    assert complaint.startswith(f"cannot listen at {address}: Address already in use")
+    assert "Traceback" not in complaint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("run", "placement", "--bus", "local"), "only placement is of use, and only with --http"),
+        (
+            ("run", "placement", "--http", "127.0.0.1:0", "--bus", "local", "--policy", "nowhere"),
+            "nowhere: cannot be read: No such file or directory",
+        ),
+        (
+            ("--set", "database_url=sqlite+aiosqlite:////tmp/x.db", "up", "--http", "127.0.0.1:0"),
+            "name a directory, with a / at the end",
+        ),
+    ],
+)
+async def test_what_cannot_be_served_is_a_sentence(
+    tmp_path: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    code, complaint = await refused(tmp_path, *arguments)
+    assert code in (1, 2)
+    assert says in complaint
+    assert "Traceback" not in complaint
+
+
+async def test_tokens_and_a_policy_from_files(tmp_path: Path) -> None:
+    (tmp_path / "tokens.toml").write_text(
+        '[[tokens]]\ntoken = "admin"\nuser = "u"\nproject = "p"\nroles = ["auditor"]\n'
+    )
+    (tmp_path / "policy.yaml").write_text('"placement:traits:list": "role:auditor"\n')
+    files = ("--auth", "tokens", "--tokens", "tokens.toml", "--policy", "policy.yaml")
+    async with served(tmp_path, *files) as door:
+        assert (await door.ask("GET", "/traits"))[0] == 200
+        assert (await door.ask("GET", "/resource_providers"))[0] == 403
+
+
+# What is sent, and what must be in the answer.
+NO_REQUESTS = (
+    (b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: hi mom\r\n\r\n", 400, b"must be an integer"),
+    (b"nonsense\r\n\r\n", 400, b'"status":400'),
+    (b"GET /\xff HTTP/1.1\r\nhost: x\r\n\r\n", 400, b'"status":400'),
+    (b"GET / HTTP/1.1\r\nhost: x\r\na: " + b"a" * (1 << 20), 431, b"131072 bytes"),
+    (b"GET /" + b"a" * (1 << 20), 431, b"131072 bytes"),
+    (
+        b"POST /resource_providers HTTP/1.1\r\nhost: x\r\nx-auth-token: admin\r\n"
+        b"content-type: application/json\r\ncontent-length: 99999999\r\n\r\n",
+        413,
+        b"1048576 bytes",
+    ),
+)
+
+
+async def test_what_is_no_request_is_refused_in_the_same_form(tmp_path: Path) -> None:
+    async with served(tmp_path) as door:
+        for request, status, says in NO_REQUESTS:
+            answer = await door.raw(request)
+            assert answer.startswith(b"HTTP/1.1 %d " % status)
+            assert says in answer
+            assert b"x-openstack-request-id: req-" in answer
+        assert (await door.ask("GET", "/"))[0] == 200

@@ -1,0 +1,153 @@
+"""A Placement behind its HTTP door, without a server: what tests of the door ask."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from starlette.applications import Starlette
+
+from placement_worker import Placement
+from placement_worker.http import Options, http_app
+from tests.racks import a_placement
+
+LATEST = 39
+
+
+@dataclass
+class Door:
+    app: Starlette
+    client: httpx.AsyncClient
+    placement: Placement
+
+    async def __call__(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        minor: int = LATEST,
+        token: str = "admin",
+        **headers: str,
+    ) -> httpx.Response:
+        """Header names are given with _ for -."""
+        sent = {"openstack-api-version": f"placement 1.{minor}", "x-auth-token": token}
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.client.request(method, path, json=body, headers=sent)
+
+    async def made(self, path: str, body: Any = None, *, minor: int = LATEST, method: str = "PUT") -> Any:
+        """What must work for the test to begin."""
+        answer = await self(method, path, body, minor=minor)
+        assert answer.status_code in (200, 201, 204), answer.text
+        return answer.json() if answer.content else None
+
+    async def provider(self, uuid: str, *, parent: str | None = None, **totals: int) -> None:
+        """A provider called by its id, with so much of each class."""
+        await self.made(
+            "/resource_providers",
+            {"name": uuid, "uuid": uuid, "parent_provider_uuid": parent},
+            method="POST",
+        )
+        if totals:
+            inventories = {name: {"total": total} for name, total in totals.items()}
+            await self.made(
+                f"/resource_providers/{uuid}/inventories",
+                {"resource_provider_generation": 0, "inventories": inventories},
+            )
+
+
+@asynccontextmanager
+async def a_door(url: str, **options: Any) -> AsyncIterator[Door]:
+    async with a_placement(url) as placement:
+        app = http_app(placement, Options(**options))
+        transport = httpx.ASGITransport(app, raise_app_exceptions=True)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://placement") as client,
+        ):
+            yield Door(app, client, placement)
+
+
+def error_of(answer: httpx.Response) -> tuple[int, str, str]:
+    """Status, code and the sentence of a refusal."""
+    [error] = answer.json()["errors"]
+    assert error["status"] == answer.status_code
+    assert error["request_id"] == answer.headers["x-openstack-request-id"]
+    return error["status"], error.get("code", ""), error["detail"]
+
+
+def claim(
+    *shares: tuple[str, dict[str, int]],
+    generation: int | None = None,
+    project: str = "p1",
+    kind: str = "INSTANCE",
+) -> dict[str, Any]:
+    """A body for PUT /allocations."""
+    return {
+        "allocations": {uuid: {"resources": resources} for uuid, resources in shares},
+        "project_id": project,
+        "user_id": "u1",
+        "consumer_generation": generation,
+        "consumer_type": kind,
+    }
+
+
+@dataclass
+class Stream:
+    """An answer that does not end, and how to leave it."""
+
+    status: int
+    headers: dict[str, str]
+    _parts: "asyncio.Queue[bytes]"
+
+    async def events(self, count: int) -> list[str]:
+        """The next so many events, comments left out."""
+        found: list[str] = []
+        text = ""
+        while len(found) < count:
+            async with asyncio.timeout(10):
+                text += (await self._parts.get()).decode()
+            *whole, text = text.split("\n\n")
+            found += [event for event in whole if event and not event.startswith(":")]
+        return found
+
+    async def ended(self) -> None:
+        async with asyncio.timeout(10):
+            while await self._parts.get():
+                pass
+
+
+@asynccontextmanager
+async def a_stream(door: Door, path: str, query: str = "", **headers: str) -> AsyncIterator[Stream]:
+    """GET it, and read along."""
+    parts: asyncio.Queue[bytes] = asyncio.Queue()
+    begun: asyncio.Future[tuple[int, dict[str, str]]] = asyncio.get_running_loop().create_future()
+    left = asyncio.Event()
+    sent = {"x-auth-token": "admin", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    scope = {
+        "type": "http", "method": "GET", "path": path, "query_string": query.encode(),
+        "headers": [(name.encode(), value.encode()) for name, value in sent.items()], "scheme": "http",
+        "server": ("placement", 80),
+    }  # fmt: skip
+
+    async def receive() -> dict[str, Any]:
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            told = {name.decode(): value.decode() for name, value in message["headers"]}
+            begun.set_result((message["status"], told))
+        else:
+            parts.put_nowait(message["body"])
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(door.app(scope, receive, send))
+        async with asyncio.timeout(10):
+            status, told = await begun
+        yield Stream(status, told, parts)
+        left.set()
+        async with asyncio.timeout(10):
+            await task

@@ -1,0 +1,157 @@
+"""Who may do what: the language of rules, both generations of defaults, policy files."""
+
+from pathlib import Path
+
+import pytest
+
+from placement_worker.http.auth import Identity
+from placement_worker.http.policy import BadPolicy, Policy, load
+
+
+def somebody(*roles: str, project: str = "p", user: str = "u", system: bool = False) -> Identity:
+    return Identity(user, project, frozenset(roles), system)
+
+
+@pytest.mark.parametrize(
+    ("rule", "roles", "allowed"),
+    [
+        ("@", (), True),
+        ("", (), True),
+        ("!", ("admin",), False),
+        ("role:admin", ("admin",), True),
+        ("role:ADMIN", ("admin",), True),
+        ("role:admin", ("reader",), False),
+        ("not role:admin", ("reader",), True),
+        ("role:a or role:b", ("b",), True),
+        ("role:a and role:b", ("b",), False),
+        ("role:a and role:b or role:c", ("c",), True),
+        ("role:a and (role:b or role:c)", ("c",), False),
+        ("role:a AND NOT (role:b Or role:c)", ("a",), True),
+        ("project_id:p", (), True),
+        ("project_id:q", (), False),
+        ("user_id:u", (), True),
+        ("project_id:%(project_id)s", (), True),
+        ("user_id:%(user_id)s", (), False),
+        ("(project_id:%(project_id)s) and (role:reader)", ("reader",), True),
+        ("rule:admin_api", ("admin",), True),
+    ],
+)
+def test_what_a_rule_says(rule: str, roles: tuple[str, ...], allowed: bool) -> None:
+    policy = Policy({"placement:usages": rule})
+    assert policy.allows("placement:usages", somebody(*roles), {"project_id": "p"}) is allowed
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        ("role:a or", "a check is missing"),
+        ("(role:a", "a parenthesis is not closed"),
+        ("role:a role:b", "did not expect 'role:b'"),
+        ("role:a)", "did not expect ')'"),
+        ("and", "a check is missing"),
+        ("is_admin:True", "'is_admin:True' is no check"),
+        ("admin", "'admin' is no check"),
+        ("rule:nobody_made_it", "there is no rule 'nobody_made_it'"),
+        ("rule:placement:usages", "leads to itself"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused_at_once(rule: str, why: str) -> None:
+    with pytest.raises(BadPolicy, match=r"^placement:usages: ") as refusal:
+        Policy({"placement:usages": rule})
+    assert why in str(refusal.value)
+
+
+SHOW, USAGES, RESHAPE = "placement:resource_providers:show", "placement:usages", "placement:reshaper:reshape"
+
+
+@pytest.mark.parametrize(
+    ("rule", "who", "formerly", "now"),
+    [
+        (SHOW, somebody("admin"), True, True),
+        (SHOW, somebody("service"), True, True),
+        (SHOW, somebody("reader"), False, False),
+        (SHOW, somebody("member", "reader"), False, False),
+        (SHOW, somebody("admin", "service", system=True), False, False),
+        (USAGES, somebody("reader", project="mine"), True, True),
+        (USAGES, somebody("reader", project="another"), False, False),
+        (USAGES, somebody("admin", project="another"), True, True),
+        (USAGES, somebody("member", project="mine"), False, False),
+        (RESHAPE, somebody("service"), True, True),
+        (RESHAPE, somebody("admin"), True, False),
+    ],
+)
+def test_both_generations_of_defaults(rule: str, who: Identity, formerly: bool, now: bool) -> None:
+    asked = {"project_id": "mine"}
+    assert Policy().allows(rule, who, asked) is formerly
+    assert Policy(enforce_new_defaults=True).allows(rule, who, asked) is now
+
+
+def test_an_operators_rule_stands_alone_in_both_generations() -> None:
+    policy = Policy({SHOW: "role:auditor"})
+    assert policy.allows(SHOW, somebody("auditor"), {})
+    assert not policy.allows(SHOW, somebody("admin"), {})
+
+
+def test_what_defaults_are_made_of_may_be_changed() -> None:
+    policy = Policy({"admin_or_service_api": "role:cloud"}, enforce_new_defaults=True)
+    assert policy.allows(SHOW, somebody("cloud"), {})
+    assert not policy.allows(SHOW, somebody("admin"), {})
+
+
+LINES = """\
+---
+# everything for everybody
+"placement:usages": "@"
+'placement:traits:list': '!'
+placement:traits:show: role:admin or role:x  # so far
+
+placement:reshaper:reshape: ""
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("policy.yaml", LINES),
+        (
+            "policy.json",
+            '{"placement:usages": "@", "placement:traits:list": "!",'
+            ' "placement:traits:show": "role:admin or role:x", "placement:reshaper:reshape": ""}',
+        ),
+        (
+            "policy.toml",
+            '"placement:usages" = "@"\n"placement:traits:list" = "!"\n'
+            '"placement:traits:show" = "role:admin or role:x"\n"placement:reshaper:reshape" = ""\n',
+        ),
+    ],
+)
+def test_a_policy_file_is_lines_or_json_or_toml(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    assert load(tmp_path / name) == {
+        "placement:usages": "@",
+        "placement:traits:list": "!",
+        "placement:traits:show": "role:admin or role:x",
+        "placement:reshaper:reshape": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("policy.yaml", "placement:usages\n", "line 1: not of the form"),
+        ("policy.yaml", '"placement:usages": "@" or\n', "line 1: more after the rule"),
+        ("policy.json", "{", "truncated"),
+        ("policy.json", '{"a": 1}', "Expected `str`"),
+        ("policy.toml", "a", "Expected"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, text: str, why: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(BadPolicy, match=name) as refusal:
+        load(tmp_path / name)
+    assert why in str(refusal.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadPolicy, match="nowhere: cannot be read: No such file"):
+        load(tmp_path / "nowhere")

@@ -1,0 +1,78 @@
+"""What may be set about the HTTP door, and how the rest is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth import build
+from berth.settings import BadSetting, Settings, load
+
+DOOR = {"placement_http": "127.0.0.1:8778"}
+
+
+@pytest.fixture(autouse=True)
+def nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # no berth.toml of somebody else's
+
+
+def settings_of(**flags: Any) -> Settings:
+    return load(flags, environment={}).settings
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {},
+        DOOR,
+        {"placement_http": "localhost:0"},
+        {"placement_http": "127.9.9.9:1"},
+        {"placement_http": "[::1]:8778"},
+        {"placement_http": "0.0.0.0:8778", "placement_auth": "tokens", "placement_tokens": "t.toml"},
+        {"placement_http": "0.0.0.0:8778", "placement_noauth_anywhere": "true"},
+        {"placement_cors_origins": "https://a, https://b"},
+    ],
+)
+def test_what_may_be(flags: dict[str, Any]) -> None:
+    settings_of(**flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ({"placement_http": "8778"}, "placement_http = '8778': takes HOST:PORT"),
+        ({"placement_http": ":8778"}, "takes HOST:PORT"),
+        ({"placement_http": "127.0.0.1:x"}, "takes HOST:PORT"),
+        ({"placement_http": "127.0.0.1:70000"}, "takes HOST:PORT"),
+        ({"placement_http": "0.0.0.0:8778"}, "with noauth2 whoever reaches it may do anything"),
+        ({"placement_http": "[::]:8778"}, "with noauth2"),
+        ({"placement_http": "10.1.2.3:8778"}, "with noauth2"),
+        ({"placement_http": "placement.example:8778"}, "with noauth2"),
+        ({"placement_auth": "keystone"}, "placement_auth = 'keystone': is noauth2 or tokens"),
+        ({"placement_auth": "tokens"}, "placement_tokens = '': name the file of tokens"),
+    ],
+)
+def test_what_may_not(flags: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadSetting) as refusal:
+        settings_of(**flags)
+    assert why in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "namespace", "name"),
+    [
+        ("sqlite+aiosqlite:////somewhere/placement.db", "", "/somewhere/placement.db"),
+        ("sqlite+aiosqlite:////somewhere/", "placement", "/somewhere/placement.db"),
+        ("postgresql://h/b", "placement", "h/b"),
+    ],
+)
+async def test_one_worker_may_have_one_file(url: str, namespace: str, name: str) -> None:
+    database = build.database(Settings(database_url=url), build.Role("placement"))
+    assert database.namespace == namespace
+    assert database.name.endswith(name)
+    await database.close()
+
+
+def test_a_whole_berth_needs_more_than_one_file() -> None:
+    with pytest.raises(BadSetting, match="name a directory, with a / at the end"):
+        build.roles(Settings(database_url="sqlite+aiosqlite:////somewhere/placement.db"))
