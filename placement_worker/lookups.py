@@ -26,7 +26,9 @@ class Lookups:
     async def providers(self, query: FindProviders) -> ProvidersFound:
         if query.like is not None:
             await self._look_up(query.like)
-        async with self.database.read() as tx:
+        simple = query.like is None and (query.in_tree is None or not (query.ids or query.name))
+        # What one statement answers needs no transaction; names that turn out to be new are read after it.
+        async with self.database.glance() if simple else self.database.read() as tx:
             return ProvidersFound(providers=tuple(await self._providers(tx, query)))
 
     async def _providers(self, tx: Transaction, query: FindProviders) -> list[Provider]:
@@ -90,12 +92,12 @@ class Lookups:
     async def allocations(self, query: FindAllocations) -> AllocationsFound:
         if not query.consumers and not query.providers:
             return AllocationsFound(consumers=(), generations={})
-        async with self.database.read() as tx:
+        async with self.database.glance() as tx:
             found, generations = await lookups.holdings(tx, self.book, query.consumers, query.providers)
         return AllocationsFound(consumers=tuple(found), generations=generations)
 
     async def usages(self, query: FindUsages) -> UsagesFound:
-        async with self.database.read() as tx:
+        async with self.database.glance() as tx:
             used, consumers = await lookups.usages(tx, self.book, query.project, query.user)
         return UsagesFound(
             used={kind or UNKNOWN: amounts for kind, amounts in used.items()},

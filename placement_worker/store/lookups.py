@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from operator import itemgetter
 from typing import Any
 
 from bus.database import Transaction
@@ -63,7 +64,7 @@ def _providers(which: Which, parts: frozenset[str]) -> Statement:
         "SELECT p.id, p.uuid, p.name, q.uuid, r.uuid, p.generation, p.updated_at,"
         f" {', '.join(lists)}, {_EDITION}{owner} FROM resource_providers p {joined}"
         f" JOIN resource_providers r ON r.id = p.root_provider_id {hosts}"
-        f" LEFT JOIN resource_providers q ON q.id = p.parent_provider_id {condition} ORDER BY p.id",
+        f" LEFT JOIN resource_providers q ON q.id = p.parent_provider_id {condition}",
         **_KEYS.get(which, {}),
     )
 
@@ -96,13 +97,13 @@ _OWNERS = (
 _HELD_BY = Statement(
     f"SELECT p.uuid, p.generation,{_CONSUMER} FROM {{n}} JOIN consumers c ON c.uuid = n.uuid"
     " JOIN allocations a ON a.consumer_id = c.id JOIN resource_providers p ON p.id = a.resource_provider_id"
-    f"{_OWNERS} ORDER BY c.id, p.id, a.resource_class_id",
+    f"{_OWNERS}",
     uuid=str,
 )
 _HELD_OF = Statement(
     f"SELECT p.uuid, p.generation,{_CONSUMER} FROM {{n}} JOIN resource_providers p ON p.uuid = n.uuid"
     " LEFT JOIN allocations a ON a.resource_provider_id = p.id LEFT JOIN consumers c ON c.id = a.consumer_id"
-    f"{_OWNERS} ORDER BY c.id, p.id, a.resource_class_id",
+    f"{_OWNERS}",
     uuid=str,
 )
 
@@ -133,6 +134,7 @@ async def providers(
     rows = await _providers(which, frozenset(parts))(tx, values, **given)
     if not rows:
         return []
+    rows = sorted(rows, key=itemgetter(0))
     await book.turn_to(tx, rows[0][13])
     classes = await book.class_names(tx, classes_in(rows, 7))
     found = []
@@ -244,6 +246,7 @@ async def holdings(
         rows = await _HELD_OF(tx, [(uuid,) for uuid in of])
     if not rows:
         return [], {}
+    rows = sorted(rows, key=lambda row: (row[2] or "", row[0], row[8] or 0))
     await book.turn_to(tx, rows[0][11])
     names = await book.class_names(tx, {row[8] for row in rows if row[8] is not None})
     found: dict[str, _Holding] = {}

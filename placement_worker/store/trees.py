@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import zip_longest
+from operator import itemgetter
 from typing import Any
 
 from bus.database import Conflict, Transaction
@@ -81,10 +82,8 @@ _READ = Statement(
     " h.host, h.cell, h.agent, h.zone, h.sequence, h.gone,"
     f" (SELECT number FROM changes WHERE id = {LAST_CHANGE}),"
     f" (SELECT number FROM changes WHERE id = {NAMES_EDITION})"
-    " FROM (SELECT DISTINCT o.root_provider_id AS root"
-    " FROM {n} JOIN resource_providers o ON o.uuid = n.uuid) t"
-    " JOIN resource_providers p ON p.root_provider_id = t.root"
-    " LEFT JOIN hosts h ON h.root = p.uuid ORDER BY p.id",
+    " FROM resource_providers p LEFT JOIN hosts h ON h.root = p.uuid WHERE p.root_provider_id IN"
+    " (SELECT o.root_provider_id FROM {n} JOIN resource_providers o ON o.uuid = n.uuid)",
     uuid=str,
 )
 # What is not in a tree: owners of roots, the numbers, and who has these ids and names.
@@ -167,6 +166,8 @@ async def read(tx: Transaction, book: Book, providers: Collection[str]) -> dict[
     rows = await _READ(tx, [(uuid,) for uuid in providers]) if providers else ()
     if not rows:
         return {}
+    # Sorted here: sorting, PostgreSQL may choose to walk all providers in order for the few that are wanted.
+    rows = sorted(rows, key=itemgetter(0))
     await book.turn_to(tx, rows[0][17])
     await _know_all(tx, book, rows)
     classes, trait_names, aggregate_names = book.classes.names, book.traits.names, book.aggregates.names
