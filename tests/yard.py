@@ -67,7 +67,7 @@ class Yard:
         self.ironic = Simulation(enrolled(nodes, now=0.0), plan=plan, clock=self.clock)
         self.nodes: Sequence[SimNode] = list(self.ironic.conductor.nodes.values())
         self.line = Line(self.ironic)
-        self.broker = LocalBroker()
+        self.broker = LocalBroker(clock=self.clock)
         self.bus: Bus
         self.reports: Listener[AgentReported]
         self.beats: Listener[HostReported]

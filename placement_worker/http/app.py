@@ -37,6 +37,7 @@ from placement_worker.together import Together
 log = logging.getLogger(__name__)
 
 MAX_QUERY = 64 << 10  # bytes of a query string
+LONGEST_LENGTH = 18  # digits of a content-length
 OPEN = frozenset(("/", "/healthz", "/readyz", "/metrics"))  # what needs no token
 
 
@@ -145,5 +146,7 @@ def _check_length(call: Call) -> None:
     if length:
         if not (length.isascii() and length.isdigit()):
             raise bad_request("content-length header must be an integer")
+        if len(length) > LONGEST_LENGTH:
+            raise Problem(413, "No body may be that long.", headers={"connection": "close"})
         if int(length) and "content-type" not in call.headers:
             raise bad_request("content-type header required when content-length > 0")

@@ -36,9 +36,7 @@ class Operation:
     before: int = 404  # what clients of older versions are told
     body: int = 0  # bytes of JSON it takes; 0: none
     json: bool = True  # of a GET: it tells JSON and nothing else
-    of_provider: bool = (
-        False  # that its provider is not there counts for more than what is wrong with the body
-    )
+    of_provider: bool = False  # a missing provider counts for more than what is wrong with the body
     target: Callable[[Call], Mapping[str, str]] = _nothing  # what the rule may look at
 
 

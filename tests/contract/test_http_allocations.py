@@ -17,12 +17,23 @@ UNDEFINED = "placement.undefined_code"
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
-async def door(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Door]:
-    url = f"sqlite+aiosqlite:///{tmp_path}/placement.db"
-    if request.param == "postgresql":
-        url = str(request.getfixturevalue("database_url"))
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite+aiosqlite:///{tmp_path}/placement.db"
+    return str(request.getfixturevalue("database_url"))
+
+
+@pytest.fixture
+async def door(url: str) -> AsyncIterator[Door]:
     async with a_door(url) as door:
         yield door
+
+
+@pytest.fixture
+async def near() -> AsyncIterator[Door]:
+    """For what the database has no part in."""
+    async with a_door("sqlite+aiosqlite://") as near:
+        yield near
 
 
 # Allocations
@@ -107,12 +118,12 @@ async def test_what_a_consumer_holds_by_version(door: Door) -> None:
         ),
     ],
 )
-async def test_how_a_version_claims(door: Door, minor: int, body: Any, held: tuple[str, str]) -> None:
-    await door.provider(A, VCPU=8)
+async def test_how_a_version_claims(near: Door, minor: int, body: Any, held: tuple[str, str]) -> None:
+    await near.provider(A, VCPU=8)
     assert (
-        await door("PUT", f"/allocations/{uid(1).replace('-', '')}", body, minor=minor)
+        await near("PUT", f"/allocations/{uid(1).replace('-', '')}", body, minor=minor)
     ).status_code == 204
-    told = await door.made(f"/allocations/{uid(1)}", method="GET")
+    told = await near.made(f"/allocations/{uid(1)}", method="GET")
     assert told["allocations"][A]["resources"] == {"VCPU": 1}
     assert (told["project_id"], told["consumer_type"]) == held
 
@@ -162,32 +173,49 @@ async def test_nothing_is_left_of_a_claim_of_nothing(door: Door) -> None:
         ({}, 400, "(should be non-empty)|(does not have enough properties)"),
     ],
 )
-async def test_claims_refused(door: Door, resources: dict[str, int], status: int, says: str) -> None:
-    await door.provider(A, VCPU=8)
-    error = error_of(await door("PUT", f"/allocations/{uid(1)}", claim((A, resources))))
+async def test_claims_refused(near: Door, resources: dict[str, int], status: int, says: str) -> None:
+    await near.provider(A, VCPU=8)
+    error = error_of(await near("PUT", f"/allocations/{uid(1)}", claim((A, resources))))
     assert error[:2] == (status, UNDEFINED)
     assert any(one.strip("()") in error[2] for one in says.split("|"))
+
+
+async def test_what_does_not_exist_counts_for_more_than_room(near: Door) -> None:
+    await near.provider(A, VCPU=8)
+    shares = ((A, {"VCPU": 9}), (B, {"VCPU": 1}))
+    error = error_of(await near("PUT", f"/allocations/{uid(1)}", claim(*shares)))
+    assert error[0] == 400
+    assert f"Allocation for resource provider '{B}' that does not exist" in error[2]
+    error = error_of(await near("PUT", f"/allocations/{uid(1)}", claim(*shares, generation=3)))
+    assert error[:2] == (409, HELD)
+
+
+async def test_from_1_28_on_a_generation_fences(near: Door) -> None:
+    await near.provider(A, VCPU=8)
+    body = claim((A, {"VCPU": 1}), generation=3)
+    del body["consumer_type"]
+    assert error_of(await near("PUT", f"/allocations/{uid(1)}", body, minor=28))[:2] == (409, HELD)
 
 
 @pytest.mark.parametrize(
     ("stock", "asked"), [({"min_unit": 2}, 1), ({"max_unit": 3}, 4), ({"step_size": 2}, 3)]
 )
-async def test_units_are_kept(door: Door, stock: dict[str, int], asked: int) -> None:
-    await door.provider(A)
+async def test_units_are_kept(near: Door, stock: dict[str, int], asked: int) -> None:
+    await near.provider(A)
     body = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8} | stock}}
-    await door.made(STOCK, body)
-    error = error_of(await door("PUT", f"/allocations/{uid(1)}", claim((A, {"VCPU": asked}))))
+    await near.made(STOCK, body)
+    error = error_of(await near("PUT", f"/allocations/{uid(1)}", claim((A, {"VCPU": asked}))))
     assert error[:2] == (409, UNDEFINED)
     assert "would violate inventory constraints" in error[2]
 
 
 @pytest.mark.parametrize("path", ["/allocations/cow", "/allocations/c1-2"])
-async def test_a_consumer_is_a_uuid(door: Door, path: str) -> None:
-    await door.provider(A, VCPU=8)
-    error = error_of(await door("PUT", path, claim((A, {"VCPU": 1}))))
+async def test_a_consumer_is_a_uuid(near: Door, path: str) -> None:
+    await near.provider(A, VCPU=8)
+    error = error_of(await near("PUT", path, claim((A, {"VCPU": 1}))))
     assert (error[0], "Malformed consumer_uuid" in error[2]) == (400, True)
-    assert (await door.made(path, method="GET")) == {"allocations": {}}
-    assert (await door("DELETE", path)).status_code == 404
+    assert (await near.made(path, method="GET")) == {"allocations": {}}
+    assert (await near("DELETE", path)).status_code == 404
 
 
 async def test_deleting_asks_for_no_generation_and_moves_none(door: Door) -> None:
@@ -289,9 +317,9 @@ async def test_reshaping_moves_inventory_with_what_is_held_of_it(door: Door) -> 
     ],
 )
 async def test_reshaping_refused(
-    door: Door, change: dict[str, Any], status: int, code: str, says: str
+    near: Door, change: dict[str, Any], status: int, code: str, says: str
 ) -> None:
-    await door.provider(A, VCPU=8)
+    await near.provider(A, VCPU=8)
     inventories = {change.get("resource_class", "VCPU"): {"total": 8}}
     body = {
         "inventories": {
@@ -306,17 +334,17 @@ async def test_reshaping_refused(
             )
         },
     }
-    error = error_of(await door("POST", "/reshaper", body))
+    error = error_of(await near("POST", "/reshaper", body))
     assert error[:2] == (status, code)
     assert says in error[2]
-    assert (await door.made(f"/resource_providers/{A}/usages", method="GET"))["usages"] == {"VCPU": 0}
+    assert (await near.made(f"/resource_providers/{A}/usages", method="GET"))["usages"] == {"VCPU": 0}
 
 
 # Candidates
 
 
-async def test_candidates_by_version(door: Door) -> None:
-    await door.provider(A, VCPU=8, DISK_GB=100)
+async def test_candidates_by_version(near: Door) -> None:
+    await near.provider(A, VCPU=8, DISK_GB=100)
     query = "/allocation_candidates?resources=VCPU:1"
     summary = {"VCPU": {"capacity": 8, "used": 0}}
     for minor, request, told in (
@@ -334,12 +362,24 @@ async def test_candidates_by_version(door: Door) -> None:
             summary | {"DISK_GB": {"capacity": 100, "used": 0}},
         ),
     ):
-        found = await door.made(query, method="GET", minor=minor)
+        found = await near.made(query, method="GET", minor=minor)
         assert found["allocation_requests"] == [request]
         [(uuid, one)] = found["provider_summaries"].items()
         assert (uuid, one["resources"]) == (A, told)
         assert ("traits" in one) is (minor >= 17)
         assert ("root_provider_uuid" in one) is (minor >= 29)
+
+
+async def test_from_1_29_on_whole_trees_are_told(near: Door) -> None:
+    await near.provider(A, VCPU=8)
+    await near.provider(B, parent=A, DISK_GB=8)
+    for query, told in (
+        ("VCPU:1", {28: {A}, 29: {A, B}}),
+        ("VCPU:1,DISK_GB:1", {28: set(), 29: {A, B}}),
+    ):
+        for minor, uuids in told.items():
+            found = await near.made(f"/allocation_candidates?resources={query}", method="GET", minor=minor)
+            assert set(found["provider_summaries"]) == uuids
 
 
 async def test_a_candidate_can_be_claimed_as_it_is_told(door: Door) -> None:
@@ -369,6 +409,6 @@ async def test_candidates_know_what_was_written_a_moment_ago(door: Door) -> None
         ("resources=VCPU:1&required=COW", "No such trait(s): COW."),
     ],
 )
-async def test_candidates_ask_for_what_exists(door: Door, query: str, says: str) -> None:
-    error = error_of(await door("GET", f"/allocation_candidates?{query}"))
+async def test_candidates_ask_for_what_exists(near: Door, query: str, says: str) -> None:
+    error = error_of(await near("GET", f"/allocation_candidates?{query}"))
     assert (error[0], says in error[2]) == (400, True)

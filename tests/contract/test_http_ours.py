@@ -16,57 +16,68 @@ A, B = uid(1, "a"), uid(2, "a")
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
-async def door(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Door]:
-    url = f"sqlite+aiosqlite:///{tmp_path}/placement.db"
-    if request.param == "postgresql":
-        url = str(request.getfixturevalue("database_url"))
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite+aiosqlite:///{tmp_path}/placement.db"
+    return str(request.getfixturevalue("database_url"))
+
+
+@pytest.fixture
+async def door(url: str) -> AsyncIterator[Door]:
     async with a_door(url) as door:
         yield door
+
+
+@pytest.fixture
+async def near() -> AsyncIterator[Door]:
+    """For what the database has no part in."""
+    async with a_door("sqlite+aiosqlite://") as near:
+        yield near
 
 
 # Why there is nothing
 
 
-async def test_an_empty_answer_says_why_beside_its_body(door: Door) -> None:
-    await door.provider(A, VCPU=8)
-    empty = await door("GET", "/allocation_candidates?resources=VCPU:9")
+async def test_an_empty_answer_says_why_beside_its_body(near: Door) -> None:
+    await near.provider(A, VCPU=8)
+    empty = await near("GET", "/allocation_candidates?resources=VCPU:9")
     assert empty.json() == {"allocation_requests": [], "provider_summaries": {}}
     assert empty.headers["berth-why"] == (
         f"of 1 none is left after: VCPU: 9 free; closest is {A}, which lacks 1 VCPU: asked 9, free 8"
     )
-    found = await door("GET", "/allocation_candidates?resources=VCPU:8")
+    found = await near("GET", "/allocation_candidates?resources=VCPU:8")
     assert "berth-why" not in found.headers
 
 
-async def test_whatever_a_host_is_called_the_header_can_be_sent(door: Door) -> None:
+async def test_whatever_a_host_is_called_the_header_can_be_sent(near: Door) -> None:
     name = "bad\r\nname\x1b ☃"
-    await door.made("/resource_providers", {"name": name, "uuid": A}, method="POST")
-    why = (await door("GET", "/allocation_candidates?resources=VCPU:9")).headers["berth-why"]
+    await near.made("/resource_providers", {"name": name, "uuid": A}, method="POST")
+    why = (await near("GET", "/allocation_candidates?resources=VCPU:9")).headers["berth-why"]
     assert why.isprintable()
     assert "bad" in why
 
 
-async def test_without_providers_there_is_little_to_say(door: Door) -> None:
-    answer = await door("GET", "/allocation_candidates?resources=VCPU:9")
+async def test_without_providers_there_is_little_to_say(near: Door) -> None:
+    answer = await near("GET", "/allocation_candidates?resources=VCPU:9")
     assert answer.headers["berth-why"] == "there are no providers"
 
 
 @pytest.mark.parametrize("minor", [0, 10, 39])
-async def test_explain_takes_the_same_query(door: Door, minor: int) -> None:
-    await door.provider(A, VCPU=8)
-    await door.provider(B, VCPU=4)
-    told = await door.made("/berth/explain?resources=VCPU:9", method="GET", minor=minor)
+async def test_explain_takes_the_same_query(near: Door, minor: int) -> None:
+    await near.provider(A, VCPU=8)
+    await near.provider(B, VCPU=4)
+    told = await near.made("/berth/explain?resources=VCPU:9", method="GET", minor=minor)
     assert (told["considered"], told["fitting"]) == (2, 0)
     assert told["removals"] == [{"constraint": "VCPU: 9 free", "removed": 2, "left": 0}]
     assert told["nearest"][0] == {"host": A, "lacks": "1 VCPU: asked 9, free 8"}
     assert told["why"].startswith("of 2 none is left")
-    told = await door.made("/berth/explain?resources=VCPU:5", method="GET", minor=minor)
+    told = await near.made("/berth/explain?resources=VCPU:5", method="GET", minor=minor)
     assert (told["considered"], told["fitting"], told["why"]) == (2, 1, "")
 
 
-async def test_explain_refuses_what_the_api_refuses(door: Door) -> None:
-    assert error_of(await door("GET", "/berth/explain?resources=COW:1"))[0] == 400
-    assert error_of(await door("GET", "/berth/explain?limit=1"))[0] == 400
+async def test_explain_refuses_what_the_api_refuses(near: Door) -> None:
+    assert error_of(await near("GET", "/berth/explain?resources=COW:1"))[0] == 400
+    assert error_of(await near("GET", "/berth/explain?limit=1"))[0] == 400
 
 
 # Bulk
@@ -111,8 +122,8 @@ async def test_a_tree_that_cannot_be_does_not_hold_up_the_others(door: Door) -> 
         ([], "Expected `object`"),
     ],
 )
-async def test_a_load_that_is_none_names_the_field(door: Door, body: Any, says: str) -> None:
-    error = error_of(await door("POST", "/berth/providers", body))
+async def test_a_load_that_is_none_names_the_field(near: Door, body: Any, says: str) -> None:
+    error = error_of(await near("POST", "/berth/providers", body))
     assert (error[0], says in error[2]) == (400, True), error
 
 
@@ -166,15 +177,15 @@ async def test_what_is_not_kept_any_more_is_gone(door: Door, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("after", ["x", "-1", "1.5", "9" * 30, "٣"])
-async def test_a_place_in_the_feed_is_a_number(door: Door, after: str) -> None:
-    assert (await door("GET", f"/berth/changes?after={after}")).status_code == 400
+async def test_a_place_in_the_feed_is_a_number(near: Door, after: str) -> None:
+    assert (await near("GET", f"/berth/changes?after={after}")).status_code == 400
 
 
-async def test_a_feed_ends_when_the_door_closes(door: Door) -> None:
-    async with a_stream(door, "/berth/changes") as stream:
-        door.app.state.closing.set()
+async def test_a_feed_ends_when_the_door_closes(near: Door) -> None:
+    async with a_stream(near, "/berth/changes") as stream:
+        near.app.state.closing.set()
         await stream.ended()
-    assert (await door("GET", "/readyz")).status_code == 503
+    assert (await near("GET", "/readyz")).status_code == 503
 
 
 # ETags
@@ -194,12 +205,12 @@ async def test_what_did_not_change_is_not_told_again(door: Door) -> None:
     assert changed.headers["etag"] != tag
 
 
-async def test_only_what_is_read_has_a_tag(door: Door) -> None:
-    made = await door("POST", "/resource_providers", {"name": "n"})
+async def test_only_what_is_read_has_a_tag(near: Door) -> None:
+    made = await near("POST", "/resource_providers", {"name": "n"})
     assert "etag" not in made.headers
-    assert "etag" not in (await door("GET", "/nowhere")).headers
-    await door.made("/traits/CUSTOM_T")
-    assert "etag" not in (await door("GET", "/traits/CUSTOM_T")).headers
+    assert "etag" not in (await near("GET", "/nowhere")).headers
+    await near.made("/traits/CUSTOM_T")
+    assert "etag" not in (await near("GET", "/traits/CUSTOM_T")).headers
 
 
 async def test_candidates_have_one_too(door: Door) -> None:
@@ -214,30 +225,30 @@ async def test_candidates_have_one_too(door: Door) -> None:
 # Health
 
 
-async def test_health_needs_no_token(door: Door) -> None:
+async def test_health_needs_no_token(near: Door) -> None:
     for path in ("/healthz", "/readyz", "/metrics"):
-        assert (await door.client.get(path)).status_code == 200
+        assert (await near.client.get(path)).status_code == 200
 
 
 async def test_it_is_not_ready_while_its_database_is_away(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    near: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away() -> None:
         raise Unavailable("the database is away")
 
-    monkeypatch.setattr(door.placement.memory, "fresh", away)
+    monkeypatch.setattr(near.placement.memory, "fresh", away)
     for path, status in (
         ("/readyz", 503),
         ("/healthz", 200),
         ("/allocation_candidates?resources=VCPU:1", 503),
     ):
-        assert (await door("GET", path)).status_code == status
+        assert (await near("GET", path)).status_code == status
 
 
-async def test_what_is_counted_is_named_by_patterns(door: Door) -> None:
-    await door("GET", f"/resource_providers/{A}")
-    await door("GET", "/something/else")
-    told = (await door.client.get("/metrics")).text
+async def test_what_is_counted_is_named_by_patterns(near: Door) -> None:
+    await near("GET", f"/resource_providers/{A}")
+    await near("GET", "/something/else")
+    told = (await near.client.get("/metrics")).text
     assert 'route="/resource_providers/{uuid}",status="404"' in told
     assert 'route="",status="404"' in told
     assert A not in told

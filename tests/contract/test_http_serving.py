@@ -9,7 +9,7 @@ import sys
 from asyncio import StreamReader, StreamWriter
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -77,9 +77,13 @@ def alone(directory: Path, *more: str, http: str = "127.0.0.1:0") -> Sequence[st
     return ("run", "placement", "--http", http, "--bus", "local", "--database", file, *more)
 
 
+def served(directory: Path, *more: str) -> AbstractAsyncContextManager[Served]:
+    return running(directory, *alone(directory, *more))
+
+
 @asynccontextmanager
-async def served(directory: Path, *more: str) -> AsyncIterator[Served]:
-    process = await berth(directory, *alone(directory, *more))
+async def running(directory: Path, *arguments: str) -> AsyncIterator[Served]:
+    process = await berth(directory, *arguments)
     try:
         assert process.stdout is not None
         async with asyncio.timeout(SECONDS):
@@ -126,6 +130,19 @@ async def test_it_ends_what_it_answers_and_leaves_nobody_waiting(tmp_path: Path)
         assert door.process.returncode == 0
         writer.close()
         idle.close()
+
+
+async def test_a_whole_berth_serves_it_beside_everything_else(tmp_path: Path) -> None:
+    up = ("up", "--http", "127.0.0.1:0", "--hosts", "3", "--cells", "c1", "--build-time", "constant:0")
+    async with running(tmp_path, *up) as door:
+        assert door.process.stdout is not None
+        async with asyncio.timeout(SECONDS):
+            assert b"berth is up" in await door.process.stdout.readline()
+        status, told = await door.ask("GET", "/allocation_candidates?resources=VCPU:1")
+        assert (status, len(json.loads(told)["allocation_requests"])) == (200, 3)
+        door.process.send_signal(signal.SIGTERM)
+        _, complaints = await door.process.communicate()
+        assert (door.process.returncode, complaints) == (0, b"")
 
 
 async def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:
