@@ -27,6 +27,7 @@ POLL_SECONDS = 1.0  # for what a killed process left behind; this one's own comm
 PUBLISH_SECONDS = 30.0
 PARKED_SECONDS = 5.0
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
+LINGER = 0.01  # between rounds, while commits come one upon the other: a round costs about what a commit does
 
 _envelopes = msgspec.json.Decoder(Envelope)
 _encode = msgspec.json.Encoder().encode
@@ -82,8 +83,10 @@ class Outbox:
     async def relay(self, publish: Publish) -> None:
         """Publish what was committed, oldest first, for ever. A row goes once its publish has returned."""
         wait = SHORTEST_WAIT
+        clock = asyncio.get_running_loop().time
         while True:
             self._woken.clear()
+            began = clock()
             try:
                 more = await self._round(publish)
             except (Unavailable, Conflict) as condition:
@@ -97,6 +100,8 @@ class Outbox:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_SECONDS):
                         await self._woken.wait()
+                if (early := began + LINGER - clock()) > 0:
+                    await asyncio.sleep(early)
 
     async def _round(self, publish: Publish) -> bool:
         """Publish and forget the oldest rows; whether there may be more."""

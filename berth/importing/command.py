@@ -126,11 +126,11 @@ async def _import(
 
 
 class _Shown:
-    """Progress on standard error: a bar for each thing that is read or written."""
+    """Progress on standard error, if somebody looks: a bar for each thing that is read or written."""
 
     def __init__(self, console: Console) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._bars = Bars(*columns, console=console, transient=True)
+        self._bars = Bars(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._known: dict[str, Any] = {}
 
     def __enter__(self) -> "_Shown":

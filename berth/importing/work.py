@@ -114,12 +114,13 @@ class Import:
             await self._send(told)
 
     def _widened(self, provider: Provider, consumers: Collection[Consumer]) -> Provider:
-        """The provider with just the room for what is held of it where it comes from."""
+        """The provider with just the room for what is held of it there, beside what was held of it here."""
         wanted = {class_ for consumer in consumers for class_ in consumer.allocations.get(provider.id, ())}
-        room = {
-            class_: Inventory(total=max(1, min(MAX_INT, self.theirs.used(provider.id, class_))))
+        held = {
+            class_: self.theirs.used(provider.id, class_) + self.ours.used(provider.id, class_)
             for class_ in wanted
         }
+        room = {class_: Inventory(total=min(MAX_INT, amount)) for class_, amount in held.items()}
         return replace(provider, inventories={**provider.inventories, **room})
 
     async def _claims(self, consumers: list[Consumer], *, last: bool = False) -> list[Consumer]:

@@ -17,10 +17,19 @@ from placement_worker.store.statement import Statement
 CHANGES_A_MESSAGE = 500
 KEEP = 20_000  # numbers
 
-_NEXT = Statement(
+_NEXT = (
     f"UPDATE changes SET number = number + :more WHERE id = {LAST_CHANGE}"
-    f" RETURNING number, (SELECT e.number FROM changes e WHERE e.id = {NAMES_EDITION})"
+    f" RETURNING number, (SELECT e.number FROM changes e WHERE e.id = {NAMES_EDITION}) AS edition"
 )
+# PostgreSQL does both in one round trip; SQLite knows no UPDATE inside another statement.
+_NEXT_LOGGED = Statement(
+    f"WITH next AS ({_NEXT}), logged AS (INSERT INTO change_log (number, changes)"
+    " SELECT next.number - CAST(:more AS bigint) + n.nth, n.changes FROM next, {n})"
+    " SELECT number, edition FROM next",
+    nth=int,
+    changes=str,
+)
+_NEXT_ALONE = Statement(_NEXT)
 _LAST = Statement(f"SELECT number FROM changes WHERE id = {LAST_CHANGE}")
 _LOG = Statement(
     "INSERT INTO change_log (number, changes) SELECT n.number, n.changes FROM {n}", number=int, changes=str
@@ -40,12 +49,16 @@ async def announce(tx: Transaction, changes: Sequence[ProviderChange]) -> tuple[
     Nothing else may be written after it.
     """
     parts = [changes[at : at + CHANGES_A_MESSAGE] for at in range(0, len(changes), CHANGES_A_MESSAGE)]
-    [(last, edition)] = await _NEXT(tx, more=len(parts))
-    first = last - len(parts) + 1
+    kept = [(nth, _encode(part).decode()) for nth, part in enumerate(parts, 1)]
+    if tx.dialect == "postgresql":
+        [(last, edition)] = await _NEXT_LOGGED(tx, kept, more=len(parts))
+    else:
+        [(last, edition)] = await _NEXT_ALONE(tx, more=len(parts))
+        await _LOG(tx, [(last - len(parts) + nth, changes) for nth, changes in kept])
     announced = [
-        PlacementChanged(number=first + position, changes=tuple(part)) for position, part in enumerate(parts)
+        PlacementChanged(number=last - len(parts) + nth, changes=tuple(part))
+        for nth, part in enumerate(parts, 1)
     ]
-    await _LOG(tx, [(message.number, _encode(message.changes).decode()) for message in announced])
     for message in announced:
         tx.emit(message)
     return announced, edition

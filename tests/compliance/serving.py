@@ -23,8 +23,10 @@ from deploy.processes import Server, Watchdog, exchange
 from deploy.servers import Postgres, private_directory
 
 ROOT = Path(__file__).parent.parent.parent
-BERTH = Path(os.environ.get("BERTH_PYTHON", ROOT / ".venv/bin/python"))
-COMPLIANCE = Path(sys.executable) if find_spec("placement") else ROOT / ".venv-compliance/bin/python"
+# We run in one of the two environments, whatever it is called; the other is where the Makefile puts it.
+_APART = find_spec("placement") is not None
+BERTH = ROOT / ".venv/bin/python" if _APART else Path(sys.executable)
+COMPLIANCE = Path(sys.executable) if _APART else ROOT / ".venv-compliance/bin/python"
 ORIGIN = "http://valid.example.com"
 HEADER = "openstack-api-version"
 

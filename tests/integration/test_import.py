@@ -1,0 +1,214 @@
+"""`berth import placement` between two berths, which speak the same API; and from what is no Placement.
+
+From an OpenStack Placement: tests/compliance/test_import.py.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.compliance.api import Api, empty
+from tests.compliance.serving import ROOT, Berth
+
+pytestmark = pytest.mark.slow  # two servers, and each command is a process of its own
+
+Done = subprocess.CompletedProcess[str]
+OWNER = {"project_id": "p", "user_id": "u"}
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The addresses of the berth that is read and the one that is written to."""
+    there, here = (tmp_path_factory.mktemp(name) for name in ("there", "here"))
+    with (
+        Berth(there, f"sqlite+aiosqlite:///{there}/placement.db") as source,
+        Berth(here, f"sqlite+aiosqlite:///{here}/placement.db") as target,
+    ):
+        yield source.base_url, target.base_url
+
+
+@pytest.fixture
+def there(urls: tuple[str, str]) -> Iterator[Api]:
+    api = Api(urls[0])
+    empty(api)
+    yield api
+    api.close()
+
+
+@pytest.fixture
+def here(urls: tuple[str, str]) -> Iterator[Api]:
+    api = Api(urls[1])
+    empty(api)
+    yield api
+    api.close()
+
+
+def berth(*arguments: str, **variables: str) -> Done:
+    around = {key: value for key, value in os.environ.items() if not key.startswith(("BERTH_", "OS_"))}
+    return subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", "-m", "berth", "import", "placement", *arguments],
+        env={**around, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def load(api: Api, *providers: tuple[str, dict[str, int]]) -> list[str]:
+    """Roots with these inventories; their ids."""
+    ids = [str(uuid.uuid4()) for _ in providers]
+    body = [
+        {"id": id_, "name": name, "inventories": {class_: {"total": n} for class_, n in has.items()}}
+        for id_, (name, has) in zip(ids, providers, strict=True)
+    ]
+    api.do("POST", "/berth/providers", {"providers": body})
+    return ids
+
+
+def hold(api: Api, provider: str, resource_class: str, amount: int, consumer: str = "") -> str:
+    id_ = consumer or str(uuid.uuid4())
+    body = {
+        "allocations": {provider: {"resources": {resource_class: amount}}},
+        "consumer_generation": api.get(f"/allocations/{id_}").get("consumer_generation"),
+        **OWNER,
+    }
+    api.do("PUT", f"/allocations/{id_}", body, version="1.37")
+    return id_
+
+
+def test_the_target_comes_from_the_settings_and_tokens_from_files(
+    here: Api, there: Api, tmp_path: Path
+) -> None:
+    load(there, ("a", {"VCPU": 4}), ("b", {"VCPU": 4}))
+    token = tmp_path / "token"
+    token.write_text("admin\n")
+    address = here.wire.base_url.removeprefix("http://")
+    done = berth("--url", there.wire.base_url, "--token-file", str(token), "--verify",
+                 BERTH_PLACEMENT_HTTP=address, OS_TOKEN="nobody")  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 providers made" in done.stdout and "both sides hold the same" in done.stdout
+    names = {provider["name"] for provider in here.get("/resource_providers")["resource_providers"]}
+    assert names == {"a", "b"}
+
+
+def both(there: Api, here: Api, *flags: str) -> Done:
+    return berth("--url", there.wire.base_url, "--to", here.wire.base_url, "--verify", *flags)
+
+
+def test_consumers_without_a_type_have_none_here_either(here: Api, there: Api) -> None:
+    (a,) = load(there, ("a", {"VCPU": 4}))
+    consumer = hold(there, a, "VCPU", 1)
+    assert both(there, here).returncode == 0
+    assert here.get(f"/allocations/{consumer}")["consumer_type"] == "unknown"
+
+
+def test_room_that_is_handed_on_is_handed_on_here(here: Api, there: Api) -> None:
+    a, b = load(there, ("a", {"VCPU": 4, "VGPU": 1}), ("b", {"VCPU": 4}))
+    consumers = [hold(there, a, "VCPU", 4), hold(there, b, "VCPU", 4)]
+    third = hold(there, a, "VGPU", 1)
+    assert both(there, here).returncode == 0
+    there.do("DELETE", f"/allocations/{consumers[0]}")
+    hold(there, a, "VCPU", 4, consumers[1])  # each now where the other was
+    hold(there, b, "VCPU", 4, consumers[0])
+    there.do("DELETE", f"/allocations/{third}")
+    there.do("DELETE", f"/resource_providers/{a}/inventories/VGPU")  # in use here until it is released
+    done = both(there, here, "--prune")
+    assert (done.returncode, "both sides hold the same" in done.stdout) == (0, True), done.stdout
+
+
+def test_a_dry_run_writes_nothing(here: Api, there: Api) -> None:
+    load(there, ("a", {"VCPU": 4}))
+    done = both(there, here, "--dry-run")
+    assert done.returncode == 1 and "would bring over 1 provider" in done.stdout
+    assert "'a' is missing here" in done.stdout
+    assert here.get("/resource_providers") == {"resource_providers": []}
+
+
+@contextmanager
+def serving(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
+    """A server that gives this answer to whatever is asked with GET."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer(self)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def reply(handler: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
+    handler.send_response(status)
+    handler.send_header("content-length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+def _root(newest: str) -> bytes:
+    return json.dumps({"versions": [{"id": "v1.0", "min_version": "1.0", "max_version": newest}]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "says"),
+    [
+        (200, b"<html>welcome</html>", "does not answer as a Placement"),
+        (200, b'{"versions": []}', "does not answer as a Placement"),
+        (200, _root("1.13"), "knows versions up to 1.13; at least 1.14 is needed"),
+        (401, b"who are you?", "does not accept the token"),
+    ],
+)
+def test_what_is_no_placement_is_told_in_a_sentence(here: Api, status: int, body: bytes, says: str) -> None:
+    with serving(lambda handler: reply(handler, status, body)) as url:
+        done = berth("--url", url, "--to", here.wire.base_url)
+    assert done.returncode == 1 and done.stdout == ""
+    assert says in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_source_that_is_away_for_a_moment_is_asked_again(here: Api) -> None:
+    answers: list[int] = []
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        answers.append(503 if len(answers) < 2 else 200)
+        bodies = {
+            "/": _root("1.39"),
+            "/resource_providers": b'{"resource_providers": []}',
+            "/resource_classes": b'{"resource_classes": []}',
+        }
+        reply(handler, answers[-1], bodies.get(handler.path, b'{"traits": []}'))
+
+    with serving(answer) as url:
+        done = berth("--url", url, "--to", here.wire.base_url)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "nothing had to be changed")
+    assert answers[:3] == [503, 503, 200]
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--url", "ftp://x", "--to", "http://x"), "--url takes an address"),
+        (("--url", "http://x"), "say with --to where"),
+        (("--url", "http://x", "--to", "http://x", "--token-file", "absent"), "absent: No such file"),
+    ],
+)
+def test_flags_that_cannot_be_used(flags: tuple[str, ...], says: str) -> None:
+    done = berth(*flags)
+    assert done.returncode in (1, 2) and says in done.stderr
+    assert len(done.stderr.splitlines()) == 1

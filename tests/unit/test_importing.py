@@ -1,0 +1,128 @@
+"""What an import compares, and the order it writes in."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from berth.importing.work import _portions
+from berth.importing.world import Consumer, Provider, World, differences
+from bus.vocabulary import Inventory
+
+HOST = Provider(
+    id="h", name="host", parent=None, inventories={"VCPU": Inventory(total=8)},
+    traits=frozenset({"CUSTOM_RED"}), aggregates=frozenset({"rack"}),
+)  # fmt: skip
+SOMEBODY = Consumer(id="c", project="p", user="u", type="INSTANCE", allocations={"h": {"VCPU": 2}})
+
+
+def world(*things: Provider | Consumer, classes: set[str] | None = None) -> World:
+    made = World(classes=classes or set())
+    for thing in things:
+        if isinstance(thing, Provider):
+            made.providers[thing.id] = thing
+        else:
+            made.consumers[thing.id] = thing
+    return made
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "says"),
+    [
+        (world(HOST, SOMEBODY), world(HOST, SOMEBODY), []),
+        (world(HOST), world(), ["provider h: 'host' is missing here"]),
+        (world(), world(HOST), ["provider h: 'host' is only here"]),
+        (world(HOST), world(replace(HOST, name="x")), ["provider h: 'host': its name is 'x' here"]),
+        (
+            world(HOST),
+            world(replace(HOST, parent="x")),
+            ["provider h: 'host': its parent is x here, not None"],
+        ),
+        (
+            world(HOST),
+            world(replace(HOST, inventories={"VCPU": Inventory(total=8, reserved=1)})),
+            ["provider h: 'host': inventory of VCPU has reserved 1 here, not reserved 0"],
+        ),
+        (
+            world(HOST),
+            world(replace(HOST, inventories={"VGPU": Inventory(total=8)})),
+            [
+                "provider h: 'host': inventory of VCPU is missing here",
+                "provider h: 'host': inventory of VGPU is only here",
+            ],
+        ),
+        (
+            world(HOST),
+            world(replace(HOST, traits=frozenset(), aggregates=frozenset({"rack", "room"}))),
+            [
+                "provider h: 'host': trait CUSTOM_RED is missing here",
+                "provider h: 'host': aggregate room is only here",
+            ],
+        ),
+        (world(SOMEBODY), world(), ["consumer c: holds nothing here, there 2 VCPU of h"]),
+        (world(), world(SOMEBODY), ["consumer c: holds 2 VCPU of h only here"]),
+        (world(SOMEBODY), world(replace(SOMEBODY, generation=7)), []),
+        (
+            world(SOMEBODY),
+            world(replace(SOMEBODY, project="q")),
+            ["consumer c: its project is 'q' here, not 'p'"],
+        ),
+        (
+            world(SOMEBODY),
+            world(replace(SOMEBODY, allocations={"h": {"VCPU": 3}})),
+            ["consumer c: holds 3 VCPU of h here, there 2 VCPU of h"],
+        ),
+        (world(replace(SOMEBODY, type=None)), world(SOMEBODY), []),
+        (world(classes={"CUSTOM_X"}), world(classes={"CUSTOM_Y"}), ["class CUSTOM_X: missing here"]),
+    ],
+)
+def test_differences(theirs: World, ours: World, says: list[str]) -> None:
+    assert [str(one) for one in differences(theirs, ours)] == says
+
+
+def test_what_is_only_here_is_told_apart() -> None:
+    found = differences(world(HOST), world(replace(HOST, id="x"), SOMEBODY))
+    assert [(one.id, one.ours_alone) for one in found] == [("h", False), ("x", True), ("c", True)]
+
+
+def forest(trees: int, size: int) -> list[Provider]:
+    """Each provider below the one before it, in no order."""
+    made = [
+        replace(HOST, id=f"{tree}-{at}", name=f"{tree}-{at}", parent=f"{tree}-{at - 1}" if at else None)
+        for tree in range(trees)
+        for at in range(size)
+    ]
+    random.Random(1).shuffle(made)
+    return made
+
+
+def test_parents_come_first_and_trees_together() -> None:
+    known = world(*forest(20, 5))
+    ordered = known.parents_first(set(known.providers))
+    ids = [provider.id for provider in ordered]
+    assert sorted(ids) == sorted(known.providers)
+    for at in range(0, 100, 5):
+        tree = ids[at].partition("-")[0]
+        assert ids[at : at + 5] == [f"{tree}-{number}" for number in range(5)]
+
+
+def test_those_asked_for_may_begin_below_a_root() -> None:
+    known = world(*forest(1, 4))
+    assert [provider.id for provider in known.parents_first({"0-3", "0-2"})] == ["0-2", "0-3"]
+
+
+@pytest.mark.parametrize(("trees", "size"), [(0, 1), (1, 1), (1300, 1), (300, 7), (2, 900)])
+def test_portions_are_whole_trees(trees: int, size: int) -> None:
+    known = world(*forest(trees, size))
+    portions = list(_portions(known.parents_first(set(known.providers))))
+    assert sum(map(len, portions)) == trees * size
+    for portion in portions:
+        ids = {provider.id for provider in portion}
+        assert all(provider.parent is None or provider.parent in ids for provider in portion)
+        assert len(portion) < 500 + size
+
+
+def test_what_is_used_is_the_sum_over_consumers() -> None:
+    known = world(HOST, SOMEBODY, replace(SOMEBODY, id="d"), replace(SOMEBODY, id="e", allocations={}))
+    assert known.used("h", "VCPU") == 4
+    assert known.used("h", "VGPU") == 0
