@@ -14,8 +14,9 @@ from rich.console import Console
 
 from berth import __version__, commands, dead, loading, options
 from berth.importing.command import commands as import_commands
+from berth.ironic_commands import commands as ironic_commands
 from berth.options import BuildTime, Cells, DiskGb, Fail, Hosts, Json, MemoryMb, Seed, StateDir, Vcpus
-from berth.settings import BadSetting, Effective, load, masked
+from berth.settings import BadSetting, Effective, load, shown
 from bus.migrations import MigrationsBroken
 from bus.protocol import AnswerRefused, BrokerRefused, Unavailable, Unroutable
 
@@ -85,6 +86,7 @@ def settings(**flags: Any) -> Effective:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
     return effective
 
 
@@ -122,7 +124,7 @@ def demo(
     """Everything in one process: boots on simulated hosts, free bare-metal nodes, and the audit."""
     effective = settings(
         cells=_cells(cells), hosts=hosts, fail=fail, build_time=build_time, seed=seed, amqp_url="",
-        database_url="", cell_database_urls={},
+        database_url="", cell_database_urls={}, ironic_amqp_url="", ironic_api_url="", ironic_auth="none",
     )  # fmt: skip
     run(loading.demo(effective.settings, boots, say))
 
@@ -148,7 +150,7 @@ def up(
 
 @app.command("run")
 def run_worker(
-    worker: Annotated[str, typer.Argument(help="placement, scheduler, conductor, compute or ironic.")],
+    worker: Annotated[str, typer.Argument(help="placement, scheduler, conductor, compute, ironic or metal.")],
     cell: Annotated[str, typer.Option(help="Whose conductor or agents.")] = "",
     hosts: Hosts = None,
     metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on loopback.")] = None,
@@ -237,8 +239,9 @@ def node_set(
     """Publish an Ironic-style node event on ironic.node.EVENT."""
     effective = settings(state_dir=state_dir)
     node = commands.node_event(
-        name, event, provision_state, power_state, maintenance, resource_class, cell, trait or [], deleted
-    )
+        effective.settings, name, event, provision_state, power_state, maintenance, resource_class, cell,
+        trait or [], deleted,
+    )  # fmt: skip
     run(commands.publish(effective.settings, node, say))
 
 
@@ -275,6 +278,7 @@ def load_command(
 dead_app = typer.Typer(no_args_is_help=True, help="Messages nobody could handle, each with its reason.")
 app.add_typer(dead_app, name="dead")
 app.add_typer(import_commands(settings, run, say, complain), name="import")
+app.add_typer(ironic_commands(settings, run, say), name="ironic")
 Id = Annotated[str, typer.Argument(metavar="ID", help="An id of `berth dead list`, or its beginning.")]
 Ids = Annotated[list[str], typer.Argument(metavar="ID", help="Ids, or their beginnings; or `all`.")]
 
@@ -346,7 +350,7 @@ def show_settings(as_json: Json = False) -> None:
     effective = settings()
     told = {
         name: {
-            "value": masked(getattr(effective.settings, name)),
+            "value": shown(name, getattr(effective.settings, name)),
             "from": effective.origins.get(name, "default"),
         }
         for name in effective.settings.__struct_fields__

@@ -18,7 +18,6 @@ from bus.runner import Bus
 from bus.worker import Worker
 from cell_conductor import cell_conductor
 from compute_sim import CrashPlan, Durations, FaultPlan, SimAgent, compute_sim, fleet
-from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
 from scheduler_worker import Policy, scheduler_worker
 
@@ -28,9 +27,10 @@ WORKERS = {
     "scheduler": "turns build requests into claimed hosts and alternates",
     "conductor": "sees a cell's builds through (--cell)",
     "compute": "simulated agents of a cell (--cell)",
-    "ironic": "turns Ironic-style node events into inventory",
+    "metal": "builds on the nodes of a cell through Ironic's API (--cell)",
+    "ironic": "follows Ironic, and turns what befalls its nodes into inventory",
 }
-_OF_A_CELL = ("conductor", "compute")
+_OF_A_CELL = ("conductor", "compute", "metal")
 _PACKAGES = {"placement": "placement_worker", "conductor": "cell_conductor"}  # those with a store
 
 
@@ -54,7 +54,24 @@ def role(worker: str, cell: str, settings: Settings) -> Role:
         raise BadSetting(f"{worker} belongs to a cell: say which with --cell ({', '.join(settings.cells)})")
     if worker not in _OF_A_CELL and cell:
         raise BadSetting(f"{worker} belongs to no cell; leave --cell out")
+    if worker == "metal":
+        _check_metal(cell, settings)
     return Role(worker, cell)
+
+
+def _check_metal(cell: str, settings: Settings) -> None:
+    if not settings.reads_ironic:
+        raise BadSetting("metal builds through Ironic's API: say with ironic_api_url where it is")
+    if cell not in _metal_cells(settings):
+        known = ", ".join(_metal_cells(settings)) or "none"
+        raise BadSetting(f"no node of Ironic's is built on by berth in cell {cell!r}; there are: {known}")
+
+
+def _metal_cells(settings: Settings) -> list[str]:
+    """The cells in which berth's own agent builds on Ironic's nodes."""
+    if not settings.reads_ironic:
+        return []
+    return [cell for cell in settings.metal_cells if cell not in settings.ironic_agents]
 
 
 def roles(settings: Settings) -> list[Role]:
@@ -65,14 +82,15 @@ def roles(settings: Settings) -> list[Role]:
             " name a directory, with a / at the end"
         )
     found = [Role("placement"), Role("ironic")]
-    for worker in _OF_A_CELL:
+    for worker in ("conductor", "compute"):
         found += [Role(worker, cell) for cell in settings.cells]
+    found += [Role("metal", cell) for cell in _metal_cells(settings)]
     return [*found, Role("scheduler")]
 
 
 def ending(settings: Settings) -> list[list[Role]]:
     """The order to end them in: who asks before who answers, or it would wait in vain for an answer."""
-    stages = ("scheduler", "compute", "ironic"), ("conductor",), ("placement",)
+    stages = ("scheduler", "compute", "metal", "ironic"), ("conductor",), ("placement",)
     return [[role for role in roles(settings) if role.worker in stage] for stage in stages]
 
 
@@ -155,14 +173,18 @@ def agents(settings: Settings) -> list[SimAgent]:
     )
 
 
-def metal_agent(cell: str) -> str:
-    """The agent that builds on nodes nobody's fleet knows of."""
+def metal_agent(settings: Settings, cell: str) -> str:
+    """The agent that builds on nodes nobody's fleet knows of: through Ironic's API, or it simulates that."""
+    if settings.reads_ironic:
+        return settings.ironic_agents.get(cell) or f"{cell}-metal"
     return f"{cell}-agent1"
 
 
 def all_workers_without_a_bus() -> list[Worker]:
     """One of every kind, to read their tables; none of them can run."""
-    settings = Settings(cells=("c1",), hosts=1)
+    settings = Settings(
+        cells=("c1",), hosts=1, ironic_amqp_url="amqp://127.0.0.1/", ironic_api_url="http://127.0.0.1:6385"
+    )
     bus = Bus(alone())
     nowhere = Database("sqlite+aiosqlite://")
     return [
@@ -199,8 +221,12 @@ def _with_store(role: Role, settings: Settings, bus: Bus, store: Database) -> li
 
 
 def _without_store(role: Role, settings: Settings, bus: Bus) -> list[Worker]:
-    if role.worker == "ironic":
-        return [ironic_sync()]
+    if role.worker in ("ironic", "metal"):
+        from berth import ironic
+
+        if role.worker == "ironic":
+            return [ironic.sync(settings, bus)]
+        return [ironic.metal(settings, role.cell, bus.clock)]
     if role.worker == "scheduler":
         return [
             scheduler_worker(

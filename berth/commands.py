@@ -157,6 +157,7 @@ def boot_request(
 
 
 def node_event(
+    settings: Settings,
     name: str,
     event: str,
     provision_state: str,
@@ -177,7 +178,7 @@ def node_event(
         name=name,
         at=Clock().now(),
         cell=cell,
-        agent=build.metal_agent(cell),
+        agent=build.metal_agent(settings, cell),
         resource_class=resource_class,
         provision_state=provision_state,
         power_state=power_state,

@@ -60,7 +60,9 @@ async def _metal_story(bus: Bus, settings: Settings) -> str:
     """Two nodes come out of cleaning, and a build lands on one of them: on the second if the first fails."""
     cell = settings.cells[0]
     nodes = [
-        node_event(name, "provision_set", "available", "power off", False, "baremetal", cell, (), False)
+        node_event(
+            settings, name, "provision_set", "available", "power off", False, "baremetal", cell, (), False
+        )
         for name in ("demo-node-1", "demo-node-2")
     ]
     request = boot_request(0, 0, 0, "metal", (), 1, "", "")

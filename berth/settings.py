@@ -52,6 +52,48 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     placement_cors_origins: tuple[str, ...] = ()  # whose pages may ask
     placement_noauth_anywhere: bool = False  # noauth2 also where other machines can reach it
 
+    # the Ironic that is followed (docs/ironic.md)
+    ironic_amqp_url: str = ""  # the RabbitMQ it notifies; empty: it is not heard
+    ironic_exchange: str = "ironic"
+    ironic_topics: tuple[str, ...] = ("ironic_versioned_notifications",)
+    ironic_queue: str = "berth.ironic_sync"  # ours, on that RabbitMQ
+    ironic_api_url: str = ""  # empty: it is not read; with keystone: as the catalogue says
+    ironic_auth: str = "none"  # or basic, or keystone
+    ironic_user: str = ""
+    ironic_password: str = ""
+    ironic_auth_url: str = ""  # Keystone's
+    ironic_user_domain: str = "Default"
+    ironic_project: str = ""
+    ironic_project_domain: str = "Default"
+    ironic_system_scope: str = ""  # all, instead of a project
+    ironic_application_credential_id: str = ""  # instead of a user
+    ironic_application_credential_secret: str = ""
+    ironic_region: str = ""
+    ironic_interface: str = "public"
+    ironic_ca_file: str = ""  # empty: the authorities this machine trusts
+    ironic_cert_file: str = ""  # ours, where it asks for one
+    ironic_key_file: str = ""
+    ironic_insecure: bool = False  # believe whoever answers
+    ironic_reads_at_once: int = 16
+    ironic_sweep_seconds: float = 60.0  # from one look at what changed lately to the next
+    ironic_full_every: int = 10  # such looks, of which one is at everything
+    ironic_pages_per_second: float = 4.0
+    ironic_share_gone: float = 0.1  # of the nodes; more are not removed at once
+    ironic_skip_reserve_in_use: bool = False  # an available node with an instance stays open
+
+    # which of its nodes, and where each belongs
+    ironic_conductor_groups: tuple[str, ...] = ()  # - is the one without a name
+    ironic_shards: tuple[str, ...] = ()
+    ironic_owners: tuple[str, ...] = ()
+    ironic_resource_classes: tuple[str, ...] = ()
+    ironic_cell: str = ""  # of those ironic_cells does not name; empty and no mapping: the first of `cells`
+    ironic_cell_by: str = ""  # conductor_group, owner, ..., properties.NAME: its value picks the cell
+    ironic_cells: dict[str, str] = {}  # value: cell
+    ironic_agents: dict[str, str] = {}  # cell: somebody else's agent that builds there, instead of berth's
+    ironic_zone: str = ""  # of those without a value there
+    ironic_zone_by: str = ""
+    ironic_aggregates_by: tuple[str, ...] = ()  # or zone
+
     # building
     max_attempts: int = 3
     build_timeout: float = 300.0
@@ -77,6 +119,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def embedded(self) -> bool:
         return not self.amqp_url
+
+    @property
+    def reads_ironic(self) -> bool:
+        return bool(self.ironic_api_url) or self.ironic_auth == "keystone"
+
+    @property
+    def metal_cells(self) -> tuple[str, ...]:
+        """Where Ironic's nodes are, in the order of `cells`."""
+        return tuple(cell for cell in self.cells if cell in {*self.ironic_cells.values(), self.metal_cell})
+
+    @property
+    def metal_cell(self) -> str:
+        """Of the nodes no mapping names a cell for; empty: they are not ours."""
+        return self.ironic_cell or ("" if self.ironic_cells else self.cells[0])
 
     def database_for(self, store: str) -> str:
         """The URL of a worker's store; in the default layout one schema, or one file, for each."""
@@ -137,6 +193,14 @@ def load(
     settings = Settings(**values)
     _check(settings, origins)
     return Effective(settings, origins, tuple(sorted(_unknown(environment))))
+
+
+SECRETS = ("ironic_password", "ironic_application_credential_secret")
+
+
+def shown(name: str, value: Any) -> Any:
+    """A setting's value as people may see it."""
+    return "****" if name in SECRETS and value else masked(value)
 
 
 def masked(value: Any) -> Any:
@@ -208,7 +272,7 @@ _KINDS: dict[Any, str] = {
 
 def _converted(name: str, value: Any, origin: str) -> Any:
     kind = next(f.type for f in msgspec.structs.fields(Settings) if f.name == name)
-    bad = BadSetting(f"{origin}: {name} takes {_KINDS[kind]}, not {masked(value)!r}")
+    bad = BadSetting(f"{origin}: {name} takes {_KINDS[kind]}, not {shown(name, value)!r}")
     if isinstance(value, str) and kind is not str:
         if kind == tuple[str, ...]:
             value = [part.strip() for part in value.split(",") if part.strip()]
@@ -225,25 +289,26 @@ def _converted(name: str, value: Any, origin: str) -> Any:
 
 _AT_LEAST = {
     "hosts": 1, "candidates": 1, "max_attempts": 1, "agents_per_cell": 1, "max_builds_in_flight": 1,
-    "baremetal": 0, "crash_after": 0, "drain": 0, "metrics_port": 0,
+    "baremetal": 0, "crash_after": 0, "drain": 0, "metrics_port": 0, "ironic_reads_at_once": 1,
+    "ironic_full_every": 1,
 }  # fmt: skip
 
 
 def _check(settings: Settings, origins: Mapping[str, str]) -> None:
     def refuse(name: str, why: str) -> None:
-        value = masked(getattr(settings, name))
+        value = shown(name, getattr(settings, name))
         raise BadSetting(f"{origins.get(name, 'default')}: {name} = {value!r}: {why}")
 
     for name, least in _AT_LEAST.items():
         if not getattr(settings, name) >= least:
             refuse(name, f"must be at least {least}")
-    for name in ("build_timeout", "heartbeat", "drain"):
+    for name in ("build_timeout", "heartbeat", "drain", "ironic_sweep_seconds", "ironic_pages_per_second"):
         if not math.isfinite(getattr(settings, name)):
             refuse(name, "must be a finite number of seconds")
-    for name in ("build_timeout", "heartbeat"):
+    for name in ("build_timeout", "heartbeat", "ironic_sweep_seconds"):
         if getattr(settings, name) <= 0:
             refuse(name, "must be more than 0 seconds")
-    for name in ("fail", "abort", "hang"):
+    for name in ("fail", "abort", "hang", "ironic_share_gone"):
         if not 0 <= getattr(settings, name) <= 1:
             refuse(name, "is a share between 0 and 1")
     if settings.fail + settings.abort + settings.hang > 1:
@@ -260,6 +325,10 @@ def _check(settings: Settings, origins: Mapping[str, str]) -> None:
     _check_places(settings, refuse)
     _check_http(settings, refuse)
     _check_names(settings, refuse)
+    if any(name.startswith("ironic_") for name in origins):
+        from berth.ironic import check  # which brings what speaks HTTP, and that takes long to load
+
+        check(settings, refuse)
 
 
 def _check_places(settings: Settings, refuse: Callable[[str, str], None]) -> None:

@@ -1,5 +1,9 @@
 """Keep placement true to Ironic: a node is a provider of one class, reserved unless it can be deployed on."""
 
-from ironic_sync.worker import ironic_sync
+from ironic_sync.access import Access
+from ironic_sync.api import IronicApi
+from ironic_sync.core.selection import Selection
+from ironic_sync.notifications import Notifications
+from ironic_sync.worker import Ironic, ironic_sync
 
-__all__ = ["ironic_sync"]
+__all__ = ["Access", "Ironic", "IronicApi", "Notifications", "Selection", "ironic_sync"]

@@ -137,6 +137,8 @@ def _building(build: Build, event: Event, now: float, policy: Policy) -> tuple[B
         case AgentReported(outcome="destroyed"):
             cause = "destroyed on the host, not by this conductor"
             return _over(build, say.attempt_over(build, "failed", cause, now), policy)
+        case AgentReported(outcome="progress"):  # metal takes its time: while it is heard of, it has it
+            return replace(build, deadline=now + policy.build_timeout), ()
         case AgentReported(outcome="overdue") if now >= build.deadline:
             cause = f"no result within {build.deadline - build.started:g} s"
             return _over(build, say.attempt_over(build, "timed out", cause, now), policy)

@@ -139,6 +139,7 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
         "aborted": ("swapping", ["release 1"]),
         "destroyed": ("swapping", ["swap 1 to 2"]),
         "overdue": ("swapping", ["swap 1 to 2"]),
+        "progress": ("building", []),
         "delete": ("deleting", ["destroy 1 at host0"]),
         "stalled": ("building", ["order 1 at host0"]),
     },
@@ -291,6 +292,13 @@ def test_a_report_of_an_earlier_attempt_changes_nothing_but_cleans_and_orders_ag
     build, effects = step(SECOND_BUILDING, stale, 1.0, POLICY)
     assert build is SECOND_BUILDING
     assert said(effects) == says
+
+
+def test_a_build_that_is_heard_of_has_time_anew() -> None:
+    build, _ = step(BUILDING, EVENTS["progress"], 90.0, POLICY)
+    assert build is not None and build.deadline == 90.0 + POLICY.build_timeout
+    later, effects = step(build, EVENTS["overdue"], 150.0, POLICY)
+    assert later is build and not effects
 
 
 SWAPS = [

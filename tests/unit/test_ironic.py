@@ -9,7 +9,8 @@ from bus.messages import InventoryReported, NodeChanged
 from bus.protocol import Poison
 from bus.vocabulary import Inventory
 from ironic_sync import ironic_sync
-from ironic_sync.core import class_of, inventory_of, reserved
+from ironic_sync.core.node import Node, Place
+from ironic_sync.core.rule import class_of, farewell, inventory_of, report, reserved
 from tests.cells import an_id
 
 FREE = NodeChanged(
@@ -112,6 +113,20 @@ def test_a_node_is_one_provider_of_one_class_with_its_traits() -> None:
     assert (provider.id, provider.name, provider.parent) == (FREE.node, FREE.node, None)
     assert provider.inventories == {"CUSTOM_BAREMETAL": Inventory(total=1, reserved=0, max_unit=1)}
     assert provider.traits == ("CUSTOM_GOLD", "HW_CPU_X86_VMX")
+
+
+def test_what_ironic_says_itself_is_told_alike_and_with_the_place_of_the_node() -> None:
+    node = Node(
+        uuid=FREE.node, resource_class="baremetal", provision_state="available", power_state="power off"
+    )
+    place = Place(cell="cell1", agent="ironic1", zone="north", aggregates=(an_id(8),))
+    told, tool = report(node, place, 7), inventory_of(replace(FREE, zone="north"))
+    assert told is not None and tool is not None
+    assert told.providers[0].aggregates == (an_id(8),) and told.sequence == 7
+    alike = replace(told, sequence=tool.sequence, providers=(replace(told.providers[0], aggregates=()),))
+    assert alike == tool
+    gone = inventory_of(replace(FREE, zone="north", deleted=True))
+    assert gone == farewell(FREE.node, place, tool.sequence)
 
 
 def test_an_unavailable_node_keeps_its_inventory_and_only_reserves_it() -> None:

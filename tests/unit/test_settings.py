@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from berth.settings import EFFECTIVE_ENV, BadSetting, Effective, Settings, load, masked
+from berth import build, ironic
+from berth.settings import EFFECTIVE_ENV, BadSetting, Effective, Settings, load, masked, shown
 
 SECRET = "geheim"
 
@@ -124,6 +125,101 @@ def test_masked_shows_everything_but_passwords(shown: Any, value: Any) -> None:
     assert masked(value) == shown
 
 
+# Ironic
+
+
+def test_passwords_for_ironic_are_stars_wherever_they_are_shown() -> None:
+    assert shown("ironic_password", SECRET) == "****"
+    assert shown("ironic_application_credential_secret", SECRET) == "****"
+    assert (shown("ironic_password", ""), shown("ironic_user", "u")) == ("", "u")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"ironic_auth": "basic", "ironic_api_url": "http://h"}, "default: ironic_user = ''"),
+        ({"ironic_auth": "basic", "ironic_user": "u"}, "default: ironic_api_url = ''"),
+        ({"ironic_auth": "keystone", "ironic_user": "u"}, "default: ironic_auth_url = ''"),
+        ({"ironic_key_file": "key"}, "default: ironic_cert_file = ''"),
+        ({"ironic_cells": {"rack1": "c1"}}, "default: ironic_cell_by = ''"),
+        (
+            {"ironic_amqp_url": "amqp://h", "ironic_shards": ("s1",)},
+            "default: ironic_api_url = '': no notification tells a node's shard",
+        ),
+        (
+            {"ironic_cell_by": "owner", "ironic_cells": {"o": "c9"}},
+            "--ironic-cells: ironic_cells = {'o': 'c9'}: there is no cell 'c9'",
+        ),
+    ],
+)
+def test_what_ironic_takes_together_is_asked_for(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadSetting) as refused:
+        settings_of(**given)
+    assert says in str(refused.value)
+
+
+def test_keystones_catalogue_may_tell_where_ironic_is() -> None:
+    settings = settings_of(ironic_auth="keystone", ironic_auth_url="http://k/v3", ironic_user="u").settings
+    assert (settings.reads_ironic, settings.ironic_api_url) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("given", "cells"),
+    [
+        ({}, ()),
+        ({"ironic_amqp_url": "amqp://h"}, ()),  # who only hears builds nothing
+        ({"ironic_api_url": "http://h"}, ("c1",)),
+        ({"ironic_api_url": "http://h", "ironic_cell": "c2"}, ("c2",)),
+        ({"ironic_api_url": "http://h", "ironic_cell_by": "shard", "ironic_cells": {"s": "c2"}}, ("c2",)),
+        (
+            {
+                "ironic_api_url": "http://h",
+                "ironic_cell_by": "shard",
+                "ironic_cells": {"s": "c2"},
+                "ironic_cell": "c1",
+            },
+            ("c1", "c2"),
+        ),
+        ({"ironic_api_url": "http://h", "ironic_agents": {"c1": "another"}}, ()),
+    ],
+)
+def test_every_cell_with_nodes_of_ironics_has_an_agent_for_them(
+    given: dict[str, Any], cells: tuple[str, ...]
+) -> None:
+    settings = settings_of(**given).settings
+    assert tuple(role.cell for role in build.roles(settings) if role.worker == "metal") == cells
+    assert {str(role) for stage in build.ending(settings) for role in stage} == set(
+        map(str, build.roles(settings))
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "cell", "says"),
+    [
+        ({}, "c1", "metal builds through Ironic's API: say with ironic_api_url where it is"),
+        ({"ironic_api_url": "http://h"}, "", "metal belongs to a cell: say which with --cell"),
+        ({"ironic_api_url": "http://h"}, "c2", "in cell 'c2'; there are: c1"),
+    ],
+)
+def test_an_agent_that_could_not_build_is_not_run(given: dict[str, Any], cell: str, says: str) -> None:
+    with pytest.raises(BadSetting) as refused:
+        build.role("metal", cell, settings_of(**given).settings)
+    assert says in str(refused.value)
+
+
+def test_who_is_selected_belongs_to_the_agent_that_is_run() -> None:
+    settings = settings_of(ironic_api_url="http://h").settings
+    assert ironic.selection(settings).all_agents() == (build.metal_agent(settings, "c1"),)
+    assert ironic.agent_of("c1") == build.metal_agent(settings, "c1")
+
+
+@pytest.mark.parametrize("name", ["ironic_ca_file", "ironic_cert_file"])
+def test_a_certificate_that_cannot_be_read_is_named(name: str) -> None:
+    settings = settings_of(ironic_api_url="https://h", **{name: "nowhere.pem"}).settings
+    with pytest.raises(BadSetting, match=rf"^{name} = 'nowhere.pem': No such file"):
+        ironic.access(settings)
+
+
 # Bad ones
 
 
@@ -183,6 +279,40 @@ def test_masked_shows_everything_but_passwords(shown: Any, value: Any) -> None:
             "cell_database_urls",
             f"postgresql://u:{SECRET}@h/",
             "cell_database_urls takes name=value, comma separated, not 'postgresql://u:****@h/'",
+        ),
+        (
+            "ironic_amqp_url",
+            f"http://u:{SECRET}@h/",
+            "ironic_amqp_url = 'http://u:****@h/': must begin with amqp:// or amqps://",
+        ),
+        ("ironic_topics", ",", "ironic_topics = (): must not be empty"),
+        (
+            "ironic_api_url",
+            "ironic:6385",
+            "ironic_api_url = 'ironic:6385': must begin with http:// or https://",
+        ),
+        (
+            "ironic_api_url",
+            f"http://u:{SECRET}@h/",
+            "ironic_api_url = 'http://u:****@h/': the url of Ironic's API names a user",
+        ),
+        ("ironic_auth", "token", "ironic_auth = 'token': is none, basic or keystone"),
+        ("ironic_full_every", "0", "ironic_full_every = 0: must be at least 1"),
+        ("ironic_sweep_seconds", "0", "ironic_sweep_seconds = 0.0: must be more than 0 seconds"),
+        ("ironic_pages_per_second", "0", "ironic_pages_per_second = 0.0: must be more than 0"),
+        ("ironic_share_gone", "10", "ironic_share_gone = 10.0: is a share between 0 and 1"),
+        ("ironic_cell", "c9", "ironic_cell = 'c9': there is no cell 'c9'; there are: c1, c2"),
+        ("ironic_agents", "c9=a", "ironic_agents = {'c9': 'a'}: there is no cell 'c9'; there are: c1, c2"),
+        ("ironic_cell_by", "conductor_group", "ironic_cell_by = 'conductor_group': a mapping to cells takes"),
+        (
+            "ironic_zone_by",
+            "rack",
+            "ironic_zone_by = 'rack': 'rack' is nothing to tell nodes apart by; there are: ",
+        ),
+        (
+            "ironic_aggregates_by",
+            "zone,properties",
+            "ironic_aggregates_by = ('zone', 'properties'): 'properties' is nothing to tell nodes apart by",
         ),
     ],
 )

@@ -1,0 +1,259 @@
+"""From Ironic's event to a node that can be claimed: at a steady rate, in a storm, and for the next build.
+
+A simulated Ironic with 10,000 nodes, RabbitMQ and PostgreSQL, every worker a process of its own; ironic_sync
+hears the notifications and confirms by reads what opens a node. A node counts as claimable once placement
+has named it to whoever asks, counted from the timestamp Ironic wrote on its event.
+"""
+
+import argparse
+import asyncio
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+
+from bench.boots import _processor_time
+from bench.ironic_site import Site, prepare, processes
+from bus import topics
+from bus.clock import Clock, monotonic
+from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable, FindCandidates
+from bus.protocol import Unavailable
+from bus.runner import Bus, Listener
+from bus.vocabulary import Flavor, ResourceGroup
+from deploy.servers import Postgres, RabbitMQ, free_port, private_directory
+from ironic_sync import IronicApi, Notifications
+from ironic_sync.core.envelope import Notification, opened
+from ironic_sync.core.rule import reserved
+
+PATIENCE = 120.0  # seconds until all nodes are known, and for whatever follows
+BEFORE = 0.05  # seconds between a node's event and the build that is to be placed on it
+
+now = Clock().now
+Stage = Callable[["Watch", IronicApi], Awaitable[str]]
+
+
+class Watch:
+    """Hears what Ironic says and what placement takes in, and times what lies between."""
+
+    def __init__(self, site: Site, bus: Bus, roles: dict[int, str]) -> None:
+        self.site = site
+        self.roles = roles
+        self.bus = bus
+        self.ask = bus.asker(topics.FIND_CANDIDATES)
+        self.heard = 0
+        self.delays: list[float] = []
+        self.opened: dict[str, float] = {}  # node → when Ironic last said that it is available
+        self._closed: set[str] = set()
+        self._opening: dict[str, float] = {}
+        self._looking: set[str] = set()
+
+    async def ironic(self) -> None:
+        async def hear(bodies: Sequence[bytes]) -> None:
+            for said in map(opened, bodies):
+                self.heard += 1
+                if isinstance(said, Notification) and said.node is not None:
+                    self._hear(said)
+
+        await Notifications(self.site.amqp_url, queue="bench.watch", quorum=False).run(hear, lambda: None)
+
+    def _hear(self, said: Notification) -> None:
+        assert said.node is not None
+        asked = said.event in ("update", "maintenance_set", "create", "delete") and said.phase != "end"
+        if asked:
+            return
+        if reserved(said.node):
+            self._closed.add(said.uuid)
+            self._opening.pop(said.uuid, None)
+        elif said.uuid in self._closed:
+            self._closed.discard(said.uuid)
+            self._opening[said.uuid] = self.opened[said.uuid] = said.at
+
+    async def placement(self, group: asyncio.TaskGroup) -> None:
+        changes = await self.bus.listen(topics.PLACEMENT_CHANGED.at())
+        while True:
+            for change in (await changes.get()).changes:
+                root = change.root
+                if change.reshaped and root in self._opening and root not in self._looking:
+                    self._looking.add(root)
+                    group.create_task(self._look(root))
+
+    async def _look(self, root: str) -> None:
+        """Is it offered now? It is asked again until it is, or Ironic has closed it."""
+        while (at := self._opening.get(root)) is not None:
+            group = ResourceGroup(resources={"CUSTOM_BAREMETAL": 1}, in_tree=root)
+            if (await self.ask(FindCandidates(groups=(group,), limit=1))).candidates:
+                if self._opening.pop(root, None) == at:
+                    self.delays.append(now() - at)
+                break
+            await asyncio.sleep(0.001)
+        self._looking.discard(root)
+
+    async def fitting(self, resource_class: str = "CUSTOM_BAREMETAL") -> int:
+        """How many nodes could be claimed now."""
+        question = FindCandidates(groups=(ResourceGroup(resources={resource_class: 1}),), limit=1)
+        try:
+            return (await self.ask(question)).fitting
+        except Unavailable:
+            return -1
+
+    def spending(self) -> Callable[[], str]:
+        """Ask what it gives for the seconds of processor time that were spent since."""
+        before = _processor_time()
+
+        def spent() -> str:
+            used: Counter[str] = Counter()
+            for process, seconds in _processor_time().items():
+                used[self.roles.get(process[0], process[1])] += seconds - before.get(process, 0.0)
+            most = (f"{name} {seconds:.1f}" for name, seconds in used.most_common(6))
+            return f"processor seconds: {', '.join(most)}"
+
+        return spent
+
+    async def until(self, true: Callable[[], Awaitable[bool]], what: str) -> None:
+        deadline = monotonic() + PATIENCE
+        while not await true():
+            if monotonic() > deadline:
+                sys.exit(f"not within {PATIENCE:.0f} s: {what}; {await self.fitting()} nodes are open")
+            await asyncio.sleep(0.02)
+
+
+async def _steady(watch: Watch, seconds: float) -> str:
+    await watch.until(lambda: _most(watch, 0.7), "the nodes are known")
+    await asyncio.sleep(5.0)  # the first sweep has ended
+    watch.delays.clear()
+    heard, began, spent = watch.heard, monotonic(), watch.spending()
+    await asyncio.sleep(seconds)
+    rate = (watch.heard - heard) / (monotonic() - began)
+    used = spent()
+    delays = sorted(watch.delays)
+    if not delays:
+        sys.exit("no node became available")
+    shares = (
+        f"p50 {_at(delays, 0.5):.1f} ms, p99 {_at(delays, 0.99):.1f} ms, longest {_at(delays, 1.0):.1f} ms"
+    )
+    return f"{rate:.0f} events/s for {seconds:.0f} s, {len(delays)} nodes opened: {shares}\n    {used}"
+
+
+async def _most(watch: Watch, share: float) -> bool:
+    return await watch.fitting() >= share * watch.site.nodes
+
+
+async def _storm(watch: Watch, api: IronicApi) -> str:
+    site = watch.site
+    await watch.until(lambda: _exactly(watch, site.nodes - site.waiting), "the nodes are known")
+    await asyncio.sleep(5.0)  # the first sweep has ended
+    async with httpx.AsyncClient(trust_env=False, timeout=60.0) as client:
+        began, spent = monotonic(), watch.spending()
+        answer = await client.put(f"{site.url}/sim/storm", json={"target": "provide", "count": site.waiting})
+        answer.raise_for_status()
+    await watch.until(lambda: _exactly(watch, site.nodes), "all are claimable")
+    took = monotonic() - began
+    return f"{site.waiting} nodes become available at once: all claimable after {took:.2f} s\n    {spent()}"
+
+
+async def _exactly(watch: Watch, count: int) -> bool:
+    return await watch.fitting() == count
+
+
+async def _next_build(watch: Watch, api: IronicApi) -> str:
+    """Each node is the only one of its class: a build that comes too early has nowhere to go."""
+    ended = await watch.bus.listen(topics.BUILD_ENDED.at())
+    lost = await watch.bus.listen(topics.BUILD_UNPLACEABLE.at())
+    await watch.until(lambda: _most(watch, 1.0), "the nodes are known")
+    await asyncio.sleep(5.0)
+    pages = api.nodes(fields=("uuid", "resource_class"), provision_state="manageable")
+    nodes = [node async for page in pages for node in page]
+    found, waited = 0, 0.0
+    for node in nodes:
+        await api.set_provision_state(node["uuid"], "provide")
+        async with asyncio.timeout(PATIENCE):
+            while (at := watch.opened.get(node["uuid"])) is None:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(max(0.0, at + BEFORE - now()))
+            waited += now() - at
+            await watch.bus.publish(_request(node["resource_class"]))
+            found += await _first_of(ended, lost) == node["uuid"]
+    return (
+        f"a build published {1000 * waited / len(nodes):.0f} ms after its node's event: "
+        f"{found} of {len(nodes)} active on that node"
+    )
+
+
+async def _first_of(ended: Listener[BuildEnded], lost: Listener[BuildUnplaceable]) -> str:
+    """The node the build is active on; empty when it is nowhere."""
+    async with asyncio.TaskGroup() as group:
+        fates = [group.create_task(ended.get()), group.create_task(lost.get())]
+        done, late = await asyncio.wait(fates, return_when=asyncio.FIRST_COMPLETED)
+        for task in late:
+            task.cancel()
+    (said,) = (task.result() for task in done)
+    return said.root if isinstance(said, BuildEnded) and said.status == "active" else ""
+
+
+def _request(kind: str) -> BuildRequested:
+    none = {f"resources:{name}": "0" for name in ("VCPU", "MEMORY_MB", "DISK_GB")}
+    specs = {f"resources:CUSTOM_{kind.upper()}": "1", **none}
+    ids = Clock()
+    return BuildRequested(
+        request=ids.uuid(), instances=(ids.uuid(),), flavor=Flavor(name="metal", extra_specs=specs)
+    )
+
+
+def _at(in_order: Sequence[float], share: float) -> float:
+    return 1000 * in_order[min(len(in_order) - 1, int(share * len(in_order)))]
+
+
+async def _stage(site: Site, work: Stage) -> str:
+    await prepare(site)
+    with processes(site) as roles:
+        async with site.api() as api, site.bus("bench") as bus, asyncio.TaskGroup() as group:
+            watch = Watch(site, bus, roles)
+            looks = [watch.ironic(), watch.placement(group)] if work is not _storm else []
+            beside = [group.create_task(look) for look in looks]
+            try:
+                return await work(watch, api)
+            finally:
+                for task in beside:
+                    task.cancel()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=10_000)
+    parser.add_argument("--rate", type=float, default=200.0, help="events a second")
+    parser.add_argument("--seconds", type=float, default=30.0, help="at that rate")
+    parser.add_argument("--storm", type=int, default=5000, help="nodes that become available at once")
+    parser.add_argument("--builds", type=int, default=50, help="each published 50 ms after its node's event")
+    parser.add_argument("--only", choices=("rate", "storm", "builds"))
+    wanted = parser.parse_args()
+
+    async def steady(watch: Watch, api: IronicApi) -> str:
+        return await _steady(watch, wanted.seconds)
+
+    stages: dict[str, tuple[dict[str, Any], Stage]] = {
+        "rate": ({"churn": wanted.rate}, steady),
+        "storm": ({"waiting": wanted.storm}, _storm),
+        "builds": ({"alone": wanted.builds}, _next_build),
+    }
+    for name, (more, work) in stages.items():
+        if wanted.only in (None, name):
+            print(f"  {_run(wanted.nodes, more, work)}", flush=True)
+
+
+def _run(nodes: int, more: dict[str, Any], work: Stage) -> str:
+    """One stage on servers of its own."""
+    with ExitStack() as stack:
+        directory = private_directory("berth-bench-")
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        rabbitmq = stack.enter_context(RabbitMQ(directory / "rabbitmq"))
+        postgres = stack.enter_context(Postgres(directory / "postgres"))
+        site = Site(amqp_url=rabbitmq.url, database_url=postgres.url, port=free_port(), nodes=nodes, **more)
+        return asyncio.run(_stage(site, work))
+
+
+if __name__ == "__main__":
+    main()

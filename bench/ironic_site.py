@@ -1,0 +1,176 @@
+"""A berth that follows a simulated Ironic, every worker a process of its own.
+
+What the processes have to know of each other travels in one JSON object, the site.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import msgspec
+
+from berth.services import spare_the_collector, stop_on_signals
+from bus import topics
+from bus.clock import Clock
+from bus.database import Database
+from bus.migrations import migrate
+from bus.rabbit import RabbitTransport
+from bus.runner import Bus
+from bus.worker import Worker
+from cell_conductor import cell_conductor
+from compute_sim.core import Durations
+from compute_sim.ironic import IronicExchange, Plan, SimNode, Simulation, enrolled, listen
+from compute_sim.metal import Heard, metal_agent
+from ironic_sync import Access, Ironic, IronicApi, Notifications, Selection, ironic_sync
+from ironic_sync.access import IronicRefused
+from ironic_sync.core.envelope import Notification, opened
+from placement_worker import Placement, placement_worker
+from scheduler_worker import scheduler_worker
+
+CELL = "c1"
+AGENT = f"{CELL}-metal"
+ROLES = ("placement", "scheduler", "conductor", "ironic_sync", "agent")
+
+
+class Site(msgspec.Struct, frozen=True, kw_only=True):
+    """Where everything is, and what the simulated Ironic has."""
+
+    amqp_url: str
+    database_url: str
+    port: int  # of the simulated Ironic's API
+    nodes: int = 10_000
+    waiting: int = 0  # of those, how many are manageable; the others are available
+    alone: int = 0  # more nodes, each of a class of its own
+    step_time: str = "constant:0"
+    churn: float = 0.0  # notifications a second
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def bus(self, name: str) -> Bus:
+        return Bus(RabbitTransport(self.amqp_url, exchange="bench", name=name))
+
+    def api(self) -> IronicApi:
+        return IronicApi(Access(url=self.url))
+
+    def herd(self) -> list[SimNode]:
+        now = Clock().now()
+        herd = enrolled(self.nodes - self.waiting, now=now)
+        herd += enrolled(self.waiting, now=now, state="manageable", prefix="waiting") if self.waiting else []
+        kinds = [f"alone{number}" for number in range(self.alone)]
+        if kinds:
+            herd += enrolled(self.alone, now=now, state="manageable", resource_classes=kinds, prefix="alone")
+        return herd
+
+
+def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
+    clock = Clock()
+    return {
+        "placement": lambda: placement_worker(
+            Placement(Database(site.database_url, namespace="placement"), clock), bus.relay
+        ),
+        "scheduler": lambda: scheduler_worker(
+            bus.asker(topics.FIND_CANDIDATES),
+            bus.asker_of_many(topics.CLAIM),
+            bus.asker(topics.RELEASE),
+            clock=clock,
+        ),
+        "conductor": lambda: cell_conductor(
+            CELL,
+            Database(site.database_url, namespace=f"cell_{CELL}"),
+            bus.asker_of_many(topics.CLAIM),
+            bus.asker_of_many(topics.RELEASE),
+            clock=clock,
+        ),
+        "ironic_sync": lambda: ironic_sync(
+            Ironic(
+                selection=Selection(cell=CELL),
+                notifications=Notifications(site.amqp_url),
+                api=site.api(),
+            ),
+            bus.publish,
+            bus.asker(topics.PROVIDERS),
+            clock=clock,
+        ),
+        "agent": lambda: metal_agent(
+            AGENT, CELL, site.api(), IronicRefused, news=lambda heard: _news(site, heard), clock=clock
+        ),
+    }
+
+
+async def _news(site: Site, heard: Heard) -> None:
+    async def hear(bodies: Any) -> None:
+        for said in map(opened, bodies):
+            if isinstance(said, Notification):
+                heard(said.uuid)
+
+    await Notifications(site.amqp_url, queue="bench.agent", quorum=False).run(hear, lambda: None)
+
+
+async def _serve(site: Site, role: str) -> None:
+    stopping = asyncio.Event()
+    stop_on_signals(stopping)
+    if role == "sim":
+        plan = Plan(step_time=Durations.parse(site.step_time))
+        simulation = Simulation(
+            site.herd(),
+            plan=plan,
+            voice=IronicExchange(site.amqp_url),
+            churn=site.churn,
+            listener=listen(f"127.0.0.1:{site.port}"),
+        )
+        spare_the_collector()
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(simulation.run())
+            await stopping.wait()
+            running.cancel()
+        return
+    async with site.bus(role) as bus:
+        worker = workers(site, bus)[role]()
+        spare_the_collector()
+        await bus.serve(worker, stopping, drain=1.0)
+
+
+async def prepare(site: Site) -> None:
+    for package, name in (("placement_worker", "placement"), ("cell_conductor", f"cell_{CELL}")):
+        database = Database(site.database_url, namespace=name)
+        await migrate(database, package)
+        await database.close()
+
+
+@contextmanager
+def processes(site: Site) -> Iterator[dict[int, str]]:
+    """All of them, from start to end: process id → role."""
+    told = msgspec.json.encode(site).decode()
+    roles = ("sim", *ROLES)
+    running = [subprocess.Popen([sys.executable, "-m", "bench.ironic_site", role, told]) for role in roles]
+    try:
+        yield {process.pid: role for process, role in zip(running, roles, strict=True)}
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(15)
+            process.kill()
+            process.wait()
+
+
+def main() -> None:
+    role, told = sys.argv[1:]
+    work = _serve(msgspec.convert(json.loads(told), Site), role)
+    try:
+        import uvloop
+
+        uvloop.run(work)
+    except ImportError:
+        asyncio.run(work)
+
+
+if __name__ == "__main__":
+    main()

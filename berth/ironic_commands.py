@@ -1,0 +1,183 @@
+"""`berth ironic`: a simulated Ironic to play with, and the nodes of any Ironic driven by hand."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from berth.ironic_nodes import node_commands
+from berth.ironic_trouble import Run
+from berth.options import Json
+from berth.services import spare_the_collector, stop_on_signals
+from berth.settings import BadSetting, Effective
+from bus.clock import Clock
+from compute_sim import Durations
+
+if TYPE_CHECKING:  # what speaks HTTP takes long to load, and most commands do not
+    from berth.ironic_diff import Sides
+    from compute_sim.ironic import IronicExchange, Plan, Simulation
+
+Count = Annotated[int, typer.Option(min=0, help="How many nodes it has at first.")]
+Http = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="Where its API is; port 0 is any, empty nowhere.")
+]
+AmqpUrl = Annotated[
+    str, typer.Option(help="The RabbitMQ it notifies (default: where berth hears it, or is; else nobody).")
+]
+Exchange = Annotated[str, typer.Option(help="Its exchange there.")]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", help="Its topics (default: ironic_versioned_notifications); may be repeated."),
+]
+State = Annotated[str, typer.Option(help="Where the nodes are: enroll, manageable, available, ...")]
+Classes = Annotated[
+    list[str] | None,
+    typer.Option("--resource-class", help="Dealt out over the nodes (default: baremetal); may be repeated."),
+]
+Groups = Annotated[
+    list[str] | None, typer.Option("--conductor-group", help="Dealt out over the nodes; may be repeated.")
+]
+StepTime = Annotated[
+    str,
+    typer.Option(help="How long a work takes: constant:1, uniform:1,3, exponential:1, lognormal:1,0.5."),
+]
+CallBack = Annotated[
+    bool, typer.Option("--call-back", help="Works wait for the node to call back, as on real metal.")
+]
+Fail = Annotated[float, typer.Option(min=0, max=1, help="Share of works that fail.")]
+Lossy = Annotated[float, typer.Option(min=0, max=1, help="Share of the later steps nobody is told of.")]
+Rate = Annotated[
+    float, typer.Option(metavar="EVENTS_PER_S", min=0, help="Notifications it makes by itself, all day long.")
+]
+Confirms = Annotated[bool, typer.Option(help="Wait for the broker to confirm each notification.")]
+Seed = Annotated[int, typer.Option(help="Of names, times, failures and churn.")]
+User = Annotated[str, typer.Option(help="Let in this user only (basic authentication).")]
+Password = Annotated[str, typer.Option(envvar="BERTH_IRONIC_PASSWORD", help="The user's.")]
+
+
+def commands(settings: Callable[[], Effective], run: Run, say: Console) -> typer.Typer:
+    """The sub-commands of `berth ironic`."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        help="Ironic: what differs between it and placement, the nodes of any, and a simulated one.",
+    )
+    app.add_typer(node_commands(settings, run, say), name="node")
+
+    def sides() -> "Sides":
+        from berth.ironic_diff import sides_of
+
+        return sides_of(settings().settings)
+
+    add_diff(app, sides, run, say)
+
+    @app.command()
+    def sim(
+        nodes: Count = 100,
+        http: Http = "127.0.0.1:6385",
+        amqp_url: AmqpUrl = "",
+        exchange: Exchange = "ironic",
+        topics: Topics = None,
+        state: State = "available",
+        resource_classes: Classes = None,
+        conductor_groups: Groups = None,
+        step_time: StepTime = "exponential:1",
+        call_back: CallBack = False,
+        fail: Fail = 0.0,
+        lossy: Lossy = 0.0,
+        churn: Rate = 0.0,
+        confirms: Confirms = True,
+        seed: Seed = 1,
+        user: User = "",
+        password: Password = "",
+    ) -> None:
+        """Run a simulated Ironic until Ctrl-C: a real one's states, API and notifications, without metal."""
+        from compute_sim.ironic import IronicExchange, Plan, Simulation, enrolled, listen
+        from compute_sim.ironic.machine import PATHS
+        from compute_sim.ironic.notify import TOPICS
+
+        if state not in PATHS:
+            raise BadSetting(f"--state {state!r}: there is no such state; there are: {', '.join(PATHS)}")
+        known = settings().settings
+        url = amqp_url or known.ironic_amqp_url or known.amqp_url
+        try:
+            plan = Plan(seed=seed, step_time=Durations.parse(step_time), fail=fail, call_back=call_back)
+            voice = IronicExchange(
+                url, exchange=exchange, topics=topics or TOPICS, confirms=confirms, lossy=lossy, seed=seed
+            ) if url else None  # fmt: skip
+            listener = listen(http) if http else None
+        except ValueError as problem:
+            raise BadSetting(str(problem)) from None
+        herd = enrolled(
+            nodes,
+            now=Clock().now(),
+            seed=seed,
+            state=state,
+            resource_classes=resource_classes or ("baremetal",),
+            conductor_groups=conductor_groups or ("",),
+        )
+        simulation = Simulation(
+            herd, plan=plan, voice=voice, churn=churn, listener=listener, user=user, password=password
+        )
+        say.print(f"a simulated Ironic: {nodes} nodes, {state}; a work takes {step_time} s", markup=False)
+        _say_where(simulation, plan, voice, churn, user, say)
+        run(_until_stopped(simulation, say))
+
+    return app
+
+
+def add_diff(app: typer.Typer, sides: Callable[[], "Sides"], run: Run, say: Console) -> None:
+    """The sub-commands that look at both Ironic and placement."""
+
+    @app.command("diff")
+    def diff(as_json: Json = False) -> None:
+        """Show node by node what differs between Ironic and placement; exit 1 when something does."""
+        from berth.ironic_diff import show_diff
+
+        run(show_diff(sides(), as_json, say))
+
+    @app.command("sweep")
+    def sweep(
+        allow_removals: Annotated[
+            bool, typer.Option("--allow-removals", help="However many they are: they are gone indeed.")
+        ] = False,
+    ) -> None:
+        """Take out of placement the nodes that are gone from Ironic. All else the ironic worker repairs."""
+        from berth.ironic_diff import sweep_gone
+
+        run(sweep_gone(sides(), allow_removals, say))
+
+
+def _say_where(
+    simulation: "Simulation",
+    plan: "Plan",
+    voice: "IronicExchange | None",
+    churn: float,
+    user: str,
+    say: Console,
+) -> None:
+    lines = []
+    if simulation.url:
+        lines.append(f"API: {simulation.url}, for {user or 'everybody'}")
+        lines.append(f"look: berth ironic node list --url {simulation.url}")
+    lines.append(f"notifications: {f'to {voice.place}' if voice else 'none, there is no --amqp-url'}")
+    if churn:
+        lines.append(f"churn: {churn:g} notifications a second")
+    if plan.fail:
+        lines.append(f"failures: {plan.fail:.0%} of all works")
+    for line in lines:
+        say.print(f"  {line}", markup=False)
+
+
+async def _until_stopped(simulation: "Simulation", say: Console) -> int:
+    stopping = asyncio.Event()
+    stop_on_signals(stopping)
+    spare_the_collector()
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(simulation.run())
+        say.print("Ctrl-C stops it.")
+        await stopping.wait()
+        running.cancel()
+    say.print(f"stopped after {simulation.said} notifications")
+    return 0

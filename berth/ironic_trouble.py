@@ -1,0 +1,117 @@
+"""Trouble for a node, which only a simulated Ironic can be asked for; and the way to any Ironic."""
+
+import json
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
+
+import typer
+from msgspec.structs import replace
+from rich.console import Console
+
+from berth.commands import Refusal
+from berth.settings import BadSetting, Effective, Settings
+
+Run = Callable[[Coroutine[Any, Any, int | None]], None]
+Json = dict[str, Any]
+
+HERE = "http://127.0.0.1:6385"
+Url = Annotated[
+    str,
+    typer.Option(
+        metavar="URL", help="Another Ironic than that of the settings; http://user:password@... if it asks."
+    ),
+]
+Node = Annotated[str, typer.Argument(metavar="NODE", help="A name or a uuid.")]
+
+
+def add_trouble(app: typer.Typer, settings: Callable[[], Effective], run: Run, say: Console) -> None:
+    """The sub-commands of `berth ironic node` that make trouble."""
+
+    def ask(url: str, path: str, body: Json, told: str) -> None:
+        run(_trouble(way(settings().settings, url), path, body, told, say))
+
+    @app.command()
+    def fail(
+        node: Node,
+        work: Annotated[
+            str,
+            typer.Argument(help="clean, deploy, delete, inspect, verify, rescue, service, adopt, power, ..."),
+        ] = "clean",
+        how: Annotated[
+            str, typer.Option(help="step, prepare (before the first), timeout; never: not.")
+        ] = "step",
+        url: Url = "",
+    ) -> None:
+        """Simulated only: its next work of this kind fails."""
+        fault = None if how == "never" else how
+        told = f"{node}: its next {work} {'goes as it goes' if fault is None else f'fails ({how})'}"
+        ask(url, f"nodes/{node}/fault", {"work": work, "fault": fault}, told)
+
+    @app.command()
+    def bmc(
+        node: Node,
+        says: Annotated[
+            str,
+            typer.Argument(
+                help="'power on', 'power off', 'stuck on', 'stuck off', unreachable, error; or well."
+            ),
+        ],
+        url: Url = "",
+    ) -> None:
+        """Simulated only: what its BMC says from now on, whatever Ironic believes."""
+        body = {"says": None if says == "well" else says}
+        told = f"{node}: its BMC is {says}; Ironic will see when it looks"
+        ask(url, f"nodes/{node}/bmc", body, told)
+
+    @app.command()
+    def storm(
+        count: Annotated[int, typer.Argument(min=1, help="How many nodes.")],
+        target: Annotated[str, typer.Option(help="The verb: provide, active, deleted, ...")] = "provide",
+        url: Url = "",
+    ) -> None:
+        """Simulated only: ask this of so many nodes that know the verb, all at once."""
+        ask(url, "storm", {"target": target, "count": count}, "")
+
+
+async def _trouble(settings: Settings, path: str, body: Json, told: str, say: Console) -> int:
+    import httpx
+
+    from ironic_sync.api import IronicUnavailable
+
+    at, user = settings.ironic_api_url.rstrip("/"), settings.ironic_user
+    auth = httpx.BasicAuth(user, settings.ironic_password) if settings.ironic_auth == "basic" else None
+    try:
+        async with httpx.AsyncClient(auth=auth, timeout=30.0, trust_env=False) as client:
+            answer = await client.put(f"{at}/sim/{path}", json=body)
+    except httpx.TransportError as problem:
+        raise IronicUnavailable(f"Ironic at {at} cannot be reached: {problem}") from None
+    if answer.status_code == 404 and "could not be found" not in answer.text:
+        raise Refusal(f"the Ironic at {at} is a real one: only a simulated one can be asked for trouble")
+    if answer.status_code >= 400:
+        raise Refusal(_sentence(answer.text))
+    say.print(told or f"{answer.json()['nodes']} nodes were asked", markup=False)
+    return 0
+
+
+def _sentence(text: str) -> str:
+    try:
+        return str(json.loads(json.loads(text)["error_message"])["faultstring"])
+    except (ValueError, KeyError, TypeError):
+        return text
+
+
+def way(settings: Settings, url: str) -> Settings:
+    """The settings, with Ironic where the command says: another one gets to see no password of this one's."""
+    if not url:
+        return settings if settings.reads_ironic else replace(settings, ironic_api_url=HERE)
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadSetting("--url takes a URL of Ironic's API, such as http://127.0.0.1:6385")
+    return replace(
+        settings,
+        ironic_api_url=f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}",
+        ironic_auth="basic" if parts.username else "none",
+        ironic_user=unquote(parts.username or ""),
+        ironic_password=unquote(parts.password or ""),
+    )

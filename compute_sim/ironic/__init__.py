@@ -1,0 +1,20 @@
+"""A simulated Ironic: the real state machine's paths, the notifications it would send, an API in front."""
+
+from compute_sim.ironic.node import SimNode, enrolled
+from compute_sim.ironic.notify import BusVoice, IronicExchange
+from compute_sim.ironic.plan import FAULTS, KINDS, Plan
+from compute_sim.ironic.power import BMC
+from compute_sim.ironic.simulation import Simulation, listen
+
+__all__ = [
+    "BMC",
+    "FAULTS",
+    "KINDS",
+    "BusVoice",
+    "IronicExchange",
+    "Plan",
+    "SimNode",
+    "Simulation",
+    "enrolled",
+    "listen",
+]

@@ -1,0 +1,266 @@
+"""What Ironic's API does with a request: says what is asked for, has it done, says what became of it.
+
+A notification `.start` shows what was asked for, and so does `.error`, when it was refused.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import os_traits  # type: ignore[import-untyped]
+
+from compute_sim.ironic import machine
+from compute_sim.ironic.conductor import Conductor
+from compute_sim.ironic.envelope import Action
+from compute_sim.ironic.node import INTERFACES, Json, SimNode
+from compute_sim.ironic.patching import good_name, good_trait, names_in, new_node, patched
+from compute_sim.ironic.power import TARGETS, Power
+from compute_sim.ironic.refused import Refused, locked, wrong_state
+from compute_sim.ironic.works import Works
+
+_ENROLL_SINCE = 11  # clients of older APIs get their new nodes available
+_NEEDS = {"rescue": "rescue_password", "clean": "clean_steps", "service": "service_steps"}
+_ONLY_REMOVE_INSTANCE = [{"op": "remove", "path": "/instance_uuid"}]
+
+
+@lru_cache(maxsize=1)
+def _standard_traits() -> frozenset[str]:
+    return frozenset(os_traits.get_traits())
+
+
+class Api:
+    def __init__(self, conductor: Conductor, works: Works, power: Power) -> None:
+        self._conductor = conductor
+        self._works = works
+        self._power = power
+
+    # Nodes
+
+    async def create(self, given: Mapping[str, Any], minor: int, request: str) -> SimNode:
+        fields = new_node(given)
+        state = "enroll" if minor >= _ENROLL_SINCE else "available"
+        uuid = fields.pop("uuid", None) or self._conductor.clock.uuid()
+        node = SimNode(uuid=uuid, provision_state=state, created_at=self._conductor.clock.now()).with_changes(
+            {field: value for field, value in fields.items() if value is not None}
+        )
+        unset = [field for field in INTERFACES if fields.get(field) is None]
+        with self._asked("create", node.with_changes(dict.fromkeys(unset)), node, request):
+            if node.uuid in self._conductor.nodes:
+                raise Refused(409, f"A node with UUID {node.uuid} already exists.")
+            self._conductor.check_unique(node)
+            self._conductor.enroll([node])
+        self._conductor.tell("create", "end", node, request)
+        return node
+
+    async def patch(self, ident: str, operations: object, request: str) -> SimNode:
+        node = self._conductor.find(ident)
+        names = names_in(operations)
+        if not (node.maintenance and operations == _ONLY_REMOVE_INSTANCE):
+            _check_changeable(node, ident)
+        for name in names:
+            if not good_name(name):
+                raise Refused(400, f"Node {ident}: Cannot change name to invalid name '{name}'")
+        changes = patched(node, operations)
+        if changes.get("maintenance") is False:
+            changes.update(maintenance_reason=None, fault=None)
+        for flag in ("protected", "retired"):
+            if changes.get(flag) is False:
+                changes[f"{flag}_reason"] = None
+        with self._asked("update", node.with_changes(changes), node, request):
+            _check_flags(node, changes)
+            node = await self._conductor.free(node.uuid)
+            _check_instance_and_class(node, changes)
+            wanted = node.with_changes(changes)
+            self._conductor.check_unique(wanted)
+            if "instance_uuid" in changes and not wanted.instance_uuid and node.allocation_uuid:
+                _check_deallocation(node)
+                self._conductor.forget(node)
+                changes["allocation_uuid"] = None
+            self._conductor.change(node, **changes)
+        self._conductor.tell("update", "end", node, request)
+        return node
+
+    async def delete(self, ident: str, request: str) -> None:
+        node = self._conductor.find(ident)
+        last = node.snapshot()
+        with self._asked("delete", last, node, request):
+            node = await self._conductor.free(node.uuid)
+            if not node.maintenance and node.instance_uuid:
+                raise Refused(409, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
+            if node.protected:
+                raise _protected(node)
+            if not node.maintenance and node.provision_state not in machine.DELETABLE:
+                raise Refused(
+                    409,
+                    f'Can not delete node "{node.uuid}" while it is in provision state '
+                    f'"{node.provision_state}". Valid provision states to perform deletion are: '
+                    f'"{machine.DELETABLE}", or set the node into maintenance mode',
+                )
+            self._conductor.remove(node)
+        self._conductor.tell("delete", "end", node, request, shown=last)
+
+    async def maintain(self, ident: str, on: bool, reason: str | None, request: str) -> None:
+        node = self._conductor.find(ident)
+        changes: Json = {"maintenance": on, "maintenance_reason": reason if on else None}
+        with self._asked("maintenance_set", node.with_changes(changes), node, request):
+            node = await self._conductor.free(node.uuid)
+            if not on:
+                changes["fault"] = None
+            self._conductor.change(node, **changes)
+        self._conductor.tell("maintenance_set", "end", node, request)
+
+    # Traits
+
+    async def set_traits(self, ident: str, traits: object, request: str) -> None:
+        """These, and no others."""
+        if not isinstance(traits, list):
+            raise Refused(400, "The traits of a node are a list of names")
+        await self._change_traits(ident, set(_traits(traits)), request)
+
+    async def add_trait(self, ident: str, trait: str, request: str) -> None:
+        node = self._conductor.find(ident)
+        await self._change_traits(ident, {*node.traits, *_traits([trait])}, request)
+
+    async def remove_trait(self, ident: str, trait: str, request: str) -> None:
+        node = self._conductor.find(ident)
+        await self._change_traits(ident, set(node.traits) - {trait}, request, missing=trait)
+
+    async def _change_traits(
+        self, ident: str, traits: set[str], request: str, missing: str | None = None
+    ) -> None:
+        node = self._conductor.find(ident)
+        # This snapshot is what `.end` shows too, however old it is when the lock was long in coming.
+        wanted = node.with_changes({"traits": tuple(sorted(traits))})
+        with self._asked("update", wanted, node, request):
+            node = await self._conductor.free(node.uuid)
+            if missing is not None and missing not in node.traits:
+                raise Refused(404, f"Node {node.uuid} doesn't have a trait '{missing}'")
+            self._conductor.change(node, traits=wanted.traits)
+        self._conductor.tell("update", "end", node, request, shown=wanted)
+
+    # States
+
+    async def provision(self, ident: str, target: str, more: Mapping[str, Any], request: str) -> None:
+        node = self._conductor.find(ident)
+        if target in ("active", "rebuild") and node.maintenance:
+            raise Refused(
+                400,
+                f"The provisioning operation can't be performed on node {node.uuid} because it's in "
+                "maintenance mode.",
+            )
+        _event(node, target)
+        steps = _steps(target, more)
+        node = await self._conductor.free(node.uuid)
+        event = _event(node, target)
+        if event == "provide" and node.retired:
+            raise Refused(
+                400, f"The providing operation can't be performed on node {node.uuid} because it is retired."
+            )
+        if event in ("delete", "rebuild") and node.protected:
+            raise _protected(node)
+        if event == "abort" and node.provision_state == "service failed" and node.maintenance:
+            raise Refused(409, f'Can not abort service on node "{node.uuid}" while it is in maintenance.')
+        if event == "rescue":
+            secret = {"rescue_password": more["rescue_password"]}
+            node.instance_info = {**node.instance_info, **secret}
+        self._works.begin(node, event, request, hold=any(step.get("step") == "hold" for step in steps))
+
+    async def power(self, ident: str, target: str, request: str) -> None:
+        node = self._conductor.find(ident)
+        if target not in TARGETS:
+            raise wrong_state(target, node, node.power_state)
+        if node.provision_state in ("clean wait", "cleaning"):
+            raise wrong_state(target, node, node.provision_state)
+        self._power.set(await self._conductor.free(node.uuid), target, request)
+
+    # How requests are told of
+
+    @contextmanager
+    def _asked(self, action: Action, wanted: SimNode, node: SimNode, request: str) -> Iterator[None]:
+        """Says what is wanted, and once more when it is refused."""
+        self._conductor.tell(action, "start", node, request, shown=wanted, asked=True)
+        try:
+            yield
+        except Refused:
+            self._conductor.tell(action, "error", node, request, shown=wanted, asked=True)
+            raise
+
+
+def _event(node: SimNode, target: str) -> str:
+    """The event this asks for, if the node knows it now."""
+    event = machine.event_of(target, node.provision_state)
+    if event is None:
+        if target in machine.VERBS and node.reservation is not None:
+            raise locked(node)
+        raise wrong_state(target, node, node.provision_state)
+    return event
+
+
+def _steps(target: str, more: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    need = _NEEDS.get(target)
+    if need is not None and not more.get(need):
+        raise Refused(400, f'"{need}" is required when setting target provision state to {target}')
+    steps = [step for kind in ("clean", "deploy", "service") for step in more.get(f"{kind}_steps") or ()]
+    if not all(isinstance(step, Mapping) for step in steps):
+        raise Refused(400, "A step is an object with an interface and a step")
+    return steps
+
+
+def _traits(names: Sequence[object]) -> list[str]:
+    for name in names:
+        if not good_trait(name, _standard_traits()):
+            raise Refused(400, f"A trait is a standard one or begins with CUSTOM_: {name!r} is not valid")
+    return [str(name) for name in names]
+
+
+def _check_changeable(node: SimNode, ident: str) -> None:
+    if node.provision_state == "inspecting":
+        raise Refused(409, f'Cannot update node "{node.uuid}" while it is in state "inspecting".')
+    if node.target_provision_state and node.provision_state not in machine.CHANGEABLE:
+        raise Refused(409, f"Node {ident} can not be updated while a state transition is in progress.")
+
+
+def _check_flags(node: SimNode, changes: Json) -> None:
+    state = node.provision_state
+    if changes.get("protected") and state not in ("active", "rescue"):
+        raise Refused(
+            409,
+            f"Node {node.uuid} can only be made protected in provision states 'active' or 'rescue', the "
+            f"current state is '{state}'",
+        )
+    if changes.get("retired") and state == "available":
+        raise Refused(
+            409,
+            f"Node {node.uuid} can not have 'retired' set in provision state 'available', the current state "
+            f"is '{state}'",
+        )
+    for flag in ("protected", "retired"):
+        if changes.get(f"{flag}_reason") and not changes.get(flag, getattr(node, flag)):
+            raise Refused(400, f"The {flag}_reason field can only be set when {flag} is True")
+
+
+def _check_instance_and_class(node: SimNode, changes: Json) -> None:
+    if changes.get("instance_uuid") and node.instance_uuid:
+        raise Refused(409, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
+    state = node.provision_state
+    if "resource_class" in changes and node.resource_class and state not in machine.NEW_CLASS_IN:
+        raise Refused(
+            409,
+            f"Node {node.uuid} can not have resource_class updated unless it is in one of allowed "
+            f"({', '.join(machine.NEW_CLASS_IN)}) states. Current state is '{state}'.",
+        )
+
+
+def _check_deallocation(node: SimNode) -> None:
+    if not node.maintenance and node.provision_state not in machine.NEW_CLASS_IN:
+        raise Refused(
+            409,
+            f"Node {node.uuid} with an allocation can not have instance_uuid removed unless it is in one of "
+            f"allowed ({', '.join(machine.NEW_CLASS_IN)}) states or in maintenance mode. Current state is "
+            f"'{node.provision_state}'.",
+        )
+
+
+def _protected(node: SimNode) -> Refused:
+    return Refused(403, f"Node {node.uuid} is protected and cannot be undeployed, rebuilt or deleted")

@@ -1,0 +1,204 @@
+"""The conductor: holds the nodes and their locks, does what is due when it is due, and says what happened.
+
+Nothing but waiting for a lock takes a turn of the loop, so a request sees a node as it left it.
+"""
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from bus.clock import Clock
+from compute_sim.ironic.envelope import Action, AllocationNotification, Notification
+from compute_sim.ironic.machine import Phase
+from compute_sim.ironic.node import SimNode
+from compute_sim.ironic.plan import Fault, Kind, Plan
+from compute_sim.ironic.refused import Refused, locked, not_found
+
+Told = Notification | AllocationNotification
+Emit = Callable[[Told], None]
+
+AT_ONCE = 200  # steps before everybody else has a turn
+
+
+def in_silence(_: Told) -> None:
+    """Nobody listens."""
+
+
+async def _next_turn() -> None:
+    await asyncio.sleep(0)
+
+
+class Conductor:
+    """`emit` hears what happens; `room` returns when there is room to say more."""
+
+    def __init__(
+        self,
+        plan: Plan | None = None,
+        clock: Clock | None = None,
+        emit: Emit = in_silence,
+        *,
+        room: Callable[[], Awaitable[None]] = _next_turn,
+        host: str = "localhost",
+    ) -> None:
+        self.plan = plan or Plan()
+        self.clock = clock or Clock()
+        self.host = host
+        self.nodes: dict[str, SimNode] = {}  # by uuid, the oldest first
+        self._names: dict[str, str] = {}
+        self._instances: dict[str, str] = {}
+        self._emit = emit
+        self.room = room  # await it before saying more
+        self._works: dict[str, int] = {}
+        self._planned: dict[tuple[str, Kind], Fault] = {}
+        self._waiting: dict[str, asyncio.Event] = {}
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._stirred = asyncio.Event()
+        self._forgets: list[Callable[[SimNode], None]] = []
+
+    # The nodes
+
+    def find(self, ident: str) -> SimNode:
+        """By uuid or name."""
+        node = self.nodes.get(ident) or self.nodes.get(self._names.get(ident, ""))
+        if node is None:
+            raise not_found(ident)
+        return node
+
+    def enroll(self, nodes: Iterable[SimNode]) -> None:
+        """These are there from now on; nobody is told."""
+        for node in nodes:
+            node.conductor = self.host
+            self.nodes[node.uuid] = node
+            self._index(node)
+
+    def check_unique(self, node: SimNode) -> None:
+        """No two nodes share a name or an instance."""
+        if node.name and self._names.get(node.name, node.uuid) != node.uuid:
+            raise Refused(409, f"A node with name {node.name} already exists.")
+        if node.instance_uuid and self._instances.get(node.instance_uuid, node.uuid) != node.uuid:
+            raise Refused(
+                409,
+                f"Instance {node.instance_uuid} is already associated with a node, it cannot be associated "
+                f"with this other node {node.uuid}",
+            )
+
+    def change(self, node: SimNode, **changes: Any) -> None:
+        """Write these fields; everybody who looks sees them."""
+        self._names.pop(node.name or "", None)
+        self._instances.pop(node.instance_uuid or "", None)
+        for field, value in changes.items():
+            setattr(node, field, value)
+        self._index(node)
+        node.updated_at = self.clock.now()
+
+    def remove(self, node: SimNode) -> None:
+        self.nodes.pop(node.uuid, None)
+        self._works.pop(node.uuid, None)
+        self._names.pop(node.name or "", None)
+        self._instances.pop(node.instance_uuid or "", None)
+        self.forget(node)
+        self.unlock(node)
+
+    def on_forget(self, forget: Callable[[SimNode], None]) -> None:
+        """Hear when the instance of a node, or the node itself, is no more."""
+        self._forgets.append(forget)
+
+    def forget(self, node: SimNode) -> None:
+        for hear in self._forgets:
+            hear(node)
+
+    def _index(self, node: SimNode) -> None:
+        if node.name:
+            self._names[node.name] = node.uuid
+        if node.instance_uuid:
+            self._instances[node.instance_uuid] = node.uuid
+
+    # Locks
+
+    async def free(self, uuid: str) -> SimNode:
+        """The node, once nobody has it locked; Refused when that takes too long."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.plan.patience
+        while True:
+            node = self.nodes.get(uuid)
+            if node is None:
+                raise not_found(uuid)
+            if node.reservation is None:
+                return node
+            if loop.time() >= deadline:
+                raise locked(node)
+            freed = self._waiting.setdefault(uuid, asyncio.Event())
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await freed.wait()
+            except TimeoutError:
+                pass
+
+    def unlock(self, node: SimNode) -> None:
+        node.reservation = None
+        if (freed := self._waiting.pop(node.uuid, None)) is not None:
+            freed.set()
+
+    # Time
+
+    def later(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do this after so long."""
+        due = asyncio.get_running_loop().time() + seconds
+        heapq.heappush(self._due, (due, next(self._order), action))
+        self._stirred.set()
+
+    async def run(self) -> None:
+        """Do what is due, for as long as it lives."""
+        loop = asyncio.get_running_loop()
+        while True:
+            for _ in range(AT_ONCE):
+                if not self._due or self._due[0][0] > loop.time():
+                    break
+                heapq.heappop(self._due)[2]()
+            if self._due and self._due[0][0] <= loop.time():
+                await self.room()
+                continue
+            self._stirred.clear()
+            try:
+                async with asyncio.timeout_at(self._due[0][0] if self._due else None):
+                    await self._stirred.wait()
+            except TimeoutError:
+                pass
+            await self.room()
+
+    # Saying it
+
+    def tell(
+        self,
+        action: Action,
+        phase: Phase,
+        node: SimNode,
+        request: str,
+        *,
+        shown: SimNode | None = None,
+        asked: bool = False,
+        silent: bool = False,
+        **more: Any,
+    ) -> None:
+        self._emit(Notification(action, phase, node, request, shown, asked, silent, more))
+
+    def tell_of(self, told: AllocationNotification) -> None:
+        self._emit(told)
+
+    # What is in store
+
+    def plan_fault(self, node: SimNode, kind: Kind, fault: Fault | None) -> None:
+        """The node's next work of this kind fails; None: as the plan says."""
+        if fault is None:
+            self._planned.pop((node.uuid, kind), None)
+        else:
+            self._planned[node.uuid, kind] = fault
+
+    def fate(self, node: SimNode, kind: Kind) -> tuple[float, Fault | None]:
+        """How long the node's next work takes and whether it fails."""
+        number = self._works[node.uuid] = self._works.get(node.uuid, 0) + 1
+        planned = self._planned.pop((node.uuid, kind), None)
+        return self.plan.seconds(node.uuid, number), planned or self.plan.fault(node.uuid, number)

@@ -1,0 +1,140 @@
+"""What Ironic would put on its exchange: a notification as versioned payload and oslo envelope (2.0)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+
+from bus.clock import Clock
+from compute_sim.ironic.machine import Phase
+from compute_sim.ironic.node import Json, SimNode, masked, said
+
+Action = Literal[
+    "create", "update", "delete", "maintenance_set", "provision_set", "power_set", "power_state_corrected",
+]  # fmt: skip
+
+COMMON = (
+    "clean_step", "conductor_group", "console_enabled", "created_at", "deploy_step", "description",
+    "disable_power_off", "driver", "extra", "boot_mode", "secure_boot", "inspection_finished_at",
+    "inspection_started_at", "instance_uuid", "last_error", "maintenance", "maintenance_reason", "fault",
+    "bios_interface", "boot_interface", "console_interface", "deploy_interface", "inspect_interface",
+    "management_interface", "network_interface", "power_interface", "raid_interface", "rescue_interface",
+    "storage_interface", "vendor_interface", "name", "owner", "lessee", "power_state", "properties",
+    "protected", "protected_reason", "provision_state", "provision_updated_at", "resource_class", "retired",
+    "retired_reason", "target_power_state", "target_provision_state", "traits", "updated_at", "uuid",
+)  # fmt: skip
+
+# The payload of each action: its name, its version, and what it has beside the common fields.
+_CRUD = ("NodeCRUDPayload", "1.15", ("chassis_uuid", "instance_info", "driver_info"))
+_PAYLOADS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "create": _CRUD,
+    "update": _CRUD,
+    "delete": _CRUD,
+    "maintenance_set": ("NodePayload", "1.17", ()),
+    "provision_set": ("NodeSetProvisionStatePayload", "1.18", ("instance_info", "driver_internal_info")),
+    "power_set": ("NodeSetPowerStatePayload", "1.17", ()),
+    "power_state_corrected": ("NodeCorrectedPowerStatePayload", "1.17", ()),
+}
+_FROM_API = frozenset({"create", "update", "delete", "maintenance_set"})
+_UNSET_BEFORE_CREATE = (
+    "console_enabled", "disable_power_off", "maintenance", "protected", "retired", "created_at",
+)  # fmt: skip
+_CONTEXT: Json = {
+    "_context_user": None, "_context_project_id": None, "_context_system_scope": None,
+    "_context_project": None, "_context_domain": None, "_context_user_domain": None,
+    "_context_project_domain": None, "_context_is_admin": False, "_context_read_only": False,
+    "_context_show_deleted": False, "_context_auth_token": None, "_context_request_id": "",
+    "_context_global_request_id": None, "_context_resource_uuid": None, "_context_roles": [],
+    "_context_user_identity": "- - - - -", "_context_is_admin_project": True,
+    "_context_auth_token_info": None,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """Something happened to a node, or was asked for, or was refused."""
+
+    action: Action
+    phase: Phase
+    node: SimNode  # as it really is
+    request: str
+    shown: SimNode | None = None  # what the payload tells instead: what was asked for, or an older state
+    asked: bool = False  # the payload only tells what was asked for
+    silent: bool = False  # a change Ironic tells nobody of
+    more: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationNotification:
+    """Something happened to an allocation: `data` is its whole payload."""
+
+    phase: Phase
+    action: Literal["create", "delete"]
+    data: Json
+    request: str
+
+
+def event_type(told: Notification | AllocationNotification) -> str:
+    kind = "node" if isinstance(told, Notification) else "allocation"
+    return f"baremetal.{kind}.{told.action}.{told.phase}"
+
+
+def payload(told: Notification | AllocationNotification) -> Json:
+    """The versioned object inside the message."""
+    if isinstance(told, AllocationNotification):
+        return _versioned("AllocationCRUDPayload", "1.1", told.data)
+    name, version, beside = _PAYLOADS[told.action]
+    node = told.shown or told.node
+    data = {**said(node, beside, "Z"), **told.more, **said(node, COMMON, "Z")}
+    for secret in ("instance_info", "driver_info", "driver_internal_info"):
+        if secret in data:
+            data[secret] = masked(data[secret])
+    if told.action == "create" and told.phase == "start":  # nobody has filled in the defaults yet
+        data.update(dict.fromkeys(_UNSET_BEFORE_CREATE))
+    return _versioned(name, version, data)
+
+
+def _versioned(name: str, version: str, data: Json) -> Json:
+    return {
+        "ironic_object.name": name,
+        "ironic_object.namespace": "ironic",
+        "ironic_object.version": version,
+        "ironic_object.data": data,
+    }
+
+
+class Envelopes:
+    """Wraps notifications as oslo.messaging does. No two of them have the same time."""
+
+    def __init__(self, clock: Clock, host: str, topics: Sequence[str]) -> None:
+        self._clock = clock
+        self._host = host
+        self._topics = tuple(topics)
+        self._last = 0  # microseconds
+
+    def of(self, told: Notification | AllocationNotification) -> list[tuple[str, bytes]]:
+        """For each topic the routing key and the body; one message, so they share its id."""
+        self._last = max(self._last + 1, int(self._clock.now() * 1_000_000))
+        seconds, micros = divmod(self._last, 1_000_000)
+        level = "error" if told.phase == "error" else "info"
+        by_api = isinstance(told, AllocationNotification) or told.action in _FROM_API
+        message: dict[str, Any] = {
+            "message_id": self._clock.uuid(),
+            "publisher_id": f"ironic-{'api' if by_api else 'conductor'}.{self._host}",
+            "event_type": event_type(told),
+            "priority": level.upper(),
+            "payload": payload(told),
+            "timestamp": f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{micros:06}",
+            "_unique_id": "",
+            **_CONTEXT,
+        }
+        message["_context_request_id"] = told.request
+        bodies = []
+        for topic in self._topics:
+            message["_unique_id"] = self._clock.uuid().replace("-", "")
+            inner = msgspec.json.encode(message).decode()
+            body = msgspec.json.encode({"oslo.version": "2.0", "oslo.message": inner})
+            bodies.append((f"{topic}.{level}", body))
+        return bodies

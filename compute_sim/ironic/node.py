@@ -1,0 +1,158 @@
+"""One simulated node: every field Ironic tells of it, in notifications and over REST."""
+
+from collections.abc import Sequence
+from copy import copy
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+from uuid import UUID, uuid5
+
+import msgspec
+
+_NAMES = UUID("9d0f4f0c-5f0e-4c53-8a0e-6a4b1a2f7f6d")
+
+Json = dict[str, Any]
+
+INTERFACES = (
+    "bios_interface", "boot_interface", "console_interface", "deploy_interface", "firmware_interface",
+    "inspect_interface", "management_interface", "network_interface", "power_interface", "raid_interface",
+    "rescue_interface", "storage_interface", "vendor_interface",
+)  # fmt: skip
+TIMES = frozenset({
+    "created_at", "updated_at", "provision_updated_at", "inspection_started_at", "inspection_finished_at",
+})  # fmt: skip
+
+
+class SimNode(msgspec.Struct, kw_only=True):
+    """A node's record. Times are seconds since the epoch; what holds several things is replaced whole."""
+
+    uuid: str
+    name: str | None = None
+    driver: str = "fake-hardware"
+    created_at: float | None = None
+    updated_at: float | None = None
+    provision_updated_at: float | None = None
+    inspection_started_at: float | None = None
+    inspection_finished_at: float | None = None
+    provision_state: str = "enroll"
+    target_provision_state: str | None = None
+    power_state: str | None = None
+    target_power_state: str | None = None
+    maintenance: bool = False
+    maintenance_reason: str | None = None
+    fault: str | None = None
+    last_error: str | None = None
+    reservation: str | None = None
+    instance_uuid: str | None = None
+    instance_name: str | None = None
+    instance_info: Json = {}
+    allocation_uuid: str | None = None
+    resource_class: str | None = None
+    traits: tuple[str, ...] = ()
+    properties: Json = {}
+    extra: Json = {}
+    driver_info: Json = {}
+    driver_internal_info: Json = {}
+    conductor_group: str = ""
+    conductor: str | None = None
+    shard: str | None = None
+    owner: str | None = None
+    lessee: str | None = None
+    description: str | None = None
+    protected: bool = False
+    protected_reason: str | None = None
+    retired: bool = False
+    retired_reason: str | None = None
+    automated_clean: bool | None = None
+    disable_power_off: bool = False
+    console_enabled: bool = False
+    clean_step: Json = {}
+    deploy_step: Json = {}
+    service_step: Json = {}
+    boot_mode: str | None = None
+    secure_boot: bool | None = None
+    chassis_uuid: str | None = None
+    parent_node: str | None = None
+    health: str | None = None
+    network_data: Json = {}
+    raid_config: Json = {}
+    target_raid_config: Json = {}
+    bios_interface: str | None = "fake"
+    boot_interface: str | None = "fake"
+    console_interface: str | None = "fake"
+    deploy_interface: str | None = "fake"
+    firmware_interface: str | None = "fake"
+    inspect_interface: str | None = "fake"
+    management_interface: str | None = "fake"
+    network_interface: str | None = "noop"
+    power_interface: str | None = "fake"
+    raid_interface: str | None = "fake"
+    rescue_interface: str | None = "fake"
+    storage_interface: str | None = "noop"
+    vendor_interface: str | None = "fake"
+
+    def snapshot(self) -> "SimNode":
+        """As it is now."""
+        return copy(self)
+
+    def with_changes(self, changes: Json) -> "SimNode":
+        """As it would be."""
+        other = copy(self)
+        for field, value in changes.items():
+            setattr(other, field, value)
+        return other
+
+
+FIELDS = SimNode.__struct_fields__
+
+
+@lru_cache(maxsize=4096)
+def iso(seconds: int, zone: str) -> str:
+    """A time as Ironic writes it: `Z` for a zone in notifications, `+00:00` over REST."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S") + zone
+
+
+def said(node: SimNode, fields: Sequence[str], zone: str) -> Json:
+    """These fields, fit for JSON."""
+    told: Json = {field: getattr(node, field) for field in fields}
+    for field in TIMES & told.keys():
+        if told[field] is not None:
+            told[field] = iso(int(told[field]), zone)
+    return told
+
+
+def masked(info: Json) -> Json:
+    """Passwords do not leave Ironic."""
+    if any("password" in key for key in info):
+        return {key: "******" if "password" in key else value for key, value in info.items()}
+    return info
+
+
+def enrolled(
+    count: int,
+    *,
+    now: float,
+    seed: int = 0,
+    state: str = "available",
+    resource_classes: Sequence[str] = ("baremetal",),
+    conductor_groups: Sequence[str] = ("",),
+    racks: int = 10,
+    prefix: str = "metal",
+) -> list[SimNode]:
+    """So many nodes, with names and uuids that are the same every time, dealt out over classes and groups."""
+    properties = {"cpus": 32, "memory_mb": 262_144, "local_gb": 2000, "cpu_arch": "x86_64"}
+    places = [{**properties, "rack": f"R{rack + 1}"} for rack in range(max(racks, 1))]
+    return [
+        SimNode(
+            uuid=str(uuid5(_NAMES, f"{seed}/{prefix}{number}")),
+            name=f"{prefix}{number + 1:05}",
+            created_at=now,
+            provision_updated_at=now,
+            provision_state=state,
+            power_state=None if state == "enroll" else "power off",
+            resource_class=resource_classes[number % len(resource_classes)],
+            conductor_group=conductor_groups[number % len(conductor_groups)],
+            properties=places[number % len(places)],
+        )
+        for number in range(count)
+    ]

@@ -1,0 +1,268 @@
+"""Where notifications go: to Ironic's exchange on RabbitMQ, or, the truth only, onto berth's own bus."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import islice
+from typing import Generic, Protocol, TypeVar
+
+import aiormq
+from aiormq import Channel, Connection
+from pamqp.commands import Basic
+
+from bus.clock import Clock
+from bus.messages import NodeChanged
+from bus.protocol import Unavailable, Unroutable
+from bus.rabbit.connection import (
+    BROKEN,
+    BadCredentials,
+    broker_url,
+    cancelled_by_us,
+    dial,
+    hang_up,
+    open_channel,
+    place,
+    reason,
+)
+from bus.rabbit.link import Backoff
+from compute_sim.core import draw
+from compute_sim.ironic.conductor import Told
+from compute_sim.ironic.envelope import Envelopes, Notification
+from compute_sim.ironic.node import SimNode
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+TOPICS = ("ironic_versioned_notifications",)
+ROOM = 20_000  # messages that wait for the broker before requests do
+BATCH = 256
+
+
+class Voice(Protocol):
+    """Hears the conductor, and says it on."""
+
+    def __call__(self, told: Told, /) -> None: ...
+
+    async def room(self) -> None:
+        """Returns when there is room to say more."""
+
+    async def run(self) -> None:
+        """Says what was heard, for as long as it lives."""
+
+
+class Backlog(Generic[T]):
+    """What waits to be sent, in order."""
+
+    def __init__(self, most: int = ROOM) -> None:
+        self._waiting: deque[T] = deque()
+        self._most = most
+        self._stirred = asyncio.Event()
+        self._roomy = asyncio.Event()
+        self._roomy.set()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, item: T) -> None:
+        self._waiting.append(item)
+        self._stirred.set()
+        if len(self._waiting) >= self._most:
+            self._roomy.clear()
+
+    async def room(self) -> None:
+        await asyncio.sleep(0)
+        await self._roomy.wait()
+
+    async def batch(self) -> list[T]:
+        """What is waiting, once something is; it waits on until it is `sent`."""
+        while not self._waiting:
+            self._stirred.clear()
+            await self._stirred.wait()
+        return list(islice(self._waiting, BATCH))
+
+    def sent(self, count: int) -> None:
+        for _ in range(count):
+            self._waiting.popleft()
+        if len(self._waiting) < self._most:
+            self._roomy.set()
+
+
+class IronicExchange:
+    """Ironic's own exchange. While the broker is away, what was said waits, and so do requests in the end.
+
+    `lossy` is the share of the later steps of a work that are never told, as Ironic loses them when steps are
+    instant.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        exchange: str = "ironic",
+        topics: Sequence[str] = TOPICS,
+        host: str = "localhost",
+        durable: bool = False,
+        confirms: bool = True,
+        lossy: float = 0.0,
+        seed: int = 0,
+        clock: Clock | None = None,
+    ) -> None:
+        self._url = broker_url(url, "simulated Ironic")
+        self._exchange = exchange
+        self._durable = durable
+        self._confirms = confirms
+        self._lossy = lossy
+        self._seed = seed
+        self._clock = clock or Clock()
+        self._envelopes = Envelopes(self._clock, host, topics)
+        self._backlog: Backlog[tuple[str, bytes]] = Backlog()
+        self._steps = 0
+        self.sent = 0
+        self.lost = 0
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return f"exchange {self._exchange} at {place(self._url)}"
+
+    def __call__(self, told: Told) -> None:
+        if isinstance(told, Notification) and (told.silent or self._loses(told)):
+            return
+        for message in self._envelopes.of(told):
+            self._backlog.put(message)
+
+    async def room(self) -> None:
+        await self._backlog.room()
+
+    async def run(self) -> None:
+        backoff = Backoff(self._clock)
+        while True:
+            try:
+                connection = await dial(self._url)
+            except BadCredentials:
+                raise
+            except Unavailable as problem:
+                log.warning("%s; %d notifications wait", problem, len(self._backlog))
+                await backoff.pause()
+                continue
+            before = self.sent
+            try:
+                await self._carry(connection)
+            except BROKEN as problem:
+                if cancelled_by_us(problem):
+                    raise
+                log.warning("%s broke off: %s", self.place, reason(problem))
+            finally:
+                await hang_up(connection)
+            if self.sent > before:
+                backoff = Backoff(self._clock)
+            await backoff.pause()
+
+    def _loses(self, told: Notification) -> bool:
+        if not self._lossy or told.action != "provision_set" or told.phase == "start":
+            return False
+        self._steps += 1
+        lost = draw(self._seed, "lost", self._steps) < self._lossy
+        self.lost += lost
+        return lost
+
+    async def _carry(self, connection: Connection) -> None:
+        """What waits, as long as the connection holds. A batch that breaks off comes again."""
+        channel = await self._channel(connection)
+        while True:
+            batch = await self._backlog.batch()
+            if self._confirms:
+                ended = await asyncio.gather(
+                    *(self._publish(channel, key, body) for key, body in batch), return_exceptions=True
+                )
+                if problems := [problem for problem in ended if isinstance(problem, BaseException)]:
+                    raise problems[0]
+            else:
+                for key, body in batch:
+                    await self._publish(channel, key, body)
+            self._backlog.sent(len(batch))
+            self.sent += len(batch)
+
+    async def _channel(self, connection: Connection) -> Channel:
+        """A channel to publish on. The exchange is taken as it is, or made as Ironic makes it."""
+        channel = await open_channel(connection, confirms=self._confirms)
+        try:
+            await channel.exchange_declare(self._exchange, exchange_type="topic", passive=True)
+        except aiormq.ChannelNotFoundEntity:
+            channel = await open_channel(connection, confirms=self._confirms)
+            await channel.exchange_declare(self._exchange, exchange_type="topic", durable=self._durable)
+        return channel
+
+    async def _publish(self, channel: Channel, key: str, body: bytes) -> None:
+        properties = Basic.Properties(  # aiormq writes into it
+            content_type="application/json", content_encoding="utf-8", delivery_mode=2, priority=0, headers={}
+        )
+        await channel.basic_publish(
+            body, exchange=self._exchange, routing_key=key, properties=properties, wait=False
+        )
+
+
+class BusVoice:
+    """berth's own bus: what became of each node, as a tool would tell it; not what was only asked for.
+
+    `publish` is a bus's; `whose` says which cell and agent a node belongs to, and its zone.
+    """
+
+    def __init__(
+        self,
+        publish: Callable[..., Awaitable[None]],
+        whose: Callable[[SimNode], tuple[str, str, str]],
+        clock: Clock | None = None,
+    ) -> None:
+        self._publish = publish
+        self._whose = whose
+        self._clock = clock or Clock()
+        self._last = 0  # microseconds
+        self._backlog: Backlog[NodeChanged] = Backlog()
+
+    def __call__(self, told: Told) -> None:
+        if isinstance(told, Notification) and not told.asked:
+            self._backlog.put(self._changed(told.node, told.action, deleted=told.action == "delete"))
+
+    def introduce(self, nodes: Iterable[SimNode]) -> None:
+        """These nodes are there: nobody asks this Ironic over REST."""
+        for node in nodes:
+            self._backlog.put(self._changed(node, "create"))
+
+    async def room(self) -> None:
+        await self._backlog.room()
+
+    async def run(self) -> None:
+        backoff = Backoff(self._clock)
+        while True:
+            batch = await self._backlog.batch()
+            try:
+                await self._publish(*batch)
+            except (Unavailable, Unroutable) as problem:  # ironic_sync may not be there yet
+                log.info("%s; %d node events wait", problem, len(self._backlog))
+                await backoff.pause()
+            else:
+                backoff = Backoff(self._clock)
+                self._backlog.sent(len(batch))
+
+    def _changed(self, node: SimNode, event: str, *, deleted: bool = False) -> NodeChanged:
+        self._last = max(self._last + 1, int(self._clock.now() * 1_000_000))
+        cell, agent, zone = self._whose(node)
+        return NodeChanged(
+            event=event,
+            node=node.uuid,
+            at=self._last / 1_000_000,
+            name=node.name or "",
+            cell=cell,
+            agent=agent,
+            resource_class=node.resource_class,
+            provision_state=node.provision_state,
+            power_state=node.power_state,
+            maintenance=node.maintenance,
+            instance_uuid=node.instance_uuid,
+            traits=node.traits,
+            zone=zone,
+            deleted=deleted,
+        )

@@ -1,0 +1,181 @@
+"""What a client may write into a node: JSON patches and new nodes, checked field by field. Pure."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from compute_sim.ironic.node import Json, SimNode
+from compute_sim.ironic.refused import Refused
+
+PATCHABLE = (
+    "automated_clean", "bios_interface", "boot_interface", "chassis_uuid", "conductor_group",
+    "console_interface", "deploy_interface", "description", "disable_power_off", "driver", "driver_info",
+    "extra", "inspect_interface", "instance_info", "instance_name", "instance_uuid", "lessee", "maintenance",
+    "management_interface", "name", "network_data", "network_interface", "owner", "power_interface",
+    "properties", "protected", "protected_reason", "raid_interface", "rescue_interface", "resource_class",
+    "retired", "retired_reason", "shard", "storage_interface", "vendor_interface", "parent_node",
+    "firmware_interface",
+)  # fmt: skip
+CREATABLE = (*PATCHABLE, "uuid", "boot_mode", "console_enabled", "secure_boot")
+
+_BOOLEANS = {
+    "automated_clean", "console_enabled", "disable_power_off", "maintenance", "protected", "retired",
+    "secure_boot",
+}  # fmt: skip
+_NOT_NULL = {"maintenance": False, "protected": False, "retired": False, "disable_power_off": False}
+_UUIDS = {"chassis_uuid", "instance_uuid", "uuid"}
+_OBJECTS = {"driver_info", "extra", "instance_info", "network_data", "properties"}
+_LONGEST = {"resource_class": 80, "description": 4096, "instance_name": 255, "parent_node": 36, "name": 255}
+_TRUE, _FALSE = {"true", "t", "1", "yes", "y", "on"}, {"false", "f", "0", "no", "n", "off"}
+_NAME = re.compile(r"[A-Za-z0-9\-._~]+")
+_TRAIT = re.compile(r"[A-Z][A-Z0-9_]{0,254}")
+_RESERVED = {"detail", "maintenance", "management", "states", "traits", "validate", "vendor_passthru"}
+
+
+def is_uuid(text: object) -> bool:
+    try:
+        return isinstance(text, str) and bool(UUID(text))
+    except ValueError:
+        return False
+
+
+def good_name(name: object) -> bool:
+    return (
+        isinstance(name, str)
+        and _NAME.fullmatch(name) is not None
+        and name not in _RESERVED
+        and not is_uuid(name)
+    )
+
+
+def good_trait(name: object, standard: frozenset[str]) -> bool:
+    """A standard name, or CUSTOM_ and capitals."""
+    if not isinstance(name, str) or _TRAIT.fullmatch(name) is None:
+        return False
+    return name.startswith("CUSTOM_") or name in standard
+
+
+def new_node(given: Mapping[str, Any]) -> Json:
+    """The fields of a node to be created."""
+    unknown = sorted(given.keys() - set(CREATABLE))
+    if unknown:
+        raise Refused(
+            400,
+            f"Schema error for node: Additional properties are not allowed ({', '.join(unknown)} unexpected)",
+        )
+    if not given.get("driver"):
+        raise Refused(400, "Schema error for node: 'driver' is a required property")
+    if (name := given.get("name")) is not None and not good_name(name):
+        raise Refused(400, f"Cannot create node with invalid name '{name}'")
+    return _as_ironic_keeps_it({field: _checked(field, value) for field, value in given.items()})
+
+
+def patched(node: SimNode, operations: object) -> Json:
+    """The fields that a JSON patch would change, with their new values."""
+    whole: Json = {field: getattr(node, field) for field in PATCHABLE}
+    for operation, path, value in _operations(operations):
+        whole = _applied(whole, operation, path, value)
+    changed = {
+        field: _checked(field, whole.get(field))
+        for field in PATCHABLE
+        if whole.get(field) != getattr(node, field)
+    }
+    return _as_ironic_keeps_it(changed)
+
+
+def names_in(operations: object) -> list[Any]:
+    """The names a patch would give the node; Refused when it is no patch of what may be patched."""
+    return [
+        value
+        for operation, path, value in _operations(operations)
+        if path == ["name"] and operation != "remove"
+    ]
+
+
+def _as_ironic_keeps_it(fields: Json) -> Json:
+    for field, value in fields.items():
+        if value is None and field in _NOT_NULL:
+            fields[field] = _NOT_NULL[field]
+        elif value is None and field in _OBJECTS:
+            fields[field] = {}
+    if "conductor_group" in fields:
+        fields["conductor_group"] = (fields["conductor_group"] or "").lower()
+    return fields
+
+
+def _operations(operations: object) -> Iterator[tuple[str, list[str], Any]]:
+    if not isinstance(operations, list):
+        raise Refused(400, "Expected a JSON patch: a list of operations")
+    for one in operations:
+        if not isinstance(one, dict):
+            raise Refused(400, f"Not an operation of a JSON patch: {one!r}")
+        operation, path = one.get("op"), one.get("path")
+        if operation not in ("add", "replace", "remove"):
+            raise Refused(400, f"'{operation}' is not one of ['add', 'replace', 'remove']")
+        if not isinstance(path, str) or not re.fullmatch(r"(/[^/]+)+", path):
+            raise Refused(400, f"'{path}' is not a path to a field")
+        if operation != "remove" and "value" not in one:
+            raise Refused(400, "'add' and 'replace' operations need a value")
+        keys = [key.replace("~1", "/").replace("~0", "~") for key in path[1:].split("/")]
+        if keys[0] == "traits":
+            raise Refused(
+                400,
+                "Cannot update node traits via node patch. Node traits should be updated via the node "
+                "traits API.",
+            )
+        if keys[0] not in PATCHABLE:
+            raise Refused(
+                400, f"Cannot patch {path}. Only the following can be updated: {', '.join(PATCHABLE)}"
+            )
+        yield operation, keys, one.get("value")
+
+
+def _applied(whole: Json, operation: str, path: Sequence[str], value: Any) -> Json:
+    """A copy with one operation done; what it shares with the original is left alone."""
+    key, *rest = path
+    if rest:
+        inner = whole.get(key)
+        if not isinstance(inner, dict):
+            raise _cannot(operation, path, f"member '{key}' not found")
+        return {**whole, key: _applied(inner, operation, rest, value)}
+    if operation == "add":
+        return {**whole, key: value}
+    if key not in whole:
+        raise _cannot(operation, path, f"can't {operation} a non-existent object '{key}'")
+    if operation == "replace":
+        return {**whole, key: value}
+    return {name: kept for name, kept in whole.items() if name != key}
+
+
+def _cannot(operation: str, path: Sequence[str], reason: str) -> Refused:
+    patch = {"op": operation, "path": "/" + "/".join(path)}
+    return Refused(400, f"Couldn't apply patch '{patch}'. Reason: {reason}")
+
+
+def _checked(field: str, value: Any) -> Any:
+    """The value as Ironic keeps it."""
+    if value is None:
+        if field == "driver":
+            raise Refused(400, "Schema error for node: 'driver' is a required property")
+        return None
+    if field in _BOOLEANS:
+        return _boolean(field, value)
+    kind = dict if field in _OBJECTS else str
+    if not isinstance(value, kind):
+        raise Refused(400, f"Schema error for node: {field}: {value!r} is not of type '{kind.__name__}'")
+    if field in _UUIDS:
+        if not is_uuid(value):
+            raise Refused(400, f"Expected UUID for {field}: {value}")
+        return str(UUID(str(value)))
+    if kind is str and len(value) > _LONGEST.get(field, 255):
+        raise Refused(400, f"Schema error for node: {field}: {value!r} is too long")
+    return value
+
+
+def _boolean(field: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in _TRUE | _FALSE:
+        return value.lower() in _TRUE
+    raise Refused(400, f"Invalid {field}: Unrecognized value '{value}'")

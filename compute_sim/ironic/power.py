@@ -1,0 +1,166 @@
+"""Power: what is asked for, what the BMCs really say, and the periodic look at both."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from compute_sim.ironic.conductor import Conductor
+from compute_sim.ironic.node import SimNode
+from compute_sim.ironic.refused import Refused
+
+Bmc = Literal["power on", "power off", "stuck on", "stuck off", "unreachable", "error"]
+BMC: tuple[Bmc, ...] = ("power on", "power off", "stuck on", "stuck off", "unreachable", "error")
+TARGETS = ("power on", "power off", "rebooting", "soft rebooting", "soft power off")
+
+_UNSYNCED = frozenset({"enroll", "wait call-back", "clean wait", "adopt failed"})
+_UNREACHABLE = "Failed to set node power state to (unreachable BMC)."
+_ERROR = "Power driver returned ERROR state while trying to sync power state."
+
+
+@dataclass(slots=True)
+class _Board:
+    """A BMC that does not say what Ironic believes."""
+
+    says: Bmc
+    tries: int = 0
+
+    @property
+    def power(self) -> str | None:
+        """What Ironic would read; None: nothing."""
+        if self.says == "unreachable":
+            return None
+        return self.says.replace("stuck", "power")
+
+    @property
+    def broken(self) -> bool:
+        return self.says in ("unreachable", "error")
+
+    @property
+    def obeys(self) -> bool:
+        return self.says in ("power on", "power off")
+
+
+class Power:
+    """A node whose BMC is not named here has the power Ironic believes it has."""
+
+    def __init__(self, conductor: Conductor) -> None:
+        self._conductor = conductor
+        self._boards: dict[str, _Board] = {}
+        self._faulty: set[str] = set()  # in maintenance because of their power
+
+    def start(self) -> None:
+        """Look at the real power states now and then."""
+        self._conductor.later(self._conductor.plan.sync_every, self._look)
+
+    def tamper(self, node: SimNode, says: Bmc | None) -> None:
+        """The node's BMC says this from now on, whatever Ironic believes; None: what Ironic believes."""
+        if says is not None:
+            self._boards[node.uuid] = _Board(says)
+            return
+        board = self._boards.pop(node.uuid, None)
+        if board is not None and node.power_state in (None, "error"):
+            self._boards[node.uuid] = _Board("power off")  # somebody has to say what it is
+
+    def set(self, node: SimNode, target: str, request: str) -> None:
+        """Begin to set it, on a node that is free."""
+        if node.disable_power_off and target in ("power off", "soft power off"):
+            raise Refused(500, f"Failed to set node power state to {target}.")
+        goal = "power off" if target in ("power off", "soft power off") else "power on"
+        board = self._boards.get(node.uuid)
+        seconds, fault = self._conductor.fate(node, "power")
+        self._conductor.change(
+            node, target_power_state=None if board and board.broken else goal, last_error=None
+        )
+        node.reservation = self._conductor.host
+        self._conductor.tell("power_set", "start", node, request, to_power=target)
+        failed = fault is not None or (board is not None and board.broken)
+        self._conductor.later(seconds, lambda: self._has_set(node, target, goal, request, failed))
+
+    def _has_set(self, node: SimNode, target: str, goal: str, request: str, failed: bool) -> None:
+        if self._conductor.nodes.get(node.uuid) is not node:
+            return
+        node.target_power_state = None
+        if failed:
+            node.last_error = f"Failed to change power state to '{target}': {_UNREACHABLE}"
+        else:
+            node.power_state = goal
+            if (board := self._boards.get(node.uuid)) is not None and board.obeys:
+                del self._boards[node.uuid]
+        self._conductor.change(node)
+        self._conductor.unlock(node)
+        self._conductor.tell("power_set", "error" if failed else "end", node, request, to_power=target)
+
+    # The periodic look
+
+    def _look(self) -> None:
+        for uuid in sorted(self._boards.keys() | self._faulty):
+            node = self._conductor.nodes.get(uuid)
+            if node is None:
+                self._boards.pop(uuid, None)
+                self._faulty.discard(uuid)
+            elif node.reservation is None and node.target_power_state is None:
+                request = f"req-{self._conductor.clock.uuid()}"
+                if node.fault == "power failure" and node.provision_state != "enroll":
+                    self._recover(node, request)
+                elif node.provision_state not in _UNSYNCED and not node.maintenance:
+                    self._faulty.discard(uuid)
+                    self._sync(node, request)
+        self.start()
+
+    def _recover(self, node: SimNode, request: str) -> None:
+        board = self._boards.get(node.uuid)
+        if board is not None and board.broken:
+            return
+        before, actual = node.power_state, board.power if board else node.power_state or "power off"
+        if board is not None:
+            del self._boards[node.uuid]
+        self._faulty.discard(node.uuid)
+        self._conductor.change(
+            node, power_state=actual, maintenance=False, maintenance_reason=None, fault=None
+        )
+        # Ironic tells of the power only: that the maintenance is over, only who looks will know
+        self._corrected(node, before, request, silent=before == actual)
+
+    def _sync(self, node: SimNode, request: str) -> None:
+        board = self._boards.get(node.uuid)
+        if board is None:
+            return
+        if not board.broken and board.power == node.power_state:
+            if board.obeys:
+                del self._boards[node.uuid]
+            board.tries = 0
+            return
+        board.tries += 1
+        if not board.broken and node.power_state is None:
+            self._conductor.change(node, power_state=board.power)
+            self._corrected(node, None, request)
+        elif board.tries > self._conductor.plan.sync_retries:
+            self._give_up(node, board, request)
+        elif not board.broken:
+            believed = node.power_state
+            self._conductor.tell("power_set", "start", node, request, to_power=believed)
+            self._conductor.tell("power_set", "end", node, request, to_power=believed)
+            if board.obeys:
+                del self._boards[node.uuid]
+
+    def _give_up(self, node: SimNode, board: _Board, request: str) -> None:
+        before, actual = node.power_state, board.power
+        text = (
+            f"During sync_power_state, max retries exceeded for node {node.uuid}, node state {actual} does "
+            f"not match expected state '{before}'. Updating DB state to '{actual}' Switching node to "
+            "maintenance mode."
+        )
+        if board.broken:
+            text += f" Error: {_ERROR if board.says == 'error' else _UNREACHABLE}"
+        board.tries = 0
+        self._faulty.add(node.uuid)
+        self._conductor.change(
+            node, power_state=actual, maintenance=True, maintenance_reason=text, fault="power failure",
+            last_error=text,
+        )  # fmt: skip
+        if before != actual:
+            self._corrected(node, before, request)
+
+    def _corrected(self, node: SimNode, before: str | None, request: str, *, silent: bool = False) -> None:
+        self._conductor.tell(
+            "power_state_corrected", "success", node, request, silent=silent, from_power=before
+        )

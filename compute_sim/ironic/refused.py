@@ -1,0 +1,36 @@
+"""What Ironic answers to what it will not do: an HTTP status and a sentence."""
+
+from compute_sim.ironic.node import SimNode
+
+
+class Refused(Exception):
+    """Ironic will not do that."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+def not_found(ident: str) -> Refused:
+    return Refused(404, f"Node {ident} could not be found.")
+
+
+def not_acceptable(text: str = "Request not acceptable.") -> Refused:
+    return Refused(406, text)
+
+
+def locked(node: SimNode) -> Refused:
+    return Refused(
+        409,
+        f"Node {node.uuid} is locked by host {node.reservation}, please retry after the current operation "
+        "is completed.",
+    )
+
+
+def wrong_state(action: str, node: SimNode, state: str | None) -> Refused:
+    return Refused(
+        400,
+        f'The requested action "{action}" can not be performed on node "{node.uuid}" while it is in state '
+        f'"{state}".',
+    )

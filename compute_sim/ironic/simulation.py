@@ -1,0 +1,128 @@
+"""A whole simulated Ironic: conductor, power, notifications, REST, and a churn of its own if wanted."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator, Sequence
+
+import uvicorn
+from starlette.applications import Starlette
+
+from bus.clock import Clock
+from bus.messages import NodeChanged
+from bus.worker import Worker
+from compute_sim.ironic.api import Api
+from compute_sim.ironic.churn import Churn
+from compute_sim.ironic.conductor import Conductor, Told
+from compute_sim.ironic.envelope import Notification
+from compute_sim.ironic.node import SimNode
+from compute_sim.ironic.notify import BusVoice, Voice
+from compute_sim.ironic.plan import Plan
+from compute_sim.ironic.power import Power
+from compute_sim.ironic.rest import rest_app
+from compute_sim.ironic.works import Works
+
+_GRACE = 1  # seconds for open requests when it stops
+
+
+class Simulation:
+    """An Ironic with these nodes: `run` it, or serve its `worker`. Without a voice it tells nobody."""
+
+    def __init__(
+        self,
+        nodes: Sequence[SimNode],
+        *,
+        plan: Plan | None = None,
+        voice: Voice | None = None,
+        clock: Clock | None = None,
+        host: str = "localhost",
+        churn: float = 0.0,  # notifications a second
+        listener: socket.socket | None = None,
+        user: str = "",
+        password: str = "",
+    ) -> None:
+        self._voice = voice
+        self._churn = churn
+        self._listener = listener
+        self.said = 0  # notifications
+        if voice is None:
+            self.conductor = Conductor(plan, clock, self._hear, host=host)
+        else:
+            self.conductor = Conductor(plan, clock, self._hear, room=voice.room, host=host)
+        self.works = Works(self.conductor)
+        self.power = Power(self.conductor)
+        self.conductor.enroll(nodes)
+        self.app: Starlette = rest_app(self.conductor, self.works, self.power, user=user, password=password)
+
+    @property
+    def url(self) -> str:
+        """Where it listens; empty when it does not."""
+        if self._listener is None:
+            return ""
+        host, port = self._listener.getsockname()[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        if isinstance(self._voice, BusVoice):
+            self._voice.introduce(self.conductor.nodes.values())
+        self.power.start()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.conductor.run())
+            if self._voice is not None:
+                group.create_task(self._voice.run())
+            if self._churn:
+                api = Api(self.conductor, self.works, self.power)
+                group.create_task(Churn(self.conductor, api, self._churn, lambda: self.said).run())
+            if self._listener is not None:
+                group.create_task(_serve(self.app, self._listener))
+
+    def worker(self, name: str = "ironic_sim") -> Worker:
+        """As a worker of berth's, with a BusVoice."""
+        return Worker(name, runs=[self.run], announces=frozenset({NodeChanged}))
+
+    def _hear(self, told: Told) -> None:
+        if not (isinstance(told, Notification) and told.silent):
+            self.said += 1
+        if self._voice is not None:
+            self._voice(told)
+
+
+def listen(address: str) -> socket.socket:
+    """A socket bound to HOST:PORT; port 0 is any free one."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{address!r} is not an address: HOST:PORT, such as 127.0.0.1:6385")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, int(port)))
+    except OSError as problem:
+        listener.close()
+        raise OSError(problem.errno, problem.strerror, address) from None
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """Leaves the signals to whoever runs us."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _serve(app: Starlette, listener: socket.socket) -> None:
+    server = _Server(
+        uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=_GRACE
+        )
+    )
+    try:
+        await server.serve(sockets=[listener])
+    except asyncio.CancelledError:
+        await server.shutdown(sockets=[listener])
+        raise
+    finally:
+        listener.close()

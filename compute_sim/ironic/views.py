@@ -1,0 +1,235 @@
+"""Nodes as REST shows them: which fields an API version knows, filters, order and pages. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from compute_sim.ironic.machine import PATHS
+from compute_sim.ironic.node import FIELDS, Json, SimNode, masked, said
+from compute_sim.ironic.refused import Refused, not_acceptable
+
+MINIMUM, MAXIMUM = 1, 115  # minor versions
+PAGE = 1000
+
+_SINCE = {
+    "driver_internal_info": 3, "name": 5, "inspection_finished_at": 6, "inspection_started_at": 6,
+    "clean_step": 7, "raid_config": 12, "target_raid_config": 12, "network_interface": 20,
+    "resource_class": 21, "bios_interface": 40, "boot_interface": 31, "console_interface": 31,
+    "deploy_interface": 31, "inspect_interface": 31, "management_interface": 31, "power_interface": 31,
+    "raid_interface": 31, "vendor_interface": 31, "storage_interface": 33, "traits": 37,
+    "rescue_interface": 38, "fault": 42, "deploy_step": 44, "conductor_group": 46, "automated_clean": 47,
+    "protected": 48, "protected_reason": 48, "conductor": 49, "owner": 50, "description": 51,
+    "allocation_uuid": 52, "retired": 61, "retired_reason": 61, "lessee": 65, "network_data": 66,
+    "boot_mode": 75, "secure_boot": 75, "shard": 82, "parent_node": 83, "firmware_interface": 86,
+    "service_step": 87, "disable_power_off": 95, "instance_name": 104, "health": 109,
+}  # fmt: skip
+_SHORT = ("instance_uuid", "maintenance", "power_state", "provision_state", "uuid", "name")
+_STATES = (
+    "console_enabled", "last_error", "power_state", "provision_state", "provision_updated_at",
+    "target_power_state", "target_provision_state",
+)  # fmt: skip
+_SECRET = ("instance_info", "driver_info", "driver_internal_info")
+_VERB_SINCE = {
+    "manage": 4, "provide": 4, "inspect": 6, "abort": 13, "clean": 15, "adopt": 17, "rescue": 38,
+    "unrescue": 38, "deploy": 73, "undeploy": 73, "unhold": 85, "service": 87,
+}  # fmt: skip
+_FILTER_SINCE = {
+    "provision_state": 9, "driver": 16, "resource_class": 21, "fault": 42, "conductor_group": 46,
+    "conductor": 49, "owner": 50, "project": 50, "description_contains": 51, "retired": 61, "lessee": 65,
+    "shard": 82, "sharded": 82, "instance_name": 104,
+}  # fmt: skip
+_EQUAL = frozenset({
+    "provision_state", "driver", "resource_class", "fault", "conductor_group", "conductor", "owner",
+    "lessee", "instance_uuid", "instance_name", "chassis_uuid", "parent_node",
+})  # fmt: skip
+_FLAGS = frozenset({"maintenance", "retired", "associated", "sharded", "include_children", "detail"})
+_NO_SORT = frozenset({
+    "properties", "driver_info", "extra", "instance_info", "driver_internal_info", "clean_step",
+    "deploy_step", "service_step", "raid_config", "target_raid_config", "traits", "network_data",
+})  # fmt: skip
+_KEPT_FOR_NEXT = ("associated", "maintenance", "retired")  # Ironic forgets the other filters in its links
+
+Matches = Callable[[SimNode], bool]
+
+
+class Asked(NamedTuple):
+    """A list of nodes that is asked for."""
+
+    matches: Sequence[Matches]
+    fields: tuple[str, ...] | None
+    limit: int
+    marker: str
+    sort_key: str
+    descending: bool
+    kept: Mapping[str, str]  # what a link to the next page repeats
+
+
+def whole(node: SimNode, minor: int, url: str) -> Json:
+    """Everything this version knows of it."""
+    told = shown(node, FIELDS, minor)
+    place = f"nodes/{node.uuid}"
+    told["links"] = _links(url, place)
+    for part in ("ports", "states", "portgroups", "volume"):
+        told[part] = _links(url, f"{place}/{part}")
+    return told
+
+
+def shown(node: SimNode, fields: Iterable[str], minor: int) -> Json:
+    """These fields of it, those that are newer than the version left out."""
+    told = said(node, [field for field in fields if _SINCE.get(field, 0) <= minor], "+00:00")
+    if minor < 2 and told.get("provision_state") == "available":
+        told["provision_state"] = None
+    if minor < 39 and told.get("provision_state") == "inspect wait":
+        told["provision_state"] = "inspecting"
+    for secret in _SECRET:
+        if secret in told:
+            told[secret] = masked(told[secret])
+    return told
+
+
+def some(node: SimNode, fields: Sequence[str], minor: int, url: str) -> Json:
+    told = shown(node, [field for field in fields if field != "links"], minor)
+    if "links" in fields:
+        told["links"] = _links(url, f"nodes/{node.uuid}")
+    return told
+
+
+def short(node: SimNode, minor: int, url: str) -> Json:
+    return {**shown(node, _SHORT, minor), "links": _links(url, f"nodes/{node.uuid}")}
+
+
+def states(node: SimNode, minor: int) -> Json:
+    return shown(node, _STATES, minor)
+
+
+def fields_of(text: str | None, minor: int) -> tuple[str, ...] | None:
+    """The fields a client wants, each known and none too new."""
+    if text is None:
+        return None
+    fields = tuple(field for field in text.split(",") if field)
+    unknown = [field for field in fields if field not in FIELDS and field != "links"]
+    if unknown:
+        raise Refused(400, f'Field(s) "{", ".join(unknown)}" are not valid.')
+    if minor < 8 or any(_SINCE.get(field, 0) > minor for field in fields):
+        raise not_acceptable()
+    return fields
+
+
+def check_verb(target: str, minor: int) -> None:
+    if _VERB_SINCE.get(target, 0) > minor:
+        raise not_acceptable()
+
+
+def asked(query: Mapping[str, str], minor: int) -> Asked:
+    """The query of a list, checked."""
+    matches: list[Matches] = []
+    for name, value in query.items():
+        since = _FILTER_SINCE.get(name, 0)
+        if since > minor:
+            raise not_acceptable(
+                f"Request not acceptable. The minimal required API version should be 1.{since}"
+            )
+        if (match := _filter(name, value)) is not None:
+            matches.append(match)
+    if "parent_node" not in query and not _flag(query.get("include_children", "false")):
+        matches.append(lambda node: node.parent_node is None)
+    sort_key, sort_dir = query.get("sort_key", "id"), query.get("sort_dir", "asc")
+    if sort_key != "id" and (sort_key not in FIELDS or sort_key in _NO_SORT):
+        raise Refused(400, f"The sort_key value {sort_key} is an invalid field for sorting")
+    if sort_dir not in ("asc", "desc"):
+        raise Refused(400, f"Invalid sort direction: {sort_dir}. Acceptable values are 'asc' or 'desc'")
+    kept = {name: "True" for name in _KEPT_FOR_NEXT if name in query and _flag(query[name])}
+    fields = fields_of(query.get("fields"), minor)
+    if fields is not None:
+        kept["fields"] = ",".join(fields)
+    return Asked(
+        matches,
+        fields,
+        _limit(query.get("limit")),
+        query.get("marker", ""),
+        sort_key,
+        sort_dir == "desc",
+        {"sort_key": sort_key, "sort_dir": sort_dir, **kept},
+    )
+
+
+def page(nodes: Mapping[str, SimNode], wanted: Asked) -> list[SimNode]:
+    """The nodes after the marker that match, as many as the limit allows."""
+    ordered: Iterable[SimNode] = nodes.values()
+    if wanted.sort_key != "id":
+        ordered = sorted(ordered, key=lambda node: _sortable(getattr(node, wanted.sort_key), node.uuid))
+    if wanted.descending:
+        ordered = reversed(list(ordered))
+    if wanted.marker:
+        if wanted.marker not in nodes:
+            raise Refused(404, f"Node {wanted.marker} could not be found.")
+        ordered = iter(ordered)
+        for node in ordered:
+            if node.uuid == wanted.marker:
+                break
+    fitting = (node for node in ordered if all(match(node) for match in wanted.matches))
+    return list(islice(fitting, wanted.limit))
+
+
+def next_link(found: Sequence[SimNode], wanted: Asked, url: str, path: str) -> str | None:
+    """Where the list goes on; a full page may be the last one."""
+    if len(found) < wanted.limit:
+        return None
+    query = urlencode({**wanted.kept, "limit": wanted.limit, "marker": found[-1].uuid}, safe=",")
+    return f"{url}/v1/{path}?{query}"
+
+
+def _sortable(value: Any, uuid: str) -> tuple[bool, Any, str]:
+    return value is not None, "" if value is None else value, uuid
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return PAGE
+    try:
+        limit = int(text)
+    except ValueError:
+        raise Refused(400, f"Expected an integer for limit: {text}") from None
+    if limit <= 0:
+        raise Refused(400, "Limit must be positive")
+    return min(limit, PAGE)
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "t", "1", "yes", "on", "false", "f", "0", "no", "off"):
+        raise Refused(400, f"Unrecognized value '{text}', acceptable values are: 'true', 'false'")
+    return text.lower() in ("true", "t", "1", "yes", "on")
+
+
+def _filter(name: str, value: str) -> Matches | None:
+    if name == "provision_state" and value not in PATHS:
+        raise Refused(400, f'Provision state "{value}" is not valid')
+    if name in _EQUAL:
+        return lambda node: getattr(node, name) == value
+    if name == "shard":
+        shards = frozenset(value.split(","))
+        return lambda node: node.shard in shards
+    if name == "project":
+        return lambda node: value in (node.owner, node.lessee)
+    if name == "description_contains":
+        return lambda node: value in (node.description or "")
+    if name not in _FLAGS:
+        if name in ("fields", "limit", "marker", "sort_key", "sort_dir"):
+            return None
+        raise Refused(400, f"Unexpected arguments: {name}")
+    wanted = _flag(value)
+    if name == "associated":
+        return lambda node: (node.instance_uuid is not None) == wanted
+    if name == "sharded":
+        return lambda node: (node.shard is not None) == wanted
+    if name in ("maintenance", "retired"):
+        return lambda node: getattr(node, name) == wanted
+    return None
+
+
+def _links(url: str, place: str) -> list[Json]:
+    return [
+        {"href": f"{url}/v1/{place}", "rel": "self"},
+        {"href": f"{url}/{place}", "rel": "bookmark"},
+    ]

@@ -1,0 +1,192 @@
+"""A private Ironic: API and conductor in one process, nobody authenticated, hardware that is not there.
+
+It comes from the package index, into an environment of its own: `make ironic-test` makes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deploy.processes import (
+    BinariesMissing,
+    Server,
+    ServerFailed,
+    Watchdog,
+    exchange,
+    executable,
+    search_path,
+    tail,
+)
+
+ENVIRONMENT = Path(__file__).resolve().parent.parent / ".venv-ironic"
+_HINT = "make ironic-test installs it; or name another environment's bin directory in BERTH_TEST_IRONIC"
+
+
+@dataclass(frozen=True)
+class IronicBinaries:
+    ironic: Path
+    dbsync: Path
+
+
+def find_ironic() -> IronicBinaries:
+    place = Path(os.environ.get("BERTH_TEST_IRONIC") or ENVIRONMENT / "bin")
+    found = IronicBinaries(place / "ironic", place / "ironic-dbsync")
+    if executable(found.ironic) and executable(found.dbsync):
+        return found
+    raise BinariesMissing(f"no Ironic in {place}: {_HINT}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drivers:
+    """Interfaces that Ironic does not bring: kind → `name = module:Class`, and the directory they are in."""
+
+    path: Path | None = None
+    interfaces: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {kind: spec.partition("=")[0].strip() for kind, spec in self.interfaces.items()}
+
+
+class Ironic(Server):
+    """Notifications go to the exchange `ironic` of the broker given; nodes are kept in an SQLite file."""
+
+    name = "Ironic"
+
+    def __init__(
+        self,
+        directory: Path,
+        amqp_url: str,
+        *,
+        drivers: Drivers | None = None,
+        settings: Mapping[str, Mapping[str, str]] | None = None,
+        port: int | None = None,
+    ) -> None:
+        super().__init__(directory, port)
+        self._amqp_url = amqp_url
+        self._drivers = drivers or Drivers()
+        self._settings = settings or {}
+        self._configuration = self.directory / "ironic.conf"
+        self._database = self.directory / "ironic.sqlite"
+        self._plugins = self.directory / "plugins"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def _launch(self) -> None:
+        binaries = find_ironic()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._write_configuration()
+        self._announce_drivers()
+        command = ["--config-file", str(self._configuration)]
+        if not self._database.exists():
+            self._run([str(binaries.dbsync), *command, "create_schema"])
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(binaries.ironic), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                env=self._environment(),
+                start_new_session=True,
+            )
+        self._watchdog = Watchdog("KILL", self._process.pid)  # what it forks ends when it is gone
+
+    def _run(self, command: list[str]) -> None:
+        with self.log_path.open("ab") as log:
+            ended = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                env=self._environment(),
+                check=False,
+            )
+        if ended.returncode:
+            self._database.unlink(missing_ok=True)
+            raise ServerFailed(
+                f"{Path(command[0]).name} failed; the end of {self.log_path}:\n{tail(self.log_path)}"
+            )
+
+    def _write_configuration(self) -> None:
+        rabbit = f"rabbit://{self._amqp_url.partition('://')[2]}"
+        sections: dict[str, dict[str, str]] = {
+            "DEFAULT": {
+                "auth_strategy": "noauth",
+                "rpc_transport": "none",
+                "host": "berth-test",
+                "notification_level": "info",
+                "use_stderr": "true",
+                "transport_url": rabbit,
+                "enabled_hardware_types": "fake-hardware",
+                "default_network_interface": "noop",
+                "minimum_memory_warning_only": "true",
+                **{f"enabled_{kind}_interfaces": names for kind, names in self._interfaces().items()},
+                **{f"default_{kind}_interface": name for kind, name in self._drivers.names.items()},
+            },
+            "database": {"connection": f"sqlite:///{self._database}"},
+            "api": {"host_ip": "127.0.0.1", "port": str(self.port), "api_workers": "1"},
+            "conductor": {"automated_clean": "true"},
+            "oslo_messaging_notifications": {"driver": "messagingv2", "transport_url": rabbit},
+            "oslo_concurrency": {"lock_path": str(self.directory / "locks")},
+        }
+        for section, given in self._settings.items():
+            sections.setdefault(section, {}).update(given)
+        lines = [
+            line
+            for section, values in sections.items()
+            for line in (f"[{section}]", *(f"{key} = {value}" for key, value in values.items()))
+        ]
+        self._configuration.write_text("\n".join(lines) + "\n")
+
+    def _interfaces(self) -> dict[str, str]:
+        """What is enabled of each kind."""
+        enabled = {
+            "power": "fake", "management": "fake", "boot": "fake", "deploy": "fake", "vendor": "fake",
+            "inspect": "fake,no-inspect", "raid": "fake,no-raid", "bios": "fake,no-bios",
+            "rescue": "fake,no-rescue", "network": "noop", "storage": "noop", "firmware": "no-firmware",
+            "console": "no-console",
+        }  # fmt: skip
+        return enabled | {kind: f"{name},{enabled[kind]}" for kind, name in self._drivers.names.items()}
+
+    def _announce_drivers(self) -> None:
+        """As an installed package would: by entry points in a directory that Python looks into."""
+        about = self._plugins / "berth_drivers-1.dist-info"
+        about.mkdir(parents=True, exist_ok=True)
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: berth-drivers\nVersion: 1\n")
+        (about / "entry_points.txt").write_text(
+            "".join(
+                f"[ironic.hardware.interfaces.{kind}]\n{spec}\n"
+                for kind, spec in self._drivers.interfaces.items()
+            )
+        )
+
+    def _environment(self) -> dict[str, str]:
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith(("OS_", "PYTHON"))
+        }
+        looked_into = [str(self._plugins), *([str(self._drivers.path)] if self._drivers.path else [])]
+        environment.update(
+            PATH=search_path(), HOME=str(self.directory), PYTHONPATH=os.pathsep.join(looked_into)
+        )
+        return environment
+
+    def _ready(self) -> bool:
+        return exchange(self.port, b"GET / HTTP/1.0\r\n\r\n", 5) == b"HTTP/"
+
+    def _signal_processes(self, graceful: bool) -> None:
+        assert self._process is not None
+        if graceful:
+            self._process.send_signal(signal.SIGTERM)
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)

@@ -1,0 +1,339 @@
+"""Ironic's REST API: one kept-alive pool, the newest microversion both sides know, patience for reads."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, ParamSpec, Self, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+import tenacity
+
+from bus.clock import Clock, monotonic
+from ironic_sync.access import Access, IronicRefused, IronicUnavailable, Keystone
+from ironic_sync.meters import REQUEST_SECONDS
+
+__all__ = ["Access", "IronicApi", "IronicRefused", "IronicUnavailable"]
+
+log = logging.getLogger(__name__)
+
+NEWEST = (1, 115)  # what this was held against; no newer one is asked for
+OLDEST = (1, 11)  # before it there was no way to tell a new node from one that is ready
+VERSION = "X-OpenStack-Ironic-API-Version"
+MAXIMUM = "X-OpenStack-Ironic-API-Maximum-Version"
+
+READ_ATTEMPTS = 4
+SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0  # seconds between them
+CONNECTIONS = 32
+MARKERS = 10  # nodes of a page that must all be deleted before the next one is looked for from the start
+PAGE = 1000  # what Ironic gives at most, unless it is told otherwise
+
+# Ironic tells these only with all the rest, never among chosen `fields`.
+WITH_ALL = frozenset({"created_at", "updated_at"})
+
+# The minor version that brought a field of nodes, or a filter of their list; the others were always there.
+FIELD_SINCE = {
+    "name": 5, "resource_class": 21, "traits": 37, "fault": 42, "conductor_group": 46, "automated_clean": 47,
+    "protected": 48, "conductor": 49, "owner": 50, "description": 51, "allocation_uuid": 52, "retired": 61,
+    "lessee": 65, "shard": 82, "parent_node": 83, "instance_name": 104,
+}  # fmt: skip
+FILTER_SINCE = {
+    "provision_state": 9, "driver": 16, "resource_class": 21, "fault": 42, "conductor_group": 46,
+    "conductor": 49, "owner": 50, "project": 50, "retired": 61, "lessee": 65, "shard": 82, "sharded": 82,
+    "include_children": 83, "parent_node": 83,
+}  # fmt: skip
+
+_OVERLOADED = (429, 502, 503, 504)
+
+Json = dict[str, Any]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class IronicApi:
+    """A client of Ironic. Use it with `async with`, or `open` and `close` it; it connects when it must.
+
+    Reads are tried again, a bounded number of times, when Ironic is away (IronicUnavailable); writes never.
+    """
+
+    def __init__(
+        self, access: Access, clock: Clock | None = None, *, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        self._access = access
+        self._keystone = Keystone(access) if access.auth == "keystone" else None
+        self._chance = (clock or Clock()).chance
+        self._transport = transport  # tests bring one; else TCP
+        self._client: httpx.AsyncClient | None = None
+        self._root = ""  # without a slash at its end, nor v1
+        self._version: tuple[int, int] | None = None
+        self._agreeing = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        access = self._access
+        auth: httpx.Auth | None = self._keystone
+        if access.auth == "basic":
+            auth = httpx.BasicAuth(access.user, access.password)
+        self._client = httpx.AsyncClient(
+            auth=auth,
+            verify=False if access.url.startswith("http://") else access.trust(),  # no TLS, nothing to trust
+            transport=self._transport,
+            timeout=httpx.Timeout(access.timeout, connect=min(5.0, access.timeout)),
+            limits=httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS),
+            headers={"Accept": "application/json"},
+            trust_env=False,
+        )
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    # Reads
+
+    async def version(self) -> tuple[int, int]:
+        """The microversion that is asked for: the newest both sides know."""
+        return await self._patiently(self._agreed)
+
+    async def node(self, uuid: str, fields: Sequence[str] | None = None) -> Json | None:
+        """What Ironic says of one node (by uuid or name); None when there is none. At least these fields."""
+        try:
+            return await self._get(f"/v1/nodes/{quote(uuid, safe='')}", fields)
+        except IronicRefused as refused:
+            if refused.status == 404:
+                return None
+            raise
+
+    async def nodes(
+        self,
+        *,
+        fields: Sequence[str] | None = None,
+        limit: int = PAGE,
+        marker: str = "",
+        sort_key: str = "",
+        sort_dir: str = "",
+        **filters: str | bool | Sequence[str],
+    ) -> AsyncIterator[list[Json]]:
+        """Page after page of the nodes that meet all filters; `marker` is the last node known already.
+
+        Of each node at least these fields, without them a few; asking for its times costs Ironic most.
+
+        The server may give less than `limit`. A node that moves while this is read may come twice; in the
+        default order none that is there from first to last is left out.
+        """
+        minor = (await self.version())[1]
+        for name in filters:
+            if minor < (since := FILTER_SINCE.get(name, 0)):
+                raise IronicRefused(
+                    406, f"filtering by {name} takes API 1.{since}; Ironic's newest is 1.{minor}"
+                )
+        fixed = {"limit": limit, "sort_key": sort_key, "sort_dir": sort_dir, **filters}
+        params = {name: _text(value) for name, value in fixed.items() if value != "" or name in filters}
+        behind = [marker] if marker else []  # where to go on; the newest first to be tried
+        while True:
+            answer = await self._page(fields, params, behind)
+            page = answer.get("nodes")
+            if not isinstance(page, list):
+                raise IronicRefused(200, "a list of nodes was asked for, and not given")
+            if page:
+                yield page
+            if not answer.get("next") or not page:
+                return
+            behind = [*behind[-1:], *(node["uuid"] for node in page[-MARKERS:])]
+
+    async def _page(self, fields: Sequence[str] | None, params: Mapping[str, str], behind: list[str]) -> Json:
+        """The page behind the last of these nodes that still exists; the first page if none does."""
+        path = "/v1/nodes"
+        if WITH_ALL.intersection(fields or ()):
+            path, fields = "/v1/nodes/detail", None
+        while behind:
+            try:
+                return await self._get(path, fields, {**params, "marker": behind[-1]})
+            except IronicRefused as refused:
+                if refused.status != 404:
+                    raise
+                behind.pop()
+        return await self._get(path, fields, params)
+
+    # Writes
+
+    async def patch_node(self, uuid: str, operations: Sequence[Json]) -> Json:
+        """A JSON patch: `{"op": "replace", "path": "/instance_uuid", "value": ...}`."""
+        return await self._do("PATCH", f"/v1/nodes/{quote(uuid, safe='')}", list(operations))
+
+    async def set_provision_state(self, uuid: str, target: str, **more: Any) -> None:
+        """`target` is a verb: manage, provide, active, deleted, ... It is only begun when this returns."""
+        await self._do(
+            "PUT", f"/v1/nodes/{quote(uuid, safe='')}/states/provision", {"target": target, **more}
+        )
+
+    async def set_power_state(self, uuid: str, target: str) -> None:
+        await self._do("PUT", f"/v1/nodes/{quote(uuid, safe='')}/states/power", {"target": target})
+
+    async def set_maintenance(self, uuid: str, on: bool, reason: str = "") -> None:
+        path = f"/v1/nodes/{quote(uuid, safe='')}/maintenance"
+        await (self._do("PUT", path, {"reason": reason}) if on else self._do("DELETE", path))
+
+    async def set_traits(self, uuid: str, traits: Sequence[str]) -> None:
+        """These, and no others."""
+        await self._do("PUT", f"/v1/nodes/{quote(uuid, safe='')}/traits", {"traits": list(traits)})
+
+    async def create_node(self, **node: Any) -> Json:
+        return await self._do("POST", "/v1/nodes", node)
+
+    async def delete_node(self, uuid: str) -> None:
+        await self._do("DELETE", f"/v1/nodes/{quote(uuid, safe='')}")
+
+    # The wire
+
+    async def _get(
+        self, path: str, fields: Sequence[str] | None = None, params: Mapping[str, str] | None = None
+    ) -> Json:
+        return await self._patiently(self._do, "GET", path, fields=fields, params=params)
+
+    async def _do(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        fields: Sequence[str] | None = None,
+        params: Mapping[str, str] | None = None,
+    ) -> Json:
+        version = await self._agreed()
+        for _ in range(2):  # one that was refused for its version was not begun
+            asked = dict(params or {})
+            if fields is not None and not WITH_ALL.intersection(fields):
+                # One that the agreed version does not know would be refused.
+                asked["fields"] = ",".join(one for one in fields if FIELD_SINCE.get(one, 0) <= version[1])
+            response = await self._send(method, path, params=asked, json=body, version=version)
+            if response.status_code != 406:
+                break
+            self._version, refused = None, version
+            version = await self._agreed()
+            if version == refused:
+                break
+        return _read(method, response)
+
+    async def _agreed(self) -> tuple[int, int]:
+        if self._version is None:
+            async with self._agreeing:
+                if self._version is None:
+                    self._version = await self._agree()
+        return self._version
+
+    async def _agree(self) -> tuple[int, int]:
+        """Any answer of the API tells what it knows."""
+        for path in ("/v1", "/"):
+            response = await self._send("GET", path)
+            theirs = _version_in(response)
+            if theirs is not None:
+                break
+        else:
+            raise IronicRefused(response.status_code, f"{self._root} does not answer as Ironic's API does")
+        if theirs < OLDEST:
+            raise IronicRefused(
+                406, f"API {OLDEST[0]}.{OLDEST[1]} is the oldest we speak; its newest is {theirs}"
+            )
+        agreed = min(NEWEST, theirs)
+        log.info("speaking API %d.%d with Ironic at %s", *agreed, self._root)
+        return agreed
+
+    async def _send(
+        self, method: str, path: str, *, version: tuple[int, int] | None = None, **more: Any
+    ) -> httpx.Response:
+        assert self._client is not None, "open it first"
+        headers = {} if version is None else {VERSION: f"{version[0]}.{version[1]}"}
+        began, status = monotonic(), "none"
+        try:
+            root = await self._find_root()
+            response = await self._client.request(method, root + path, headers=headers, **more)
+            status = str(response.status_code)
+        except (httpx.RequestError, OSError) as problem:  # some of TLS's own come through as they are
+            what = str(problem) or type(problem).__name__
+            raise IronicUnavailable(f"Ironic at {self._root}: {method} {path}: {what}") from None
+        finally:
+            REQUEST_SECONDS.labels(method, status).observe(monotonic() - began)
+        if response.status_code in _OVERLOADED or (response.is_server_error and method == "GET"):
+            raise IronicUnavailable(f"Ironic at {self._root}: {method} {path}: {_fault(response)}")
+        if response.status_code == 404 and version is not None and MAXIMUM not in response.headers:
+            # Whoever stands before Ironic knows no way to it: that must not be taken for a node that is gone.
+            raise IronicUnavailable(f"Ironic at {self._root}: {method} {path}: 404, and not from Ironic")
+        return response
+
+    async def _find_root(self) -> str:
+        if not self._root:
+            url = self._access.url
+            if not url:
+                assert self._keystone is not None
+                url = await self._keystone.endpoint()
+            self._root = url.rstrip("/").removesuffix("/v1")
+        return self._root
+
+    async def _patiently(self, read: Callable[P, Awaitable[T]], *args: P.args, **more: P.kwargs) -> T:
+        def wait(state: tenacity.RetryCallState) -> float:
+            longest = min(LONGEST_WAIT, SHORTEST_WAIT * 4**state.attempt_number)
+            return self._chance.uniform(SHORTEST_WAIT, longest)
+
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type(IronicUnavailable),
+            stop=tenacity.stop_after_attempt(READ_ATTEMPTS),
+            wait=wait,
+            reraise=True,
+        )
+        return await retrying(read, *args, **more)
+
+
+def _read(method: str, response: httpx.Response) -> Json:
+    if not response.is_success:
+        raise IronicRefused(response.status_code, _fault(response))
+    if not response.content:
+        return {}
+    try:
+        return msgspec.json.decode(response.content, type=Json)
+    except msgspec.DecodeError as problem:
+        raise IronicRefused(
+            response.status_code, f"{method} was answered with no JSON object: {problem}"
+        ) from None
+
+
+def _version_in(response: httpx.Response) -> tuple[int, int] | None:
+    """The newest version the server speaks, as its headers or the description of the API say."""
+    said = response.headers.get(MAXIMUM)
+    if said is None and response.is_success:
+        with suppress(msgspec.DecodeError, KeyError, TypeError):
+            body = msgspec.json.decode(response.content)
+            said = (body.get("version") or body["default_version"])["version"]
+    try:
+        major, minor = (int(part) for part in (said or "").split("."))
+    except (ValueError, AttributeError):
+        return None
+    return major, minor
+
+
+def _fault(response: httpx.Response) -> str:
+    """The sentence in an error, in whichever of its ways Ironic wraps it."""
+    body: Any = response.text
+    with suppress(msgspec.DecodeError):
+        body = msgspec.json.decode(response.content)
+        if isinstance(body, dict):
+            body = body.get("error_message") or body.get("error") or body
+        if isinstance(body, str):
+            body = msgspec.json.decode(body)
+    if isinstance(body, dict):
+        body = body.get("faultstring") or body.get("description") or body.get("message") or body
+    return " ".join(str(body).split())[:500] or response.reason_phrase
+
+
+def _text(value: str | bool | int | Sequence[str]) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, str | int) else ",".join(value)

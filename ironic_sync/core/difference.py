@@ -1,0 +1,113 @@
+"""What placement has of a node, held against what Ironic says of it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from bus.messages import InventoryReported
+from bus.resources import Provider
+from bus.vocabulary import Inventory
+
+What = Literal[
+    "missing", "gone", "not ours", "no class", "bad", "class", "reserved", "inventory", "traits",
+    "aggregates", "zone", "cell", "agent",
+]  # fmt: skip
+
+FEW = 3
+
+WAITING: tuple[What, ...] = ("not ours", "no class", "bad")  # for people: no sweep puts them right
+_SETS = ("traits", "aggregates")
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One thing that is not the same of one node: what either side has, or the reason."""
+
+    node: str
+    what: What
+    ironic: str = ""
+    placement: str = ""
+    name: str = ""  # what people call the node
+
+    @property
+    def stays(self) -> bool:
+        """Is it for people to put right? A sweep repairs the others; what is gone it removes with care."""
+        return self.what in WAITING
+
+    def __str__(self) -> str:
+        called = f"{self.node} ({self.name})" if self.name else self.node
+        return f"{called}: {self._sentence()}"
+
+    def _sentence(self) -> str:
+        match self.what:
+            case "missing":
+                return "placement does not have it"
+            case "gone":
+                return "Ironic does not have it any more"
+            case "not ours":
+                return f"placement has it, and {self.ironic}"
+            case "no class":
+                return "it has no resource class, so placement keeps what it knows"
+            case "bad":
+                return f"placement cannot have it: {self.ironic}"
+        if self.what in _SETS:
+            sides = (("Ironic", self.ironic), ("placement", self.placement))
+            return f"{self.what}: " + "; ".join(f"only {side} has {has}" for side, has in sides if has)
+        return f"{self.what}: Ironic says {self.ironic or 'none'}, placement has {self.placement or 'none'}"
+
+
+def compare(told: InventoryReported, provider: Provider | None, name: str = "") -> tuple[Difference, ...]:
+    """How what would be told of a node now differs from what placement has of it."""
+    if provider is None or provider.gone:
+        return (Difference(told.root, "missing", name=name),)
+    between = _between(told, provider)
+    return tuple(Difference(told.root, what, ironic, placement, name) for what, ironic, placement in between)
+
+
+def _between(told: InventoryReported, provider: Provider) -> Iterator[tuple[What, str, str]]:
+    wanted = told.providers[0]
+    ((class_, inventory),) = wanted.inventories.items()
+    others = [other for other in provider.inventories if other != class_ and not _left_over(provider, other)]
+    has = provider.inventories.get(class_)
+    if has is None or others:
+        yield "class", class_, ", ".join(others if has is None else [class_, *others])
+    if has is not None and has.reserved != inventory.reserved:
+        yield "reserved", str(inventory.reserved), str(has.reserved)
+    elif has is not None and has != inventory:
+        yield "inventory", _written(inventory), _written(has)
+    if extra := _unequal(wanted.traits, provider.traits):
+        yield "traits", *extra
+    if extra := _unequal(wanted.aggregates, provider.aggregates):
+        yield "aggregates", *extra
+    if told.zone != provider.zone:
+        yield "zone", told.zone, provider.zone
+    if told.cell != provider.cell:
+        yield "cell", told.cell, provider.cell
+    if told.agent != provider.agent:
+        yield "agent", told.agent, provider.agent
+
+
+def _left_over(provider: Provider, class_: str) -> bool:
+    """A class the node had before, closed, and kept while somebody holds something of it."""
+    inventory = provider.inventories[class_]
+    return inventory.reserved == inventory.total and provider.used.get(class_, 0) > 0
+
+
+def _written(inventory: Inventory) -> str:
+    """What is not as it usually is, and the total."""
+    usual = Inventory(total=inventory.total)
+    fields = ((name, getattr(inventory, name)) for name in inventory.__struct_fields__)
+    return ", ".join(
+        f"{name} {value}" for name, value in fields if name == "total" or value != getattr(usual, name)
+    )
+
+
+def _unequal(theirs: Sequence[str], ours: Sequence[str]) -> tuple[str, str] | None:
+    """What only one side has."""
+    ahead, behind = sorted({*theirs} - {*ours}), sorted({*ours} - {*theirs})
+    return (", ".join(ahead), ", ".join(behind)) if ahead or behind else None
+
+
+def allowance(of: int, share: float) -> int:
+    """How many of so many nodes may be gone at once before it looks like a mistake. A few always may."""
+    return max(FEW, int(share * of))

@@ -1,0 +1,116 @@
+"""Bytes from Ironic's exchange → a notification, or why it is none of ours.
+
+oslo.messaging wraps a message in an envelope of version 2.0, {"oslo.version", "oslo.message": its JSON};
+before there were envelopes (version 1) the message lay bare. What is added to either is left alone.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from ironic_sync.core.node import Malformed, Node, from_payload, is_uuid, seconds
+
+Phase = Literal["start", "end", "error", "success"]
+Reason = Literal["not a node", "unknown event", "unreadable"]
+
+NODE = "baremetal.node."
+ALLOCATION = "baremetal.allocation."
+EVENTS = frozenset(
+    {
+        "create",
+        "update",
+        "delete",
+        "maintenance_set",
+        "provision_set",
+        "power_set",
+        "power_state_corrected",
+        "console_set",
+        "console_restore",
+    }
+)
+_PHASES: frozenset[str] = frozenset({"start", "end", "error", "success"})
+
+
+class Notification(msgspec.Struct, frozen=True, kw_only=True):
+    """Something Ironic said of a node. Without `node` it only hints that one changed: this, or some node."""
+
+    event: str  # one of EVENTS, or "allocation"
+    phase: Phase
+    at: float  # when it was said, in seconds since the epoch
+    id: str = ""
+    publisher: str = ""
+    uuid: str  # empty: it is not known which
+    node: Node | None = None
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """A message that is none of ours, or that cannot be read; `why` says more."""
+
+    reason: Reason
+    why: str
+
+
+def opened(body: bytes) -> Notification | Skipped:
+    """Never raises: whatever strangers publish is either a notification or skipped."""
+    try:
+        message = msgspec.json.decode(body)
+        if isinstance(message, dict) and "oslo.message" in message:
+            message = message["oslo.message"]
+            if isinstance(message, str):
+                message = msgspec.json.decode(message)
+        if not isinstance(message, dict):
+            return Skipped("unreadable", "the message is no JSON object")
+        return _read(message)
+    except Malformed as problem:
+        return Skipped("unreadable", str(problem))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+        return Skipped("unreadable", f"no JSON: {problem}")
+
+
+def _read(message: Mapping[str, Any]) -> Notification | Skipped:
+    kind = message.get("event_type")
+    if not isinstance(kind, str):
+        return Skipped("unreadable", "event_type: there is none")
+    if not kind.startswith((NODE, ALLOCATION)):
+        return Skipped("not a node", kind[:200])
+    event, _, phase = kind.removeprefix(NODE).rpartition(".")
+    if kind.startswith(ALLOCATION):
+        event = "allocation"
+    elif event not in EVENTS:
+        return Skipped("unknown event", kind[:200])
+    if phase not in _PHASES:
+        return Skipped("unknown event", kind[:200])
+    data = message.get("payload")
+    if isinstance(data, dict):
+        data = data.get("ironic_object.data", data)
+    if not isinstance(data, dict):
+        return Skipped("unreadable", "payload: there is none")
+    node = from_payload(data) if event != "allocation" else None
+    uuid = node.uuid if node is not None else data.get("node_uuid")
+    if not isinstance(uuid, str) or not is_uuid(uuid):
+        if kind != ALLOCATION + "create.end":  # after which a node is chosen, and nobody is told which
+            return Skipped("not a node", f"{kind} of no node")
+        uuid = ""
+    return Notification(
+        event=event,
+        phase=phase,  # type: ignore[arg-type]  # checked above
+        at=_time(message),
+        id=_text(message, "message_id"),
+        publisher=_text(message, "publisher_id"),
+        uuid=uuid,
+        node=node,
+    )
+
+
+def _time(message: Mapping[str, Any]) -> float:
+    at = message.get("timestamp")
+    try:
+        return seconds(at) if isinstance(at, str) else float(at)  # type: ignore[arg-type]  # or TypeError
+    except (TypeError, ValueError, OverflowError):
+        raise Malformed(f"timestamp: {at!r} is no time") from None
+
+
+def _text(message: Mapping[str, Any], field: str) -> str:
+    value = message.get(field)
+    return value[:255] if isinstance(value, str) else ""

@@ -1,0 +1,112 @@
+"""What Ironic says of one node, by a notification or by a read."""
+
+import calendar
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from bus.vocabulary import END
+
+_UUID = r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}" + END
+_Uuid = Annotated[str, Meta(pattern=_UUID)]
+
+_TIME = re.compile(
+    r"([1-9]\d{3})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(\.\d{1,9})?(?:Z|([+-])(\d\d):?(\d\d))?",
+    re.ASCII,
+)
+
+
+class Malformed(ValueError):
+    """No node at all; the text names the field."""
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A node as it was at some time. What Ironic adds to its nodes later is left out."""
+
+    uuid: _Uuid
+    name: str | None = None
+    resource_class: str | None = None
+    provision_state: str | None = None  # None: what available was called before Kilo
+    target_provision_state: str | None = None
+    power_state: str | None = None  # None: never read, or its BMC is out of reach
+    maintenance: bool = False
+    fault: str | None = None
+    retired: bool = False
+    instance_uuid: str | None = None
+    traits: tuple[str, ...] = ()
+    conductor_group: str = ""
+    owner: str | None = None
+    lessee: str | None = None
+    shard: str | None = None  # no notification carries it: of one that is not `whole`, None says nothing
+    properties: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    updated_at: float | None = None  # seconds since the epoch; Ironic tells whole ones
+    provision_updated_at: float | None = None
+    whole: bool = False  # it was read; else it is the payload of a notification
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a node belongs with us: whose it is, and what it is grouped by."""
+
+    cell: str
+    agent: str
+    zone: str = ""
+    aggregates: tuple[str, ...] = ()
+
+
+# What a read must ask for.
+FIELDS = tuple(name for name in Node.__struct_fields__ if name != "whole")
+
+_TIMES = ("updated_at", "provision_updated_at")
+_NULL_IS_DEFAULT = ("maintenance", "retired", "traits", "conductor_group", "properties", "extra")
+
+
+def from_payload(data: Mapping[str, Any]) -> Node:
+    """Of the `ironic_object.data` of a notification."""
+    return _node(data, whole=False)
+
+
+def from_rest(data: Mapping[str, Any]) -> Node:
+    """Of the answer to a read."""
+    return _node(data, whole=True)
+
+
+@lru_cache(4096)
+def seconds(text: str) -> float:
+    """A time as Ironic writes it, with a zone or, being UTC, without; in seconds since the epoch."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text[:50]!r} is no time")
+    year, month, day, hour, minute, second = map(int, found.group(1, 2, 3, 4, 5, 6))
+    if not (0 < day <= calendar.monthrange(year, month)[1] and hour < 24 and minute < 60 and second <= 60):
+        raise ValueError(f"{text[:50]!r} is no time")
+    fraction, sign, hours, minutes = found.group(7, 8, 9, 10)
+    whole = calendar.timegm((year, month, day, hour, minute, second))
+    offset = (int(hours) * 3600 + int(minutes) * 60) * (-1 if sign == "-" else 1) if sign else 0
+    return whole - offset + float(fraction or 0)
+
+
+def is_uuid(text: str) -> bool:
+    return re.match(_UUID, text) is not None
+
+
+def _node(data: Mapping[str, Any], *, whole: bool) -> Node:
+    found: dict[str, Any] = {"whole": whole}
+    for field in FIELDS:
+        value = data.get(field)
+        if value is None and field in _NULL_IS_DEFAULT:
+            continue
+        if value is not None and field in _TIMES:
+            try:
+                value = float(int(seconds(value)))  # a read tells microseconds, a notification does not
+            except (TypeError, ValueError):
+                raise Malformed(f"{field}: {value!r} is no time") from None
+        found[field] = value.lower() if field == "uuid" and isinstance(value, str) else value
+    try:
+        return msgspec.convert(found, Node)
+    except msgspec.ValidationError as problem:
+        raise Malformed(str(problem)) from None

@@ -1,0 +1,117 @@
+"""A node's state → what placement should know of it. The rule is Nova's own.
+
+| maintenance | power_state  | provision_state   | instance_uuid | reserved |
+|-------------|--------------|-------------------|---------------|----------|
+| false       | not error, none missing | available, or none | none | 0        |
+| false       | the same     | the same          | one           | 1, but 0 with `skip_reserve_in_use` |
+| anything else              |                   |               | 1        |
+
+A node is one root provider, which has one of one class for as long as the node exists; of a node without a
+resource class nothing is told, so that what is known stays. No other field has a say.
+"""
+
+import re
+
+from bus.messages import InventoryReported, NodeChanged
+from bus.vocabulary import Inventory, ProviderReport
+from ironic_sync.core.node import Node, Place
+
+_CLASS_NAME = re.compile(r"[A-Z0-9_]{1,255}")
+_TRAIT_NAME = re.compile(r"[A-Z0-9_]{1,255}")
+_LATEST = 2**62 / 1_000_000  # seconds; what a sequence can hold
+
+
+class Invalid(ValueError):
+    """What is said of the node cannot be true; the text names the field."""
+
+
+def class_of(resource_class: str) -> str:
+    """CUSTOM_BARE_METAL for bare-metal. Two names may become one class."""
+    name = "CUSTOM_" + re.sub("[^0-9A-Za-z]+", "_", resource_class).upper()
+    if not _CLASS_NAME.fullmatch(name) or name == "CUSTOM_":
+        raise Invalid(f"resource_class: {resource_class!r} makes no name for a resource class")
+    return name
+
+
+def reserved(node: Node | NodeChanged, *, skip_reserve_in_use: bool = False) -> int:
+    """0 when an instance could be deployed on the node now, 1 when not."""
+    free = (
+        not node.maintenance
+        and node.power_state not in ("error", None)
+        and node.provision_state in ("available", None)  # None: what available was called before Kilo
+        and (skip_reserve_in_use or node.instance_uuid is None)
+    )
+    return 0 if free else 1
+
+
+def sequence_at(at: float) -> int:
+    """The place in order of what was so at this time, in microseconds."""
+    if not 0 <= at <= _LATEST:
+        raise Invalid(f"at: {at!r} is no time in seconds since the epoch")
+    return int(at * 1_000_000)
+
+
+def report(
+    node: Node, place: Place, sequence: int, *, skip_reserve_in_use: bool = False
+) -> InventoryReported | None:
+    """The node's one provider; None when it has no class, and what is known of it should stay."""
+    for trait in node.traits:
+        if not _TRAIT_NAME.fullmatch(trait):
+            raise Invalid(f"traits: {trait!r} is not the name of a trait")
+    if node.resource_class is None:
+        return None
+    only_one = Inventory(
+        total=1, reserved=reserved(node, skip_reserve_in_use=skip_reserve_in_use), max_unit=1
+    )
+    provider = ProviderReport(
+        id=node.uuid,
+        name=node.uuid,
+        inventories={class_of(node.resource_class): only_one},
+        traits=node.traits,
+        aggregates=place.aggregates,
+    )
+    return InventoryReported(
+        root=node.uuid,
+        host=node.uuid,
+        cell=place.cell,
+        agent=place.agent,
+        zone=place.zone,
+        sequence=sequence,
+        providers=(provider,),
+    )
+
+
+def farewell(uuid: str, place: Place, sequence: int) -> InventoryReported:
+    """The node is no more."""
+    return InventoryReported(
+        root=uuid,
+        host=uuid,
+        cell=place.cell,
+        agent=place.agent,
+        zone=place.zone,
+        sequence=sequence,
+        gone=True,
+    )
+
+
+def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> InventoryReported | None:
+    """What a tool or a simulation says of a node, taken as it is."""
+    sequence = sequence_at(event.at)
+    place = Place(cell=event.cell, agent=event.agent, zone=event.zone)
+    if event.deleted:
+        return farewell(event.node, place, sequence)
+    node = Node(
+        uuid=event.node,
+        resource_class=event.resource_class,
+        provision_state=event.provision_state,
+        power_state=event.power_state,
+        maintenance=event.maintenance,
+        instance_uuid=event.instance_uuid,
+        traits=event.traits,
+    )
+    return report(node, place, sequence, skip_reserve_in_use=skip_reserve_in_use)
+
+
+def is_open(told: InventoryReported) -> bool:
+    """May something be placed on it, as it is told?"""
+    return any(one.reserved == 0 for provider in told.providers for one in provider.inventories.values())

@@ -1,0 +1,142 @@
+"""Which of Ironic's nodes are ours, and where each belongs: its cell, agent, zone and aggregates."""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from ironic_sync.core.node import FIELDS, Node, Place
+
+DEFAULT_GROUP = "-"  # how the conductor group without a name is written where a name must be
+AGENT = "{cell}-metal"
+
+_NAMESPACE = uuid.UUID("6e8df4c0-61b3-5f0e-9d5c-6a0c0b1a7f52")
+_FIELDS = ("conductor_group", "owner", "lessee", "resource_class", "shard")
+_PROPERTIES = ("properties", "extra")
+_LONGEST = 255
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What an operator chose. An empty filter lets every node pass.
+
+    A key names a value of a node: conductor_group, owner, lessee, resource_class, shard, or a property as
+    in properties.rack or extra.rack.
+    """
+
+    conductor_groups: tuple[str, ...] = ()
+    shards: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
+    resource_classes: tuple[str, ...] = ()
+    cell_by: str = ""  # the key whose value picks the cell in `cells`
+    cells: Mapping[str, str] = field(default_factory=dict)
+    cell: str = ""  # of those the mapping does not name; empty: they are not ours
+    agents: Mapping[str, str] = field(default_factory=dict)  # of a cell, where it is not `cell`-metal
+    zone_by: str = ""
+    zone: str = ""  # of those without a value there
+    aggregates_by: tuple[str, ...] = ()  # keys, or `zone`: who have the same value share an aggregate
+
+    def __post_init__(self) -> None:
+        for key in (self.cell_by, self.zone_by, *(one for one in self.aggregates_by if one != "zone")):
+            kind, _, name = key.partition(".")
+            if key and not (key in _FIELDS or (kind in _PROPERTIES and name)):
+                known = ", ".join((*_FIELDS, *(f"{kind}.NAME" for kind in _PROPERTIES)))
+                raise ValueError(f"{key!r} is nothing to tell nodes apart by; there are: {known}")
+        if bool(self.cells) != bool(self.cell_by):
+            raise ValueError("a mapping to cells takes a key (cell_by), and a key takes a mapping")
+        if not self.cells and not self.cell:
+            raise ValueError("no cell is named for any node")
+        # Ironic keeps the names of conductor groups in lower case, however they are written.
+        object.__setattr__(self, "conductor_groups", tuple(one.lower() for one in self.conductor_groups))
+        if self.cell_by == "conductor_group":
+            object.__setattr__(self, "cells", {group.lower(): cell for group, cell in self.cells.items()})
+
+    @property
+    def only_reads_place(self) -> bool:
+        """Must a node be read to know whose it is? Notifications never carry the shard."""
+        return bool(self.shards) or "shard" in self._keys()
+
+    # What to ask Ironic for
+
+    def fields(self) -> tuple[str, ...]:
+        """Those a listing must ask for: properties are large, and most do without."""
+        wanted = {key.partition(".")[0] for key in self._keys()}
+        left_out = set(_PROPERTIES) - wanted
+        return tuple(name for name in FIELDS if name not in left_out)
+
+    def filters(self) -> dict[str, str | tuple[str, ...]]:
+        """Those Ironic can apply to a listing by itself: it takes one value of each, of shards several."""
+        asked: dict[str, str | tuple[str, ...]] = {}
+        if len(self.conductor_groups) == 1:
+            group = self.conductor_groups[0]
+            asked["conductor_group"] = "" if group == DEFAULT_GROUP else group
+        if len(self.owners) == 1:
+            asked["owner"] = self.owners[0]
+        if len(self.resource_classes) == 1:
+            asked["resource_class"] = self.resource_classes[0]
+        if self.shards:
+            asked["shard"] = self.shards
+        return asked
+
+    # What placement knows ours by
+
+    def all_agents(self) -> tuple[str, ...]:
+        """Every agent a node of ours may belong to."""
+        cells = {*self.cells.values(), self.cell} - {""}
+        return tuple(sorted({self._agent(cell) for cell in cells}))
+
+    # One node
+
+    def stranger(self, node: Node) -> str:
+        """Why this node is not ours; empty when it is."""
+        for values, what, value in (
+            (self.conductor_groups, "conductor group", node.conductor_group or DEFAULT_GROUP),
+            (self.shards, "shard", node.shard),
+            (self.owners, "owner", node.owner),
+            (self.resource_classes, "resource class", node.resource_class),
+        ):
+            if values and value not in values:
+                return f"its {what}, {value or 'none'}, is not among ours"
+        if not self._cell(node):
+            return f"no cell is named for its {self.cell_by}, {_value(node, self.cell_by) or 'none'}"
+        return ""
+
+    def place(self, node: Node) -> Place | None:
+        """Where this node belongs; None when it is not ours."""
+        if self.stranger(node):
+            return None
+        cell = self._cell(node)
+        zone = _value(node, self.zone_by) or self.zone
+        groups = ((key, zone if key == "zone" else _value(node, key)) for key in self.aggregates_by)
+        return Place(
+            cell=cell,
+            agent=self._agent(cell),
+            zone=zone,
+            aggregates=tuple(sorted({aggregate(key, value) for key, value in groups if value})),
+        )
+
+    def _cell(self, node: Node) -> str:
+        value = _value(node, self.cell_by) or DEFAULT_GROUP
+        return self.cells.get(value, self.cell)
+
+    def _agent(self, cell: str) -> str:
+        return self.agents.get(cell) or AGENT.format(cell=cell)
+
+    def _keys(self) -> set[str]:
+        return {self.cell_by, self.zone_by, *self.aggregates_by} - {"", "zone"}
+
+
+@lru_cache(maxsize=10_000)
+def aggregate(key: str, value: str) -> str:
+    """The aggregate of the nodes whose `key` is `value`: always the same one."""
+    return str(uuid.uuid5(_NAMESPACE, f"{key}={value}"))
+
+
+def _value(node: Node, key: str) -> str:
+    """Empty where there is none, or none that could be a name."""
+    kind, _, name = key.partition(".")
+    value = getattr(node, kind, None) if not name else getattr(node, kind).get(name)
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return ""
+    text = str(value).strip()
+    return text if len(text) <= _LONGEST and text.isprintable() else ""

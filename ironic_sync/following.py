@@ -1,0 +1,179 @@
+"""Follows Ironic's nodes: what is said or read of them becomes belief, and belief is told to placement."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from bus.clock import Clock
+from bus.messages import InventoryReported, PlacementChanged
+from bus.protocol import BrokerRefused, TooBig, Unavailable, Unroutable
+from bus.resources import Provider
+from ironic_sync.core.belief import Beliefs, Moment, Rules, Step
+from ironic_sync.core.envelope import Notification, Skipped, opened
+from ironic_sync.core.node import Node, Place
+from ironic_sync.core.rule import Invalid, is_open
+from ironic_sync.meters import CLAIMABLE_SECONDS, EVENTS, LAG_SECONDS, REPORTED_SECONDS, SKIPPED
+from ironic_sync.reader import Found
+from ironic_sync.survey import Seen
+
+log = logging.getLogger(__name__)
+
+AHEAD_SECONDS = 60.0  # a clock that is further ahead than that is not believed
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # between tries to tell placement
+
+
+class Publish(Protocol):
+    """Returns when the bus has them safe."""
+
+    async def __call__(self, *messages: InventoryReported) -> None: ...
+
+
+class Following:
+    """What we believe of Ironic's nodes, and keeping placement to it."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        publish: Publish,
+        clock: Clock,
+        wish: Callable[[str], None] | None = None,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`wish` asks for a node to be read, `look` to look for what has changed."""
+        self.beliefs = Beliefs(rules)
+        self._publish = publish
+        self._clock = clock
+        self._wish = wish
+        self._look = look
+        self._opening: dict[str, float] = {}  # nodes that are about to open: when Ironic said so
+        self._opened: dict[str, float] = {}  # placement was told, and has not said yet that it knows
+
+    def moment(self) -> Moment:
+        """To be taken before a read begins."""
+        return self.beliefs.moment(self._clock.now())
+
+    async def hear(self, bodies: Sequence[bytes]) -> None:
+        """Messages from Ironic's exchange, in their order. Returns when what comes of them is safe."""
+        reports: dict[str, InventoryReported] = {}  # of one node the last says it all
+        dates = []
+        for body in bodies:
+            said = opened(body)
+            if isinstance(said, Skipped):
+                self._skip(said)
+                continue
+            step = self._heard(said)
+            if step is not None and step.report is not None:
+                reports[said.uuid] = step.report
+                dates.append(said.at)
+        await self.tell(tuple(reports.values()))
+        now = self._clock.now()
+        for date in dates:
+            REPORTED_SECONDS.observe(max(0.0, now - date))
+
+    async def found(self, found: Sequence[Found]) -> None:
+        """Nodes were read. Returns when what comes of it is safe."""
+        reports = (self._believe(one.uuid, one.node, one.began) for one in found)
+        await self.tell([one for one in reports if one is not None])
+
+    async def repair(self, seen: Sequence[Seen]) -> None:
+        """A sweep read these, and placement has something else. Returns when what comes of it is safe."""
+        reports = (self._believe(one.uuid, one.node, one.began, one.provider, again=True) for one in seen)
+        await self.tell([one for one in reports if one is not None])
+
+    def told_by_others(self, uuid: str, sequence: int) -> None:
+        """A tool has told placement of the node."""
+        self.beliefs.told_by_others(uuid, sequence)
+
+    async def tell(self, reports: Sequence[InventoryReported]) -> None:
+        """Tell placement. Returns when the bus has it safe, however long that takes."""
+        pause = FIRST_PAUSE
+        while reports:
+            try:
+                await self._publish(*reports)
+                return
+            except (Unavailable, Unroutable) as condition:
+                if pause == FIRST_PAUSE:
+                    log.warning("%d reports of nodes wait: %s", len(reports), condition)
+            except (TooBig, BrokerRefused) as problem:
+                if len(reports) == 1:
+                    log.error("placement cannot be told of node %s: %s", reports[0].root, problem)
+                    return
+                for report in reports:
+                    await self.tell((report,))
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def changed(self, changes: Sequence[PlacementChanged]) -> Sequence[None]:
+        """Placement says what it has taken in."""
+        if self._opened:
+            now = self._clock.now()
+            for change in (one for message in changes for one in message.changes):
+                if change.reshaped and change.root in self._opened:
+                    CLAIMABLE_SECONDS.observe(max(0.0, now - self._opened.pop(change.root)))
+        return [None] * len(changes)
+
+    def _heard(self, said: Notification) -> Step | None:
+        now = self._clock.now()
+        LAG_SECONDS.set(now - said.at)
+        event = f"{said.event}.{said.phase}"
+        if not said.uuid:
+            EVENTS.labels(event, "hint").inc()
+            self._look()
+            return None
+        try:
+            step = self.beliefs.hear(said, latest=now + AHEAD_SECONDS)
+        except Invalid as problem:
+            EVENTS.labels(event, "invalid").inc()
+            log.warning("node %s, %s: %s", said.uuid, event, problem)
+            return None
+        except Exception:  # a bug, which would come back with the message for ever
+            EVENTS.labels(event, "bug").inc()
+            log.exception("node %s, %s: cannot be taken in", said.uuid, event)
+            return None
+        EVENTS.labels(event, step.outcome).inc()
+        if step.outcome == "read" or (step.report is not None and is_open(step.report)):
+            self._opening.setdefault(said.uuid, said.at)
+        self._watch(said.uuid, step.report)
+        if step.read and self._wish is not None:
+            self._wish(said.uuid)
+        return step
+
+    def _believe(
+        self,
+        uuid: str,
+        node: Node | None,
+        began: Moment,
+        placed: Provider | None = None,
+        *,
+        again: bool = False,
+    ) -> InventoryReported | None:
+        """What is to be told of a node that was read, if anything."""
+        was = None if placed is None else Place(cell=placed.cell, agent=placed.agent, zone=placed.zone)
+        known = 0 if placed is None else placed.sequence
+        try:
+            step = self.beliefs.read(uuid, node, began, known=known, again=again, was=was)
+        except Invalid as problem:
+            log.warning("node %s: %s", uuid, problem)
+            return None
+        if step.read and self._wish is not None:
+            self._wish(uuid)
+        elif step.report is None:
+            self._opening.pop(uuid, None)
+        self._watch(uuid, step.report)
+        return step.report
+
+    def _watch(self, uuid: str, report: InventoryReported | None) -> None:
+        """How long until placement has the node open?"""
+        if report is None:
+            return
+        at = self._opening.pop(uuid, None)
+        self._opened.pop(uuid, None)
+        if at is not None and is_open(report):
+            self._opened[uuid] = at
+
+    def _skip(self, skipped: Skipped) -> None:
+        SKIPPED.labels(skipped.reason).inc()
+        level = logging.WARNING if skipped.reason == "unreadable" else logging.DEBUG
+        log.log(level, "skipped a message of Ironic's: %s: %s", skipped.reason, skipped.why[:500])

@@ -1,0 +1,213 @@
+"""Confirming reads: of each node one at a time, however often it is wished; patient while Ironic is away.
+
+When very many nodes wait, because very many have just become available, they are read by the page.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from bus.clock import Clock, monotonic
+from bus.protocol import Unavailable
+from ironic_sync.access import IronicRefused
+from ironic_sync.core.belief import Moment
+from ironic_sync.core.node import FIELDS, Malformed, Node, from_rest
+from ironic_sync.meters import READ_SECONDS, READS, UNRESOLVED
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 16
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0  # seconds between tries while Ironic is away
+REFUSED_PAUSE = 30.0  # before a node is tried again that Ironic does not let us read
+
+
+MANY = 300  # waiting nodes that are better read by the page
+PAGE = 250
+NODES_IN_A_ROW = 50  # then others have their turn
+
+
+class Reads(Protocol):
+    """What we ask of Ironic here."""
+
+    def node(self, uuid: str, fields: Sequence[str] | None = None) -> Awaitable[Mapping[str, Any] | None]: ...
+
+    def nodes(
+        self, *, fields: Sequence[str], limit: int, **filters: Any
+    ) -> AsyncIterator[Sequence[Mapping[str, Any]]]: ...
+
+
+class Found(NamedTuple):
+    """A node was read, in a read that began then. None: there is none."""
+
+    uuid: str
+    node: Node | None
+    began: Moment
+
+
+Take = Callable[[Sequence[Found]], Awaitable[None]]
+
+
+class Reader:
+    """Reads the nodes that are wished for. Of each it keeps no more than that it is wished for."""
+
+    def __init__(
+        self,
+        api: Reads,
+        clock: Clock,
+        *,
+        at_once: int = AT_ONCE,
+        fields: Sequence[str] = FIELDS,
+        filters: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`filters` are those that all nodes pass that may be wished for."""
+        self._api = api
+        self._clock = clock
+        self._at_once = at_once
+        self._fields = tuple(fields)
+        self._filters = {**(filters or {}), "provision_state": "available"}
+        self._wishes = 0
+        self._waiting: dict[str, int] = {}  # in the order of wishing, each with the number of its wish
+        self._reading: set[str] = set()
+        self._again: set[str] = set()  # wished for while being read
+        self._refused: dict[str, asyncio.TimerHandle] = {}
+        self._wake = asyncio.Event()
+        self._many = asyncio.Event()
+        self._pause = 0.0  # the last; 0 while Ironic answers
+        self._resume_at = 0.0
+
+    @property
+    def unresolved(self) -> int:
+        return len(self._waiting) + len(self._reading) + len(self._refused)
+
+    def wish(self, uuid: str) -> None:
+        """Read this node from now on: a read that is under way does not count."""
+        if uuid in self._reading:
+            self._again.add(uuid)
+            return
+        if uuid in self._refused:
+            self._refused.pop(uuid).cancel()
+        self._wishes += 1
+        self._waiting[uuid] = self._wishes
+        self._wake.set()
+        if len(self._waiting) >= MANY:
+            self._many.set()
+        UNRESOLVED.set(self.unresolved)
+
+    async def run(self, moment: Callable[[], Moment], take: Take) -> None:
+        """For ever. `take` is awaited with what was found."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._read_pages(moment, take))
+                for _ in range(self._at_once):
+                    group.create_task(self._read_singly(moment, take))
+        finally:
+            for handle in self._refused.values():
+                handle.cancel()
+
+    async def _read_singly(self, moment: Callable[[], Moment], take: Take) -> None:
+        while True:
+            uuid = await self._next()
+            self._reading.add(uuid)
+            retry = True
+            try:
+                retry = await self._read(uuid, moment(), take)
+            finally:
+                self._reading.discard(uuid)
+                if retry or uuid in self._again:
+                    self._again.discard(uuid)
+                    self.wish(uuid)
+                UNRESOLVED.set(self.unresolved)
+
+    async def _read(self, uuid: str, began: Moment, take: Take) -> bool:
+        """Must it be read again?"""
+        started = monotonic()
+        try:
+            answer = await self._api.node(uuid, self._fields)
+            node = None if answer is None else from_rest(answer)
+        except Unavailable as problem:
+            READS.labels("unavailable").inc()
+            self._pauses(problem)
+            return True
+        except IronicRefused as problem:
+            READS.labels("refused").inc()
+            log.error("cannot read node %s: %s", uuid, problem)
+            self._refused[uuid] = asyncio.get_running_loop().call_later(REFUSED_PAUSE, self.wish, uuid)
+            return False
+        except Malformed as problem:
+            READS.labels("unreadable").inc()
+            log.error("what Ironic says of node %s makes no sense: %s", uuid, problem)
+            return False
+        READS.labels("gone" if node is None else "found").inc()
+        READ_SECONDS.observe(monotonic() - started)
+        self._pause = self._resume_at = 0.0
+        await take([Found(uuid, node, began)])
+        return False
+
+    async def _read_pages(self, moment: Callable[[], Moment], take: Take) -> None:
+        while True:
+            await self._many.wait()
+            self._many.clear()
+            await self._ironic_is_there()
+            try:
+                pages = self._api.nodes(fields=self._fields, limit=PAGE, **self._filters)
+                while self._waiting:
+                    wishes, began = self._wishes, moment()
+                    page = await anext(pages, None)
+                    if page is None:
+                        break
+                    await self._take_page(page, wishes, began, take)
+            except Unavailable as problem:
+                self._pauses(problem)
+            except IronicRefused as problem:
+                log.warning("nodes are read one by one, however many wait: %s", problem)
+                return
+            if len(self._waiting) >= MANY:
+                self._many.set()
+
+    async def _take_page(
+        self, page: Sequence[Mapping[str, Any]], wishes: int, began: Moment, take: Take
+    ) -> None:
+        """Take those that were wished for before the page was asked for; the others will be read."""
+        found: list[Found] = []
+        for position, raw in enumerate(page):
+            if position % NODES_IN_A_ROW == 0:
+                await take(found)
+                found = []
+                await asyncio.sleep(0)
+            uuid = str(raw.get("uuid"))
+            if self._waiting.get(uuid, wishes + 1) > wishes:
+                continue
+            try:
+                found.append(Found(uuid, from_rest(raw), began))
+            except Malformed:
+                continue  # it will be read by itself, and told of
+            del self._waiting[uuid]
+            READS.labels("found").inc()
+        await take(found)
+        UNRESOLVED.set(self.unresolved)
+
+    async def _next(self) -> str:
+        while True:
+            await self._ironic_is_there()
+            if self._waiting:
+                break
+            self._wake.clear()
+            await self._wake.wait()
+        uuid = next(iter(self._waiting))
+        del self._waiting[uuid]
+        return uuid
+
+    def _pauses(self, problem: Unavailable) -> None:
+        now = asyncio.get_running_loop().time()
+        if now < self._resume_at:
+            return  # another read has just found out
+        if not self._pause:
+            log.warning("nodes wait to be read: %s", problem)
+        self._pause = min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)
+        self._resume_at = now + self._pause * (0.5 + self._clock.chance.random() / 2)
+
+    async def _ironic_is_there(self) -> None:
+        loop = asyncio.get_running_loop()
+        while (wait := self._resume_at - loop.time()) > 0:
+            await asyncio.sleep(wait)

@@ -1,0 +1,291 @@
+"""Ironic's nodes and placement's side by side: everything, or what changed lately, and where they differ."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from bus.messages import FindProviders, InventoryReported, ProvidersFound
+from bus.protocol import Ask
+from bus.resources import Provider
+from ironic_sync.api import WITH_ALL
+from ironic_sync.core.belief import Moment, Rules
+from ironic_sync.core.difference import Difference, compare
+from ironic_sync.core.node import Malformed, Node, Place, from_rest, seconds
+from ironic_sync.core.rule import Invalid, farewell, sequence_at
+from ironic_sync.core.selection import Selection
+
+log = logging.getLogger(__name__)
+
+PAGE = 250  # of more, decoding alone would hold up events for longer than it should
+PROVIDERS_A_QUESTION = 200  # whose answer must fit into one message
+READS_AT_ONCE = 8
+NODES_IN_A_ROW = 50  # then others have their turn
+CHANGES_A_PAGE = 100
+MOST_CHANGES = 1000  # from so many on it is cheaper to read everything
+LATE_SECONDS = 2.0  # Ironic's times may be of whole seconds, and be seen a little later than they say
+CHANGED = ("updated_at", "created_at")  # a node that was never updated has no time of that
+
+PARTS: Final = ("inventories", "traits", "aggregates", "owner")
+Raw = dict[str, Any]  # a node as Ironic writes it
+Horizon = Mapping[str, float]  # of `CHANGED`: the newest time that was seen
+
+
+class Reads(Protocol):
+    """What a survey needs of Ironic's API."""
+
+    def nodes(
+        self, *, fields: Sequence[str], limit: int, sort_key: str = "", sort_dir: str = "", **filters: Any
+    ) -> AsyncIterator[list[Raw]]: ...
+
+    async def node(self, uuid: str, fields: Sequence[str] | None = None) -> Raw | None: ...
+
+
+class ReadAll(Exception):
+    """What changed lately cannot be told, or is so much that it is cheaper to read everything."""
+
+
+class Seen(NamedTuple):
+    """A node as it was read, with what placement has of it and how that differs."""
+
+    uuid: str
+    node: Node | None  # None: Ironic has it no more
+    began: Moment  # when reading it did
+    provider: Provider | None  # None: placement has nothing
+    differences: tuple[Difference, ...]
+
+    @property
+    def gone(self) -> bool:
+        return self.node is None
+
+    @property
+    def to_tell(self) -> bool:
+        return any(not one.stays for one in self.differences)
+
+    def report(self, rules: Rules) -> InventoryReported | None:
+        """What to tell placement, for one who believes nothing else of the node."""
+        known = self.provider.sequence if self.provider is not None else -1
+        sequence = max(sequence_at(self.began.at), known + 1)
+        if self.node is not None:
+            place = rules.place(self.node)
+            return None if place is None else rules.report(self.node, place, sequence)
+        if self.provider is None:
+            return None
+        was = self.provider
+        return farewell(self.uuid, Place(cell=was.cell, agent=was.agent, zone=was.zone), sequence)
+
+
+class Survey:
+    """Reads, compares, and changes nothing."""
+
+    def __init__(
+        self,
+        api: Reads,
+        find: Ask[FindProviders, ProvidersFound],
+        selection: Selection,
+        rules: Rules,
+        moment: Callable[[], Moment],
+        *,
+        page: int = PAGE,
+    ) -> None:
+        self._selection = selection
+        self._rules = rules
+        self._api = api
+        self._find = find
+        self._moment = moment
+        self._page = page
+        self._filters: dict[str, Any] = dict(selection.filters())
+        self._fields = [name for name in selection.fields() if name not in WITH_ALL]
+
+    # Placement's side
+
+    async def placed(self) -> dict[str, Provider]:
+        """All nodes of our agents that placement has."""
+        found: dict[str, Provider] = {}
+        last = ""
+        while True:
+            answer = await self._ask(
+                agents=self._selection.all_agents(), after=last, limit=PROVIDERS_A_QUESTION
+            )
+            found.update((one.id, one) for one in answer if _is_node(one))
+            if len(answer) < PROVIDERS_A_QUESTION:
+                return found
+            last = answer[-1].id
+
+    async def placed_now(self, uuids: Iterable[str]) -> dict[str, Provider]:
+        found: dict[str, Provider] = {}
+        for some in _portions(uuids, PROVIDERS_A_QUESTION):
+            found.update((one.id, one) for one in await self._ask(ids=some))
+        return found
+
+    async def _ask(self, **which: Any) -> tuple[Provider, ...]:
+        return (await self._find(FindProviders(parts=PARTS, **which))).providers
+
+    # Ironic's side
+
+    async def everything(self, placed: Mapping[str, Provider], read: set[str]) -> AsyncIterator[list[Seen]]:
+        """Page after page those that differ; `read` becomes all that were."""
+        pages = self._api.nodes(fields=self._fields, limit=self._page, **self._filters)
+        while True:
+            began = self._moment()
+            page = await anext(pages, None)
+            if page is None:
+                return
+            read.update(str(raw.get("uuid")) for raw in page)
+            yield await self.judged([(raw, began) for raw in page], placed)
+
+    def unread(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[str]:
+        """Those of placement's that a listing left out. What is gone but held on to is no news."""
+        return [uuid for uuid, one in placed.items() if uuid not in read and not one.gone]
+
+    async def unlisted(
+        self, uuids: Iterable[str], placed: Mapping[str, Provider], most_gone: int | None = None
+    ) -> list[Seen]:
+        """Those a listing left out, each read by itself: gone, not ours any more, or only just ours.
+
+        When more than `most_gone` are gone it looks no further.
+        """
+        found: list[Seen] = []
+        for some in _portions(uuids, READS_AT_ONCE):
+            began = self._moment()
+            reads = await asyncio.gather(*(self._api.node(uuid, self._fields) for uuid in some))
+            for uuid, raw in zip(some, reads, strict=True):
+                if raw is None:
+                    found.append(Seen(uuid, None, began, placed[uuid], (Difference(uuid, "gone"),)))
+            found += await self.judged([(raw, began) for raw in reads if raw is not None], placed)
+            if most_gone is not None and sum(one.gone for one in found) > most_gone:
+                break
+        return found
+
+    async def horizon(self) -> Horizon | None:
+        """The newest times there are, to read on from later; None where that cannot be done."""
+        found = dict.fromkeys(CHANGED, 0.0)
+        try:
+            for key in CHANGED:
+                async for _, timed in self._newest_first(key):
+                    found[key] = max((at for _, at in timed), default=0.0)
+                    break
+        except ReadAll:
+            return None
+        return found
+
+    async def lately(self, horizon: Horizon) -> tuple[list[tuple[Raw, Moment]], Horizon]:
+        """What changed since, each with when reading it began; and how far that reaches. May raise ReadAll.
+
+        Traits and all else that counts move `updated_at`; only a node that goes leaves no such mark.
+        """
+        found: dict[str, tuple[Raw, Moment]] = {}
+        reached = dict(horizon)
+        for key in CHANGED:
+            since = horizon[key] - LATE_SECONDS
+            async for began, timed in self._newest_first(key):
+                news = [(raw, at) for raw, at in timed if at >= since]
+                found.update((str(raw["uuid"]), (raw, began)) for raw, _ in news)
+                reached[key] = max([reached[key], *(at for _, at in news)])
+                if len(found) > MOST_CHANGES:
+                    raise ReadAll(f"more than {MOST_CHANGES} nodes changed")
+                if len(news) < len(timed):
+                    break
+        return list(found.values()), reached
+
+    async def _newest_first(self, key: str) -> AsyncIterator[tuple[Moment, list[tuple[Raw, float]]]]:
+        """Page after page of those that have this time. Raises ReadAll where others come before them."""
+        pages = self._by_time(key, "desc", CHANGES_A_PAGE)
+        while True:
+            began = self._moment()
+            page = await anext(pages, None)
+            if page is None:
+                return
+            timed = [(raw, seconds(str(raw[key]))) for raw in page if raw.get(key) is not None]
+            others_first = any(raw.get(key) is None for raw in page[: len(timed)])
+            if not timed and len(page) == CHANGES_A_PAGE:  # no node has one, or those that have come later
+                oldest: list[Raw] = await anext(self._by_time(key, "asc", 1), [])
+                others_first = any(raw.get(key) is not None for raw in oldest)
+            if others_first:  # as in PostgreSQL; and the pages after such a one lack some
+                raise ReadAll(f"Ironic's database cannot sort by {key}")
+            yield began, timed
+            if len(timed) < len(page):
+                return
+
+    def _by_time(self, key: str, direction: str, limit: int) -> AsyncIterator[list[Raw]]:
+        fields = [*self._fields, *CHANGED]
+        return self._api.nodes(fields=fields, limit=limit, sort_key=key, sort_dir=direction, **self._filters)
+
+    # Both
+
+    async def judged(self, reads: Sequence[tuple[Raw, Moment]], placed: Mapping[str, Provider]) -> list[Seen]:
+        """Those that differ from what placement has."""
+        found = []
+        for position, (raw, began) in enumerate(reads):
+            if position % NODES_IN_A_ROW == 0:
+                await asyncio.sleep(0)  # events must not wait for us
+            try:
+                node = from_rest(raw)
+            except Malformed as problem:
+                log.warning("a node of Ironic's cannot be read: %s", problem)
+                continue
+            provider = placed.get(node.uuid)
+            if differences := self._differences(node, provider):
+                found.append(Seen(node.uuid, node, began, provider, differences))
+        return found
+
+    def still_different(self, found: Iterable[Seen], now: Mapping[str, Provider]) -> list[Seen]:
+        """Those that differ from what placement has by now, too, in a way that can be repaired."""
+        again = []
+        for one in found:
+            provider = now.get(one.uuid)
+            if one.node is None:
+                differences = one.differences if provider is not None and not provider.gone else ()
+            else:
+                differences = self._differences(one.node, provider)
+            again.append(one._replace(provider=provider, differences=differences))
+        return [one for one in again if one.to_tell]
+
+    def _differences(self, node: Node, provider: Provider | None) -> tuple[Difference, ...]:
+        name = node.name or ""
+        place = self._rules.place(node)
+        if place is None:
+            why = self._selection.stranger(node)
+            known = provider is not None and not provider.gone
+            return (Difference(node.uuid, "not ours", ironic=why, name=name),) if known else ()
+        try:
+            told = self._rules.report(node, place)
+        except Invalid as problem:
+            return (Difference(node.uuid, "bad", ironic=str(problem), name=name),)
+        if told is None:
+            return (Difference(node.uuid, "no class", name=name),)
+        return compare(told, provider, name)
+
+
+def _is_node(provider: Provider) -> bool:
+    """Does it look as we make them? Agents may have other hosts, and those must never be swept away."""
+    return (
+        provider.id == provider.root == provider.name
+        and all(one.startswith("CUSTOM_") for one in provider.inventories)
+        and all(one.total == 1 for one in provider.inventories.values())
+    )
+
+
+def _portions(uuids: Iterable[str], most: int) -> Iterator[tuple[str, ...]]:
+    listed = tuple(uuids)
+    return (listed[at : at + most] for at in range(0, len(listed), most))
+
+
+class Comparison(NamedTuple):
+    """All of Ironic against all of placement, at one time."""
+
+    nodes: int  # of Ironic's, that were listed
+    placed: int  # of ours, that placement has
+    differences: tuple[Difference, ...]
+
+
+async def diff(survey: Survey) -> Comparison:
+    """What differs now, node by node."""
+    read: set[str] = set()
+    placed = await survey.placed()
+    found = [one async for page in survey.everything(placed, read) for one in page]
+    found += await survey.unlisted(survey.unread(placed, read), placed)
+    differences = (one for seen in found for one in seen.differences)
+    return Comparison(
+        len(read), len(placed), tuple(sorted(differences, key=lambda one: (one.what, one.node)))
+    )

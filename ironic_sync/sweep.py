@@ -1,0 +1,149 @@
+"""Round after round Ironic and placement are compared, and what no event told is told.
+
+A round looks at what changed lately. Every so often, at the start and after trouble it looks at everything,
+and only then finds what is gone. A page that is older than an event never undoes it: of a node that
+placement heard of since before it was read, the next round tells.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+from bus.clock import Clock, monotonic
+from bus.protocol import Unavailable
+from bus.resources import Provider
+from ironic_sync.access import IronicRefused
+from ironic_sync.core.difference import WAITING, allowance
+from ironic_sync.core.rule import sequence_at
+from ironic_sync.meters import DIFFERENCES, NODES, SWEEP_SECONDS, SWEEPS_FAILED, SWEPT_AT, UNREPAIRED
+from ironic_sync.survey import Horizon, ReadAll, Seen, Survey
+
+log = logging.getLogger(__name__)
+
+Tell = Callable[[Sequence[Seen]], Awaitable[None]]
+
+
+class Sweep:
+    """Its rounds; `tell` brings what was found to placement."""
+
+    def __init__(
+        self,
+        survey: Survey,
+        tell: Tell,
+        clock: Clock,
+        *,
+        full_every: int = 10,  # rounds
+        pages_per_second: float = 4.0,
+        share: float = 0.1,  # of the nodes; when more are gone at once none is removed
+        allow_removals: bool = False,  # remove them however many there are
+    ) -> None:
+        self._survey = survey
+        self._tell = tell
+        self._clock = clock
+        self._full_every = full_every
+        self._between_pages = 1 / pages_per_second
+        self._share = share
+        self._allow_removals = allow_removals
+        self.held_back = 0  # nodes that are gone, at least so many, and were not removed
+        self._rounds_to_full = 0
+        self._horizon: Horizon | None = None
+        self._known: dict[str, int] = {}  # the sequence placement had of a node before it was read
+
+    async def round(self) -> None:
+        """What is due. Raises Unavailable, or IronicRefused: then the next round looks at everything."""
+        await self._look(full=self._rounds_to_full == 0)
+
+    async def everything(self) -> None:
+        """Look at everything now, whatever is due."""
+        await self._look(full=True)
+
+    async def _look(self, *, full: bool) -> None:
+        try:
+            if full or not await self._lately():
+                await self._everything()
+                self._rounds_to_full = self._full_every
+            self._rounds_to_full -= 1
+        except (Unavailable, IronicRefused):
+            SWEEPS_FAILED.inc()
+            self._rounds_to_full = 0
+            raise
+
+    async def _everything(self) -> None:
+        start, began = self._clock.now(), monotonic()
+        horizon = await self._survey.horizon()
+        placed = await self._survey.placed()
+        self._known = {uuid: one.sequence for uuid, one in placed.items()}
+        read: set[str] = set()
+        left: Counter[str] = Counter()
+        page_began = monotonic()
+        async for found in self._survey.everything(placed, read):
+            left += await self._tell_of(found)
+            await self._pause(monotonic() - page_began)
+            page_began = monotonic()
+        found = await self._unlisted(placed, read)
+        left += await self._tell_of(found)
+        self._horizon = horizon
+        for what in WAITING:
+            UNREPAIRED.labels(what).set(left[what])
+        NODES.set(len(read))
+        SWEPT_AT.set(start)
+        SWEEP_SECONDS.labels("full").observe(monotonic() - began)
+
+    async def _lately(self) -> bool:
+        """Compare what changed since the last round; False when everything must be."""
+        if self._horizon is None:
+            return True  # this Ironic cannot tell it: only the full rounds count
+        began = monotonic()
+        try:
+            reads, horizon = await self._survey.lately(self._horizon)
+        except ReadAll as why:
+            log.info("sweeping all: %s", why)
+            return False
+        placed = await self._survey.placed_now(str(raw["uuid"]) for raw, _ in reads)
+        await self._tell_of(await self._survey.judged(reads, placed))
+        self._horizon = horizon
+        SWEEP_SECONDS.labels("recent").observe(monotonic() - began)
+        return True
+
+    async def _unlisted(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[Seen]:
+        """What placement has and the listing had not; without those that are gone, if they are too many."""
+        there = sum(not one.gone for one in placed.values())
+        most = allowance(there, self._share)
+        unread = self._survey.unread(placed, read)
+        found = await self._survey.unlisted(unread, placed, None if self._allow_removals else most)
+        gone = sum(one.node is None for one in found)
+        self.held_back = gone if gone > most and not self._allow_removals else 0
+        UNREPAIRED.labels("gone").set(self.held_back)
+        if self.held_back:
+            log.error(
+                "at least %d of %d nodes are gone from Ironic, and more than %d at once look like a mistake:"
+                " none is removed. If they are gone indeed: berth ironic sweep --allow-removals",
+                *(self.held_back, there, most),
+            )
+        return [one for one in found if one.node is not None or not self.held_back]
+
+    async def _tell_of(self, found: Sequence[Seen]) -> Counter[str]:
+        """Of those that can be repaired; gives what is left for people."""
+        counts = Counter(difference.what for one in found for difference in one.differences)
+        for what, number in counts.items():
+            DIFFERENCES.labels(what).inc(number)
+        repairable = [one for one in found if one.to_tell]
+        if repairable:
+            now = await self._survey.placed_now(one.uuid for one in repairable)
+            settled = [one for one in repairable if self._settled(one, now.get(one.uuid))]
+            self._known.update((uuid, provider.sequence) for uuid, provider in now.items())
+            if news := self._survey.still_different(settled, now):
+                log.info("telling of %d nodes that no event told of", len(news))
+                await self._tell(news)
+        return Counter({what: counts[what] for what in WAITING})
+
+    def _settled(self, seen: Seen, now: Provider | None) -> bool:
+        """Has placement heard nothing of it since before it was read? By order: clocks may disagree."""
+        if now is None:
+            return True
+        return now.sequence < sequence_at(seen.began.at) or now.sequence == self._known.get(seen.uuid)
+
+    async def _pause(self, spent: float) -> None:
+        """Between pages, so that neither Ironic nor the events notice us much."""
+        await asyncio.sleep(max(0.0, self._between_pages * self._clock.chance.uniform(0.8, 1.2) - spent))

@@ -1,0 +1,225 @@
+"""`berth ironic diff` and `sweep`, and the worker that repairs what they find, on one bus with placement."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from berth.commands import Refusal, leaves
+from berth.ironic_commands import add_diff
+from berth.ironic_diff import Sides, show_diff, sweep_gone
+from berth.ironic_trouble import way
+from berth.settings import Settings
+from bus import topics
+from bus.clock import Clock
+from bus.database import Database
+from bus.local import LocalBroker, LocalTransport
+from bus.migrations import migrate
+from bus.runner import Bus
+from bus.worker import Worker
+from ironic_sync import Ironic, Selection, ironic_sync
+from placement_worker import Placement, placement_worker
+from tests.fake_ironic import FakeIronic, node_number
+
+SELECTION = Selection(cell="c1")
+
+
+class House:
+    """A placement on a bus, and an Ironic beside it."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self.broker = broker
+        self.ironic = FakeIronic()
+        self.said = io.StringIO()
+        self.say = Console(file=self.said, soft_wrap=True, width=200)
+
+    def sides(self, **more: Any) -> Sides:
+        chosen = {"selection": SELECTION, "api": self.ironic.api(), "pages_per_second": 1000.0} | more
+        return Sides(Ironic(**chosen), LocalTransport(self.broker))
+
+    async def diff(self, as_json: bool = False) -> tuple[int, list[str]]:
+        self.said.truncate(self.said.seek(0))
+        code = await show_diff(self.sides(), as_json, self.say)
+        return code, self.said.getvalue().splitlines()
+
+    @asynccontextmanager
+    async def serving(self, worker: Callable[[Bus], Worker]) -> AsyncIterator[None]:
+        stopping = asyncio.Event()
+        async with Bus(LocalTransport(self.broker)) as bus, asyncio.TaskGroup() as group:
+            group.create_task(bus.serve(worker(bus), stopping))
+            try:
+                yield
+            finally:
+                stopping.set()
+
+    def following(self, bus: Bus) -> Worker:
+        """The ironic worker, which sweeps when it starts."""
+        return ironic_sync(self.sides().ironic, bus.publish, bus.asker(topics.PROVIDERS), clock=bus.clock)
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    database = Database(f"sqlite+aiosqlite:///{tmp_path}/placement.db")
+    await migrate(database, "placement_worker")
+    made = House(LocalBroker())
+    async with made.serving(lambda bus: placement_worker(Placement(database, Clock()), bus.relay)):
+        await until(lambda: _true("ask:placement.providers" in made.broker.queues))
+        yield made
+    await database.close()
+
+
+async def _true(value: bool) -> bool:
+    return value
+
+
+async def until(met: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(10):
+        while not await met():
+            await asyncio.sleep(0.01)
+
+
+async def in_step(house: House) -> bool:
+    return (await house.diff())[0] == 0
+
+
+async def test_the_worker_brings_placement_into_step_and_the_diff_says_so(house: House) -> None:
+    for number in range(1, 4):
+        house.ironic.have(number)
+    code, lines = await house.diff()
+    assert code == 1 and lines[-1] == "3 nodes in Ironic, 0 in placement: 3 differ"
+    assert lines[0] == f"{node_number(1)} (n1): placement does not have it"
+    async with house.serving(house.following):
+        await until(lambda: in_step(house))
+    assert await house.diff() == (0, ["3 nodes in Ironic, 3 in placement: nothing differs"])
+
+
+async def test_what_differs_is_told_node_by_node(house: House) -> None:
+    house.ironic.have(1)
+    house.ironic.have(2)
+    async with house.serving(house.following):
+        await until(lambda: in_step(house))
+    house.ironic.change(1, maintenance=True, traits=["CUSTOM_A"])
+    code, lines = await house.diff()
+    assert (code, lines) == (
+        1,
+        [
+            f"{node_number(1)} (n1): reserved: Ironic says 1, placement has 0",
+            f"{node_number(1)} (n1): traits: only Ironic has CUSTOM_A",
+            "2 nodes in Ironic, 2 in placement: 1 differ",
+        ],
+    )
+
+
+async def test_as_json_each_difference_is_a_line(house: House, capsys: pytest.CaptureFixture[str]) -> None:
+    house.ironic.have(1)
+    assert (await house.diff(as_json=True))[0] == 1
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
+        {"node": node_number(1), "what": "missing", "ironic": "", "placement": "", "name": "n1"}
+    ]
+
+
+async def emptied(house: House) -> None:
+    """Ironic has lost all its nodes, of which placement has twenty."""
+    for number in range(20):
+        house.ironic.have(number)
+    async with house.serving(house.following):
+        await until(lambda: in_step(house))
+    house.ironic.nodes.clear()
+
+
+async def test_too_many_that_are_gone_are_only_removed_when_it_is_allowed(house: House) -> None:
+    await emptied(house)
+    code, lines = await house.diff()
+    assert code == 1 and "`berth ironic sweep --allow-removals`" in lines[-1]
+    assert lines[-2] == "0 nodes in Ironic, 20 in placement: 20 differ"
+    with pytest.raises(Refusal, match="say --allow-removals"):
+        await sweep_gone(house.sides(), False, house.say)
+    assert len((await house.diff())[1]) == 22
+    assert await sweep_gone(house.sides(), True, house.say) == 0
+    assert "20 nodes are gone" in house.said.getvalue()
+    await until(lambda: in_step(house))
+    assert (await house.diff())[1] == ["0 nodes in Ironic, 0 in placement: nothing differs"]
+
+
+async def test_a_few_that_are_gone_are_removed_and_the_rest_is_left_to_the_worker(house: House) -> None:
+    for number in range(20):
+        house.ironic.have(number)
+    async with house.serving(house.following):
+        await until(lambda: in_step(house))
+    del house.ironic.nodes[node_number(3)]
+    house.ironic.change(4, maintenance=True)
+    assert await sweep_gone(house.sides(), False, house.say) == 0
+
+    async def only_the_other() -> bool:
+        return (await house.diff())[1][-1] == "19 nodes in Ironic, 19 in placement: 1 differ"
+
+    await until(only_the_other)
+
+
+async def test_the_worker_removes_what_went_while_it_was_away_though_it_never_told_of_it(
+    house: House,
+) -> None:
+    for number in range(5):
+        house.ironic.have(number)
+    async with house.serving(house.following):
+        await until(lambda: in_step(house))
+    del house.ironic.nodes[node_number(3)]
+    house.ironic.change(4, provision_state="active", instance_uuid=node_number(99))
+    async with house.serving(house.following):
+        await until(lambda: in_step(house))
+
+
+async def test_without_an_api_there_is_nothing_to_compare(house: House) -> None:
+    with pytest.raises(Refusal, match="BERTH_IRONIC_API_URL"):
+        await show_diff(house.sides(api=None), False, house.say)
+
+
+def test_the_commands_take_their_flags() -> None:
+    ran: list[str] = []
+
+    def run(work: Any) -> None:
+        ran.append(work.__qualname__)
+        work.close()
+
+    app = typer.Typer()
+    add_diff(app, lambda: Sides(Ironic(selection=SELECTION), LocalTransport(LocalBroker())), run, Console())
+    for flags in (["diff"], ["diff", "--json"], ["sweep", "--allow-removals"]):
+        assert CliRunner().invoke(app, flags).exit_code == 0
+    assert ran == ["show_diff", "show_diff", "sweep_gone"]
+
+
+@pytest.mark.parametrize(
+    ("url", "at", "auth", "user", "password"),
+    [
+        ("", "https://ours", "basic", "us", "geheim"),
+        ("http://other:6385/", "http://other:6385", "none", "", ""),  # it gets to see no password of ours
+        ("http://me:p%40ss@other/baremetal/", "http://other/baremetal", "basic", "me", "p@ss"),
+    ],
+)
+def test_nodes_are_those_of_the_settings_unless_another_ironic_is_named(
+    url: str, at: str, auth: str, user: str, password: str
+) -> None:
+    ours = Settings(
+        ironic_api_url="https://ours", ironic_auth="basic", ironic_user="us", ironic_password="geheim"
+    )
+    chosen = way(ours, url)
+    assert (chosen.ironic_api_url, chosen.ironic_auth) == (at, auth)
+    assert (chosen.ironic_user, chosen.ironic_password) == (user, password)
+    assert way(Settings(), "").ironic_api_url == "http://127.0.0.1:6385"
+
+
+async def test_an_ironic_that_refuses_is_quoted(house: House) -> None:
+    house.ironic.proxy = lambda request: httpx.Response(403)
+    with pytest.raises(ExceptionGroup) as problems:  # of the bus's task group
+        await house.diff()
+    (problem,) = leaves(problems.value)
+    assert isinstance(problem, Refusal) and "Ironic refused (403)" in str(problem)

@@ -1,0 +1,152 @@
+"""What sweeps ask of placement, on each of its databases: who reports what, in pages; and a whole sweep."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import pytest
+from msgspec.structs import replace
+
+from bus.clock import Clock
+from bus.messages import EditRequested, FindProviders
+from bus.resources import MakeProvider, Provider
+from bus.vocabulary import ResourceGroup
+from compute_sim.ironic import Simulation, enrolled
+from ironic_sync.api import Access, IronicApi
+from ironic_sync.core.belief import Moment, Rules
+from ironic_sync.core.selection import Selection
+from ironic_sync.survey import Seen, Survey, diff
+from ironic_sync.sweep import Sweep
+from placement_worker import Placement
+from tests.fake_ironic import FakeIronic, node_number
+from tests.racks import Wall, a_claim, a_provider, a_report, an_order, gone, on_hosts, uid
+
+OWNER: Any = ("owner",)
+SELECTION = Selection(cell="c1", zone="z1", aggregates_by=("properties.rack", "conductor_group"))
+
+
+async def found(placement: Placement, **query: Any) -> list[Provider]:
+    return list((await placement.lookups.providers(FindProviders(**query))).providers)
+
+
+@pytest.fixture
+async def rack(placement: Placement) -> Placement:
+    """Of agent-1 a tree of two, of agent-2 and agent-3 one each."""
+    one, two = (
+        replace(a_report(1, a_provider(11, 1), sequence=5), zone="z1"),
+        a_report(2, cell="c2", traits=("CUSTOM_A",)),
+    )
+    for report in (a_report(3), one, two):  # not in the order of their ids
+        await placement.providers.report_many([report])
+    return placement
+
+
+async def test_who_reports_a_provider_is_told_when_it_is_asked_for(rack: Placement) -> None:
+    (one,) = await found(rack, ids=(uid(1, "a"),), parts=OWNER)
+    assert (one.cell, one.agent, one.zone, one.sequence, one.gone) == ("c1", "agent-1", "z1", 5, False)
+    (child,) = await found(rack, ids=(uid(11, "a"),), parts=OWNER)
+    assert (child.agent, child.sequence) == ("agent-1", 5)
+    (silent,) = await found(rack, ids=(uid(1, "a"),), parts=())
+    assert (silent.agent, silent.sequence) == ("", -1)
+
+
+AGENTS = [
+    ({"agents": ("agent-1",)}, {1, 11}),
+    ({"agents": ("agent-1", "agent-3", "agent-3")}, {1, 11, 3}),
+    ({"agents": ("agent-9",)}, set()),
+    ({"agents": ("agent-1", "agent-2"), "ids": (uid(2, "a"), uid(3, "a"))}, {2}),
+    ({"agents": ("agent-1",), "in_tree": uid(2, "a")}, set()),
+    ({"agents": ("agent-2", "agent-3"), "like": ResourceGroup(required=("CUSTOM_A",))}, {2}),
+    ({"agents": ("agent-2", "agent-3"), "like": ResourceGroup(forbidden=("CUSTOM_A",)), "limit": 1}, {3}),
+]
+
+
+@pytest.mark.parametrize("query, expected", AGENTS)
+async def test_the_providers_of_an_agents_trees(
+    rack: Placement, query: dict[str, Any], expected: set[int]
+) -> None:
+    assert {one.id for one in await found(rack, **query)} == {uid(number, "a") for number in expected}
+
+
+@pytest.mark.parametrize("which", [{"agents": ("agent-1", "agent-2", "agent-3")}, {}], ids=["agents", "all"])
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5])
+async def test_they_come_in_pages(rack: Placement, which: dict[str, Any], limit: int) -> None:
+    seen: list[str] = []
+    while True:
+        page = await found(rack, limit=limit, after=seen[-1] if seen else "", parts=(), **which)
+        seen += [one.id for one in page]
+        if len(page) < limit:
+            break
+    assert seen == sorted(uid(number, "a") for number in (1, 2, 3, 11))
+
+
+async def test_what_is_gone_but_held_says_so(rack: Placement) -> None:
+    await rack.claim_many([an_order(a_claim(1, on_hosts(3, VCPU=1)))])
+    await rack.providers.report_many([gone(3, 9), gone(2, 9)])
+    assert [(one.id, one.gone) for one in await found(rack, agents=("agent-2", "agent-3"))] == [
+        (uid(3, "a"), True)
+    ]
+
+
+async def test_a_provider_nobody_reports_has_no_owner(rack: Placement) -> None:
+    await rack.providers.edit(EditRequested(edit=MakeProvider(provider=uid(7, "a"), name="by-hand")))
+    (one,) = await found(rack, ids=(uid(7, "a"),), parts=OWNER)
+    assert (one.agent, one.cell, one.sequence) == ("", "", -1)
+
+
+class Sweeping:
+    """A sweep between an Ironic and the placement of the test."""
+
+    def __init__(self, api: IronicApi, placement: Placement, clock: Clock) -> None:
+        self.placement = placement
+        self.rules = Rules(place=SELECTION.place, can_read=True)
+        self.survey = Survey(
+            api, placement.lookups.providers, SELECTION, self.rules, lambda: Moment(clock.now(), 0)
+        )
+        self.sweep = Sweep(self.survey, self.tell, clock, pages_per_second=1e9)
+
+    async def tell(self, seen: Sequence[Seen]) -> None:
+        reports = [said for one in seen if (said := one.report(self.rules)) is not None]
+        assert await self.placement.providers.report_many(reports) == [None] * len(reports)
+
+    async def differences(self) -> list[str]:
+        return [one.what for one in (await diff(self.survey)).differences]
+
+
+async def test_a_whole_sweep(placement: Placement, wall: Wall) -> None:
+    ironic = FakeIronic()
+    for number in range(1, 600):
+        ironic.have(number, traits=["CUSTOM_A"], properties={"rack": f"r{number % 7}"})
+    async with ironic.api(clock=wall.clock) as api:
+        sweeping = Sweeping(api, placement, wall.clock)
+        await sweeping.sweep.everything()
+        compared = await diff(sweeping.survey)
+        assert (compared.nodes, compared.placed, compared.differences) == (599, 599, ())
+        wall.time += 10
+        ironic.change(5, maintenance=True, traits=["CUSTOM_B"])
+        del ironic.nodes[node_number(6)]
+        ironic.have(700)
+        assert await sweeping.differences() == ["gone", "missing", "reserved", "traits"]
+        await sweeping.sweep.everything()
+        assert await sweeping.differences() == []
+
+
+async def test_a_sweep_over_the_simulated_ironic(placement: Placement, wall: Wall) -> None:
+    nodes = enrolled(600, now=wall.clock.now(), conductor_groups=("", "rack1"))
+    simulation = Simulation(nodes, clock=wall.clock)
+    transport = httpx.ASGITransport(app=simulation.app)
+    async with IronicApi(Access(url="http://ironic.test"), wall.clock, transport=transport) as api:
+        sweeping = Sweeping(api, placement, wall.clock)
+        await sweeping.sweep.round()
+        assert await sweeping.differences() == []
+        assert len(await found(placement, agents=("c1-metal",), parts=())) == 600
+        wall.time += 10
+        await api.set_maintenance(nodes[5].uuid, True, "broken")
+        await api.set_traits(nodes[6].uuid, ["CUSTOM_A"])
+        await api.patch_node(nodes[7].uuid, [{"op": "replace", "path": "/resource_class", "value": "gold"}])
+        assert sorted(await sweeping.differences()) == ["class", "reserved", "traits"]
+        await sweeping.sweep.round()  # of what changed lately
+        assert await sweeping.differences() == []
+        await api.delete_node(nodes[8].uuid)
+        await sweeping.sweep.everything()
+        assert await sweeping.differences() == []

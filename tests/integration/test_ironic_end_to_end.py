@@ -1,0 +1,302 @@
+"""Ironic and berth as people run them: a process for each, and what happens when one of them is away."""
+
+import asyncio
+import io
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from berth import build
+from berth.commands import migrate_all
+from berth.ironic_diff import show_diff, sides_of
+from berth.settings import load
+from bus import topics
+from bus.clock import monotonic
+from bus.messages import FindCandidates
+from bus.runner import Bus
+from bus.vocabulary import ResourceGroup
+from deploy.servers import Postgres, RabbitMQ
+from ironic_sync import Access, IronicApi
+from tests.running import ROOT, a_database, url_of
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+NODES = 50
+SOON = 60.0  # seconds; on a machine that does much else
+WORKERS = {
+    "placement": ("placement",),
+    "scheduler": ("scheduler",),
+    "conductor": ("conductor", "--cell", "c1"),
+    "metal": ("metal", "--cell", "c1"),
+    "ironic": ("ironic",),
+}
+
+
+class Site:
+    """Processes that only know each other by their settings, and what their person types."""
+
+    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
+        self.directory = directory
+        self.settings = load(environment=environment).settings
+        strange = {key: value for key, value in os.environ.items() if not key.startswith("BERTH_")}
+        self.environment = strange | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"} | environment
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, *arguments: str, **environment: str) -> None:
+        with (self.directory / f"{name}.log").open("wb") as log:
+            self._processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "berth", *(arguments or ("run", *WORKERS[name]))],
+                cwd=self.directory,
+                env=self.environment | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def wait(self, name: str, says: str) -> str:
+        """The line that it says."""
+        deadline = monotonic() + SOON
+        while (said := re.search(says, log := (self.directory / f"{name}.log").read_text())) is None:
+            assert monotonic() < deadline and self._processes[name].poll() is None, f"{name}: {log}"
+            sleep(0.05)
+        return said[0]
+
+    def serve(self, name: str, **environment: str) -> None:
+        self.start(name, **environment)
+        self.wait(name, ": serving")
+
+    def kill(self, name: str) -> None:
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def end(self) -> None:
+        for process in self._processes.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self._processes.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(15)
+            process.kill()
+            process.wait()
+
+    async def berth(self, *words: str) -> str:
+        """What a command says that ends well."""
+        done = await asyncio.to_thread(
+            subprocess.run, [sys.executable, "-m", "berth", *words], cwd=self.directory,
+            env=self.environment, capture_output=True, text=True, timeout=SOON, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    async def differences(self) -> list[str]:
+        """What `berth ironic diff` says, a line for each node that differs."""
+        said = io.StringIO()
+        code = await show_diff(sides_of(self.settings), False, Console(file=said, soft_wrap=True))
+        *lines, _ = said.getvalue().splitlines()
+        assert (code == 0) == (not lines)
+        return lines
+
+    async def agree(self) -> None:
+        """Returns when nothing differs any more; nobody helps."""
+
+        async def so() -> bool:
+            return not await self.differences()
+
+        await until(so, self.differences)
+
+    async def claimable(self) -> int:
+        question = FindCandidates(groups=(ResourceGroup(resources={"CUSTOM_BAREMETAL": 1}),), limit=1)
+        async with Bus(build.transport(self.settings, "test")) as bus:
+            return (await bus.asker(topics.FIND_CANDIDATES)(question)).fitting
+
+
+@pytest.fixture(scope="module")
+def site(rabbitmq: RabbitMQ, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    amqp_url = url_of(rabbitmq)
+    api_url = f"http://127.0.0.1:{a_port()}"
+    with a_database(url_of(postgres)) as database:
+        environment = {
+            "BERTH_AMQP_URL": amqp_url,
+            "BERTH_DATABASE_URL": database,
+            "BERTH_EXCHANGE": "end-to-end",
+            "BERTH_CELLS": "c1",
+            "BERTH_LOG_LEVEL": "info",
+            "BERTH_IRONIC_AMQP_URL": amqp_url,
+            "BERTH_IRONIC_EXCHANGE": "end-to-end-ironic",
+            "BERTH_IRONIC_QUEUE": "end-to-end-ironic-sync",
+            "BERTH_IRONIC_API_URL": api_url,
+            "BERTH_IRONIC_PAGES_PER_SECOND": "100",
+        }
+        made = Site(tmp_path_factory.mktemp("site"), environment)
+        try:
+            asyncio.run(migrate_all(made.settings, Console(quiet=True)))
+            made.start(
+                "sim", "ironic", "sim", "--nodes", str(NODES), "--http", api_url.removeprefix("http://"),
+                "--exchange", "end-to-end-ironic", "--step-time", "constant:0.05",
+            )  # fmt: skip
+            for name in WORKERS:
+                made.start(name)
+            made.wait("sim", "Ctrl-C stops it")
+            for name in WORKERS:
+                made.wait(name, ": serving")
+            yield made
+        finally:
+            made.end()
+
+
+@pytest.fixture
+async def api(site: Site) -> AsyncIterator[IronicApi]:
+    """A person's own way to Ironic; every test finds berth in step with it."""
+    async with IronicApi(Access(url=site.settings.ironic_api_url)) as api:
+        await site.agree()
+        yield api
+
+
+async def test_a_build_ends_active_on_a_node_which_is_free_again_when_it_is_deleted(
+    site: Site, api: IronicApi
+) -> None:
+    free = await site.claimable()
+    booted = json.loads(await site.berth("boot", "--flavor", "metal", "--wait", "--json"))
+    assert (booted["status"], booted["cell"]) == ("active", "c1")
+    node = await named(api, booted["host"])
+    assert (node["provision_state"], node["instance_uuid"]) == ("active", booted["build"])
+    await site.agree()
+    assert await site.claimable() == free - 1
+
+    await site.berth("delete", booted["build"], "--cell", "c1", "--wait")
+
+    async def free_again() -> bool:
+        return await site.claimable() == free
+
+    await until(free_again, lambda: named(api, booted["host"]))
+    node = await named(api, booted["host"])
+    assert (node["provision_state"], node["instance_uuid"]) == ("available", None)
+
+
+async def test_what_changed_while_nobody_followed_is_repaired(site: Site, api: IronicApi) -> None:
+    nodes = await some(api, 7, provision_state="available", maintenance=False)
+    site.kill("ironic")
+    for node in nodes[:3]:
+        await api.set_maintenance(node, True)
+    await api.set_provision_state(nodes[3], "manage")
+    await api.set_traits(nodes[4], ["CUSTOM_GOLD"])
+    await api.delete_node(nodes[5])
+    await api.set_provision_state(nodes[6], "active")
+    made = await api.create_node(name="new", driver="fake-hardware", resource_class="baremetal")
+    differing = [line[:36] for line in await site.differences()]
+    assert {*nodes, made["uuid"]} <= {*differing}
+
+    site.serve("ironic")
+    await site.agree()
+
+
+async def test_a_broker_that_goes_and_comes_back_costs_nothing(
+    site: Site, api: IronicApi, rabbitmq: RabbitMQ
+) -> None:
+    nodes = await some(api, 4, provision_state="available", maintenance=False)
+    await asyncio.to_thread(rabbitmq.stop)
+    for node in nodes[:2]:
+        await api.set_maintenance(node, True)
+    for node in nodes[2:]:
+        await api.set_provision_state(node, "manage")
+    await asyncio.to_thread(rabbitmq.start)
+    await site.agree()
+    assert json.loads(await site.berth("boot", "--flavor", "metal", "--wait", "--json"))["status"] == "active"
+    await site.agree()
+
+
+async def test_while_the_api_is_away_nodes_are_closed_and_none_is_opened(site: Site, api: IronicApi) -> None:
+    closing_, opening = await some(api, 2, provision_state="available", maintenance=False), []
+    for node in await some(api, 4, provision_state="available", maintenance=False):
+        if node not in closing_:
+            opening.append(node)
+            await api.set_maintenance(node, True)
+    await site.agree()
+    port = a_port()
+    site.kill("ironic")
+    async with gate(port, site.settings.ironic_api_url):
+        site.serve("ironic", BERTH_IRONIC_API_URL=f"http://127.0.0.1:{port}")
+        await site.agree()
+        await asyncio.to_thread(site.wait, "ironic", "speaking API")
+    for node in closing_:
+        await api.set_maintenance(node, True)
+    for node in opening:
+        await api.set_maintenance(node, False)
+
+    async def only_the_closed_are_known() -> bool:
+        return {line[:36] for line in await site.differences()} == {*opening}
+
+    await until(only_the_closed_are_known, site.differences)
+    async with gate(port, site.settings.ironic_api_url):
+        await site.agree()
+        site.kill("ironic")
+    site.serve("ironic")
+
+
+# How
+
+
+@asynccontextmanager
+async def gate(port: int, url: str) -> AsyncIterator[None]:
+    """While this is open, Ironic can be reached by this port too."""
+    open_: set[asyncio.StreamWriter] = set()
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def come_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, answer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        open_.update((writer, answer))
+        await asyncio.gather(pump(reader, answer), pump(there, writer))
+
+    server = await asyncio.start_server(come_in, "127.0.0.1", port)
+    try:
+        yield
+    finally:
+        server.close()
+        for writer in open_:
+            writer.close()
+        await server.wait_closed()
+
+
+async def some(api: IronicApi, count: int, **filters: Any) -> list[str]:
+    found: list[str] = []
+    async for page in api.nodes(fields=["uuid", "instance_uuid"], **filters):
+        found += [node["uuid"] for node in page if node["instance_uuid"] is None]
+    assert len(found) >= count
+    return found[:count]
+
+
+async def named(api: IronicApi, uuid: str) -> dict[str, Any]:
+    node = await api.node(uuid)
+    assert node is not None
+    return node
+
+
+async def until(true: Callable[[], Awaitable[bool]], picture: Callable[[], Awaitable[Any]]) -> None:
+    deadline = monotonic() + SOON
+    while not await true():
+        assert monotonic() < deadline, await picture()
+        await asyncio.sleep(0.1)
+
+
+def a_port() -> int:
+    with closing(socket.socket()) as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

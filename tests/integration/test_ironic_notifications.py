@@ -1,0 +1,299 @@
+"""Hearing an Ironic on a real RabbitMQ, with an exchange that comes and goes as Ironic's does."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import aiormq
+import pytest
+from aiormq import Connection
+from aiormq.abc import AbstractConnection
+from pamqp.commands import Basic
+from yarl import URL
+
+from bus.clock import Clock, monotonic
+from bus.messages import InventoryReported
+from bus.rabbit import RabbitTransport
+from bus.runner import Bus
+from bus.topics import INVENTORY_REPORTED
+from deploy.servers import RabbitMQ
+from ironic_sync.core.belief import Beliefs, Rules
+from ironic_sync.following import Following
+from ironic_sync.notifications import Notifications
+from tests.ironic_world import PLACE
+from tests.recordings import Message, recorded
+
+pytestmark = pytest.mark.services
+
+TOPIC = "ironic_versioned_notifications"
+SAID = [message for step in recorded() for message in step.messages]
+BODIES = [message.body.encode() for message in SAID]
+
+
+class Ironic:
+    """Publishes as Ironic does, but insists that somebody hears: so that what is then lost was lost by us."""
+
+    def __init__(self, url: str, exchange: str, *, durable: bool = False) -> None:
+        self._url = url
+        self._exchange = exchange
+        self._durable = durable
+        self._connection: AbstractConnection | None = None
+
+    async def say(self, *messages: Message) -> None:
+        for message in messages:
+            await self._say(message.key, message.body.encode())
+
+    async def delete_exchange(self) -> None:
+        channel = await (await self._connected()).channel()
+        await channel.exchange_delete(self._exchange)
+
+    async def delivers(self, key: str) -> bool:
+        """Does a message under this key reach any queue?"""
+        try:
+            await self._publish(key, b"?")
+        except aiormq.PublishError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def _say(self, key: str, body: bytes) -> None:
+        deadline = monotonic() + 30
+        while True:
+            try:
+                await self._publish(key, body)
+                return
+            except (aiormq.PublishError, aiormq.AMQPError, OSError) as problem:
+                assert monotonic() < deadline, f"nobody hears: {problem!r}"
+                await asyncio.sleep(0.02)
+
+    async def _publish(self, key: str, body: bytes) -> None:
+        channel = await (await self._connected()).channel(publisher_confirms=True)
+        try:
+            await channel.exchange_declare(
+                self._exchange, exchange_type="topic", durable=self._durable, auto_delete=False
+            )
+            properties = Basic.Properties(
+                content_type="application/json", content_encoding="utf-8", delivery_mode=2, priority=0
+            )
+            await channel.basic_publish(
+                body, exchange=self._exchange, routing_key=key, properties=properties, mandatory=True
+            )
+        finally:
+            if not channel.is_closed:
+                await channel.close()
+
+    async def _connected(self) -> AbstractConnection:
+        if self._connection is None or self._connection.is_closed:
+            self._connection = await aiormq.connect(self._url)
+        return self._connection
+
+
+class Ear:
+    """Hears until it is told to stop; keeps all it has heard."""
+
+    def __init__(self, url: str, name: str, **more: object) -> None:
+        more = {"look_seconds": 0.1, "exchange": f"{name}.ironic", "queue": f"{name}.ours"} | more
+        self.notifications = Notifications(url, **more)  # type: ignore[arg-type]
+        self._bind = self.notifications._bind
+        self.notifications._bind = self._look  # type: ignore[method-assign]
+        self.bodies: list[bytes] = []
+        self.gaps = 0
+        self.looks = 0
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
+
+    async def hear(self, bodies: Sequence[bytes]) -> None:
+        await self.may_go_on.wait()
+        self.bodies += bodies
+
+    async def _look(self, connection: Connection) -> bool:
+        self.looks += 1
+        return await self._bind(connection)
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(self.notifications.run(self.hear, self.gap))
+            yield
+            task.cancel()
+
+    def gap(self) -> None:
+        self.gaps += 1
+
+    async def has_heard(self, *bodies: bytes) -> None:
+        await until(lambda: set(bodies) <= set(self.bodies), f"{len(bodies)} messages are heard")
+
+
+async def until(met: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    deadline = monotonic() + seconds
+    while not met():
+        assert monotonic() < deadline, f"not within {seconds} s: {what}"
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def an_ironic(url: str, name: str, *, durable: bool = False) -> AsyncIterator[Ironic]:
+    ironic = Ironic(url, f"{name}.ironic", durable=durable)
+    try:
+        yield ironic
+    finally:
+        await ironic.close()
+
+
+async def waiting(url: str, queue: str) -> int:
+    connection = await aiormq.connect(url)
+    try:
+        channel = await connection.channel()
+        return (await channel.queue_declare(queue, passive=True)).message_count or 0
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["an exchange of the broker's life", "a durable one"])
+async def test_an_ironic_that_has_never_sent_is_waited_for_and_then_heard_from_the_first_word(
+    amqp_url: str, bus_name: str, durable: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    ear = Ear(amqp_url, bus_name)
+    async with ear.listening(), an_ironic(amqp_url, bus_name, durable=durable) as ironic:
+        await until(lambda: ear.looks > 3, "it looks for the exchange")
+        assert ear.gaps == 0
+        await ironic.say(*SAID)
+        await ear.has_heard(*BODIES)
+    assert ear.bodies == BODIES, "each once, in their order"
+    assert ear.gaps == 1, "whatever was said before we could hear"
+    assert caplog.text.count("has no exchange") == 1
+
+
+async def test_only_notifications_are_heard(amqp_url: str, bus_name: str) -> None:
+    """Where Ironic's own calls use the same exchange, they are none of ours."""
+    ear = Ear(amqp_url, bus_name, topics=(TOPIC, "another_topic"))
+    async with ear.listening(), an_ironic(amqp_url, bus_name) as ironic:
+        await ironic.say(SAID[0])
+        assert await ironic.delivers(f"{TOPIC}.error")
+        assert await ironic.delivers("another_topic.info")
+        for key in ("ironic.conductor_manager", TOPIC, f"{TOPIC}.info.more", "fanout"):
+            assert not await ironic.delivers(key)
+
+
+@pytest.mark.parametrize("quorum", [True, False], ids=["quorum", "classic"])
+async def test_what_is_said_while_nobody_listens_waits(amqp_url: str, bus_name: str, quorum: bool) -> None:
+    ear = Ear(amqp_url, bus_name, quorum=quorum)
+    async with an_ironic(amqp_url, bus_name) as ironic:
+        async with ear.listening():
+            await ironic.say(SAID[0])
+            await ear.has_heard(BODIES[0])
+        await ironic.say(*SAID[1:50])
+        again = Ear(amqp_url, bus_name, quorum=not quorum)  # a queue that is there serves as it is
+        async with again.listening():
+            await again.has_heard(*BODIES[1:50])
+        assert again.bodies == BODIES[1:50], "and what was heard before is not heard again"
+
+
+async def test_what_was_heard_but_is_not_safe_yet_comes_again(amqp_url: str, bus_name: str) -> None:
+    ear = Ear(amqp_url, bus_name)
+    async with an_ironic(amqp_url, bus_name) as ironic:
+        async with ear.listening():
+            await ironic.say(SAID[0])
+            await ear.has_heard(BODIES[0])
+            ear.may_go_on.clear()
+            await ironic.say(*SAID[1:4])
+        assert ear.bodies == BODIES[:1]
+        again = Ear(amqp_url, bus_name)
+        async with again.listening():
+            await again.has_heard(*BODIES[1:4])
+        assert again.bodies == BODIES[1:4]
+        assert await waiting(amqp_url, f"{bus_name}.ours") == 0
+
+
+async def test_of_two_replicas_one_hears_until_it_goes(amqp_url: str, bus_name: str) -> None:
+    one, other = Ear(amqp_url, bus_name), Ear(amqp_url, bus_name)
+    async with an_ironic(amqp_url, bus_name) as ironic:
+        async with one.listening():
+            await ironic.say(SAID[0])
+            await one.has_heard(BODIES[0])
+            async with other.listening():
+                await until(lambda: other.gaps == 1, "the other stands by")
+                await ironic.say(*SAID[1:50])
+                await one.has_heard(*BODIES[:50])
+        assert other.bodies == []
+        async with other.listening():
+            await ironic.say(*SAID[50:60])
+            await other.has_heard(*BODIES[50:60])
+
+
+async def test_an_exchange_that_is_deleted_and_made_again_is_heard_again(
+    amqp_url: str, bus_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ear = Ear(amqp_url, bus_name)
+    async with ear.listening():
+        async with an_ironic(amqp_url, bus_name, durable=False) as ironic:
+            await ironic.say(*SAID[:10])
+            await ear.has_heard(*BODIES[:10])
+            caplog.clear()
+            await ironic.delete_exchange()
+            await until(lambda: "has no exchange" in caplog.text, "it is missed")
+            assert ear.gaps == 1
+        async with an_ironic(amqp_url, bus_name, durable=True) as ironic:
+            await ironic.say(*SAID[10:20])
+            await ear.has_heard(*BODIES[:20])
+    assert ear.bodies == BODIES[:20]
+    assert ear.gaps == 2
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["an exchange of the broker's life", "a durable one"])
+async def test_a_broker_that_restarts_loses_nothing_that_it_took(
+    rabbitmq: RabbitMQ, amqp_url: str, bus_name: str, durable: bool
+) -> None:
+    ear = Ear(amqp_url, bus_name)
+    async with ear.listening(), an_ironic(amqp_url, bus_name, durable=durable) as ironic:
+        await ironic.say(*SAID[:10])
+        await ear.has_heard(*BODIES[:10])
+        ear.may_go_on.clear()
+        await ironic.say(*SAID[10:100])
+        await asyncio.to_thread(rabbitmq.restart)
+        ear.may_go_on.set()
+        await ironic.say(*SAID[100:120])
+        await ear.has_heard(*BODIES[:120])
+        await until(lambda: ear.gaps >= 2, "there may have been a gap")
+    first = {body: place for place, body in reversed(list(enumerate(ear.bodies)))}
+    assert sorted(first, key=first.__getitem__) == BODIES[:120], "some twice, but none late"
+
+
+async def test_a_broker_that_is_not_there_or_not_ours_is_tried_until_it_is(
+    amqp_url: str, bus_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stranger = str(URL(amqp_url).with_user("nobody").with_password("secret7"))
+    async with Ear(stranger, bus_name).listening():
+        await until(lambda: "does not accept these credentials" in caplog.text, "it says so")
+    async with Ear("amqp://127.0.0.1:1/", bus_name).listening():
+        await until(lambda: "cannot be reached" in caplog.text, "it says so")
+    assert "secret7" not in caplog.text
+
+
+async def test_all_that_was_recorded_comes_out_as_reports(amqp_url: str, bus_name: str) -> None:
+    """Through Ironic's exchange, over our own bus: as if everything had been heard in one process."""
+    beliefs = Beliefs(Rules(place=lambda node: PLACE))
+    expected: dict[str, InventoryReported] = {}
+    for step in recorded():
+        for said in step.said:
+            report = beliefs.hear(said, latest=said.at).report
+            if report is not None:
+                expected[said.uuid] = report
+    transport = RabbitTransport(amqp_url, exchange=bus_name, name="test")
+    ear = Ear(amqp_url, bus_name)
+    async with Bus(transport) as bus, an_ironic(amqp_url, bus_name) as ironic:
+        heard = await bus.listen(INVENTORY_REPORTED.at())
+        following = Following(Rules(place=lambda node: PLACE), bus.publish, Clock())
+        ear.hear = following.hear  # type: ignore[method-assign]
+        latest: dict[str, InventoryReported] = {}
+        async with ear.listening():
+            await ironic.say(*SAID)
+            async with asyncio.timeout(30):
+                while latest != expected:
+                    report = await heard.get()
+                    assert report.sequence > (latest[report.root].sequence if report.root in latest else 0)
+                    latest[report.root] = report
+        assert await waiting(amqp_url, f"{bus_name}.ours") == 0

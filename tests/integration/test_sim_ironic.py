@@ -1,0 +1,226 @@
+"""The simulated Ironic on a real RabbitMQ: what arrives is what arrived from a real one."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aio_pika
+import aiormq
+import httpx
+import pytest
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+
+from compute_sim.core import Durations
+from compute_sim.ironic import IronicExchange, Plan, Simulation, enrolled, listen
+from deploy.servers import RabbitMQ
+from tests.ironics import INSTANCE, NOW
+
+pytestmark = pytest.mark.services
+
+KEYS = "ironic_versioned_notifications.*"
+PLAN = Plan(step_time=Durations("constant", (0.005,)))
+
+# Recorded from a real one: create, manage, provide, claim, deploy, undeploy, delete.
+LIFE = [
+    ("node.create.start", "enroll", None),
+    ("node.create.end", "enroll", None),
+    ("node.provision_set.start", "verifying", None),
+    ("node.provision_set.end", "manageable", "power off"),
+    ("node.power_state_corrected.success", "manageable", "power off"),
+    ("node.provision_set.start", "cleaning", "power off"),
+    ("node.provision_set.end", "available", "power off"),
+    ("node.update.start", "available", "power off"),
+    ("node.update.end", "available", "power off"),
+    ("node.provision_set.start", "deploying", "power off"),
+    ("node.provision_set.end", "active", "power off"),
+    ("node.provision_set.start", "deleting", "power off"),
+    ("node.provision_set.success", "cleaning", "power off"),
+    ("node.provision_set.end", "available", "power off"),
+    ("node.delete.start", "available", "power off"),
+    ("node.delete.end", "available", "power off"),
+]
+
+
+@asynccontextmanager
+async def a_channel(url: str) -> AsyncIterator[AbstractChannel]:
+    async with await aio_pika.connect(url) as connection:
+        yield await connection.channel()
+
+
+@asynccontextmanager
+async def running(sim: Simulation) -> AsyncIterator[httpx.AsyncClient]:
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(sim.run())
+        headers = {"X-OpenStack-Ironic-API-Version": "1.82"}
+        async with httpx.AsyncClient(base_url=sim.url, headers=headers) as client:
+            yield client
+        task.cancel()
+
+
+Ear = asyncio.Queue[AbstractIncomingMessage]
+
+
+async def an_ear(channel: AbstractChannel, exchange: str, *, durable: bool = False) -> Ear:
+    """What is said on Ironic's exchange from now on. It is made as Ironic makes it."""
+    ear: Ear = asyncio.Queue()
+    await channel.declare_exchange(exchange, aio_pika.ExchangeType.TOPIC, durable=durable)
+    queue = await channel.declare_queue(exclusive=True)
+    await queue.bind(exchange, KEYS)
+    await queue.consume(ear.put, no_ack=True)
+    return ear
+
+
+async def heard(ear: Ear, count: int) -> list[dict[str, Any]]:
+    """The messages inside the next so many envelopes."""
+    async with asyncio.timeout(60):
+        return [json.loads(json.loads((await ear.get()).body)["oslo.message"]) for _ in range(count)]
+
+
+def facts(message: dict[str, Any]) -> tuple[str, str, str | None]:
+    data = message["payload"]["ironic_object.data"]
+    return message["event_type"].removeprefix("baremetal."), data["provision_state"], data["power_state"]
+
+
+async def in_state(client: httpx.AsyncClient, state: str) -> None:
+    async with asyncio.timeout(10):
+        while (await client.get("/v1/nodes/new")).json()["provision_state"] != state:
+            await asyncio.sleep(0.002)
+
+
+async def live(client: httpx.AsyncClient) -> None:
+    await client.post("/v1/nodes", json={"driver": "fake-hardware", "name": "new"})
+    for target, state in (("manage", "manageable"), ("provide", "available")):
+        await client.put("/v1/nodes/new/states/provision", json={"target": target})
+        await in_state(client, state)
+    claim = [{"op": "add", "path": "/instance_uuid", "value": INSTANCE}]
+    await client.patch("/v1/nodes/new", json=claim)
+    for target, state in (("active", "active"), ("deleted", "available")):
+        await client.put("/v1/nodes/new/states/provision", json={"target": target})
+        await in_state(client, state)
+    (await client.delete("/v1/nodes/new")).raise_for_status()
+
+
+@pytest.mark.parametrize("confirms", [True, False])
+async def test_a_life_is_told_as_a_real_ironic_tells_it(amqp_url: str, bus_name: str, confirms: bool) -> None:
+    exchange = f"ironic-{bus_name}"
+    voice = IronicExchange(amqp_url, exchange=exchange, confirms=confirms)
+    sim = Simulation([], plan=PLAN, voice=voice, listener=listen("127.0.0.1:0"))
+    async with a_channel(amqp_url) as channel:
+        ear = await an_ear(channel, exchange)
+        async with running(sim) as client:
+            await live(client)
+            messages = await heard(ear, len(LIFE))
+    assert [facts(message) for message in messages] == LIFE
+    assert sorted(messages, key=lambda message: message["timestamp"]) == messages
+    assert len({message["message_id"] for message in messages}) == len(LIFE)
+
+
+async def test_it_makes_the_exchange_as_ironic_does_and_messages_too(amqp_url: str, bus_name: str) -> None:
+    exchange = f"ironic-{bus_name}"
+    sim = Simulation(enrolled(1, now=NOW), voice=IronicExchange(amqp_url, exchange=exchange))
+    async with a_channel(amqp_url) as channel, asyncio.TaskGroup() as group:
+        task = group.create_task(sim.run())
+        node = next(iter(sim.conductor.nodes.values()))
+        sim.conductor.tell("update", "end", node, "req-1")  # nobody hears the first: it makes the exchange
+        async with asyncio.timeout(10):
+            while not await exists(amqp_url, exchange):
+                await asyncio.sleep(0.01)
+        ear = await an_ear(channel, exchange)  # refused unless it is a topic exchange, not durable
+        sim.conductor.tell("provision_set", "error", node, "req-2")
+        async with asyncio.timeout(10):
+            envelope = await ear.get()
+        task.cancel()
+    assert envelope.routing_key == "ironic_versioned_notifications.error"
+    assert (envelope.content_type, envelope.content_encoding) == ("application/json", "utf-8")
+    assert (envelope.delivery_mode, envelope.priority) == (2, 0)
+    assert not envelope.headers
+
+
+async def exists(url: str, exchange: str) -> bool:
+    async with a_channel(url) as channel:
+        try:
+            await channel.get_exchange(exchange, ensure=True)
+        except aiormq.ChannelNotFoundEntity:
+            return False
+        return True
+
+
+async def test_an_exchange_that_is_durable_is_taken_as_it_is(amqp_url: str, bus_name: str) -> None:
+    exchange = f"ironic-{bus_name}"
+    sim = Simulation(enrolled(1, now=NOW), voice=IronicExchange(amqp_url, exchange=exchange))
+    async with a_channel(amqp_url) as channel, asyncio.TaskGroup() as group:
+        ear = await an_ear(channel, exchange, durable=True)
+        task = group.create_task(sim.run())
+        sim.conductor.tell("update", "end", next(iter(sim.conductor.nodes.values())), "req-1")
+        assert facts((await heard(ear, 1))[0])[0] == "node.update.end"
+        task.cancel()
+
+
+@pytest.mark.slow
+async def test_what_is_said_while_the_broker_is_away_is_heard_when_it_is_back(
+    rabbitmq: RabbitMQ, amqp_url: str, bus_name: str
+) -> None:
+    exchange = f"ironic-{bus_name}"
+    sim = Simulation(
+        enrolled(50, now=NOW, state="manageable"), voice=IronicExchange(amqp_url, exchange=exchange)
+    )
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(sim.run())
+        await asyncio.to_thread(rabbitmq.stop)
+        for node in sim.conductor.nodes.values():
+            sim.works.begin(node, "provide", "req-1")
+        await asyncio.to_thread(rabbitmq.start)
+        async with a_channel(amqp_url) as channel:
+            # whoever is first makes the exchange anew: it went with the broker
+            ear = await an_ear(channel, exchange)
+            sim.conductor.tell("update", "end", node, "req-2")
+            messages = await heard(ear, 1)
+            while facts(messages[-1])[0] != "node.update.end":
+                messages += await heard(ear, 1)
+        task.cancel()
+    assert len(messages) <= 101
+
+
+@pytest.mark.slow
+async def test_ten_thousand_nodes_start_at_once_and_a_storm_of_five_thousand_is_soon_told(
+    amqp_url: str, bus_name: str
+) -> None:
+    exchange = f"ironic-{bus_name}"
+    voice = IronicExchange(amqp_url, exchange=exchange)
+    sim = Simulation(
+        enrolled(10_000, now=NOW, state="manageable"), voice=voice, listener=listen("127.0.0.1:0")
+    )
+    async with a_channel(amqp_url) as channel:
+        ear = await an_ear(channel, exchange)
+        async with running(sim) as client:
+            answer = await client.put("/sim/storm", json={"target": "provide", "count": 5000})
+            assert answer.json() == {"nodes": 5000}
+            messages = await heard(ear, 10_000)
+            page = (await client.get("/v1/nodes?provision_state=available&fields=uuid")).json()
+    open_ = [message for message in messages if facts(message)[:2] == ("node.provision_set.end", "available")]
+    assert len({message["payload"]["ironic_object.data"]["uuid"] for message in open_}) == 5000
+    assert len(page["nodes"]) == 1000
+
+
+async def test_a_churn_keeps_to_its_rate() -> None:
+    sim = Simulation(enrolled(500, now=NOW), plan=PLAN, churn=400.0)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(sim.run())
+        await asyncio.sleep(1.5)
+        task.cancel()
+    assert sim.said == pytest.approx(600, rel=0.25)
+
+
+def test_it_says_where_it_listens_and_refuses_what_is_no_address() -> None:
+    with listen("127.0.0.1:0") as taken:
+        port = taken.getsockname()[1]
+        assert Simulation([], listener=taken).url == f"http://127.0.0.1:{port}"
+        taken.listen()
+        with socket.create_connection(("127.0.0.1", port)), pytest.raises(OSError, match="in use"):
+            listen(f"127.0.0.1:{port}")
+    for address in ("nonsense", "127.0.0.1:", "127.0.0.1:70000", ":80"):
+        with pytest.raises(ValueError, match="HOST:PORT"):
+            listen(address)

@@ -1,0 +1,195 @@
+"""`berth ironic`: a simulated Ironic is started, and nodes are driven by hand, as a person would."""
+
+import asyncio
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from berth.commands import Refusal
+from berth.ironic_commands import commands
+from berth.settings import BadSetting, Effective, load
+from bus.protocol import Unavailable
+from compute_sim.core import Durations
+from compute_sim.ironic import Plan, Simulation, enrolled, listen
+from tests.ironics import NOW
+from tests.running import ROOT
+
+SERVE = """
+import asyncio, sys
+import typer
+from rich.console import Console
+from berth.ironic_commands import commands
+from berth.settings import load
+app = commands(lambda: load(environment={}), asyncio.run, Console(soft_wrap=True, width=200))
+app()
+"""
+
+
+def in_its_own_loop(work: Coroutine[Any, Any, int | None]) -> None:
+    """As the command line runs them."""
+    raise typer.Exit(asyncio.run(work) or 0)
+
+
+def without_settings() -> Effective:
+    return load(environment={})
+
+
+class Person:
+    """Types commands at a simulated Ironic."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def types(self, *words: str, ends: int = 0) -> str:
+        screen = io.StringIO()
+        app = commands(without_settings, in_its_own_loop, Console(file=screen, width=250))
+        done = CliRunner().invoke(app, ["node", *words, "--url", self.url])
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        assert done.exit_code == ends, screen.getvalue() + done.output
+        return screen.getvalue() + done.output
+
+
+@pytest.fixture(scope="module")
+def person() -> Iterator[Person]:
+    """The Ironic runs in a loop of its own, in a thread: the commands have theirs."""
+    plan = Plan(step_time=Durations("constant", (0.01,)), sync_every=0.05, sync_retries=0)
+    sim = Simulation(
+        enrolled(20, now=NOW), plan=plan, listener=listen("127.0.0.1:0"), user="admin", password="p@ss"
+    )
+    loop = asyncio.new_event_loop()
+    running: list[asyncio.Task[None]] = []
+
+    def live() -> None:
+        running.append(loop.create_task(sim.run()))
+        with pytest.raises(asyncio.CancelledError):
+            loop.run_until_complete(running[0])
+        loop.close()
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    yield Person(sim.url.replace("://", "://admin:p%40ss@"))
+    loop.call_soon_threadsafe(lambda: running[0].cancel())
+    thread.join(10)
+
+
+def test_a_node_lives_from_create_to_delete(person: Person) -> None:
+    made = person.types(
+        "create", "mine", "--resource-class", "gold", "--property", "rack=R7", "--trait", "CUSTOM_A"
+    )
+    assert re.fullmatch(r"mine: [0-9a-f-]{36} is in enroll\n", made)
+    assert "mine: manageable; power off" in person.types("manage", "mine", "--wait")
+    assert "mine: available; power off" in person.types("provide", "mine", "--wait")
+    assert "mine: active; power off; instance " in person.types("deploy", "mine", "--wait")
+    shown = json.loads(person.types("show", "mine", "--json"))
+    assert (shown["provision_state"], shown["properties"], shown["traits"]) == (
+        "active",
+        {"rack": "R7"},
+        ["CUSTOM_A"],
+    )
+    assert "instance_uuid" in person.types("show", "mine")
+    assert "mine: available; power off" in person.types("undeploy", "mine", "--wait")
+    assert person.types("delete", "mine") == "mine is gone\n"
+    with pytest.raises(Refusal, match="knows no node mine"):
+        person.types("show", "mine")
+
+
+def test_a_list_is_a_line_each(person: Person) -> None:
+    assert len(person.types("list").splitlines()) == 21
+    assert len(person.types("list", "--limit", "5").splitlines()) == 6
+    lines = person.types("list", "--json", "--state", "available", "--limit", "3").splitlines()
+    assert [json.loads(line)["name"] for line in lines] == ["metal00001", "metal00002", "metal00003"]
+
+
+def test_it_is_closed_switched_and_changed(person: Person) -> None:
+    assert "in maintenance" in person.types("maintenance", "metal00002", "on", "--reason", "a disk")
+    assert "in maintenance" not in person.types("maintenance", "metal00002", "off")
+    person.types("power", "metal00002", "on")
+    person.types("traits", "metal00002", "CUSTOM_B", "CUSTOM_A")
+    person.types(
+        "set", "metal00002", "resource_class=gold", "properties/rack=R2", "extra/tries=3", "owner=null"
+    )
+    told = json.loads(person.types("show", "metal00002", "--json"))
+    assert (told["resource_class"], told["traits"]) == ("gold", ["CUSTOM_A", "CUSTOM_B"])
+    assert (told["properties"]["rack"], told["extra"], told["owner"]) == ("R2", {"tries": 3}, None)
+
+
+def test_it_can_be_made_to_fail_and_a_command_that_waits_says_so(person: Person) -> None:
+    assert "fails (step)" in person.types("fail", "metal00003", "deploy")
+    assert "deploy failed" in person.types("deploy", "metal00003", "--wait", ends=1)
+    assert "its BMC is unreachable" in person.types("bmc", "metal00004", "unreachable")
+    assert person.types("storm", "5", "--target", "manage") == "5 nodes were asked\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "says"),
+    [
+        (("provide", "metal00020"), Refusal, "can not be performed"),
+        (("power", "metal00001", "up"), BadSetting, "power is one of"),
+        (("maintenance", "metal00001", "maybe"), BadSetting, "on or off"),
+        (("set", "metal00001", "owner"), BadSetting, "NAME=VALUE"),
+        (("fail", "metal00001", "nonsense"), Refusal, "work is one of"),
+        (("fail", "nobody", "clean"), Refusal, "could not be found"),
+        (("show", "nobody"), Refusal, "knows no node"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(
+    person: Person, words: tuple[str, ...], problem: type[Exception], says: str
+) -> None:
+    with pytest.raises(problem, match=says):
+        person.types(*words)
+
+
+def test_an_ironic_that_is_not_there_is_said_to_be_away() -> None:
+    with listen("127.0.0.1:0") as closed:
+        nowhere = Person(f"http://127.0.0.1:{closed.getsockname()[1]}")
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            nowhere.types("fail", "metal00001")
+    with pytest.raises(BadSetting, match="--url takes a URL"):
+        Person("nonsense").types("list")
+
+
+@pytest.mark.slow
+def test_a_simulated_ironic_says_where_it_is_and_stops_when_told() -> None:
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            SERVE,
+            "sim",
+            "--nodes",
+            "10000",
+            "--http",
+            "127.0.0.1:0",
+            "--step-time",
+            "constant:0.01",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    ) as process:
+        assert process.stdout is not None
+        said = iter(process.stdout.readline, "")
+        assert "10000 nodes, available" in next(said)
+        url = re.search(r"http://127\.0\.0\.1:\d+", next(said))
+        assert url is not None
+        assert any("Ctrl-C stops it" in line for line in said)
+        someone = Person(url[0])
+        assert len(someone.types("list", "--limit", "10000", "--json").splitlines()) == 10_000
+        assert "active" in someone.types("deploy", "metal00007", "--wait")
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(10) == 0
+        assert re.search(r"stopped after [1-9]\d* notifications", rest)

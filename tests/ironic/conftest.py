@@ -1,0 +1,71 @@
+"""A real Ironic for the whole run, and a berth beside it for each test."""
+
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.ironic import Drivers, Ironic, find_ironic
+from deploy.servers import RabbitMQ, find_rabbitmq, private_directory
+from tests.ironic.hall import Delays, Hall, hall
+from tests.running import installed
+
+FAULTY = Drivers(
+    path=Path(__file__).parent / "drivers",
+    interfaces={
+        "power": "faulty = berth_faulty:FaultyPower",
+        "deploy": "faulty = berth_faulty:FaultyDeploy",
+    },
+)
+# Power is looked at every second; a node whose BMC does not answer is in maintenance after the second look.
+IMPATIENT = {
+    "conductor": {
+        "sync_power_state_interval": "1",
+        "power_state_sync_max_retries": "1",
+        "power_failure_recovery_interval": "1",
+        "node_locked_retry_attempts": "3",
+    }
+}
+
+
+@pytest.fixture(scope="session")
+def directory() -> Iterator[Path]:
+    made = private_directory("berth-ironic-")
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def broker(directory: Path) -> Iterator[RabbitMQ]:
+    """One that only berth and Ironic use."""
+    installed(find_rabbitmq)
+    with RabbitMQ(directory / "rabbitmq") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def ironic(directory: Path, broker: RabbitMQ) -> Iterator[Ironic]:
+    installed(find_ironic)
+    with Ironic(directory / "ironic", broker.url, drivers=FAULTY, settings=IMPATIENT) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def delays() -> Iterator[Delays]:
+    """Of the whole run; told when it ends."""
+    all_ = Delays()
+    yield all_
+    print(f"\n  {all_}")
+
+
+@pytest.fixture
+async def yard(
+    ironic: Ironic, broker: RabbitMQ, database_url: str, bus_name: str, delays: Delays
+) -> AsyncIterator[Hall]:
+    """The hall, with every node that a test has left in it removed when it ends."""
+    async with hall(ironic, broker.url, database_url, bus_name, kind=bus_name) as made:
+        yield made
+        for uuid in made.nodes:
+            await made.remove(uuid)
+        delays.seconds += made.delays.seconds

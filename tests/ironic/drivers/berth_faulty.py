@@ -1,0 +1,49 @@
+"""Interfaces for Ironic's fake hardware that do what a node's driver_info says: loaded by Ironic, not by us.
+
+berth_power    unreachable | error: what its BMC says
+berth_deploy   fail | wait: how its next deploys go;  berth_tear_down  fail
+berth_clean    fail, or for how many seconds it is cleaned
+"""
+
+import time
+
+from ironic.common import exception, states
+from ironic.drivers import base
+from ironic.drivers.modules import fake
+
+
+class FaultyPower(fake.FakePower):
+    def get_power_state(self, task):
+        wanted = task.node.driver_info.get("berth_power")
+        if wanted == "unreachable":
+            raise exception.PowerStateFailure(pstate="read (unreachable BMC)")
+        if wanted == "error":
+            return states.ERROR
+        known = task.node.power_state
+        return states.POWER_OFF if known in (None, states.ERROR) else known
+
+    def set_power_state(self, task, power_state, timeout=None):
+        if task.node.driver_info.get("berth_power"):
+            raise exception.PowerStateFailure(pstate=power_state)
+        super().set_power_state(task, power_state, timeout)
+
+
+class FaultyDeploy(fake.FakeDeploy):
+    @base.deploy_step(priority=100)
+    def deploy(self, task):
+        wanted = task.node.driver_info.get("berth_deploy")
+        if wanted == "fail":
+            raise exception.InstanceDeployFailure(reason="the image could not be written")
+        return states.DEPLOYWAIT if wanted == "wait" else None
+
+    def tear_down(self, task):
+        if task.node.driver_info.get("berth_tear_down") == "fail":
+            raise exception.InstanceDeployFailure(reason="the ports could not be removed")
+        return states.DELETED
+
+    @base.clean_step(priority=10)
+    def erase(self, task):
+        wanted = task.node.driver_info.get("berth_clean", 0)
+        if wanted == "fail":
+            raise exception.NodeCleaningFailure(node=task.node.uuid, reason="a disk could not be erased")
+        time.sleep(float(wanted))

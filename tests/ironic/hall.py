@@ -1,0 +1,390 @@
+"""A machine hall: a real Ironic, and a berth beside it on RabbitMQ and PostgreSQL that follows it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from bus import topics
+from bus.clock import Clock
+from bus.database import Database
+from bus.messages import (
+    BuildDeleteRequested,
+    BuildEnded,
+    BuildRequested,
+    BuildUnplaceable,
+    FindAllocations,
+    FindCandidates,
+    FindProviders,
+)
+from bus.migrations import migrate
+from bus.rabbit import RabbitTransport
+from bus.resources import Provider
+from bus.runner import Bus, Listener
+from bus.vocabulary import Flavor, ResourceGroup
+from bus.worker import Worker
+from cell_conductor import cell_conductor
+from compute_sim.metal import Heard, metal_agent
+from deploy.ironic import Ironic
+from ironic_sync import Access, IronicApi, Notifications, Selection, ironic_sync
+from ironic_sync import Ironic as Followed
+from ironic_sync.access import IronicRefused
+from ironic_sync.core.envelope import Notification, opened
+from placement_worker import Placement, placement_worker
+from scheduler_worker import scheduler_worker
+
+CELL = "c1"
+AGENT = f"{CELL}-metal"
+SOON = 10.0  # seconds for what takes milliseconds, on a machine that does much else
+CLOSED, OPEN = 1, 0
+
+
+@dataclass
+class Delays:
+    """How long after Ironic said that a node is available it could be claimed."""
+
+    seconds: list[float] = field(default_factory=list)
+    said: dict[str, float] = field(default_factory=dict)  # node → when Ironic said so
+
+    def __str__(self) -> str:
+        in_order = sorted(self.seconds)
+        if not in_order:
+            return "no node became available"
+        half, most, last = (1000 * in_order[int(share * (len(in_order) - 1))] for share in (0.5, 0.9, 1.0))
+        return (
+            f"Ironic's event → claimable, {len(in_order)} times: "
+            f"p50 {half:.1f} ms, p90 {most:.1f} ms, longest {last:.1f} ms"
+        )
+
+
+class Hall:
+    """What a test sees of it. Its nodes are those of one resource class."""
+
+    def __init__(self, ironic: Ironic, amqp_url: str, database_url: str, name: str, kind: str) -> None:
+        self.ironic = ironic
+        self.kind = kind
+        self.clock = Clock()
+        self.api = IronicApi(Access(url=ironic.url), self.clock)
+        self.delays = Delays()
+        self.nodes: list[str] = []
+        self._amqp_url = amqp_url
+        self._apis: dict[str, IronicApi] = {}
+        self._name = name
+        self._placement_db = Database(database_url, namespace="placement")
+        self._cell_db = Database(database_url, namespace=f"cell_{CELL}")
+        self._lives: dict[str, tuple[asyncio.Task[None], asyncio.Event]] = {}
+        self.bus: Bus
+        self._group: asyncio.TaskGroup
+        self._ended: Listener[BuildEnded]
+        self._lost: Listener[BuildUnplaceable]
+
+    @property
+    def resource_class(self) -> str:
+        return f"CUSTOM_{self.kind.upper()}"
+
+    # Its workers
+
+    def _factories(self) -> dict[str, Callable[[Bus], Worker]]:
+        return {
+            "placement": lambda bus: placement_worker(Placement(self._placement_db, self.clock), bus.relay),
+            "scheduler": lambda bus: scheduler_worker(
+                bus.asker(topics.FIND_CANDIDATES),
+                bus.asker_of_many(topics.CLAIM),
+                bus.asker(topics.RELEASE),
+                clock=self.clock,
+            ),
+            "conductor": lambda bus: cell_conductor(
+                CELL,
+                self._cell_db,
+                bus.asker_of_many(topics.CLAIM),
+                bus.asker_of_many(topics.RELEASE),
+                clock=self.clock,
+            ),
+            "ironic_sync": lambda bus: ironic_sync(
+                Followed(
+                    selection=Selection(cell=CELL),
+                    notifications=Notifications(self._amqp_url, queue=f"{self._name}.sync", quorum=False),
+                    api=self._api_for("ironic_sync"),
+                    sweep_seconds=self.sweep_seconds,
+                ),
+                bus.publish,
+                bus.asker(topics.PROVIDERS),
+                clock=self.clock,
+            ),
+            "agent": lambda bus: metal_agent(
+                AGENT,
+                CELL,
+                self._api_for("agent"),
+                IronicRefused,
+                news=self._news,
+                period=1.0,
+                clock=self.clock,
+            ),
+        }
+
+    def _api_for(self, worker: str) -> IronicApi:
+        self._apis[worker] = IronicApi(Access(url=self.ironic.url), self.clock)
+        return self._apis[worker]
+
+    sweep_seconds = 3600.0  # what is seen is seen by events
+
+    async def _news(self, heard: Heard) -> None:
+        async def hear(bodies: Sequence[bytes]) -> None:
+            for said in map(opened, bodies):
+                if isinstance(said, Notification):
+                    heard(said.uuid)
+
+        queue = Notifications(self._amqp_url, queue=f"{self._name}.agent", quorum=False)
+        await queue.run(hear, lambda: None)
+
+    def start(self, name: str) -> None:
+        stopping = asyncio.Event()
+
+        async def live() -> None:
+            way = RabbitTransport(self._amqp_url, exchange=self._name, quorum=False, name=name)
+            async with Bus(way, self.clock) as bus:
+                await bus.serve(self._factories()[name](bus), stopping)
+
+        self._lives[name] = self._group.create_task(live()), stopping
+
+    async def kill(self, name: str) -> None:
+        task, _ = self._lives.pop(name)
+        task.cancel()
+        await asyncio.wait([task])
+        if name in self._apis:
+            await self._apis.pop(name).close()
+
+    async def close(self) -> None:
+        for _, stopping in self._lives.values():
+            stopping.set()
+        await asyncio.wait([task for task, _ in self._lives.values()])
+
+    # Ironic's side
+
+    async def node(self, uuid: str) -> dict[str, Any]:
+        found = await self.api.node(uuid)
+        assert found is not None, f"{uuid} is gone"
+        return found
+
+    async def create(self, **more: Any) -> str:
+        made = await self.api.create_node(driver="fake-hardware", resource_class=self.kind, **more)
+        self.nodes.append(made["uuid"])
+        return str(made["uuid"])
+
+    async def provided(self, **more: Any) -> str:
+        """A node that is available, and known to be."""
+        uuid = await self.create(**more)
+        await self.move(uuid, "manage", "manageable")
+        await self.move(uuid, "provide", "available")
+        await self.follows(uuid, OPEN)
+        return uuid
+
+    async def move(self, uuid: str, target: str, state: str) -> None:
+        await self.patiently(self.api.set_provision_state, uuid, target)
+        await self.reaches(uuid, state)
+
+    async def is_so(self, uuid: str, **fields: Any) -> bool:
+        node = await self.node(uuid)
+        return all(node[name] == value for name, value in fields.items())
+
+    async def reaches(self, uuid: str, state: str, *, unlocked: bool = True) -> dict[str, Any]:
+        async def there() -> dict[str, Any] | None:
+            node = await self.node(uuid)
+            done = node["provision_state"] == state and not (unlocked and node["reservation"])
+            return node if done else None
+
+        return await self.until(there, f"{uuid} is {state}")
+
+    async def change(self, uuid: str, **fields: Any) -> None:
+        """By PATCH; None removes a field."""
+        await self.patiently(
+            self.api.patch_node,
+            uuid,
+            [
+                {"op": "remove", "path": f"/{name.replace('__', '/')}"}
+                if value is None
+                else {"op": "add", "path": f"/{name.replace('__', '/')}", "value": value}
+                for name, value in fields.items()
+            ],
+        )
+
+    async def patiently(self, call: Callable[..., Awaitable[Any]], *args: Any) -> None:
+        """As a person does: again, while the node is busy."""
+
+        async def done() -> bool:
+            try:
+                await call(*args)
+            except IronicRefused as refused:
+                if refused.status != 409 or not any(
+                    word in refused.text for word in ("locked", "in progress")
+                ):
+                    raise
+                return False
+            return True
+
+        await self.until(done, f"{args} is done")
+
+    async def delete(self, uuid: str) -> None:
+        await self.patiently(self.api.delete_node, uuid)
+        self.nodes.remove(uuid)
+
+    async def remove(self, uuid: str) -> None:
+        """Whatever it is in the midst of: nodes in maintenance may always be deleted."""
+        if await self.api.node(uuid) is not None:
+            await self.patiently(self.api.set_maintenance, uuid, True)
+            await self.patiently(self.api.delete_node, uuid)
+
+    # Placement's side
+
+    async def provider(self, uuid: str) -> Provider | None:
+        found = (await self.bus.asker(topics.PROVIDERS)(FindProviders(ids=(uuid,)))).providers
+        return found[0] if found else None
+
+    async def gone(self, uuid: str) -> bool:
+        return await self.provider(uuid) is None
+
+    async def claimable(self) -> set[str]:
+        """The nodes on which a build could be placed now."""
+        question = FindCandidates(groups=(ResourceGroup(resources={self.resource_class: 1}),), limit=1000)
+        return {one.root for one in (await self.bus.asker(topics.FIND_CANDIDATES)(question)).candidates}
+
+    async def held(self) -> dict[str, str]:
+        """Consumer → node."""
+        ask = self.bus.asker(topics.ALLOCATIONS)
+        consumers = (await ask(FindAllocations(providers=tuple(self.nodes)))).consumers
+        return {one.id: next(iter(one.allocations)) for one in consumers}
+
+    async def holds_nothing(self) -> bool:
+        return not await self.held()
+
+    async def follows(
+        self,
+        uuid: str,
+        reserved: int,
+        *,
+        resource_class: str = "",
+        traits: Sequence[str] = (),
+        seconds: float = SOON,
+    ) -> None:
+        """Placement comes to have exactly this of the node, and offers it if it is open."""
+        klass = resource_class or self.resource_class
+
+        async def so() -> bool:
+            one = await self.provider(uuid)
+            if one is None:
+                return False
+            inventory = {name: (it.total, it.reserved) for name, it in one.inventories.items()}
+            return inventory == {klass: (1, reserved)} and set(one.traits) == set(traits)
+
+        async def picture() -> str:
+            one, node = await self.provider(uuid), await self.node(uuid)
+            fields = ("provision_state", "power_state", "maintenance", "instance_uuid", "fault")
+            return f"placement: {one}; Ironic: { ({name: node[name] for name in fields}) }"
+
+        await self.until(so, f"{uuid} is {'closed' if reserved else 'open'}", seconds, picture)
+        if klass == self.resource_class:
+            one = await self.provider(uuid)
+            free = one is not None and not reserved and not one.used.get(klass)
+            assert (uuid in await self.claimable()) == free
+
+    # A client's side
+
+    async def build(self, flavor: Flavor | None = None) -> str:
+        build = self.clock.uuid()
+        request = BuildRequested(
+            request=self.clock.uuid(), instances=(build,), flavor=flavor or self.flavor, reply_to=self._name
+        )
+        await self.bus.publish(request)
+        return build
+
+    @property
+    def flavor(self) -> Flavor:
+        none = {f"resources:{name}": "0" for name in ("VCPU", "MEMORY_MB", "DISK_GB")}
+        return Flavor(name="metal", extra_specs={f"resources:{self.resource_class}": "1", **none})
+
+    async def ended(self, build: str, seconds: float = 30.0) -> BuildEnded:
+        while (said := await self.any_end(seconds)).build != build:
+            pass
+        return said
+
+    async def any_end(self, seconds: float = 30.0) -> BuildEnded:
+        async with asyncio.timeout(seconds):
+            return await self._ended.get()
+
+    async def unplaceable(self, *builds: str, seconds: float = 30.0) -> BuildUnplaceable:
+        async with asyncio.timeout(seconds):
+            while not set(builds).intersection((said := await self._lost.get()).instances):
+                pass
+        return said
+
+    async def take_down(self, build: str) -> None:
+        await self.bus.publish(BuildDeleteRequested(build=build, cell=CELL))
+
+    async def until(
+        self,
+        true: Callable[[], Awaitable[Any]],
+        what: str,
+        seconds: float = SOON,
+        picture: Callable[[], Awaitable[str]] | None = None,
+    ) -> Any:
+        deadline = self.clock.now() + seconds
+        while not (found := await true()):
+            if self.clock.now() > deadline:
+                seen = await picture() if picture is not None else ""
+                raise AssertionError(f"not within {seconds} s: {what}\n{seen}")
+            await asyncio.sleep(0.01)
+        return found
+
+    # How long things take
+
+    async def _time(self) -> None:
+        """From Ironic's word that a node is available to the commit that lets it be claimed."""
+
+        async def hear(bodies: Sequence[bytes]) -> None:
+            for body in bodies:
+                said = opened(body)
+                if not isinstance(said, Notification) or said.node is None:
+                    continue
+                node = said.node
+                ends = said.event == "provision_set" and said.phase == "end"
+                if ends and node.provision_state == "available":
+                    self.delays.said[said.uuid] = said.at
+
+        queue = Notifications(self._amqp_url, queue=f"{self._name}.stopwatch", quorum=False)
+        await queue.run(hear, lambda: None)
+
+    async def _look(self) -> None:
+        changes = await self.bus.listen(topics.PLACEMENT_CHANGED.at())
+        while True:
+            for change in (await changes.get()).changes:
+                now = self.clock.now()
+                root = change.root
+                if change.reshaped and root in self.delays.said and root in await self.claimable():
+                    self.delays.seconds.append(now - self.delays.said.pop(root))
+
+    async def open(self, bus: Bus, group: asyncio.TaskGroup) -> None:
+        self.bus, self._group = bus, group
+        await migrate(self._placement_db, "placement_worker")
+        await migrate(self._cell_db, "cell_conductor")
+        self._ended = await bus.listen(topics.BUILD_ENDED.at(reply_to=self._name))
+        self._lost = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=self._name))
+        for name in self._factories():
+            self.start(name)
+
+
+@asynccontextmanager
+async def hall(ironic: Ironic, amqp_url: str, database_url: str, name: str, kind: str) -> AsyncIterator[Hall]:
+    made = Hall(ironic, amqp_url, database_url, name, kind)
+    way = RabbitTransport(amqp_url, exchange=name, quorum=False, name="test")
+    async with made.api, Bus(way, made.clock) as bus, asyncio.TaskGroup() as group:
+        await made.open(bus, group)
+        beside = [group.create_task(work()) for work in (made._time, made._look)]
+        try:
+            yield made
+        finally:
+            for task in beside:
+                task.cancel()
+            await made.close()
+    await made._placement_db.close()
+    await made._cell_db.close()

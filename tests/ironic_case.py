@@ -1,0 +1,92 @@
+"""What tests of following an Ironic are made of: one node, told of and read, and what is on the wire."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bus.messages import InventoryReported
+from ironic_sync.core.belief import Beliefs, Rules, Step
+from ironic_sync.core.envelope import Notification, Phase
+from ironic_sync.core.node import Node
+from ironic_sync.core.rule import is_open
+from tests.cells import an_id
+from tests.ironic_world import PLACE
+
+NODE = an_id(1, "c")
+INSTANCE = an_id(7)
+T = 1_700_000_000.0  # a full second
+FREE = Node(
+    uuid=NODE, resource_class="gold", provision_state="available", power_state="power on", updated_at=T - 100
+)
+READ = replace(FREE, whole=True)
+API = ["create", "update", "delete", "maintenance_set"]
+
+
+class Case:
+    """Beliefs of one node, and what placement was told of it last."""
+
+    def __init__(self, *, can_read: bool, **rules: Any) -> None:
+        self.beliefs = Beliefs(Rules(**({"place": lambda node: PLACE, "can_read": can_read} | rules)))
+        self.told: InventoryReported | None = None
+
+    def hear(self, event: str, phase: Phase, at: float, node: Node = FREE, **changes: Any) -> Step:
+        said = Notification(
+            event=event, phase=phase, at=at, uuid=NODE, node=replace(node, **changes), id=f"{event}{at}"
+        )
+        return self._keep(self.beliefs.hear(said, latest=T + 1e6))
+
+    def hint(self, at: float) -> Step:
+        return self._keep(
+            self.beliefs.hear(Notification(event="allocation", phase="end", at=at, uuid=NODE), latest=T + 1e6)
+        )
+
+    def read(self, at: float, node: Node | None = READ, *, heard: int | None = None, **more: Any) -> Step:
+        began = self.beliefs.moment(at)
+        began = began if heard is None else began._replace(heard=heard)
+        return self._keep(self.beliefs.read(NODE, node, began, **more))
+
+    @property
+    def open(self) -> bool:
+        return self.told is not None and is_open(self.told)
+
+    def _keep(self, step: Step) -> Step:
+        if step.report is not None:
+            assert self.told is None or step.report.sequence > self.told.sequence
+            self.told = step.report
+        return step
+
+
+def opened(*, can_read: bool) -> Case:
+    """A node that is open as of T."""
+    case = Case(can_read=can_read)
+    case.hear("provision_set", "end", T, updated_at=T)
+    if can_read:
+        case.read(T, replace(READ, updated_at=T))
+    assert case.open
+    return case
+
+
+def closed(*, can_read: bool) -> Case:
+    """A node that is being cleaned since T."""
+    case = Case(can_read=can_read)
+    case.hear("provision_set", "start", T, updated_at=T, provision_state="cleaning")
+    assert case.told is not None and not case.open
+    return case
+
+
+with_and_without = pytest.mark.parametrize("can_read", [True, False], ids=["with an API", "without"])
+
+
+def a_notification(event: str, at: float, node: dict[str, Any]) -> bytes:
+    stamp = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    message = {
+        "message_id": f"{event}-{at}",
+        "publisher_id": "ironic-conductor.test",
+        "event_type": f"baremetal.node.{event}",
+        "timestamp": stamp,
+        "payload": {"ironic_object.data": {k: v for k, v in node.items() if k != "shard"}},
+    }
+    return json.dumps({"oslo.version": "2.0", "oslo.message": json.dumps(message)}).encode()

@@ -1,0 +1,162 @@
+"""A small world around our beliefs: a model of placement, an Ironic to be read, what it says in any order."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+from msgspec.structs import replace
+
+from bus.messages import InventoryReported
+from ironic_sync.core.belief import Beliefs, Moment, Rules, Step
+from ironic_sync.core.envelope import Notification
+from ironic_sync.core.node import Node, Place
+from ironic_sync.core.rule import is_open, reserved
+
+T = TypeVar("T")
+Vary = Callable[[Sequence[T], random.Random], list[T]]
+
+PLACE = Place(cell="cell1", agent="cell1-metal")
+CONDUCTOR = ("provision_set", "power_set", "power_state_corrected", "console_set")
+PASSING = 0.004  # seconds between one thing and the next
+
+
+class History(Protocol):
+    """How every node really was, at any time."""
+
+    def at(self, uuid: str, now: float) -> Node | None: ...
+
+    def nodes(self, now: float) -> Iterator[tuple[str, Node | None]]: ...
+
+    def since(self, uuid: str, now: float) -> float:
+        """When it last came to be as it was at this time."""
+        ...
+
+
+def in_order(said: Sequence[T], chance: random.Random) -> list[T]:
+    return list(said)
+
+
+def reordered(said: Sequence[T], chance: random.Random) -> list[T]:
+    return chance.sample(said, len(said))
+
+
+def duplicated(said: Sequence[T], chance: random.Random) -> list[T]:
+    """Each twice, the second anywhere after the first."""
+    twice: list[T] = []
+    for one in reversed(said):
+        twice.insert(chance.randint(0, len(twice)), one)
+        twice.insert(0, one)
+    return twice
+
+
+def with_one_dropped(said: Sequence[T], chance: random.Random) -> list[T]:
+    left = list(said)
+    if left:
+        left.pop(chance.randrange(len(left)))
+    return left
+
+
+def all_of_that(said: Sequence[T], chance: random.Random) -> list[T]:
+    return reordered(duplicated(with_one_dropped(said, chance), chance), chance)
+
+
+WAYS: list[Vary[object]] = [in_order, reordered, duplicated, with_one_dropped, all_of_that]
+
+
+def tells_of_closing(said: Notification) -> bool:
+    """Does this leave no doubt that the node was closed then? What was asked for does not."""
+    node = said.node
+    if said.event == "delete" and said.phase == "end":
+        return True
+    if node is None or not reserved(node):
+        return False
+    if said.event in CONDUCTOR:
+        return True
+    return said.phase == "end" and (node.maintenance or node.instance_uuid is not None)
+
+
+class World:
+    """Of one root the report with the highest sequence counts; reads begin and end as chance will have it."""
+
+    def __init__(self, history: History, *, can_read: bool, chance: random.Random) -> None:
+        self.history = history
+        self.beliefs = Beliefs(Rules(place=lambda node: PLACE, can_read=can_read))
+        self.placement: dict[str, InventoryReported] = {}
+        self.now = 0.0
+        self._chance = chance
+        self._told_closed: dict[str, float] = {}
+        self._wished: set[str] = set()
+        self._reading: dict[str, tuple[Moment, Node | None]] = {}
+
+    def deliver(self, said: Notification) -> None:
+        self.now = max(self.now + PASSING, said.at + PASSING / 2)
+        self._take(said.uuid, self.beliefs.hear(said, latest=self.now + 60.0))
+        if tells_of_closing(said):
+            self._told_closed[said.uuid] = max(said.at, self._told_closed.get(said.uuid, 0.0))
+
+    def some_reading(self) -> None:
+        while (self._wished or self._reading) and self._chance.random() < 0.5:
+            self._step_reading()
+
+    def all_reading(self) -> None:
+        while self._wished or self._reading:
+            self._step_reading()
+
+    def sweep(self) -> None:
+        """All nodes are read, and held against what placement has."""
+        began = self.beliefs.moment(self.now)
+        self.now += PASSING
+        for uuid, node in self.history.nodes(began.at):
+            has, should = self._both(uuid, node)
+            known = self.placement[uuid].sequence if uuid in self.placement else 0
+            if has != should and (should is not None or node is None):
+                self._take(uuid, self.beliefs.read(uuid, node, began, known=known, again=True, was=PLACE))
+
+    def differences(self) -> list[str]:
+        """Nodes of which placement has something else than it should."""
+        found = []
+        for uuid, node in self.history.nodes(self.now):
+            has, should = self._both(uuid, node)
+            if has != should and (should is not None or node is None):  # without a class what is known stays
+                found.append(uuid)
+        return found
+
+    def open_against_the_truth(self) -> list[str]:
+        """Nodes that are open though they are closed, and though something has said so since they are."""
+        return [
+            uuid
+            for uuid, node in self.history.nodes(self.now)
+            if uuid in self.placement
+            and is_open(self.placement[uuid])
+            and (node is None or reserved(node))
+            and self._told_closed.get(uuid, 0.0) >= self.history.since(uuid, self.now)
+        ]
+
+    def _both(
+        self, uuid: str, node: Node | None
+    ) -> tuple[InventoryReported | None, InventoryReported | None]:
+        """What placement has of it, and what it should have."""
+        has = self.placement.get(uuid)
+        has = None if has is None or has.gone else replace(has, sequence=0)
+        return has, None if node is None else self.beliefs.rules.report(node, PLACE)
+
+    def _step_reading(self) -> None:
+        self.now += PASSING
+        begin = sorted(self._wished - self._reading.keys())
+        if begin and (not self._reading or self._chance.random() < 0.5):
+            uuid = self._chance.choice(begin)
+            self._wished.discard(uuid)
+            self._reading[uuid] = self.beliefs.moment(self.now), self.history.at(uuid, self.now)
+        else:
+            uuid = self._chance.choice(sorted(self._reading))
+            began, node = self._reading.pop(uuid)
+            self._take(uuid, self.beliefs.read(uuid, node, began))
+
+    def _take(self, uuid: str, step: Step) -> None:
+        if step.report is not None:
+            known = self.placement.get(uuid)
+            if known is None or step.report.sequence > known.sequence:
+                self.placement[uuid] = step.report
+        if step.read:
+            assert self.beliefs.rules.can_read
+            self._wished.add(uuid)

@@ -1,0 +1,142 @@
+"""A simulated Ironic on a bench: one node, acts in words, and what it told, a line each."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from bus.clock import Clock
+from compute_sim.ironic.api import Api
+from compute_sim.ironic.conductor import Conductor, Emit, Told
+from compute_sim.ironic.envelope import Notification
+from compute_sim.ironic.node import SimNode
+from compute_sim.ironic.plan import Plan
+from compute_sim.ironic.power import Power
+from compute_sim.ironic.refused import Refused
+from compute_sim.ironic.works import Works
+from tests.simulation.clockwork import run as in_virtual_time
+
+NODE = "5a1c1a52-5f39-4f5c-8a36-3d5f5e5b0001"
+INSTANCE = "d5327bd6-f3a2-45b3-8d0c-d57e979fed4c"
+OTHER = "42a0f50b-b264-44be-aeca-b3572c45c250"
+NOW = 1_795_160_227.5
+
+_MORE: dict[str, dict[str, Any]] = {
+    "rescue": {"rescue_password": "sekret"},
+    "clean": {"clean_steps": [{"interface": "deploy", "step": "erase"}]},
+    "service": {"service_steps": [{"interface": "vendor", "step": "update"}]},
+}
+
+
+def a_clock(loop: asyncio.AbstractEventLoop) -> Clock:
+    return Clock(lambda: NOW + loop.time(), random.Random(1))
+
+
+def line(told: Notification) -> str:
+    """`provision_set.start: cleaning > available, power off, maintenance, instance`"""
+    node = told.shown or told.node
+    words = [f"{told.action}.{told.phase}: {node.provision_state}"]
+    if node.target_provision_state:
+        words[0] += f" > {node.target_provision_state}"
+    words.append(str(node.power_state))
+    words += ["maintenance"] * node.maintenance + ["instance"] * bool(node.instance_uuid)
+    return ", ".join(words)
+
+
+class Bench:
+    def __init__(self, plan: Plan, *nodes: SimNode, emit: Emit | None = None) -> None:
+        self.told: list[str] = []
+        self.heard: list[Told] = []
+        self.conductor = Conductor(plan, a_clock(asyncio.get_running_loop()), emit or self._hear)
+        self.works = Works(self.conductor)
+        self.power = Power(self.conductor)
+        self.api = Api(self.conductor, self.works, self.power)
+        self.conductor.enroll(nodes)
+
+    @property
+    def node(self) -> SimNode:
+        return self.conductor.nodes[NODE]
+
+    def _hear(self, told: Told) -> None:
+        self.heard.append(told)
+        if isinstance(told, Notification) and not told.silent:
+            self.told.append(line(told))
+
+    async def act(self, words: str) -> None:
+        """`provision active`, `claim`, `fault clean step`, `bmc unreachable`, `wait 30`, ..."""
+        verb, _, rest = words.partition(" ")
+        match verb:
+            case "provision":
+                await self.api.provision(NODE, rest, _MORE.get(rest, {}), "req-1")
+            case "power":
+                await self.api.power(NODE, rest, "req-1")
+            case "hold":
+                steps = [{"interface": "deploy", "step": "hold"}]
+                await self.api.provision(NODE, "clean", {"clean_steps": steps}, "req-1")
+            case "claim":
+                patch = [{"op": "add", "path": "/instance_uuid", "value": rest or INSTANCE}]
+                await self.api.patch(NODE, patch, "req-1")
+            case "set":
+                field, _, value = rest.partition(" ")
+                told = {"true": True, "false": False, "null": None}.get(value, value)
+                await self.api.patch(NODE, [{"op": "add", "path": f"/{field}", "value": told}], "req-1")
+            case "maintenance":
+                await self.api.maintain(NODE, rest == "on", "a reason", "req-1")
+            case "traits":
+                await self.api.set_traits(NODE, rest.split(), "req-1")
+            case "delete":
+                await self.api.delete(NODE, "req-1")
+            case "fault":
+                work, fault = rest.split()
+                self.conductor.plan_fault(self.node, work, fault)  # type: ignore[arg-type]
+            case "bmc":
+                self.power.tamper(self.node, None if rest == "well" else rest)  # type: ignore[arg-type]
+            case "wait":
+                await asyncio.sleep(float(rest))
+            case "soon":  # while the next acts go on
+                self._group.create_task(self.attempt(rest))
+                await asyncio.sleep(0)
+            case _:
+                raise AssertionError(words)
+
+    async def attempt(self, words: str) -> None:
+        """An act, or a line that says it was refused."""
+        try:
+            await self.act(words)
+        except Refused as refused:
+            self.told.append(f"refused: {refused.status}")
+
+    async def play(self, acts: Sequence[str], idle: float) -> None:
+        """One act after the other, each followed by so much time; a refusal is a line as well."""
+        self.power.start()
+        async with asyncio.TaskGroup() as self._group:
+            running = self._group.create_task(self.conductor.run())
+            for words in acts:
+                await self.attempt(words)
+                await asyncio.sleep(idle)
+            running.cancel()
+
+
+def a_node(**fields: Any) -> SimNode:
+    return SimNode(
+        uuid=NODE,
+        name="metal1",
+        **{
+            "provision_state": "available",
+            "power_state": "power off",
+            "resource_class": "baremetal",
+            "created_at": NOW,
+            **fields,
+        },
+    )
+
+
+def play(acts: str, *, plan: Plan | None = None, idle: float = 1.0, **fields: Any) -> Bench:
+    """Plays acts, one a line, on one node, in virtual time."""
+
+    async def story() -> Bench:
+        bench = Bench(plan or Plan(), a_node(**fields))
+        await bench.play([words.strip() for words in acts.strip().splitlines()], idle)
+        return bench
+
+    return in_virtual_time(story())

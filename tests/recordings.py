@@ -1,0 +1,103 @@
+"""What a real Ironic was recorded to say while it was driven through 125 steps, and how its nodes then were.
+
+`captures/ironic.jsonl.gz` holds a line for each step: the AMQP messages as they came (body, routing key,
+time of arrival), and the nodes it was about as the REST API told of them afterwards (null: deleted). Its
+nodes were also driven between steps, unrecorded; and a read's `updated_at` was not kept.
+"""
+
+import gzip
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ironic_sync.core.envelope import Notification, opened
+from ironic_sync.core.node import Node, from_rest
+from tests.ironic_world import CONDUCTOR
+
+RECORDED = Path(__file__).parent / "captures" / "ironic.jsonl.gz"
+
+
+class Message(msgspec.Struct, frozen=True):
+    arrival: float
+    key: str
+    body: str
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """One step, from before its first REST call to after its last effect."""
+
+    step: str
+    began: float
+    ended: float
+    messages: tuple[Message, ...]
+    nodes: dict[str, dict[str, Any] | None]  # as REST tells of them afterwards
+
+    @property
+    def said(self) -> tuple[Notification, ...]:
+        """What was said of nodes."""
+        return _said(self.step)
+
+
+@cache
+def recorded() -> tuple[Recorded, ...]:
+    lines = gzip.decompress(RECORDED.read_bytes()).splitlines()
+    return tuple(msgspec.json.decode(line, type=Recorded) for line in lines)
+
+
+@cache
+def _said(step: str) -> tuple[Notification, ...]:
+    (wanted,) = (one for one in recorded() if one.step == step)
+    read = [opened(message.body.encode()) for message in wanted.messages]
+    return tuple(one for one in read if isinstance(one, Notification) and one.uuid)
+
+
+class Truth:
+    """How every node was at any time, as far as it is known: what a read would have told."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, list[tuple[float, Node | None]]] = {}
+        for step in recorded():
+            ended: dict[str, float] = {}
+            for said in step.said:
+                if said.node is not None:
+                    self._hear(said, said.node)
+                elif said.phase == "end":  # an allocation has let go of its node
+                    ended[said.uuid] = said.at
+            for uuid, node in step.nodes.items():
+                self._add(uuid, ended.get(uuid, step.ended), None if node is None else from_rest(node))
+
+    def at(self, uuid: str, now: float) -> Node | None:
+        """None: there was none, or it is not known yet."""
+        found = None
+        for since, node in self._of.get(uuid, ()):
+            if since > now:
+                break
+            found = node
+        return found
+
+    def nodes(self, now: float) -> Iterator[tuple[str, Node | None]]:
+        """All that were ever heard of until now."""
+        return ((uuid, self.at(uuid, now)) for uuid, known in self._of.items() if known[0][0] <= now)
+
+    def since(self, uuid: str, now: float) -> float:
+        """When it last came to be as it was at this time."""
+        return max(since for since, _ in self._of[uuid] if since <= now)
+
+    def _hear(self, said: Notification, node: Node) -> None:
+        before = self.at(said.uuid, said.at)
+        if said.event in CONDUCTOR or (said.phase == "end" and said.event in ("create", "maintenance_set")):
+            self._add(said.uuid, said.at, node)
+        elif said.event == "delete" and said.phase == "end":
+            self._add(said.uuid, said.at, None)
+        elif said.event == "update" and said.phase == "end":
+            if before is not None and node.traits != before.traits:  # all else is from before the call
+                node = msgspec.structs.replace(before, traits=node.traits)
+            self._add(said.uuid, said.at, node)
+
+    def _add(self, uuid: str, since: float, node: Node | None) -> None:
+        if node is not None:
+            node = msgspec.structs.replace(node, updated_at=None, provision_updated_at=None, whole=True)
+        self._of.setdefault(uuid, []).append((since, node))

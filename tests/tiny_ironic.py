@@ -1,0 +1,227 @@
+"""One node of an Ironic that does things by chance, many in a second, and tells of them as the real one does.
+
+What it tells late, wrongly or not at all is from the reference: a change of traits ends with a snapshot from
+before the call, what was asked for is told before it is so and when it is refused, and so on.
+"""
+
+import math
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from ironic_sync.core.envelope import Notification, Phase
+from ironic_sync.core.node import Node
+from tests.cells import an_id
+
+SAID_AFTER = 0.002  # seconds from a change to its notification
+
+
+class TinyIronic:
+    """Its one node's history, and what was said of it, by the time it was said."""
+
+    def __init__(
+        self, chance: random.Random, *, reads_tell_times: bool = True, tells_all: bool = False
+    ) -> None:
+        self.uuid = an_id(1, "c")
+        self.said: list[Notification] = []
+        self.now = 1_000_000.0
+        self.tells_all = tells_all
+        self._chance = chance
+        self._reads_tell_times = reads_tell_times
+        self._history: list[tuple[float, Node | None]] = []
+        self._exists = False
+        self._create()
+
+    # Its history
+
+    def at(self, uuid: str, now: float) -> Node | None:
+        found = None
+        for since, node in self._history:
+            if since > now:
+                break
+            found = node
+        if found is None:
+            return None
+        return replace(found, whole=True, updated_at=found.updated_at if self._reads_tell_times else None)
+
+    def nodes(self, now: float) -> Iterator[tuple[str, Node | None]]:
+        yield self.uuid, self.at(self.uuid, now)
+
+    def since(self, uuid: str, now: float) -> float:
+        return max(since for since, _ in self._history if since <= now)
+
+    # What happens to it
+
+    def happens(self) -> list[Notification]:
+        """One thing after another, for a while: what was said meanwhile, in the order it was said."""
+        before = len(self.said)
+        self._pass(0.0, 0.9)
+        if not self._exists:
+            self._create()
+        else:
+            self._chance.choice(_TOLD if self.tells_all else (*_TOLD, *_NOT_TOLD))(self)
+        self._pass(0.0, 0.3)
+        return self.said[before:]
+
+    def _create(self) -> None:
+        self._exists = True
+        node = Node(uuid=self.uuid, resource_class="gold", provision_state="enroll")
+        self._history.append((self.now, node))
+        self._say("create", "start", node)
+        self._pass(SAID_AFTER)
+        self._say("create", "end", node)
+        self._pass(0.0, 0.2)
+        self._change(provision_state="manageable", power_state="power off")
+        self._conductor("provision_set", "end")
+
+    def _delete(self) -> None:
+        if self._node.provision_state not in ("manageable", "available") or self._chance.random() < 0.8:
+            self._say("delete", "start", self._node)
+            self._pass(SAID_AFTER)
+            self._say("delete", "error", self._node)
+            return
+        node = self._node
+        self._say("delete", "start", node)
+        self._pass(0.0, 0.1)
+        self._exists = False
+        self._history.append((self.now, None))
+        self._pass(SAID_AFTER)
+        self._say("delete", "end", node)
+
+    def _provision(self) -> None:
+        """The next state on its way round, with those between; now and then it fails."""
+        state = self._node.provision_state
+        if state == "available":
+            if self._chance.random() < 0.3:
+                self._change(provision_state="manageable")
+                self._conductor("provision_set", "success")
+                return
+            self._on_the_way("deploying", "active")
+        elif state in ("manageable", "error"):
+            self._on_the_way("cleaning", "available")
+        else:
+            self._change(provision_state="deleting")
+            self._conductor("provision_set", "start")
+            self._pass(0.0, 0.6)
+            if self._chance.random() < 0.2:
+                self._change(provision_state="error")
+                self._conductor("provision_set", "error")
+                self._change(instance_uuid=None)  # of which nobody is told
+                return
+            self._change(provision_state="cleaning", instance_uuid=None)
+            self._conductor("provision_set", "success")
+            self._pass(0.0, 0.6)
+            self._change(provision_state="available")
+            self._conductor("provision_set", "end")
+
+    def _on_the_way(self, over: str, to: str) -> None:
+        self._change(provision_state=over)
+        self._conductor("provision_set", "start")
+        self._pass(0.0, 0.6)
+        self._change(provision_state=to)
+        self._conductor("provision_set", "end")
+
+    def _patch(self) -> None:
+        self._asked("update", self._changed_by_hand())
+
+    def _set_maintenance(self) -> None:
+        self._asked("maintenance_set", {"maintenance": self._chance.random() < 0.5})
+
+    def _changed_by_hand(self) -> dict[str, Any]:
+        chance = self._chance
+        what = chance.choice(["maintenance", "instance_uuid", "name"])
+        if what == "maintenance":
+            return {what: chance.random() < 0.5}
+        if what == "instance_uuid":
+            return {what: chance.choice([None, an_id(7)])}
+        return {what: f"node{chance.randrange(100)}"}
+
+    def _asked(self, event: str, changes: dict[str, Any]) -> None:
+        self._say(event, "start", replace(self._node, **changes))
+        self._pass(0.0, 0.1)
+        if self._chance.random() < 0.2:
+            self._say(event, "error", replace(self._node, **changes))
+            return
+        self._change(**changes)
+        self._pass(SAID_AFTER)
+        self._say(event, "end", self._node)
+
+    def _set_traits(self) -> None:
+        """The call waits until nobody else is at work on the node, and does not look at it again."""
+        traits = tuple(sorted(self._chance.sample(["CUSTOM_A", "CUSTOM_B", "CUSTOM_C"], 2)))
+        snapshot = replace(self._node, traits=traits)
+        self._say("update", "start", snapshot)
+        self._pass(0.0, 0.05)
+        if self._chance.random() < 0.6:
+            self._chance.choice([TinyIronic._provision, TinyIronic._power_fails, TinyIronic._nothing])(self)
+            self._pass(0.0, 0.05)
+        self._change(traits=traits)
+        self._pass(SAID_AFTER)
+        self._say("update", "end", snapshot)
+
+    def _power_fails(self) -> None:
+        power = self._chance.choice([None, "error", "power on"])
+        self._change(power_state=power, maintenance=True)
+        self._conductor("power_state_corrected", "success")
+        if self._chance.random() < 0.7:
+            self._pass(0.0, 1.0)
+            self._power_recovers()
+
+    def _power_recovers(self) -> None:
+        tells = self.tells_all or self._node.power_state in (None, "error")
+        self._change(power_state="power on", maintenance=False)
+        if tells:
+            self._conductor("power_state_corrected", "success")
+
+    def _set_power(self) -> None:
+        self._conductor("power_set", "start")
+        self._pass(0.0, 0.2)
+        if self._chance.random() < 0.3:
+            self._conductor("power_set", "error")
+            return
+        self._change(power_state=self._chance.choice(["power on", "power off"]))
+        self._conductor("power_set", "end")
+
+    def _allocated(self) -> None:
+        """By Ironic's own allocation API, which tells of nodes only when it lets them go."""
+        self._change(instance_uuid=an_id(8) if self._node.instance_uuid is None else None)
+
+    def _nothing(self) -> None:
+        self._pass(0.0, 2.0)
+
+    # How it is told
+
+    @property
+    def _node(self) -> Node:
+        node = self._history[-1][1]
+        assert node is not None
+        return node
+
+    def _change(self, **changes: Any) -> None:
+        second = float(math.floor(self.now))
+        if "provision_state" in changes:
+            changes["provision_updated_at"] = second
+        self._history.append((self.now, replace(self._node, updated_at=second, **changes)))
+
+    def _conductor(self, event: str, phase: Phase) -> None:
+        self._pass(SAID_AFTER / 4)
+        self._say(event, phase, self._node)
+
+    def _say(self, event: str, phase: Phase, node: Node) -> None:
+        said = Notification(
+            event=event, phase=phase, at=self.now, id=str(len(self.said)), uuid=self.uuid, node=node
+        )
+        self.said.append(said)
+
+    def _pass(self, least: float, most: float | None = None) -> None:
+        self.now += least if most is None else self._chance.uniform(least, most)
+
+
+_TOLD = (
+    TinyIronic._provision, TinyIronic._provision, TinyIronic._provision, TinyIronic._patch, TinyIronic._patch,
+    TinyIronic._set_maintenance, TinyIronic._set_maintenance, TinyIronic._set_traits, TinyIronic._set_traits,
+    TinyIronic._power_fails, TinyIronic._set_power, TinyIronic._nothing, TinyIronic._delete,
+)  # fmt: skip
+_NOT_TOLD = (TinyIronic._power_recovers, TinyIronic._allocated)

@@ -1,0 +1,147 @@
+"""How what Ironic says of a node differs from what placement has of it, in values and in words."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bus.messages import InventoryReported
+from bus.resources import Provider
+from bus.vocabulary import Inventory
+from ironic_sync.core.difference import Difference, allowance, compare
+from ironic_sync.core.node import Node, Place
+from ironic_sync.core.rule import report
+
+UUID = "8a0ac04c-a3eb-4d7c-9ce4-5dca8ee26549"
+RACK, ROW = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
+NODE = Node(
+    uuid=UUID,
+    name="n1",
+    resource_class="gold",
+    provision_state="available",
+    power_state="power off",
+    traits=("CUSTOM_A", "HW_CPU_X86_VMX"),
+)
+PLACE = Place(cell="c1", agent="c1-metal", zone="z1", aggregates=(RACK,))
+OPEN = Inventory(total=1, reserved=0, max_unit=1)
+CLOSED = Inventory(total=1, reserved=1, max_unit=1)
+
+
+def told(**node: Any) -> InventoryReported:
+    said = report(replace(NODE, **node), PLACE, 0)
+    assert said is not None
+    return said
+
+
+def placed(**more: Any) -> Provider:
+    """What placement has once it was told of the node."""
+    same: dict[str, Any] = {
+        "id": UUID,
+        "name": UUID,
+        "parent": None,
+        "root": UUID,
+        "generation": 1,
+        "inventories": {"CUSTOM_GOLD": OPEN},
+        "used": {"CUSTOM_GOLD": 0},
+        "traits": ("HW_CPU_X86_VMX", "CUSTOM_A"),
+        "aggregates": (RACK,),
+        "cell": "c1",
+        "agent": "c1-metal",
+        "zone": "z1",
+        "sequence": 5,
+    }
+    return Provider(**same | more)
+
+
+CASES: dict[str, tuple[Provider | None, list[tuple[str, str, str]]]] = {
+    "the same": (placed(), []),
+    "in use": (placed(used={"CUSTOM_GOLD": 1}), []),
+    "not there": (None, [("missing", "", "")]),
+    "taken away, but still held": (placed(gone=True), [("missing", "", "")]),
+    "closed": (placed(inventories={"CUSTOM_GOLD": CLOSED}), [("reserved", "0", "1")]),
+    "of another class": (
+        placed(inventories={"CUSTOM_TIN": CLOSED}),
+        [("class", "CUSTOM_GOLD", "CUSTOM_TIN")],
+    ),
+    "of one class too many": (
+        placed(inventories={"CUSTOM_GOLD": OPEN, "CUSTOM_TIN": OPEN}),
+        [("class", "CUSTOM_GOLD", "CUSTOM_GOLD, CUSTOM_TIN")],
+    ),
+    "of a class before, still held": (
+        placed(
+            inventories={"CUSTOM_GOLD": OPEN, "CUSTOM_TIN": CLOSED},
+            used={"CUSTOM_GOLD": 0, "CUSTOM_TIN": 1},
+        ),
+        [],
+    ),
+    "of no class": (placed(inventories={}, used={}), [("class", "CUSTOM_GOLD", "")]),
+    "two of them": (
+        placed(inventories={"CUSTOM_GOLD": Inventory(total=2)}),
+        [("inventory", "total 1, max_unit 1", "total 2")],
+    ),
+    "a trait too few": (placed(traits=("HW_CPU_X86_VMX",)), [("traits", "CUSTOM_A", "")]),
+    "another trait": (
+        placed(traits=("HW_CPU_X86_VMX", "CUSTOM_B", "CUSTOM_C")),
+        [("traits", "CUSTOM_A", "CUSTOM_B, CUSTOM_C")],
+    ),
+    "another aggregate": (placed(aggregates=(ROW,)), [("aggregates", RACK, ROW)]),
+    "elsewhere": (
+        placed(zone="", cell="c2", agent="c2-metal"),
+        [("zone", "z1", ""), ("cell", "c1", "c2"), ("agent", "c1-metal", "c2-metal")],
+    ),
+    "all at once": (
+        placed(inventories={"CUSTOM_GOLD": CLOSED}, traits=(), aggregates=()),
+        [("reserved", "0", "1"), ("traits", "CUSTOM_A, HW_CPU_X86_VMX", ""), ("aggregates", RACK, "")],
+    ),
+}
+
+
+@pytest.mark.parametrize("provider, expected", CASES.values(), ids=CASES.keys())
+def test_what_differs(provider: Provider | None, expected: list[tuple[str, str, str]]) -> None:
+    found = compare(told(), provider, "n1")
+    assert [(one.what, one.ironic, one.placement) for one in found] == expected
+    assert all(one.node == UUID and one.name == "n1" and not one.stays for one in found)
+
+
+@pytest.mark.parametrize("state", ["available", "active", "cleaning"])
+def test_what_was_told_of_a_node_makes_it_the_same(state: str) -> None:
+    said = told(provision_state=state)
+    (provider,) = said.providers
+    assert compare(said, placed(inventories=provider.inventories)) == ()
+
+
+SENTENCES = {
+    Difference(UUID, "missing", name="n1"): f"{UUID} (n1): placement does not have it",
+    Difference(UUID, "gone"): f"{UUID}: Ironic does not have it any more",
+    Difference(UUID, "reserved", "0", "1"): f"{UUID}: reserved: Ironic says 0, placement has 1",
+    Difference(UUID, "class", "CUSTOM_A", ""): f"{UUID}: class: Ironic says CUSTOM_A, placement has none",
+    Difference(UUID, "traits", "CUSTOM_A", ""): f"{UUID}: traits: only Ironic has CUSTOM_A",
+    Difference(UUID, "traits", "X", "Y, Z"): f"{UUID}: traits: only Ironic has X; only placement has Y, Z",
+    Difference(UUID, "not ours", "its shard, b, is not among ours"): (
+        f"{UUID}: placement has it, and its shard, b, is not among ours"
+    ),
+    Difference(UUID, "bad", "traits: 'x' is not the name of a trait"): (
+        f"{UUID}: placement cannot have it: traits: 'x' is not the name of a trait"
+    ),
+    Difference(UUID, "no class"): f"{UUID}: it has no resource class, so placement keeps what it knows",
+}
+
+
+@pytest.mark.parametrize("difference, says", SENTENCES.items(), ids=[one.what for one in SENTENCES])
+def test_a_difference_is_a_sentence(difference: Difference, says: str) -> None:
+    assert str(difference) == says
+
+
+@pytest.mark.parametrize(
+    "what, stays", [("not ours", True), ("no class", True), ("bad", True), ("gone", False)]
+)
+def test_some_are_for_people_to_put_right(what: Any, stays: bool) -> None:
+    assert Difference(UUID, what).stays is stays
+
+
+@pytest.mark.parametrize(
+    "of, share, may_go",
+    [(0, 0.1, 3), (10, 0.1, 3), (39, 0.1, 3), (40, 0.1, 4), (10_000, 0.1, 1000), (10, 1, 10)],
+)
+def test_a_few_may_always_go_and_then_a_share(of: int, share: float, may_go: int) -> None:
+    assert allowance(of, share) == may_go

@@ -1,0 +1,65 @@
+"""A node that changes many times a second, told of in any order: what placement is told of it."""
+
+import random
+
+import pytest
+
+from ironic_sync.core.envelope import Notification
+from tests.ironic_world import WAYS, Vary, World
+from tests.tiny_ironic import TinyIronic
+
+
+def a_life(
+    seed: int, vary: Vary[Notification], late: float, *, can_read: bool, reads_tell_times: bool
+) -> None:
+    """A node that changes many times a second: never open against what was said, and right after a sweep."""
+    chance = random.Random(seed)
+    ironic = TinyIronic(chance, reads_tell_times=reads_tell_times)
+    world = World(ironic, can_read=can_read, chance=chance)
+    held: list[Notification] = []
+    for turn in range(25):
+        said = vary(ironic.happens(), chance)
+        coming = [one for one in said if chance.random() >= late]
+        coming += [held.pop() for _ in range(len(held)) if chance.random() < 0.5]
+        held += [one for one in said if one not in coming]
+        for one in coming:
+            world.deliver(one)
+            world.some_reading()
+        world.now = max(world.now, ironic.now)
+        world.all_reading()
+        assert world.open_against_the_truth() == [], f"turn {turn}, seed {seed}"
+        if turn % 5 == 4:
+            world.sweep()
+            world.all_reading()
+            assert world.differences() == [], f"turn {turn}, seed {seed}"
+
+
+@pytest.mark.parametrize("late", [0.0, 0.2], ids=["", "some late"])
+@pytest.mark.parametrize(
+    ("can_read", "reads_tell_times"),
+    [(True, True), (True, False), (False, True)],
+    ids=["with an API", "with one that tells no times", "without"],
+)
+@pytest.mark.parametrize("vary", WAYS)
+def test_whatever_happens_no_node_stays_open_that_was_said_to_be_closed(
+    vary: Vary[Notification], can_read: bool, reads_tell_times: bool, late: float
+) -> None:
+    for seed in range(150):
+        a_life(seed, vary, late, can_read=can_read, reads_tell_times=reads_tell_times)
+
+
+@pytest.mark.parametrize("reads_tell_times", [True, False])
+def test_with_an_api_and_nothing_lost_placement_is_always_right(reads_tell_times: bool) -> None:
+    for seed in range(300):
+        chance = random.Random(seed)
+        ironic = TinyIronic(chance, reads_tell_times=reads_tell_times, tells_all=True)
+        world = World(ironic, can_read=True, chance=chance)
+        for said in ironic.said:
+            world.deliver(said)
+        for turn in range(25):
+            for said in ironic.happens():
+                world.deliver(said)
+                world.some_reading()
+            world.now = max(world.now, ironic.now)
+            world.all_reading()
+            assert world.differences() == [], f"turn {turn}, seed {seed}"

@@ -1,0 +1,310 @@
+"""Confirming reads: each node by one at a time, not too many at once, and patiently. In virtual time."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from bus.clock import Clock
+from ironic_sync.access import IronicRefused, IronicUnavailable
+from ironic_sync.core.belief import Moment
+from ironic_sync.core.node import FIELDS
+from ironic_sync.meters import UNRESOLVED
+from ironic_sync.reader import MANY, PAGE, Found, Reader
+from tests.cells import an_id
+from tests.simulation.clockwork import run
+
+READING = 0.01  # seconds
+
+
+class Ironic:
+    """Answers after a while; counts who is being read."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.refused: set[str] = set()
+        self.nonsense: set[str] = set()
+        self.missing: set[str] = set()
+        self.reads: Counter[str] = Counter()
+        self.under_way: Counter[str] = Counter()
+        self.most_of_one = 0
+        self.most = 0
+        self.listed: list[str] = []
+        self.pages = 0
+        self.asked_for: dict[str, Any] = {}
+
+    async def node(self, uuid: str, fields: Sequence[str] | None = None) -> dict[str, Any] | None:
+        assert fields == FIELDS
+        self.reads[uuid] += 1
+        self.under_way[uuid] += 1
+        self.most_of_one = max(self.most_of_one, self.under_way[uuid])
+        self.most = max(self.most, self.under_way.total())
+        await asyncio.sleep(READING)
+        self.under_way[uuid] -= 1
+        if self.away:
+            raise IronicUnavailable("away")
+        if uuid in self.refused:
+            raise IronicRefused(403, "not yours")
+        if uuid in self.missing:
+            return None
+        return {"uuid": "?" if uuid in self.nonsense else uuid, "provision_state": "available"}
+
+    async def nodes(
+        self, *, fields: Sequence[str], limit: int, **filters: Any
+    ) -> AsyncIterator[list[dict[str, Any]]]:
+        self.asked_for = filters
+        for start in range(0, len(self.listed), limit):
+            self.pages += 1
+            await asyncio.sleep(READING)
+            if self.away:
+                raise IronicUnavailable("away")
+            if self.refused:
+                raise IronicRefused(406, "no such filter")
+            yield [
+                {"uuid": uuid, "provision_state": "available"} for uuid in self.listed[start : start + limit]
+            ]
+
+
+class Case:
+    def __init__(self, at_once: int = 4) -> None:
+        self.ironic = Ironic()
+        self.reader = Reader(self.ironic, Clock(lambda: 0.0, random.Random(1)), at_once=at_once)
+        self.found: list[Found] = []
+        self.heard = 0
+
+    def moment(self) -> Moment:
+        return Moment(asyncio.get_running_loop().time(), self.heard)
+
+    async def take(self, found: Sequence[Found]) -> None:
+        self.found += found
+
+    def play(self, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def playing() -> None:
+            async with asyncio.TaskGroup() as group:
+                reading = group.create_task(self.reader.run(self.moment, self.take))
+                await story()
+                reading.cancel()
+
+        run(playing())
+
+    @property
+    def found_nodes(self) -> list[str]:
+        return [uuid for uuid, _, _ in self.found]
+
+
+def nodes(count: int) -> list[str]:
+    return [an_id(number, "c") for number in range(count)]
+
+
+def test_a_node_is_read_once_however_often_it_is_wished_for() -> None:
+    case = Case()
+
+    async def story() -> None:
+        for _ in range(5):
+            case.reader.wish(an_id(1, "c"))
+        assert case.reader.unresolved == 1
+        await asyncio.sleep(1)
+
+    case.play(story)
+    assert case.found_nodes == [an_id(1, "c")] and case.reader.unresolved == 0
+
+
+def test_a_wish_during_a_read_makes_exactly_one_more_that_begins_later() -> None:
+    case = Case()
+
+    async def story() -> None:
+        case.reader.wish(an_id(1, "c"))
+        await asyncio.sleep(READING / 2)
+        case.heard = 7
+        for _ in range(5):
+            case.reader.wish(an_id(1, "c"))
+        await asyncio.sleep(1)
+
+    case.play(story)
+    assert [began.heard for _, _, began in case.found] == [0, 7]
+    assert case.ironic.most_of_one == 1
+
+
+def test_only_so_many_are_read_at_once_and_all_in_the_end_in_the_order_of_wishing() -> None:
+    case = Case(at_once=4)
+
+    async def story() -> None:
+        for uuid in nodes(50):
+            case.reader.wish(uuid)
+        assert case.reader.unresolved == 50 == UNRESOLVED._value.get()
+        await asyncio.sleep(1)
+
+    case.play(story)
+    assert case.ironic.most == 4 and UNRESOLVED._value.get() == 0
+    assert list(case.ironic.reads) == nodes(50) and sorted(case.found_nodes) == nodes(50)
+
+
+def test_while_ironic_is_away_it_is_asked_less_and_less_often_and_no_wish_is_lost() -> None:
+    case = Case(at_once=4)
+    asked = []
+
+    async def story() -> None:
+        case.ironic.away = True
+        for uuid in nodes(20):
+            case.reader.wish(uuid)
+        for _ in range(3):
+            before = case.ironic.reads.total()
+            await asyncio.sleep(100)
+            asked.append(case.ironic.reads.total() - before)
+        assert not case.found and case.reader.unresolved == 20
+        case.ironic.away = False
+        await asyncio.sleep(40)
+
+    case.play(story)
+    assert asked[0] > max(asked[1:]) and max(asked[1:]) <= 4 * 7, "15 s to 30 s between tries"
+    assert sorted(case.found_nodes) == nodes(20) and case.reader.unresolved == 0
+
+
+def test_once_ironic_is_back_nothing_waits_any_more() -> None:
+    case = Case()
+
+    async def story() -> None:
+        case.ironic.away = True
+        case.reader.wish(an_id(1, "c"))
+        await asyncio.sleep(300)
+        case.ironic.away = False
+        await asyncio.sleep(40)
+        case.found.clear()
+        case.reader.wish(an_id(2, "c"))
+        await asyncio.sleep(2 * READING)
+        assert case.found_nodes == [an_id(2, "c")]
+        case.ironic.away = True
+        case.reader.wish(an_id(3, "c"))
+        await asyncio.sleep(2 * READING)
+        case.ironic.away = False
+        await asyncio.sleep(0.2)
+        assert case.found_nodes == [an_id(2, "c"), an_id(3, "c")], "patience begins anew"
+
+    case.play(story)
+
+
+def test_a_node_we_may_not_read_holds_up_no_other_and_is_tried_again() -> None:
+    case = Case(at_once=1)
+    bad, good = nodes(2)
+
+    async def story() -> None:
+        case.ironic.refused.add(bad)
+        case.reader.wish(bad)
+        case.reader.wish(good)
+        await asyncio.sleep(1)
+        assert case.found_nodes == [good] and case.reader.unresolved == 1
+        case.ironic.refused.clear()
+        await asyncio.sleep(60)
+
+    case.play(story)
+    assert case.found_nodes == [good, bad] and case.reader.unresolved == 0
+
+
+def test_a_new_wish_for_such_a_node_is_heard_at_once() -> None:
+    case = Case()
+
+    async def story() -> None:
+        case.ironic.refused.add(an_id(1, "c"))
+        case.reader.wish(an_id(1, "c"))
+        await asyncio.sleep(1)
+        case.ironic.refused.clear()
+        case.reader.wish(an_id(1, "c"))
+        await asyncio.sleep(1)
+        assert case.found_nodes == [an_id(1, "c")]
+        await asyncio.sleep(100)
+
+    case.play(story)
+    assert case.ironic.reads.total() == 2
+
+
+@pytest.mark.parametrize("kind", ["missing", "nonsense"])
+def test_a_node_that_is_not_there_is_found_gone_and_nonsense_is_left_alone(kind: str) -> None:
+    case = Case()
+    bad, good = nodes(2)
+
+    async def story() -> None:
+        getattr(case.ironic, kind).add(bad)
+        case.reader.wish(bad)
+        case.reader.wish(good)
+        await asyncio.sleep(1)
+
+    case.play(story)
+    expected = {good: "node", bad: "none"} if kind == "missing" else {good: "node"}
+    assert {uuid: "node" if node else "none" for uuid, node, _ in case.found} == expected
+    assert case.reader.unresolved == 0
+
+
+# Very many at once
+
+
+def test_very_many_are_read_by_the_page() -> None:
+    case = Case(at_once=1)
+    everyone = nodes(4000)
+
+    async def story() -> None:
+        case.ironic.listed = everyone
+        for uuid in everyone[:3000]:
+            case.reader.wish(uuid)
+        await asyncio.sleep(1)
+
+    case.play(story)
+    assert sorted(case.found_nodes) == everyone[:3000], "each once, and no other"
+    assert case.ironic.pages <= 3000 // PAGE and case.ironic.reads.total() < MANY
+    assert case.ironic.asked_for == {"provision_state": "available"}
+
+
+def test_those_a_listing_leaves_out_are_read_singly() -> None:
+    case = Case()
+    everyone = nodes(1000)
+
+    async def story() -> None:
+        case.ironic.listed = everyone[500:]
+        for uuid in everyone:
+            case.reader.wish(uuid)
+        await asyncio.sleep(20)
+
+    case.play(story)
+    assert sorted(case.found_nodes) == everyone
+
+
+def test_a_page_that_was_asked_for_before_the_wish_does_not_count() -> None:
+    case = Case(at_once=1)
+    everyone = nodes(MANY + 1)
+    late = everyone[-1]
+
+    async def story() -> None:
+        case.ironic.listed = [late, *everyone[:-1]]
+        for uuid in everyone[:-1]:
+            case.reader.wish(uuid)
+        await asyncio.sleep(READING / 2)
+        case.heard = 7
+        case.reader.wish(late)
+        await asyncio.sleep(20)
+
+    case.play(story)
+    (found,) = (one for one in case.found if one.uuid == late)
+    assert found.began.heard == 7
+
+
+@pytest.mark.parametrize("trouble", ["away", "refused"])
+def test_where_pages_cannot_be_had_all_are_read_singly_in_the_end(trouble: str) -> None:
+    case = Case()
+    everyone = nodes(MANY)
+
+    async def story() -> None:
+        case.ironic.listed = everyone
+        if trouble == "away":
+            case.ironic.away = True
+        else:
+            case.ironic.refused.add("listings")
+        for uuid in everyone:
+            case.reader.wish(uuid)
+        await asyncio.sleep(10)
+        case.ironic.away = False
+        await asyncio.sleep(60)
+
+    case.play(story)
+    assert sorted(case.found_nodes) == everyone and case.reader.unresolved == 0

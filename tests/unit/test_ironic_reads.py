@@ -1,0 +1,155 @@
+"""What a read of a node is worth, when a node has ended, and whose it is: see `core/belief.py`."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from ironic_sync.core.node import Place
+from tests.ironic_case import NODE, READ, Case, T, closed, opened, with_and_without
+from tests.ironic_world import PLACE
+
+
+def test_a_read_during_which_something_was_said_opens_nothing() -> None:
+    case = closed(can_read=True)
+    before = case.beliefs.heard
+    case.hear("provision_set", "end", T + 1, updated_at=T + 1)
+    step = case.read(T + 1.1, heard=before)
+    assert (step.outcome, step.read) == ("read", True) and not case.open
+    assert case.read(T + 1.2).outcome == "told" and case.open
+
+
+def test_but_it_may_close() -> None:
+    case = opened(can_read=True)
+    before = case.beliefs.heard
+    case.hear("power_set", "start", T + 1, updated_at=T + 1)
+    step = case.read(T + 1.1, replace(READ, maintenance=True), heard=before)
+    assert (step.outcome, step.read) == ("told", True) and not case.open
+
+
+def test_nor_does_it_end_a_node() -> None:
+    case = Case(can_read=True)
+    before = case.beliefs.heard
+    case.hear("create", "end", T, provision_state="enroll")
+    assert case.read(T - 0.1, None, heard=before) == (case.beliefs.of(NODE), "read", None, True)
+
+
+def test_a_read_that_says_what_is_known_settles_all_the_same() -> None:
+    case = opened(can_read=True)
+    before = case.beliefs.heard
+    case.hear("power_set", "start", T + 1, updated_at=T + 1)
+    step = case.read(T + 1.1, heard=before)
+    assert (step.report, step.read) == (None, False)
+
+
+def test_a_read_counts_from_when_it_began_and_always_for_more_than_before() -> None:
+    case = closed(can_read=True)
+    case.read(T + 1.5)
+    assert case.told is not None and case.told.sequence == int((T + 1.5) * 1e6)
+    ahead = Case(can_read=True)  # of us, by an hour
+    ahead.hear("provision_set", "start", T + 3600, provision_state="cleaning")
+    ahead.hear("provision_set", "end", T + 3601, updated_at=T)
+    ahead.read(T + 1)
+    assert ahead.told is not None and ahead.told.sequence > (T + 3601) * 1e6
+
+
+def test_a_sweep_tells_again_what_placement_does_not_have() -> None:
+    case = opened(can_read=True)
+    assert case.told is not None
+    known = case.told.sequence + 10**9
+    assert case.read(T + 1).report is None
+    step = case.read(T + 1, known=known, again=True)
+    assert step.report is not None and step.report.sequence == known + 1
+
+
+def test_what_a_tool_told_of_a_node_is_told_again_by_ironic() -> None:
+    case = opened(can_read=False)
+    case.beliefs.told_by_others(NODE, int((T + 1) * 1e6))
+    assert case.hear("power_set", "end", T + 2, updated_at=T + 2).outcome == "told"
+
+
+# The end of a node
+
+
+@with_and_without
+def test_a_deleted_node_is_gone_until_it_is_created_again(can_read: bool) -> None:
+    case = opened(can_read=can_read)
+    step = case.hear("delete", "end", T + 1)
+    assert step.outcome == "gone" and case.told is not None and case.told.gone
+    assert case.hear("delete", "end", T + 1).report is None
+    echo = case.hear("power_state_corrected", "success", T + 1.2, power_state=None)
+    assert (echo.report, echo.read) == (None, can_read)
+    assert case.hear("create", "end", T + 2, updated_at=None, provision_state="enroll").outcome == "told"
+    assert not case.told.gone
+
+
+@with_and_without
+def test_what_was_said_of_its_earlier_life_is_late_in_its_next(can_read: bool) -> None:
+    case = opened(can_read=can_read)
+    case.hear("delete", "end", T + 1.5)
+    case.hear("create", "end", T + 2, updated_at=None, provision_state="enroll")
+    step = case.hear("provision_set", "end", T + 1, updated_at=T + 1)
+    assert (step.outcome, step.report) == ("late", None) and not case.open
+
+
+@with_and_without
+def test_of_a_node_that_is_not_ours_nothing_is_told(can_read: bool) -> None:
+    case = Case(can_read=can_read, place=lambda node: None)
+    for step in (
+        case.hear("provision_set", "end", T),
+        case.hear("delete", "end", T + 1),
+        case.read(T + 2),
+        case.read(T + 3, None),
+    ):
+        assert step.report is None and not step.read
+
+
+def test_a_read_that_finds_no_node_ends_it() -> None:
+    case = opened(can_read=True)
+    assert case.read(T + 1, None).outcome == "gone"
+    assert case.told is not None and case.told.gone
+    assert case.read(T + 2, None).report is None
+
+
+def test_a_sweep_ends_a_node_that_was_told_of_in_an_earlier_life() -> None:
+    case = Case(can_read=True)
+    was = Place(cell="cell9", agent="other", zone="north")
+    step = case.read(T + 1, None, known=int(T * 2e6), again=True, was=was)
+    assert step.report is not None and step.report.gone
+    assert (step.report.cell, step.report.agent, step.report.zone) == ("cell9", "other", "north")
+    assert step.report.sequence == int(T * 2e6) + 1
+
+
+# Whose it is may be for reads to say
+
+
+def test_a_node_whose_shard_counts_is_read_before_it_is_told_of() -> None:
+    rules: dict[str, Any] = {
+        "only_reads_place": True,
+        "place": lambda node: PLACE if node.shard == "a" else None,
+    }
+    case = Case(can_read=True, **rules)
+    step = case.hear("provision_set", "start", T, provision_state="cleaning")
+    assert (step.report, step.read) == (None, True)
+    case.read(T + 1, replace(READ, shard="a", provision_state="cleaning"))
+    assert case.told is not None
+    case.read(T + 2, replace(READ, shard="a"))
+    assert case.hear("provision_set", "start", T + 3, provision_state="deploying").outcome == "told"
+    assert case.hear("update", "end", T + 4, provision_state="deploying").read, "its shard may be another"
+    stranger = Case(can_read=True, **rules)
+    assert stranger.hear("provision_set", "end", T).read
+    assert stranger.read(T + 1, replace(READ, shard="b")).outcome == "not ours"
+    assert stranger.hear("provision_set", "start", T + 2, provision_state="deploying").outcome == "not ours"
+
+
+@with_and_without
+def test_a_hint_has_the_node_read(can_read: bool) -> None:
+    case = opened(can_read=can_read)
+    step = case.hint(T + 1)
+    assert (step.report, step.read) == (None, can_read)
+
+
+def test_a_hint_during_a_read_makes_it_worth_nothing() -> None:
+    case = closed(can_read=True)
+    before = case.beliefs.heard
+    case.hint(T + 1)
+    assert case.read(T + 1, heard=before).read and not case.open

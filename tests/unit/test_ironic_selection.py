@@ -1,0 +1,190 @@
+"""Which of Ironic's nodes are ours, and where each belongs."""
+
+from typing import Any
+
+import pytest
+
+from ironic_sync.core.node import Node
+from ironic_sync.core.selection import Selection, aggregate
+
+UUID = "8a0ac04c-a3eb-4d7c-9ce4-5dca8ee26549"
+
+
+def a_node(**more: Any) -> Node:
+    return Node(uuid=UUID, **{"resource_class": "gold", "whole": True} | more)
+
+
+def choosing(**more: Any) -> Selection:
+    return Selection(**{"cell": "c1"} | more)
+
+
+OURS = {
+    "everything, unless told otherwise": ({}, {}, ""),
+    "its conductor group": ({"conductor_groups": ("rack1", "rack2")}, {"conductor_group": "rack2"}, ""),
+    "however its group is written": ({"conductor_groups": ("Rack2",)}, {"conductor_group": "rack2"}, ""),
+    "another group": (
+        {"conductor_groups": ("rack1",)},
+        {"conductor_group": "rack3"},
+        "its conductor group, rack3, is not among ours",
+    ),
+    "the default group": ({"conductor_groups": ("-",)}, {"conductor_group": ""}, ""),
+    "not the default group": (
+        {"conductor_groups": ("-",)},
+        {"conductor_group": "r"},
+        "its conductor group, r, is not among ours",
+    ),
+    "its shard": ({"shards": ("a", "b")}, {"shard": "b"}, ""),
+    "no shard": ({"shards": ("a",)}, {}, "its shard, none, is not among ours"),
+    "its owner": ({"owners": ("me",)}, {"owner": "me"}, ""),
+    "another owner": ({"owners": ("me",)}, {"owner": "you"}, "its owner, you, is not among ours"),
+    "its class": ({"resource_classes": ("gold",)}, {}, ""),
+    "another class": (
+        {"resource_classes": ("gold",)},
+        {"resource_class": "tin"},
+        "its resource class, tin, is not among ours",
+    ),
+    "no class": (
+        {"resource_classes": ("gold",)},
+        {"resource_class": None},
+        "its resource class, none, is not among ours",
+    ),
+    "all filters at once": (
+        {"owners": ("me",), "shards": ("a",)},
+        {"owner": "me", "shard": "b"},
+        "its shard, b, is not among ours",
+    ),
+    "a cell for its group": (
+        {"cell": "", "cell_by": "conductor_group", "cells": {"g": "c2"}},
+        {"conductor_group": "g"},
+        "",
+    ),
+    "no cell for its group": (
+        {"cell": "", "cell_by": "conductor_group", "cells": {"g": "c2"}},
+        {"conductor_group": "h"},
+        "no cell is named for its conductor_group, h",
+    ),
+}
+
+
+@pytest.mark.parametrize("chosen, node, why_not", OURS.values(), ids=OURS.keys())
+def test_whose_a_node_is(chosen: dict[str, Any], node: dict[str, Any], why_not: str) -> None:
+    selection = choosing(**chosen)
+    assert selection.stranger(a_node(**node)) == why_not
+    assert (selection.place(a_node(**node)) is None) == bool(why_not)
+
+
+CELLS = {"west": "c1", "EAST": "c2", "-": "c3"}
+PLACES = {
+    "by its group": ("conductor_group", {"conductor_group": "east"}, "c2"),
+    "by a property": ("properties.site", {"properties": {"site": "west"}}, "c1"),
+    "by something extra": ("extra.site", {"extra": {"site": "west"}}, "c1"),
+    "by a number": ("properties.site", {"properties": {"site": 7}}, "c9"),
+    "without the property": ("properties.site", {}, "c3"),
+    "of another value": ("properties.site", {"properties": {"site": "north"}}, "c9"),
+    "by its shard": ("shard", {"shard": "west"}, "c1"),
+}
+
+
+@pytest.mark.parametrize("key, node, cell", PLACES.values(), ids=PLACES.keys())
+def test_the_cell_of_a_node(key: str, node: dict[str, Any], cell: str) -> None:
+    place = Selection(cell="c9", cell_by=key, cells=CELLS).place(a_node(**node))
+    assert place is not None and (place.cell, place.agent) == (cell, f"{cell}-metal")
+
+
+def test_an_agent_may_be_named_for_a_cell() -> None:
+    selection = Selection(cell="c9", cell_by="shard", cells=CELLS, agents={"c2": "ironmonger"})
+    place = selection.place(a_node(shard="EAST"))
+    assert place is not None and place.agent == "ironmonger"
+    assert selection.all_agents() == ("c1-metal", "c3-metal", "c9-metal", "ironmonger")
+
+
+ZONES = {
+    "none": ({}, {}, ""),
+    "the same for all": ({"zone": "z1"}, {}, "z1"),
+    "by a property": ({"zone_by": "properties.az", "zone": "z1"}, {"properties": {"az": "z2"}}, "z2"),
+    "by a property it has not": ({"zone_by": "properties.az", "zone": "z1"}, {}, "z1"),
+    "by a property that is no name": (
+        {"zone_by": "properties.az", "zone": "z1"},
+        {"properties": {"az": {"z": 2}}},
+        "z1",
+    ),
+    "by one that is too long": ({"zone_by": "extra.az"}, {"extra": {"az": "z" * 256}}, ""),
+    "by one that cannot be stored": ({"zone_by": "extra.az"}, {"extra": {"az": "z\0"}}, ""),
+    "by its group": ({"zone_by": "conductor_group"}, {"conductor_group": "g"}, "g"),
+}
+
+
+@pytest.mark.parametrize("chosen, node, zone", ZONES.values(), ids=ZONES.keys())
+def test_the_zone_of_a_node(chosen: dict[str, Any], node: dict[str, Any], zone: str) -> None:
+    place = choosing(**chosen).place(a_node(**node))
+    assert place is not None and place.zone == zone
+
+
+RACKED = {"properties": {"rack": "R1"}, "conductor_group": "g"}
+AGGREGATES = {
+    "none": ((), RACKED, []),
+    "by rack": (("properties.rack",), RACKED, [("properties.rack", "R1")]),
+    "by group": (("conductor_group",), RACKED, [("conductor_group", "g")]),
+    "by both": (
+        ("conductor_group", "properties.rack"),
+        RACKED,
+        [("conductor_group", "g"), ("properties.rack", "R1")],
+    ),
+    "by zone": (("zone",), RACKED, [("zone", "z1")]),
+    "the default group is no group": (("conductor_group",), {}, []),
+    "without a rack": (("properties.rack",), {"properties": {"rack": None}}, []),
+}
+
+
+@pytest.mark.parametrize("by, node, expected", AGGREGATES.values(), ids=AGGREGATES.keys())
+def test_the_aggregates_of_a_node(
+    by: tuple[str, ...], node: dict[str, Any], expected: list[tuple[str, str]]
+) -> None:
+    place = choosing(aggregates_by=by, zone="z1").place(a_node(**node))
+    assert place is not None
+    assert set(place.aggregates) == {aggregate(*one) for one in expected}
+
+
+def test_an_aggregate_is_the_same_for_ever_and_of_one_kind() -> None:
+    assert aggregate("properties.rack", "R1") == "2c427cdc-6cf3-5592-809b-3f54c92e72d1"
+    assert aggregate("properties.rack", "R1") != aggregate("extra.rack", "R1")
+
+
+def test_ironic_filters_what_it_can_and_the_rest_is_ours_to_do() -> None:
+    assert choosing().filters() == {}
+    one = choosing(conductor_groups=("-",), owners=("me",), resource_classes=("gold",), shards=("a", "b"))
+    assert one.filters() == {
+        "conductor_group": "",
+        "owner": "me",
+        "resource_class": "gold",
+        "shard": ("a", "b"),
+    }
+    assert choosing(conductor_groups=("a", "b"), owners=("me", "you")).filters() == {}
+
+
+def test_large_fields_are_only_asked_for_when_they_are_used() -> None:
+    assert {"properties", "extra"}.isdisjoint(choosing().fields())
+    assert "properties" in choosing(aggregates_by=("properties.rack",)).fields()
+    assert "extra" in choosing(zone_by="extra.az").fields()
+    assert {"uuid", "provision_state", "traits", "conductor_group"} <= set(choosing().fields())
+
+
+def test_who_chooses_by_shard_must_read_for_no_event_tells_it() -> None:
+    assert not choosing(owners=("me",)).only_reads_place
+    assert choosing(shards=("a",)).only_reads_place
+    assert Selection(cell_by="shard", cells={"a": "c1"}).only_reads_place
+
+
+BAD = {
+    "a key that is none": ({"zone_by": "rack"}, "'rack' is nothing to tell nodes apart by"),
+    "a property without a name": ({"aggregates_by": ("properties.",)}, "properties."),
+    "a mapping without a key": ({"cells": {"a": "c1"}}, "cell_by"),
+    "a key without a mapping": ({"cell_by": "owner"}, "cell_by"),
+    "no cell at all": ({"cell": ""}, "no cell"),
+}
+
+
+@pytest.mark.parametrize("chosen, says", BAD.values(), ids=BAD.keys())
+def test_a_selection_that_cannot_be(chosen: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        choosing(**chosen)

@@ -1,0 +1,80 @@
+"""What is heard and read is told to placement, whatever its bus does."""
+
+from msgspec.structs import replace
+
+from bus.clock import Clock
+from bus.messages import InventoryReported
+from bus.protocol import BrokerRefused, Unroutable
+from ironic_sync.core.belief import Rules
+from ironic_sync.core.node import from_rest
+from ironic_sync.following import Following
+from ironic_sync.reader import Found
+from tests.fake_ironic import FakeIronic
+from tests.ironic_case import a_notification
+from tests.ironic_world import PLACE
+
+
+class Bad:
+    """A bus that takes nothing at first, and some reports never."""
+
+    def __init__(self, away: int = 0, never: str = "") -> None:
+        self.away = away
+        self.never = never
+        self.took: list[InventoryReported] = []
+
+    async def publish(self, *reports: InventoryReported) -> None:
+        if self.away:
+            self.away -= 1
+            raise Unroutable("no queue hears inventory.reported")
+        if any(one.root == self.never for one in reports):
+            raise BrokerRefused("too much of it")
+        self.took += reports
+
+
+def heard_by(bus: Bad) -> Following:
+    return Following(Rules(place=lambda node: PLACE), bus.publish, Clock())
+
+
+async def test_what_is_heard_is_told_however_long_nobody_is_there_to_be_told() -> None:
+    ironic, bus = FakeIronic(), Bad(away=4)
+    node = ironic.nodes[ironic.have(1)]
+    await heard_by(bus).hear([a_notification("provision_set.end", 1_790_000_000.5, node)])
+    assert [one.root for one in bus.took] == [node["uuid"]]
+
+
+async def test_one_report_that_the_bus_never_takes_holds_up_no_other() -> None:
+    ironic = FakeIronic()
+    nodes = [ironic.nodes[ironic.have(number)] for number in (1, 2, 3)]
+    bus = Bad(never=nodes[1]["uuid"])
+    said = [a_notification("provision_set.end", 1_790_000_000.5, node) for node in nodes]
+    await heard_by(bus).hear(said)
+    assert [one.root for one in bus.took] == [nodes[0]["uuid"], nodes[2]["uuid"]]
+
+
+async def test_of_what_is_heard_together_a_node_is_told_once_as_it_is_in_the_end() -> None:
+    ironic, bus = FakeIronic(), Bad()
+    node = ironic.nodes[ironic.have(1)]
+    states = ["cleaning", "available", "deploying"]
+    said = [
+        a_notification("provision_set.success", 1_790_000_000.0 + n, node | {"provision_state": state})
+        for n, state in enumerate(states)
+    ]
+    await heard_by(bus).hear(said)
+    (told,) = bus.took
+    assert told.sequence == 1_790_000_002_000_000
+    assert replace(told.providers[0].inventories["CUSTOM_GOLD"], reserved=0) != told.providers[0].inventories
+
+
+async def test_a_node_of_which_something_was_said_while_it_was_read_is_read_again() -> None:
+    ironic, bus = FakeIronic(), Bad()
+    node = ironic.nodes[ironic.have(1)]
+    wished: list[str] = []
+    rules = Rules(place=lambda node: PLACE, can_read=True)
+    following = Following(rules, bus.publish, Clock(), wished.append)
+    began = following.moment()
+    await following.hear([a_notification("provision_set.end", 1_790_000_000.5, node)])
+    assert wished == [node["uuid"]]
+    await following.found([Found(node["uuid"], from_rest(node), began)])
+    assert wished == [node["uuid"]] * 2 and not bus.took
+    await following.found([Found(node["uuid"], from_rest(node), following.moment())])
+    assert len(wished) == 2 and len(bus.took) == 1

@@ -1,0 +1,279 @@
+"""What the bare-metal agent does next with a node: in every state Ironic knows, whoever has it."""
+
+from typing import Any
+
+import pytest
+
+from bus.messages import BuildOrdered, DestroyOrdered
+from bus.vocabulary import BuildSpec, Flavor, Image
+from compute_sim import metal_core as core
+from compute_sim.metal_core import (
+    ATTEMPT,
+    SEEN,
+    UNDONE,
+    Abort,
+    Claim,
+    Close,
+    Deploy,
+    LetGo,
+    Node,
+    Say,
+    Step,
+    Undeploy,
+    Wait,
+    next_step,
+    node_of,
+)
+from tests.cells import CELL, an_id
+
+US, THEM, NODE = an_id(1), an_id(2), an_id(1, "c")
+SPEC = BuildSpec(flavor=Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL_GOLD": "1"}))
+
+# A node that is ours, and in this state: what comes next of an order to build, of one to destroy.
+OURS: dict[str | None, tuple[Step, Step]] = {
+    "available": (Deploy(), LetGo()),
+    None: (Deploy(), LetGo()),
+    "deploying": (Wait("it is deploying"), Wait("it is deploying")),
+    "wait call-back": (Wait("it is wait call-back"), Undeploy()),
+    "deploy hold": (Wait("it is deploy hold"), Abort()),
+    "active": (Say("built"), Undeploy()),
+    "deploy failed": (Close("the node is deploy failed: no disk"), Undeploy()),
+    "error": (Close("the node is error: no disk"), Undeploy()),
+    "deleting": (Wait("it is deleting"), Wait("it is deleting")),
+    # it was active once
+    "rescuing": (Say("built"), Wait("it is rescuing")),
+    "rescue wait": (Say("built"), Undeploy()),
+    "rescue": (Say("built"), Undeploy()),
+    "rescue failed": (Say("built"), Undeploy()),
+    "unrescuing": (Say("built"), Wait("it is unrescuing")),
+    "unrescue failed": (Say("built"), Undeploy()),
+    "servicing": (Say("built"), Wait("it is servicing")),
+    "service wait": (Say("built"), Undeploy()),
+    "service hold": (Say("built"), Abort()),
+    "service failed": (Say("built"), Undeploy()),
+    # ours in name only: somebody has taken it out of the pool
+    "manageable": (Close("the node is manageable: no disk"), LetGo()),
+    "enroll": (Close("the node is enroll: no disk"), LetGo()),
+    "verifying": (Close("the node is verifying: no disk"), LetGo()),
+    "inspect wait": (Close("the node is inspect wait: no disk"), LetGo()),
+    "inspect failed": (Close("the node is inspect failed: no disk"), LetGo()),
+    "clean failed": (Close("the node is clean failed: no disk"), LetGo()),
+    "adopt failed": (Close("the node is adopt failed: no disk"), LetGo()),
+    "inspecting": (Wait("it is inspecting"), Wait("it is inspecting")),
+    "adopting": (Wait("it is adopting"), Wait("it is adopting")),
+    "cleaning": (Wait("it is cleaning"), Wait("it is cleaning")),
+    "clean wait": (Wait("it is clean wait"), Wait("it is clean wait")),
+    "clean hold": (Wait("it is clean hold"), Wait("it is clean hold")),
+}
+# Where nothing is deployed and Ironic lets us write.
+IDLE = {
+    "available", None, "manageable", "enroll", "verifying", "inspect wait", "inspect failed", "clean failed",
+    "adopt failed",
+}  # fmt: skip
+
+
+def build(attempt: int = 1, spec: BuildSpec = SPEC) -> BuildOrdered:
+    return BuildOrdered(build=US, attempt=attempt, cell=CELL, agent="metal", root=NODE, host=NODE, spec=spec)
+
+
+def destroy(attempt: int = 1) -> DestroyOrdered:
+    return DestroyOrdered(build=US, attempt=attempt, cell=CELL, agent="metal", root=NODE, host=NODE)
+
+
+def a_node(state: str | None = "available", **more: Any) -> Node:
+    return Node(uuid=NODE, provision_state=state, **{"resource_class": "baremetal.gold"} | more)
+
+
+def ours(state: str | None, attempt: int | None = 1, **more: Any) -> Node:
+    info = {} if attempt is None else {ATTEMPT: attempt}
+    return a_node(state, instance_uuid=US, instance_info=info, **more)
+
+
+def seen(attempt: int, cause: str = "", who: str = US) -> dict[str, Any]:
+    return {SEEN: [{"build": who, "attempt": attempt, "cause": cause}]}
+
+
+@pytest.mark.parametrize("state", OURS)
+def test_a_node_that_is_ours_goes_on_to_be_built_or_is_undone(state: str | None) -> None:
+    node = ours(state, last_error="no disk", extra=seen(1))
+    assert (next_step(node, build()), next_step(node, destroy())) == OURS[state]
+
+
+@pytest.mark.parametrize("state", OURS)
+def test_a_build_that_has_failed_on_a_node_is_undone_before_that_is_told(state: str | None) -> None:
+    failed = seen(1, "no disk")
+    assert next_step(ours(state, extra=failed), build()) == OURS[state][1]
+    assert next_step(a_node(state, extra=failed), build()) == Say("failed", "no disk")
+
+
+@pytest.mark.parametrize("state", OURS)
+def test_an_attempt_that_the_node_has_seen_and_let_go_is_over_there(state: str | None) -> None:
+    assert next_step(a_node(state, extra=seen(1)), build(1)) == Say("failed", UNDONE)
+    assert next_step(a_node(state, extra=seen(2)), build(1)) == Say("destroyed")
+    available = state in ("available", None)
+    refused = Say("failed", f"the node is {state}, not available")
+    assert next_step(a_node(state, extra=seen(1)), build(2)) == (Claim() if available else refused)
+
+
+@pytest.mark.parametrize("state", OURS)
+def test_a_node_that_is_not_ours_is_only_built_on_when_it_is_available(state: str | None) -> None:
+    refused = Say("failed", f"the node is {state}, not available")
+    assert next_step(a_node(state), build()) == (Claim() if state in ("available", None) else refused)
+    taken = Say("failed", f"the node is taken: it has the instance {THEM}")
+    assert next_step(a_node(state, instance_uuid=THEM), build()) == taken
+
+
+@pytest.mark.parametrize("state", OURS)
+def test_nothing_of_others_is_ever_destroyed(state: str | None) -> None:
+    for node in (a_node(state, instance_uuid=THEM), a_node(state, instance_uuid=THEM, extra=seen(1))):
+        assert next_step(node, destroy()) == Say("destroyed")
+
+
+@pytest.mark.parametrize("state", OURS)
+def test_what_was_ours_is_gone_unless_its_tear_down_has_failed(state: str | None) -> None:
+    again: dict[str | None, Step] = {"error": Undeploy(), "deleting": Wait("it is torn down once more")}
+    expected = again.get(state, Say("destroyed"))
+    assert next_step(a_node(state, extra=seen(1)), destroy()) == expected
+
+
+@pytest.mark.parametrize("state", OURS)
+def test_a_node_that_never_was_ours_is_closed_to_an_order_that_may_still_come(state: str | None) -> None:
+    assert next_step(a_node(state), destroy()) == (Close("") if state in IDLE else Say("destroyed"))
+    assert next_step(a_node(state), destroy(), writes=False) == Say("destroyed")
+
+
+def test_a_node_somebody_else_failed_to_tear_down_is_left_to_them() -> None:
+    both = {SEEN: [*seen(1)[SEEN], *seen(1, who=THEM)[SEEN]]}
+    for state in ("error", "deleting"):
+        assert next_step(a_node(state, extra=both), destroy()) == Say("destroyed")
+
+
+def test_a_node_ironic_does_not_know() -> None:
+    assert next_step(None, build()) == Say("failed", "Ironic has no such node")
+    assert next_step(None, destroy()) == Say("destroyed")
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        (
+            a_node(maintenance=True, maintenance_reason="a disk"),
+            "the node is in maintenance: a disk",
+        ),
+        (a_node(maintenance=True), "the node is in maintenance: no reason is given"),
+        (
+            a_node(resource_class="baremetal"),
+            "the node is of the class CUSTOM_BAREMETAL, not of CUSTOM_BAREMETAL_GOLD",
+        ),
+        (a_node(resource_class=None), "the node is of the class CUSTOM_, not of CUSTOM_BAREMETAL_GOLD"),
+    ],
+)
+def test_why_nothing_can_be_built_on_an_available_node(node: Node, why: str) -> None:
+    assert next_step(node, build()) == Say("failed", why)
+
+
+def test_a_flavor_that_asks_for_no_class_of_its_own_takes_any() -> None:
+    anything = BuildSpec(flavor=Flavor(name="metal", extra_specs={"resources:VCPU": "0"}))
+    assert next_step(a_node(resource_class="silver"), build(spec=anything)) == Claim()
+
+
+def test_a_node_that_goes_into_maintenance_before_its_deploy_is_let_go() -> None:
+    node = ours("available", maintenance=True, maintenance_reason="a disk")
+    assert next_step(node, build()) == Close("the node went into maintenance: a disk")
+    assert next_step(ours("active", maintenance=True), build()) == Say("built")
+
+
+@pytest.mark.parametrize(
+    ("node", "order", "expected"),
+    [
+        # the node has gone on to a later attempt: an order for an earlier one comes too late
+        (ours("active", 2), build(1), Say("destroyed")),
+        (ours("active", 2), destroy(1), Say("destroyed")),
+        (ours("active", 2, extra=seen(2)), build(1), Say("destroyed")),
+        (a_node(extra=seen(2, "no disk")), build(1), Say("destroyed")),
+        # an earlier attempt has left something
+        (ours("active", 1), build(2), Wait("an earlier attempt is still on it")),
+        (ours("active", 1, extra=seen(1)), destroy(2), Undeploy()),
+        (a_node(extra=seen(1)), destroy(2), Close("")),
+        (a_node(extra=seen(1, "no disk")), build(2), Claim()),
+        # somebody else than we has written the build's id there: it is its node all the same
+        (ours("active", None), build(1), Say("built")),
+        (ours("active", None), destroy(1), Undeploy()),
+    ],
+)
+def test_attempts_are_told_apart(node: Node, order: core.Order, expected: Step) -> None:
+    assert next_step(node, order) == expected
+
+
+def test_what_was_given_up_is_undone_and_told_with_its_reason() -> None:
+    assert next_step(ours("available"), build(), given_up="no image") == Close("no image")
+    assert next_step(ours("available"), build(), given_up="no image", writes=False) == LetGo()
+    assert next_step(a_node(), build(), given_up="no image") == Say("failed", "no image")
+
+
+def test_the_claim_names_the_build_and_its_attempt_in_one_write() -> None:
+    uuid, info, extra = core.claim(a_node(), build(3))
+    assert uuid == {"op": "add", "path": "/instance_uuid", "value": US}
+    assert info["path"] == "/instance_info"
+    assert info["value"][ATTEMPT] == 3
+    assert extra == {"op": "add", "path": f"/extra/{SEEN}", "value": seen(3)[SEEN]}
+
+
+def test_a_node_remembers_the_builds_it_has_seen_last() -> None:
+    node = a_node()
+    for number in range(1, 8):
+        order = DestroyOrdered(
+            build=an_id(number), attempt=number, cell=CELL, agent="metal", root=NODE, host=NODE
+        )
+        (patch,) = core.close(node, order, "x" * 1000)
+        node = a_node(extra={SEEN: patch["value"]})
+    assert [one.build for one in node.seen] == [an_id(number) for number in (4, 5, 6, 7)]
+    assert {len(one.cause) for one in node.seen} == {core.LONGEST_CAUSE}
+    (patch,) = core.close(node, destroy(9), "")
+    assert [one["build"] for one in patch["value"]].count(US) == 1
+
+
+@pytest.mark.parametrize("scribble", [None, "x", 7, [{"build": 1}], {"build": US}, [[]]])
+def test_what_others_write_where_we_write_is_no_end_of_anything(scribble: object) -> None:
+    assert next_step(a_node(extra={SEEN: scribble}), build()) == Claim()
+
+
+def test_what_ironic_is_told_of_the_instance() -> None:
+    spec = BuildSpec(
+        flavor=Flavor(
+            name="metal",
+            vcpus=8,
+            disk_gb=100,
+            extra_specs={
+                "capabilities:boot_mode": "uefi",
+                "trait:CUSTOM_GOLD": "required",
+                "trait1:HW_CPU_X86_VMX": "required",
+                "trait:CUSTOM_TIN": "forbidden",
+            },
+        ),
+        image=Image(
+            name="http://images/debian.qcow2",
+            properties={"image_checksum": "abc", "hw_disk_bus": "scsi"},
+            traits_required=("CUSTOM_RAID",),
+        ),
+        project="p1",
+    )
+    assert core.instance_info(spec) == {
+        "image_source": "http://images/debian.qcow2",
+        "image_checksum": "abc",
+        "root_gb": "100",
+        "local_gb": "100",
+        "vcpus": "8",
+        "capabilities": {"boot_mode": "uefi"},
+        "traits": ["CUSTOM_GOLD", "CUSTOM_RAID", "HW_CPU_X86_VMX"],
+        "project_id": "p1",
+    }
+    iso = Image(name="rescue", properties={"boot_iso": "http://images/rescue.iso"})
+    info = core.instance_info(BuildSpec(flavor=Flavor(name="metal"), image=iso))
+    assert "image_source" not in info
+    assert info["boot_iso"] == "http://images/rescue.iso"
+
+
+def test_a_read_tells_more_than_is_needed_and_null_for_what_there_is_not() -> None:
+    node = node_of({"uuid": NODE, "provision_state": None, "extra": None, "driver": "fake-hardware"})
+    assert node == Node(uuid=NODE)
