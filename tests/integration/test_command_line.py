@@ -19,8 +19,8 @@ pytestmark = pytest.mark.slow  # each command is a process of its own
 
 COMMANDS = (
     "demo", "up", "run", "boot", "delete", "node", "node set", "load", "dead", "dead list", "dead show",
-    "dead replay", "dead drop", "import", "import placement", "ironic", "audit", "migrate", "topology", "asyncapi",
-    "settings",
+    "dead replay", "dead drop", "import", "import placement", "ironic", "audit", "migrate", "topology",
+    "asyncapi", "settings",
 )  # fmt: skip
 UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 NOWHERE = {
@@ -259,7 +259,7 @@ def test_the_settings_say_where_they_come_from_and_keep_secrets(user: User) -> N
 
 def test_migrate_says_what_it_did(user: User) -> None:
     told = says(user.berth("migrate", "--cells", "1"))
-    assert re.fullmatch(r"placement: applied \w+(, \w+)*\ncell_c1: applied \w+\n", told)
+    assert re.fullmatch(r"(placement: applied \w+\n)+(cell_c1: applied \w+\n)+", told)
     assert says(user.berth("migrate", "--cells", "1")) == "every database is up to date\n"
 
 
