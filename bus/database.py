@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from pathlib import Path
 from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, cast
 
+import asyncpg
 import tenacity
 from sqlalchemy import event, exc
 from sqlalchemy.engine import URL, CursorResult, ExceptionContext, make_url
@@ -37,6 +38,7 @@ SHORTEST_WAIT, LONGEST_WAIT = 0.005, 0.1
 _CONFLICTS = {"40001", "40P01", "55P03"}
 _AWAY = ("08", "53", "57", "58", "25P03")
 _CUT_OFF = ("08", "57P", "25P03")
+_BREAKS_A_RULE = "23"  # of uniqueness, of another table
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,63}")
 
@@ -64,6 +66,7 @@ class Transaction:
         self.dialect: Final = database.dialect
         self.connection: Final = connection
         self._database = database
+        self._driver: Any = None  # PostgreSQL's, once a statement of SQLAlchemy's has begun the transaction
         self._announced: list[Mapping[str, Any]] = []
         self._after_commit: list[Callable[[], None]] = []
 
@@ -72,6 +75,27 @@ class Transaction:
             # Core statements that are not ORM ones always give a CursorResult.
             return cast(CursorResult[Any], await self.connection.execute(statement, params))
         except (exc.SQLAlchemyError, OSError) as error:
+            raise self._database.explained(error) from error
+
+    async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Any]:
+        """The rows of a statement in PostgreSQL's own words ($1, $2, ...): for those that run all the time.
+
+        What SQLAlchemy does beside it takes five times as long as the driver.
+        """
+        driver = self._driver
+        try:
+            if driver is None:
+                result = await self.connection.exec_driver_sql(sql, tuple(values) or None)
+                rows: Sequence[Any] = result.all() if result.returns_rows else ()
+                self._driver = (await self.connection.get_raw_connection()).driver_connection
+                return rows
+            found: Sequence[Any] = await driver.fetch(sql, *values)
+            return found
+        except (exc.SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            if driver is not None and isinstance(error, OSError):
+                await self.connection.invalidate(error)  # to roll back on it would be to wait once more
+            elif driver is not None and driver.is_closed():
+                raise Unavailable(f"{self._database.name}: no connection: {_reason(error)}") from error
             raise self._database.explained(error) from error
 
     def emit(self, message: Message) -> None:
@@ -238,6 +262,8 @@ class Database:
             return Unavailable(f"{self.name}: no connection: {reason}")
         if state.startswith(_AWAY) or is_away(cause):
             return Unavailable(f"{self.name}: {reason}")
+        if state.startswith(_BREAKS_A_RULE) and cause is error:
+            return exc.IntegrityError(reason, None, error)
         return error
 
     async def _begin(self, engine: AsyncEngine, begin: str) -> AsyncConnection:

@@ -11,6 +11,7 @@ from bus.messages import LoadProviders, PlacementChanged
 from bus.protocol import Unavailable
 from placement_worker.http.calls import Answer, Call, encode, said
 from placement_worker.http.errors import Problem, bad_request
+from placement_worker.http.schemas import refuse_nul
 from placement_worker.memory import Forgotten
 from placement_worker.placement import Placement
 
@@ -44,6 +45,7 @@ class Ours:
             order = _load.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
             raise bad_request(f"JSON does not validate: {problem}") from None
+        refuse_nul(body)
         loaded = await self.placement.providers.load(order)
         return said({"results": loaded.results})
 

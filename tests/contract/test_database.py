@@ -352,6 +352,57 @@ async def test_a_server_that_does_not_answer_in_time_is_unavailable(database_url
     await database.close()
 
 
+# The driver's own statements, which only begin with one of SQLAlchemy's
+
+TAKE = "UPDATE things SET used = used + $1 WHERE id = $2 RETURNING used, id"
+
+
+@pytest.mark.services
+async def test_the_drivers_own_statements_are_of_the_transaction_they_are_in(on_postgres: Database) -> None:
+    async with on_postgres.write() as tx:
+        for total in (1, 2, 3):
+            [(used_now, name)] = await tx.fetch(TAKE, [1, "a"])
+            assert (used_now, name) == (total, "a")
+        assert await tx.fetch("DELETE FROM things WHERE id = $1", ["b"]) == []
+        assert await used(on_postgres) == {"a": 0}
+    assert await used(on_postgres) == {"a": 3}
+    with pytest.raises(RuntimeError):
+        async with on_postgres.write() as tx:
+            await tx.fetch(TAKE, [1, "a"])
+            await tx.fetch(TAKE, [1, "a"])
+            raise RuntimeError
+    assert await used(on_postgres) == {"a": 3}
+
+
+INSERT = "INSERT INTO things (id, used) VALUES ($1, $2)"
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(
+    ("sql", "values", "error"),
+    [
+        (INSERT, ["a", 1], IntegrityError),
+        ("SELECT pg_terminate_backend(pg_backend_pid())", [], Unavailable),
+        ("SELECT pg_sleep($1)", [99.0], Unavailable),  # longer than a statement may take
+        ("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$", [], Conflict),
+    ],
+    ids=["a name twice", "cut off", "too slow", "a race lost"],
+)
+@pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
+async def test_what_goes_wrong_in_the_drivers_statements_is_called_the_same(
+    on_postgres: Database, sql: str, values: list[Any], error: type[Exception], first: bool
+) -> None:
+    hasty = Database(on_postgres._url, statement_seconds=0.5, pool_size=1)
+    async with asyncio.timeout(DEADLINE):
+        with pytest.raises(error):
+            async with hasty.write() as tx:
+                if not first:
+                    await tx.fetch(TAKE, [1, "a"])
+                await tx.fetch(sql, values)
+        assert await used(hasty) == {"a": 0}
+    await hasty.close()
+
+
 @pytest.mark.services
 async def test_connections_gone_dead_without_a_word_cost_one_wait_not_one_each(database_url: str) -> None:
     database = Database(database_url, statement_seconds=0.3, pool_size=3)
