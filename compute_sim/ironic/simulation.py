@@ -88,8 +88,11 @@ class Simulation:
             self._voice(told)
 
 
+BACKLOG = 2048
+
+
 def listen(address: str) -> socket.socket:
-    """A socket bound to HOST:PORT; port 0 is any free one."""
+    """A socket that listens at HOST:PORT; port 0 is any free one. Who connects early waits to be served."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdecimal() or int(port) > 65535:
@@ -99,6 +102,7 @@ def listen(address: str) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, int(port)))
+        listener.listen(BACKLOG)
     except OSError as problem:
         listener.close()
         raise OSError(problem.errno, problem.strerror, address) from None
