@@ -9,6 +9,7 @@ import pytest
 
 from bus.database import Database
 from placement_worker import Placement, breaches
+from tests.doors import Door, a_door
 from tests.racks import Wall, a_placement, keeps_its_index
 
 KINDS = [
@@ -80,3 +81,19 @@ async def placement(url: str, wall: Wall) -> AsyncIterator[Placement]:
         yield one
         assert await breaches(one.database) == []
         await keeps_its_index(one)
+
+
+# And behind its HTTP door
+
+
+@pytest.fixture
+async def door(url: str) -> AsyncIterator[Door]:
+    async with a_door(url) as door:
+        yield door
+
+
+@pytest.fixture
+async def near() -> AsyncIterator[Door]:
+    """For what the database has no part in."""
+    async with a_door("sqlite+aiosqlite://") as near:
+        yield near

@@ -1,38 +1,16 @@
 """What the Placement API never had: reasons, bulk, the feed of changes, ETags, health."""
 
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bus.protocol import Unavailable
 from placement_worker.store import changes
-from tests.doors import Door, a_door, a_stream, claim, error_of
+from tests.doors import Door, a_stream, claim, error_of
 from tests.racks import uid
 
 A, B = uid(1, "a"), uid(2, "a")
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite+aiosqlite:///{tmp_path}/placement.db"
-    return str(request.getfixturevalue("database_url"))
-
-
-@pytest.fixture
-async def door(url: str) -> AsyncIterator[Door]:
-    async with a_door(url) as door:
-        yield door
-
-
-@pytest.fixture
-async def near() -> AsyncIterator[Door]:
-    """For what the database has no part in."""
-    async with a_door("sqlite+aiosqlite://") as near:
-        yield near
 
 
 # Why there is nothing

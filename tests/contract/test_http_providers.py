@@ -1,37 +1,15 @@
 """Providers, inventories, traits, aggregates and classes through the HTTP door: stories and refusals."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.doors import Door, a_door, error_of
+from tests.doors import Door, error_of
 from tests.racks import uid
 
 A, B, C = (uid(number, "a") for number in (1, 2, 3))
 HELD = "placement.concurrent_update"
 DUPLICATE, UNDEFINED = "placement.duplicate_name", "placement.undefined_code"
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite+aiosqlite:///{tmp_path}/placement.db"
-    return str(request.getfixturevalue("database_url"))
-
-
-@pytest.fixture
-async def door(url: str) -> AsyncIterator[Door]:
-    async with a_door(url) as door:
-        yield door
-
-
-@pytest.fixture
-async def near() -> AsyncIterator[Door]:
-    """For what the database has no part in."""
-    async with a_door("sqlite+aiosqlite://") as near:
-        yield near
 
 
 # Providers
