@@ -3,7 +3,7 @@
     python -m bench.claims [--database-url URL] [--hosts N] [--seconds S]
 
 Without a URL it starts a private PostgreSQL. Every claim asks three classes of one host; two transactions are
-in flight, as the worker has it; the outbox is emptied meanwhile by a relay that publishes to nobody.
+in flight, as the worker has it; a relay meanwhile tells nobody of the changes.
 """
 
 import argparse
@@ -19,13 +19,11 @@ from rich.table import Table
 
 from bus.clock import Clock, monotonic
 from bus.database import Database
-from bus.messages import ClaimRequested, InventoryReported
+from bus.messages import ClaimRequested, InventoryReported, Message
 from bus.migrations import migrate
-from bus.outbox import Outbox
-from bus.protocol import Envelope
 from bus.vocabulary import Choice, Claimed, ConsumerClaim, Inventory, ProviderReport
 from deploy.servers import Postgres, private_directory
-from placement_worker import ANNOUNCES, Placement, breaches
+from placement_worker import Placement, breaches
 
 BATCHES = (1, 10, 50, 200)
 IN_FLIGHT = 2
@@ -83,18 +81,17 @@ async def claims_a_second(
 
 
 async def measure(url: str, namespace: str, hosts: int, seconds: float) -> list[float]:
-    async def to_nobody(envelopes: Sequence[Envelope]) -> None:
+    async def to_nobody(*messages: Message) -> None:
         await asyncio.sleep(0)
 
     clock = Clock(chance=random.Random(1))
     database = Database(url, namespace=namespace)
     try:
         await migrate(database, "placement_worker")
-        outbox = Outbox(database, clock, ANNOUNCES)
         placement = Placement(database, clock)
         await placement.start()
         known = await fleet(placement, hosts)
-        relay = asyncio.create_task(outbox.relay(to_nobody))
+        relay = asyncio.create_task(placement.relay.run(to_nobody))
         await claims_a_second(placement, known, 50, min(1.0, seconds))  # warm
         figures = [await claims_a_second(placement, known, batch, seconds) for batch in BATCHES]
         relay.cancel()

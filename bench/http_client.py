@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 _TIMEOUT = 60.0
@@ -20,8 +20,7 @@ class Answered(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
 
     def data_received(self, data: bytes) -> None:
         self.buffer += data

@@ -72,7 +72,7 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
     clock = Clock()
     return {
         "placement": lambda: placement_worker(
-            Placement(Database(site.database_url, namespace="placement"), clock), bus.relay
+            Placement(Database(site.database_url, namespace="placement"), clock), bus.publish
         ),
         "scheduler": lambda: scheduler_worker(
             bus.asker(topics.FIND_CANDIDATES),

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import uvloop
 from rich.console import Console
 from rich.table import Table
 
@@ -299,7 +300,7 @@ def main() -> None:
     figures: dict[Kind, dict[str, float]] = {}
     kinds: tuple[Kind, ...] = ("placement", "berth")
     for kind in kinds:
-        figures[kind] = {} if given.only not in (None, kind) else asyncio.run(measure(kind, given.seconds))
+        figures[kind] = {} if given.only not in (None, kind) else uvloop.run(measure(kind, given.seconds))
     Console(width=120).print(report(figures["placement"], figures["berth"]))
 
 

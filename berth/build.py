@@ -201,7 +201,7 @@ def all_workers_without_a_bus() -> list[Worker]:
 def _with_store(role: Role, settings: Settings, bus: Bus, store: Database) -> list[Worker]:
     if role.worker == "placement":
         placement = Placement(store, bus.clock)
-        worker = placement_worker(placement, bus.relay)
+        worker = placement_worker(placement, bus.publish)
         if settings.placement_http:
             from berth.http_door import http_door
 

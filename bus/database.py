@@ -6,21 +6,20 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Final, Literal, ParamSpec, TypeVar, cast
 
-import asyncpg
 import tenacity
-from sqlalchemy import event, exc
-from sqlalchemy.engine import URL, CursorResult, ExceptionContext, make_url
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy import exc
+from sqlalchemy.engine import URL, CursorResult, make_url
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import StaticPool
 from sqlalchemy.sql.base import Executable
 
+from bus import postgres
 from bus.clock import Clock
-from bus.messages import Message
+from bus.postgres import FAILURES, PostgresPool, driver_of, roll_back
 from bus.protocol import Unavailable
 from bus.sqlite import Pause, SqliteFile, is_away
-from bus.worker import Undeclared
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,16 +27,14 @@ T = TypeVar("T")
 Dialect = Literal["postgresql", "sqlite"]
 Params = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
-CONNECT_SECONDS = 10.0
 FREE_CONNECTION_SECONDS = 30.0
 
 ATTEMPTS = 8
 SHORTEST_WAIT, LONGEST_WAIT = 0.005, 0.1
 
-# SQLSTATEs: what running the transaction again puts right; what waiting puts right; what ends a connection.
+# SQLSTATEs: what running the transaction again puts right; what waiting puts right.
 _CONFLICTS = {"40001", "40P01", "55P03"}
 _AWAY = ("08", "53", "57", "58", "25P03")
-_CUT_OFF = ("08", "57P", "25P03")
 _BREAKS_A_RULE = "23"  # of uniqueness, of another table
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,63}")
@@ -47,18 +44,6 @@ class Conflict(Exception):
     """A concurrent writer won; run the transaction again."""
 
 
-class Announcer(Protocol):
-    """What a transaction needs of an outbox."""
-
-    def row(self, message: Message) -> Mapping[str, Any]:
-        """What is to be stored for this message; Undeclared when the worker does not announce it."""
-
-    async def save(self, tx: "Transaction", rows: Sequence[Mapping[str, Any]]) -> None: ...
-
-    def wake(self) -> None:
-        """Rows were committed."""
-
-
 class Transaction:
     """What is done in here is committed together or not at all."""
 
@@ -66,8 +51,8 @@ class Transaction:
         self.dialect: Final = database.dialect
         self.connection: Final = connection
         self._database = database
-        self._driver: Any = None  # PostgreSQL's, once a statement of SQLAlchemy's has begun the transaction
-        self._announced: list[Mapping[str, Any]] = []
+        self._driver = driver_of(connection) if database.dialect == "postgresql" else None
+        self._begun = False
         self._after_commit: list[Callable[[], None]] = []
 
     async def execute(self, statement: Executable, params: Params | None = None) -> CursorResult[Any]:
@@ -78,50 +63,53 @@ class Transaction:
             raise self._database.explained(error) from error
 
     async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Any]:
-        """The rows of a statement in PostgreSQL's own words ($1, $2, ...): for those that run all the time.
-
-        What SQLAlchemy does beside it takes five times as long as the driver.
-        """
-        driver = self._driver
+        """The rows of a statement in PostgreSQL's own words ($1, $2, ...)."""
+        assert self._driver is not None
         try:
-            if driver is None:
-                result = await self.connection.exec_driver_sql(sql, tuple(values) or None)
-                rows: Sequence[Any] = result.all() if result.returns_rows else ()
-                self._driver = (await self.connection.get_raw_connection()).driver_connection
-                return rows
-            found: Sequence[Any] = await driver.fetch(sql, *values)
+            found: Sequence[Any] = await self._driver.fetch(sql, *values)
             return found
-        except (exc.SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            if driver is not None and isinstance(error, OSError):
-                await self.connection.invalidate(error)  # to roll back on it would be to wait once more
-            elif driver is not None and driver.is_closed():
-                raise Unavailable(f"{self._database.name}: no connection: {_reason(error)}") from error
-            raise self._database.explained(error) from error
-
-    def emit(self, message: Message) -> None:
-        """Publish this once the transaction has committed, and only then."""
-        outbox = self._database.outbox
-        if outbox is None:
-            raise Undeclared(f"{type(message).__name__} cannot be emitted: this database has no outbox")
-        self._announced.append(outbox.row(message))
+        except FAILURES as error:
+            raise self._database.driver_failed(self._driver, error) from error
 
     def after_commit(self, callback: Callable[[], None]) -> None:
         """Call this when the transaction has committed, before the next writer begins (SQLite)."""
         self._after_commit.append(callback)
 
+    async def begin(self, begin: str) -> None:
+        if self._driver is None:
+            await self.connection.exec_driver_sql(begin)
+        else:
+            self._begun = True
+            await self._say(begin)
+
     async def commit(self) -> None:
         """What `write()` does on leaving."""
-        if self._announced:
-            outbox = self._database.outbox
-            assert outbox is not None
-            await outbox.save(self, self._announced)
-            self._after_commit.append(outbox.wake)
-        try:
-            await self.connection.commit()
-        except (exc.SQLAlchemyError, OSError) as error:
-            raise self._database.explained(error) from error
+        if self._driver is not None:
+            if await self._say("COMMIT") != "COMMIT":
+                raise RuntimeError("a statement of this transaction had failed: it was rolled back")
+            self._begun = False
+        else:
+            try:
+                await self.connection.commit()
+            except (exc.SQLAlchemyError, OSError) as error:
+                raise self._database.explained(error) from error
         for callback in self._after_commit:
             callback()
+
+    async def give_back(self) -> None:
+        """Roll back what was not committed, and return the connection to the pool."""
+        try:
+            if self._driver is not None and self._begun and not self._driver.is_closed():
+                await roll_back(self._driver)
+        finally:
+            await _give_back(self.connection)
+
+    async def _say(self, command: str) -> str:
+        assert self._driver is not None
+        try:
+            return str(await self._driver.execute(command))
+        except FAILURES as error:
+            raise self._database.driver_failed(self._driver, error) from error
 
 
 class Database:
@@ -156,7 +144,6 @@ class Database:
             raise ValueError("pause needs inline=True: statements in threads have no turns to give")
         self.namespace: Final = namespace
         self.dialect: Final[Dialect] = "postgresql" if backend == "postgresql" else "sqlite"
-        self.outbox: Announcer | None = None
         self._url = url
         self._file: SqliteFile | None = None
         self._writing: AbstractAsyncContextManager[None] = nullcontext()
@@ -169,17 +156,15 @@ class Database:
             "pool_reset_on_return": None,  # every way out of a transaction has committed or rolled back
             "hide_parameters": True,  # in errors, which are logged: a build's metadata may be secret
         }
+        self._postgres: PostgresPool | None = None
         if self.dialect == "postgresql":
-            self._writers = _postgresql_engine(address, namespace, statement_seconds, pooled)
-            self._readers = self._writers.execution_options(
-                isolation_level="REPEATABLE READ", postgresql_readonly=True
-            )
-            self._glancers = self._writers.execution_options(isolation_level="AUTOCOMMIT")
-            self._begin_write = self._begin_read = ""  # the driver begins by itself
+            self._postgres = PostgresPool(address, namespace, statement_seconds, pooled)
+            self._engine = self._postgres.engine
+            self._begin_write, self._begin_read = postgres.WRITE, postgres.READ
         else:
             path = _sqlite_path(address, namespace)
             self._file = SqliteFile(path, inline=inline, pause=pause)
-            self._writers = self._readers = self._glancers = create_async_engine(
+            self._engine = create_async_engine(
                 address.set(drivername="sqlite+aiosqlite", database=str(path) if path else None),
                 async_creator=self._file.connect,
                 **(pooled if path else {"pool_reset_on_return": None, "poolclass": StaticPool}),
@@ -189,39 +174,38 @@ class Database:
             self._writing = _Turn()
             if path is None:  # one connection: nobody may read while somebody's writes are uncommitted
                 self._reading = self._writing
-        self.name: Final = str(self._writers.url.set(query={}))  # with *** for the password
+        self.name: Final = str(self._engine.url.set(query={}))  # with *** for the password
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[Transaction]:
         """One consistent view of what is committed; writing is an error, or undone."""
         async with self._reading:
-            connection = await self._begin(self._readers, self._begin_read)
+            tx = await self._open(self._begin_read)
             try:
-                yield Transaction(self, connection)
+                yield tx
             finally:
-                await _give_back(connection)
+                await tx.give_back()
 
     @asynccontextmanager
     async def glance(self) -> AsyncIterator[Transaction]:
         """For one reading statement alone: it costs no more round trips than itself."""
         async with self._reading:
-            connection = await self._begin(self._glancers, "")
+            tx = await self._open("")
             try:
-                yield Transaction(self, connection)
+                yield tx
             finally:
-                await _give_back(connection)
+                await tx.give_back()
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[Transaction]:
         """Commits on leaving; rolls back on an exception and when cancelled."""
         async with self._writing:
-            connection = await self._begin(self._writers, self._begin_write)
+            tx = await self._open(self._begin_write)
             try:
-                tx = Transaction(self, connection)
                 yield tx
                 await tx.commit()
             finally:
-                await _give_back(connection)
+                await tx.give_back()
 
     @asynccontextmanager
     async def unhurried(self) -> "AsyncIterator[Database]":
@@ -236,7 +220,7 @@ class Database:
             await patient.close()
 
     async def close(self) -> None:
-        await self._writers.dispose()
+        await self._engine.dispose()
         if self._file is not None:
             self._file.close()
 
@@ -266,22 +250,37 @@ class Database:
             return exc.IntegrityError(reason, None, error)
         return error
 
-    async def _begin(self, engine: AsyncEngine, begin: str) -> AsyncConnection:
-        connection = engine.connect()
+    def driver_failed(self, driver: Any, error: Exception) -> Exception:
+        """The same for PostgreSQL's driver, when a statement or a command failed."""
+        assert self._postgres is not None
+        if self._postgres.broken(driver, error) and not isinstance(error, OSError):
+            return Unavailable(f"{self.name}: no connection: {_reason(error)}")
+        return self.explained(error)
+
+    async def _open(self, begin: str) -> Transaction:
+        connection = self._engine.connect()
         try:
             await connection.start()
-            if begin:
-                await connection.exec_driver_sql(begin)
         except (exc.SQLAlchemyError, OSError) as error:
             await _give_back(connection)
-            if connection.sync_connection is None and not isinstance(error, exc.TimeoutError):
-                # Whatever keeps us out, a wrong password even, may be put right while messages wait.
-                raise Unavailable(f"{self.name}: cannot connect: {_reason(error)}") from error
-            raise self.explained(error) from error
+            if isinstance(error, exc.TimeoutError):
+                raise self.explained(error) from error
+            # Whatever keeps us out, a wrong password even, may be put right while messages wait.
+            raise Unavailable(f"{self.name}: cannot connect: {_reason(error)}") from error
         except BaseException:
             await _give_back(connection)
             raise
-        return connection
+        tx = Transaction(self, connection)
+        try:
+            if begin:
+                await tx.begin(begin)
+        except (exc.SQLAlchemyError, OSError) as error:
+            await tx.give_back()
+            raise self.explained(error) from error
+        except BaseException:
+            await tx.give_back()
+            raise
+        return tx
 
 
 class _Turn(AbstractAsyncContextManager[None]):
@@ -334,44 +333,6 @@ def _sqlite_path(address: URL, namespace: str) -> Path | None:
     if namespace:
         raise ValueError(f"{name} is one file: for namespaces name a directory, with a / at the end")
     return Path(name).absolute()
-
-
-def _postgresql_engine(
-    address: URL, namespace: str, statement_seconds: float | None, pooled: Mapping[str, Any]
-) -> AsyncEngine:
-    settings = {
-        "application_name": f"berth {namespace}".strip(),
-        "jit": "off",  # our statements are short; compiling one costs more than running it
-        "idle_in_transaction_session_timeout": "60s",  # a client that froze or vanished loses its locks
-    }
-    if namespace:
-        settings["search_path"] = f'"{namespace}"'
-    engine = create_async_engine(
-        address.set(drivername="postgresql+asyncpg"),
-        connect_args={
-            "timeout": CONNECT_SECONDS,
-            "command_timeout": statement_seconds,
-            "server_settings": settings,
-        },
-        **pooled,
-    )
-
-    # A broken connection takes all that are older with it, so a restarted server is not met by stale ones.
-    def invalidate(context: ExceptionContext) -> None:
-        error = context.original_exception
-        state = getattr(error, "sqlstate", None) or ""
-        if isinstance(error, OSError) or state.startswith(_CUT_OFF):
-            # Said outright: SQLAlchemy takes a timeout for a cancellation, which says nothing of the others.
-            context.is_disconnect = context.invalidate_pool_on_disconnect = True
-
-    # The driver notices by itself when the server hangs up: asking it costs no round trip.
-    def check(connection: Any, *_: object) -> None:
-        if connection.driver_connection.is_closed():
-            raise exc.InvalidatePoolError
-
-    event.listen(engine.sync_engine, "handle_error", invalidate)
-    event.listen(engine.sync_engine, "checkout", check)
-    return engine
 
 
 def retrying(

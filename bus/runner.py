@@ -60,11 +60,8 @@ class Bus:
 
     async def publish(self, *messages: Message) -> None:
         """Returns when the broker has them safe."""
-        await self.relay([envelope_of(message, self.clock) for message in messages])
-
-    async def relay(self, envelopes: Sequence[Envelope]) -> None:
-        """Publish what was made into envelopes elsewhere (an outbox)."""
-        expected = [not envelope.type or _EXPECTED.get(envelope.type, True) for envelope in envelopes]
+        envelopes = [envelope_of(message, self.clock) for message in messages]
+        expected = [_EXPECTED.get(envelope.type, True) for envelope in envelopes]
         await self.transport.publish(envelopes, expected=expected)
 
     def asker(self, query: Query[A, R], timeout: float = 10.0) -> Ask[A, R]:

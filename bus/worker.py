@@ -69,7 +69,7 @@ class Worker:
     starts: Sequence[Callable[[], Awaitable[None]]] = ()  # before anything is consumed, in order
     runs: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()  # as long as it lives (a relay)
     stops: Sequence[Callable[[], Awaitable[None]]] = ()  # after everything has drained
-    announces: frozenset[type[Message]] = field(default_factory=frozenset)  # emitted through an outbox
+    announces: frozenset[type[Message]] = field(default_factory=frozenset)  # as it tells by itself
 
     @property
     def emits(self) -> frozenset[type[Message]]:

@@ -21,8 +21,8 @@ AT_ONCE = 16
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0  # seconds between tries while Ironic is away
 REFUSED_PAUSE = 30.0  # before a node is tried again that Ironic does not let us read
 
-
-MANY = 300  # waiting nodes that are better read by the page
+MANY = 64  # waiting nodes that are better read by the page
+BESIDE_PAGES = 2  # that are read singly meanwhile: no node has to wait until all pages have been read
 PAGE = 250
 NODES_IN_A_ROW = 50  # then others have their turn
 
@@ -73,6 +73,8 @@ class Reader:
         self._refused: dict[str, asyncio.TimerHandle] = {}
         self._wake = asyncio.Event()
         self._many = asyncio.Event()
+        self._no_pages = asyncio.Event()  # are being read
+        self._no_pages.set()
         self._pause = 0.0  # the last; 0 while Ironic answers
         self._resume_at = 0.0
 
@@ -99,15 +101,16 @@ class Reader:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read_pages(moment, take))
-                for _ in range(self._at_once):
-                    group.create_task(self._read_singly(moment, take))
+                for nth in range(self._at_once):
+                    group.create_task(self._read_singly(moment, take, beside=nth < BESIDE_PAGES))
         finally:
             for handle in self._refused.values():
                 handle.cancel()
 
-    async def _read_singly(self, moment: Callable[[], Moment], take: Take) -> None:
+    async def _read_singly(self, moment: Callable[[], Moment], take: Take, *, beside: bool) -> None:
+        """`beside`: while pages are read, too."""
         while True:
-            uuid = await self._next()
+            uuid = await self._next(beside)
             self._reading.add(uuid)
             retry = True
             try:
@@ -149,6 +152,7 @@ class Reader:
             await self._many.wait()
             self._many.clear()
             await self._ironic_is_there()
+            self._no_pages.clear()
             try:
                 pages = self._api.nodes(fields=self._fields, limit=PAGE, **self._filters)
                 while self._waiting:
@@ -162,6 +166,8 @@ class Reader:
             except IronicRefused as problem:
                 log.warning("nodes are read one by one, however many wait: %s", problem)
                 return
+            finally:
+                self._no_pages.set()
             if len(self._waiting) >= MANY:
                 self._many.set()
 
@@ -187,9 +193,11 @@ class Reader:
         await take(found)
         UNRESOLVED.set(self.unresolved)
 
-    async def _next(self) -> str:
+    async def _next(self, beside: bool) -> str:
         while True:
             await self._ironic_is_there()
+            if not beside:
+                await self._no_pages.wait()
             if self._waiting:
                 break
             self._wake.clear()

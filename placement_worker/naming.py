@@ -99,7 +99,7 @@ class Naming:
             edition = await self.book.new_edition(tx)
             tx.after_commit(lambda: self._turn(kind, edition, entry.id, to))
             shaped = {then.root: then for _, then in pairs}
-            await self._announce(tx, trees.changes_between(pairs), shaped, edition)
+            await self._announce(tx, trees.changes_between(pairs), shaped, edition=edition)
         return NameEdited(named=Named(name=to, updated=now))
 
     async def _drop(self, kind: NameKind, name: str) -> NameResult:

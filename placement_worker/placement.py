@@ -28,8 +28,10 @@ from placement_worker.lookups import Lookups
 from placement_worker.memory import Memory
 from placement_worker.naming import Naming
 from placement_worker.providers import Providers
+from placement_worker.relay import Relay
 from placement_worker.store import changes, claims, trees
 from placement_worker.store.names import Book
+from placement_worker.store.statement import Call
 from placement_worker.transactions import again, changing, portions
 
 CLAIMS_A_TRANSACTION = 500
@@ -44,6 +46,7 @@ class Placement:
         self.clock = clock
         self.book = Book()
         self.memory = Memory(database, self.book)
+        self.relay = Relay(database)
         self.providers = Providers(database, clock, self.book, self._announce)
         self.lookups = Lookups(database, self.book)
         self.naming = Naming(database, clock, self.book, self._announce)
@@ -126,7 +129,8 @@ class Placement:
         ]
 
     async def _save(self, tx: Transaction, opened: claims.Opened, now: float) -> int:
-        return await self._announce(tx, await claims.save_world(tx, self.book, opened, now), {})
+        altered, writes = await claims.save_world(tx, self.book, opened, now)
+        return await self._announce(tx, altered, {}, writes)
 
     # Upkeep
 
@@ -147,19 +151,23 @@ class Placement:
         tx: Transaction,
         altered: Sequence[ProviderChange],
         shaped: Mapping[str, Tree],
+        writes: Sequence[Call] = (),
         edition: int | None = None,
     ) -> int:
-        """Tell the world and, once committed, our own index; gives the number of this commit.
+        """Do these last writes; tell the world and, once committed, our index. Gives the commit's number.
 
         `edition` is that of names, where this commit makes a new one.
         """
         if not altered:
+            for write in writes:
+                await write(tx)
             return 0
-        messages, now = await changes.announce(tx, altered)
+        messages, now = await changes.announce(tx, altered, writes)
         if now != (self.book.edition if edition is None else edition):
             await self.book.turn_to(tx, now)
             raise Conflict("a class was renamed meanwhile")
         tx.after_commit(lambda: self.memory.learn(messages, shaped))
+        tx.after_commit(self.relay.wake)
         return messages[-1].number
 
 

@@ -34,6 +34,7 @@ from placement_worker.core.trees import ProviderState, Tree, complaint, reported
 from placement_worker.store import changes, moves, reshape, trees
 from placement_worker.store.names import Book
 from placement_worker.store.numbers import ProviderNumbers
+from placement_worker.store.statement import Call
 from placement_worker.transactions import again, changing, portions
 
 PROVIDERS_A_TRANSACTION = 2000
@@ -42,13 +43,14 @@ LOADS_AT_ONCE = 2  # one is judged while the database writes another
 
 
 class Announce(Protocol):
-    """Tell the world and, once committed, our own index; gives the number of this commit."""
+    """Do these last writes; tell the world and, once committed, our index. Gives the commit's number."""
 
     async def __call__(
         self,
         tx: Transaction,
         altered: Sequence[ProviderChange],
         shaped: Mapping[str, Tree],
+        writes: Sequence[Call] = (),
         edition: int | None = None,
     ) -> int: ...
 
@@ -215,7 +217,7 @@ class Providers:
         try:
             async with changing(self.database, self.book) as tx:
                 moved = await moves.reshape(tx, self.book, self._known(), order, now)
-                number = await self._announce(tx, moved.changes, moved.shaped)
+                number = await self._announce(tx, moved.changes, moved.shaped, moved.writes)
         except moves.Undone as undone:
             return undone.why
         return Edited(number=number)
@@ -274,10 +276,10 @@ class Providers:
         self, tx: Transaction, pairs: Sequence[tuple[Tree, Tree]], now: float, numbers: Iterator[int]
     ) -> int:
         """Write and announce; gives the number of the change, 0 when there is none."""
-        await reshape.save_trees(tx, self.book, pairs, now, numbers)
+        writes = await reshape.save_trees(tx, self.book, pairs, now, numbers)
         # Those that only repeat themselves were not locked: what they say of usage may be old.
         shaped = {then.root: then for was, then in pairs if then.providers != was.providers}
-        return await self._announce(tx, trees.changes_between(pairs), shaped)
+        return await self._announce(tx, trees.changes_between(pairs), shaped, writes)
 
     def _known(self) -> Known:
         return Known(self.book.classes.ids, self.book.traits.ids)

@@ -21,8 +21,6 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from bus.outbox import outbox_table
-
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -168,21 +166,19 @@ retired_consumers = Table(  # those that have ended and can never hold again
     Index(None, "at"),
 )
 
-LAST_CHANGE, NAMES_EDITION, CLASS_NUMBERS, PROVIDER_NUMBERS = 1, 2, 3, 4  # the rows of `changes`
+LAST_CHANGE, NAMES_EDITION, CLASS_NUMBERS, PROVIDER_NUMBERS, LAST_TOLD = 1, 2, 3, 4, 5  # rows of `changes`
 
-changes = Table(  # numbers that only grow: of the last commit that changed anything, and those given out
+changes = Table(  # numbers that only grow: of the last change, of the last that was told, given out
     "changes",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("number", BigInteger, nullable=False),
 )
 
-change_log = Table(  # the last of them, for who missed some
+change_log = Table(  # the last of them: what the bus is told from, and who missed some
     "change_log",
     metadata,
     Column("number", BigInteger, nullable=False, autoincrement=False),
     Column("changes", Text, nullable=False),
     PrimaryKeyConstraint("number"),
 )
-
-outbox = outbox_table(metadata)

@@ -2,9 +2,9 @@
 
 from bus import topics
 from bus.messages import PlacementChanged
-from bus.outbox import Outbox, Publish
 from bus.worker import Worker, answers, answers_many, every, on, on_many
 from placement_worker.placement import Placement
+from placement_worker.relay import Publish
 
 ANNOUNCES = frozenset({PlacementChanged})
 
@@ -15,8 +15,7 @@ PRUNE_SECONDS = 3600.0
 
 
 def placement_worker(placement: Placement, publish: Publish) -> Worker:
-    """`publish` is how the outbox's messages leave: `Bus.relay`."""
-    outbox = Outbox(placement.database, placement.clock, ANNOUNCES)
+    """`publish` is how changes leave: `Bus.publish`."""
     return Worker(
         "placement",
         consumes=[
@@ -42,6 +41,6 @@ def placement_worker(placement: Placement, publish: Publish) -> Worker:
             every(PRUNE_SECONDS, placement.prune),
         ],
         starts=[placement.start],
-        runs=[lambda: outbox.relay(publish)],
+        runs=[lambda: placement.relay.run(publish)],
         announces=ANNOUNCES,
     )

@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from sqlalchemy import text
+
 from bus.clock import Clock
 from bus.database import Database
 from bus.messages import ClaimRequested, FindCandidates, InventoryReported, ReleaseRequested
 from bus.migrations import migrate
-from bus.outbox import Outbox
 from bus.vocabulary import (
     Allocations,
     Choice,
@@ -19,7 +20,9 @@ from bus.vocabulary import (
     ResourceGroup,
     Resources,
 )
-from placement_worker import ANNOUNCES, Placement
+from placement_worker import Placement
+from placement_worker.schema import LAST_TOLD
+from placement_worker.store import changes
 
 
 def uid(number: int, kind: str = "c") -> str:
@@ -105,11 +108,23 @@ async def a_placement(url: str, clock: Clock | None = None, **options: Any) -> A
     try:
         await migrate(database, "placement_worker")
         placement = Placement(database, clock or Clock())
-        Outbox(database, placement.clock, ANNOUNCES)
         await placement.start()
         yield placement
     finally:
         await database.close()
+
+
+async def last_told(placement: Placement) -> int:
+    """The number up to which the bus knows."""
+    async with placement.database.read() as tx:
+        query = text("SELECT number FROM changes WHERE id = :id")
+        return int((await tx.execute(query, {"id": LAST_TOLD})).scalar_one())
+
+
+async def tell_all(placement: Placement) -> None:
+    """The bus knows of every change so far: what a relay would have done."""
+    async with placement.database.write() as tx:
+        await changes.tell(tx, await changes.last_number(tx))
 
 
 class Wall:

@@ -5,20 +5,21 @@ all that happened up to it.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from bus.database import Transaction
 from bus.messages import PlacementChanged
 from bus.vocabulary import ProviderChange
-from placement_worker.schema import LAST_CHANGE, NAMES_EDITION
-from placement_worker.store.statement import Statement
+from placement_worker.schema import LAST_CHANGE, LAST_TOLD, NAMES_EDITION
+from placement_worker.store.statement import Call, Statement
 
 CHANGES_A_MESSAGE = 500
 KEEP = 20_000  # numbers
 
 _NEXT = (
-    f"UPDATE changes SET number = number + :more WHERE id = {LAST_CHANGE}"
+    f"UPDATE changes SET number = number + :more WHERE id = {LAST_CHANGE} AND {{after}}"
     f" RETURNING number, (SELECT e.number FROM changes e WHERE e.id = {NAMES_EDITION}) AS edition"
 )
 # PostgreSQL does both in one round trip; SQLite knows no UPDATE inside another statement.
@@ -35,32 +36,39 @@ _LOG = Statement(
     "INSERT INTO change_log (number, changes) SELECT n.number, n.changes FROM {n}", number=int, changes=str
 )
 _AFTER = Statement("SELECT number, changes FROM change_log WHERE number > :after ORDER BY number LIMIT :most")
+_UNTOLD = Statement(
+    "SELECT l.number, l.changes FROM change_log l WHERE l.number >"
+    f" (SELECT c.number FROM changes c WHERE c.id = {LAST_TOLD} FOR UPDATE OF c)"
+    " ORDER BY l.number LIMIT :most"
+)
+_TELL = Statement(f"UPDATE changes SET number = :number WHERE id = {LAST_TOLD} AND number < :number")
 _TRIM = Statement(
     f"DELETE FROM change_log WHERE number <= (SELECT number FROM changes WHERE id = {LAST_CHANGE}) - :keep"
+    f" AND number <= (SELECT number FROM changes WHERE id = {LAST_TOLD})"
 )
 
 _encode = msgspec.json.Encoder().encode
 _changes = msgspec.json.Decoder(tuple[ProviderChange, ...])
 
 
-async def announce(tx: Transaction, changes: Sequence[ProviderChange]) -> tuple[list[PlacementChanged], int]:
-    """Number these changes, keep and emit them; and the edition of names that they must be written in.
+async def announce(
+    tx: Transaction, changes: Sequence[ProviderChange], writes: Sequence[Call] = ()
+) -> tuple[list[PlacementChanged], int]:
+    """Write, number these changes and keep them; and the edition of names that they must be written in.
 
     Nothing else may be written after it.
     """
     parts = [changes[at : at + CHANGES_A_MESSAGE] for at in range(0, len(changes), CHANGES_A_MESSAGE)]
     kept = [(nth, _encode(part).decode()) for nth, part in enumerate(parts, 1)]
     if tx.dialect == "postgresql":
-        [(last, edition)] = await _NEXT_LOGGED(tx, kept, more=len(parts))
+        [(last, edition)] = await _NEXT_LOGGED.after(writes, tx, kept, more=len(parts))
     else:
-        [(last, edition)] = await _NEXT_ALONE(tx, more=len(parts))
+        [(last, edition)] = await _NEXT_ALONE.after(writes, tx, more=len(parts))
         await _LOG(tx, [(last - len(parts) + nth, changes) for nth, changes in kept])
     announced = [
         PlacementChanged(number=last - len(parts) + nth, changes=tuple(part))
         for nth, part in enumerate(parts, 1)
     ]
-    for message in announced:
-        tx.emit(message)
     return announced, edition
 
 
@@ -71,12 +79,23 @@ async def last_number(tx: Transaction) -> int:
 
 async def after(tx: Transaction, number: int, most: int) -> list[PlacementChanged]:
     """The changes that are kept from this number on, in their order."""
-    return [
-        PlacementChanged(number=one, changes=_changes.decode(changes))
-        for one, changes in await _AFTER(tx, after=number, most=most)
-    ]
+    return _messages(await _AFTER(tx, after=number, most=most))
+
+
+async def untold(tx: Transaction, most: int) -> list[PlacementChanged]:
+    """What the bus has not been told, in its order. PostgreSQL keeps others who ask waiting."""
+    return _messages(await _UNTOLD(tx, most=most))
+
+
+async def tell(tx: Transaction, number: int) -> None:
+    """The bus has been told up to this one."""
+    await _TELL(tx, number=number)
+
+
+def _messages(rows: Sequence[Any]) -> list[PlacementChanged]:
+    return [PlacementChanged(number=number, changes=_changes.decode(changes)) for number, changes in rows]
 
 
 async def trim(tx: Transaction) -> None:
-    """Keep no more than the last ones."""
+    """Keep no more than the last ones, and those the bus has not been told."""
     await _TRIM(tx, keep=KEEP)

@@ -5,14 +5,14 @@ id, the change number. A consumer that is not there yet is inserted first of all
 unique key then keeps apart two that claim at once, and a claim from the retirement of its consumer.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from bus.database import Conflict, Transaction
 from bus.vocabulary import ConsumerClaim, ProviderChange
 from placement_worker.core.capacity import Holder, Room, Stock, World
 from placement_worker.store.names import Book
-from placement_worker.store.statement import Statement
+from placement_worker.store.statement import Call, Statement
 
 _NOW = "CAST(:now AS double precision)"
 
@@ -159,10 +159,12 @@ async def _read_rooms(tx: Transaction, book: Book, wanted: Collection[str]) -> d
     return rooms
 
 
-async def save_world(tx: Transaction, book: Book, opened: Opened, now: float) -> list[ProviderChange]:
-    """Write what judging changed; gives what is to be announced."""
+async def save_world(
+    tx: Transaction, book: Book, opened: Opened, now: float
+) -> tuple[list[ProviderChange], list[Call]]:
+    """Write what judging changed; gives what is to be announced, and the writes that are left."""
     world, placeholders = opened.world, opened.placeholders
-    await _save_rooms(tx, world.touched.values(), now)
+    writes = list(_save_rooms(world.touched.values(), now))
     gone = [(world.holders[uuid].id,) for uuid in placeholders if not world.holders[uuid].generation]
     replaced, advanced, allocations = [], [], []
     for holder in world.stirred.values():
@@ -182,22 +184,23 @@ async def save_world(tx: Transaction, book: Book, opened: Opened, now: float) ->
     if replaced:
         await _DELETE_ALLOCATIONS(tx, replaced)
     if allocations:
-        await _INSERT_ALLOCATIONS(tx, allocations, now=now)
+        writes.append(_INSERT_ALLOCATIONS.of(allocations, now=now))
     if advanced:
-        await _SET_CONSUMERS(tx, advanced, now=now)
+        writes.append(_SET_CONSUMERS.of(advanced, now=now))
     if gone:
-        await _DELETE_CONSUMERS(tx, gone)
+        writes.append(_DELETE_CONSUMERS.of(gone))
     if world.tombstones:
-        await _INSERT_RETIRED(tx, list(world.tombstones.items()), now=now)
-    return [
+        writes.append(_INSERT_RETIRED.of(world.tombstones.items(), now=now))
+    altered = [
         ProviderChange(
             room.uuid, room.root, room.generation, {name: stock.used for name, stock in room.stocks.items()}
         )
         for room in world.touched.values()
     ]
+    return altered, writes
 
 
-async def _save_rooms(tx: Transaction, rooms: Collection[Room], now: float) -> None:
+def _save_rooms(rooms: Collection[Room], now: float) -> Iterator[Call]:
     used = [
         (room.id, stock.class_id, stock.used)
         for room in rooms
@@ -206,9 +209,9 @@ async def _save_rooms(tx: Transaction, rooms: Collection[Room], now: float) -> N
     ]
     bumped = [(room.id, room.generation) for room in rooms if room.generation != room.was]
     if used:
-        await _SET_USED(tx, used)
+        yield _SET_USED.of(used)
     if bumped:
-        await _SET_GENERATIONS(tx, bumped, now=now)
+        yield _SET_GENERATIONS.of(bumped, now=now)
 
 
 def _owner(book: Book, claim: ConsumerClaim | None) -> tuple[int, int, int | None]:

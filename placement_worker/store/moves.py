@@ -13,6 +13,7 @@ from placement_worker.core.trees import Tree
 from placement_worker.store import claims, trees
 from placement_worker.store.names import Book
 from placement_worker.store.reshape import save_trees
+from placement_worker.store.statement import Call
 
 
 class Undone(Exception):
@@ -29,6 +30,7 @@ class Moved:
 
     changes: Sequence[ProviderChange]
     shaped: Mapping[str, Tree]
+    writes: Sequence[Call]  # what is still to be written
 
 
 async def reshape(tx: Transaction, book: Book, known: Known, order: Reshape, now: float) -> Moved:
@@ -52,13 +54,11 @@ async def reshape(tx: Transaction, book: Book, known: Known, order: Reshape, now
         if uuid in forest.homes:
             room.generation = forest.there(uuid).generation
     pairs = forest.changed()
-    await save_trees(tx, book, pairs, now)  # first, that there is a row for what is used of each class
-    elsewhere = [
-        change
-        for change in await claims.save_world(tx, book, opened, now)
-        if change.provider not in forest.homes
-    ]
-    return Moved(elsewhere + trees.changes_between(pairs), {then.root: then for _, then in pairs})
+    for write in await save_trees(tx, book, pairs, now):
+        await write(tx)  # first, that there is a row for what is used of each class
+    altered, writes = await claims.save_world(tx, book, opened, now)
+    elsewhere = [change for change in altered if change.provider not in forest.homes]
+    return Moved(elsewhere + trees.changes_between(pairs), {then.root: then for _, then in pairs}, writes)
 
 
 async def _open(tx: Transaction, book: Book, order: Reshape, now: float) -> tuple[claims.Opened, Forest]:

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bus.database import Transaction
 from bus.vocabulary import Inventory
 from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.store.names import Book
-from placement_worker.store.statement import Statement
+from placement_worker.store.statement import Call, Statement
 
 _NOW = "CAST(:now AS double precision)"
 
@@ -132,8 +132,8 @@ async def save_trees(
     pairs: Sequence[tuple[Tree, Tree]],
     now: float,
     numbers: Iterator[int] = NONE_NEW,
-) -> None:
-    """Make these trees what they become; a provider may go from one to another.
+) -> list[Call]:
+    """Make these trees what they become; a provider may go from one to another. Gives the writes left over.
 
     All are known to be locked, the first of each pair to be what is stored. `numbers` are for new ones.
     """
@@ -148,8 +148,13 @@ async def save_trees(
     steps += [_Step(was, None, "", False) for was, _ in old.values()]
     ids.update((step.then.uuid, next(numbers)) for step in steps if step.then and step.was is _NEVER)
     await _save_contents_that_go(tx, book, steps)
-    await _save_providers(tx, steps, ids, now)
-    await _save_contents(tx, book, steps, ids, now)
+    writes = await _save_providers(tx, steps, ids, now)
+    if inventories := _inventories_set(book, steps, ids):
+        # Not left over: who adds a class that is being renamed has to wait before it is numbered, not after.
+        for write in (*writes, _UPSERT_INVENTORIES.of(inventories, now=now)):
+            await write(tx)
+        writes = []
+    return [*writes, *_advance(steps, now), *_save_links(book, steps, ids, now)]
 
 
 async def _save_contents_that_go(tx: Transaction, book: Book, steps: Sequence[_Step]) -> None:
@@ -179,7 +184,7 @@ async def _save_providers(
     steps: Sequence[_Step],
     ids: Mapping[str, int],
     now: float,
-) -> None:
+) -> list[Call]:
     gone = [was for was, then, _, _ in steps if then is None]
     made = [then for was, then, _, _ in steps if then is not None and was is _NEVER]
     kept = [(was, then) for was, then, _, _ in steps if then is not None and was is not _NEVER]
@@ -193,53 +198,60 @@ async def _save_providers(
         for was, then, root, moved in steps
         if then is not None and (moved or was.parent != then.parent)
     }
+    writes = []
     if made:
         rows = [
             (ids[one.uuid], one.uuid, one.name, one.generation, one.shape, *links.pop(one.uuid))
             for one in made
         ]
-        await _INSERT_PROVIDERS(tx, rows, now=now)
+        writes.append(_INSERT_PROVIDERS.of(rows, now=now))
+    if links or gone or renamed:  # these refer to who is new, or are other changes of the same table
+        for write in writes:
+            await write(tx)
+        writes = []
     if links:
         await _SET_PARENTS(tx, [(ids[uuid], *link) for uuid, link in links.items()], now=now)
     if gone:
         await _DELETE_PROVIDERS(tx, [(one.id,) for one in gone])
     if renamed:
         await _SET_NAMES(tx, [(then.id, then.name) for then in renamed], now=now)
+    return writes
+
+
+def _advance(steps: Sequence[_Step], now: float) -> Iterator[Call]:
     advanced = [
         (then.id, then.generation, then.shape)
-        for was, then in kept
-        if (was.generation, was.shape) != (then.generation, then.shape)
+        for was, then, _, _ in steps
+        if then is not None
+        and was is not _NEVER
+        and (was.generation, was.shape) != (then.generation, then.shape)
     ]
     if advanced:
-        await _SET_PROVIDERS(tx, advanced, now=now)
+        yield _SET_PROVIDERS.of(advanced, now=now)
 
 
-async def _save_contents(
-    tx: Transaction,
-    book: Book,
-    steps: Sequence[_Step],
-    ids: dict[str, int],
-    now: float,
-) -> None:
-    inventories = []
+def _inventories_set(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> list[tuple[Any, ...]]:
+    return [
+        (ids[then.uuid], book.classes.ids[name], *_figures(inventory))
+        for was, then, _, _ in steps
+        if then is not None
+        for name, inventory in then.inventories.items()
+        if was.inventories.get(name) != inventory
+    ]
+
+
+def _save_links(book: Book, steps: Sequence[_Step], ids: Mapping[str, int], now: float) -> Iterator[Call]:
     traits, aggregates = _Links(), _Links()
     for was, then, _, _ in steps:
         if then is None:
             continue
         id_ = ids[then.uuid]
-        inventories += [
-            (id_, book.classes.ids[name], *_figures(inventory))
-            for name, inventory in then.inventories.items()
-            if was.inventories.get(name) != inventory
-        ]
         traits.between(id_, was.traits, then.traits, book.traits.ids)
         aggregates.between(id_, was.aggregates, then.aggregates, book.aggregates.ids)
-    if inventories:
-        await _UPSERT_INVENTORIES(tx, inventories, now=now)
     if traits.new:
-        await _INSERT_TRAITS(tx, traits.new, now=now)
+        yield _INSERT_TRAITS.of(traits.new, now=now)
     if aggregates.new:
-        await _INSERT_AGGREGATES(tx, aggregates.new, now=now)
+        yield _INSERT_AGGREGATES.of(aggregates.new, now=now)
 
 
 def _figures(inventory: Inventory) -> tuple[int, int, int, int, int, float]:

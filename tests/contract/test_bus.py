@@ -130,7 +130,7 @@ async def test_consequences_carry_the_story_and_the_trace(connect: Connect, bus:
     reader = Worker("reader", consumes=[on(topics.BUILD_UNPLACEABLE, note)])
     first = envelope_of(a_request(), bus.clock)
     async with serving(connect, scheduler(refuse), reader):
-        await bus.relay([first])
+        await bus.transport.publish([first], expected=[True])
 
         async def arrived() -> bool:
             return bool(seen)
@@ -531,7 +531,7 @@ async def test_a_message_with_a_strangers_reply_to_waits_like_any_other(connect:
     envelope = envelope_of(a_request(), bus.clock)
     envelope.reply_to = "amq.gen-of-a-stranger"
     async with serving(connect, scheduler(wait_for_it)):
-        await bus.relay([envelope])
+        await bus.transport.publish([envelope], expected=[True])
         async with asyncio.timeout(DEADLINE):
             assert (await heard.get()).request == a_request().request
 

@@ -8,7 +8,7 @@ import pytest
 from bus.protocol import Unavailable
 from placement_worker.store import changes
 from tests.doors import Door, a_stream, claim, error_of
-from tests.racks import uid
+from tests.racks import tell_all, uid
 
 A, B = uid(1, "a"), uid(2, "a")
 
@@ -147,6 +147,7 @@ async def test_without_a_number_the_feed_begins_now(door: Door) -> None:
 async def test_what_is_not_kept_any_more_is_gone(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     await door.provider(A, VCPU=8)
     monkeypatch.setattr(changes, "KEEP", 1)
+    await tell_all(door.placement)
     await door.placement.trim()
     for after in (0, await seen(door) + 5):
         answer = await door("GET", f"/berth/changes?after={after}")

@@ -71,7 +71,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     database = Database(f"sqlite+aiosqlite:///{tmp_path}/placement.db")
     await migrate(database, "placement_worker")
     made = House(LocalBroker())
-    async with made.serving(lambda bus: placement_worker(Placement(database, Clock()), bus.relay)):
+    async with made.serving(lambda bus: placement_worker(Placement(database, Clock()), bus.publish)):
         await until(lambda: _true("ask:placement.providers" in made.broker.queues))
         yield made
     await database.close()

@@ -73,7 +73,8 @@ async def house() -> AsyncIterator[House]:
     try:
         await migrate(database, "placement_worker")
         async with Bus(LocalTransport(LocalBroker())) as bus, asyncio.TaskGroup() as group:
-            group.create_task(bus.serve(placement_worker(Placement(database, Clock()), bus.relay), stopping))
+            placement = Placement(database, Clock())
+            group.create_task(bus.serve(placement_worker(placement, bus.publish), stopping))
             try:
                 yield House(bus, database, stopping)
             finally:

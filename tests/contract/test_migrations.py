@@ -2,17 +2,19 @@
 
 import asyncio
 import importlib
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from bus.clock import monotonic
 from bus.database import Database
 from bus.migrations import MigrationsBroken, current, migrate
+from placement_worker.schema import LAST_CHANGE, LAST_TOLD
 
 Open = Callable[..., Database]
 Add = Callable[..., None]
@@ -31,20 +33,26 @@ def upgrade() -> None:
 
 
 @pytest.fixture
-def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Add]:
-    """Adds a migration to a package made for the test."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The migrations of a package made for the test."""
     folder = tmp_path / "code" / PACKAGE / "migrations"
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(folder.parent.parent))
     importlib.invalidate_caches()
+    yield folder
+    sys.modules.pop(PACKAGE, None)
+
+
+@pytest.fixture
+def add(folder: Path) -> Add:
+    """Adds a migration to it."""
 
     def add_(name: str, down: str | None, upgrade: str = "pass", revision: str = "") -> None:
         content = FILE.format(name=name, revision=revision or name, down=down, upgrade=upgrade)
         (folder / f"{name}.py").write_text(content)
 
-    yield add_
-    sys.modules.pop(PACKAGE, None)
+    return add_
 
 
 @pytest.fixture
@@ -129,3 +137,39 @@ async def test_two_namespaces_of_one_database_know_nothing_of_each_other(databas
             await tx.execute(text("INSERT INTO things VALUES (1)"))
     for store in stores:
         await store.close()
+
+
+# Placement's own
+
+
+@pytest.fixture
+def take(folder: Path) -> Callable[[str], None]:
+    """Adds one of placement's migrations to the package made for the test."""
+    placement = Path(__file__).parents[2] / "placement_worker" / "migrations"
+
+    def take_(name: str) -> None:
+        shutil.copy(placement / f"{name}.py", folder)
+
+    return take_
+
+
+@pytest.mark.parametrize(("made", "waiting", "told"), [(0, 0, 0), (7, 0, 7), (7, 3, 4), (7, 7, 0)])
+async def test_what_waited_in_an_outbox_is_told_from_the_log(
+    store: Database, take: Callable[[str], None], made: int, waiting: int, told: int
+) -> None:
+    take("0001_first")
+    take("0002_change_log")
+    await migrate(store, PACKAGE)
+    async with store.write() as tx:
+        query = text("UPDATE changes SET number = :made WHERE id = :id")
+        await tx.execute(query, {"made": made, "id": LAST_CHANGE})
+        for _ in range(waiting):
+            columns = "key, type, envelope, created"
+            await tx.execute(text(f"INSERT INTO outbox ({columns}) VALUES ('k', 't', 'e', 1.0)"))
+    take("0003_told_from_the_log")
+    assert await migrate(store, PACKAGE) == ["0003_told_from_the_log"]
+    async with store.read() as tx:
+        numbers = {row.id: row.number for row in await tx.execute(text("SELECT id, number FROM changes"))}
+        tables = await tx.connection.run_sync(lambda connection: inspect(connection).get_table_names())
+    assert numbers == {LAST_CHANGE: made, LAST_TOLD: told}
+    assert "change_log" in tables and "outbox" not in tables

@@ -5,16 +5,12 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import text
 
-from bus.codec import decode
 from bus.database import Conflict
 from bus.messages import ClaimRequested, InventoryReported, PlacementChanged
-from bus.protocol import Envelope
 from bus.vocabulary import (
     Choice,
     Claimed,
@@ -46,6 +42,7 @@ from tests.racks import (
     looking_for,
     on_hosts,
     seen_by,
+    tell_all,
     uid,
 )
 
@@ -498,11 +495,9 @@ async def test_what_happens_while_everything_is_read_again_is_not_lost(
 
 
 async def announced(placement: Placement) -> list[PlacementChanged]:
-    """What waits in the outbox."""
-    async with placement.database.read() as tx:
-        found = (await tx.execute(text("SELECT envelope FROM outbox ORDER BY id"))).scalars().all()
-    envelopes = [msgspec.json.decode(one, type=Envelope) for one in found]
-    return [decode(PlacementChanged, one.body, one.type) for one in envelopes]
+    """What waits to be told."""
+    async with placement.database.glance() as tx:
+        return await changes.untold(tx, 1000)
 
 
 async def test_another_process_follows_by_the_changes_alone(url: str, placement: Placement) -> None:
@@ -529,16 +524,18 @@ async def test_a_change_that_never_arrives_is_read_from_the_log(url: str, placem
 
 
 async def test_who_missed_more_than_is_kept_reads_everything(
-    url: str, placement: Placement, monkeypatch: pytest.MonkeyPatch
+    url: str, placement: Placement, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(changes, "KEEP", 1)
     async with a_placement(url) as other:
         for number in (1, 2, 3):
             await report(placement, a_report(number))
+        await tell_all(placement)
         await placement.trim()
         await other.memory.fresh()
         assert seen_by(other) == seen_by(placement)
         assert other.memory.index.seen == 3
+    assert "reading everything again" in caplog.text
 
 
 async def test_the_feed_gives_every_change_from_a_number_on_as_it_comes(placement: Placement) -> None:
@@ -560,6 +557,7 @@ async def test_a_feed_from_what_is_not_kept_or_not_yet_there_is_refused(
     monkeypatch.setattr(changes, "KEEP", 1)
     for number in (1, 2, 3):
         await report(placement, a_report(number))
+    await tell_all(placement)
     await placement.trim()
     with pytest.raises(Forgotten, match=f"from {after + 1} on"):
         await anext(placement.memory.feed(after))

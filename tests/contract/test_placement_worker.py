@@ -26,7 +26,7 @@ async def served(broker: LocalBroker, database: Database) -> AsyncIterator[Place
     stopping = asyncio.Event()
     async with Bus(LocalTransport(broker)) as bus, asyncio.TaskGroup() as group:
         placement = Placement(database, Clock())
-        group.create_task(bus.serve(placement_worker(placement, bus.relay), stopping))
+        group.create_task(bus.serve(placement_worker(placement, bus.publish), stopping))
         try:
             yield placement
         finally:

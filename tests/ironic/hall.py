@@ -87,7 +87,7 @@ class Hall:
 
     def _factories(self) -> dict[str, Callable[[Bus], Worker]]:
         return {
-            "placement": lambda bus: placement_worker(Placement(self._placement_db, self.clock), bus.relay),
+            "placement": lambda bus: placement_worker(Placement(self._placement_db, self.clock), bus.publish),
             "scheduler": lambda bus: scheduler_worker(
                 bus.asker(topics.FIND_CANDIDATES),
                 bus.asker_of_many(topics.CLAIM),

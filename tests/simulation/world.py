@@ -232,7 +232,7 @@ class World:
             )
 
         def placement(bus: Bus) -> Worker:
-            return placement_worker(Placement(self.databases["placement"], self.clock), bus.relay)
+            return placement_worker(Placement(self.databases["placement"], self.clock), bus.publish)
 
         def scheduler(bus: Bus) -> Worker:
             return scheduler_worker(

@@ -1,0 +1,96 @@
+"""PostgreSQL beneath `bus/database.py`: SQLAlchemy keeps the connections, the driver speaks on them.
+
+SQLAlchemy begins nothing here. What it does beside a statement takes five times as long as the driver.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import asyncpg
+from sqlalchemy import event, exc
+from sqlalchemy.engine import URL, ExceptionContext
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+
+from bus.clock import monotonic
+
+CONNECT_SECONDS = 10.0
+
+# What the driver raises when a statement fails, or cannot be said at all.
+FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
+_CUT_OFF = ("08", "57P", "25P03")  # SQLSTATEs that end a connection
+
+WRITE = "BEGIN"
+READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+def driver_of(connection: AsyncConnection) -> asyncpg.Connection:
+    assert connection.sync_connection is not None
+    return connection.sync_connection.connection.driver_connection
+
+
+async def roll_back(driver: asyncpg.Connection) -> None:
+    """Whatever hinders it: the server rolls back when the connection is gone."""
+    try:
+        await driver.execute("ROLLBACK")
+    except FAILURES:  # no news to a caller who is about to raise what broke it
+        driver.terminate()
+    except BaseException:  # cancelled once more
+        driver.terminate()
+        raise
+
+
+class PostgresPool:
+    """Connections to one database. One that breaks takes all that are older with it.
+
+    So a restarted server is not met by stale ones, and one that died without a word costs one wait.
+    """
+
+    def __init__(
+        self, address: URL, namespace: str, statement_seconds: float | None, pooled: Mapping[str, Any]
+    ) -> None:
+        self._broke_at = 0.0
+        settings = {
+            "application_name": f"berth {namespace}".strip(),
+            "jit": "off",  # our statements are short; compiling one costs more than running it
+            "idle_in_transaction_session_timeout": "60s",  # a client that froze or vanished loses its locks
+        }
+        if namespace:
+            settings["search_path"] = f'"{namespace}"'
+        self.engine = create_async_engine(
+            address.set(drivername="postgresql+asyncpg"),
+            isolation_level="AUTOCOMMIT",
+            connect_args={
+                "timeout": CONNECT_SECONDS,
+                "command_timeout": statement_seconds,
+                "server_settings": settings,
+            },
+            **pooled,
+        )
+        event.listen(self.engine.sync_engine, "connect", self._born)
+        event.listen(self.engine.sync_engine, "checkout", self._check)
+        event.listen(self.engine.sync_engine, "handle_error", self._notice)
+
+    def broken(self, driver: asyncpg.Connection, error: Exception) -> bool:
+        """Whether this error was the connection's last word."""
+        state = getattr(error, "sqlstate", None) or ""
+        if isinstance(error, OSError) or state.startswith(_CUT_OFF):
+            self._broke_at = monotonic()
+            driver.terminate()
+        return bool(driver.is_closed())
+
+    def _born(self, connection: Any, record: Any) -> None:
+        record.info["born"] = monotonic()
+
+    def _check(self, connection: Any, record: Any, proxy: Any) -> None:
+        driver = connection.driver_connection
+        if record.info["born"] <= self._broke_at:
+            driver.terminate()
+        if driver.is_closed():  # the driver notices by itself when the server hangs up
+            raise exc.DisconnectionError
+
+    def _notice(self, context: ExceptionContext) -> None:
+        """The same for what SQLAlchemy says: it takes a timeout for a cancellation."""
+        driver = getattr(context.connection and context.connection.connection, "driver_connection", None)
+        error = context.original_exception
+        if driver is not None and isinstance(error, Exception) and self.broken(driver, error):
+            context.is_disconnect = True

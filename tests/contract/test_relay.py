@@ -1,0 +1,384 @@
+"""What placement commits the bus is told of, in order and at least once, whatever happens in between."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+from sqlalchemy import text
+
+from bus.local import LocalBroker, LocalTransport
+from bus.messages import PlacementChanged
+from bus.protocol import Unavailable
+from bus.runner import Bus
+from bus.vocabulary import ProviderChange
+from deploy.servers import Postgres
+from placement_worker import Placement
+from placement_worker.store import changes
+from tests.racks import a_placement, a_report, last_told, uid
+
+DEADLINE = 20.0
+
+
+class Wire:
+    """A bus that remembers what it was told, and can be made to fail."""
+
+    def __init__(self) -> None:
+        self.told: list[PlacementChanged] = []
+        self.handfuls: list[int] = []
+        self.tries = 0
+        self.failures: list[Exception] = []
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def publish(self, *messages: PlacementChanged) -> None:
+        self.tries += 1
+        await self.open.wait()
+        await asyncio.sleep(0)
+        if self.failures:
+            raise self.failures.pop(0)
+        self.handfuls.append(len(messages))
+        self.told += messages
+
+    @property
+    def numbers(self) -> list[int]:
+        return [message.number for message in self.told]
+
+    async def holds(self, number: int) -> None:
+        """This one has been told."""
+        async with asyncio.timeout(DEADLINE):
+            while number not in self.numbers:
+                await asyncio.sleep(0.002)
+
+    async def tried(self, times: int = 1) -> None:
+        async with asyncio.timeout(DEADLINE):
+            while self.tries < times:
+                await asyncio.sleep(0.002)
+
+
+@pytest.fixture
+def wire() -> Wire:
+    return Wire()
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries come quickly, and the poll so late that a test which waits for it fails."""
+    monkeypatch.setattr("placement_worker.relay.SHORTEST_WAIT", 0.005)
+    monkeypatch.setattr("placement_worker.relay.LONGEST_WAIT", 0.05)
+    monkeypatch.setattr("placement_worker.relay.POLL_SECONDS", 1000.0)
+
+
+@pytest.fixture
+async def placement(url: str) -> AsyncIterator[Placement]:
+    """One whose index is not looked at: most changes here are of providers that do not exist."""
+    async with a_placement(url) as one:
+        yield one
+
+
+def a_change(of: int = 1) -> ProviderChange:
+    return ProviderChange(uid(of, "a"), uid(of, "a"), 1, {"VCPU": 0})
+
+
+async def change(placement: Placement, times: int = 1, *, noticed: bool = True) -> None:
+    """So many commits; the relay of their process notices unless it has died."""
+    for _ in range(times):
+        async with placement.database.write() as tx:
+            await changes.announce(tx, [a_change()])
+            if noticed:
+                tx.after_commit(placement.relay.wake)
+
+
+async def told_up_to(placement: Placement, number: int) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while await last_told(placement) < number:
+            await asyncio.sleep(0.005)
+
+
+async def kept(placement: Placement) -> list[int]:
+    async with placement.database.read() as tx:
+        return [message.number for message in await changes.after(tx, 0, 1000)]
+
+
+@asynccontextmanager
+async def relaying(*relays: tuple[Placement, Wire]) -> AsyncIterator[None]:
+    tasks = [asyncio.ensure_future(placement.relay.run(wire.publish)) for placement, wire in relays]
+    try:
+        yield
+        assert not any(task.done() for task in tasks), [task.exception() for task in tasks if task.done()]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# What is told
+
+
+async def test_what_was_committed_is_told_at_once(placement: Placement, wire: Wire) -> None:
+    host = uid(1, "a")
+    async with relaying((placement, wire)):
+        await placement.providers.report_many([a_report(1)])
+        await wire.holds(1)
+        await told_up_to(placement, 1)
+    change = ProviderChange(host, host, 1, {"VCPU": 0}, reshaped=True)
+    assert wire.told == [PlacementChanged(number=1, changes=(change,))]
+
+
+async def test_in_the_order_of_commits(placement: Placement, wire: Wire) -> None:
+    await change(placement, 3)
+    async with relaying((placement, wire)):
+        await wire.holds(3)
+        await change(placement, 2)
+        await wire.holds(5)
+    assert wire.numbers == [1, 2, 3, 4, 5]
+
+
+async def test_what_was_rolled_back_is_not_told(placement: Placement, wire: Wire) -> None:
+    with pytest.raises(KeyError):
+        async with placement.database.write() as tx:
+            await changes.announce(tx, [a_change(of=1)])
+            raise KeyError
+    async with placement.database.write() as tx:
+        await changes.announce(tx, [a_change(of=2)])
+    async with relaying((placement, wire)):
+        await wire.holds(1)
+    assert wire.told == [PlacementChanged(number=1, changes=(a_change(of=2),))]
+
+
+async def test_what_another_process_left_behind_is_found(
+    placement: Placement, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placement_worker.relay.POLL_SECONDS", 0.02)
+    async with relaying((placement, wire)):
+        for number in (1, 2, 3):
+            await change(placement, noticed=False)
+            await wire.holds(number)
+    assert wire.numbers == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("waiting", "handfuls"), [(2, [2]), (3, [3]), (6, [3, 3]), (8, [3, 3, 2])])
+async def test_a_crowd_goes_in_handfuls(
+    placement: Placement, wire: Wire, monkeypatch: pytest.MonkeyPatch, waiting: int, handfuls: list[int]
+) -> None:
+    monkeypatch.setattr("placement_worker.relay.CHANGES_A_ROUND", 3)
+    await change(placement, waiting)
+    async with relaying((placement, wire)):
+        await wire.holds(waiting)
+    assert (wire.numbers, wire.handfuls) == (list(range(1, waiting + 1)), handfuls)
+
+
+async def test_numbers_that_are_missing_are_passed_over(
+    placement: Placement, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placement_worker.relay.CHANGES_A_ROUND", 3)
+    await change(placement, 8)
+    async with placement.database.write() as tx:
+        await tx.execute(text("DELETE FROM change_log WHERE number IN (1, 4, 5, 7)"))
+    async with relaying((placement, wire)):
+        await told_up_to(placement, 8)
+    assert wire.numbers == [2, 3, 6, 8]
+
+
+async def test_that_nobody_listens_holds_up_nothing(placement: Placement) -> None:
+    await change(placement, 2)
+    async with Bus(LocalTransport(LocalBroker())) as bus:
+        relay = asyncio.ensure_future(placement.relay.run(bus.publish))
+        await told_up_to(placement, 2)
+        assert not relay.done()
+        relay.cancel()
+        await asyncio.gather(relay, return_exceptions=True)
+
+
+# When the bus fails
+
+
+async def test_a_bus_that_is_away_costs_nothing_but_time(placement: Placement, wire: Wire) -> None:
+    wire.failures = [Unavailable("no broker") for _ in range(4)]
+    async with relaying((placement, wire)):
+        await change(placement)
+        await change(placement)
+        await wire.holds(2)
+        await told_up_to(placement, 2)
+    assert wire.numbers == [1, 2]
+
+
+async def test_a_bus_that_never_answers_is_tried_again(
+    placement: Placement, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placement_worker.relay.PUBLISH_SECONDS", 0.05)
+    wire.open.clear()
+    async with relaying((placement, wire)):
+        await change(placement)
+        await wire.tried(2)
+        assert await last_told(placement) == 0
+        wire.open.set()
+        await wire.holds(1)
+    assert wire.numbers == [1]
+
+
+# When processes die, and while there are several
+
+
+async def test_a_relay_that_dies_while_publishing_leaves_it_to_the_next(
+    url: str, placement: Placement, wire: Wire
+) -> None:
+    wire.open.clear()
+    async with relaying((placement, wire)):
+        await change(placement, 2)
+        await wire.tried()
+    assert (wire.told, await last_told(placement)) == ([], 0)
+    wire.open.set()
+    async with a_placement(url) as another, relaying((another, wire)):
+        await wire.holds(2)
+    assert wire.numbers == [1, 2]
+
+
+async def test_the_next_begins_where_the_last_one_stopped(url: str, placement: Placement, wire: Wire) -> None:
+    async with relaying((placement, wire)):
+        await change(placement, 2)
+        await told_up_to(placement, 2)
+    async with a_placement(url) as another, relaying((another, wire)):
+        await change(another)
+        await wire.holds(3)
+    assert wire.numbers == [1, 2, 3]
+
+
+async def test_while_it_publishes_others_write(
+    placement: Placement, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "KEEP", 0)
+    wire.open.clear()
+    async with relaying((placement, wire)):
+        await change(placement)
+        await wire.tried()
+        async with asyncio.timeout(DEADLINE):
+            await change(placement)
+            await placement.trim()
+        wire.open.set()
+        await wire.holds(2)
+    assert wire.numbers == [1, 2]
+
+
+async def test_whichever_process_commits_all_is_told_in_order(
+    url: str, placement: Placement, wire: Wire
+) -> None:
+    """On PostgreSQL by one relay at a time; on SQLite some may tell the same once more."""
+    async with AsyncExitStack() as stack:
+        others = [await stack.enter_async_context(a_placement(url)) for _ in range(2)]
+        processes = [placement, *others]
+        async with relaying(*((one, wire) for one in processes)):
+            await asyncio.gather(*(change(one, 30) for one in processes))
+            await wire.holds(90)
+            await told_up_to(placement, 90)
+    in_order = list(range(1, 91))
+    assert list(dict.fromkeys(wire.numbers)) == in_order
+    if placement.database.dialect == "postgresql":
+        assert wire.numbers == in_order
+
+
+@pytest.mark.services
+async def test_while_one_process_publishes_another_waits_for_its_turn(database_url: str, wire: Wire) -> None:
+    wire.open.clear()
+    other_wire = Wire()
+
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+
+    async def waits(process: Placement) -> bool:
+        async with process.database.read() as tx:
+            query = text(f"{waiting} AND datname = current_database()")
+            return bool((await tx.execute(query)).scalar_one())
+
+    async with a_placement(database_url) as one, a_placement(database_url) as other:
+        async with relaying((one, wire)):
+            await change(one)
+            await wire.tried()
+            async with relaying((other, other_wire)):
+                async with asyncio.timeout(DEADLINE):
+                    while not await waits(other) and not other_wire.tries:
+                        await asyncio.sleep(0.005)
+                assert other_wire.tries == 0
+                wire.open.set()
+                await told_up_to(one, 1)
+                await change(other)
+                await other_wire.holds(2)
+    assert (wire.numbers, other_wire.numbers) == ([1], [2])
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_a_slow_relay_does_not_turn_the_number_back(url: str, placement: Placement, wire: Wire) -> None:
+    """On SQLite, where relays do not wait for one another."""
+    wire.open.clear()
+    other_wire = Wire()
+    async with a_placement(url) as other, relaying((placement, wire)):
+        await change(placement)
+        await wire.tried()
+        async with relaying((other, other_wire)):
+            await change(other)
+            await told_up_to(other, 2)
+        wire.open.set()
+        await wire.holds(1)
+        await change(placement)
+        await wire.holds(3)
+    assert (wire.numbers, other_wire.numbers) == ([1, 3], [1, 2])
+
+
+# When the database fails
+
+
+@pytest.mark.services
+async def test_a_database_that_restarts_costs_nothing_but_time(
+    postgres: Postgres, database_url: str, wire: Wire
+) -> None:
+    async with a_placement(database_url) as placement, relaying((placement, wire)):
+        await change(placement)
+        await told_up_to(placement, 1)
+        wire.open.clear()
+        await change(placement)
+        await wire.tried(2)
+        await asyncio.to_thread(postgres.kill)  # told, but not that it was
+        wire.open.set()
+        await wire.holds(2)
+        await asyncio.to_thread(postgres.start)
+        await told_up_to(placement, 2)
+        assert wire.numbers == [1, 2, 2]
+        await change(placement)
+        await wire.holds(3)
+    assert wire.numbers == [1, 2, 2, 3]
+
+
+# What is kept
+
+
+@pytest.mark.parametrize(
+    ("keep", "up_to", "left"),
+    [
+        (1, 0, [1, 2, 3, 4]),  # nobody was told anything
+        (1, 2, [3, 4]),
+        (1, 3, [4]),
+        (1, 4, [4]),
+        (3, 4, [2, 3, 4]),
+        (9, 4, [1, 2, 3, 4]),
+    ],
+)
+async def test_of_the_log_the_last_are_kept_and_what_was_not_told(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch, keep: int, up_to: int, left: list[int]
+) -> None:
+    monkeypatch.setattr(changes, "KEEP", keep)
+    await change(placement, 4)
+    async with placement.database.write() as tx:
+        await changes.tell(tx, up_to)
+    await placement.trim()
+    assert await kept(placement) == left
+
+
+async def test_however_long_the_bus_is_away_it_is_told_everything(
+    placement: Placement, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "KEEP", 0)
+    await change(placement, 3)
+    await placement.trim()
+    async with relaying((placement, wire)):
+        await told_up_to(placement, 3)
+    await placement.trim()
+    assert (wire.numbers, await kept(placement)) == ([1, 2, 3], [])
