@@ -5,6 +5,7 @@ import re
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import wraps
 from pathlib import Path
 from typing import Any, Final, Literal, ParamSpec, TypeVar, cast
 
@@ -12,12 +13,12 @@ import tenacity
 from sqlalchemy import exc
 from sqlalchemy.engine import URL, CursorResult, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.pool import PoolProxiedConnection, StaticPool
 from sqlalchemy.sql.base import Executable
 
 from bus import postgres
 from bus.clock import Clock
-from bus.postgres import FAILURES, PostgresPool, driver_of, roll_back
+from bus.postgres import PostgresPool
 from bus.protocol import Unavailable
 from bus.sqlite import Pause, SqliteFile, is_away
 
@@ -47,13 +48,15 @@ class Conflict(Exception):
 class Transaction:
     """What is done in here is committed together or not at all."""
 
-    def __init__(self, database: "Database", connection: AsyncConnection) -> None:
+    def __init__(self, database: "Database") -> None:
         self.dialect: Final = database.dialect
-        self.connection: Final = connection
         self._database = database
-        self._driver = driver_of(connection) if database.dialect == "postgresql" else None
-        self._begun = False
         self._after_commit: list[Callable[[], None]] = []
+
+    @property
+    def connection(self) -> AsyncConnection:
+        """SQLAlchemy's, within this transaction."""
+        raise NotImplementedError
 
     async def execute(self, statement: Executable, params: Params | None = None) -> CursorResult[Any]:
         try:
@@ -64,52 +67,98 @@ class Transaction:
 
     async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Any]:
         """The rows of a statement in PostgreSQL's own words ($1, $2, ...)."""
-        assert self._driver is not None
-        try:
-            found: Sequence[Any] = await self._driver.fetch(sql, *values)
-            return found
-        except FAILURES as error:
-            raise self._database.driver_failed(self._driver, error) from error
+        raise NotImplementedError
 
     def after_commit(self, callback: Callable[[], None]) -> None:
         """Call this when the transaction has committed, before the next writer begins (SQLite)."""
         self._after_commit.append(callback)
 
     async def begin(self, begin: str) -> None:
-        if self._driver is None:
-            await self.connection.exec_driver_sql(begin)
-        else:
-            self._begun = True
-            await self._say(begin)
+        raise NotImplementedError
 
     async def commit(self) -> None:
         """What `write()` does on leaving."""
-        if self._driver is not None:
-            if await self._say("COMMIT") != "COMMIT":
-                raise RuntimeError("a statement of this transaction had failed: it was rolled back")
-            self._begun = False
-        else:
-            try:
-                await self.connection.commit()
-            except (exc.SQLAlchemyError, OSError) as error:
-                raise self._database.explained(error) from error
+        await self._commit()
         for callback in self._after_commit:
             callback()
 
+    async def _commit(self) -> None:
+        raise NotImplementedError
+
     async def give_back(self) -> None:
         """Roll back what was not committed, and return the connection to the pool."""
+        raise NotImplementedError
+
+
+class _OnPostgres(Transaction):
+    def __init__(self, database: "Database", pool: PostgresPool, pooled: PoolProxiedConnection) -> None:
+        super().__init__(database)
+        self._pool = pool
+        self._pooled = pooled
+        self._driver: Any = pooled.driver_connection
+        self._begun = False
+
+    @property
+    def connection(self) -> AsyncConnection:
+        return self._pool.connection_on(self._pooled)
+
+    async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Any]:
         try:
-            if self._driver is not None and self._begun and not self._driver.is_closed():
-                await roll_back(self._driver)
+            found: Sequence[Any] = await self._driver.fetch(sql, *values)
+            return found
+        except postgres.FAILURES as error:
+            raise self._explained(error) from error
+
+    async def begin(self, begin: str) -> None:
+        if begin:
+            self._begun = True
+            await self._say(begin)
+
+    async def _commit(self) -> None:
+        if await self._say("COMMIT") != "COMMIT":
+            raise RuntimeError("a statement of this transaction had failed: it was rolled back")
+        self._begun = False
+
+    async def give_back(self) -> None:
+        try:
+            if self._begun and not self._driver.is_closed():
+                await postgres.roll_back(self._driver)
         finally:
-            await _give_back(self.connection)
+            self._pooled.close()
 
     async def _say(self, command: str) -> str:
-        assert self._driver is not None
         try:
             return str(await self._driver.execute(command))
-        except FAILURES as error:
-            raise self._database.driver_failed(self._driver, error) from error
+        except postgres.FAILURES as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: Exception) -> Exception:
+        if self._pool.broken(self._driver, error) and not isinstance(error, OSError):
+            return Unavailable(f"{self._database.name}: no connection: {_reason(error)}")
+        return self._database.explained(error)
+
+
+class _OnSqlite(Transaction):
+    def __init__(self, database: "Database", connection: AsyncConnection) -> None:
+        super().__init__(database)
+        self._connection = connection
+
+    @property
+    def connection(self) -> AsyncConnection:
+        return self._connection
+
+    async def begin(self, begin: str) -> None:
+        if begin:
+            await self._connection.exec_driver_sql(begin)
+
+    async def _commit(self) -> None:
+        try:
+            await self._connection.commit()
+        except (exc.SQLAlchemyError, OSError) as error:
+            raise self._database.explained(error) from error
+
+    async def give_back(self) -> None:
+        await _give_back(self._connection)
 
 
 class Database:
@@ -250,30 +299,10 @@ class Database:
             return exc.IntegrityError(reason, None, error)
         return error
 
-    def driver_failed(self, driver: Any, error: Exception) -> Exception:
-        """The same for PostgreSQL's driver, when a statement or a command failed."""
-        assert self._postgres is not None
-        if self._postgres.broken(driver, error) and not isinstance(error, OSError):
-            return Unavailable(f"{self.name}: no connection: {_reason(error)}")
-        return self.explained(error)
-
     async def _open(self, begin: str) -> Transaction:
-        connection = self._engine.connect()
+        tx = await self._connected()
         try:
-            await connection.start()
-        except (exc.SQLAlchemyError, OSError) as error:
-            await _give_back(connection)
-            if isinstance(error, exc.TimeoutError):
-                raise self.explained(error) from error
-            # Whatever keeps us out, a wrong password even, may be put right while messages wait.
-            raise Unavailable(f"{self.name}: cannot connect: {_reason(error)}") from error
-        except BaseException:
-            await _give_back(connection)
-            raise
-        tx = Transaction(self, connection)
-        try:
-            if begin:
-                await tx.begin(begin)
+            await tx.begin(begin)
         except (exc.SQLAlchemyError, OSError) as error:
             await tx.give_back()
             raise self.explained(error) from error
@@ -281,6 +310,17 @@ class Database:
             await tx.give_back()
             raise
         return tx
+
+    async def _connected(self) -> Transaction:
+        try:
+            if self._postgres is not None:
+                return _OnPostgres(self, self._postgres, await self._postgres.connect())
+            return _OnSqlite(self, await self._engine.connect())
+        except exc.TimeoutError as error:
+            raise self.explained(error) from error
+        except (exc.SQLAlchemyError, *postgres.FAILURES) as error:
+            # Whatever keeps us out, a wrong password even, may be put right while messages wait.
+            raise Unavailable(f"{self.name}: cannot connect: {_reason(error)}") from error
 
 
 class _Turn(AbstractAsyncContextManager[None]):
@@ -354,10 +394,29 @@ def retrying(
         assert otherwise is not None
         return otherwise(*state.args, **state.kwargs)
 
-    return tenacity.retry(
+    patiently = tenacity.retry(
         retry=tenacity.retry_if_exception_type(Conflict),
         stop=tenacity.stop_after_attempt(attempts),
         wait=wait,
         reraise=True,
         retry_error_callback=fall_back if otherwise is not None else None,
     )
+
+    def retried(work: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        @wraps(work)
+        async def run(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return await work(*args, **kwargs)  # most win at once, and need nobody to count for them
+            except Conflict as lost:
+                losses = [lost]
+
+            async def again(*args: P.args, **kwargs: P.kwargs) -> T:
+                if losses:
+                    raise losses.pop()
+                return await work(*args, **kwargs)
+
+            return await patiently(again)(*args, **kwargs)
+
+        return run
+
+    return retried

@@ -8,8 +8,10 @@ from typing import Any
 
 import asyncpg
 from sqlalchemy import event, exc
-from sqlalchemy.engine import URL, ExceptionContext
+from sqlalchemy.engine import URL, Connection, ExceptionContext
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.pool import PoolProxiedConnection
+from sqlalchemy.util import greenlet_spawn
 
 from bus.clock import monotonic
 
@@ -21,11 +23,6 @@ _CUT_OFF = ("08", "57P", "25P03")  # SQLSTATEs that end a connection
 
 WRITE = "BEGIN"
 READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-
-
-def driver_of(connection: AsyncConnection) -> asyncpg.Connection:
-    assert connection.sync_connection is not None
-    return connection.sync_connection.connection.driver_connection
 
 
 async def roll_back(driver: asyncpg.Connection) -> None:
@@ -66,9 +63,19 @@ class PostgresPool:
             },
             **pooled,
         )
+        self._refused: type[Exception] = self.engine.dialect.loaded_dbapi.Error  # as SQLAlchemy translates it
         event.listen(self.engine.sync_engine, "connect", self._born)
         event.listen(self.engine.sync_engine, "checkout", self._check)
         event.listen(self.engine.sync_engine, "handle_error", self._notice)
+
+    async def connect(self) -> PoolProxiedConnection:
+        try:
+            return await greenlet_spawn(self.engine.sync_engine.raw_connection)
+        except self._refused as error:
+            raise ConnectionError(*error.args) from error
+
+    def connection_on(self, pooled: PoolProxiedConnection) -> AsyncConnection:
+        return AsyncConnection(self.engine, Connection(self.engine.sync_engine, pooled))
 
     def broken(self, driver: asyncpg.Connection, error: Exception) -> bool:
         """Whether this error was the connection's last word."""

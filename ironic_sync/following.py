@@ -81,6 +81,11 @@ class Following:
         reports = (self._believe(one.uuid, one.node, one.began, one.provider, again=True) for one in seen)
         await self.tell([one for one in reports if one is not None])
 
+    def closed(self, uuid: str) -> bool:
+        """Is that what placement was told of the node last?"""
+        told = self.beliefs.of(uuid).told
+        return told is not None and not is_open(told)
+
     def told_by_others(self, uuid: str, sequence: int) -> None:
         """A tool has told placement of the node."""
         self.beliefs.told_by_others(uuid, sequence)

@@ -24,6 +24,8 @@ REFUSED_PAUSE = 30.0  # before a node is tried again that Ironic does not let us
 MANY = 64  # waiting nodes that are better read by the page
 BESIDE_PAGES = 2  # that are read singly meanwhile: no node has to wait until all pages have been read
 PAGE = 250
+IN_VAIN = 3  # pages in a row without a node to take: what follows them is older still
+VAIN_PAUSE = 1.0  # after a round in vain; meanwhile all are read singly
 NODES_IN_A_ROW = 50  # then others have their turn
 
 
@@ -59,13 +61,21 @@ class Reader:
         at_once: int = AT_ONCE,
         fields: Sequence[str] = FIELDS,
         filters: Mapping[str, Any] | None = None,
+        closed: Callable[[str], bool] = lambda uuid: False,
     ) -> None:
-        """`filters` are those that all nodes pass that may be wished for."""
+        """`filters` are those that all nodes pass that may be wished for.
+
+        `closed` is asked of nodes that turn up on a page unwished for: are they held to be closed?
+        """
         self._api = api
         self._clock = clock
         self._at_once = at_once
         self._fields = tuple(fields)
-        self._filters = {**(filters or {}), "provision_state": "available"}
+        self._closed = closed
+        # The newest first: those that wait have just changed.
+        self._listing = {
+            **(filters or {}), "provision_state": "available", "sort_key": "updated_at", "sort_dir": "desc"
+        }  # fmt: skip
         self._wishes = 0
         self._waiting: dict[str, int] = {}  # in the order of wishing, each with the number of its wish
         self._reading: set[str] = set()
@@ -153,14 +163,9 @@ class Reader:
             self._many.clear()
             await self._ironic_is_there()
             self._no_pages.clear()
+            in_vain = False
             try:
-                pages = self._api.nodes(fields=self._fields, limit=PAGE, **self._filters)
-                while self._waiting:
-                    wishes, began = self._wishes, moment()
-                    page = await anext(pages, None)
-                    if page is None:
-                        break
-                    await self._take_page(page, wishes, began, take)
+                in_vain = not await self._read_round(moment, take)
             except Unavailable as problem:
                 self._pauses(problem)
             except IronicRefused as problem:
@@ -168,30 +173,61 @@ class Reader:
                 return
             finally:
                 self._no_pages.set()
+            if in_vain:
+                await asyncio.sleep(VAIN_PAUSE)
             if len(self._waiting) >= MANY:
                 self._many.set()
 
+    async def _read_round(self, moment: Callable[[], Moment], take: Take) -> int:
+        """Page after page, as long as they hold nodes to take; gives how many did."""
+        pages = self._api.nodes(fields=self._fields, limit=PAGE, **self._listing)
+
+        async def following() -> tuple[int, Moment, Sequence[Mapping[str, Any]] | None]:
+            wishes, began = self._wishes, moment()
+            return wishes, began, await anext(pages, None)
+
+        taken = vain = 0
+        try:
+            async with asyncio.TaskGroup() as group:
+                reading = group.create_task(following())
+                while self._waiting and vain < IN_VAIN:
+                    wishes, began, page = await reading
+                    if page is None:
+                        break
+                    reading = group.create_task(following())  # while this one is taken
+                    count = await self._take_page(page, wishes, began, take)
+                    taken, vain = taken + count, 0 if count else vain + 1
+                reading.cancel()
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from failed
+        return taken
+
     async def _take_page(
         self, page: Sequence[Mapping[str, Any]], wishes: int, began: Moment, take: Take
-    ) -> None:
-        """Take those that were wished for before the page was asked for; the others will be read."""
+    ) -> int:
+        """Take those that were wished for before the page was asked for; who wished later waits for a read.
+
+        And those that are open and held to be closed: soon we will hear so, and need not read them then.
+        """
         found: list[Found] = []
         for position, raw in enumerate(page):
             if position % NODES_IN_A_ROW == 0:
-                await take(found)
-                found = []
                 await asyncio.sleep(0)
             uuid = str(raw.get("uuid"))
-            if self._waiting.get(uuid, wishes + 1) > wishes:
+            if uuid in self._waiting:
+                if self._waiting[uuid] > wishes:
+                    continue
+            elif uuid in self._reading or not self._closed(uuid):
                 continue
             try:
                 found.append(Found(uuid, from_rest(raw), began))
             except Malformed:
                 continue  # it will be read by itself, and told of
-            del self._waiting[uuid]
+            self._waiting.pop(uuid, None)
             READS.labels("found").inc()
         await take(found)
         UNRESOLVED.set(self.unresolved)
+        return len(found)
 
     async def _next(self, beside: bool) -> str:
         while True:

@@ -83,14 +83,15 @@ def _following(ironic: Ironic, publish: Publish, find: Find | None, clock: Clock
     if ironic.api is None or find is None:
         following = Following(rules, publish, clock)
     else:
+        following = Following(rules, publish, clock, lambda uuid: reader.wish(uuid), wake.hinted)
         reader = Reader(
             ironic.api,
             clock,
             at_once=ironic.reads_at_once,
             fields=[name for name in ironic.selection.fields() if name not in WITH_ALL],
             filters=ironic.selection.filters(),
+            closed=following.closed,
         )
-        following = Following(rules, publish, clock, reader.wish, wake.hinted)
         sweep = Sweep(
             Survey(ironic.api, find, ironic.selection, rules, following.moment),
             following.repair,

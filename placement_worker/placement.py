@@ -9,6 +9,7 @@ from bus.messages import (
     ClaimAnswered,
     ClaimRequested,
     FindCandidates,
+    PlacementChanged,
     ReleaseAnswered,
     ReleaseRequested,
 )
@@ -47,7 +48,7 @@ class Placement:
         self.book = Book()
         self.memory = Memory(database, self.book)
         self.relay = Relay(database)
-        self.providers = Providers(database, clock, self.book, self._announce)
+        self.providers = Providers(database, clock, self.book, self._announce, self._learn)
         self.lookups = Lookups(database, self.book)
         self.naming = Naming(database, clock, self.book, self._announce)
         self._claim = retrying(clock, otherwise=_contended_claims)(self._claim_together)
@@ -166,9 +167,13 @@ class Placement:
         if now != (self.book.edition if edition is None else edition):
             await self.book.turn_to(tx, now)
             raise Conflict("a class was renamed meanwhile")
-        tx.after_commit(lambda: self.memory.learn(messages, shaped))
-        tx.after_commit(self.relay.wake)
+        tx.after_commit(lambda: self._learn(messages, shaped))
         return messages[-1].number
+
+    def _learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
+        """What was committed here."""
+        self.memory.learn(messages, shaped)
+        self.relay.wake()
 
 
 def _numbered(results: tuple[ClaimResult, ...], number: int) -> tuple[ClaimResult, ...]:

@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -122,9 +123,9 @@ async def _execute(server: URL, statement: str) -> None:
         await connection.close()
 
 
-@pytest.fixture
-async def database_url(postgres: Postgres | ExternalServer) -> AsyncIterator[str]:
-    """The SQLAlchemy URL of a new, empty PostgreSQL database of this test's own."""
+@asynccontextmanager
+async def a_database(postgres: Postgres | ExternalServer) -> AsyncIterator[str]:
+    """The SQLAlchemy URL of a new, empty PostgreSQL database."""
     if isinstance(postgres, Postgres):
         postgres.start()  # in case the test before left it down
     server = make_url(postgres.url)
@@ -136,6 +137,13 @@ async def database_url(postgres: Postgres | ExternalServer) -> AsyncIterator[str
         if isinstance(postgres, Postgres):
             postgres.start()
         await _execute(server, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+
+@pytest.fixture
+async def database_url(postgres: Postgres | ExternalServer) -> AsyncIterator[str]:
+    """The SQLAlchemy URL of a new, empty PostgreSQL database of this test's own."""
+    async with a_database(postgres) as url:
+        yield url
 
 
 @pytest.fixture

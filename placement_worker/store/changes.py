@@ -5,6 +5,7 @@ all that happened up to it.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -24,13 +25,25 @@ _NEXT = (
 )
 # PostgreSQL does both in one round trip; SQLite knows no UPDATE inside another statement.
 _NEXT_LOGGED = Statement(
-    f"WITH next AS ({_NEXT}), logged AS (INSERT INTO change_log (number, changes)"
+    f"WITH {{others}}next AS ({_NEXT}), logged AS (INSERT INTO change_log (number, changes)"
     " SELECT next.number - CAST(:more AS bigint) + n.nth, n.changes FROM next, {n})"
     " SELECT number, edition FROM next",
     nth=int,
     changes=str,
 )
 _NEXT_ALONE = Statement(_NEXT)
+# PostgreSQL: nothing at all, and no row, when anything has been committed since `seen`, or others are at
+# these providers. It never waits for a provider: nobody who has locked one can be waiting for it meanwhile.
+_NEXT_UNDISTURBED = Statement(
+    "WITH ours AS (SELECT p.id FROM resource_providers p WHERE p.id = ANY(CAST(:ours AS integer[]))"
+    " FOR NO KEY UPDATE OF p SKIP LOCKED),"
+    f" named AS (SELECT e.number FROM changes e WHERE e.id = {NAMES_EDITION} FOR SHARE OF e),"
+    f" next AS (UPDATE changes SET number = number + 1 WHERE id = {LAST_CHANGE} AND number = :seen"
+    " AND (SELECT count(*) FROM ours) = :wanted AND (SELECT number FROM named) = :edition RETURNING number),"
+    " {others}logged AS (INSERT INTO change_log (number, changes)"
+    " SELECT next.number, CAST(:changes AS text) FROM next)"
+    " SELECT number FROM next"
+)
 _LAST = Statement(f"SELECT number FROM changes WHERE id = {LAST_CHANGE}")
 _LOG = Statement(
     "INSERT INTO change_log (number, changes) SELECT n.number, n.changes FROM {n}", number=int, changes=str
@@ -61,15 +74,40 @@ async def announce(
     parts = [changes[at : at + CHANGES_A_MESSAGE] for at in range(0, len(changes), CHANGES_A_MESSAGE)]
     kept = [(nth, _encode(part).decode()) for nth, part in enumerate(parts, 1)]
     if tx.dialect == "postgresql":
-        [(last, edition)] = await _NEXT_LOGGED.after(writes, tx, kept, more=len(parts))
+        [(last, edition)] = await _NEXT_LOGGED.together(writes, tx, kept, more=len(parts))
     else:
-        [(last, edition)] = await _NEXT_ALONE.after(writes, tx, more=len(parts))
+        [(last, edition)] = await _NEXT_ALONE.together(writes, tx, more=len(parts))
         await _LOG(tx, [(last - len(parts) + nth, changes) for nth, changes in kept])
     announced = [
         PlacementChanged(number=last - len(parts) + nth, changes=tuple(part))
         for nth, part in enumerate(parts, 1)
     ]
     return announced, edition
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What an edit goes by that locked nothing: the last change, these providers, the names as they were."""
+
+    number: int
+    providers: Sequence[int]
+    edition: int
+
+
+async def announce_undisturbed(
+    tx: Transaction, changes: Sequence[ProviderChange], writes: Sequence[Call], seen: Seen
+) -> PlacementChanged | None:
+    """The same, of few changes, in one statement that is a transaction by itself; None: nothing was done."""
+    found = await _NEXT_UNDISTURBED.together(
+        writes,
+        tx,
+        seen=seen.number,
+        ours=seen.providers,
+        wanted=len(seen.providers),
+        edition=seen.edition,
+        changes=_encode(changes).decode(),
+    )
+    return PlacementChanged(number=found[0][0], changes=tuple(changes)) if found else None
 
 
 async def last_number(tx: Transaction) -> int:

@@ -12,7 +12,7 @@ from placement_worker.core.forest import Forest, Known
 from placement_worker.core.trees import Tree
 from placement_worker.store import claims, trees
 from placement_worker.store.names import Book
-from placement_worker.store.reshape import save_trees
+from placement_worker.store.reshape import writes_between
 from placement_worker.store.statement import Call
 
 
@@ -54,8 +54,8 @@ async def reshape(tx: Transaction, book: Book, known: Known, order: Reshape, now
         if uuid in forest.homes:
             room.generation = forest.there(uuid).generation
     pairs = forest.changed()
-    for write in await save_trees(tx, book, pairs, now):
-        await write(tx)  # first, that there is a row for what is used of each class
+    # First the trees, that there is a row for what is used of each class.
+    await writes_between(book, pairs, now).all(tx)
     altered, writes = await claims.save_world(tx, book, opened, now)
     elsewhere = [change for change in altered if change.provider not in forest.homes]
     return Moved(elsewhere + trees.changes_between(pairs), {then.root: then for _, then in pairs}, writes)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bus.database import Transaction
 from bus.vocabulary import Inventory
@@ -15,7 +15,7 @@ _NOW = "CAST(:now AS double precision)"
 _INSERT_PROVIDERS = Statement(
     "INSERT INTO resource_providers (id, uuid, name, generation, shape, parent_provider_id, root_provider_id,"
     " created_at, updated_at) SELECT n.id, n.uuid, n.called, n.generation, n.shape, n.parent, n.root,"
-    f" {_NOW}, {_NOW} FROM {{n}}",
+    f" {_NOW}, {_NOW} FROM {{n}} WHERE {{given}}",
     id=int,
     uuid=str,
     called=str,
@@ -33,7 +33,7 @@ _SET_PARENTS = Statement(
 )
 _SET_PROVIDERS = Statement(
     f"UPDATE resource_providers SET generation = n.generation, shape = n.shape, updated_at = {_NOW}"
-    " FROM {n} WHERE resource_providers.id = n.id",
+    " FROM {n} WHERE resource_providers.id = n.id AND {given}",
     id=int,
     generation=int,
     shape=int,
@@ -49,7 +49,7 @@ _UPSERT_INVENTORIES = Statement(
     "INSERT INTO inventories (resource_provider_id, resource_class_id, total, reserved, min_unit, max_unit,"
     " step_size, allocation_ratio, used, created_at, updated_at)"
     " SELECT n.provider, n.class, n.total, n.reserved, n.least, n.most, n.step, n.ratio, 0,"
-    f" {_NOW}, {_NOW} FROM {{n}} WHERE true"
+    f" {_NOW}, {_NOW} FROM {{n}} WHERE {{given}}"
     " ON CONFLICT (resource_provider_id, resource_class_id) DO UPDATE SET total = excluded.total,"
     " reserved = excluded.reserved, min_unit = excluded.min_unit, max_unit = excluded.max_unit,"
     " step_size = excluded.step_size, allocation_ratio = excluded.allocation_ratio,"
@@ -75,7 +75,7 @@ _DELETE_INVENTORIES = Statement(
 def _insert_pairs(table: str, column: str) -> Statement:
     return Statement(
         f"INSERT INTO {table} (resource_provider_id, {column}, created_at, updated_at)"
-        f" SELECT n.provider, n.other, {_NOW}, {_NOW} FROM {{n}}",
+        f" SELECT n.provider, n.other, {_NOW}, {_NOW} FROM {{n}} WHERE {{given}}",
         provider=int,
         other=int,
     )
@@ -126,16 +126,34 @@ class _Step(NamedTuple):
     moved: bool
 
 
-async def save_trees(
-    tx: Transaction,
-    book: Book,
-    pairs: Sequence[tuple[Tree, Tree]],
-    now: float,
-    numbers: Iterator[int] = NONE_NEW,
-) -> list[Call]:
-    """Make these trees what they become; a provider may go from one to another. Gives the writes left over.
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """What there is to write: one after the other; then what new providers have; then what may be last.
 
-    All are known to be locked, the first of each pair to be what is stored. `numbers` are for new ones.
+    Those of `last` and of `stocks` need not see one another, nor what the others of them do.
+    """
+
+    first: Sequence[Call]
+    stocks: Sequence[Call]
+    last: Sequence[Call]
+
+    async def begin(self, tx: Transaction) -> Sequence[Call]:
+        """Gives those that may go with the number."""
+        for write in (*self.first, *self.stocks):
+            await write(tx)
+        return self.last
+
+    async def all(self, tx: Transaction) -> None:
+        for write in await self.begin(tx):
+            await write(tx)
+
+
+def writes_between(
+    book: Book, pairs: Sequence[tuple[Tree, Tree]], now: float, numbers: Iterator[int] = NONE_NEW
+) -> Writes:
+    """How these trees become what they are to be; a provider may go from one to another.
+
+    The first of each pair is what is stored. `numbers` are for new providers.
     """
     old = {provider.uuid: (provider, before.root) for before, _ in pairs for provider in before.providers}
     ids = {uuid: provider.id for uuid, (provider, _) in old.items()}
@@ -147,17 +165,17 @@ async def save_trees(
                 steps.append(_Step(was, provider, after.root, root != after.root))
     steps += [_Step(was, None, "", False) for was, _ in old.values()]
     ids.update((step.then.uuid, next(numbers)) for step in steps if step.then and step.was is _NEVER)
-    await _save_contents_that_go(tx, book, steps)
-    writes = await _save_providers(tx, steps, ids, now)
-    if inventories := _inventories_set(book, steps, ids):
-        # Not left over: who adds a class that is being renamed has to wait before it is numbered, not after.
-        for write in (*writes, _UPSERT_INVENTORIES.of(inventories, now=now)):
-            await write(tx)
-        writes = []
-    return [*writes, *_advance(steps, now), *_save_links(book, steps, ids, now)]
+    first = [*_contents_that_go(book, steps), *_names_that_go(steps, now)]
+    made, moved = _new_providers(steps, ids, now), list(_moves(steps, ids, now))
+    stocks = list(_stocks(book, steps, ids, now))
+    last = [*_advance(steps, now), *_links(book, steps, ids, now)]
+    if first or moved:  # these refer to who is new, or change the same table
+        return Writes([*first, *made, *moved], stocks, last)
+    # Who adds a class that is being renamed has to wait before the change is numbered, not after.
+    return Writes([], [*made, *stocks], last) if stocks else Writes([], [], [*made, *last])
 
 
-async def _save_contents_that_go(tx: Transaction, book: Book, steps: Sequence[_Step]) -> None:
+def _contents_that_go(book: Book, steps: Sequence[_Step]) -> Iterator[Call]:
     """First what leaves: it frees names, and room in unique keys."""
     inventories: _Pairs = []
     traits, aggregates = _Links(), _Links()
@@ -176,71 +194,72 @@ async def _save_contents_that_go(tx: Transaction, book: Book, steps: Sequence[_S
         (_DELETE_AGGREGATES, aggregates.old),
     ):
         if rows:
-            await statement(tx, rows)
+            yield statement.of(rows)
 
 
-async def _save_providers(
-    tx: Transaction,
-    steps: Sequence[_Step],
-    ids: Mapping[str, int],
-    now: float,
-) -> list[Call]:
+def _kept(steps: Sequence[_Step]) -> list[tuple[ProviderState, ProviderState]]:
+    return [(was, then) for was, then, _, _ in steps if then is not None and was is not _NEVER]
+
+
+def _names_that_go(steps: Sequence[_Step], now: float) -> Iterator[Call]:
+    """Names that change hands: the unique key sees them one at a time."""
     gone = [was for was, then, _, _ in steps if then is None]
-    made = [then for was, then, _, _ in steps if then is not None and was is _NEVER]
-    kept = [(was, then) for was, then, _, _ in steps if then is not None and was is not _NEVER]
-    renamed = [then for was, then in kept if was.name != then.name]
-    wanted = {then.name for then in (*made, *renamed)}
-    freed = [(was.id, was.uuid) for was in (*gone, *(was for was, _ in kept)) if was.name in wanted]
-    if freed:  # names that change hands: the unique key sees them one at a time
-        await _SET_NAMES(tx, freed, now=now)
-    links = {
-        then.uuid: (ids[then.parent] if then.parent else None, ids[root])
+    before = [*gone, *(was for was, _ in _kept(steps))]
+    wanted = {then.name for was, then, _, _ in steps if then is not None and was.name != then.name}
+    if freed := [(was.id, was.uuid) for was in before if was.name in wanted]:
+        yield _SET_NAMES.of(freed, now=now)
+
+
+def _new_providers(steps: Sequence[_Step], ids: Mapping[str, int], now: float) -> list[Call]:
+    rows = [
+        (ids[then.uuid], then.uuid, then.name, then.generation, then.shape, *_link(then, root, ids))
+        for was, then, root, _ in steps
+        if then is not None and was is _NEVER
+    ]
+    return [_INSERT_PROVIDERS.of(rows, now=now)] if rows else []
+
+
+def _link(then: ProviderState, root: str, ids: Mapping[str, int]) -> tuple[int | None, int]:
+    return ids[then.parent] if then.parent else None, ids[root]
+
+
+def _moves(steps: Sequence[_Step], ids: Mapping[str, int], now: float) -> Iterator[Call]:
+    links = [
+        (then.id, *_link(then, root, ids))
         for was, then, root, moved in steps
-        if then is not None and (moved or was.parent != then.parent)
-    }
-    writes = []
-    if made:
-        rows = [
-            (ids[one.uuid], one.uuid, one.name, one.generation, one.shape, *links.pop(one.uuid))
-            for one in made
-        ]
-        writes.append(_INSERT_PROVIDERS.of(rows, now=now))
-    if links or gone or renamed:  # these refer to who is new, or are other changes of the same table
-        for write in writes:
-            await write(tx)
-        writes = []
+        if then is not None and was is not _NEVER and (moved or was.parent != then.parent)
+    ]
     if links:
-        await _SET_PARENTS(tx, [(ids[uuid], *link) for uuid, link in links.items()], now=now)
-    if gone:
-        await _DELETE_PROVIDERS(tx, [(one.id,) for one in gone])
-    if renamed:
-        await _SET_NAMES(tx, [(then.id, then.name) for then in renamed], now=now)
-    return writes
+        yield _SET_PARENTS.of(links, now=now)
+    if gone := [(was.id,) for was, then, _, _ in steps if then is None]:
+        yield _DELETE_PROVIDERS.of(gone)
+    if renamed := [(then.id, then.name) for was, then in _kept(steps) if was.name != then.name]:
+        yield _SET_NAMES.of(renamed, now=now)
 
 
 def _advance(steps: Sequence[_Step], now: float) -> Iterator[Call]:
     advanced = [
         (then.id, then.generation, then.shape)
-        for was, then, _, _ in steps
-        if then is not None
-        and was is not _NEVER
-        and (was.generation, was.shape) != (then.generation, then.shape)
+        for was, then in _kept(steps)
+        if (was.generation, was.shape) != (then.generation, then.shape)
     ]
     if advanced:
         yield _SET_PROVIDERS.of(advanced, now=now)
 
 
-def _inventories_set(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> list[tuple[Any, ...]]:
-    return [
+def _stocks(book: Book, steps: Sequence[_Step], ids: Mapping[str, int], now: float) -> Iterator[Call]:
+    inventories = [
         (ids[then.uuid], book.classes.ids[name], *_figures(inventory))
         for was, then, _, _ in steps
         if then is not None
         for name, inventory in then.inventories.items()
         if was.inventories.get(name) != inventory
     ]
+    if inventories:
+        yield _UPSERT_INVENTORIES.of(inventories, now=now)
 
 
-def _save_links(book: Book, steps: Sequence[_Step], ids: Mapping[str, int], now: float) -> Iterator[Call]:
+def _links(book: Book, steps: Sequence[_Step], ids: Mapping[str, int], now: float) -> Iterator[Call]:
     traits, aggregates = _Links(), _Links()
     for was, then, _, _ in steps:
         if then is None:

@@ -36,8 +36,10 @@ class _Made:
 class Statement:
     """A statement; `{n}` in it stands for rows with these columns. SQLite locks as a whole, never rows.
 
-    EXACTLY(column) is a float as a text that reads as the same float. `{after}` is a condition that is true
-    when what comes before it (`after`) has been done.
+    EXACTLY(column) is a float as a text that reads as the same float. Of those that go together (`together`)
+    the leading one has `{others}` where they are named, and either has `{after}`, a condition that is true
+    when they have been done, or leaves it to them: where they have `{given}`, they do nothing unless its
+    part `next` gives a row.
     """
 
     def __init__(self, sql: str, **columns: Any) -> None:
@@ -55,10 +57,10 @@ class Statement:
     def of(self, values: Iterable[Sequence[Any]] = (), **params: Any) -> "Call":
         return Call(self, list(values), params)
 
-    async def after(
+    async def together(
         self, calls: Sequence["Call"], tx: Transaction, values: Iterable[Sequence[Any]] = (), **params: Any
     ) -> Sequence[Any]:
-        """Its rows, when these others have been done that give none: on PostgreSQL all in one round trip.
+        """Its rows, with these others done that give none: on PostgreSQL all in one round trip.
 
         There none of them may need to see what another did, nor change what another changes.
         """
@@ -94,7 +96,7 @@ class Statement:
         if n is not None:
             sql = sql.replace("{n}", n.single if single else str(n))
         names = tuple(dict.fromkeys(_NAMED.findall(sql)))
-        alone = sql.replace("{after}", "true")
+        alone = sql.replace("{after}", "true").replace("{given}", "true").replace("{others}", "")
         return _Made(n, single, sql, text(alone), _numbered(alone, names, 1), names)
 
 
@@ -121,15 +123,17 @@ def _numbered(sql: str, names: Sequence[str], first: int) -> str:
 
 
 def _joined(made: Sequence[_Made]) -> str:
-    """One statement of many; `{after}` in the last makes PostgreSQL do the others first."""
-    *before, last = made
-    first, parts = 1, []
-    for nth, one in enumerate(before):
-        parts.append(f"before{nth} AS ({_numbered(one.sql, one.names, first)} RETURNING 1)")
+    """One statement of many. None of them is done twice, or left out, whatever reads its rows."""
+    *others, leading = made
+    given = "true" if "{after}" in leading.sql else "EXISTS (SELECT 1 FROM next)"
+    first, parts = 1, ""
+    for nth, one in enumerate(others):
+        sql = _numbered(one.sql, one.names, first).replace("{given}", given)
+        parts += f"other{nth} AS ({sql} RETURNING 1), "
         first += len(one.names)
-    done = [f"(SELECT count(*) FROM before{nth})" for nth in range(len(before))]
-    sql = _numbered(last.sql, last.names, first).replace("{after}", f"{' + '.join(done) or 0} >= 0")
-    return sql.replace("WITH ", f"WITH {', '.join(parts)}, ", 1) if parts else sql
+    done = [f"(SELECT count(*) FROM other{nth})" for nth in range(len(others))]
+    sql = _numbered(leading.sql, leading.names, first).replace("{others}", parts)
+    return sql.replace("{after}", f"{' + '.join(done) or 0} >= 0")
 
 
 @cache

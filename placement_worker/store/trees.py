@@ -163,9 +163,14 @@ async def read_locked(tx: Transaction, book: Book, providers: Collection[str]) -
 
 async def read(tx: Transaction, book: Book, providers: Collection[str]) -> dict[str, Tree]:
     """The whole trees of these providers, by root."""
+    return (await read_at(tx, book, providers))[0]
+
+
+async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tuple[dict[str, Tree], int]:
+    """And the number of the last change at that moment, when there are any."""
     rows = await _READ(tx, [(uuid,) for uuid in providers]) if providers else ()
     if not rows:
-        return {}
+        return {}, 0
     # Sorted here: sorting, PostgreSQL may choose to walk all providers in order for the few that are wanted.
     rows = sorted(rows, key=itemgetter(0))
     await book.turn_to(tx, rows[0][17])
@@ -194,10 +199,11 @@ async def read(tx: Transaction, book: Book, providers: Collection[str]) -> dict[
         if parent is None and owner[0] is not None:
             host, cell, agent, zone, sequence, gone, *_ = owner
             hosts[uuid] = Tree(uuid, host, cell, agent, zone, sequence, bool(gone))
-    return {
+    found = {
         root: replace(hosts.get(root) or Tree(root), providers=tuple(members))
         for root, members in states.items()
     }
+    return found, rows[0][16]
 
 
 async def _know_all(tx: Transaction, book: Book, rows: Sequence[Any]) -> None:

@@ -1,16 +1,23 @@
 """Every database a store may live in, for the tests that must hold on all of them."""
 
+import math
 import secrets
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from bus.database import Database
+from bus.messages import PlacementChanged
+from deploy.servers import Postgres
 from placement_worker import Placement, breaches
+from placement_worker.store import changes, trees
+from tests.conftest import a_database
 from tests.doors import Door, a_door
 from tests.racks import Wall, a_placement, keeps_its_index
+from tests.two_worlds import LATER, Both, Gate, Tries, a_world, put_back, put_by
 
 KINDS = [
     pytest.param("sqlite file", id="file"),
@@ -97,3 +104,84 @@ async def near() -> AsyncIterator[Door]:
     """For what the database has no part in."""
     async with a_door("sqlite+aiosqlite://") as near:
         yield near
+
+
+# And twice on PostgreSQL, in one database for all tests: making one takes longer than they do
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def furnished_url(postgres: Any) -> AsyncIterator[str]:
+    """A database for all tests of two worlds, with what every one of them begins with put by."""
+    async with a_database(postgres) as url:
+        await put_by(url)
+        yield url
+
+
+@pytest.fixture
+def deadlocks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What PostgreSQL said when it ended one."""
+    found: list[str] = []
+    explained = Database.explained
+
+    def noticed(database: Database, error: Exception) -> Exception:
+        if getattr(error, "sqlstate", None) == "40P01":
+            found.append(str(error))
+        return explained(database, error)
+
+    monkeypatch.setattr(Database, "explained", noticed)
+    return found
+
+
+@pytest.fixture
+async def both(postgres: Any, furnished_url: str, deadlocks: list[str]) -> AsyncIterator[Both]:
+    if isinstance(postgres, Postgres):
+        postgres.start()  # in case the test before left it down
+    await put_back(furnished_url)
+    wall = Wall()
+    wall.time += LATER
+    async with a_world(furnished_url, wall, "locked") as locked, a_world(furnished_url, wall, "calm") as calm:
+        calm.mine.providers._calm_at = 0.0
+        yield Both(locked, calm, deadlocks)
+
+
+@pytest.fixture
+def tries(monkeypatch: pytest.MonkeyPatch) -> Tries:
+    tries = Tries()
+    announce, read_locked, look = changes.announce_undisturbed, trees.read_locked, trees.look
+
+    async def announced(*given: Any) -> PlacementChanged | None:
+        if tries.between is not None:
+            between, tries.between = tries.between, None
+            await between()
+        message = None
+        try:
+            message = await announce(*given)
+        finally:
+            tries.numbers.append(message.number if message is not None else None)
+        return message
+
+    async def locked(*given: Any) -> Any:
+        tries.locks += 1
+        return await read_locked(*given)
+
+    async def looked(*given: Any) -> Any:
+        if tries.between_reads is not None:
+            between, tries.between_reads = tries.between_reads, None
+            await between()
+        return await look(*given)
+
+    monkeypatch.setattr(changes, "announce_undisturbed", announced)
+    monkeypatch.setattr(trees, "read_locked", locked)
+    monkeypatch.setattr(trees, "look", looked)
+    return tries
+
+
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever was disturbed is not calm again in this test, however long it takes."""
+    monkeypatch.setattr("placement_worker.providers.CALM_SECONDS", math.inf)
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()

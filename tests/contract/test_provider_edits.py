@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -145,8 +146,12 @@ async def test_a_provider_is_made_filled_emptied_and_dropped(placement: Placemen
 async def test_an_edit_that_changes_nothing_has_no_number(placement: Placement) -> None:
     await make(placement, (A, None))
     seen = placement.memory.index.seen
-    same = [SetTraits(provider=A, traits=()), SetAggregates(provider=A, aggregates=())]
-    for one in (*same, ChangeProvider(provider=A, name="1")):
+    same: list[Edit] = [
+        SetTraits(provider=A, traits=()),
+        SetAggregates(provider=A, aggregates=()),
+        ChangeProvider(provider=A, name="1"),
+    ]
+    for one in same:
         result = await edit(placement, one)
         assert isinstance(result, Edited)
         assert (result.number, result.provider) == (0, await read(placement, A))
@@ -315,6 +320,7 @@ async def test_a_tree_that_grows_while_it_is_being_locked_is_locked_whole(
 
         await make(placement, (B, A))
         monkeypatch.setattr(trees, "lock", lock_early)
+        placement.providers._calm_at = math.inf  # somebody is always at it: edits lock
         await edited(placement, SetTraits(provider=A, traits=("COMPUTE_NODE",)))
         assert next(calls) == 3
         await keeps_its_index(placement)
@@ -491,5 +497,6 @@ async def test_one_that_always_loses_is_told_so(
         raise Conflict("busy")
 
     monkeypatch.setattr(trees, "read_locked", busy)
+    placement.providers._calm_at = math.inf  # somebody is always at it: edits lock
     assert await edit(placement, SetTraits(provider=A, traits=())) == Contended()
     assert next(tries) == 8

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -199,6 +200,31 @@ async def test_what_changed_while_nobody_followed_is_repaired(site: Site, api: I
     assert {*nodes, made["uuid"]} <= {*differing}
 
     site.serve("ironic")
+    await site.agree()
+
+
+@pytest.mark.soak
+async def test_a_whole_minute_of_changes_while_nobody_followed_is_repaired(
+    site: Site, api: IronicApi
+) -> None:
+    chance = random.Random(1)
+    closed = dict.fromkeys(await some(api, 20, provision_state="available", maintenance=False), False)
+    site.kill("ironic")
+    killed, changes = monotonic(), 0
+    while monotonic() < killed + 60.0:
+        node = chance.choice(list(closed))
+        closed[node] = not closed[node]
+        await api.set_maintenance(node, closed[node])
+        changes += 1
+        await asyncio.sleep(0.1)  # some change at every time of that minute
+    assert changes > 100 and {node for node in closed if closed[node]} <= {
+        line[:36] for line in await site.differences()
+    }
+
+    site.serve("ironic")
+    await site.agree()
+    for node in closed:
+        await api.set_maintenance(node, False)
     await site.agree()
 
 

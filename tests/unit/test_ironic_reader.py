@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from ironic_sync.access import IronicRefused, IronicUnavailable
 from ironic_sync.core.belief import Moment
 from ironic_sync.core.node import FIELDS
 from ironic_sync.meters import UNRESOLVED
-from ironic_sync.reader import MANY, PAGE, Found, Reader
+from ironic_sync.reader import BESIDE_PAGES, IN_VAIN, MANY, PAGE, VAIN_PAUSE, Found, Reader
 from tests.cells import an_id
 from tests.simulation.clockwork import run
 
@@ -35,6 +35,7 @@ class Ironic:
         self.listed: list[str] = []
         self.pages = 0
         self.asked_for: dict[str, Any] = {}
+        self.page_takes = READING
 
     async def node(self, uuid: str, fields: Sequence[str] | None = None) -> dict[str, Any] | None:
         assert fields == FIELDS
@@ -58,7 +59,7 @@ class Ironic:
         self.asked_for = filters
         for start in range(0, len(self.listed), limit):
             self.pages += 1
-            await asyncio.sleep(READING)
+            await asyncio.sleep(self.page_takes)
             if self.away:
                 raise IronicUnavailable("away")
             if self.refused:
@@ -69,9 +70,10 @@ class Ironic:
 
 
 class Case:
-    def __init__(self, at_once: int = 4) -> None:
+    def __init__(self, at_once: int = 4, closed: Collection[str] = ()) -> None:
         self.ironic = Ironic()
-        self.reader = Reader(self.ironic, Clock(lambda: 0.0, random.Random(1)), at_once=at_once)
+        clock = Clock(lambda: 0.0, random.Random(1))
+        self.reader = Reader(self.ironic, clock, at_once=at_once, closed=closed.__contains__)
         self.found: list[Found] = []
         self.heard = 0
 
@@ -252,8 +254,74 @@ def test_very_many_are_read_by_the_page() -> None:
 
     case.play(story)
     assert sorted(case.found_nodes) == everyone[:3000], "each once, and no other"
-    assert case.ironic.pages <= 3000 // PAGE and case.ironic.reads.total() < MANY
-    assert case.ironic.asked_for == {"provision_state": "available"}
+    assert case.ironic.pages <= 3000 // PAGE + 1 and case.ironic.reads.total() < MANY
+    newest_first = {"sort_key": "updated_at", "sort_dir": "desc"}
+    assert case.ironic.asked_for == {"provision_state": "available", **newest_first}
+
+
+def test_who_turns_up_open_and_is_held_to_be_closed_is_taken_unwished_for() -> None:
+    everyone = nodes(2 * MANY + 3)
+    wished, closed = everyone[:MANY], everyone[MANY:-3]  # the last three are known to be open
+    case = Case(at_once=1, closed=closed)
+
+    async def story() -> None:
+        case.ironic.listed = everyone
+        for uuid in wished:
+            case.reader.wish(uuid)
+        await asyncio.sleep(1)
+
+    case.play(story)
+    assert sorted(case.found_nodes) == [*wished, *closed]
+    assert not case.ironic.reads.keys() & set(closed)
+
+
+def test_pages_end_where_nobody_waits_any_more() -> None:
+    case = Case(at_once=1)
+    everyone = nodes(20 * PAGE)
+
+    async def story() -> None:
+        case.ironic.listed = everyone
+        for uuid in [*everyone[:PAGE], everyone[-1]]:
+            case.reader.wish(uuid)
+        await asyncio.sleep(1)
+
+    case.play(story)
+    assert sorted(case.found_nodes) == [*everyone[:PAGE], everyone[-1]]
+    assert case.ironic.pages <= 2 + IN_VAIN
+
+
+def test_pages_that_bring_nobody_are_left_for_a_while_and_all_are_read_singly() -> None:
+    case = Case(at_once=8)
+    everyone = nodes(1000)
+
+    async def story() -> None:
+        case.ironic.listed = nodes(3000)[1000:]
+        for uuid in everyone:
+            case.reader.wish(uuid)
+        await asyncio.sleep(VAIN_PAUSE * 0.9)
+        assert case.ironic.pages <= IN_VAIN + 1
+        await asyncio.sleep(20)
+
+    case.play(story)
+    assert sorted(case.found_nodes) == everyone
+
+
+def test_while_pages_are_read_a_few_are_read_singly_beside_them() -> None:
+    case = Case(at_once=8)
+    everyone = nodes(MANY)
+    beside: list[int] = []
+
+    async def story() -> None:
+        case.ironic.listed = everyone
+        case.ironic.page_takes = 1.0
+        for uuid in everyone:
+            case.reader.wish(uuid)
+        for _ in range(30):
+            await asyncio.sleep(READING)
+            beside.append(case.ironic.under_way.total())
+
+    case.play(story)
+    assert max(beside[5:]) == BESIDE_PAGES
 
 
 def test_those_a_listing_leaves_out_are_read_singly() -> None:
