@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import chain
 from typing import NamedTuple, Protocol
 
@@ -50,7 +49,7 @@ from placement_worker.transactions import again, changing, portions
 PROVIDERS_A_TRANSACTION = 2000
 EDITS_A_TRANSACTION = 200
 LOADS_AT_ONCE = 2  # one is judged while the database writes another
-CALM_SECONDS = 0.1  # after an edit was disturbed, before one goes unlocked again
+SHORTEST_UNREST, LONGEST_UNREST = 0.1, 10.0  # after an edit was disturbed, before one goes unlocked again
 
 
 class Announce(Protocol):
@@ -89,7 +88,8 @@ class Providers:
         self.numbers = ProviderNumbers(database)
         self._announce = announce
         self._learn = learn
-        self._calm_at = 0.0
+        self._calm_at = 0.0  # when an edit goes unlocked again
+        self._unrest = 0.0  # for so long it did not, the last time
         self._report = again(clock, self._report_together)
         self._sweep = again(clock, self._sweep_together)
         self._edit = retrying(clock, otherwise=_contended_edits)(self._edit_together)
@@ -205,17 +205,18 @@ class Providers:
                 return _told(outcomes, 0)
             writes = reshape.writes_between(self.book, pairs, now, numbers)
             altered = trees.changes_between(pairs)
-            message = None
-            if not writes.first and len(altered) <= changes.CHANGES_A_MESSAGE:
-                there = [one.id for before, _ in pairs for one in before.providers]
-                seen = changes.Seen(forest.number, there, self.book.edition)
-                with suppress(IntegrityError):
-                    message = await changes.announce_undisturbed(
-                        tx, altered, (*writes.stocks, *writes.last), seen
-                    )
-            if message is None:
-                self._calm_at = monotonic() + CALM_SECONDS
+            if writes.first or len(altered) > changes.CHANGES_A_MESSAGE:
                 return None
+            there = [one.id for before, _ in pairs for one in before.providers]
+            seen = changes.Seen(forest.number, self.book.edition, there, writes.classes, writes.traits)
+            last = (*writes.stocks, *writes.last)
+            try:
+                message = await changes.announce_undisturbed(tx, altered, last, seen)
+            except (IntegrityError, Conflict):
+                self._unrest = min(max(2 * self._unrest, SHORTEST_UNREST), LONGEST_UNREST)
+                self._calm_at = monotonic() + self._unrest
+                return None
+            self._unrest = 0.0
             self._learn([message], {then.root: then for _, then in pairs})
         return _told(outcomes, message.number)
 

@@ -55,6 +55,7 @@ T = TypeVar("T")
 Deed = Callable[[Placement], Coroutine[Any, Any, object]]
 
 DEADLINE = 20.0
+SOON = 0.5  # less than PostgreSQL lets those wait who wait for one another
 LATER = 10.0  # than all that both worlds begin with
 NAMESPACES = ("locked", "calm")
 TABLES = [table.name for table in metadata.sorted_tables]
@@ -170,8 +171,8 @@ async def edit(placement: Placement, one: Edit) -> EditResult:
         return (await placement.providers.edit(EditRequested(edit=one))).result
 
 
-async def until(holds: Callable[[], Awaitable[object]]) -> None:
-    async with asyncio.timeout(DEADLINE):
+async def until(holds: Callable[[], Awaitable[object]], seconds: float = DEADLINE) -> None:
+    async with asyncio.timeout(seconds):
         while not await holds():
             await asyncio.sleep(0.002)
 
@@ -375,8 +376,12 @@ async def waits(placement: Placement, work: "asyncio.Future[Any]") -> None:
     await until(waiting)
 
 
-async def number_is_free(placement: Placement) -> bool:
-    """Whether others could commit now."""
-    async with placement.database.write() as tx:
-        query = text("SELECT 1 FROM changes WHERE id = 1 FOR UPDATE SKIP LOCKED")
-        return (await tx.execute(query)).first() is not None
+async def others_can_commit(placement: Placement) -> None:
+    """Whoever waits has not locked the number, or soon gives it up."""
+
+    async def free() -> bool:
+        async with placement.database.write() as tx:
+            query = text("SELECT 1 FROM changes WHERE id = 1 FOR UPDATE SKIP LOCKED")
+            return (await tx.execute(query)).first() is not None
+
+    await until(free, SOON)

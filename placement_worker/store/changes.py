@@ -32,16 +32,23 @@ _NEXT_LOGGED = Statement(
     changes=str,
 )
 _NEXT_ALONE = Statement(_NEXT)
-# PostgreSQL: nothing at all, and no row, when anything has been committed since `seen`, or others are at
-# these providers. It never waits for a provider: nobody who has locked one can be waiting for it meanwhile.
+# PostgreSQL: a change without a number cannot be kept, so nothing at all is done when anything has been
+# committed since `seen`, or others are at these providers or names. With the number in hand it waits for
+# nobody: who holds what it wants may be waiting for the number. The edition is locked to read it as it is now.
 _NEXT_UNDISTURBED = Statement(
-    "WITH ours AS (SELECT p.id FROM resource_providers p WHERE p.id = ANY(CAST(:ours AS integer[]))"
+    "WITH ours AS (SELECT p.id FROM resource_providers p WHERE p.id = ANY(CAST(:providers AS integer[]))"
     " FOR NO KEY UPDATE OF p SKIP LOCKED),"
-    f" named AS (SELECT e.number FROM changes e WHERE e.id = {NAMES_EDITION} FOR SHARE OF e),"
-    f" next AS (UPDATE changes SET number = number + 1 WHERE id = {LAST_CHANGE} AND number = :seen"
-    " AND (SELECT count(*) FROM ours) = :wanted AND (SELECT number FROM named) = :edition RETURNING number),"
-    " {others}logged AS (INSERT INTO change_log (number, changes)"
-    " SELECT next.number, CAST(:changes AS text) FROM next)"
+    " kinds AS (SELECT c.id FROM resource_classes c WHERE c.id = ANY(CAST(:classes AS integer[]))"
+    " FOR KEY SHARE OF c SKIP LOCKED),"
+    " marks AS (SELECT t.id FROM traits t WHERE t.id = ANY(CAST(:traits AS integer[]))"
+    " FOR KEY SHARE OF t SKIP LOCKED),"
+    f" named AS (SELECT e.number FROM changes e WHERE e.id = {NAMES_EDITION} FOR SHARE OF e SKIP LOCKED),"
+    f" {{others}}next AS (UPDATE changes SET number = number + 1 WHERE id = {LAST_CHANGE} AND number = :seen"
+    " AND (SELECT count(*) FROM ours) + (SELECT count(*) FROM kinds) + (SELECT count(*) FROM marks) = :locks"
+    " AND (SELECT number FROM named) = :edition AND {after}"
+    " RETURNING number),"
+    " logged AS (INSERT INTO change_log (number, changes)"
+    " VALUES ((SELECT number FROM next), CAST(:changes AS text)))"
     " SELECT number FROM next"
 )
 _LAST = Statement(f"SELECT number FROM changes WHERE id = {LAST_CHANGE}")
@@ -87,27 +94,34 @@ async def announce(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What an edit goes by that locked nothing: the last change, these providers, the names as they were."""
+    """What an edit goes by that locked nothing: the last change, the names as they were, and these rows."""
 
     number: int
-    providers: Sequence[int]
     edition: int
+    providers: Sequence[int]
+    classes: Sequence[int]
+    traits: Sequence[int]
 
 
 async def announce_undisturbed(
     tx: Transaction, changes: Sequence[ProviderChange], writes: Sequence[Call], seen: Seen
-) -> PlacementChanged | None:
-    """The same, of few changes, in one statement that is a transaction by itself; None: nothing was done."""
-    found = await _NEXT_UNDISTURBED.together(
+) -> PlacementChanged:
+    """The same, of few changes, in one statement that is a transaction by itself.
+
+    IntegrityError when somebody disturbed: then nothing was done.
+    """
+    [(number,)] = await _NEXT_UNDISTURBED.together(
         writes,
         tx,
         seen=seen.number,
-        ours=seen.providers,
-        wanted=len(seen.providers),
         edition=seen.edition,
+        providers=seen.providers,
+        classes=seen.classes,
+        traits=seen.traits,
+        locks=len(seen.providers) + len(seen.classes) + len(seen.traits),
         changes=_encode(changes).decode(),
     )
-    return PlacementChanged(number=found[0][0], changes=tuple(changes)) if found else None
+    return PlacementChanged(number=number, changes=tuple(changes))
 
 
 async def last_number(tx: Transaction) -> int:

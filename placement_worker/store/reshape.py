@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bus.database import Transaction
 from bus.vocabulary import Inventory
@@ -15,7 +15,7 @@ _NOW = "CAST(:now AS double precision)"
 _INSERT_PROVIDERS = Statement(
     "INSERT INTO resource_providers (id, uuid, name, generation, shape, parent_provider_id, root_provider_id,"
     " created_at, updated_at) SELECT n.id, n.uuid, n.called, n.generation, n.shape, n.parent, n.root,"
-    f" {_NOW}, {_NOW} FROM {{n}} WHERE {{given}}",
+    f" {_NOW}, {_NOW} FROM {{n}}",
     id=int,
     uuid=str,
     called=str,
@@ -33,7 +33,7 @@ _SET_PARENTS = Statement(
 )
 _SET_PROVIDERS = Statement(
     f"UPDATE resource_providers SET generation = n.generation, shape = n.shape, updated_at = {_NOW}"
-    " FROM {n} WHERE resource_providers.id = n.id AND {given}",
+    " FROM {n} WHERE resource_providers.id = n.id",
     id=int,
     generation=int,
     shape=int,
@@ -49,7 +49,7 @@ _UPSERT_INVENTORIES = Statement(
     "INSERT INTO inventories (resource_provider_id, resource_class_id, total, reserved, min_unit, max_unit,"
     " step_size, allocation_ratio, used, created_at, updated_at)"
     " SELECT n.provider, n.class, n.total, n.reserved, n.least, n.most, n.step, n.ratio, 0,"
-    f" {_NOW}, {_NOW} FROM {{n}} WHERE {{given}}"
+    f" {_NOW}, {_NOW} FROM {{n}} WHERE true"
     " ON CONFLICT (resource_provider_id, resource_class_id) DO UPDATE SET total = excluded.total,"
     " reserved = excluded.reserved, min_unit = excluded.min_unit, max_unit = excluded.max_unit,"
     " step_size = excluded.step_size, allocation_ratio = excluded.allocation_ratio,"
@@ -75,7 +75,7 @@ _DELETE_INVENTORIES = Statement(
 def _insert_pairs(table: str, column: str) -> Statement:
     return Statement(
         f"INSERT INTO {table} (resource_provider_id, {column}, created_at, updated_at)"
-        f" SELECT n.provider, n.other, {_NOW}, {_NOW} FROM {{n}} WHERE {{given}}",
+        f" SELECT n.provider, n.other, {_NOW}, {_NOW} FROM {{n}}",
         provider=int,
         other=int,
     )
@@ -130,12 +130,15 @@ class _Step(NamedTuple):
 class Writes:
     """What there is to write: one after the other; then what new providers have; then what may be last.
 
-    Those of `last` and of `stocks` need not see one another, nor what the others of them do.
+    Those of `last` and of `stocks` need not see one another, nor what the others of them do. `classes` and
+    `traits` are the numbers of those that are given to a provider.
     """
 
     first: Sequence[Call]
     stocks: Sequence[Call]
     last: Sequence[Call]
+    classes: Sequence[int] = ()
+    traits: Sequence[int] = ()
 
     async def begin(self, tx: Transaction) -> Sequence[Call]:
         """Gives those that may go with the number."""
@@ -167,12 +170,20 @@ def writes_between(
     ids.update((step.then.uuid, next(numbers)) for step in steps if step.then and step.was is _NEVER)
     first = [*_contents_that_go(book, steps), *_names_that_go(steps, now)]
     made, moved = _new_providers(steps, ids, now), list(_moves(steps, ids, now))
-    stocks = list(_stocks(book, steps, ids, now))
-    last = [*_advance(steps, now), *_links(book, steps, ids, now)]
+    inventories = _inventories(book, steps, ids)
+    stocks = [_UPSERT_INVENTORIES.of(inventories, now=now)] if inventories else []
+    traits, aggregates = _links(book, steps, ids)
+    last = [
+        *_advance(steps, now),
+        *_insert(_INSERT_TRAITS, traits, now),
+        *_insert(_INSERT_AGGREGATES, aggregates, now),
+    ]
+    names = sorted({row[1] for row in inventories}), sorted({row[1] for row in traits})
     if first or moved:  # these refer to who is new, or change the same table
-        return Writes([*first, *made, *moved], stocks, last)
-    # Who adds a class that is being renamed has to wait before the change is numbered, not after.
-    return Writes([], [*made, *stocks], last) if stocks else Writes([], [], [*made, *last])
+        return Writes([*first, *made, *moved], stocks, last, *names)
+    if stocks:  # who adds a class that is being renamed has to wait before the change is numbered, not after
+        return Writes([], [*made, *stocks], last, *names)
+    return Writes([], [], [*made, *last], *names)
 
 
 def _contents_that_go(book: Book, steps: Sequence[_Step]) -> Iterator[Call]:
@@ -247,30 +258,29 @@ def _advance(steps: Sequence[_Step], now: float) -> Iterator[Call]:
         yield _SET_PROVIDERS.of(advanced, now=now)
 
 
-def _stocks(book: Book, steps: Sequence[_Step], ids: Mapping[str, int], now: float) -> Iterator[Call]:
-    inventories = [
+def _inventories(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> list[tuple[Any, ...]]:
+    return [
         (ids[then.uuid], book.classes.ids[name], *_figures(inventory))
         for was, then, _, _ in steps
         if then is not None
         for name, inventory in then.inventories.items()
         if was.inventories.get(name) != inventory
     ]
-    if inventories:
-        yield _UPSERT_INVENTORIES.of(inventories, now=now)
 
 
-def _links(book: Book, steps: Sequence[_Step], ids: Mapping[str, int], now: float) -> Iterator[Call]:
+def _links(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> tuple[_Pairs, _Pairs]:
+    """New traits and aggregates."""
     traits, aggregates = _Links(), _Links()
     for was, then, _, _ in steps:
-        if then is None:
-            continue
-        id_ = ids[then.uuid]
-        traits.between(id_, was.traits, then.traits, book.traits.ids)
-        aggregates.between(id_, was.aggregates, then.aggregates, book.aggregates.ids)
-    if traits.new:
-        yield _INSERT_TRAITS.of(traits.new, now=now)
-    if aggregates.new:
-        yield _INSERT_AGGREGATES.of(aggregates.new, now=now)
+        if then is not None:
+            id_ = ids[then.uuid]
+            traits.between(id_, was.traits, then.traits, book.traits.ids)
+            aggregates.between(id_, was.aggregates, then.aggregates, book.aggregates.ids)
+    return traits.new, aggregates.new
+
+
+def _insert(statement: Statement, pairs: _Pairs, now: float) -> list[Call]:
+    return [statement.of(pairs, now=now)] if pairs else []
 
 
 def _figures(inventory: Inventory) -> tuple[int, int, int, int, int, float]:

@@ -36,10 +36,8 @@ class _Made:
 class Statement:
     """A statement; `{n}` in it stands for rows with these columns. SQLite locks as a whole, never rows.
 
-    EXACTLY(column) is a float as a text that reads as the same float. Of those that go together (`together`)
-    the leading one has `{others}` where they are named, and either has `{after}`, a condition that is true
-    when they have been done, or leaves it to them: where they have `{given}`, they do nothing unless its
-    part `next` gives a row.
+    EXACTLY(column) is a float as a text that reads as the same float. Of those that go `together` the leading
+    one has `{others}` where they are named, and `{after}`, a condition that is true when they have been done.
     """
 
     def __init__(self, sql: str, **columns: Any) -> None:
@@ -96,7 +94,7 @@ class Statement:
         if n is not None:
             sql = sql.replace("{n}", n.single if single else str(n))
         names = tuple(dict.fromkeys(_NAMED.findall(sql)))
-        alone = sql.replace("{after}", "true").replace("{given}", "true").replace("{others}", "")
+        alone = sql.replace("{after}", "true").replace("{others}", "")
         return _Made(n, single, sql, text(alone), _numbered(alone, names, 1), names)
 
 
@@ -125,11 +123,9 @@ def _numbered(sql: str, names: Sequence[str], first: int) -> str:
 def _joined(made: Sequence[_Made]) -> str:
     """One statement of many. None of them is done twice, or left out, whatever reads its rows."""
     *others, leading = made
-    given = "true" if "{after}" in leading.sql else "EXISTS (SELECT 1 FROM next)"
     first, parts = 1, ""
     for nth, one in enumerate(others):
-        sql = _numbered(one.sql, one.names, first).replace("{given}", given)
-        parts += f"other{nth} AS ({sql} RETURNING 1), "
+        parts += f"other{nth} AS ({_numbered(one.sql, one.names, first)} RETURNING 1), "
         first += len(one.names)
     done = [f"(SELECT count(*) FROM other{nth})" for nth in range(len(others))]
     sql = _numbered(leading.sql, leading.names, first).replace("{others}", parts)

@@ -150,11 +150,11 @@ def tries(monkeypatch: pytest.MonkeyPatch) -> Tries:
     announce, read_locked, look = changes.announce_undisturbed, trees.read_locked, trees.look
 
     async def announced(*given: Any) -> PlacementChanged | None:
-        if tries.between is not None:
-            between, tries.between = tries.between, None
-            await between()
         message = None
         try:
+            if tries.between is not None:
+                between, tries.between = tries.between, None
+                await between()
             message = await announce(*given)
         finally:
             tries.numbers.append(message.number if message is not None else None)
@@ -179,7 +179,8 @@ def tries(monkeypatch: pytest.MonkeyPatch) -> Tries:
 @pytest.fixture
 def once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever was disturbed is not calm again in this test, however long it takes."""
-    monkeypatch.setattr("placement_worker.providers.CALM_SECONDS", math.inf)
+    for name in ("SHORTEST_UNREST", "LONGEST_UNREST"):
+        monkeypatch.setattr(f"placement_worker.providers.{name}", math.inf)
 
 
 @pytest.fixture

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
+from bus.database import Conflict
 from bus.protocol import Unavailable
 from bus.resources import (
     AddInventory,
@@ -33,6 +35,7 @@ from bus.vocabulary import Claimed, Inventory, ProviderReport
 from deploy.servers import Postgres
 from placement_worker import Placement, breaches
 from placement_worker.store import changes, trees
+from placement_worker.store.statement import Statement
 from tests.racks import a_placement, a_provider, a_report, keeps_its_index, on_hosts, seen_by, uid
 from tests.two_worlds import (
     DEADLINE,
@@ -41,6 +44,7 @@ from tests.two_worlds import (
     GONE,
     OURS,
     RENAMES,
+    STOCK,
     UNDER_A,
     WAITING,
     A,
@@ -60,7 +64,8 @@ from tests.two_worlds import (
     gives_back,
     made,
     named,
-    number_is_free,
+    names,
+    others_can_commit,
     stocked,
     under_way,
     until,
@@ -100,7 +105,7 @@ def stop_before_its_number(monkeypatch: pytest.MonkeyPatch, other: Placement, ga
 
 
 @pytest.mark.parametrize("deed, one", OPEN_LOCKS.values(), ids=OPEN_LOCKS.keys())
-async def test_who_has_locked_the_provider_comes_first_and_is_not_waited_for_with_the_number(
+async def test_who_has_locked_the_provider_comes_first_and_keeps_nobody_else_waiting(
     both: Both,
     tries: Tries,
     once: None,
@@ -117,7 +122,7 @@ async def test_who_has_locked_the_provider_comes_first_and_is_not_waited_for_wit
     async with under_way(gate, deed(calm.other)) as theirs, begun(edit(calm.mine, one)) as mine:
         await until(tries.over)  # before anybody goes on
         await waits(calm.mine, mine)
-        assert await number_is_free(calm.mine)
+        await others_can_commit(calm.mine)
         assert await books(calm.mine) == before
         gate.open.set()
         await theirs
@@ -182,14 +187,15 @@ class Naming:
     edit: Edit
 
 
+IDLE_GOES = DropName(name="CUSTOM_IDLE")
 IDLE: Sequence[Edit] = (
     AddInventory(provider=D, resource_class="CUSTOM_IDLE", inventory=OURS),
     SetTraits(provider=D, traits=("CUSTOM_IDLE",)),
 )
 NAMINGS = {
     "a class renamed": Naming("resource class", RenameName(name="CUSTOM_IDLE", to="CUSTOM_B"), IDLE[0]),
-    "a class dropped": Naming("resource class", DropName(name="CUSTOM_IDLE"), IDLE[0]),
-    "a trait dropped": Naming("trait", DropName(name="CUSTOM_IDLE"), IDLE[1]),
+    "a class dropped": Naming("resource class", IDLE_GOES, IDLE[0]),
+    "a trait dropped": Naming("trait", IDLE_GOES, IDLE[1]),
 }
 
 
@@ -207,7 +213,7 @@ async def meeting(
     ):
         await waits(calm.mine, mine)
         if case.kind == "resource class":  # a trait those that lock may wait for with the number, too
-            assert await number_is_free(calm.mine)
+            await others_can_commit(calm.mine)
         if committed:
             gate.open.set()
             await theirs
@@ -235,7 +241,7 @@ async def test_names_that_are_being_changed_are_waited_for(
     answer, expected = await meeting(both, gate, case, committed=committed)
     assert answer == expected
     assert isinstance(expected, Missing if committed else Edited)
-    assert tries.numbers == [None if committed else both.calm.mine.memory.index.seen]
+    assert tries.numbers == [None] or not committed
     await both.agree()
 
 
@@ -274,7 +280,7 @@ LIKE_IT: dict[str, ProviderReport] = {
 
 
 @pytest.mark.parametrize("theirs", LIKE_IT.values(), ids=LIKE_IT.keys())
-async def test_a_provider_like_it_that_is_being_made_is_not_waited_for_with_the_number(
+async def test_a_provider_like_it_that_is_being_made_keeps_nobody_else_waiting(
     both: Both,
     tries: Tries,
     once: None,
@@ -296,11 +302,87 @@ async def test_a_provider_like_it_that_is_being_made_is_not_waited_for_with_the_
     stop_before_its_number(monkeypatch, calm.other, gate)
     async with under_way(gate, reports(calm.other)) as reporting, begun(edit(calm.mine, made())) as mine:
         await waits(calm.mine, mine)
-        assert await number_is_free(calm.mine)
+        await others_can_commit(calm.mine)
         gate.open.set()
         await reporting
         assert await mine == expected
     assert gate.times == 1  # nobody had to begin again
+    await both.agree()
+
+
+MEANWHILE = {
+    "a claim": (claims(4), stocked(D, 1)),
+    "a claim on a stranger": (claims(7), stocked(D, 1)),
+    "the loss of it": (GONE, with_traits(D)),
+    "a child more": (edits(made(parent=D)), stocked(D, 1)),
+    "a provider of its name": (edits(made(uid(6, "a"))), made()),
+    "its parent moved": (UNDER_A, made(parent=D)),
+    "a class renamed that nobody has": (names("resource class", RENAMES), with_class()),
+    "a class renamed there and back": (
+        names("resource class", RENAMES, RenameName(name="CUSTOM_B", to="CUSTOM_A")),
+        with_class(),
+    ),
+    "a class dropped": (names("resource class", DropName(name="CUSTOM_A")), with_class()),
+    "a class dropped and made again": (
+        names("resource class", DropName(name="CUSTOM_A"), MakeName(name="CUSTOM_A")),
+        with_class(),
+    ),
+    "a trait dropped": (names("trait", IDLE_GOES), SetTraits(provider=D, traits=("CUSTOM_IDLE",))),
+}
+
+
+@pytest.mark.parametrize("deed, one", MEANWHILE.values(), ids=MEANWHILE.keys())
+async def test_what_is_committed_after_that_statement_began_is_not_overlooked(
+    both: Both,
+    tries: Tries,
+    once: None,
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+    deed: Deed,
+    one: Edit,
+) -> None:
+    """It sees the database as it was, but for what it locks: here it is stopped before it locks anything."""
+    for world in (both.locked, both.calm):
+        await edits(SetInventories(provider=D, inventories=STOCK))(world.other)
+    await deed(both.locked.other)
+    expected = await edit(both.locked.mine, one)
+    begins = "WITH ours AS (SELECT p.id FROM resource_providers p WHERE"
+    stops = (
+        "WITH stop AS MATERIALIZED (SELECT 1 FROM pg_advisory_xact_lock(7)),"
+        f" {begins.removeprefix('WITH ')} (SELECT count(*) FROM stop) = 1 AND"
+    )
+    statement = changes._NEXT_UNDISTURBED._sql
+    assert statement.startswith(begins)
+    monkeypatch.setattr(changes, "_NEXT_UNDISTURBED", Statement(statement.replace(begins, stops)))
+    calm = both.calm
+
+    async def stop(other: Placement) -> None:
+        async with other.database.write() as tx:
+            await tx.execute(text("SELECT pg_advisory_xact_lock(7)"))
+            await gate.stop()
+
+    async with under_way(gate, stop(calm.other)), begun(edit(calm.mine, one)) as mine:
+        await waits(calm.mine, mine)
+        await deed(calm.other)
+        gate.open.set()
+        assert await mine == expected
+    assert len(tries.numbers) == 1
+    await both.agree()
+
+
+async def test_who_lost_a_race_in_that_statement_locks_at_once(
+    both: Both, tries: Tries, once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whom PostgreSQL ended because of a deadlock would meet the same others again."""
+    expected = await edit(both.locked.mine, stocked(D, 0))
+    tries.forget()
+
+    async def loses() -> None:
+        raise Conflict("deadlock detected")
+
+    tries.between = loses
+    assert await edit(both.calm.mine, stocked(D, 0)) == expected
+    assert (tries.numbers, tries.locks) == ([None], 1)
     await both.agree()
 
 
