@@ -34,7 +34,7 @@ _NEXT_LOGGED = Statement(
 _NEXT_ALONE = Statement(_NEXT)
 # PostgreSQL: a change without a number cannot be kept, so nothing at all is done when anything has been
 # committed since `seen`, or others are at these providers or names. With the number in hand it waits for
-# nobody: who holds what it wants may be waiting for the number. The edition is locked to read it as it is now.
+# nobody: who holds what it wants may be waiting for the number. The edition is locked to be read anew.
 _NEXT_UNDISTURBED = Statement(
     "WITH ours AS (SELECT p.id FROM resource_providers p WHERE p.id = ANY(CAST(:providers AS integer[]))"
     " FOR NO KEY UPDATE OF p SKIP LOCKED),"
