@@ -102,6 +102,12 @@ class _OnPostgres(Transaction):
     def connection(self) -> AsyncConnection:
         return self._pool.connection_on(self._pooled)
 
+    async def execute(self, statement: Executable, params: Params | None = None) -> CursorResult[Any]:
+        try:
+            return await super().execute(statement, params)
+        except postgres.FAILURES as error:  # what SQLAlchemy does not translate
+            raise self._explained(error) from error
+
     async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Any]:
         try:
             found: Sequence[Any] = await self._driver.fetch(sql, *values)

@@ -18,8 +18,10 @@ from bus.clock import monotonic
 CONNECT_SECONDS = 10.0
 
 # What the driver raises when a statement fails, or cannot be said at all.
-FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
+FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 _CUT_OFF = ("08", "57P", "25P03")  # SQLSTATEs that end a connection
+# The driver's own confusion is one too: the server has said good-bye, and not hung up yet.
+_LAST_WORDS = (asyncpg.InternalClientError, OSError)
 
 WRITE = "BEGIN"
 READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -80,7 +82,7 @@ class PostgresPool:
     def broken(self, driver: asyncpg.Connection, error: Exception) -> bool:
         """Whether this error was the connection's last word."""
         state = getattr(error, "sqlstate", None) or ""
-        if isinstance(error, OSError) or state.startswith(_CUT_OFF):
+        if isinstance(error, _LAST_WORDS) or state.startswith(_CUT_OFF):
             self._broke_at = monotonic()
             driver.terminate()
         return bool(driver.is_closed())
@@ -98,6 +100,7 @@ class PostgresPool:
     def _notice(self, context: ExceptionContext) -> None:
         """The same for what SQLAlchemy says: it takes a timeout for a cancellation."""
         driver = getattr(context.connection and context.connection.connection, "driver_connection", None)
-        error = context.original_exception
+        said = context.original_exception
+        error = said.__cause__ if isinstance(said.__cause__, FAILURES) else said  # as the driver has it
         if driver is not None and isinstance(error, Exception) and self.broken(driver, error):
             context.is_disconnect = True

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import asyncpg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -401,6 +402,47 @@ async def test_what_goes_wrong_in_the_drivers_statements_is_called_the_same(
                 await tx.fetch(sql, values)
         assert await used(hasty) == {"a": 0}
     await hasty.close()
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("at", ["BEGIN", "statement", "SQLAlchemy's", "COMMIT"])
+async def test_a_server_that_says_goodbye_and_has_not_hung_up_is_unavailable(
+    on_postgres: Database, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """The driver, told in between that the server shuts down, is at a loss what to do next."""
+    lost = asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress")
+    execute, fetch, prepare = asyncpg.Connection.execute, asyncpg.Connection.fetch, asyncpg.Connection.prepare
+
+    async def say(self: Any, command: str, *more: Any, **given: Any) -> Any:
+        if command == at:
+            raise lost
+        return await execute(self, command, *more, **given)
+
+    async def ask(self: Any, *given: Any, **more: Any) -> Any:
+        if at == "statement":
+            raise lost
+        return await fetch(self, *given, **more)
+
+    async def make_ready(self: Any, *given: Any, **more: Any) -> Any:
+        if at == "SQLAlchemy's":
+            raise lost
+        return await prepare(self, *given, **more)
+
+    async with on_postgres.read() as tx:
+        before = (await tx.fetch("SELECT pg_backend_pid()", []))[0][0]
+    monkeypatch.setattr(asyncpg.Connection, "execute", say)
+    monkeypatch.setattr(asyncpg.Connection, "fetch", ask)
+    monkeypatch.setattr(asyncpg.Connection, "prepare", make_ready)
+    with pytest.raises(Unavailable):
+        async with on_postgres.write() as tx:
+            if at == "SQLAlchemy's":
+                await tx.execute(text("SELECT 3"))
+            else:
+                await tx.fetch(TAKE, [1, "a"])
+    monkeypatch.undo()
+    assert await used(on_postgres) == {"a": 0}
+    async with on_postgres.read() as tx:
+        assert (await tx.fetch("SELECT pg_backend_pid()", []))[0][0] != before
 
 
 @pytest.mark.services

@@ -11,7 +11,7 @@ import pytest
 from bus.clock import monotonic
 from bus.door import Door, DoorTransport
 from bus.local import LocalBroker, LocalTransport
-from bus.protocol import DeadLetter, QueueSpec, Transport, Unroutable
+from bus.protocol import DeadLetter, Inbox, QueueSpec, Transport, Unroutable
 from bus.rabbit import RabbitTransport
 from tests.envelopes import DEADLINE, an_envelope, number_in, numbers, publish, take
 
@@ -128,10 +128,19 @@ async def test_readers_of_one_queue_share_its_messages(connect: Connect) -> None
     for number in range(20):
         await publish(publisher, an_envelope(number))
     heard: list[list[int]] = [[], []]
-    for _ in range(10):
-        for inbox, mine in zip(inboxes, heard, strict=True):
+
+    async def read(inbox: Inbox, mine: list[int]) -> None:
+        while True:
             mine += await numbers(inbox, 1)
-    assert sorted(heard[0] + heard[1]) == list(range(20))
+
+    readers = [asyncio.ensure_future(read(*one)) for one in zip(inboxes, heard, strict=True)]
+    async with asyncio.timeout(DEADLINE):
+        while len(heard[0]) + len(heard[1]) < 20:
+            await asyncio.sleep(0.002)
+    for reader in readers:
+        reader.cancel()
+    await asyncio.gather(*readers, return_exceptions=True)
+    assert sorted(heard[0] + heard[1]) == list(range(20)) and all(heard)
 
 
 async def test_each_private_queue_hears_everything_and_ends_with_its_connection(connect: Connect) -> None:

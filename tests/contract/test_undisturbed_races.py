@@ -200,7 +200,7 @@ NAMINGS = {
 
 
 async def meeting(
-    both: Both, gate: Gate, case: Naming, *, committed: bool = True
+    both: Both, tries: Tries, gate: Gate, case: Naming, *, committed: bool = True
 ) -> tuple[EditResult, EditResult]:
     """What the edit answers that finds the names being changed; and what it must."""
     if committed:
@@ -211,6 +211,7 @@ async def meeting(
         under_way(gate, named(calm.other, case.kind, case.deed)) as theirs,
         begun(edit(calm.mine, case.edit)) as mine,
     ):
+        await until(tries.over)  # before anybody goes on
         await waits(calm.mine, mine)
         if case.kind == "resource class":  # a trait those that lock may wait for with the number, too
             await others_can_commit(calm.mine)
@@ -238,7 +239,7 @@ async def test_names_that_are_being_changed_are_waited_for(
     """They are of another edition already, and have no number yet."""
     book = both.calm.other.book
     monkeypatch.setattr(book, "new_edition", gate.after(book.new_edition))
-    answer, expected = await meeting(both, gate, case, committed=committed)
+    answer, expected = await meeting(both, tries, gate, case, committed=committed)
     assert answer == expected
     assert isinstance(expected, Missing if committed else Edited)
     assert tries.numbers == [None] or not committed
@@ -252,9 +253,24 @@ async def test_names_that_are_about_to_be_changed_are_waited_for_too(
     """They are locked, and not of another edition yet: nobody who waits may have locked the edition."""
     book = both.calm.other.book
     monkeypatch.setattr(book, "new_edition", gate.before(book.new_edition))
-    answer, expected = await meeting(both, gate, case)
+    answer, expected = await meeting(both, tries, gate, case)
     assert answer == expected
     assert isinstance(expected, Missing)
+    await both.agree()
+
+
+async def test_who_changes_other_names_keeps_no_edit_waiting(
+    both: Both, tries: Tries, once: None, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = await edit(both.locked.mine, with_traits(D))
+    rename = RenameName(name="CUSTOM_IDLE", to="CUSTOM_B")
+    assert isinstance(await named(both.locked.other, "resource class", rename), NameEdited)
+    calm = both.calm
+    monkeypatch.setattr(calm.other.book, "new_edition", gate.after(calm.other.book.new_edition))
+    async with under_way(gate, named(calm.other, "resource class", rename)) as theirs:
+        assert await edit(calm.mine, with_traits(D)) == expected
+        gate.open.set()
+        assert isinstance(await theirs, NameEdited)
     await both.agree()
 
 
@@ -265,7 +281,7 @@ async def test_a_class_of_the_provider_that_is_being_renamed_is_called_by_its_ne
         await edits(with_class())(world.other)
     book = both.calm.other.book
     monkeypatch.setattr(book, "new_edition", gate.before(book.new_edition))
-    answer, expected = await meeting(both, gate, Naming("resource class", RENAMES, with_traits(D)))
+    answer, expected = await meeting(both, tries, gate, Naming("resource class", RENAMES, with_traits(D)))
     assert answer == expected
     assert isinstance(answer, Edited) and answer.provider is not None
     assert answer.provider.inventories.keys() == {"CUSTOM_B"}
