@@ -96,11 +96,14 @@ class _OnPostgres(Transaction):
         self._pool = pool
         self._pooled = pooled
         self._driver: Any = pooled.driver_connection
+        self._connection: AsyncConnection | None = None  # for whom asks: most statements are the driver's
         self._begun = False
 
     @property
     def connection(self) -> AsyncConnection:
-        return self._pool.connection_on(self._pooled)
+        if self._connection is None:
+            self._connection = self._pool.connection_on(self._pooled)
+        return self._connection
 
     async def execute(self, statement: Executable, params: Params | None = None) -> CursorResult[Any]:
         try:

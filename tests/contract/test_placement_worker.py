@@ -73,7 +73,8 @@ async def test_what_is_reported_is_offered_claimed_and_announced(database: Datab
         async with asyncio.timeout(10):
             while last not in numbers:
                 numbers.append((await heard.get()).number)
-        assert numbers == list(range(1, last + 1))
+        # Two processes on one SQLite file may both tell of a change: in order, and none is left out.
+        assert list(dict.fromkeys(numbers)) == list(range(1, last + 1))
         await until(lambda: one.memory.index.seen == other.memory.index.seen == last)
         assert seen_by(one) == seen_by(other)
         for _ in range(4):  # whoever answers
