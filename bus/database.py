@@ -3,6 +3,7 @@
 import asyncio
 import re
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import wraps
@@ -45,7 +46,7 @@ class Conflict(Exception):
     """A concurrent writer won; run the transaction again."""
 
 
-class Transaction:
+class Transaction(ABC):
     """What is done in here is committed together or not at all."""
 
     def __init__(self, database: "Database") -> None:
@@ -54,9 +55,9 @@ class Transaction:
         self._after_commit: list[Callable[[], None]] = []
 
     @property
+    @abstractmethod
     def connection(self) -> AsyncConnection:
         """SQLAlchemy's, within this transaction."""
-        raise NotImplementedError
 
     async def execute(self, statement: Executable, params: Params | None = None) -> CursorResult[Any]:
         try:
@@ -66,15 +67,15 @@ class Transaction:
             raise self._database.explained(error) from error
 
     async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Any]:
-        """The rows of a statement in PostgreSQL's own words ($1, $2, ...)."""
+        """The rows of a statement in PostgreSQL's own words ($1, $2, ...); SQLite has none."""
         raise NotImplementedError
 
     def after_commit(self, callback: Callable[[], None]) -> None:
         """Call this when the transaction has committed, before the next writer begins (SQLite)."""
         self._after_commit.append(callback)
 
-    async def begin(self, begin: str) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def begin(self, begin: str) -> None: ...
 
     async def commit(self) -> None:
         """What `write()` does on leaving."""
@@ -82,12 +83,12 @@ class Transaction:
         for callback in self._after_commit:
             callback()
 
-    async def _commit(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def _commit(self) -> None: ...
 
+    @abstractmethod
     async def give_back(self) -> None:
         """Roll back what was not committed, and return the connection to the pool."""
-        raise NotImplementedError
 
 
 class _OnPostgres(Transaction):
@@ -119,9 +120,8 @@ class _OnPostgres(Transaction):
             raise self._explained(error) from error
 
     async def begin(self, begin: str) -> None:
-        if begin:
-            self._begun = True
-            await self._say(begin)
+        self._begun = True
+        await self._say(begin)
 
     async def _commit(self) -> None:
         if await self._say("COMMIT") != "COMMIT":
@@ -157,8 +157,10 @@ class _OnSqlite(Transaction):
         return self._connection
 
     async def begin(self, begin: str) -> None:
-        if begin:
+        try:
             await self._connection.exec_driver_sql(begin)
+        except (exc.SQLAlchemyError, OSError) as error:
+            raise self._database.explained(error) from error
 
     async def _commit(self) -> None:
         try:
@@ -311,10 +313,8 @@ class Database:
     async def _open(self, begin: str) -> Transaction:
         tx = await self._connected()
         try:
-            await tx.begin(begin)
-        except (exc.SQLAlchemyError, OSError) as error:
-            await tx.give_back()
-            raise self.explained(error) from error
+            if begin:
+                await tx.begin(begin)
         except BaseException:
             await tx.give_back()
             raise

@@ -366,13 +366,8 @@ AT_PEACE = {
 async def test_whatever_comes_between_nothing_is_half_done(
     both: Both, tries: Tries, once: None, case: Between
 ) -> None:
-    await case.deed(both.locked.other)
-    expected = await edit(both.locked.mine, case.edit)
-    tries.between = lambda: case.deed(both.calm.other)
-    answer = await edit(both.calm.mine, case.edit)
-    assert (answer, type(answer)) == (expected, case.answer)
+    await as_under_locks(both, case, tries, "between")
     assert tries.numbers == [None]
-    await both.agree()
 
 
 BETWEEN_READS = {
@@ -393,7 +388,7 @@ BEFORE_READS = {
 async def test_what_comes_between_its_two_reads_disturbs(
     both: Both, tries: Tries, once: None, case: Between
 ) -> None:
-    await between_reads(both, tries, case)
+    await as_under_locks(both, case, tries, "between_reads")
     assert tries.numbers == [None]
 
 
@@ -401,15 +396,15 @@ async def test_what_comes_between_its_two_reads_disturbs(
 async def test_what_its_second_read_sees_in_time_does_not_disturb(
     both: Both, tries: Tries, once: None, case: Between
 ) -> None:
-    await between_reads(both, tries, case)
+    await as_under_locks(both, case, tries, "between_reads")
     assert tries.numbers == ([both.calm.mine.memory.index.seen] if case.answer is Edited else [])
 
 
-async def between_reads(both: Both, tries: Tries, case: Between) -> None:
-    """The tree first, then the ids and names."""
+async def as_under_locks(both: Both, case: Between, tries: Tries, when: str) -> None:
+    """What comes `between` judging and writing, or `between_reads` of the tree and of the ids and names."""
     await case.deed(both.locked.other)
     expected = await edit(both.locked.mine, case.edit)
-    tries.between_reads = lambda: case.deed(both.calm.other)
+    setattr(tries, when, lambda: case.deed(both.calm.other))
     answer = await edit(both.calm.mine, case.edit)
     assert (answer, type(answer)) == (expected, case.answer)
     await both.agree()
@@ -430,10 +425,5 @@ async def test_a_name_that_somebody_took_without_a_number_is_taken(
 async def test_what_is_no_matter_does_not_disturb(
     both: Both, tries: Tries, once: None, case: Between
 ) -> None:
-    await case.deed(both.locked.other)
-    expected = await edit(both.locked.mine, case.edit)
-    tries.between = lambda: case.deed(both.calm.other)
-    answer = await edit(both.calm.mine, case.edit)
-    assert (answer, type(answer)) == (expected, case.answer)
+    await as_under_locks(both, case, tries, "between")
     assert tries.numbers == [both.calm.mine.memory.index.seen]
-    await both.agree()

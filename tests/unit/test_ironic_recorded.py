@@ -5,6 +5,7 @@ Placement is a model here (`tests/ironic_world.py`); what it says of itself is h
 """
 
 import random
+from collections.abc import Iterator
 
 import pytest
 
@@ -32,12 +33,8 @@ def steps_of(
     return found
 
 
-@pytest.mark.parametrize("late", [0.0, 0.2], ids=["", "some late"])
-@pytest.mark.parametrize("can_read", [True, False], ids=["with an API", "without"])
-@pytest.mark.parametrize("vary", WAYS)
-def test_after_a_sweep_placement_has_what_the_table_says_of_every_node(
-    vary: Vary[Notification], can_read: bool, late: float
-) -> None:
+def played(vary: Vary[Notification], can_read: bool, late: float) -> Iterator[tuple[World, Recorded, int]]:
+    """A world of each seed after each step: all of it has been delivered, and some of it read."""
     for seed in SEEDS:
         chance = random.Random(seed)
         world = World(TRUTH, can_read=can_read, chance=chance)
@@ -45,11 +42,21 @@ def test_after_a_sweep_placement_has_what_the_table_says_of_every_node(
             for one in said:
                 world.deliver(one)
                 world.some_reading()
-            world.now = max(world.now, step.ended)
-            world.all_reading()
-            world.sweep()
-            world.all_reading()
-            assert world.differences() == [], f"after {step.step}, seed {seed}"
+            yield world, step, seed
+
+
+@pytest.mark.parametrize("late", [0.0, 0.2], ids=["", "some late"])
+@pytest.mark.parametrize("can_read", [True, False], ids=["with an API", "without"])
+@pytest.mark.parametrize("vary", WAYS)
+def test_after_a_sweep_placement_has_what_the_table_says_of_every_node(
+    vary: Vary[Notification], can_read: bool, late: float
+) -> None:
+    for world, step, seed in played(vary, can_read, late):
+        world.now = max(world.now, step.ended)
+        world.all_reading()
+        world.sweep()
+        world.all_reading()
+        assert world.differences() == [], f"after {step.step}, seed {seed}"
 
 
 @pytest.mark.parametrize("late", [0.0, 0.2], ids=["", "some late"])
@@ -58,15 +65,9 @@ def test_after_a_sweep_placement_has_what_the_table_says_of_every_node(
 def test_without_a_sweep_no_node_stays_open_that_the_events_tell_is_closed(
     vary: Vary[Notification], can_read: bool, late: float
 ) -> None:
-    for seed in SEEDS:
-        chance = random.Random(seed)
-        world = World(TRUTH, can_read=can_read, chance=chance)
-        for step, said in steps_of(vary, chance, late):
-            for one in said:
-                world.deliver(one)
-                world.some_reading()
-            world.all_reading()
-            assert world.open_against_the_truth() == [], f"after {step.step}, seed {seed}"
+    for world, step, seed in played(vary, can_read, late):
+        world.all_reading()
+        assert world.open_against_the_truth() == [], f"after {step.step}, seed {seed}"
 
 
 # What no event told, and the next event of the node, or a sweep, puts right
