@@ -24,15 +24,13 @@ from bus.resources import Provider
 from bus.runner import Bus
 from bus.vocabulary import Flavor
 from bus.worker import Worker
-from cell_conductor import cell_conductor
 from compute_sim.core import Durations
 from compute_sim.ironic import BusVoice, Plan, SimNode, Simulation, enrolled
 from compute_sim.metal import metal_agent
 from ironic_sync import ironic_sync
 from ironic_sync.api import Access, IronicApi, IronicRefused
-from placement_worker import Placement, placement_worker
-from scheduler_worker import scheduler_worker
 from tests.cells import CELL
+from tests.workers import of_one_cell
 from tests.yard import AGENT, Line, story
 
 LONG = 600.0  # virtual seconds in which whatever would still happen has happened
@@ -78,20 +76,8 @@ class Cloud:
 
     def factories(self) -> dict[str, Callable[[Bus], Worker]]:
         return {
-            "placement": lambda bus: placement_worker(Placement(self.placement_db, self.clock), bus.publish),
-            "scheduler": lambda bus: scheduler_worker(
-                bus.asker(topics.FIND_CANDIDATES),
-                bus.asker_of_many(topics.CLAIM),
-                bus.asker(topics.RELEASE),
-                clock=self.clock,
-            ),
-            "conductor": lambda bus: cell_conductor(
-                CELL,
-                self.cell_db,
-                bus.asker_of_many(topics.CLAIM),
-                bus.asker_of_many(topics.RELEASE),
-                build_timeout=self.build_timeout,
-                clock=self.clock,
+            **of_one_cell(
+                self.placement_db, CELL, self.cell_db, self.clock, build_timeout=self.build_timeout
             ),
             "ironic_sync": lambda bus: ironic_sync(),
             "agent": lambda bus: metal_agent(

@@ -24,15 +24,13 @@ from bus.resources import Provider
 from bus.runner import Bus, Listener
 from bus.vocabulary import Flavor, ResourceGroup
 from bus.worker import Worker
-from cell_conductor import cell_conductor
 from compute_sim.metal import Heard, metal_agent
 from deploy.ironic import Ironic
 from ironic_sync import Access, IronicApi, Notifications, Selection, ironic_sync
 from ironic_sync import Ironic as Followed
 from ironic_sync.access import IronicRefused
 from ironic_sync.core.envelope import Notification, opened
-from placement_worker import Placement, placement_worker
-from scheduler_worker import scheduler_worker
+from tests.workers import of_one_cell
 
 CELL = "c1"
 AGENT = f"{CELL}-metal"
@@ -87,20 +85,7 @@ class Hall:
 
     def _factories(self) -> dict[str, Callable[[Bus], Worker]]:
         return {
-            "placement": lambda bus: placement_worker(Placement(self._placement_db, self.clock), bus.publish),
-            "scheduler": lambda bus: scheduler_worker(
-                bus.asker(topics.FIND_CANDIDATES),
-                bus.asker_of_many(topics.CLAIM),
-                bus.asker(topics.RELEASE),
-                clock=self.clock,
-            ),
-            "conductor": lambda bus: cell_conductor(
-                CELL,
-                self._cell_db,
-                bus.asker_of_many(topics.CLAIM),
-                bus.asker_of_many(topics.RELEASE),
-                clock=self.clock,
-            ),
+            **of_one_cell(self._placement_db, CELL, self._cell_db, self.clock),
             "ironic_sync": lambda bus: ironic_sync(
                 Followed(
                     selection=Selection(cell=CELL),
