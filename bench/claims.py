@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bus.clock import Clock, monotonic
-from bus.database import Database
 from bus.messages import ClaimRequested, InventoryReported, Message
-from bus.migrations import migrate
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
 from bus.vocabulary import Choice, Claimed, ConsumerClaim, Inventory, ProviderReport
 from deploy.servers import Postgres, private_directory
 from placement_worker import Placement, breaches

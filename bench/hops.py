@@ -11,9 +11,9 @@ import time
 from contextlib import ExitStack
 
 from bus import topics
+from bus.delivery.runner import Bus
 from bus.messages import BuildDeleted, BuildDeleteRequested
 from bus.rabbit import RabbitTransport
-from bus.runner import Bus
 from bus.worker import Worker, on
 from deploy.servers import RabbitMQ, private_directory
 

@@ -46,7 +46,7 @@ class Answered(asyncio.Protocol):
             self.waiting.set_exception(ConnectionResetError("the server hung up"))
 
 
-class Client:
+class LoopbackClient:
     """Keeps its connection as long as the server does. Loopback only."""
 
     def __init__(self, base_url: str, headers: Mapping[str, str]) -> None:

@@ -20,14 +20,14 @@ from bench.boots import _processor_time
 from bench.ironic_site import Site, prepare, processes
 from bus import topics
 from bus.clock import Clock, monotonic
+from bus.delivery.runner import Bus, Listener
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable, FindCandidates
 from bus.protocol import Unavailable
-from bus.runner import Bus, Listener
 from bus.vocabulary import Flavor, ResourceGroup
 from deploy.servers import Postgres, RabbitMQ, free_port, private_directory
 from ironic_sync import IronicApi, Notifications
 from ironic_sync.core import node as ironic_node
-from ironic_sync.core.envelope import Notification, opened
+from ironic_sync.core.envelope import HeardNotification, opened
 from ironic_sync.core.rule import reserved
 
 STORM = "waiting"  # how names of its nodes begin
@@ -58,12 +58,12 @@ class Watch:
         async def hear(bodies: Sequence[bytes]) -> None:
             for said in map(opened, bodies):
                 self.heard += 1
-                if isinstance(said, Notification) and said.node is not None:
+                if isinstance(said, HeardNotification) and said.node is not None:
                     self._hear(said)
 
         await Notifications(self.site.amqp_url, queue="bench.watch", quorum=False).run(hear, lambda: None)
 
-    def _hear(self, said: Notification) -> None:
+    def _hear(self, said: HeardNotification) -> None:
         assert said.node is not None
         asked = said.event in ("update", "maintenance_set", "create", "delete") and said.phase != "end"
         if asked:

@@ -16,18 +16,18 @@ import msgspec
 from berth.services import spare_the_collector, stop_on_signals
 from bus import topics
 from bus.clock import Clock
-from bus.database import Database
-from bus.migrations import migrate
+from bus.delivery.runner import Bus
 from bus.rabbit import RabbitTransport
-from bus.runner import Bus
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
 from bus.worker import Worker
 from cell_conductor import cell_conductor
 from compute_sim.core import Durations
-from compute_sim.ironic import IronicExchange, Plan, SimNode, Simulation, enrolled, listen
+from compute_sim.ironic import IronicExchange, SimNode, SimPlan, Simulation, enrolled, listen
 from compute_sim.metal import Heard, metal_agent
-from ironic_sync import Access, Ironic, IronicApi, Notifications, Selection, ironic_sync
+from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
 from ironic_sync.access import IronicRefused
-from ironic_sync.core.envelope import Notification, opened
+from ironic_sync.core.envelope import HeardNotification, opened
 from placement_worker import Placement, placement_worker
 from scheduler_worker import scheduler_worker
 
@@ -88,8 +88,8 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
             clock=clock,
         ),
         "ironic_sync": lambda: ironic_sync(
-            Ironic(
-                selection=Selection(cell=CELL),
+            FollowedIronic(
+                selection=NodeSelection(cell=CELL),
                 notifications=Notifications(site.amqp_url),
                 api=site.api(),
             ),
@@ -106,7 +106,7 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
 async def _news(site: Site, heard: Heard) -> None:
     async def hear(bodies: Any) -> None:
         for said in map(opened, bodies):
-            if isinstance(said, Notification):
+            if isinstance(said, HeardNotification):
                 heard(said.uuid)
 
     await Notifications(site.amqp_url, queue="bench.agent", quorum=False).run(hear, lambda: None)
@@ -116,7 +116,7 @@ async def _serve(site: Site, role: str) -> None:
     stopping = asyncio.Event()
     stop_on_signals(stopping)
     if role == "sim":
-        plan = Plan(step_time=Durations.parse(site.step_time))
+        plan = SimPlan(step_time=Durations.parse(site.step_time))
         simulation = Simulation(
             site.herd(),
             plan=plan,

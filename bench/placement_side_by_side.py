@@ -28,7 +28,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from bench.http_client import Client
+from bench.http_client import LoopbackClient
 from bus.clock import monotonic
 from deploy.servers import Postgres, private_directory
 from tests.compliance.serving import COMPLIANCE, ROOT, Berth, Kind, OpenStackPlacement
@@ -57,7 +57,7 @@ FLAT_FEW, FLAT_MANY, SUBTREE, PUTS, ONE_BY_ONE, BULK = GOALS
 
 
 @dataclass(frozen=True)
-class Host:
+class FlatHost:
     """A provider with its inventories."""
 
     name: str
@@ -66,18 +66,18 @@ class Host:
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
 
-def flat(first: int, count: int) -> list[Host]:
-    return [Host(f"host-{number}", None, ROOM) for number in range(first, first + count)]
+def flat(first: int, count: int) -> list[FlatHost]:
+    return [FlatHost(f"host-{number}", None, ROOM) for number in range(first, first + count)]
 
 
-def trees(count: int) -> list[Host]:
+def trees(count: int) -> list[FlatHost]:
     """Roots with two cells, each with two devices."""
-    made: list[Host] = []
+    made: list[FlatHost] = []
     for number in range(count):
-        made.append(root := Host(f"node-{number}"))
+        made.append(root := FlatHost(f"node-{number}"))
         for cell in range(2):
-            made.append(numa := Host(f"{root.name}-{cell}", root.id, {"VCPU": 64, "MEMORY_MB": 65536}))
-            made += (Host(f"{numa.name}-{vf}", numa.id, {"CUSTOM_VF": 8}) for vf in range(2))
+            made.append(numa := FlatHost(f"{root.name}-{cell}", root.id, {"VCPU": 64, "MEMORY_MB": 65536}))
+            made += (FlatHost(f"{numa.name}-{vf}", numa.id, {"CUSTOM_VF": 8}) for vf in range(2))
     return made
 
 
@@ -94,7 +94,7 @@ class Side:
         self.database_url = database_url
         self.seconds = seconds
         self.figures: dict[str, float] = {}
-        self.client = Client(base, HEADERS)
+        self.client = LoopbackClient(base, HEADERS)
 
     async def measure_flat(self) -> None:
         hosts = flat(0, FEW)
@@ -117,7 +117,7 @@ class Side:
         await self.bulk(hosts)
         self.figures[BULK] = len(hosts) / (monotonic() - begun)
 
-    async def one_by_one(self, hosts: Iterable[Host]) -> float:
+    async def one_by_one(self, hosts: Iterable[FlatHost]) -> float:
         """Providers a second, as a compute service makes them: the provider, then its inventories."""
         begun = monotonic()
         made = 0
@@ -143,13 +143,13 @@ class Side:
             taken.append(1000 * (monotonic() - begun))
         return statistics.median(taken)
 
-    async def puts(self, hosts: list[Host]) -> float:
+    async def puts(self, hosts: list[FlatHost]) -> float:
         """Allocations a second, each by a consumer of its own on any host."""
         chance = random.Random(1)
         made = 0
         stopped = False
 
-        async def put(client: Client) -> None:
+        async def put(client: LoopbackClient) -> None:
             nonlocal made
             while not stopped:
                 claim = {
@@ -160,7 +160,7 @@ class Side:
                 await client.must("PUT", f"/allocations/{uuid.UUID(int=chance.getrandbits(128))}", claim)
                 made += 1
 
-        clients = [Client(self.base, HEADERS) for _ in range(CLIENTS)]
+        clients = [LoopbackClient(self.base, HEADERS) for _ in range(CLIENTS)]
         async with asyncio.TaskGroup() as group:
             for client in clients:
                 group.create_task(put(client))
@@ -173,7 +173,7 @@ class Side:
             client.close()
         return rate
 
-    async def fill(self, hosts: list[Host]) -> None:
+    async def fill(self, hosts: list[FlatHost]) -> None:
         """Make these known as fast as can be; not measured."""
         if self.kind == "berth":
             await self.bulk(hosts)
@@ -181,7 +181,7 @@ class Side:
             await self.client.must("PUT", "/resource_classes/CUSTOM_VF")
             await insert(self.database_url, hosts)
 
-    async def bulk(self, hosts: list[Host]) -> None:
+    async def bulk(self, hosts: list[FlatHost]) -> None:
         for at in range(0, len(hosts), 1000):
             body = {"providers": [_load(host) for host in hosts[at : at + 1000]]}
             answered = json.loads(await self.client.must("POST", "/berth/providers", body))
@@ -194,11 +194,11 @@ def _inventories(has: Mapping[str, int]) -> dict[str, Any]:
     return {class_: {"total": total} for class_, total in has.items()}
 
 
-def _load(host: Host) -> dict[str, Any]:
+def _load(host: FlatHost) -> dict[str, Any]:
     return {"id": host.id, "name": host.name, "parent": host.parent, "inventories": _inventories(host.has)}
 
 
-async def insert(database_url: str, hosts: list[Host]) -> None:
+async def insert(database_url: str, hosts: list[FlatHost]) -> None:
     """Put providers and inventories into OpenStack Placement's own tables."""
     connection = await asyncpg.connect(database_url.replace("+asyncpg", ""))
     try:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from berth import build
+from berth import wiring
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.protocol import Unavailable
@@ -31,7 +31,7 @@ async def audit(settings: Settings, *, settled: bool = False, clock: Clock | Non
     clock = clock or Clock()
     await refuse_the_unmade(settings)
     found = Audit()
-    placement = build.database(settings, build.Role("placement"))
+    placement = wiring.database(settings, wiring.Role("placement"))
     try:
         # The cells are read first: a build seen alive there must be held in what placement says afterwards,
         # unless it has ended meanwhile, which the second reading tells.
@@ -63,10 +63,10 @@ async def audit(settings: Settings, *, settled: bool = False, clock: Clock | Non
 async def refuse_the_unmade(settings: Settings) -> None:
     """Nothing can be said of what was never there: an empty audit would look like a clean one."""
     where = settings.state_dir if settings.embedded else "the database"
-    if not await build.ever_made(settings, build.Role("placement")):
+    if not await wiring.ever_made(settings, wiring.Role("placement")):
         raise Unavailable(f"no berth has ever kept its state in {where}: nothing to audit")
     for cell in settings.cells:
-        if not await build.ever_made(settings, build.Role("conductor", cell)):
+        if not await wiring.ever_made(settings, wiring.Role("conductor", cell)):
             raise Unavailable(
                 f"there never was a cell {cell} in {where}: say which cells there are (--cells, BERTH_CELLS)"
             )
@@ -91,7 +91,7 @@ class _Builds:
 async def _builds(settings: Settings) -> _Builds:
     found = _Builds()
     for cell in settings.cells:
-        database = build.database(settings, build.Role("conductor", cell))
+        database = wiring.database(settings, wiring.Role("conductor", cell))
         try:
             for id_, standing in (await census(database)).items():
                 if id_ in found.builds:

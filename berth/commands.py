@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from berth import build, topology
+from berth import topology, wiring
 from berth.audit import Audit
 from berth.audit import audit as audit_databases
 from berth.embedded import embedded
@@ -20,6 +20,7 @@ from berth.services import Supervisor, run_worker, stop_on_signals
 from berth.settings import BadSetting, Settings
 from bus import codec, topics
 from bus.clock import Clock, monotonic
+from bus.delivery.runner import Bus
 from bus.messages import (
     BuildDeleteRequested,
     BuildEnded,
@@ -29,9 +30,8 @@ from bus.messages import (
     Message,
     NodeChanged,
 )
-from bus.migrations import migrate
 from bus.protocol import TooBig, Unavailable, Undecodable
-from bus.runner import Bus
+from bus.sql.migrations import migrate
 from bus.vocabulary import Flavor, ResourceGroup
 
 M = TypeVar("M", bound=Message)
@@ -77,7 +77,7 @@ async def up(settings: Settings, say: Console) -> int:
     supervisor = Supervisor(settings, say.print)
     async with asyncio.TaskGroup() as group:
         group.create_task(supervisor.run(stopping))
-        async with Bus(build.transport(settings, "up")) as bus:
+        async with Bus(wiring.transport(settings, "up")) as bus:
             await _ready_or_stopped(bus, settings, stopping)
             if not stopping.is_set():
                 for name, pid in supervisor.processes().items():
@@ -87,7 +87,7 @@ async def up(settings: Settings, say: Console) -> int:
 
 
 async def run(settings: Settings, worker: str, cell: str, alone: bool) -> int:
-    role = build.role(worker, cell, settings)
+    role = wiring.role(worker, cell, settings)
     if alone and not (role.worker == "placement" and settings.placement_http):
         raise Refusal("with a bus of its own only placement is of use, and only with --http")
     if settings.embedded and not alone:
@@ -95,7 +95,7 @@ async def run(settings: Settings, worker: str, cell: str, alone: bool) -> int:
             "a worker of its own needs a bus other processes reach: set BERTH_AMQP_URL and "
             "BERTH_DATABASE_URL, or use `berth up`, which runs everything in one process"
         )
-    await run_worker(role, settings, build.alone() if alone else build.transport(settings, name=str(role)))
+    await run_worker(role, settings, wiring.alone() if alone else wiring.transport(settings, name=str(role)))
     return 0
 
 
@@ -178,7 +178,7 @@ def node_event(
         name=name,
         at=Clock().now(),
         cell=cell,
-        agent=build.metal_agent(settings, cell),
+        agent=wiring.metal_agent(settings, cell),
         resource_class=resource_class,
         provision_state=provision_state,
         power_state=power_state,
@@ -198,7 +198,7 @@ def checked(message: M) -> M:
 
 async def publish(settings: Settings, message: Message, say: Console) -> int:
     message = checked(message)
-    async with Bus(build.transport(settings, "client")) as bus:
+    async with Bus(wiring.transport(settings, "client")) as bus:
         await bus.publish(message)
     say.print(f"published on {topics.TOPIC_OF[type(message)].key(message)}")
     if isinstance(message, NodeChanged):
@@ -213,7 +213,7 @@ async def boot(
     if wait:
         request = msgspec.structs.replace(request, reply_to=name)
     request = checked(request)
-    async with Bus(build.transport(settings, "boot")) as bus:
+    async with Bus(wiring.transport(settings, "boot")) as bus:
         ended = await bus.listen(topics.BUILD_ENDED.at(reply_to=name))
         unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=name))
         await bus.publish(request)
@@ -284,7 +284,7 @@ async def delete(settings: Settings, id_: str, cell: str, wait: bool, timeout: f
     except ValueError:
         raise BadSetting(f"{id_!r} is not the uuid of a build") from None
     request = checked(BuildDeleteRequested(build=id_, cell=cell, reply_to=name))
-    async with Bus(build.transport(settings, "delete")) as bus:
+    async with Bus(wiring.transport(settings, "delete")) as bus:
         deleted = await bus.listen(topics.BUILD_DELETED.at(reply_to=name))
         await bus.publish(request)
         if wait:
@@ -326,14 +326,14 @@ def show_audit(found: Audit, say: Console) -> None:
 async def migrate_all(settings: Settings, say: Console) -> int:
     """How many migrations were applied, each with a line."""
     made = 0
-    for role, package in build.stores(settings).items():
-        database = build.database(settings, role)
+    for role, package in wiring.stores(settings).items():
+        database = wiring.database(settings, role)
         try:
             applied = await migrate(database, package)
         finally:
             await database.close()
         for name in applied:
-            say.print(f"{build.store_of(role)}: applied {name}")
+            say.print(f"{wiring.store_of(role)}: applied {name}")
         made += len(applied)
     return made
 
@@ -345,7 +345,7 @@ async def migrate_and_say(settings: Settings, say: Console) -> int:
 
 
 def show_topology(as_markdown: bool, say: Console) -> None:
-    workers = build.all_workers_without_a_bus()
+    workers = wiring.all_workers_without_a_bus()
     if as_markdown:
         sys.stdout.write(topology.markdown(workers))
         return
@@ -356,4 +356,4 @@ def show_topology(as_markdown: bool, say: Console) -> None:
 
 
 def asyncapi_document() -> dict[str, Any]:
-    return topology.asyncapi(build.all_workers_without_a_bus())
+    return topology.asyncapi(wiring.all_workers_without_a_bus())

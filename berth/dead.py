@@ -8,16 +8,16 @@ import msgspec
 from rich.console import Console
 from rich.markup import escape
 
-from berth import build
+from berth import wiring
 from berth.settings import Settings
+from bus.delivery.runner import Bus
 from bus.protocol import DeadLetter, Envelope
-from bus.runner import Bus
 
 _ALL = 1_000_000
 
 
 async def list_letters(settings: Settings, as_json: bool, say: Console) -> int:
-    async with Bus(build.transport(settings, "dead")) as bus:
+    async with Bus(wiring.transport(settings, "dead")) as bus:
         letters = await bus.transport.dead_letters(_ALL)
     if as_json:
         for letter in letters:
@@ -33,7 +33,7 @@ async def list_letters(settings: Settings, as_json: bool, say: Console) -> int:
 
 
 async def show_letter(settings: Settings, id_: str, say: Console) -> int:
-    async with Bus(build.transport(settings, "dead")) as bus:
+    async with Bus(wiring.transport(settings, "dead")) as bus:
         letters = await bus.transport.dead_letters(_ALL)
     chosen = _chosen(letters, [id_], say)
     for letter in chosen:
@@ -47,7 +47,7 @@ async def show_letter(settings: Settings, id_: str, say: Console) -> int:
 
 async def replay(settings: Settings, ids: Sequence[str], say: Console) -> int:
     """Send letters back to the queue they died in, as if for the first time; then take them out."""
-    async with Bus(build.transport(settings, "dead")) as bus:
+    async with Bus(wiring.transport(settings, "dead")) as bus:
 
         async def rescue(letter: DeadLetter) -> None:
             envelope = Envelope(
@@ -69,7 +69,7 @@ async def replay(settings: Settings, ids: Sequence[str], say: Console) -> int:
 
 
 async def drop(settings: Settings, ids: Sequence[str], say: Console) -> int:
-    async with Bus(build.transport(settings, "dead")) as bus:
+    async with Bus(wiring.transport(settings, "dead")) as bus:
         chosen = _chosen(await bus.transport.dead_letters(_ALL), ids, say)
         count = await bus.transport.exhume({letter.id for letter in chosen})
     say.print(f"{count} dropped")

@@ -7,17 +7,17 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from berth import build
+from berth import wiring
 from berth.settings import Settings
-from bus.door import Door
-from bus.journal import Journal
-from bus.local import LocalBroker, LocalTransport
+from bus.delivery.runner import Bus
+from bus.local.broker import LocalBroker, LocalTransport
+from bus.local.journal import Journal
+from bus.local.socket import SocketServer
 from bus.protocol import Unavailable
-from bus.runner import Bus
 
 
 @dataclass
-class House:
+class EmbeddedBerth:
     """A running berth, and a bus of one's own into it."""
 
     broker: LocalBroker
@@ -25,7 +25,7 @@ class House:
 
 
 @asynccontextmanager
-async def embedded(settings: Settings, *, door: bool = False) -> AsyncIterator[House]:
+async def embedded(settings: Settings, *, door: bool = False) -> AsyncIterator[EmbeddedBerth]:
     """Runs while the block does. With a door, other processes of this machine may come in by the socket."""
     directory = Path(settings.state_dir)
     directory.mkdir(parents=True, exist_ok=True)
@@ -35,20 +35,20 @@ async def embedded(settings: Settings, *, door: bool = False) -> AsyncIterator[H
         stack.push_async_callback(journal.close)
         broker = LocalBroker(journal=journal)
         if door:
-            entrance = Door(broker, directory / build.SOCKET)
+            entrance = SocketServer(broker, directory / wiring.SOCKET)
             await entrance.open()
             stack.push_async_callback(entrance.close)
         bus = await stack.enter_async_context(Bus(LocalTransport(broker)))
         async with asyncio.TaskGroup() as group:
-            stopping = {role: asyncio.Event() for role in build.roles(settings)}
+            stopping = {role: asyncio.Event() for role in wiring.roles(settings)}
             serving = {
-                role: group.create_task(build.serve(role, settings, LocalTransport(broker), told))
+                role: group.create_task(wiring.serve(role, settings, LocalTransport(broker), told))
                 for role, told in stopping.items()
             }
             try:
-                yield House(broker, bus)
+                yield EmbeddedBerth(broker, bus)
             finally:
-                for stage in build.ending(settings):
+                for stage in wiring.ending(settings):
                     for role in stage:
                         stopping[role].set()
                     await asyncio.wait([serving[role] for role in stage])

@@ -31,7 +31,7 @@ def _options(settings: Settings) -> Options:
         if settings.placement_auth == "tokens":
             known = auth.from_file(Path(settings.placement_tokens))
         own = policy.load(Path(settings.placement_policy)) if settings.placement_policy else {}
-        rules = policy.Policy(own, enforce_new_defaults=settings.placement_enforce_new_defaults)
+        rules = policy.AccessPolicy(own, enforce_new_defaults=settings.placement_enforce_new_defaults)
     except (auth.BadTokens, policy.BadPolicy) as problem:
         raise BadSetting(str(problem)) from None
     return Options(authenticate=known, policy=rules, origins=settings.placement_cors_origins)

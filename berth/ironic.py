@@ -6,12 +6,12 @@ from functools import partial
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock
-from bus.runner import Bus
+from bus.delivery.runner import Bus
 from bus.worker import Worker
 from compute_sim.metal import Heard, metal_agent
-from ironic_sync import Access, Ironic, IronicApi, Notifications, Selection, ironic_sync
+from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
 from ironic_sync.access import IronicRefused
-from ironic_sync.core.envelope import Notification, opened
+from ironic_sync.core.envelope import HeardNotification, opened
 from ironic_sync.core.selection import AGENT
 
 _NEWS_KEPT = 600.0  # seconds for which a broker keeps the news of an agent that may never come back
@@ -61,7 +61,7 @@ def _check_selection(settings: Settings, refuse: Callable[[str, str], None]) -> 
         ("ironic_cell_by", {"cell_by": settings.ironic_cell_by, "cells": settings.ironic_cells}),
     ):
         try:
-            Selection(cell="any", **keys)
+            NodeSelection(cell="any", **keys)
         except ValueError as problem:
             refuse(name, str(problem))
     if settings.ironic_amqp_url and not settings.reads_ironic and selection(settings).only_reads_place:
@@ -106,8 +106,8 @@ def _access(settings: Settings) -> Access:
     )
 
 
-def selection(settings: Settings) -> Selection:
-    return Selection(
+def selection(settings: Settings) -> NodeSelection:
+    return NodeSelection(
         conductor_groups=settings.ironic_conductor_groups,
         shards=settings.ironic_shards,
         owners=settings.ironic_owners,
@@ -122,10 +122,10 @@ def selection(settings: Settings) -> Selection:
     )
 
 
-def followed(settings: Settings, clock: Clock) -> Ironic:
+def followed(settings: Settings, clock: Clock) -> FollowedIronic:
     """What is heard and read of it, and what becomes of that."""
     heard = settings.ironic_amqp_url
-    return Ironic(
+    return FollowedIronic(
         selection=selection(settings),
         notifications=_notifications(settings, settings.ironic_queue, clock) if heard else None,
         api=IronicApi(access(settings), clock) if settings.reads_ironic else None,
@@ -187,7 +187,7 @@ async def _news(settings: Settings, agent: str, clock: Clock, heard: Heard) -> N
 
     async def hear(bodies: Sequence[bytes]) -> None:
         for said in map(opened, bodies):
-            if isinstance(said, Notification):
+            if isinstance(said, HeardNotification):
                 heard(said.uuid)
 
     queue = f"{settings.ironic_queue}.{agent}.{clock.uuid()[:8]}"

@@ -17,7 +17,7 @@ from compute_sim import Durations
 
 if TYPE_CHECKING:  # what speaks HTTP takes long to load, and most commands do not
     from berth.ironic_diff import Sides
-    from compute_sim.ironic import IronicExchange, Plan, Simulation
+    from compute_sim.ironic import IronicExchange, SimPlan, Simulation
 
 Count = Annotated[int, typer.Option(min=0, help="How many nodes it has at first.")]
 Http = Annotated[
@@ -93,7 +93,7 @@ def commands(settings: Callable[[], Effective], run: Run, say: Console) -> typer
         password: Password = "",
     ) -> None:
         """Run a simulated Ironic until Ctrl-C: a real one's states, API and notifications, without metal."""
-        from compute_sim.ironic import IronicExchange, Plan, Simulation, enrolled, listen
+        from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled, listen
         from compute_sim.ironic.machine import PATHS
         from compute_sim.ironic.notify import TOPICS
 
@@ -102,7 +102,7 @@ def commands(settings: Callable[[], Effective], run: Run, say: Console) -> typer
         known = settings().settings
         url = amqp_url or known.ironic_amqp_url or known.amqp_url
         try:
-            plan = Plan(seed=seed, step_time=Durations.parse(step_time), fail=fail, call_back=call_back)
+            plan = SimPlan(seed=seed, step_time=Durations.parse(step_time), fail=fail, call_back=call_back)
             voice = IronicExchange(
                 url, exchange=exchange, topics=topics or TOPICS, confirms=confirms, lossy=lossy, seed=seed
             ) if url else None  # fmt: skip
@@ -151,7 +151,7 @@ def add_diff(app: typer.Typer, sides: Callable[[], "Sides"], run: Run, say: Cons
 
 def _say_where(
     simulation: "Simulation",
-    plan: "Plan",
+    plan: "SimPlan",
     voice: "IronicExchange | None",
     churn: float,
     user: str,

@@ -8,19 +8,19 @@ from typing import NamedTuple
 import msgspec
 from rich.console import Console
 
-from berth.build import transport
 from berth.commands import Refusal
 from berth.ironic import followed
 from berth.settings import Settings
+from berth.wiring import transport
 from bus import topics
 from bus.clock import Clock
+from bus.delivery.runner import Bus
 from bus.protocol import Transport
-from bus.runner import Bus
-from ironic_sync import Ironic, IronicApi
+from ironic_sync import FollowedIronic, IronicApi
 from ironic_sync.api import IronicRefused
-from ironic_sync.core.belief import Moment, Rules
+from ironic_sync.core.belief import BeliefRules, Moment
 from ironic_sync.core.difference import allowance
-from ironic_sync.survey import Comparison, Seen, Survey, diff
+from ironic_sync.survey import Comparison, Survey, SurveyedNode, diff
 from ironic_sync.sweep import Sweep
 
 ALLOW = "berth ironic sweep --allow-removals"
@@ -29,7 +29,7 @@ ALLOW = "berth ironic sweep --allow-removals"
 class Sides(NamedTuple):
     """The Ironic that is followed, and the way to placement."""
 
-    ironic: Ironic
+    ironic: FollowedIronic
     transport: Transport
 
 
@@ -73,7 +73,7 @@ async def sweep_gone(sides: Sides, allow_removals: bool, say: Console) -> int:
     removed: list[str] = []
     async with Bus(sides.transport) as bus, api:
 
-        async def tell(seen: Sequence[Seen]) -> None:
+        async def tell(seen: Sequence[SurveyedNode]) -> None:
             # Of the others the worker must know what placement was told, or it might not tell it again.
             gone = [one for one in seen if one.node is None]
             await bus.publish(*(said for one in gone if (said := one.report(rules)) is not None))
@@ -108,17 +108,17 @@ def _in_words() -> Iterator[None]:
         raise Refusal(str(refused)) from None
 
 
-def _api(ironic: Ironic) -> IronicApi:
+def _api(ironic: FollowedIronic) -> IronicApi:
     if ironic.api is None:
         raise Refusal("this takes Ironic's API: set BERTH_IRONIC_API_URL")
     return ironic.api
 
 
-def _rules(ironic: Ironic) -> Rules:
-    return Rules(place=ironic.selection.place, skip_reserve_in_use=ironic.skip_reserve_in_use)
+def _rules(ironic: FollowedIronic) -> BeliefRules:
+    return BeliefRules(place=ironic.selection.place, skip_reserve_in_use=ironic.skip_reserve_in_use)
 
 
-def _survey(ironic: Ironic, api: IronicApi, bus: Bus) -> Survey:
+def _survey(ironic: FollowedIronic, api: IronicApi, bus: Bus) -> Survey:
     clock: Clock = bus.clock
     find = bus.asker(topics.PROVIDERS)
     return Survey(api, find, ironic.selection, _rules(ironic), lambda: Moment(clock.now(), 0))

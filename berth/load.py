@@ -10,8 +10,8 @@ import msgspec
 
 from bus import topics
 from bus.clock import monotonic
+from bus.delivery.runner import Bus, Listener
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
-from bus.runner import Bus, Listener
 from bus.vocabulary import Flavor
 
 _CHUNK = 128  # requests published together when going as fast as possible
@@ -45,7 +45,7 @@ class Boot(msgspec.Struct):
 
 
 @dataclass
-class LoadResult:
+class LoadOutcome:
     boots: dict[str, Boot]
     seconds: float
 
@@ -118,7 +118,7 @@ class Load:
     def now(self) -> float:
         return monotonic() - self._began
 
-    async def run(self, progress: Callable[["Load"], None] = lambda load: None) -> LoadResult:
+    async def run(self, progress: Callable[["Load"], None] = lambda load: None) -> LoadOutcome:
         ended = await self.bus.listen(topics.BUILD_ENDED.at(reply_to=self._name), 5000)
         unplaceable = await self.bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=self._name), 5000)
         self._began = monotonic()
@@ -135,7 +135,7 @@ class Load:
         await ended.stop()
         await unplaceable.stop()
         seconds = max((boot.ended for boot in self.boots.values()), default=0.0)
-        return LoadResult(self.boots, seconds)
+        return LoadOutcome(self.boots, seconds)
 
     async def _ask(self) -> None:
         """Publish the requests, by the rate or by the window."""

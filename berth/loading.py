@@ -16,19 +16,19 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from berth import build
+from berth import wiring
 from berth.audit import Audit, refuse_the_unmade
 from berth.audit import audit as audit_databases
 from berth.commands import Refusal, boot_request, coloured, migrate_all, node_event, ready, show_audit
 from berth.embedded import embedded
-from berth.load import Load, LoadPlan, LoadResult
+from berth.load import Load, LoadOutcome, LoadPlan
 from berth.picture import latency_svg
 from berth.services import Supervisor
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
+from bus.delivery.runner import Bus
 from bus.messages import FindCandidates
-from bus.runner import Bus
 from bus.vocabulary import Flavor, ResourceGroup
 
 _METAL_SECONDS = 30.0
@@ -119,7 +119,7 @@ async def _berth_to_load(
     settings: Settings, attach: bool, say: Console
 ) -> AsyncIterator[tuple[Bus, Settings]]:
     if attach:
-        async with Bus(build.transport(settings, "load")) as bus:
+        async with Bus(wiring.transport(settings, "load")) as bus:
             await refuse_the_unmade(settings)  # or the audit would, after all the work
             yield bus, settings
     elif settings.embedded:
@@ -133,7 +133,7 @@ async def _berth_to_load(
         async with asyncio.TaskGroup() as group:
             group.create_task(Supervisor(settings, say.print).run(stopping))
             try:
-                async with Bus(build.transport(settings, "load")) as bus:
+                async with Bus(wiring.transport(settings, "load")) as bus:
                     yield bus, settings
             finally:
                 stopping.set()
@@ -159,7 +159,7 @@ def _loopback(host: str) -> bool:
         return False
 
 
-async def _with_progress(load: Load, say: Console) -> LoadResult:
+async def _with_progress(load: Load, say: Console) -> LoadOutcome:
     columns = (
         TextColumn("boots ended"),
         BarColumn(),
@@ -179,7 +179,7 @@ async def _with_progress(load: Load, say: Console) -> LoadResult:
     return result
 
 
-def show(result: LoadResult, say: Console) -> None:
+def show(result: LoadOutcome, say: Console) -> None:
     summary = result.summary()
     table = Table(show_header=False, box=None, padding=(0, 2))
     table.add_row("ended", ", ".join(f"{count} {status}" for status, count in summary["ended"].items()))
@@ -192,7 +192,7 @@ def show(result: LoadResult, say: Console) -> None:
     say.print(table, soft_wrap=False)
 
 
-def _verdict(result: LoadResult, found: Audit, say: Console) -> int:
+def _verdict(result: LoadOutcome, found: Audit, say: Console) -> int:
     show_audit(found, say)
     if result.lost:
         say.print(f"[red]{result.lost} boots never ended[/red]")

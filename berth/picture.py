@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from berth.load import LoadResult, percentile
+from berth.load import LoadOutcome, percentile
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 960, 460, 70, 60, 60
 _PLOT_WIDTH, _PLOT_HEIGHT = _WIDTH - _LEFT - 70, _HEIGHT - _TOP - _BOTTOM
@@ -11,7 +11,7 @@ _LINES = ((0.5, "p50", "#1b7837"), (0.95, "p95", "#e08214"), (0.99, "p99", "#b21
 _MOST_DOTS = 4000
 
 
-def latency_svg(result: LoadResult, title: str) -> str:
+def latency_svg(result: LoadOutcome, title: str) -> str:
     ended = sorted((b.ended, b.latency * 1000) for b in result.boots.values() if b.ended)
     if not ended:
         return _page(title, ['<text x="480" y="230" text-anchor="middle">no boot ended</text>'])

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from berth import build
+from berth import wiring
 from berth.settings import EFFECTIVE_ENV, SUPERVISED_ENV, Settings
 from bus.clock import monotonic
-from bus.meters import serve_metrics
+from bus.delivery.meters import serve_metrics
 from bus.protocol import Transport
 
 log = logging.getLogger(__name__)
@@ -37,14 +37,14 @@ def stop_on_signals(stopping: asyncio.Event) -> None:
         loop.add_reader(0, parent_gone)  # our standard input closes with the supervisor
 
 
-async def run_worker(role: "build.Role", settings: Settings, way: Transport) -> None:
+async def run_worker(role: "wiring.Role", settings: Settings, way: Transport) -> None:
     """Serve one worker until told to stop."""
     stopping = asyncio.Event()
     stop_on_signals(stopping)
     if settings.metrics_port:
         serve_metrics(settings.metrics_port)
     spare_the_collector()
-    await build.serve(role, settings, way, stopping)
+    await wiring.serve(role, settings, way, stopping)
 
 
 def spare_the_collector() -> None:
@@ -56,7 +56,7 @@ def spare_the_collector() -> None:
 
 @dataclass
 class _Child:
-    role: "build.Role"
+    role: "wiring.Role"
     process: asyncio.subprocess.Process | None = None
     starts: int = 0
     failures: int = 0
@@ -71,7 +71,7 @@ class Supervisor:
     children: list[_Child] = field(default_factory=list)
 
     async def run(self, stopping: asyncio.Event) -> None:
-        self.children = [_Child(role) for role in build.roles(self.settings)]
+        self.children = [_Child(role) for role in wiring.roles(self.settings)]
         async with asyncio.TaskGroup() as group:
             watches = [group.create_task(self._keep(child, stopping)) for child in self.children]
             await stopping.wait()
@@ -114,7 +114,7 @@ class Supervisor:
         )
 
     @staticmethod
-    def command(role: "build.Role") -> Sequence[str]:
+    def command(role: "wiring.Role") -> Sequence[str]:
         return (
             sys.executable,
             "-m",
@@ -128,18 +128,18 @@ class Supervisor:
         """Ask every worker to finish what it has in hand; insist when it takes too long."""
         try:
             async with asyncio.timeout(self.settings.drain + 5):
-                for stage in build.ending(self.settings):
+                for stage in wiring.ending(self.settings):
                     processes = self._alive(stage)
                     for process in processes:
                         process.terminate()
                     await asyncio.gather(*(process.wait() for process in processes))
         except TimeoutError:
-            processes = self._alive(build.roles(self.settings))
+            processes = self._alive(wiring.roles(self.settings))
             for process in processes:
                 process.kill()
             await asyncio.gather(*(process.wait() for process in processes))
 
-    def _alive(self, roles: Sequence["build.Role"]) -> list[asyncio.subprocess.Process]:
+    def _alive(self, roles: Sequence["wiring.Role"]) -> list[asyncio.subprocess.Process]:
         children = [child for child in self.children if child.role in roles]
         return [c.process for c in children if c.process is not None and c.process.returncode is None]
 

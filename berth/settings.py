@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from compute_sim import Durations
-from scheduler_worker import Policy
+from scheduler_worker import ChoicePolicy
 
 ENV_PREFIX = "BERTH_"
 EFFECTIVE_ENV = "BERTH_EFFECTIVE_SETTINGS"  # how a supervisor hands its own to the workers it starts
@@ -388,10 +388,10 @@ def _check_names(settings: Settings, refuse: Callable[[str, str], None]) -> None
     except ValueError as problem:
         refuse("build_time", str(problem))
     try:
-        Policy.from_names(settings.filters or None, None, max_builds=settings.max_builds_in_flight)
+        ChoicePolicy.from_names(settings.filters or None, None, max_builds=settings.max_builds_in_flight)
     except ValueError as problem:
         refuse("filters", str(problem))
     try:
-        Policy.from_names(None, settings.weighers or None, max_builds=settings.max_builds_in_flight)
+        ChoicePolicy.from_names(None, settings.weighers or None, max_builds=settings.max_builds_in_flight)
     except ValueError as problem:
         refuse("weighers", str(problem))

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from bus.clock import Clock
-from bus.database import Conflict, Database, retrying
 from bus.messages import (
     AgentReported,
     BuildDeleteRequested,
@@ -23,10 +22,19 @@ from bus.messages import (
     ReleaseRequested,
 )
 from bus.protocol import AnswerRefused, Retry, Unavailable
+from bus.sql.database import Conflict, Database, retrying
 from bus.worker import Outcome
 from cell_conductor import store
 from cell_conductor.core.build import Build, Effects, overdue
-from cell_conductor.core.step import Event, GivenBack, Policy, Stalled, SwapAnswered, SwapImpossible, step
+from cell_conductor.core.step import (
+    AttemptLimits,
+    Event,
+    GivenBack,
+    Stalled,
+    SwapAnswered,
+    SwapImpossible,
+    step,
+)
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +59,7 @@ class Builds:
         claim_many: AskMany[ClaimRequested, ClaimAnswered],
         release_many: AskMany[ReleaseRequested, ReleaseAnswered],
         *,
-        policy: Policy | None = None,
+        policy: AttemptLimits | None = None,
         clock: Clock | None = None,
         stalled_after: float = 60.0,
         keep: float = 7 * 86400.0,
@@ -59,7 +67,7 @@ class Builds:
         self.database = database
         self.claim_many = claim_many
         self.release_many = release_many
-        self.policy = policy or Policy()
+        self.policy = policy or AttemptLimits()
         self.clock = clock or Clock()
         self.stalled_after = stalled_after
         self.keep = keep

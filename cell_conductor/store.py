@@ -7,9 +7,9 @@ from typing import Any, Literal
 import msgspec
 from sqlalchemy import TextClause, text
 
-from bus.database import Conflict, Database, Dialect, Transaction
 from bus.messages import BuildPlaced
-from bus.rows import Rows, rows
+from bus.sql.database import Conflict, Database, Dialect, Transaction
+from bus.sql.rows import Rows, rows
 from bus.vocabulary import Attempt, Compact
 from cell_conductor.core.build import Build
 from cell_conductor.schema import OVER, UNSETTLED

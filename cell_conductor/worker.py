@@ -1,8 +1,8 @@
 """The conductor's table: what it hears in its cell, what it may say, and the two questions it may ask."""
 
 from bus.clock import Clock
-from bus.database import Database
 from bus.messages import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
+from bus.sql.database import Database
 from bus.topics import (
     AGENT_BUILD,
     AGENT_DESTROY,
@@ -16,7 +16,7 @@ from bus.topics import (
 )
 from bus.worker import Worker, every, on_many
 from cell_conductor.builds import AskMany, Builds
-from cell_conductor.core.step import Policy
+from cell_conductor.core.step import AttemptLimits
 
 LINGER = 0.02  # a report alone costs a transaction as large as fifty do
 
@@ -38,7 +38,7 @@ def cell_conductor(
         database,
         claim_many,
         release_many,
-        policy=Policy(max_attempts, build_timeout),
+        policy=AttemptLimits(max_attempts, build_timeout),
         clock=clock,
         stalled_after=stalled_after,
     )

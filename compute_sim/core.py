@@ -151,7 +151,7 @@ class _Memory(Generic[V]):
             self._known.popitem(last=False)
 
 
-class Ledger:
+class AgentBuilds:
     """What an agent knows of its builds: orders that come twice, late or after a destroy do no harm."""
 
     def __init__(self, remembered: int = REMEMBERED) -> None:

@@ -21,8 +21,8 @@ from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, HOST_REPORTED
 from bus.vocabulary import HostState
 from bus.worker import Worker, every, on
 from compute_sim import metal_core as core
-from compute_sim.core import REMEMBERED, Ledger, report
-from compute_sim.metal_core import Json, Node, Order, Step, next_step
+from compute_sim.core import REMEMBERED, AgentBuilds, report
+from compute_sim.metal_core import Json, MetalNode, Order, Step, next_step
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ MOST_BEGUN = 4  # a deploy that fails and is torn down, held half-way, takes as 
 HOSTS_IN_A_REPORT = 500
 
 
-class Ironic(Protocol):
+class NodeApi(Protocol):
     """Ironic's API. While it is away it raises bus.protocol.Unavailable."""
 
     async def open(self) -> None: ...
@@ -74,7 +74,7 @@ class _Job:
         self.begun = 0  # how often Ironic was set to work: more than once for the same is to no avail
         self.pause = SHORTEST_PAUSE
 
-    def saw(self, node: Node | None, now: float) -> None:
+    def saw(self, node: MetalNode | None, now: float) -> None:
         state = "gone" if node is None else f"{node.provision_state} {node.instance_uuid}"
         if state != self.state:
             self.state, self.changed, self.pause = state, now, SHORTEST_PAUSE
@@ -90,13 +90,13 @@ class _Agent:
 
     agent: str
     cell: str
-    ironic: Ironic
+    ironic: NodeApi
     refused: type[Exception]
     period: float
     patience: float
     longest_pause: float
     clock: Clock
-    ledger: Ledger
+    ledger: AgentBuilds
     _jobs: dict[Key, _Job] = field(default_factory=dict)
     _on: defaultdict[str, set[_Job]] = field(default_factory=lambda: defaultdict(set))  # node → jobs there
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
@@ -179,7 +179,7 @@ class _Agent:
         except self.refused as problem:
             return await self._turned_down(job, step, problem)
 
-    async def _do(self, step: Step, node: Node, order: Order) -> Node | None:
+    async def _do(self, step: Step, node: MetalNode, order: Order) -> MetalNode | None:
         """The node as it is after a step that was done; None after one that was only begun."""
         match step:
             case core.Claim() if isinstance(order, BuildOrdered):
@@ -303,7 +303,7 @@ _NOBODY = "00000000-0000-0000-0000-000000000000"
 def metal_agent(
     agent: str,
     cell: str,
-    ironic: Ironic,
+    ironic: NodeApi,
     refused: type[Exception],
     *,
     news: News | None = None,
@@ -321,7 +321,9 @@ def metal_agent(
     """
     longest_pause = LONGEST_PAUSE if news is None else LONGEST_PAUSE_WITH_NEWS
     working = _Agent(
-        *(agent, cell, ironic, refused, period, patience, longest_pause), clock or Clock(), Ledger(remembered)
+        *(agent, cell, ironic, refused, period, patience, longest_pause),
+        clock or Clock(),
+        AgentBuilds(remembered),
     )
     return Worker(
         f"agent.{agent}",

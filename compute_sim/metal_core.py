@@ -62,7 +62,7 @@ _WRITABLE = _UNUSED | {
 }  # fmt: skip
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class SeenAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """The last attempt of a build that came to the node; with a cause it has failed."""
 
     build: str
@@ -70,7 +70,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = ""
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
     """What of a node decides."""
 
     uuid: str
@@ -84,16 +84,16 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str | None = None
 
     @property
-    def seen(self) -> list[Seen]:
+    def seen(self) -> list[SeenAttempt]:
         """The newest is the last. `extra` is everybody's: what is not ours in there is no mistake of ours."""
         try:
-            return msgspec.convert(self.extra.get(SEEN, []), list[Seen])
+            return msgspec.convert(self.extra.get(SEEN, []), list[SeenAttempt])
         except msgspec.ValidationError:
             return []
 
-    def last(self, build: str) -> Seen:
+    def last(self, build: str) -> SeenAttempt:
         found = (one for one in reversed(self.seen) if one.build == build)
-        return next(found, Seen(build=build, attempt=0))
+        return next(found, SeenAttempt(build=build, attempt=0))
 
     def attempt_of(self, build: str) -> int | None:
         """The attempt that holds it; 0 where nobody wrote that down, None when the build does not hold it."""
@@ -103,12 +103,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return attempt if isinstance(attempt, int) else 0
 
 
-FIELDS = Node.__struct_fields__
+FIELDS = MetalNode.__struct_fields__
 
 
-def node_of(said: Mapping[str, Any]) -> Node:
+def node_of(said: Mapping[str, Any]) -> MetalNode:
     """Of the answer to a read."""
-    return msgspec.convert({name: said[name] for name in FIELDS if said.get(name) is not None}, Node)
+    return msgspec.convert({name: said[name] for name in FIELDS if said.get(name) is not None}, MetalNode)
 
 
 # Steps
@@ -160,14 +160,14 @@ class Say:
 Step = Claim | Deploy | Close | Undeploy | LetGo | Abort | Wait | Say
 
 
-def next_step(node: Node | None, order: Order, *, given_up: str = "", writes: bool = True) -> Step:
+def next_step(node: MetalNode | None, order: Order, *, given_up: str = "", writes: bool = True) -> Step:
     """`given_up`: why this attempt can only fail. Not `writes`: what we remember cannot be written there."""
     if isinstance(order, BuildOrdered):
         return _toward_built(node, order, given_up, writes)
     return _toward_gone(node, order, writes)
 
 
-def _toward_built(node: Node | None, order: BuildOrdered, given_up: str, writes: bool) -> Step:
+def _toward_built(node: MetalNode | None, order: BuildOrdered, given_up: str, writes: bool) -> Step:
     if node is None:
         return Say("failed", "Ironic has no such node")
     held, last = node.attempt_of(order.build), node.last(order.build)
@@ -195,7 +195,7 @@ def _toward_built(node: Node | None, order: BuildOrdered, given_up: str, writes:
     return Wait(f"it is {node.provision_state}")
 
 
-def _toward_gone(node: Node | None, order: DestroyOrdered, writes: bool) -> Step:
+def _toward_gone(node: MetalNode | None, order: DestroyOrdered, writes: bool) -> Step:
     if node is None:
         return Say("destroyed")
     held, last = node.attempt_of(order.build), node.last(order.build)
@@ -214,7 +214,7 @@ def _toward_gone(node: Node | None, order: DestroyOrdered, writes: bool) -> Step
     return Say("destroyed")
 
 
-def _clear(node: Node) -> Step:
+def _clear(node: MetalNode) -> Step:
     """The way from a node that is ours to one that is not."""
     state = node.provision_state
     if state in _UNDEPLOYABLE:
@@ -224,7 +224,7 @@ def _clear(node: Node) -> Step:
     return Abort() if state in _HELD else Wait(f"it is {state}")
 
 
-def _unusable(node: Node, flavor: Flavor) -> str:
+def _unusable(node: MetalNode, flavor: Flavor) -> str:
     """Why nothing can be deployed on a node that is not ours yet; empty when it can."""
     if node.instance_uuid is not None:
         return f"the node is taken: it has the instance {node.instance_uuid}"
@@ -238,7 +238,7 @@ def _unusable(node: Node, flavor: Flavor) -> str:
     return ""
 
 
-def _broken(node: Node) -> str:
+def _broken(node: MetalNode) -> str:
     """Why the deploy of a node that is ours has failed, or cannot begin; empty while it may succeed."""
     state = node.provision_state
     if state in _FREE:
@@ -264,7 +264,7 @@ def classes_of(flavor: Flavor) -> list[str]:
     return sorted({match[1] for match in found if match})
 
 
-def claim(node: Node, order: BuildOrdered) -> list[Json]:
+def claim(node: MetalNode, order: BuildOrdered) -> list[Json]:
     """The patch that makes the node ours: Ironic refuses it when it is somebody else's by then."""
     info = {**instance_info(order.spec), ATTEMPT: order.attempt}
     return [
@@ -281,10 +281,10 @@ def let_go() -> list[Json]:
     ]
 
 
-def close(node: Node, order: Order, cause: str) -> list[Json]:
+def close(node: MetalNode, order: Order, cause: str) -> list[Json]:
     """The patch that says the node has seen this attempt."""
     others = [one for one in node.seen if one.build != order.build]
-    this = Seen(build=order.build, attempt=order.attempt, cause=cause[:LONGEST_CAUSE])
+    this = SeenAttempt(build=order.build, attempt=order.attempt, cause=cause[:LONGEST_CAUSE])
     return [{"op": "add", "path": f"/extra/{SEEN}", "value": msgspec.to_builtins([*others, this][-KEPT:])}]
 
 

@@ -28,7 +28,7 @@ from bus.topics import (
 )
 from bus.vocabulary import HostState, ProviderReport
 from bus.worker import Worker, every, on
-from compute_sim.core import REMEMBERED, CrashPlan, FaultPlan, Key, Ledger, draw, report
+from compute_sim.core import REMEMBERED, AgentBuilds, CrashPlan, FaultPlan, Key, draw, report
 from compute_sim.fleet import SimHost
 
 HANG_SECONDS = 1500.0  # less than the half hour after which RabbitMQ takes an order back from a silent reader
@@ -74,7 +74,7 @@ class _Agent:
         self.period = period
         self.announce_every = announce_every
         self.clock = clock
-        self.ledger = Ledger(remembered)
+        self.ledger = AgentBuilds(remembered)
         self._jobs: dict[Key, _Job] = {}
         self._building: Counter[str] = Counter()
         self._power = asyncio.Event()

@@ -54,7 +54,7 @@ class Drivers:
         return {kind: spec.partition("=")[0].strip() for kind, spec in self.interfaces.items()}
 
 
-class Ironic(Server):
+class IronicServer(Server):
     """Notifications go to the exchange `ironic` of the broker given; nodes are kept in an SQLite file."""
 
     name = "Ironic"

@@ -2,8 +2,8 @@
 
 from ironic_sync.access import Access
 from ironic_sync.api import IronicApi
-from ironic_sync.core.selection import Selection
+from ironic_sync.core.selection import NodeSelection
 from ironic_sync.notifications import Notifications
-from ironic_sync.worker import Ironic, ironic_sync
+from ironic_sync.worker import FollowedIronic, ironic_sync
 
-__all__ = ["Access", "Ironic", "IronicApi", "Notifications", "Selection", "ironic_sync"]
+__all__ = ["Access", "FollowedIronic", "IronicApi", "NodeSelection", "Notifications", "ironic_sync"]

@@ -9,13 +9,13 @@ from bus.clock import Clock
 from bus.messages import InventoryReported, PlacementChanged
 from bus.protocol import BrokerRefused, TooBig, Unavailable, Unroutable
 from bus.resources import Provider
-from ironic_sync.core.belief import Beliefs, Moment, Rules, Step
-from ironic_sync.core.envelope import Notification, Skipped, opened
-from ironic_sync.core.node import Node, Place
+from ironic_sync.core.belief import BeliefRules, Beliefs, Moment, Step
+from ironic_sync.core.envelope import HeardNotification, Skipped, opened
+from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import Invalid, is_open
 from ironic_sync.meters import CLAIMABLE_SECONDS, EVENTS, LAG_SECONDS, REPORTED_SECONDS, SKIPPED
-from ironic_sync.reader import Found
-from ironic_sync.survey import Seen
+from ironic_sync.reader import NodeRead
+from ironic_sync.survey import SurveyedNode
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class Following:
 
     def __init__(
         self,
-        rules: Rules,
+        rules: BeliefRules,
         publish: Publish,
         clock: Clock,
         wish: Callable[[str], None] | None = None,
@@ -71,12 +71,12 @@ class Following:
         for date in dates:
             REPORTED_SECONDS.observe(max(0.0, now - date))
 
-    async def found(self, found: Sequence[Found]) -> None:
+    async def found(self, found: Sequence[NodeRead]) -> None:
         """Nodes were read. Returns when what comes of it is safe."""
         reports = (self._believe(one.uuid, one.node, one.began) for one in found)
         await self.tell([one for one in reports if one is not None])
 
-    async def repair(self, seen: Sequence[Seen]) -> None:
+    async def repair(self, seen: Sequence[SurveyedNode]) -> None:
         """A sweep read these, and placement has something else. Returns when what comes of it is safe."""
         reports = (self._believe(one.uuid, one.node, one.began, one.provider, again=True) for one in seen)
         await self.tell([one for one in reports if one is not None])
@@ -119,7 +119,7 @@ class Following:
                     CLAIMABLE_SECONDS.observe(max(0.0, now - self._opened.pop(change.root)))
         return [None] * len(changes)
 
-    def _heard(self, said: Notification) -> Step | None:
+    def _heard(self, said: HeardNotification) -> Step | None:
         now = self._clock.now()
         LAG_SECONDS.set(now - said.at)
         event = f"{said.event}.{said.phase}"
@@ -148,7 +148,7 @@ class Following:
     def _believe(
         self,
         uuid: str,
-        node: Node | None,
+        node: IronicNode | None,
         began: Moment,
         placed: Provider | None = None,
         *,

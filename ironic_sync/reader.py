@@ -12,7 +12,7 @@ from bus.clock import Clock, monotonic
 from bus.protocol import Unavailable
 from ironic_sync.access import IronicRefused
 from ironic_sync.core.belief import Moment
-from ironic_sync.core.node import FIELDS, Malformed, Node, from_rest
+from ironic_sync.core.node import FIELDS, IronicNode, Malformed, from_rest
 from ironic_sync.meters import READ_SECONDS, READS, UNRESOLVED
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ VAIN_PAUSE = 1.0  # after a round in vain; meanwhile all are read singly
 NODES_IN_A_ROW = 50  # then others have their turn
 
 
-class Reads(Protocol):
+class NodeReads(Protocol):
     """What we ask of Ironic here."""
 
     def node(self, uuid: str, fields: Sequence[str] | None = None) -> Awaitable[Mapping[str, Any] | None]: ...
@@ -39,15 +39,15 @@ class Reads(Protocol):
     ) -> AsyncIterator[Sequence[Mapping[str, Any]]]: ...
 
 
-class Found(NamedTuple):
+class NodeRead(NamedTuple):
     """A node was read, in a read that began then. None: there is none."""
 
     uuid: str
-    node: Node | None
+    node: IronicNode | None
     began: Moment
 
 
-Take = Callable[[Sequence[Found]], Awaitable[None]]
+Take = Callable[[Sequence[NodeRead]], Awaitable[None]]
 
 
 class Reader:
@@ -55,7 +55,7 @@ class Reader:
 
     def __init__(
         self,
-        api: Reads,
+        api: NodeReads,
         clock: Clock,
         *,
         at_once: int = AT_ONCE,
@@ -154,7 +154,7 @@ class Reader:
         READS.labels("gone" if node is None else "found").inc()
         READ_SECONDS.observe(monotonic() - started)
         self._pause = self._resume_at = 0.0
-        await take([Found(uuid, node, began)])
+        await take([NodeRead(uuid, node, began)])
         return False
 
     async def _read_pages(self, moment: Callable[[], Moment], take: Take) -> None:
@@ -209,7 +209,7 @@ class Reader:
 
         And those that are open and held to be closed: soon we will hear so, and need not read them then.
         """
-        found: list[Found] = []
+        found: list[NodeRead] = []
         for position, raw in enumerate(page):
             if position % NODES_IN_A_ROW == 0:
                 await asyncio.sleep(0)
@@ -220,7 +220,7 @@ class Reader:
             elif uuid in self._reading or not self._closed(uuid):
                 continue
             try:
-                found.append(Found(uuid, from_rest(raw), began))
+                found.append(NodeRead(uuid, from_rest(raw), began))
             except Malformed:
                 continue  # it will be read by itself, and told of
             self._waiting.pop(uuid, None)

@@ -9,11 +9,11 @@ from bus.messages import FindProviders, InventoryReported, ProvidersFound
 from bus.protocol import Ask
 from bus.resources import Provider
 from ironic_sync.api import WITH_ALL
-from ironic_sync.core.belief import Moment, Rules
-from ironic_sync.core.difference import Difference, compare
-from ironic_sync.core.node import Malformed, Node, Place, from_rest, seconds
+from ironic_sync.core.belief import BeliefRules, Moment
+from ironic_sync.core.difference import NodeDifference, compare
+from ironic_sync.core.node import IronicNode, Malformed, Place, from_rest, seconds
 from ironic_sync.core.rule import Invalid, farewell, sequence_at
-from ironic_sync.core.selection import Selection
+from ironic_sync.core.selection import NodeSelection
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ Raw = dict[str, Any]  # a node as Ironic writes it
 Horizon = Mapping[str, float]  # of `CHANGED`: the newest time that was seen
 
 
-class Reads(Protocol):
+class SurveyReads(Protocol):
     """What a survey needs of Ironic's API."""
 
     def nodes(
@@ -45,14 +45,14 @@ class ReadAll(Exception):
     """What changed lately cannot be told, or is so much that it is cheaper to read everything."""
 
 
-class Seen(NamedTuple):
+class SurveyedNode(NamedTuple):
     """A node as it was read, with what placement has of it and how that differs."""
 
     uuid: str
-    node: Node | None  # None: Ironic has it no more
+    node: IronicNode | None  # None: Ironic has it no more
     began: Moment  # when reading it did
     provider: Provider | None  # None: placement has nothing
-    differences: tuple[Difference, ...]
+    differences: tuple[NodeDifference, ...]
 
     @property
     def gone(self) -> bool:
@@ -62,7 +62,7 @@ class Seen(NamedTuple):
     def to_tell(self) -> bool:
         return any(not one.stays for one in self.differences)
 
-    def report(self, rules: Rules) -> InventoryReported | None:
+    def report(self, rules: BeliefRules) -> InventoryReported | None:
         """What to tell placement, for one who believes nothing else of the node."""
         known = self.provider.sequence if self.provider is not None else -1
         sequence = max(sequence_at(self.began.at), known + 1)
@@ -80,10 +80,10 @@ class Survey:
 
     def __init__(
         self,
-        api: Reads,
+        api: SurveyReads,
         find: Ask[FindProviders, ProvidersFound],
-        selection: Selection,
-        rules: Rules,
+        selection: NodeSelection,
+        rules: BeliefRules,
         moment: Callable[[], Moment],
         *,
         page: int = PAGE,
@@ -123,7 +123,9 @@ class Survey:
 
     # Ironic's side
 
-    async def everything(self, placed: Mapping[str, Provider], read: set[str]) -> AsyncIterator[list[Seen]]:
+    async def everything(
+        self, placed: Mapping[str, Provider], read: set[str]
+    ) -> AsyncIterator[list[SurveyedNode]]:
         """Page after page those that differ; `read` becomes all that were."""
         pages = self._api.nodes(fields=self._fields, limit=self._page, **self._filters)
         while True:
@@ -140,18 +142,20 @@ class Survey:
 
     async def unlisted(
         self, uuids: Iterable[str], placed: Mapping[str, Provider], most_gone: int | None = None
-    ) -> list[Seen]:
+    ) -> list[SurveyedNode]:
         """Those a listing left out, each read by itself: gone, not ours any more, or only just ours.
 
         When more than `most_gone` are gone it looks no further.
         """
-        found: list[Seen] = []
+        found: list[SurveyedNode] = []
         for some in _portions(uuids, READS_AT_ONCE):
             began = self._moment()
             reads = await asyncio.gather(*(self._api.node(uuid, self._fields) for uuid in some))
             for uuid, raw in zip(some, reads, strict=True):
                 if raw is None:
-                    found.append(Seen(uuid, None, began, placed[uuid], (Difference(uuid, "gone"),)))
+                    found.append(
+                        SurveyedNode(uuid, None, began, placed[uuid], (NodeDifference(uuid, "gone"),))
+                    )
             found += await self.judged([(raw, began) for raw in reads if raw is not None], placed)
             if most_gone is not None and sum(one.gone for one in found) > most_gone:
                 break
@@ -213,7 +217,9 @@ class Survey:
 
     # Both
 
-    async def judged(self, reads: Sequence[tuple[Raw, Moment]], placed: Mapping[str, Provider]) -> list[Seen]:
+    async def judged(
+        self, reads: Sequence[tuple[Raw, Moment]], placed: Mapping[str, Provider]
+    ) -> list[SurveyedNode]:
         """Those that differ from what placement has."""
         found = []
         for position, (raw, began) in enumerate(reads):
@@ -226,10 +232,12 @@ class Survey:
                 continue
             provider = placed.get(node.uuid)
             if differences := self._differences(node, provider):
-                found.append(Seen(node.uuid, node, began, provider, differences))
+                found.append(SurveyedNode(node.uuid, node, began, provider, differences))
         return found
 
-    def still_different(self, found: Iterable[Seen], now: Mapping[str, Provider]) -> list[Seen]:
+    def still_different(
+        self, found: Iterable[SurveyedNode], now: Mapping[str, Provider]
+    ) -> list[SurveyedNode]:
         """Those that differ from what placement has by now, too, in a way that can be repaired."""
         again = []
         for one in found:
@@ -241,19 +249,19 @@ class Survey:
             again.append(one._replace(provider=provider, differences=differences))
         return [one for one in again if one.to_tell]
 
-    def _differences(self, node: Node, provider: Provider | None) -> tuple[Difference, ...]:
+    def _differences(self, node: IronicNode, provider: Provider | None) -> tuple[NodeDifference, ...]:
         name = node.name or ""
         place = self._rules.place(node)
         if place is None:
             why = self._selection.stranger(node)
             known = provider is not None and not provider.gone
-            return (Difference(node.uuid, "not ours", ironic=why, name=name),) if known else ()
+            return (NodeDifference(node.uuid, "not ours", ironic=why, name=name),) if known else ()
         try:
             told = self._rules.report(node, place)
         except Invalid as problem:
-            return (Difference(node.uuid, "bad", ironic=str(problem), name=name),)
+            return (NodeDifference(node.uuid, "bad", ironic=str(problem), name=name),)
         if told is None:
-            return (Difference(node.uuid, "no class", name=name),)
+            return (NodeDifference(node.uuid, "no class", name=name),)
         return compare(told, provider, name)
 
 
@@ -276,7 +284,7 @@ class Comparison(NamedTuple):
 
     nodes: int  # of Ironic's, that were listed
     placed: int  # of ours, that placement has
-    differences: tuple[Difference, ...]
+    differences: tuple[NodeDifference, ...]
 
 
 async def diff(survey: Survey) -> Comparison:

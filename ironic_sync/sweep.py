@@ -17,11 +17,11 @@ from ironic_sync.access import IronicRefused
 from ironic_sync.core.difference import WAITING, allowance
 from ironic_sync.core.rule import sequence_at
 from ironic_sync.meters import DIFFERENCES, NODES, SWEEP_SECONDS, SWEEPS_FAILED, SWEPT_AT, UNREPAIRED
-from ironic_sync.survey import Horizon, ReadAll, Seen, Survey
+from ironic_sync.survey import Horizon, ReadAll, Survey, SurveyedNode
 
 log = logging.getLogger(__name__)
 
-Tell = Callable[[Sequence[Seen]], Awaitable[None]]
+Tell = Callable[[Sequence[SurveyedNode]], Awaitable[None]]
 
 
 class Sweep:
@@ -106,7 +106,7 @@ class Sweep:
         SWEEP_SECONDS.labels("recent").observe(monotonic() - began)
         return True
 
-    async def _unlisted(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[Seen]:
+    async def _unlisted(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[SurveyedNode]:
         """What placement has and the listing had not; without those that are gone, if they are too many."""
         there = sum(not one.gone for one in placed.values())
         most = allowance(there, self._share)
@@ -123,7 +123,7 @@ class Sweep:
             )
         return [one for one in found if one.node is not None or not self.held_back]
 
-    async def _tell_of(self, found: Sequence[Seen]) -> Counter[str]:
+    async def _tell_of(self, found: Sequence[SurveyedNode]) -> Counter[str]:
         """Of those that can be repaired; gives what is left for people."""
         counts = Counter(difference.what for one in found for difference in one.differences)
         for what, number in counts.items():
@@ -138,7 +138,7 @@ class Sweep:
                 await self._tell(news)
         return Counter({what: counts[what] for what in WAITING})
 
-    def _settled(self, seen: Seen, now: Provider | None) -> bool:
+    def _settled(self, seen: SurveyedNode, now: Provider | None) -> bool:
         """Has placement heard nothing of it since before it was read? By order: clocks may disagree."""
         if now is None:
             return True

@@ -17,9 +17,9 @@ from bus.topics import INVENTORY_REPORTED, IRONIC_NODE, PLACEMENT_CHANGED, PROVI
 from bus.worker import Worker, on_many
 from ironic_sync.access import IronicRefused
 from ironic_sync.api import WITH_ALL, IronicApi
-from ironic_sync.core.belief import Rules
+from ironic_sync.core.belief import BeliefRules
 from ironic_sync.core.rule import Invalid, inventory_of
-from ironic_sync.core.selection import Selection
+from ironic_sync.core.selection import NodeSelection
 from ironic_sync.following import Following, Publish
 from ironic_sync.notifications import Notifications
 from ironic_sync.reader import Reader
@@ -36,10 +36,10 @@ Run = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ironic:
+class FollowedIronic:
     """An Ironic to be followed: by what it says, by what can be read of it, or best by both."""
 
-    selection: Selection
+    selection: NodeSelection
     notifications: Notifications | None = None
     api: IronicApi | None = None
     skip_reserve_in_use: bool = False  # see `core/rule.py`
@@ -51,7 +51,7 @@ class Ironic:
 
 
 def ironic_sync(
-    ironic: Ironic | None = None,
+    ironic: FollowedIronic | None = None,
     publish: Publish | None = None,
     find: Find | None = None,
     *,
@@ -71,8 +71,8 @@ def ironic_sync(
     return _following(ironic, publish, find, clock or Clock())
 
 
-def _following(ironic: Ironic, publish: Publish, find: Find | None, clock: Clock) -> Worker:
-    rules = Rules(
+def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, clock: Clock) -> Worker:
+    rules = BeliefRules(
         place=ironic.selection.place,
         can_read=ironic.api is not None,
         only_reads_place=ironic.selection.only_reads_place,

@@ -1,6 +1,5 @@
 """What there is, as the database has it now: each answer is one snapshot."""
 
-from bus.database import Database, Transaction
 from bus.messages import (
     AllocationsFound,
     FindAllocations,
@@ -10,9 +9,10 @@ from bus.messages import (
     UsagesFound,
 )
 from bus.resources import Provider
+from bus.sql.database import Database, Transaction
 from bus.vocabulary import MAX_INT, ResourceGroup
 from placement_worker.store import lookups, trees
-from placement_worker.store.names import Book
+from placement_worker.store.numbered_names import Book
 
 ALL: dict[str, str | int] = {"after": "", "most": MAX_INT}  # of an agent's providers
 UNKNOWN = "unknown"  # what those without a consumer type are told as

@@ -5,12 +5,12 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 
-from bus.database import Database
 from bus.messages import PlacementChanged
+from bus.sql.database import Database
 from placement_worker.core.index import Index
 from placement_worker.core.trees import Tree
 from placement_worker.store import changes, trees
-from placement_worker.store.names import Book
+from placement_worker.store.numbered_names import Book
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 from bus.clock import Clock
-from bus.database import Conflict, Database, Transaction, retrying
 from bus.messages import (
     CandidatesFound,
     ClaimAnswered,
@@ -13,6 +12,8 @@ from bus.messages import (
     ReleaseAnswered,
     ReleaseRequested,
 )
+from bus.sql.database import Conflict, Database, Transaction, retrying
+from bus.sql.statement import BoundStatement
 from bus.vocabulary import (
     Claimed,
     ClaimResult,
@@ -22,17 +23,16 @@ from bus.vocabulary import (
     Released,
     ReleaseResult,
 )
+from placement_worker.classes_and_traits import ClassesAndTraits
 from placement_worker.core import capacity
 from placement_worker.core.search import page
 from placement_worker.core.trees import Tree
 from placement_worker.lookups import Lookups
 from placement_worker.memory import Memory
-from placement_worker.naming import Naming
-from placement_worker.providers import Providers
+from placement_worker.providers import ProviderOperations
 from placement_worker.relay import Relay
 from placement_worker.store import changes, claims, trees
-from placement_worker.store.names import Book
-from placement_worker.store.statement import Call
+from placement_worker.store.numbered_names import Book
 from placement_worker.transactions import again, changing, portions
 
 CLAIMS_A_TRANSACTION = 500
@@ -48,9 +48,9 @@ class Placement:
         self.book = Book()
         self.memory = Memory(database, self.book)
         self.relay = Relay(database)
-        self.providers = Providers(database, clock, self.book, self._announce, self._learn)
+        self.providers = ProviderOperations(database, clock, self.book, self._announce, self._learn)
         self.lookups = Lookups(database, self.book)
-        self.naming = Naming(database, clock, self.book, self._announce)
+        self.classes_and_traits = ClassesAndTraits(database, clock, self.book, self._announce)
         self._claim = retrying(clock, otherwise=_contended_claims)(self._claim_together)
         self._release = retrying(clock, otherwise=_contended_releases)(self._release_together)
         self._open = again(clock, self.book.open)
@@ -152,7 +152,7 @@ class Placement:
         tx: Transaction,
         altered: Sequence[ProviderChange],
         shaped: Mapping[str, Tree],
-        writes: Sequence[Call] = (),
+        writes: Sequence[BoundStatement] = (),
         edition: int | None = None,
     ) -> int:
         """Do these last writes; tell the world and, once committed, our index. Gives the commit's number.

@@ -8,7 +8,6 @@ from typing import NamedTuple, Protocol
 from sqlalchemy.exc import IntegrityError
 
 from bus.clock import Clock, monotonic
-from bus.database import Conflict, Database, Transaction, retrying
 from bus.messages import (
     EditAnswered,
     EditRequested,
@@ -35,15 +34,16 @@ from bus.resources import (
     SetInventory,
     SetTraits,
 )
+from bus.sql.database import Conflict, Database, Transaction, retrying
+from bus.sql.statement import BoundStatement
 from bus.vocabulary import Contended, ProviderChange
-from placement_worker.core import edits, loads
+from placement_worker.core import bulk_load, edits
 from placement_worker.core.edits import EditOfOne
-from placement_worker.core.forest import Forest, Known
+from placement_worker.core.forest import Forest, KnownNames
 from placement_worker.core.trees import ProviderState, Tree, complaint, reported, swept
-from placement_worker.store import changes, moves, reshape, trees
-from placement_worker.store.names import Book
+from placement_worker.store import changes, reshape, tree_writes, trees
+from placement_worker.store.numbered_names import Book
 from placement_worker.store.numbers import ProviderNumbers
-from placement_worker.store.statement import Call
 from placement_worker.transactions import again, changing, portions
 
 PROVIDERS_A_TRANSACTION = 2000
@@ -60,7 +60,7 @@ class Announce(Protocol):
         tx: Transaction,
         altered: Sequence[ProviderChange],
         shaped: Mapping[str, Tree],
-        writes: Sequence[Call] = (),
+        writes: Sequence[BoundStatement] = (),
         edition: int | None = None,
     ) -> int: ...
 
@@ -73,7 +73,7 @@ class _Outcome(NamedTuple):
     view: Provider | None
 
 
-class Providers:
+class ProviderOperations:
     def __init__(
         self,
         database: Database,
@@ -156,7 +156,7 @@ class Providers:
         tx: Transaction,
         pairs: Sequence[tuple[Tree, Tree]],
         now: float,
-        numbers: Iterator[int] = reshape.NONE_NEW,
+        numbers: Iterator[int] = tree_writes.NONE_NEW,
     ) -> None:
         news = [(was, then) for was, then in pairs if then != was]
         if news:
@@ -203,12 +203,14 @@ class Providers:
             pairs = forest.changed()
             if not pairs:
                 return _told(outcomes, 0)
-            writes = reshape.writes_between(self.book, pairs, now, numbers)
+            writes = tree_writes.writes_between(self.book, pairs, now, numbers)
             altered = trees.changes_between(pairs)
             if writes.first or len(altered) > changes.CHANGES_A_MESSAGE:
                 return None
             there = [one.id for before, _ in pairs for one in before.providers]
-            seen = changes.Seen(forest.number, self.book.edition, there, writes.classes, writes.traits)
+            seen = changes.ReadVersions(
+                forest.number, self.book.edition, there, writes.classes, writes.traits
+            )
             last = (*writes.stocks, *writes.last)
             try:
                 message = await changes.announce_undisturbed(tx, altered, last, seen)
@@ -280,9 +282,9 @@ class Providers:
         )
         try:
             async with changing(self.database, self.book) as tx:
-                moved = await moves.reshape(tx, self.book, self._known(), order, now)
+                moved = await reshape.reshape(tx, self.book, self._known(), order, now)
                 number = await self._announce(tx, moved.changes, moved.shaped, moved.writes)
-        except moves.Undone as undone:
+        except reshape.Undone as undone:
             return undone.why
         return Edited(number=number)
 
@@ -291,16 +293,16 @@ class Providers:
     async def load(self, order: LoadProviders) -> ProvidersLoaded:
         """Tree by tree, as a whole or not at all; many trees to a transaction."""
         items = list(enumerate(order.providers))
-        wrong = loads.wrong(items, self.book.known)
+        wrong = bulk_load.wrong(items, self.book.known)
         named = {one.id for one in order.providers} | {one.parent for one in order.providers if one.parent}
         async with self.database.glance() as tx:
             homes = await trees.homes(tx, named)
         results: dict[str, LoadResult] = {}
         sound = []
-        for tree in loads.trees_of(items, homes):
+        for tree in bulk_load.trees_of(items, homes):
             why = next((wrong[position] for position, _ in tree if position in wrong), "")
             if why:
-                results.update((one.provider, one) for one in loads.refused(tree, why))
+                results.update((one.provider, one) for one in bulk_load.refused(tree, why))
             else:
                 sound.append(tree)
         parts = portions(sound, len, PROVIDERS_A_TRANSACTION)
@@ -317,7 +319,7 @@ class Providers:
             raise failed.exceptions[0] from failed
         return ProvidersLoaded(results=tuple(results[one.id] for one in order.providers))
 
-    async def _load_together(self, grown: Sequence[Sequence[loads.Item]]) -> list[LoadResult]:
+    async def _load_together(self, grown: Sequence[Sequence[bulk_load.Item]]) -> list[LoadResult]:
         now = self.clock.now()
         items: list[ProviderLoad] = [one for tree in grown for _, one in tree]
         await self.book.know_contents(self.database, items, now)
@@ -328,7 +330,7 @@ class Providers:
             forest = Forest(found.owned | read, found.names, found.ids, found.number)
             if len(found.ids) != sum(one in forest.homes for one in named):
                 raise Conflict("a provider went while it was being looked for")
-            results = list(chain.from_iterable(loads.load(tree, forest) for tree in grown))
+            results = list(chain.from_iterable(bulk_load.load(tree, forest) for tree in grown))
             pairs = forest.changed()
             if pairs:
                 await self._save(tx, pairs, now, numbers)
@@ -340,13 +342,13 @@ class Providers:
         self, tx: Transaction, pairs: Sequence[tuple[Tree, Tree]], now: float, numbers: Iterator[int]
     ) -> int:
         """Write and announce; gives the number of the change, 0 when there is none."""
-        writes = await reshape.writes_between(self.book, pairs, now, numbers).begin(tx)
+        writes = await tree_writes.writes_between(self.book, pairs, now, numbers).begin(tx)
         # Those that only repeat themselves were not locked: what they say of usage may be old.
         shaped = {then.root: then for was, then in pairs if then.providers != was.providers}
         return await self._announce(tx, trees.changes_between(pairs), shaped, writes)
 
-    def _known(self) -> Known:
-        return Known(self.book.classes.ids, self.book.traits.ids)
+    def _known(self) -> KnownNames:
+        return KnownNames(self.book.classes.ids, self.book.traits.ids)
 
     def _view(self, state: ProviderState, root: str, now: float) -> Provider:
         book = self.book

@@ -5,9 +5,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from bus.database import Conflict, Database
 from bus.messages import PlacementChanged
 from bus.protocol import Unavailable
+from bus.sql.database import Conflict, Database
 from placement_worker.store import changes
 
 log = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from typing import ParamSpec, TypeVar
 from sqlalchemy.exc import IntegrityError
 
 from bus.clock import Clock
-from bus.database import Conflict, Database, Transaction, retrying
 from bus.protocol import Unavailable
-from placement_worker.store.names import Book
+from bus.sql.database import Conflict, Database, Transaction, retrying
+from placement_worker.store.numbered_names import Book
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -31,8 +31,8 @@ def placement_worker(placement: Placement, publish: Publish) -> Worker:
             answers(topics.LOAD, placement.providers.load, concurrency=2),
             answers(topics.ALLOCATIONS, placement.lookups.allocations),
             answers(topics.USAGES, placement.lookups.usages),
-            answers(topics.NAMES, placement.naming.find),
-            answers(topics.EDIT_NAME, placement.naming.edit),
+            answers(topics.NAMES, placement.classes_and_traits.find),
+            answers(topics.EDIT_NAME, placement.classes_and_traits.edit),
         ],
         timers=[
             every(CATCH_UP_SECONDS, placement.memory.fresh),

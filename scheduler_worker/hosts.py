@@ -26,7 +26,7 @@ class _Agent:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class HeardHost:
     """A host as it was last reported."""
 
     state: HostState
@@ -43,7 +43,7 @@ class HostBook:
         self.cells: set[str] = set()
         self.zones: set[str] = set()
         self._agents: dict[str, _Agent] = {}
-        self._hosts: dict[str, Known] = {}
+        self._hosts: dict[str, HeardHost] = {}
         self._last = now  # when anybody was heard
         self._innocent_until = now + grace
         self._deaf = True  # nobody was heard yet: the first grace is running
@@ -73,11 +73,11 @@ class HostBook:
         for state in report.hosts:
             known = self._hosts.get(state.root)
             if known is None or known.agent != report.agent or said > known.said:
-                self._hosts[state.root] = Known(state, report.agent, report.cell, said)
+                self._hosts[state.root] = HeardHost(state, report.agent, report.cell, said)
                 if state.zone:
                     self.zones.add(state.zone)
 
-    def find(self, root: str) -> Known | None:
+    def find(self, root: str) -> HeardHost | None:
         return self._hosts.get(root)
 
     def state(self, root: str) -> HostState | None:

@@ -19,10 +19,10 @@ from bus.vocabulary import (
     Selection,
 )
 from scheduler_worker.core.choose import Pick, Ranking
+from scheduler_worker.core.funnel import MAX_REASON, MAX_REFUSED, Search
 from scheduler_worker.core.host import Host
-from scheduler_worker.core.search import MAX_REASON, MAX_REFUSED, Search
 from scheduler_worker.hosts import HostBook
-from scheduler_worker.ledger import Entry
+from scheduler_worker.pending import PendingChoice
 
 MAX_CHOICES = 600  # in all claims of an order together: a message has an end
 MAX_SPEC_BYTES = 256 * 1024  # what is built travels on with the hosts and the decision: they must fit as well
@@ -39,7 +39,7 @@ class Order:
         self.request = request
         self.instances: list[Id] = list(dict.fromkeys(request.instances))  # those without a host yet
         self.picks: list[Pick] = []  # one for each of these, in order
-        self.entries: list[Entry] = []  # and what the ledger knows of them
+        self.entries: list[PendingChoice] = []  # and what the ledger knows of them
         self.search = Search()
         self.avoid: set[str] = set()  # roots that refused us
         self.refused: list[str] = []

@@ -45,13 +45,13 @@ from bus.vocabulary import (
     Retired,
 )
 from bus.worker import Worker, on, on_many
-from scheduler_worker.core.choose import Pick, Policy, Ranking, rank
+from scheduler_worker.core.choose import ChoicePolicy, Pick, Ranking, rank
+from scheduler_worker.core.funnel import Search
 from scheduler_worker.core.host import Host
 from scheduler_worker.core.request import Unreadable, question_of
-from scheduler_worker.core.search import Search
 from scheduler_worker.hosts import GRACE, HostBook
-from scheduler_worker.ledger import Entry, Ledger
 from scheduler_worker.order import Order, Verdict
+from scheduler_worker.pending import PendingChoice, PendingChoices
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def scheduler_worker(
     candidates: Ask[FindCandidates, CandidatesFound],
     claim_many: Claims,
     release: Ask[ReleaseRequested, ReleaseAnswered],
-    policy: Policy | None = None,
+    policy: ChoicePolicy | None = None,
     clock: Clock | None = None,
     *,
     page: int = PAGE,
@@ -106,17 +106,17 @@ class Scheduler:
         candidates: Ask[FindCandidates, CandidatesFound],
         claim_many: Claims,
         release: Ask[ReleaseRequested, ReleaseAnswered],
-        policy: Policy | None = None,
+        policy: ChoicePolicy | None = None,
         clock: Clock | None = None,
         *,
         page: int = PAGE,
         patience: float = PATIENCE,
         grace: float = GRACE,
     ) -> None:
-        self.policy = policy or Policy()
+        self.policy = policy or ChoicePolicy()
         self.clock = clock or Clock()
         self.book = HostBook(self.clock.now(), grace)
-        self.ledger = Ledger()
+        self.ledger = PendingChoices()
         self._candidates = candidates
         self._claim_many = claim_many
         self._release = release
@@ -287,7 +287,12 @@ class Scheduler:
         return [answer for question in questions for answer in await self._answers([question])]
 
     def _claimed(
-        self, order: Order, picks: list[Pick], entries: list[Entry], claimed: list[Claimed], now: float
+        self,
+        order: Order,
+        picks: list[Pick],
+        entries: list[PendingChoice],
+        claimed: list[Claimed],
+        now: float,
     ) -> None:
         hosts = [pick.hosts[result.choice] for pick, result in zip(picks, claimed, strict=True)]
         beside = {host.root for host in hosts}

@@ -105,7 +105,7 @@ def a_report(number: int = 1, *, sequence: int = 1, cell: str = "cell1", **state
     )
 
 
-class Time:
+class TurnedClock:
     """A clock that tests turn."""
 
     def __init__(self, now: float = 1000.0) -> None:
@@ -120,7 +120,7 @@ class Holding:
 
 
 @dataclass
-class Placement:
+class FakePlacement:
     """Placement without a database: claims fenced by generation, orders all or none, tombstones."""
 
     hosts: dict[str, Candidate] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class Placement:
     orders: list[ClaimRequested] = field(default_factory=list)
 
     @classmethod
-    def of(cls, *candidates: Candidate) -> "Placement":
+    def of(cls, *candidates: Candidate) -> "FakePlacement":
         placement = cls()
         for candidate in candidates:
             placement.hosts[candidate.root] = candidate

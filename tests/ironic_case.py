@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from bus.messages import InventoryReported
-from ironic_sync.core.belief import Beliefs, Rules, Step
-from ironic_sync.core.envelope import Notification, Phase
-from ironic_sync.core.node import Node
+from ironic_sync.core.belief import BeliefRules, Beliefs, Step
+from ironic_sync.core.envelope import HeardNotification, Phase
+from ironic_sync.core.node import IronicNode
 from ironic_sync.core.rule import is_open
 from tests.cells import an_id
 from tests.ironic_world import PLACE
@@ -18,32 +18,36 @@ from tests.ironic_world import PLACE
 NODE = an_id(1, "c")
 INSTANCE = an_id(7)
 T = 1_700_000_000.0  # a full second
-FREE = Node(
+FREE = IronicNode(
     uuid=NODE, resource_class="gold", provision_state="available", power_state="power on", updated_at=T - 100
 )
 READ = replace(FREE, whole=True)
 API = ["create", "update", "delete", "maintenance_set"]
 
 
-class Case:
+class BeliefCase:
     """Beliefs of one node, and what placement was told of it last."""
 
     def __init__(self, *, can_read: bool, **rules: Any) -> None:
-        self.beliefs = Beliefs(Rules(**({"place": lambda node: PLACE, "can_read": can_read} | rules)))
+        self.beliefs = Beliefs(BeliefRules(**({"place": lambda node: PLACE, "can_read": can_read} | rules)))
         self.told: InventoryReported | None = None
 
-    def hear(self, event: str, phase: Phase, at: float, node: Node = FREE, **changes: Any) -> Step:
-        said = Notification(
+    def hear(self, event: str, phase: Phase, at: float, node: IronicNode = FREE, **changes: Any) -> Step:
+        said = HeardNotification(
             event=event, phase=phase, at=at, uuid=NODE, node=replace(node, **changes), id=f"{event}{at}"
         )
         return self._keep(self.beliefs.hear(said, latest=T + 1e6))
 
     def hint(self, at: float) -> Step:
         return self._keep(
-            self.beliefs.hear(Notification(event="allocation", phase="end", at=at, uuid=NODE), latest=T + 1e6)
+            self.beliefs.hear(
+                HeardNotification(event="allocation", phase="end", at=at, uuid=NODE), latest=T + 1e6
+            )
         )
 
-    def read(self, at: float, node: Node | None = READ, *, heard: int | None = None, **more: Any) -> Step:
+    def read(
+        self, at: float, node: IronicNode | None = READ, *, heard: int | None = None, **more: Any
+    ) -> Step:
         began = self.beliefs.moment(at)
         began = began if heard is None else began._replace(heard=heard)
         return self._keep(self.beliefs.read(NODE, node, began, **more))
@@ -59,9 +63,9 @@ class Case:
         return step
 
 
-def opened(*, can_read: bool) -> Case:
+def opened(*, can_read: bool) -> BeliefCase:
     """A node that is open as of T."""
-    case = Case(can_read=can_read)
+    case = BeliefCase(can_read=can_read)
     case.hear("provision_set", "end", T, updated_at=T)
     if can_read:
         case.read(T, replace(READ, updated_at=T))
@@ -69,9 +73,9 @@ def opened(*, can_read: bool) -> Case:
     return case
 
 
-def closed(*, can_read: bool) -> Case:
+def closed(*, can_read: bool) -> BeliefCase:
     """A node that is being cleaned since T."""
-    case = Case(can_read=can_read)
+    case = BeliefCase(can_read=can_read)
     case.hear("provision_set", "start", T, updated_at=T, provision_state="cleaning")
     assert case.told is not None and not case.open
     return case

@@ -7,9 +7,9 @@ from typing import Protocol, TypeVar
 from msgspec.structs import replace
 
 from bus.messages import InventoryReported
-from ironic_sync.core.belief import Beliefs, Moment, Rules, Step
-from ironic_sync.core.envelope import Notification
-from ironic_sync.core.node import Node, Place
+from ironic_sync.core.belief import BeliefRules, Beliefs, Moment, Step
+from ironic_sync.core.envelope import HeardNotification
+from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import is_open, reserved
 
 T = TypeVar("T")
@@ -23,9 +23,9 @@ PASSING = 0.004  # seconds between one thing and the next
 class History(Protocol):
     """How every node really was, at any time."""
 
-    def at(self, uuid: str, now: float) -> Node | None: ...
+    def at(self, uuid: str, now: float) -> IronicNode | None: ...
 
-    def nodes(self, now: float) -> Iterator[tuple[str, Node | None]]: ...
+    def nodes(self, now: float) -> Iterator[tuple[str, IronicNode | None]]: ...
 
     def since(self, uuid: str, now: float) -> float:
         """When it last came to be as it was at this time."""
@@ -63,7 +63,7 @@ def all_of_that(said: Sequence[T], chance: random.Random) -> list[T]:
 WAYS: list[Vary[object]] = [in_order, reordered, duplicated, with_one_dropped, all_of_that]
 
 
-def tells_of_closing(said: Notification) -> bool:
+def tells_of_closing(said: HeardNotification) -> bool:
     """Does this leave no doubt that the node was closed then? What was asked for does not."""
     node = said.node
     if said.event == "delete" and said.phase == "end":
@@ -75,20 +75,20 @@ def tells_of_closing(said: Notification) -> bool:
     return said.phase == "end" and (node.maintenance or node.instance_uuid is not None)
 
 
-class World:
+class NodeWorld:
     """Of one root the report with the highest sequence counts; reads begin and end as chance will have it."""
 
     def __init__(self, history: History, *, can_read: bool, chance: random.Random) -> None:
         self.history = history
-        self.beliefs = Beliefs(Rules(place=lambda node: PLACE, can_read=can_read))
+        self.beliefs = Beliefs(BeliefRules(place=lambda node: PLACE, can_read=can_read))
         self.placement: dict[str, InventoryReported] = {}
         self.now = 0.0
         self._chance = chance
         self._told_closed: dict[str, float] = {}
         self._wished: set[str] = set()
-        self._reading: dict[str, tuple[Moment, Node | None]] = {}
+        self._reading: dict[str, tuple[Moment, IronicNode | None]] = {}
 
-    def deliver(self, said: Notification) -> None:
+    def deliver(self, said: HeardNotification) -> None:
         self.now = max(self.now + PASSING, said.at + PASSING / 2)
         self._take(said.uuid, self.beliefs.hear(said, latest=self.now + 60.0))
         if tells_of_closing(said):
@@ -133,7 +133,7 @@ class World:
         ]
 
     def _both(
-        self, uuid: str, node: Node | None
+        self, uuid: str, node: IronicNode | None
     ) -> tuple[InventoryReported | None, InventoryReported | None]:
         """What placement has of it, and what it should have."""
         has = self.placement.get(uuid)

@@ -8,11 +8,11 @@ from typing import Any
 from bus.clock import Clock
 from compute_sim.ironic.api import Api
 from compute_sim.ironic.conductor import Conductor, Emit, Told
-from compute_sim.ironic.envelope import Notification
+from compute_sim.ironic.envelope import SentNotification
 from compute_sim.ironic.node import SimNode
-from compute_sim.ironic.plan import Plan
+from compute_sim.ironic.plan import SimPlan
 from compute_sim.ironic.power import Power
-from compute_sim.ironic.refused import Refused
+from compute_sim.ironic.refused import ApiRefusal
 from compute_sim.ironic.works import Works
 from tests.simulation.clockwork import run as in_virtual_time
 
@@ -32,7 +32,7 @@ def a_clock(loop: asyncio.AbstractEventLoop) -> Clock:
     return Clock(lambda: NOW + loop.time(), random.Random(1))
 
 
-def line(told: Notification) -> str:
+def line(told: SentNotification) -> str:
     """`provision_set.start: cleaning > available, power off, maintenance, instance`"""
     node = told.shown or told.node
     words = [f"{told.action}.{told.phase}: {node.provision_state}"]
@@ -44,7 +44,7 @@ def line(told: Notification) -> str:
 
 
 class Bench:
-    def __init__(self, plan: Plan, *nodes: SimNode, emit: Emit | None = None) -> None:
+    def __init__(self, plan: SimPlan, *nodes: SimNode, emit: Emit | None = None) -> None:
         self.told: list[str] = []
         self.heard: list[Told] = []
         self.conductor = Conductor(plan, a_clock(asyncio.get_running_loop()), emit or self._hear)
@@ -59,7 +59,7 @@ class Bench:
 
     def _hear(self, told: Told) -> None:
         self.heard.append(told)
-        if isinstance(told, Notification) and not told.silent:
+        if isinstance(told, SentNotification) and not told.silent:
             self.told.append(line(told))
 
     async def act(self, words: str) -> None:
@@ -103,7 +103,7 @@ class Bench:
         """An act, or a line that says it was refused."""
         try:
             await self.act(words)
-        except Refused as refused:
+        except ApiRefusal as refused:
             self.told.append(f"refused: {refused.status}")
 
     async def play(self, acts: Sequence[str], idle: float) -> None:
@@ -131,11 +131,11 @@ def a_node(**fields: Any) -> SimNode:
     )
 
 
-def play(acts: str, *, plan: Plan | None = None, idle: float = 1.0, **fields: Any) -> Bench:
+def play(acts: str, *, plan: SimPlan | None = None, idle: float = 1.0, **fields: Any) -> Bench:
     """Plays acts, one a line, on one node, in virtual time."""
 
     async def story() -> Bench:
-        bench = Bench(plan or Plan(), a_node(**fields))
+        bench = Bench(plan or SimPlan(), a_node(**fields))
         await bench.play([words.strip() for words in acts.strip().splitlines()], idle)
         return bench
 

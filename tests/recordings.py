@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from ironic_sync.core.envelope import Notification, opened
-from ironic_sync.core.node import Node, from_rest
+from ironic_sync.core.envelope import HeardNotification, opened
+from ironic_sync.core.node import IronicNode, from_rest
 from tests.ironic_world import CONDUCTOR
 
 RECORDED = Path(__file__).parent / "captures" / "ironic.jsonl.gz"
 
 
-class Message(msgspec.Struct, frozen=True):
+class RecordedMessage(msgspec.Struct, frozen=True):
     arrival: float
     key: str
     body: str
@@ -32,11 +32,11 @@ class Recorded(msgspec.Struct, frozen=True):
     step: str
     began: float
     ended: float
-    messages: tuple[Message, ...]
+    messages: tuple[RecordedMessage, ...]
     nodes: dict[str, dict[str, Any] | None]  # as REST tells of them afterwards
 
     @property
-    def said(self) -> tuple[Notification, ...]:
+    def said(self) -> tuple[HeardNotification, ...]:
         """What was said of nodes."""
         return _said(self.step)
 
@@ -48,17 +48,17 @@ def recorded() -> tuple[Recorded, ...]:
 
 
 @cache
-def _said(step: str) -> tuple[Notification, ...]:
+def _said(step: str) -> tuple[HeardNotification, ...]:
     (wanted,) = (one for one in recorded() if one.step == step)
     read = [opened(message.body.encode()) for message in wanted.messages]
-    return tuple(one for one in read if isinstance(one, Notification) and one.uuid)
+    return tuple(one for one in read if isinstance(one, HeardNotification) and one.uuid)
 
 
 class Truth:
     """How every node was at any time, as far as it is known: what a read would have told."""
 
     def __init__(self) -> None:
-        self._of: dict[str, list[tuple[float, Node | None]]] = {}
+        self._of: dict[str, list[tuple[float, IronicNode | None]]] = {}
         for step in recorded():
             ended: dict[str, float] = {}
             for said in step.said:
@@ -69,7 +69,7 @@ class Truth:
             for uuid, node in step.nodes.items():
                 self._add(uuid, ended.get(uuid, step.ended), None if node is None else from_rest(node))
 
-    def at(self, uuid: str, now: float) -> Node | None:
+    def at(self, uuid: str, now: float) -> IronicNode | None:
         """None: there was none, or it is not known yet."""
         found = None
         for since, node in self._of.get(uuid, ()):
@@ -78,7 +78,7 @@ class Truth:
             found = node
         return found
 
-    def nodes(self, now: float) -> Iterator[tuple[str, Node | None]]:
+    def nodes(self, now: float) -> Iterator[tuple[str, IronicNode | None]]:
         """All that were ever heard of until now."""
         return ((uuid, self.at(uuid, now)) for uuid, known in self._of.items() if known[0][0] <= now)
 
@@ -86,7 +86,7 @@ class Truth:
         """When it last came to be as it was at this time."""
         return max(since for since, _ in self._of[uuid] if since <= now)
 
-    def _hear(self, said: Notification, node: Node) -> None:
+    def _hear(self, said: HeardNotification, node: IronicNode) -> None:
         before = self.at(said.uuid, said.at)
         if said.event in CONDUCTOR or (said.phase == "end" and said.event in ("create", "maintenance_set")):
             self._add(said.uuid, said.at, node)
@@ -97,7 +97,7 @@ class Truth:
                 node = msgspec.structs.replace(before, traits=node.traits)
             self._add(said.uuid, said.at, node)
 
-    def _add(self, uuid: str, since: float, node: Node | None) -> None:
+    def _add(self, uuid: str, since: float, node: IronicNode | None) -> None:
         if node is not None:
             node = msgspec.structs.replace(node, updated_at=None, provision_updated_at=None, whole=True)
         self._of.setdefault(uuid, []).append((since, node))

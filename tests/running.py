@@ -19,15 +19,15 @@ import pytest
 from rich.console import Console
 from sqlalchemy.engine import URL, make_url
 
-from berth import build
+from berth import wiring
 from berth.audit import Audit, audit
 from berth.commands import migrate_all, ready
 from berth.services import Supervisor
 from berth.settings import Settings
 from bus.clock import monotonic
+from bus.delivery.runner import Bus, Listener
 from bus.messages import Message
 from bus.protocol import QueueSpec
-from bus.runner import Bus, Listener
 from bus.topics import Address
 from deploy.servers import BinariesMissing, Postgres, RabbitMQ
 
@@ -73,7 +73,7 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
     async with asyncio.TaskGroup() as group:
         supervising = group.create_task(supervisor.run(stopping))
         try:
-            async with PatientBus(build.transport(settings, "test")) as bus:
+            async with PatientBus(wiring.transport(settings, "test")) as bus:
                 await ready(bus, settings)
                 yield Running(settings, supervisor, bus)
         finally:

@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ironic_sync.core.envelope import Notification, Phase
-from ironic_sync.core.node import Node
+from ironic_sync.core.envelope import HeardNotification, Phase
+from ironic_sync.core.node import IronicNode
 from tests.cells import an_id
 
 SAID_AFTER = 0.002  # seconds from a change to its notification
@@ -25,18 +25,18 @@ class TinyIronic:
         self, chance: random.Random, *, reads_tell_times: bool = True, tells_all: bool = False
     ) -> None:
         self.uuid = an_id(1, "c")
-        self.said: list[Notification] = []
+        self.said: list[HeardNotification] = []
         self.now = 1_000_000.0
         self.tells_all = tells_all
         self._chance = chance
         self._reads_tell_times = reads_tell_times
-        self._history: list[tuple[float, Node | None]] = []
+        self._history: list[tuple[float, IronicNode | None]] = []
         self._exists = False
         self._create()
 
     # Its history
 
-    def at(self, uuid: str, now: float) -> Node | None:
+    def at(self, uuid: str, now: float) -> IronicNode | None:
         found = None
         for since, node in self._history:
             if since > now:
@@ -46,7 +46,7 @@ class TinyIronic:
             return None
         return replace(found, whole=True, updated_at=found.updated_at if self._reads_tell_times else None)
 
-    def nodes(self, now: float) -> Iterator[tuple[str, Node | None]]:
+    def nodes(self, now: float) -> Iterator[tuple[str, IronicNode | None]]:
         yield self.uuid, self.at(self.uuid, now)
 
     def since(self, uuid: str, now: float) -> float:
@@ -54,7 +54,7 @@ class TinyIronic:
 
     # What happens to it
 
-    def happens(self) -> list[Notification]:
+    def happens(self) -> list[HeardNotification]:
         """One thing after another, for a while: what was said meanwhile, in the order it was said."""
         before = len(self.said)
         self._pass(0.0, 0.9)
@@ -67,7 +67,7 @@ class TinyIronic:
 
     def _create(self) -> None:
         self._exists = True
-        node = Node(uuid=self.uuid, resource_class="gold", provision_state="enroll")
+        node = IronicNode(uuid=self.uuid, resource_class="gold", provision_state="enroll")
         self._history.append((self.now, node))
         self._say("create", "start", node)
         self._pass(SAID_AFTER)
@@ -194,7 +194,7 @@ class TinyIronic:
     # How it is told
 
     @property
-    def _node(self) -> Node:
+    def _node(self) -> IronicNode:
         node = self._history[-1][1]
         assert node is not None
         return node
@@ -209,8 +209,8 @@ class TinyIronic:
         self._pass(SAID_AFTER / 4)
         self._say(event, phase, self._node)
 
-    def _say(self, event: str, phase: Phase, node: Node) -> None:
-        said = Notification(
+    def _say(self, event: str, phase: Phase, node: IronicNode) -> None:
+        said = HeardNotification(
             event=event, phase=phase, at=self.now, id=str(len(self.said)), uuid=self.uuid, node=node
         )
         self.said.append(said)

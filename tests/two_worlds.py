@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from sqlalchemy import text
 
-from bus.database import Database, Transaction
 from bus.messages import EditRequested, NameEditRequested
 from bus.resources import (
     AddInventory,
@@ -34,10 +33,11 @@ from bus.resources import (
     SetInventories,
     SetTraits,
 )
+from bus.sql.database import Database, Transaction
 from bus.vocabulary import Claimed, Inventory, Released
 from placement_worker import Placement, breaches, metadata
 from placement_worker.store import changes
-from tests.racks import (
+from tests.builders import (
     Wall,
     a_claim,
     a_placement,
@@ -69,7 +69,7 @@ OURS = Inventory(total=3)
 
 
 @dataclass(frozen=True)
-class World:
+class TwoProcesses:
     """Two processes on one database."""
 
     mine: Placement
@@ -139,22 +139,22 @@ async def put_back(url: str) -> None:
 
 
 @asynccontextmanager
-async def a_world(url: str, wall: Wall, namespace: str) -> AsyncIterator[World]:
+async def a_world(url: str, wall: Wall, namespace: str) -> AsyncIterator[TwoProcesses]:
     """In which all edits lock."""
     async with (
         a_placement(url, wall.clock, namespace=namespace) as mine,
         a_placement(url, wall.clock, namespace=namespace) as other,
     ):
         mine.providers._calm_at = other.providers._calm_at = math.inf
-        yield World(mine, other)
+        yield TwoProcesses(mine, other)
 
 
 @dataclass(frozen=True)
-class Both:
+class LockedAndCalm:
     """The same world twice: in one all edits lock, in the other `mine` is calm from now on."""
 
-    locked: World
-    calm: World
+    locked: TwoProcesses
+    calm: TwoProcesses
     deadlocks: Sequence[str]  # what PostgreSQL had to end: seconds in which perhaps nobody could commit
 
     async def agree(self) -> None:
@@ -179,7 +179,7 @@ async def until(holds: Callable[[], Awaitable[object]], seconds: float = DEADLIN
 
 
 async def named(placement: Placement, kind: NameKind, one: NameEdit) -> NameResult:
-    return (await placement.naming.edit(NameEditRequested(kind=kind, edit=one))).result
+    return (await placement.classes_and_traits.edit(NameEditRequested(kind=kind, edit=one))).result
 
 
 async def claim(placement: Placement, consumer: int, held: Any, generation: int | None = None) -> object:

@@ -5,8 +5,8 @@ from typing import Any
 
 from bus import topics
 from bus.clock import Clock
-from bus.database import Database
-from bus.runner import Bus
+from bus.delivery.runner import Bus
+from bus.sql.database import Database
 from bus.worker import Worker
 from cell_conductor import cell_conductor
 from placement_worker import Placement, placement_worker

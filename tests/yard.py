@@ -9,12 +9,12 @@ from typing import Any, ParamSpec
 import httpx
 
 from bus.clock import Clock
-from bus.local import LocalBroker, LocalTransport
+from bus.delivery.runner import Bus, Listener
+from bus.local.broker import LocalBroker, LocalTransport
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered, HostReported
-from bus.runner import Bus, Listener
 from bus.topics import AGENT_REPORT, HOST_REPORTED
 from bus.vocabulary import BuildSpec, Flavor
-from compute_sim.ironic import Plan, SimNode, Simulation, enrolled
+from compute_sim.ironic import SimNode, SimPlan, Simulation, enrolled
 from compute_sim.metal import metal_agent
 from ironic_sync.api import Access, IronicApi, IronicRefused
 from tests.cells import CELL, an_id
@@ -62,7 +62,7 @@ class Line(httpx.AsyncBaseTransport):
 class Yard:
     """A simulated Ironic with nodes, a broker, and an agent that can be killed and started again."""
 
-    def __init__(self, plan: Plan | None = None, nodes: int = 2) -> None:
+    def __init__(self, plan: SimPlan | None = None, nodes: int = 2) -> None:
         self.clock = Clock(now=asyncio.get_running_loop().time)
         self.ironic = Simulation(enrolled(nodes, now=0.0), plan=plan, clock=self.clock)
         self.nodes: Sequence[SimNode] = list(self.ironic.conductor.nodes.values())
@@ -145,7 +145,7 @@ class Yard:
 
 
 @asynccontextmanager
-async def yard(plan: Plan | None = None, nodes: int = 2, **more: Any) -> AsyncIterator[Yard]:
+async def yard(plan: SimPlan | None = None, nodes: int = 2, **more: Any) -> AsyncIterator[Yard]:
     made = Yard(plan, nodes)
     made.more = more
     async with Bus(LocalTransport(made.broker)) as bus, asyncio.TaskGroup() as group:

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 import httpx
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from berth.importing.world import Consumer, Provider, World
+from berth.importing.world import ImportedConsumer, ImportedProvider, PlacementContents
 from bus.protocol import Unavailable
 from bus.vocabulary import Inventory
 
@@ -37,7 +37,7 @@ class _Away(Exception):
     """The server could not be asked just now."""
 
 
-class Client:
+class PlacementClient:
     """Speaks the newest version both know; every request is tried a few times while the server is away."""
 
     def __init__(self, url: str, token: str, cacert: str = "") -> None:
@@ -103,9 +103,9 @@ class Client:
 
     # Reading
 
-    async def world(self, progress: Progress) -> World:
+    async def world(self, progress: Progress) -> PlacementContents:
         """All it holds. What is deleted while we read is left out."""
-        world = World()
+        world = PlacementContents()
         world.traits = set((await self._get("/traits?name=startswith:CUSTOM_"))["traits"])
         known = (await self._get("/resource_classes"))["resource_classes"]
         world.classes = {entry["name"] for entry in known if entry["name"].startswith("CUSTOM_")}
@@ -126,7 +126,7 @@ class Client:
         await each(sorted(holders), consumer, "consumers read", progress)
         return world
 
-    async def _provider(self, entry: Any) -> tuple[Provider, list[str]]:
+    async def _provider(self, entry: Any) -> tuple[ImportedProvider, list[str]]:
         """It, and who holds something of it."""
         at = f"/resource_providers/{entry['uuid']}"
         inventories = (await self._get(f"{at}/inventories"))["inventories"]
@@ -134,7 +134,7 @@ class Client:
         aggregates = (await self._get(f"{at}/aggregates"))["aggregates"]
         held = (await self._get(f"{at}/allocations"))["allocations"]
         parent = entry["parent_provider_uuid"]
-        found = Provider(
+        found = ImportedProvider(
             id=same(entry["uuid"]),
             name=entry["name"],
             parent=same(parent) if parent else None,
@@ -144,13 +144,13 @@ class Client:
         )
         return found, list(held)
 
-    async def consumer(self, id_: str) -> Consumer | None:
+    async def consumer(self, id_: str) -> ImportedConsumer | None:
         """None when it holds nothing."""
         found = await self._get(f"/allocations/{id_}")
         if not found["allocations"]:
             return None
         kind = found.get("consumer_type")
-        return Consumer(
+        return ImportedConsumer(
             id=same(id_),
             project=found.get("project_id", _NOBODY),
             user=found.get("user_id", _NOBODY),

@@ -13,9 +13,9 @@ from rich.progress import Progress as Bars
 from berth.settings import BadSetting, Effective
 
 if TYPE_CHECKING:  # httpx takes long to load, and no other command needs it
-    from berth.importing.client import Client
+    from berth.importing.client import PlacementClient
     from berth.importing.work import Outcome
-    from berth.importing.world import Difference, World
+    from berth.importing.world import ContentsDifference, PlacementContents
 
 _SHOWN = 100  # differences, before the rest is only counted
 
@@ -67,13 +67,15 @@ def commands(
         prune: Prune = False,
     ) -> None:
         """Copy a running Placement into a running berth; again and again, until the switch."""
-        from berth.importing.client import Client
+        from berth.importing.client import PlacementClient
 
         here = settings().settings.placement_http
         if not to and not here:
             raise BadSetting("say with --to where berth's Placement API is, or set placement_http")
-        source = Client(_url("--url", url), _token(token_file, "OS_TOKEN"), cacert)
-        target = Client(_url("--to", to or f"http://{here}"), _token(to_token_file, "BERTH_TOKEN"), cacert)
+        source = PlacementClient(_url("--url", url), _token(token_file, "OS_TOKEN"), cacert)
+        target = PlacementClient(
+            _url("--to", to or f"http://{here}"), _token(to_token_file, "BERTH_TOKEN"), cacert
+        )
         run(_import(source, target, verify, dry_run, prune, say, complain))
 
     return app
@@ -92,8 +94,8 @@ def _token(file: Path | None, variable: str) -> str:
 
 
 async def _import(
-    source: "Client",
-    target: "Client",
+    source: "PlacementClient",
+    target: "PlacementClient",
     verify: bool,
     dry_run: bool,
     prune: bool,
@@ -150,7 +152,7 @@ class _Shown:
         return show
 
 
-def _read(source: "Client", theirs: "World") -> str:
+def _read(source: "PlacementClient", theirs: "PlacementContents") -> str:
     return (
         f"read {_some(theirs.providers, 'provider')} and {_some(theirs.consumers, 'consumer')}"
         f" at {source.url} (version 1.{source.minor})"
@@ -162,7 +164,7 @@ def _some(things: Any, name: str) -> str:
     return f"{count:,} {name}{'' if count == 1 else 's'}"
 
 
-def _would(found: "list[Difference]", prune: bool) -> str:
+def _would(found: "list[ContentsDifference]", prune: bool) -> str:
     wanted = {what: len({one.id for one in found if one.what == what and not one.ours_alone})
               for what in ("class", "trait", "provider", "consumer")}  # fmt: skip
     gone = len({one.id for one in found if one.ours_alone}) if prune else 0
@@ -191,7 +193,7 @@ def _done(outcome: "Outcome", say: Console) -> int:
     return 1 if outcome.failed else 0
 
 
-def _compared(found: "list[Difference]", say: Console) -> int:
+def _compared(found: "list[ContentsDifference]", say: Console) -> int:
     if not found:
         say.print("verified: both sides hold the same", style="green")
         return 0

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from berth.importing.client import Client, Progress, Rejected, each
-from berth.importing.world import Consumer, Provider, World, differences
+from berth.importing.client import PlacementClient, Progress, Rejected, each
+from berth.importing.world import ImportedConsumer, ImportedProvider, PlacementContents, differences
 from bus.vocabulary import MAX_INT, Inventory
 
 _PORTION = 500  # providers in one request
@@ -37,7 +37,9 @@ class Outcome:
 class Import:
     """Makes `ours`, as it was read from `berth`, like `theirs`. May be run again at any time."""
 
-    def __init__(self, theirs: World, ours: World, berth: Client, progress: Progress) -> None:
+    def __init__(
+        self, theirs: PlacementContents, ours: PlacementContents, berth: PlacementClient, progress: Progress
+    ) -> None:
         self.theirs = theirs
         self.ours = ours
         self.berth = berth
@@ -70,9 +72,9 @@ class Import:
 
         await each(sorted(names), make, "names made", self.progress)
 
-    async def _load(self, providers: list[Provider], *, last: bool = False) -> list[Provider]:
+    async def _load(self, providers: list[ImportedProvider], *, last: bool = False) -> list[ImportedProvider]:
         """Those that were refused; the last time, that is told."""
-        refused: list[Provider] = []
+        refused: list[ImportedProvider] = []
         done = 0
         for portion in _portions(providers):
             by_id = {provider.id: provider for provider in portion}
@@ -90,11 +92,11 @@ class Import:
             self.progress("providers written", done, len(providers))
         return refused
 
-    async def _send(self, providers: Iterable[Provider]) -> Any:
+    async def _send(self, providers: Iterable[ImportedProvider]) -> Any:
         body = {"providers": [_load(provider) for provider in providers]}
         return (await self.berth.request("POST", "/berth/providers", body))["results"]
 
-    async def _claim(self, consumers: list[Consumer]) -> None:
+    async def _claim(self, consumers: list[ImportedConsumer]) -> None:
         """One may need what another still has to give back, so those refused come again while any succeed.
 
         What is left then does not fit by berth's rules though it does exist: room is made for just that.
@@ -113,7 +115,9 @@ class Import:
         finally:
             await self._send(told)
 
-    def _widened(self, provider: Provider, consumers: Collection[Consumer]) -> Provider:
+    def _widened(
+        self, provider: ImportedProvider, consumers: Collection[ImportedConsumer]
+    ) -> ImportedProvider:
         """The provider with just the room for what is held of it there, beside what was held of it here."""
         wanted = {class_ for consumer in consumers for class_ in consumer.allocations.get(provider.id, ())}
         held = {
@@ -123,11 +127,13 @@ class Import:
         room = {class_: Inventory(total=min(MAX_INT, amount)) for class_, amount in held.items()}
         return replace(provider, inventories={**provider.inventories, **room})
 
-    async def _claims(self, consumers: list[Consumer], *, last: bool = False) -> list[Consumer]:
+    async def _claims(
+        self, consumers: list[ImportedConsumer], *, last: bool = False
+    ) -> list[ImportedConsumer]:
         """Those who could not have it; the last time, that is told."""
-        refused: list[Consumer] = []
+        refused: list[ImportedConsumer] = []
 
-        async def claim(consumer: Consumer) -> None:
+        async def claim(consumer: ImportedConsumer) -> None:
             held = await self.berth.consumer(consumer.id)
             body = _claim(consumer, held.generation if held else None)
             minor = self.berth.minor if consumer.type else _TYPED - 1
@@ -162,7 +168,7 @@ class Import:
                 self.outcome.failed[provider.id] = str(why)
 
 
-def _load(provider: Provider) -> Mapping[str, Any]:
+def _load(provider: ImportedProvider) -> Mapping[str, Any]:
     return {
         "id": provider.id,
         "name": provider.name,
@@ -173,7 +179,7 @@ def _load(provider: Provider) -> Mapping[str, Any]:
     }
 
 
-def _claim(consumer: Consumer, generation: int | None) -> Mapping[str, Any]:
+def _claim(consumer: ImportedConsumer, generation: int | None) -> Mapping[str, Any]:
     typed = {"consumer_type": consumer.type} if consumer.type else {}
     return {
         "allocations": {by: {"resources": held} for by, held in consumer.allocations.items()},
@@ -184,9 +190,9 @@ def _claim(consumer: Consumer, generation: int | None) -> Mapping[str, Any]:
     }
 
 
-def _portions(providers: list[Provider]) -> Iterator[list[Provider]]:
+def _portions(providers: list[ImportedProvider]) -> Iterator[list[ImportedProvider]]:
     """So many at a time, or more, that no tree is cut."""
-    portion: dict[str, Provider] = {}
+    portion: dict[str, ImportedProvider] = {}
     for provider in providers:
         if len(portion) >= _PORTION and provider.parent not in portion:
             yield list(portion.values())

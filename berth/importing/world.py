@@ -8,7 +8,7 @@ from bus.vocabulary import Inventory
 
 
 @dataclass(frozen=True)
-class Provider:
+class ImportedProvider:
     id: str
     name: str
     parent: str | None
@@ -18,7 +18,7 @@ class Provider:
 
 
 @dataclass(frozen=True)
-class Consumer:
+class ImportedConsumer:
     """Who holds what. A type of None: written before there were types."""
 
     id: str
@@ -30,9 +30,9 @@ class Consumer:
 
 
 @dataclass
-class World:
-    providers: dict[str, Provider] = field(default_factory=dict)
-    consumers: dict[str, Consumer] = field(default_factory=dict)
+class PlacementContents:
+    providers: dict[str, ImportedProvider] = field(default_factory=dict)
+    consumers: dict[str, ImportedConsumer] = field(default_factory=dict)
     classes: set[str] = field(default_factory=set)  # custom ones
     traits: set[str] = field(default_factory=set)  # custom ones
 
@@ -44,14 +44,14 @@ class World:
             if provider in consumer.allocations
         )
 
-    def parents_first(self, ids: set[str]) -> list[Provider]:
+    def parents_first(self, ids: set[str]) -> list[ImportedProvider]:
         """These providers, each after the one above it, trees whole."""
-        below: dict[str | None, list[Provider]] = {}
+        below: dict[str | None, list[ImportedProvider]] = {}
         for provider in self.providers.values():
             if provider.id in ids:
                 parent = provider.parent if provider.parent in ids else None
                 below.setdefault(parent, []).append(provider)
-        ordered: list[Provider] = []
+        ordered: list[ImportedProvider] = []
         waiting = below.get(None, [])[::-1]
         while waiting:
             ordered.append(provider := waiting.pop())
@@ -60,7 +60,7 @@ class World:
 
 
 @dataclass(frozen=True)
-class Difference:
+class ContentsDifference:
     """`what` is "provider", "consumer", "class" or "trait"; the rest is for people."""
 
     what: str
@@ -72,29 +72,34 @@ class Difference:
         return f"{self.what} {self.id}: {self.says}"
 
 
-def differences(theirs: World, ours: World) -> list[Difference]:
+def differences(theirs: PlacementContents, ours: PlacementContents) -> list[ContentsDifference]:
     """What ours would have to change to be as theirs. Names that only we know are no difference."""
     return [
-        *(Difference("class", name, "missing here") for name in sorted(theirs.classes - ours.classes)),
-        *(Difference("trait", name, "missing here") for name in sorted(theirs.traits - ours.traits)),
+        *(
+            ContentsDifference("class", name, "missing here")
+            for name in sorted(theirs.classes - ours.classes)
+        ),
+        *(ContentsDifference("trait", name, "missing here") for name in sorted(theirs.traits - ours.traits)),
         *_of_providers(theirs, ours),
         *_of_consumers(theirs, ours),
     ]
 
 
-def _of_providers(theirs: World, ours: World) -> Iterator[Difference]:
+def _of_providers(theirs: PlacementContents, ours: PlacementContents) -> Iterator[ContentsDifference]:
     for id_, this in theirs.providers.items():
         that = ours.providers.get(id_)
         if that is None:
-            yield Difference("provider", id_, f"{this.name!r} is missing here")
+            yield ContentsDifference("provider", id_, f"{this.name!r} is missing here")
         else:
             for said in _parts(this, that):
-                yield Difference("provider", id_, f"{this.name!r}: {said}")
+                yield ContentsDifference("provider", id_, f"{this.name!r}: {said}")
     for id_ in ours.providers.keys() - theirs.providers.keys():
-        yield Difference("provider", id_, f"{ours.providers[id_].name!r} is only here", ours_alone=True)
+        yield ContentsDifference(
+            "provider", id_, f"{ours.providers[id_].name!r} is only here", ours_alone=True
+        )
 
 
-def _parts(this: Provider, that: Provider) -> Iterator[str]:
+def _parts(this: ImportedProvider, that: ImportedProvider) -> Iterator[str]:
     if this.name != that.name:
         yield f"its name is {that.name!r} here"
     if this.parent != that.parent:
@@ -119,22 +124,22 @@ def _unlike(one: Inventory, other: Inventory) -> str:
     return ", ".join(f"{name} {getattr(one, name)}" for name in unlike)
 
 
-def _of_consumers(theirs: World, ours: World) -> Iterator[Difference]:
+def _of_consumers(theirs: PlacementContents, ours: PlacementContents) -> Iterator[ContentsDifference]:
     for id_, this in theirs.consumers.items():
         that = ours.consumers.get(id_)
         if that is None:
-            yield Difference("consumer", id_, f"holds nothing here, there {_told(this.allocations)}")
+            yield ContentsDifference("consumer", id_, f"holds nothing here, there {_told(this.allocations)}")
             continue
         for name in ("project", "user", "type"):
             there, here = getattr(this, name), getattr(that, name)
             if there != here and there is not None:  # no type: any will do
-                yield Difference("consumer", id_, f"its {name} is {here!r} here, not {there!r}")
+                yield ContentsDifference("consumer", id_, f"its {name} is {here!r} here, not {there!r}")
         if this.allocations != that.allocations:
             says = f"holds {_told(that.allocations)} here, there {_told(this.allocations)}"
-            yield Difference("consumer", id_, says)
+            yield ContentsDifference("consumer", id_, says)
     for id_ in ours.consumers.keys() - theirs.consumers.keys():
         says = f"holds {_told(ours.consumers[id_].allocations)} only here"
-        yield Difference("consumer", id_, says, ours_alone=True)
+        yield ContentsDifference("consumer", id_, says, ours_alone=True)
 
 
 def _told(allocations: Mapping[str, Mapping[str, Any]]) -> str:

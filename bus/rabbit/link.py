@@ -25,7 +25,7 @@ from bus.rabbit.connection import (
     place,
     reason,
 )
-from bus.rabbit.topology import Names, Topology
+from bus.rabbit.topology import BrokerNames, Topology
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ async def _publish(channel: Channel, post: Post) -> None:
 class Link:
     """Keeps a session open, declares in each what was ever declared, and acts in whichever there is."""
 
-    def __init__(self, url: URL, names: Names, *, quorum: bool, clock: Clock) -> None:
+    def __init__(self, url: URL, names: BrokerNames, *, quorum: bool, clock: Clock) -> None:
         self.names = names
         self.clock = clock
         self.place = place(url)

@@ -35,7 +35,7 @@ _NEVER = 1_000_000_000  # redeliveries: the runner bounds them, and RabbitMQ 4 w
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class BrokerNames:
     """Every name derives from the exchange's, so that systems can share a virtual host."""
 
     exchange: str
@@ -81,7 +81,7 @@ def delay_for(seconds: float) -> int:
 class Topology:
     """Declares things over one connection. A refusal closes a channel, so it opens another one as needed."""
 
-    def __init__(self, connection: Connection, names: Names, quorum: bool) -> None:
+    def __init__(self, connection: Connection, names: BrokerNames, quorum: bool) -> None:
         self.names = names
         self._connection = connection
         self._quorum = quorum

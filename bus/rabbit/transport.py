@@ -7,11 +7,11 @@ import msgspec
 from bus.clock import Clock
 from bus.protocol import DeadLetter, Envelope, Inbox, QueueSpec, Unroutable
 from bus.rabbit.connection import broker_url
-from bus.rabbit.graveyard import Graveyard
+from bus.rabbit.dead_letters import Graveyard
 from bus.rabbit.inbox import RabbitInbox
 from bus.rabbit.link import Link
 from bus.rabbit.outgoing import Outgoing
-from bus.rabbit.topology import Names, delay_for
+from bus.rabbit.topology import BrokerNames, delay_for
 
 
 class RabbitTransport:
@@ -28,7 +28,7 @@ class RabbitTransport:
         patience: float = 30.0,
         clock: Clock | None = None,
     ) -> None:
-        self._names = Names(exchange)
+        self._names = BrokerNames(exchange)
         self._patience = patience
         self._link = Link(broker_url(url, name), self._names, quorum=quorum, clock=clock or Clock())
         self._outgoing = Outgoing(self._link, coalesce=coalesce)

@@ -35,7 +35,7 @@ DELETED_WHILE_BUILDING = "deleted while building"
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class AttemptLimits:
     """How often a build may be tried, and how long one attempt may stay silent."""
 
     max_attempts: int = 3
@@ -76,7 +76,9 @@ Event = (
 )
 
 
-def step(build: Build | None, event: Event, now: float, policy: Policy) -> tuple[Build | None, Effects]:
+def step(
+    build: Build | None, event: Event, now: float, policy: AttemptLimits
+) -> tuple[Build | None, Effects]:
     """What this event makes of the build. A build that is returned as it came needs no storing."""
     if build is None:
         return _unknown(event, now, policy)
@@ -100,7 +102,7 @@ def step(build: Build | None, event: Event, now: float, policy: Policy) -> tuple
 # One function for each status
 
 
-def _unknown(event: Event, now: float, policy: Policy) -> tuple[Build | None, Effects]:
+def _unknown(event: Event, now: float, policy: AttemptLimits) -> tuple[Build | None, Effects]:
     match event:
         case BuildPlaced():
             build = Build(
@@ -121,7 +123,7 @@ def _unknown(event: Event, now: float, policy: Policy) -> tuple[Build | None, Ef
             return None, ()
 
 
-def _building(build: Build, event: Event, now: float, policy: Policy) -> tuple[Build, Effects]:
+def _building(build: Build, event: Event, now: float, policy: AttemptLimits) -> tuple[Build, Effects]:
     match event:
         case BuildPlaced() | Stalled():
             return build, (say.order(build),)
@@ -148,7 +150,7 @@ def _building(build: Build, event: Event, now: float, policy: Policy) -> tuple[B
             return build, ()
 
 
-def _swapping(build: Build, event: Event, now: float, policy: Policy) -> tuple[Build, Effects]:
+def _swapping(build: Build, event: Event, now: float, policy: AttemptLimits) -> tuple[Build, Effects]:
     match event:
         case BuildPlaced() | AgentReported(outcome="failed" | "destroyed" | "overdue"):
             return build, (say.question(build),)
@@ -244,7 +246,7 @@ def _of_another_attempt(build: Build, report: AgentReported) -> Effects:
 # Moves
 
 
-def _over(build: Build, tried: Attempt, policy: Policy, abort: bool = False) -> tuple[Build, Effects]:
+def _over(build: Build, tried: Attempt, policy: AttemptLimits, abort: bool = False) -> tuple[Build, Effects]:
     """This attempt is over: take the next alternate, or give up."""
     build = replace(build, status="swapping", attempts=(*build.attempts, tried), deadline=0.0)
     if abort:
@@ -262,7 +264,7 @@ def _doomed(build: Build, why: str) -> tuple[Build, Effects]:
     return build, (say.question(build),)
 
 
-def _swapped(build: Build, result: ClaimResult, now: float, policy: Policy) -> tuple[Build, Effects]:
+def _swapped(build: Build, result: ClaimResult, now: float, policy: AttemptLimits) -> tuple[Build, Effects]:
     match result:
         case Claimed():
             return _moved(build, result.choice, result.generation, result.refused, now, policy)
@@ -278,7 +280,7 @@ def _swapped(build: Build, result: ClaimResult, now: float, policy: Policy) -> t
             return build, (say.question(build),)
 
 
-def _held(build: Build, held: Held, now: float, policy: Policy) -> tuple[Build, Effects]:
+def _held(build: Build, held: Held, now: float, policy: AttemptLimits) -> tuple[Build, Effects]:
     """Placement holds another generation than we thought."""
     for position, spare in enumerate(build.spares):
         if spare.choice.allocations == held.allocations:  # we had asked before, and died before we knew
@@ -291,7 +293,12 @@ def _held(build: Build, held: Held, now: float, policy: Policy) -> tuple[Build, 
 
 
 def _moved(
-    build: Build, choice: int, generation: int, refused: tuple[Refusal, ...], now: float, policy: Policy
+    build: Build,
+    choice: int,
+    generation: int,
+    refused: tuple[Refusal, ...],
+    now: float,
+    policy: AttemptLimits,
 ) -> tuple[Build, Effects]:
     """Placement gave us this one of the spares: build there."""
     left_behind = say.destroy(build)

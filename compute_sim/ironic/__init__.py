@@ -2,7 +2,7 @@
 
 from compute_sim.ironic.node import SimNode, enrolled
 from compute_sim.ironic.notify import BusVoice, IronicExchange
-from compute_sim.ironic.plan import FAULTS, KINDS, Plan
+from compute_sim.ironic.plan import FAULTS, KINDS, SimPlan
 from compute_sim.ironic.power import BMC
 from compute_sim.ironic.simulation import Simulation, listen
 
@@ -12,8 +12,8 @@ __all__ = [
     "KINDS",
     "BusVoice",
     "IronicExchange",
-    "Plan",
     "SimNode",
+    "SimPlan",
     "Simulation",
     "enrolled",
     "listen",

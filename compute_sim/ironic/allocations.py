@@ -10,7 +10,7 @@ from compute_sim.ironic.envelope import AllocationNotification
 from compute_sim.ironic.machine import CHANGEABLE
 from compute_sim.ironic.node import Json, SimNode, iso
 from compute_sim.ironic.patching import good_name, is_uuid
-from compute_sim.ironic.refused import Refused
+from compute_sim.ironic.refused import ApiRefusal
 
 _KNOWN = {"candidate_nodes", "extra", "name", "node", "owner", "resource_class", "traits", "uuid"}
 
@@ -39,7 +39,7 @@ class Allocation(msgspec.Struct, kw_only=True):
         return told
 
 
-class Allocations:
+class NodeAllocations:
     def __init__(self, conductor: Conductor) -> None:
         self._conductor = conductor
         self.known: dict[str, Allocation] = {}
@@ -49,7 +49,7 @@ class Allocations:
         for allocation in self.known.values():
             if ident in (allocation.uuid, allocation.name):
                 return allocation
-        raise Refused(404, f"Allocation {ident} could not be found.")
+        raise ApiRefusal(404, f"Allocation {ident} could not be found.")
 
     async def create(self, given: Mapping[str, Any], request: str) -> Allocation:
         allocation = self._new(given)
@@ -73,18 +73,18 @@ class Allocations:
 
     def _new(self, given: Mapping[str, Any]) -> Allocation:
         if unknown := sorted(given.keys() - _KNOWN):
-            raise Refused(400, f"Schema error for allocation: {', '.join(unknown)} unexpected")
+            raise ApiRefusal(400, f"Schema error for allocation: {', '.join(unknown)} unexpected")
         name = given.get("name")
         if name is not None and not good_name(name):
-            raise Refused(400, f"Cannot create allocation with invalid name '{name}'")
+            raise ApiRefusal(400, f"Cannot create allocation with invalid name '{name}'")
         if name is not None and any(other.name == name for other in self.known.values()):
-            raise Refused(409, f"An allocation with name {name} already exists.")
+            raise ApiRefusal(409, f"An allocation with name {name} already exists.")
         if not given.get("resource_class") and not given.get("node"):
-            raise Refused(400, "The resource_class field is mandatory when not backfilling")
+            raise ApiRefusal(400, "The resource_class field is mandatory when not backfilling")
         candidates = [given["node"]] if given.get("node") else given.get("candidate_nodes")
         uuid = given.get("uuid") or self._conductor.clock.uuid()
         if not is_uuid(uuid) or uuid in self.known:
-            raise Refused(409 if uuid in self.known else 400, f"Not a new uuid: {uuid}")
+            raise ApiRefusal(409 if uuid in self.known else 400, f"Not a new uuid: {uuid}")
         return Allocation(
             uuid=uuid,
             name=name,
@@ -151,7 +151,7 @@ def _check_deallocation(node: SimNode, allocation: Allocation) -> None:
         return
     moving = node.target_provision_state and node.provision_state not in CHANGEABLE
     if moving or node.provision_state == "active":
-        raise Refused(
+        raise ApiRefusal(
             409,
             f"Cannot remove allocation {allocation.uuid} for node {node.uuid}, because the node is in state "
             f"{node.provision_state} (and maintenance mode is off)",

@@ -16,7 +16,7 @@ from compute_sim.ironic.envelope import Action
 from compute_sim.ironic.node import INTERFACES, Json, SimNode
 from compute_sim.ironic.patching import good_name, good_trait, names_in, new_node, patched
 from compute_sim.ironic.power import TARGETS, Power
-from compute_sim.ironic.refused import Refused, locked, wrong_state
+from compute_sim.ironic.refused import ApiRefusal, locked, wrong_state
 from compute_sim.ironic.works import Works
 
 _ENROLL_SINCE = 11  # clients of older APIs get their new nodes available
@@ -47,7 +47,7 @@ class Api:
         unset = [field for field in INTERFACES if fields.get(field) is None]
         with self._asked("create", node.with_changes(dict.fromkeys(unset)), node, request):
             if node.uuid in self._conductor.nodes:
-                raise Refused(409, f"A node with UUID {node.uuid} already exists.")
+                raise ApiRefusal(409, f"A node with UUID {node.uuid} already exists.")
             self._conductor.check_unique(node)
             self._conductor.enroll([node])
         self._conductor.tell("create", "end", node, request)
@@ -60,7 +60,7 @@ class Api:
             _check_changeable(node, ident)
         for name in names:
             if not good_name(name):
-                raise Refused(400, f"Node {ident}: Cannot change name to invalid name '{name}'")
+                raise ApiRefusal(400, f"Node {ident}: Cannot change name to invalid name '{name}'")
         changes = patched(node, operations)
         if changes.get("maintenance") is False:
             changes.update(maintenance_reason=None, fault=None)
@@ -87,11 +87,11 @@ class Api:
         with self._asked("delete", last, node, request):
             node = await self._conductor.free(node.uuid)
             if not node.maintenance and node.instance_uuid:
-                raise Refused(409, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
+                raise ApiRefusal(409, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
             if node.protected:
                 raise _protected(node)
             if not node.maintenance and node.provision_state not in machine.DELETABLE:
-                raise Refused(
+                raise ApiRefusal(
                     409,
                     f'Can not delete node "{node.uuid}" while it is in provision state '
                     f'"{node.provision_state}". Valid provision states to perform deletion are: '
@@ -115,7 +115,7 @@ class Api:
     async def set_traits(self, ident: str, traits: object, request: str) -> None:
         """These, and no others."""
         if not isinstance(traits, list):
-            raise Refused(400, "The traits of a node are a list of names")
+            raise ApiRefusal(400, "The traits of a node are a list of names")
         await self._change_traits(ident, set(_traits(traits)), request)
 
     async def add_trait(self, ident: str, trait: str, request: str) -> None:
@@ -135,7 +135,7 @@ class Api:
         with self._asked("update", wanted, node, request):
             node = await self._conductor.free(node.uuid)
             if missing is not None and missing not in node.traits:
-                raise Refused(404, f"Node {node.uuid} doesn't have a trait '{missing}'")
+                raise ApiRefusal(404, f"Node {node.uuid} doesn't have a trait '{missing}'")
             self._conductor.change(node, traits=wanted.traits)
         self._conductor.tell("update", "end", node, request, shown=wanted)
 
@@ -144,7 +144,7 @@ class Api:
     async def provision(self, ident: str, target: str, more: Mapping[str, Any], request: str) -> None:
         node = self._conductor.find(ident)
         if target in ("active", "rebuild") and node.maintenance:
-            raise Refused(
+            raise ApiRefusal(
                 400,
                 f"The provisioning operation can't be performed on node {node.uuid} because it's in "
                 "maintenance mode.",
@@ -154,13 +154,13 @@ class Api:
         node = await self._conductor.free(node.uuid)
         event = _event(node, target)
         if event == "provide" and node.retired:
-            raise Refused(
+            raise ApiRefusal(
                 400, f"The providing operation can't be performed on node {node.uuid} because it is retired."
             )
         if event in ("delete", "rebuild") and node.protected:
             raise _protected(node)
         if event == "abort" and node.provision_state == "service failed" and node.maintenance:
-            raise Refused(409, f'Can not abort service on node "{node.uuid}" while it is in maintenance.')
+            raise ApiRefusal(409, f'Can not abort service on node "{node.uuid}" while it is in maintenance.')
         if event == "rescue":
             secret = {"rescue_password": more["rescue_password"]}
             node.instance_info = {**node.instance_info, **secret}
@@ -182,7 +182,7 @@ class Api:
         self._conductor.tell(action, "start", node, request, shown=wanted, asked=True)
         try:
             yield
-        except Refused:
+        except ApiRefusal:
             self._conductor.tell(action, "error", node, request, shown=wanted, asked=True)
             raise
 
@@ -200,52 +200,52 @@ def _event(node: SimNode, target: str) -> str:
 def _steps(target: str, more: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     need = _NEEDS.get(target)
     if need is not None and not more.get(need):
-        raise Refused(400, f'"{need}" is required when setting target provision state to {target}')
+        raise ApiRefusal(400, f'"{need}" is required when setting target provision state to {target}')
     steps = [step for kind in ("clean", "deploy", "service") for step in more.get(f"{kind}_steps") or ()]
     if not all(isinstance(step, Mapping) for step in steps):
-        raise Refused(400, "A step is an object with an interface and a step")
+        raise ApiRefusal(400, "A step is an object with an interface and a step")
     return steps
 
 
 def _traits(names: Sequence[object]) -> list[str]:
     for name in names:
         if not good_trait(name, _standard_traits()):
-            raise Refused(400, f"A trait is a standard one or begins with CUSTOM_: {name!r} is not valid")
+            raise ApiRefusal(400, f"A trait is a standard one or begins with CUSTOM_: {name!r} is not valid")
     return [str(name) for name in names]
 
 
 def _check_changeable(node: SimNode, ident: str) -> None:
     if node.provision_state == "inspecting":
-        raise Refused(409, f'Cannot update node "{node.uuid}" while it is in state "inspecting".')
+        raise ApiRefusal(409, f'Cannot update node "{node.uuid}" while it is in state "inspecting".')
     if node.target_provision_state and node.provision_state not in machine.CHANGEABLE:
-        raise Refused(409, f"Node {ident} can not be updated while a state transition is in progress.")
+        raise ApiRefusal(409, f"Node {ident} can not be updated while a state transition is in progress.")
 
 
 def _check_flags(node: SimNode, changes: Json) -> None:
     state = node.provision_state
     if changes.get("protected") and state not in ("active", "rescue"):
-        raise Refused(
+        raise ApiRefusal(
             409,
             f"Node {node.uuid} can only be made protected in provision states 'active' or 'rescue', the "
             f"current state is '{state}'",
         )
     if changes.get("retired") and state == "available":
-        raise Refused(
+        raise ApiRefusal(
             409,
             f"Node {node.uuid} can not have 'retired' set in provision state 'available', the current state "
             f"is '{state}'",
         )
     for flag in ("protected", "retired"):
         if changes.get(f"{flag}_reason") and not changes.get(flag, getattr(node, flag)):
-            raise Refused(400, f"The {flag}_reason field can only be set when {flag} is True")
+            raise ApiRefusal(400, f"The {flag}_reason field can only be set when {flag} is True")
 
 
 def _check_instance_and_class(node: SimNode, changes: Json) -> None:
     if changes.get("instance_uuid") and node.instance_uuid:
-        raise Refused(409, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
+        raise ApiRefusal(409, f"Node {node.uuid} is associated with instance {node.instance_uuid}.")
     state = node.provision_state
     if "resource_class" in changes and node.resource_class and state not in machine.NEW_CLASS_IN:
-        raise Refused(
+        raise ApiRefusal(
             409,
             f"Node {node.uuid} can not have resource_class updated unless it is in one of allowed "
             f"({', '.join(machine.NEW_CLASS_IN)}) states. Current state is '{state}'.",
@@ -254,7 +254,7 @@ def _check_instance_and_class(node: SimNode, changes: Json) -> None:
 
 def _check_deallocation(node: SimNode) -> None:
     if not node.maintenance and node.provision_state not in machine.NEW_CLASS_IN:
-        raise Refused(
+        raise ApiRefusal(
             409,
             f"Node {node.uuid} with an allocation can not have instance_uuid removed unless it is in one of "
             f"allowed ({', '.join(machine.NEW_CLASS_IN)}) states or in maintenance mode. Current state is "
@@ -262,5 +262,5 @@ def _check_deallocation(node: SimNode) -> None:
         )
 
 
-def _protected(node: SimNode) -> Refused:
-    return Refused(403, f"Node {node.uuid} is protected and cannot be undeployed, rebuilt or deleted")
+def _protected(node: SimNode) -> ApiRefusal:
+    return ApiRefusal(403, f"Node {node.uuid} is protected and cannot be undeployed, rebuilt or deleted")

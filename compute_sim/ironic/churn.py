@@ -8,7 +8,7 @@ from random import Random
 from compute_sim.ironic.api import Api
 from compute_sim.ironic.conductor import Conductor
 from compute_sim.ironic.node import SimNode
-from compute_sim.ironic.refused import Refused
+from compute_sim.ironic.refused import ApiRefusal
 
 _PERIOD = 0.02  # seconds between looks at how much has been said
 _TRIES = 20  # nodes looked at for one that is free
@@ -54,7 +54,7 @@ class Churn:
             if draw < 0.8 and self._deployed:
                 return await self._undeploy()
             return await (self._switch() if draw < 0.9 else self._clean_again())
-        except Refused:
+        except ApiRefusal:
             return True  # somebody else was faster
 
     def _free(self) -> SimNode | None:

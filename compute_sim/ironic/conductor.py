@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from bus.clock import Clock
-from compute_sim.ironic.envelope import Action, AllocationNotification, Notification
+from compute_sim.ironic.envelope import Action, AllocationNotification, SentNotification
 from compute_sim.ironic.machine import Phase
 from compute_sim.ironic.node import SimNode
-from compute_sim.ironic.plan import Fault, Kind, Plan
-from compute_sim.ironic.refused import Refused, locked, not_found
+from compute_sim.ironic.plan import Fault, Kind, SimPlan
+from compute_sim.ironic.refused import ApiRefusal, locked, not_found
 
-Told = Notification | AllocationNotification
+Told = SentNotification | AllocationNotification
 Emit = Callable[[Told], None]
 
 AT_ONCE = 200  # steps before everybody else has a turn
@@ -35,14 +35,14 @@ class Conductor:
 
     def __init__(
         self,
-        plan: Plan | None = None,
+        plan: SimPlan | None = None,
         clock: Clock | None = None,
         emit: Emit = in_silence,
         *,
         room: Callable[[], Awaitable[None]] = _next_turn,
         host: str = "localhost",
     ) -> None:
-        self.plan = plan or Plan()
+        self.plan = plan or SimPlan()
         self.clock = clock or Clock()
         self.host = host
         self.nodes: dict[str, SimNode] = {}  # by uuid, the oldest first
@@ -77,9 +77,9 @@ class Conductor:
     def check_unique(self, node: SimNode) -> None:
         """No two nodes share a name or an instance."""
         if node.name and self._names.get(node.name, node.uuid) != node.uuid:
-            raise Refused(409, f"A node with name {node.name} already exists.")
+            raise ApiRefusal(409, f"A node with name {node.name} already exists.")
         if node.instance_uuid and self._instances.get(node.instance_uuid, node.uuid) != node.uuid:
-            raise Refused(
+            raise ApiRefusal(
                 409,
                 f"Instance {node.instance_uuid} is already associated with a node, it cannot be associated "
                 f"with this other node {node.uuid}",
@@ -183,7 +183,7 @@ class Conductor:
         silent: bool = False,
         **more: Any,
     ) -> None:
-        self._emit(Notification(action, phase, node, request, shown, asked, silent, more))
+        self._emit(SentNotification(action, phase, node, request, shown, asked, silent, more))
 
     def tell_of(self, told: AllocationNotification) -> None:
         self._emit(told)

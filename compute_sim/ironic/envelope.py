@@ -53,7 +53,7 @@ _CONTEXT: Json = {
 
 
 @dataclass(frozen=True, slots=True)
-class Notification:
+class SentNotification:
     """Something happened to a node, or was asked for, or was refused."""
 
     action: Action
@@ -76,12 +76,12 @@ class AllocationNotification:
     request: str
 
 
-def event_type(told: Notification | AllocationNotification) -> str:
-    kind = "node" if isinstance(told, Notification) else "allocation"
+def event_type(told: SentNotification | AllocationNotification) -> str:
+    kind = "node" if isinstance(told, SentNotification) else "allocation"
     return f"baremetal.{kind}.{told.action}.{told.phase}"
 
 
-def payload(told: Notification | AllocationNotification) -> Json:
+def payload(told: SentNotification | AllocationNotification) -> Json:
     """The versioned object inside the message."""
     if isinstance(told, AllocationNotification):
         return _versioned("AllocationCRUDPayload", "1.1", told.data)
@@ -114,7 +114,7 @@ class Envelopes:
         self._topics = tuple(topics)
         self._last = 0  # microseconds
 
-    def of(self, told: Notification | AllocationNotification) -> list[tuple[str, bytes]]:
+    def of(self, told: SentNotification | AllocationNotification) -> list[tuple[str, bytes]]:
         """For each topic the routing key and the body; one message, so they share its id."""
         self._last = max(self._last + 1, int(self._clock.now() * 1_000_000))
         seconds, micros = divmod(self._last, 1_000_000)

@@ -28,7 +28,7 @@ from bus.rabbit.connection import (
 from bus.rabbit.link import Backoff
 from compute_sim.core import draw
 from compute_sim.ironic.conductor import Told
-from compute_sim.ironic.envelope import Envelopes, Notification
+from compute_sim.ironic.envelope import Envelopes, SentNotification
 from compute_sim.ironic.node import SimNode
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ ROOM = 20_000  # messages that wait for the broker before requests do
 BATCH = 256
 
 
-class Voice(Protocol):
+class NotificationSink(Protocol):
     """Hears the conductor, and says it on."""
 
     def __call__(self, told: Told, /) -> None: ...
@@ -128,7 +128,7 @@ class IronicExchange:
         return f"exchange {self._exchange} at {place(self._url)}"
 
     def __call__(self, told: Told) -> None:
-        if isinstance(told, Notification) and (told.silent or self._loses(told)):
+        if isinstance(told, SentNotification) and (told.silent or self._loses(told)):
             return
         for message in self._envelopes.of(told):
             self._backlog.put(message)
@@ -160,7 +160,7 @@ class IronicExchange:
                 backoff = Backoff(self._clock)
             await backoff.pause()
 
-    def _loses(self, told: Notification) -> bool:
+    def _loses(self, told: SentNotification) -> bool:
         if not self._lossy or told.action != "provision_set" or told.phase == "start":
             return False
         self._steps += 1
@@ -223,7 +223,7 @@ class BusVoice:
         self._backlog: Backlog[NodeChanged] = Backlog()
 
     def __call__(self, told: Told) -> None:
-        if isinstance(told, Notification) and not told.asked:
+        if isinstance(told, SentNotification) and not told.asked:
             self._backlog.put(self._changed(told.node, told.action, deleted=told.action == "delete"))
 
     def introduce(self, nodes: Iterable[SimNode]) -> None:

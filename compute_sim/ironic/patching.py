@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from compute_sim.ironic.node import Json, SimNode
-from compute_sim.ironic.refused import Refused
+from compute_sim.ironic.refused import ApiRefusal
 
 PATCHABLE = (
     "automated_clean", "bios_interface", "boot_interface", "chassis_uuid", "conductor_group",
@@ -60,14 +60,14 @@ def new_node(given: Mapping[str, Any]) -> Json:
     """The fields of a node to be created."""
     unknown = sorted(given.keys() - set(CREATABLE))
     if unknown:
-        raise Refused(
+        raise ApiRefusal(
             400,
             f"Schema error for node: Additional properties are not allowed ({', '.join(unknown)} unexpected)",
         )
     if not given.get("driver"):
-        raise Refused(400, "Schema error for node: 'driver' is a required property")
+        raise ApiRefusal(400, "Schema error for node: 'driver' is a required property")
     if (name := given.get("name")) is not None and not good_name(name):
-        raise Refused(400, f"Cannot create node with invalid name '{name}'")
+        raise ApiRefusal(400, f"Cannot create node with invalid name '{name}'")
     return _as_ironic_keeps_it({field: _checked(field, value) for field, value in given.items()})
 
 
@@ -106,26 +106,26 @@ def _as_ironic_keeps_it(fields: Json) -> Json:
 
 def _operations(operations: object) -> Iterator[tuple[str, list[str], Any]]:
     if not isinstance(operations, list):
-        raise Refused(400, "Expected a JSON patch: a list of operations")
+        raise ApiRefusal(400, "Expected a JSON patch: a list of operations")
     for one in operations:
         if not isinstance(one, dict):
-            raise Refused(400, f"Not an operation of a JSON patch: {one!r}")
+            raise ApiRefusal(400, f"Not an operation of a JSON patch: {one!r}")
         operation, path = one.get("op"), one.get("path")
         if operation not in ("add", "replace", "remove"):
-            raise Refused(400, f"'{operation}' is not one of ['add', 'replace', 'remove']")
+            raise ApiRefusal(400, f"'{operation}' is not one of ['add', 'replace', 'remove']")
         if not isinstance(path, str) or not re.fullmatch(r"(/[^/]+)+", path):
-            raise Refused(400, f"'{path}' is not a path to a field")
+            raise ApiRefusal(400, f"'{path}' is not a path to a field")
         if operation != "remove" and "value" not in one:
-            raise Refused(400, "'add' and 'replace' operations need a value")
+            raise ApiRefusal(400, "'add' and 'replace' operations need a value")
         keys = [key.replace("~1", "/").replace("~0", "~") for key in path[1:].split("/")]
         if keys[0] == "traits":
-            raise Refused(
+            raise ApiRefusal(
                 400,
                 "Cannot update node traits via node patch. Node traits should be updated via the node "
                 "traits API.",
             )
         if keys[0] not in PATCHABLE:
-            raise Refused(
+            raise ApiRefusal(
                 400, f"Cannot patch {path}. Only the following can be updated: {', '.join(PATCHABLE)}"
             )
         yield operation, keys, one.get("value")
@@ -148,28 +148,28 @@ def _applied(whole: Json, operation: str, path: Sequence[str], value: Any) -> Js
     return {name: kept for name, kept in whole.items() if name != key}
 
 
-def _cannot(operation: str, path: Sequence[str], reason: str) -> Refused:
+def _cannot(operation: str, path: Sequence[str], reason: str) -> ApiRefusal:
     patch = {"op": operation, "path": "/" + "/".join(path)}
-    return Refused(400, f"Couldn't apply patch '{patch}'. Reason: {reason}")
+    return ApiRefusal(400, f"Couldn't apply patch '{patch}'. Reason: {reason}")
 
 
 def _checked(field: str, value: Any) -> Any:
     """The value as Ironic keeps it."""
     if value is None:
         if field == "driver":
-            raise Refused(400, "Schema error for node: 'driver' is a required property")
+            raise ApiRefusal(400, "Schema error for node: 'driver' is a required property")
         return None
     if field in _BOOLEANS:
         return _boolean(field, value)
     kind = dict if field in _OBJECTS else str
     if not isinstance(value, kind):
-        raise Refused(400, f"Schema error for node: {field}: {value!r} is not of type '{kind.__name__}'")
+        raise ApiRefusal(400, f"Schema error for node: {field}: {value!r} is not of type '{kind.__name__}'")
     if field in _UUIDS:
         if not is_uuid(value):
-            raise Refused(400, f"Expected UUID for {field}: {value}")
+            raise ApiRefusal(400, f"Expected UUID for {field}: {value}")
         return str(UUID(str(value)))
     if kind is str and len(value) > _LONGEST.get(field, 255):
-        raise Refused(400, f"Schema error for node: {field}: {value!r} is too long")
+        raise ApiRefusal(400, f"Schema error for node: {field}: {value!r} is too long")
     return value
 
 
@@ -178,4 +178,4 @@ def _boolean(field: str, value: object) -> bool:
         return value
     if isinstance(value, str) and value.lower() in _TRUE | _FALSE:
         return value.lower() in _TRUE
-    raise Refused(400, f"Invalid {field}: Unrecognized value '{value}'")
+    raise ApiRefusal(400, f"Invalid {field}: Unrecognized value '{value}'")

@@ -22,7 +22,7 @@ AT_ONCE = Durations("constant", (0.0,))
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SimPlan:
     """The ways of a simulated Ironic. Times are in seconds."""
 
     seed: int = 0

@@ -5,7 +5,7 @@ from typing import Literal
 
 from compute_sim.ironic.conductor import Conductor
 from compute_sim.ironic.node import SimNode
-from compute_sim.ironic.refused import Refused
+from compute_sim.ironic.refused import ApiRefusal
 
 Bmc = Literal["power on", "power off", "stuck on", "stuck off", "unreachable", "error"]
 BMC: tuple[Bmc, ...] = ("power on", "power off", "stuck on", "stuck off", "unreachable", "error")
@@ -63,7 +63,7 @@ class Power:
     def set(self, node: SimNode, target: str, request: str) -> None:
         """Begin to set it, on a node that is free."""
         if node.disable_power_off and target in ("power off", "soft power off"):
-            raise Refused(500, f"Failed to set node power state to {target}.")
+            raise ApiRefusal(500, f"Failed to set node power state to {target}.")
         goal = "power off" if target in ("power off", "soft power off") else "power on"
         board = self._boards.get(node.uuid)
         seconds, fault = self._conductor.fate(node, "power")

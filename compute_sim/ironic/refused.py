@@ -3,7 +3,7 @@
 from compute_sim.ironic.node import SimNode
 
 
-class Refused(Exception):
+class ApiRefusal(Exception):
     """Ironic will not do that."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -12,24 +12,24 @@ class Refused(Exception):
         self.text = text
 
 
-def not_found(ident: str) -> Refused:
-    return Refused(404, f"Node {ident} could not be found.")
+def not_found(ident: str) -> ApiRefusal:
+    return ApiRefusal(404, f"Node {ident} could not be found.")
 
 
-def not_acceptable(text: str = "Request not acceptable.") -> Refused:
-    return Refused(406, text)
+def not_acceptable(text: str = "Request not acceptable.") -> ApiRefusal:
+    return ApiRefusal(406, text)
 
 
-def locked(node: SimNode) -> Refused:
-    return Refused(
+def locked(node: SimNode) -> ApiRefusal:
+    return ApiRefusal(
         409,
         f"Node {node.uuid} is locked by host {node.reservation}, please retry after the current operation "
         "is completed.",
     )
 
 
-def wrong_state(action: str, node: SimNode, state: str | None) -> Refused:
-    return Refused(
+def wrong_state(action: str, node: SimNode, state: str | None) -> ApiRefusal:
+    return ApiRefusal(
         400,
         f'The requested action "{action}" can not be performed on node "{node.uuid}" while it is in state '
         f'"{state}".',

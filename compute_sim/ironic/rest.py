@@ -13,14 +13,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from compute_sim.ironic import views
-from compute_sim.ironic.allocations import Allocations
+from compute_sim.ironic.allocations import NodeAllocations
 from compute_sim.ironic.api import Api
 from compute_sim.ironic.conductor import Conductor
 from compute_sim.ironic.machine import event_of
 from compute_sim.ironic.node import Json, SimNode
 from compute_sim.ironic.plan import FAULTS, KINDS
 from compute_sim.ironic.power import BMC, Power
-from compute_sim.ironic.refused import Refused, not_acceptable
+from compute_sim.ironic.refused import ApiRefusal, not_acceptable
 from compute_sim.ironic.works import Works
 
 VERSION = "X-OpenStack-Ironic-API-Version"
@@ -56,12 +56,12 @@ class _Call:
         try:
             return msgspec.json.decode(raw)
         except msgspec.DecodeError as problem:
-            raise Refused(400, f"The body is not JSON: {problem}") from None
+            raise ApiRefusal(400, f"The body is not JSON: {problem}") from None
 
     async def fields(self) -> Json:
         body = await self.body()
         if not isinstance(body, dict):
-            raise Refused(400, "The body is not a JSON object")
+            raise ApiRefusal(400, "The body is not a JSON object")
         return body
 
 
@@ -111,7 +111,7 @@ class _Doors:
         self._works = works
         self._power = power
         self._api = Api(conductor, works, power)
-        self._allocations = Allocations(conductor)
+        self._allocations = NodeAllocations(conductor)
 
     async def root(self, call: _Call) -> Response:
         version = _version(call.url)
@@ -229,7 +229,7 @@ class _Doors:
         body = await call.fields()
         work, fault = body.get("work"), body.get("fault")
         if work not in KINDS or fault not in (*FAULTS, None):
-            raise Refused(
+            raise ApiRefusal(
                 400, f"work is one of {', '.join(KINDS)}; fault is one of {', '.join(FAULTS)} or null"
             )
         self._conductor.plan_fault(self._conductor.find(call.ident), work, fault)
@@ -239,7 +239,7 @@ class _Doors:
         """{"says": "unreachable"}: what the node's BMC says from now on; null: what Ironic believes."""
         says = (await call.fields()).get("says")
         if says not in (*BMC, None):
-            raise Refused(400, f"says is one of {', '.join(BMC)} or null")
+            raise ApiRefusal(400, f"says is one of {', '.join(BMC)} or null")
         self._power.tamper(self._conductor.find(call.ident), says)
         return Response(status_code=204)
 
@@ -248,7 +248,7 @@ class _Doors:
         body = await call.fields()
         target, count = _text(body, "target"), body.get("count")
         if not isinstance(count, int) or count < 1:
-            raise Refused(400, "count is how many nodes")
+            raise ApiRefusal(400, "count is how many nodes")
         return _json({"nodes": storm(self._conductor, self._works, target, count, call.id)}, 202)
 
 
@@ -280,13 +280,13 @@ async def _answer(
     try:
         minor = _minor(request)
         if token and not _let_in(request, token):
-            raise Refused(401, "Incorrect username or password")
+            raise ApiRefusal(401, "Incorrect username or password")
         handler = handlers["GET" if request.method == "HEAD" else request.method]
         if handler is not handlers.get("GET"):
             await conductor.room()  # as Ironic holds a request while it cannot notify
         response = await handler(_Call(request, minor, id_))
         response.headers[VERSION] = f"1.{minor}"
-    except Refused as refused:
+    except ApiRefusal as refused:
         response = _refusal(refused.status, refused.text)
         if refused.status == 401:
             response.headers["WWW-Authenticate"] = 'Basic realm="Baremetal API"'
@@ -336,7 +336,7 @@ def _let_in(request: Request, token: str) -> bool:
 def _text(body: Json, name: str) -> str:
     value = body.get(name)
     if not isinstance(value, str):
-        raise Refused(400, f"Missing mandatory parameter: {name}")
+        raise ApiRefusal(400, f"Missing mandatory parameter: {name}")
     return value
 
 

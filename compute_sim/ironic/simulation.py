@@ -14,10 +14,10 @@ from bus.worker import Worker
 from compute_sim.ironic.api import Api
 from compute_sim.ironic.churn import Churn
 from compute_sim.ironic.conductor import Conductor, Told
-from compute_sim.ironic.envelope import Notification
+from compute_sim.ironic.envelope import SentNotification
 from compute_sim.ironic.node import SimNode
-from compute_sim.ironic.notify import BusVoice, Voice
-from compute_sim.ironic.plan import Plan
+from compute_sim.ironic.notify import BusVoice, NotificationSink
+from compute_sim.ironic.plan import SimPlan
 from compute_sim.ironic.power import Power
 from compute_sim.ironic.rest import rest_app
 from compute_sim.ironic.works import Works
@@ -32,8 +32,8 @@ class Simulation:
         self,
         nodes: Sequence[SimNode],
         *,
-        plan: Plan | None = None,
-        voice: Voice | None = None,
+        plan: SimPlan | None = None,
+        voice: NotificationSink | None = None,
         clock: Clock | None = None,
         host: str = "localhost",
         churn: float = 0.0,  # notifications a second
@@ -82,7 +82,7 @@ class Simulation:
         return Worker(name, runs=[self.run], announces=frozenset({NodeChanged}))
 
     def _hear(self, told: Told) -> None:
-        if not (isinstance(told, Notification) and told.silent):
+        if not (isinstance(told, SentNotification) and told.silent):
             self.said += 1
         if self._voice is not None:
             self._voice(told)

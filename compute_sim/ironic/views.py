@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from compute_sim.ironic.machine import PATHS
 from compute_sim.ironic.node import FIELDS, Json, SimNode, masked, said
-from compute_sim.ironic.refused import Refused, not_acceptable
+from compute_sim.ironic.refused import ApiRefusal, not_acceptable
 
 MINIMUM, MAXIMUM = 1, 115  # minor versions
 PAGE = 1000
@@ -110,7 +110,7 @@ def fields_of(text: str | None, minor: int) -> tuple[str, ...] | None:
     fields = tuple(field for field in text.split(",") if field)
     unknown = [field for field in fields if field not in FIELDS and field != "links"]
     if unknown:
-        raise Refused(400, f'Field(s) "{", ".join(unknown)}" are not valid.')
+        raise ApiRefusal(400, f'Field(s) "{", ".join(unknown)}" are not valid.')
     if minor < 8 or any(_SINCE.get(field, 0) > minor for field in fields):
         raise not_acceptable()
     return fields
@@ -136,9 +136,9 @@ def asked(query: Mapping[str, str], minor: int) -> Asked:
         matches.append(lambda node: node.parent_node is None)
     sort_key, sort_dir = query.get("sort_key", "id"), query.get("sort_dir", "asc")
     if sort_key != "id" and (sort_key not in FIELDS or sort_key in _NO_SORT):
-        raise Refused(400, f"The sort_key value {sort_key} is an invalid field for sorting")
+        raise ApiRefusal(400, f"The sort_key value {sort_key} is an invalid field for sorting")
     if sort_dir not in ("asc", "desc"):
-        raise Refused(400, f"Invalid sort direction: {sort_dir}. Acceptable values are 'asc' or 'desc'")
+        raise ApiRefusal(400, f"Invalid sort direction: {sort_dir}. Acceptable values are 'asc' or 'desc'")
     kept = {name: "True" for name in _KEPT_FOR_NEXT if name in query and _flag(query[name])}
     fields = fields_of(query.get("fields"), minor)
     if fields is not None:
@@ -163,7 +163,7 @@ def page(nodes: Mapping[str, SimNode], wanted: Asked) -> list[SimNode]:
         ordered = reversed(list(ordered))
     if wanted.marker:
         if wanted.marker not in nodes:
-            raise Refused(404, f"Node {wanted.marker} could not be found.")
+            raise ApiRefusal(404, f"Node {wanted.marker} could not be found.")
         ordered = iter(ordered)
         for node in ordered:
             if node.uuid == wanted.marker:
@@ -190,21 +190,21 @@ def _limit(text: str | None) -> int:
     try:
         limit = int(text)
     except ValueError:
-        raise Refused(400, f"Expected an integer for limit: {text}") from None
+        raise ApiRefusal(400, f"Expected an integer for limit: {text}") from None
     if limit <= 0:
-        raise Refused(400, "Limit must be positive")
+        raise ApiRefusal(400, "Limit must be positive")
     return min(limit, PAGE)
 
 
 def _flag(text: str) -> bool:
     if text.lower() not in ("true", "t", "1", "yes", "on", "false", "f", "0", "no", "off"):
-        raise Refused(400, f"Unrecognized value '{text}', acceptable values are: 'true', 'false'")
+        raise ApiRefusal(400, f"Unrecognized value '{text}', acceptable values are: 'true', 'false'")
     return text.lower() in ("true", "t", "1", "yes", "on")
 
 
 def _filter(name: str, value: str) -> Matches | None:
     if name == "provision_state" and value not in PATHS:
-        raise Refused(400, f'Provision state "{value}" is not valid')
+        raise ApiRefusal(400, f'Provision state "{value}" is not valid')
     if name in _EQUAL:
         return lambda node: getattr(node, name) == value
     if name == "shard":
@@ -217,7 +217,7 @@ def _filter(name: str, value: str) -> Matches | None:
     if name not in _FLAGS:
         if name in ("fields", "limit", "marker", "sort_key", "sort_dir"):
             return None
-        raise Refused(400, f"Unexpected arguments: {name}")
+        raise ApiRefusal(400, f"Unexpected arguments: {name}")
     wanted = _flag(value)
     if name == "associated":
         return lambda node: (node.instance_uuid is not None) == wanted

@@ -37,8 +37,8 @@ import msgspec
 from msgspec.structs import replace
 
 from bus.messages import InventoryReported
-from ironic_sync.core.envelope import Notification
-from ironic_sync.core.node import Node, Place
+from ironic_sync.core.envelope import HeardNotification
+from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import farewell, is_open, report, sequence_at
 
 MOST_NODES = 500_000  # strangers who make nodes up must not fill the memory
@@ -49,15 +49,15 @@ _ASKED_OF_THE_API = frozenset({"create", "update", "delete", "maintenance_set"})
 _SNAPSHOTS = frozenset({"update", "maintenance_set"})
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class BeliefRules(msgspec.Struct, frozen=True, kw_only=True):
     """How nodes are seen here."""
 
-    place: Callable[[Node], Place | None]  # None: not one of ours
+    place: Callable[[IronicNode], Place | None]  # None: not one of ours
     can_read: bool = False
     only_reads_place: bool = False  # which are ours depends on what no notification carries: the shard
     skip_reserve_in_use: bool = False
 
-    def report(self, node: Node, place: Place, sequence: int = 0) -> InventoryReported | None:
+    def report(self, node: IronicNode, place: Place, sequence: int = 0) -> InventoryReported | None:
         return report(node, place, sequence, skip_reserve_in_use=self.skip_reserve_in_use)
 
 
@@ -71,7 +71,7 @@ class Moment(NamedTuple):
 class Belief(msgspec.Struct, frozen=True, kw_only=True):
     """What is believed of one node."""
 
-    node: Node | None = None  # None: never heard of, or gone
+    node: IronicNode | None = None  # None: never heard of, or gone
     gone: bool = False
     date: float = 0.0  # what was said before it is late
     version: float | None = 0.0  # the newest `updated_at` seen; None: it was read, but not that
@@ -89,7 +89,7 @@ class Step(NamedTuple):
     read: bool = False
 
 
-def hear(belief: Belief, said: Notification, rules: Rules, heard: int) -> Step:
+def hear(belief: Belief, said: HeardNotification, rules: BeliefRules, heard: int) -> Step:
     """`heard` says how much has been heard of all nodes, this included. Raises Invalid."""
     node = said.node
     if said.event in _ASKED_OF_THE_API and said.phase in ("start", "error"):
@@ -113,9 +113,9 @@ def hear(belief: Belief, said: Notification, rules: Rules, heard: int) -> Step:
 def read(
     belief: Belief,
     uuid: str,
-    node: Node | None,
+    node: IronicNode | None,
     began: Moment,
-    rules: Rules,
+    rules: BeliefRules,
     *,
     known: int = 0,
     again: bool = False,
@@ -154,7 +154,13 @@ def read(
 
 
 def _seen(
-    belief: Belief, node: Node, said: Notification, rules: Rules, sequence: int, *, doubt: bool
+    belief: Belief,
+    node: IronicNode,
+    said: HeardNotification,
+    rules: BeliefRules,
+    sequence: int,
+    *,
+    doubt: bool,
 ) -> Step:
     """This is how the node is now believed to be."""
     if rules.only_reads_place and not node.whole:
@@ -185,7 +191,7 @@ def _seen(
     return Step(replace(belief, told=told, sequence=sequence), "told", told, read=rules.can_read and doubt)
 
 
-def _merged(belief: Belief, event: str, new: Node) -> Node:
+def _merged(belief: Belief, event: str, new: IronicNode) -> IronicNode:
     """What the end of an API call says of the node, without what may be older than what is believed."""
     old, age = belief.node, _age(belief, new)
     if old is None or age == "newer":
@@ -204,7 +210,7 @@ def _merged(belief: Belief, event: str, new: Node) -> Node:
     )
 
 
-def _age(belief: Belief, node: Node) -> Literal["older", "same", "newer"]:
+def _age(belief: Belief, node: IronicNode) -> Literal["older", "same", "newer"]:
     """Of what is said, against what is believed. `same` is no more than not known to be otherwise."""
     version = node.updated_at or 0.0
     if belief.version is None or version == belief.version:
@@ -212,7 +218,9 @@ def _age(belief: Belief, node: Node) -> Literal["older", "same", "newer"]:
     return "newer" if version > belief.version else "older"
 
 
-def _deleted(belief: Belief, said: Notification, node: Node, rules: Rules, sequence: int) -> Step:
+def _deleted(
+    belief: Belief, said: HeardNotification, node: IronicNode, rules: BeliefRules, sequence: int
+) -> Step:
     known = belief.told
     if known is not None:
         place: Place | None = _place_of(known)
@@ -247,7 +255,7 @@ def _without(belief: Belief, at: float, version: float) -> Belief:
     return replace(belief, node=None, gone=True, date=max(belief.date, at), version=newest)
 
 
-def _says_otherwise(belief: Belief, said: Notification, node: Node, rules: Rules) -> bool:
+def _says_otherwise(belief: Belief, said: HeardNotification, node: IronicNode, rules: BeliefRules) -> bool:
     """Would what came late be news, if it were not late only by a clock that goes wrong?"""
     if belief.gone or said.event == "delete":
         return said.event == ("create" if belief.gone else "delete")
@@ -256,7 +264,7 @@ def _says_otherwise(belief: Belief, said: Notification, node: Node, rules: Rules
     return told is not None and not _same(told, belief.told)
 
 
-def _whole(new: Node, old: Node | None) -> Node:
+def _whole(new: IronicNode, old: IronicNode | None) -> IronicNode:
     """With what only a read tells, as it was last read."""
     if new.whole or old is None or not old.whole:
         return new
@@ -274,7 +282,7 @@ def _place_of(told: InventoryReported) -> Place:
 class Beliefs:
     """What is believed of every node."""
 
-    def __init__(self, rules: Rules, most: int = MOST_NODES) -> None:
+    def __init__(self, rules: BeliefRules, most: int = MOST_NODES) -> None:
         self.rules = rules
         self.heard = 0
         self._most = most
@@ -287,7 +295,7 @@ class Beliefs:
         """To be taken before a read begins."""
         return Moment(now, self.heard)
 
-    def hear(self, said: Notification, latest: float) -> Step:
+    def hear(self, said: HeardNotification, latest: float) -> Step:
         """What is dated after `latest` counts as said then. Raises Invalid, and nothing has changed."""
         self.heard += 1
         said = said if said.at <= latest else replace(said, at=latest)
@@ -296,7 +304,7 @@ class Beliefs:
     def read(
         self,
         uuid: str,
-        node: Node | None,
+        node: IronicNode | None,
         began: Moment,
         *,
         known: int = 0,

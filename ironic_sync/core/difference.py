@@ -20,7 +20,7 @@ WAITING: tuple[What, ...] = ("not ours", "no class", "bad")  # for people: no sw
 _SETS = ("traits", "aggregates")
 
 
-class Difference(msgspec.Struct, frozen=True):
+class NodeDifference(msgspec.Struct, frozen=True):
     """One thing that is not the same of one node: what either side has, or the reason."""
 
     node: str
@@ -56,12 +56,14 @@ class Difference(msgspec.Struct, frozen=True):
         return f"{self.what}: Ironic says {self.ironic or 'none'}, placement has {self.placement or 'none'}"
 
 
-def compare(told: InventoryReported, provider: Provider | None, name: str = "") -> tuple[Difference, ...]:
+def compare(told: InventoryReported, provider: Provider | None, name: str = "") -> tuple[NodeDifference, ...]:
     """How what would be told of a node now differs from what placement has of it."""
     if provider is None or provider.gone:
-        return (Difference(told.root, "missing", name=name),)
+        return (NodeDifference(told.root, "missing", name=name),)
     between = _between(told, provider)
-    return tuple(Difference(told.root, what, ironic, placement, name) for what, ironic, placement in between)
+    return tuple(
+        NodeDifference(told.root, what, ironic, placement, name) for what, ironic, placement in between
+    )
 
 
 def _between(told: InventoryReported, provider: Provider) -> Iterator[tuple[What, str, str]]:

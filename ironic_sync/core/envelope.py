@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ironic_sync.core.node import Malformed, Node, from_payload, is_uuid, seconds
+from ironic_sync.core.node import IronicNode, Malformed, from_payload, is_uuid, seconds
 
 Phase = Literal["start", "end", "error", "success"]
 Reason = Literal["not a node", "unknown event", "unreadable"]
@@ -32,7 +32,7 @@ EVENTS = frozenset(
 _PHASES: frozenset[str] = frozenset({"start", "end", "error", "success"})
 
 
-class Notification(msgspec.Struct, frozen=True, kw_only=True):
+class HeardNotification(msgspec.Struct, frozen=True, kw_only=True):
     """Something Ironic said of a node. Without `node` it only hints that one changed: this, or some node."""
 
     event: str  # one of EVENTS, or "allocation"
@@ -41,7 +41,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
     id: str = ""
     publisher: str = ""
     uuid: str  # empty: it is not known which
-    node: Node | None = None
+    node: IronicNode | None = None
 
 
 class Skipped(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class Skipped(msgspec.Struct, frozen=True):
     why: str
 
 
-def opened(body: bytes) -> Notification | Skipped:
+def opened(body: bytes) -> HeardNotification | Skipped:
     """Never raises: whatever strangers publish is either a notification or skipped."""
     try:
         message = msgspec.json.decode(body)
@@ -68,7 +68,7 @@ def opened(body: bytes) -> Notification | Skipped:
         return Skipped("unreadable", f"no JSON: {problem}")
 
 
-def _read(message: Mapping[str, Any]) -> Notification | Skipped:
+def _read(message: Mapping[str, Any]) -> HeardNotification | Skipped:
     kind = message.get("event_type")
     if not isinstance(kind, str):
         return Skipped("unreadable", "event_type: there is none")
@@ -92,7 +92,7 @@ def _read(message: Mapping[str, Any]) -> Notification | Skipped:
         if kind != ALLOCATION + "create.end":  # after which a node is chosen, and nobody is told which
             return Skipped("not a node", f"{kind} of no node")
         uuid = ""
-    return Notification(
+    return HeardNotification(
         event=event,
         phase=phase,  # type: ignore[arg-type]  # checked above
         at=_time(message),

@@ -24,7 +24,7 @@ class Malformed(ValueError):
     """No node at all; the text names the field."""
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class IronicNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node as it was at some time. What Ironic adds to its nodes later is left out."""
 
     uuid: _Uuid
@@ -59,18 +59,18 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # What a read must ask for.
-FIELDS = tuple(name for name in Node.__struct_fields__ if name != "whole")
+FIELDS = tuple(name for name in IronicNode.__struct_fields__ if name != "whole")
 
 _TIMES = ("updated_at", "provision_updated_at")
 _NULL_IS_DEFAULT = ("maintenance", "retired", "traits", "conductor_group", "properties", "extra")
 
 
-def from_payload(data: Mapping[str, Any]) -> Node:
+def from_payload(data: Mapping[str, Any]) -> IronicNode:
     """Of the `ironic_object.data` of a notification."""
     return _node(data, whole=False)
 
 
-def from_rest(data: Mapping[str, Any]) -> Node:
+def from_rest(data: Mapping[str, Any]) -> IronicNode:
     """Of the answer to a read."""
     return _node(data, whole=True)
 
@@ -94,7 +94,7 @@ def is_uuid(text: str) -> bool:
     return re.match(_UUID, text) is not None
 
 
-def _node(data: Mapping[str, Any], *, whole: bool) -> Node:
+def _node(data: Mapping[str, Any], *, whole: bool) -> IronicNode:
     found: dict[str, Any] = {"whole": whole}
     for field in FIELDS:
         value = data.get(field)
@@ -107,6 +107,6 @@ def _node(data: Mapping[str, Any], *, whole: bool) -> Node:
                 raise Malformed(f"{field}: {value!r} is no time") from None
         found[field] = value.lower() if field == "uuid" and isinstance(value, str) else value
     try:
-        return msgspec.convert(found, Node)
+        return msgspec.convert(found, IronicNode)
     except msgspec.ValidationError as problem:
         raise Malformed(str(problem)) from None

@@ -14,7 +14,7 @@ import re
 
 from bus.messages import InventoryReported, NodeChanged
 from bus.vocabulary import Inventory, ProviderReport
-from ironic_sync.core.node import Node, Place
+from ironic_sync.core.node import IronicNode, Place
 
 _CLASS_NAME = re.compile(r"[A-Z0-9_]{1,255}")
 _TRAIT_NAME = re.compile(r"[A-Z0-9_]{1,255}")
@@ -33,7 +33,7 @@ def class_of(resource_class: str) -> str:
     return name
 
 
-def reserved(node: Node | NodeChanged, *, skip_reserve_in_use: bool = False) -> int:
+def reserved(node: IronicNode | NodeChanged, *, skip_reserve_in_use: bool = False) -> int:
     """0 when an instance could be deployed on the node now, 1 when not."""
     free = (
         not node.maintenance
@@ -52,7 +52,7 @@ def sequence_at(at: float) -> int:
 
 
 def report(
-    node: Node, place: Place, sequence: int, *, skip_reserve_in_use: bool = False
+    node: IronicNode, place: Place, sequence: int, *, skip_reserve_in_use: bool = False
 ) -> InventoryReported | None:
     """The node's one provider; None when it has no class, and what is known of it should stay."""
     for trait in node.traits:
@@ -100,7 +100,7 @@ def inventory_of(event: NodeChanged, *, skip_reserve_in_use: bool = False) -> In
     place = Place(cell=event.cell, agent=event.agent, zone=event.zone)
     if event.deleted:
         return farewell(event.node, place, sequence)
-    node = Node(
+    node = IronicNode(
         uuid=event.node,
         resource_class=event.resource_class,
         provision_state=event.provision_state,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from ironic_sync.core.node import FIELDS, Node, Place
+from ironic_sync.core.node import FIELDS, IronicNode, Place
 
 DEFAULT_GROUP = "-"  # how the conductor group without a name is written where a name must be
 AGENT = "{cell}-metal"
@@ -17,7 +17,7 @@ _LONGEST = 255
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection:
+class NodeSelection:
     """What an operator chose. An empty filter lets every node pass.
 
     A key names a value of a node: conductor_group, owner, lessee, resource_class, shard, or a property as
@@ -87,7 +87,7 @@ class Selection:
 
     # One node
 
-    def stranger(self, node: Node) -> str:
+    def stranger(self, node: IronicNode) -> str:
         """Why this node is not ours; empty when it is."""
         for values, what, value in (
             (self.conductor_groups, "conductor group", node.conductor_group or DEFAULT_GROUP),
@@ -101,7 +101,7 @@ class Selection:
             return f"no cell is named for its {self.cell_by}, {_value(node, self.cell_by) or 'none'}"
         return ""
 
-    def place(self, node: Node) -> Place | None:
+    def place(self, node: IronicNode) -> Place | None:
         """Where this node belongs; None when it is not ours."""
         if self.stranger(node):
             return None
@@ -115,7 +115,7 @@ class Selection:
             aggregates=tuple(sorted({aggregate(key, value) for key, value in groups if value})),
         )
 
-    def _cell(self, node: Node) -> str:
+    def _cell(self, node: IronicNode) -> str:
         value = _value(node, self.cell_by) or DEFAULT_GROUP
         return self.cells.get(value, self.cell)
 
@@ -132,7 +132,7 @@ def aggregate(key: str, value: str) -> str:
     return str(uuid.uuid5(_NAMESPACE, f"{key}={value}"))
 
 
-def _value(node: Node, key: str) -> str:
+def _value(node: IronicNode, key: str) -> str:
     """Empty where there is none, or none that could be a name."""
     kind, _, name = key.partition(".")
     value = getattr(node, kind, None) if not name else getattr(node, kind).get(name)

@@ -65,7 +65,7 @@ class Holder:
 
 
 @dataclass(slots=True)
-class World:
+class ClaimWorld:
     """What was read, then what it becomes. A provider that is None was looked for and is gone."""
 
     rooms: dict[str, Room | None]
@@ -87,7 +87,7 @@ _Steps = list[tuple[Holder, int, Allocations, ConsumerClaim | None]]
 _Before = dict[tuple[str, str], int]
 
 
-def claim(order: ClaimRequested, world: World) -> tuple[ClaimResult, ...] | None:
+def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] | None:
     """One result for each claim of the order, all Claimed or none; None when more of the world must be read.
 
     All consumers of the order first give back what they hold, then each takes in turn: so two can change
@@ -116,7 +116,7 @@ def claim(order: ClaimRequested, world: World) -> tuple[ClaimResult, ...] | None
     return tuple(results)
 
 
-def release(order: ReleaseRequested, world: World) -> ReleaseResult:
+def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
     """Give back, and retire when told to. `Released.number` is for the writer to fill in."""
     why = world.retired.get(order.consumer)
     if why is not None:
@@ -133,7 +133,7 @@ def release(order: ReleaseRequested, world: World) -> ReleaseResult:
     return Released()
 
 
-def _judge(order: ClaimRequested, world: World, steps: _Steps) -> list[ClaimResult]:
+def _judge(order: ClaimRequested, world: ClaimWorld, steps: _Steps) -> list[ClaimResult]:
     """The results; what was taken and given back is in `steps`."""
     fences = [_fence(one, world) for one in order.claims]
     if any(fences) or len({one.consumer for one in order.claims}) < len(fences):
@@ -154,7 +154,7 @@ def _judge(order: ClaimRequested, world: World, steps: _Steps) -> list[ClaimResu
     ]
 
 
-def _fence(one: ConsumerClaim, world: World) -> ClaimResult | None:
+def _fence(one: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
     """Why this consumer cannot claim whatever there is room for; None when it can."""
     why = world.retired.get(one.consumer)
     if why is not None:
@@ -170,7 +170,7 @@ def _fence(one: ConsumerClaim, world: World) -> ClaimResult | None:
 
 
 def _fenced_off(
-    order: ClaimRequested, world: World, fences: Sequence[ClaimResult | None]
+    order: ClaimRequested, world: ClaimWorld, fences: Sequence[ClaimResult | None]
 ) -> list[ClaimResult]:
     """Those behind their fence say why, as does who comes twice in one order; the others are not judged."""
     results: list[ClaimResult] = []
@@ -185,7 +185,7 @@ def _fenced_off(
 
 
 def _take(
-    one: ConsumerClaim, holder: Holder, generation: int, before: _Before, world: World
+    one: ConsumerClaim, holder: Holder, generation: int, before: _Before, world: ClaimWorld
 ) -> Claimed | Refused:
     """The first choice that fits, for a consumer that holds nothing any more."""
     refusals: list[Refusal] = []
@@ -200,7 +200,7 @@ def _take(
     return Refused(refusals=tuple(refusals))
 
 
-def _refusal(choice: Choice, before: _Before, world: World) -> Refusal | None:
+def _refusal(choice: Choice, before: _Before, world: ClaimWorld) -> Refusal | None:
     """Why this choice cannot be had; None when it can."""
     shapes = choice.shapes
     for provider, resources in choice.allocations.items():
@@ -237,7 +237,7 @@ def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> st
 
 
 def _hold(
-    world: World, holder: Holder, generation: int, allocations: Allocations, by: ConsumerClaim | None
+    world: ClaimWorld, holder: Holder, generation: int, allocations: Allocations, by: ConsumerClaim | None
 ) -> None:
     """Give back what is held and take this instead."""
     _count(world, holder.held, -1)
@@ -245,25 +245,25 @@ def _hold(
     holder.generation, holder.held, holder.by = generation, allocations, by
 
 
-def _count(world: World, allocations: Allocations, sign: int) -> None:
+def _count(world: ClaimWorld, allocations: Allocations, sign: int) -> None:
     for provider, resources in allocations.items():
         stocks = _room(world, provider).stocks
         for name, amount in resources.items():
             stocks[name].used += sign * amount
 
 
-def _take_back(world: World, steps: _Steps) -> None:
+def _take_back(world: ClaimWorld, steps: _Steps) -> None:
     """Backwards, so that a consumer claimed twice in one order ends where it began."""
     for holder, generation, held, by in reversed(steps):
         _hold(world, holder, generation, held, by)
 
 
-def _touch(world: World, providers: Iterable[str]) -> None:
+def _touch(world: ClaimWorld, providers: Iterable[str]) -> None:
     for provider in providers:
         world.touched[provider] = _room(world, provider)
 
 
-def _room(world: World, provider: str) -> Room:
+def _room(world: ClaimWorld, provider: str) -> Room:
     room = world.rooms[provider]
     assert room is not None  # it has been claimed from, or holds something
     return room

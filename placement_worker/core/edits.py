@@ -24,7 +24,7 @@ from bus.resources import (
     Taken,
     Tangled,
 )
-from placement_worker.core.forest import Forest, Known
+from placement_worker.core.forest import Forest, KnownNames
 from placement_worker.core.trees import ProviderState
 
 EditOfOne = (
@@ -41,7 +41,7 @@ EditOfOne = (
 Refused = Missing | Stale | Taken | InUse | HasChildren | Tangled
 
 
-def apply(edit: EditOfOne, forest: Forest, known: Known) -> ProviderState | Refused | None:
+def apply(edit: EditOfOne, forest: Forest, known: KnownNames) -> ProviderState | Refused | None:
     """The provider as it is now (None: no more). A refused edit leaves the forest as it was."""
     if isinstance(edit, MakeProvider):
         return _make(edit, forest)
@@ -122,7 +122,7 @@ def _drop(state: ProviderState, forest: Forest) -> Refused | None:
     return None
 
 
-def _in_use(state: ProviderState, stay: Collection[str], known: Known) -> InUse | None:
+def _in_use(state: ProviderState, stay: Collection[str], known: KnownNames) -> InUse | None:
     """Why it cannot be left with these classes only; None when it can."""
     held = [name for name, amount in state.used.items() if amount and name not in stay]
     return InUse(what=state.uuid, classes=known.in_order(held)) if held else None
@@ -132,7 +132,7 @@ def _set_inventories(
     edit: SetInventories | AddInventory | SetInventory | DropInventory,
     state: ProviderState,
     forest: Forest,
-    known: Known,
+    known: KnownNames,
 ) -> ProviderState | Refused:
     if isinstance(edit, SetInventories):
         named: tuple[str, ...] = tuple(edit.inventories)
@@ -166,7 +166,7 @@ def _set_inventories(
 
 
 def _set_traits(
-    edit: SetTraits, state: ProviderState, forest: Forest, known: Known
+    edit: SetTraits, state: ProviderState, forest: Forest, known: KnownNames
 ) -> ProviderState | Refused:
     if unknown := tuple(sorted(name for name in edit.traits if name not in known.traits)):
         return Missing(what="trait", names=unknown)
@@ -194,7 +194,7 @@ def _set_aggregates(edit: SetAggregates, state: ProviderState, forest: Forest) -
 # A reshape: first old and new inventory together, so that claims find room in either; last the new alone
 
 
-def widen(edit: Reshape, forest: Forest, known: Known) -> Refused | None:
+def widen(edit: Reshape, forest: Forest, known: KnownNames) -> Refused | None:
     """Why it cannot begin; None when each provider now has its old and new inventory, the new winning."""
     for one in edit.inventories:
         state = forest.find(one.provider)
@@ -214,7 +214,7 @@ def widen(edit: Reshape, forest: Forest, known: Known) -> Refused | None:
     return None
 
 
-def settle(edit: Reshape, forest: Forest, known: Known) -> InUse | None:
+def settle(edit: Reshape, forest: Forest, known: KnownNames) -> InUse | None:
     """Leave the new inventory; or why it cannot be."""
     for one in edit.inventories:
         state = forest.there(one.provider)

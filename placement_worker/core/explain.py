@@ -7,7 +7,7 @@ import numpy as np
 
 from bus.vocabulary import NearMiss, Removal
 from placement_worker.core.capacity import broken_limit
-from placement_worker.core.groups import Demand, Plan, Rules
+from placement_worker.core.groups import Demand, JointRules, SearchPlan
 from placement_worker.core.index import Index, Row
 from placement_worker.core.merge import BREATH, Merge, options_at, top
 
@@ -17,7 +17,7 @@ HOST_PATIENCE = 5_000
 UNSEEN = "not looked through to the end: too many hosts, or too many combinations"
 
 
-def explain(index: Index, made: Plan) -> tuple[tuple[Removal, ...], tuple[NearMiss, ...]]:
+def explain(index: Index, made: SearchPlan) -> tuple[tuple[Removal, ...], tuple[NearMiss, ...]]:
     if not made.count:
         return tuple(made.removals), _nearest(index, made.demands)
     return _merged(index, made)
@@ -79,11 +79,11 @@ class _Step:
     """One more rule for a choice in all, with those before it."""
 
     says: str
-    rules: Rules
+    rules: JointRules
     resource_class: str = ""
 
 
-def _merged(index: Index, made: Plan) -> tuple[tuple[Removal, ...], tuple[NearMiss, ...]]:
+def _merged(index: Index, made: SearchPlan) -> tuple[tuple[Removal, ...], tuple[NearMiss, ...]]:
     """With one rule after the other: by which of them had each host no way left?"""
     steps = list(_steps(made))
     removed = [0] * (len(steps) + 1)  # the last: nobody knows
@@ -110,8 +110,8 @@ def _merged(index: Index, made: Plan) -> tuple[tuple[Removal, ...], tuple[NearMi
     return tuple(removals), tuple(closest[:NEAREST])
 
 
-def _steps(made: Plan) -> Iterator[_Step]:
-    rules = Rules()
+def _steps(made: SearchPlan) -> Iterator[_Step]:
+    rules = JointRules()
     if made.rules.isolate:
         rules = replace(rules, isolate=True)
         yield _Step("isolate: a provider of its own for each group", rules)
@@ -131,7 +131,7 @@ def _steps(made: Plan) -> Iterator[_Step]:
 
 
 def _breaking(
-    index: Index, made: Plan, options: Sequence[Sequence[Row]], steps: list[_Step]
+    index: Index, made: SearchPlan, options: Sequence[Sequence[Row]], steps: list[_Step]
 ) -> tuple[int, int]:
     """The first step that leaves no way, or the number of steps; and what it took to see that."""
     spent = 1
@@ -148,7 +148,7 @@ def _breaking(
     return len(steps), spent
 
 
-def _told(made: Plan, options: Sequence[Sequence[Row]], step: _Step) -> str:
+def _told(made: SearchPlan, options: Sequence[Sequence[Row]], step: _Step) -> str:
     name = step.resource_class
     if not name:
         return step.says

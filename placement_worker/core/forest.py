@@ -7,7 +7,7 @@ from placement_worker.core.trees import ProviderState, Tree
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownNames:
     """The resource classes and traits there are, by number."""
 
     classes: Mapping[str, int]

@@ -46,7 +46,7 @@ class Slot:
 
 
 @dataclass(slots=True)
-class Rules:
+class JointRules:
     """What a choice for all slots must meet beyond each slot for itself."""
 
     isolate: bool = False
@@ -57,12 +57,12 @@ class Rules:
 
 
 @dataclass(slots=True)
-class Plan:
+class SearchPlan:
     """What to look for, and where. Without slots each anchor that is left is an answer by itself."""
 
     query: FindCandidates
     slots: list[Slot]
-    rules: Rules
+    rules: JointRules
     demands: list[Demand]
     considered: int
     left: Bools  # anchors that have somebody for everything
@@ -82,7 +82,7 @@ class _Test:
     asked: int = 0
 
 
-def plan(index: Index, query: FindCandidates) -> Plan:
+def plan(index: Index, query: FindCandidates) -> SearchPlan:
     _check(query)
     planner = _Planner(index, query)
     demands = list(planner.demands())
@@ -99,7 +99,7 @@ def plan(index: Index, query: FindCandidates) -> Plan:
         if count < before:
             removals.append(Removal(constraint=demand.says, removed=before - count, left=count))
     rules, reached = planner.rules(), planner.reached()
-    return Plan(query, planner.slots, rules, demands, considered, left, count, reached, removals)
+    return SearchPlan(query, planner.slots, rules, demands, considered, left, count, reached, removals)
 
 
 class _Planner:
@@ -139,17 +139,17 @@ class _Planner:
         if len(self.slots) > 1:
             yield from self._in_all()
 
-    def rules(self) -> Rules:
+    def rules(self) -> JointRules:
         query = self.query
         if self._plain:
-            return Rules()
+            return JointRules()
         at = {slot.suffix: position for position, slot in enumerate(self.slots)}
         sets = [tuple(dict.fromkeys(at[suffix] for suffix in suffixes)) for suffixes in query.same_subtree]
         needs: list[tuple[str, ...]] = []
         for group in query.groups:
             if not group.suffix:
                 needs = [*((trait,) for trait in group.required), *group.required_any]
-        return Rules(
+        return JointRules(
             isolate=query.group_policy == "isolate",
             subtrees=tuple(one for one in sets if len(one) > 1),
             needs=tuple(needs),

@@ -7,7 +7,7 @@ those. So the first ways are found at once however many there are, and memory st
 
 from collections.abc import Hashable, Iterator, Sequence
 
-from placement_worker.core.groups import Plan, Rules, Slot
+from placement_worker.core.groups import JointRules, SearchPlan, Slot
 from placement_worker.core.index import SHARES, Index, Row
 
 Choice = tuple[Row, ...]  # one for each slot
@@ -16,7 +16,7 @@ BREATH = 256  # steps after which a search that has found nothing lets others go
 WARY = 24  # dead ends, and no way out between them, after which they are remembered
 
 
-def options_at(index: Index, plan: Plan, anchor: Row) -> list[list[Row]]:
+def options_at(index: Index, plan: SearchPlan, anchor: Row) -> list[list[Row]]:
     """Who could fill each slot there."""
     rows = index.tree(anchor)
     others: list[Row] = []
@@ -55,7 +55,7 @@ class Merge:
         self,
         index: Index,
         slots: Sequence[Slot],
-        rules: Rules,
+        rules: JointRules,
         options: Sequence[Sequence[Row]],
         *,
         mixed: bool = False,

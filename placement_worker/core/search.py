@@ -9,13 +9,13 @@ import numpy as np
 from bus.messages import CandidatesFound, FindCandidates
 from bus.vocabulary import Candidate, NearMiss, Removal, ResourceGroup
 from placement_worker.core.explain import explain
+from placement_worker.core.fits import Fit, Hunt
 from placement_worker.core.flags import Bools
-from placement_worker.core.groups import Plan, plan
-from placement_worker.core.hunt import Fit, Hunt
+from placement_worker.core.groups import SearchPlan, plan
 from placement_worker.core.index import BEYOND_COUNTING, Index, Row
 from placement_worker.core.merge import BREATH
 
-__all__ = ["Fit", "Found", "page", "search"]
+__all__ = ["Fit", "SearchResult", "page", "search"]
 
 FIRST_BLOCK, LARGEST_BLOCK = 512, 16_384  # rows looked through at a time for the next anchors
 PAGE_BYTES = 700_000  # an answer must fit a message; there is another page
@@ -26,7 +26,7 @@ TOGETHER = "all of it together"
 
 
 @dataclass(slots=True)
-class Found:
+class SearchResult:
     """What was found, and if it is nothing, why."""
 
     seen: int  # the last change the index knows of
@@ -38,13 +38,13 @@ class Found:
     nearest: tuple[NearMiss, ...] = ()
 
 
-def search(index: Index, query: FindCandidates) -> Found:
+def search(index: Index, query: FindCandidates) -> SearchResult:
     """At most `limit` fits, of every host as many as there is room for."""
     made = plan(index, query)
     fits, cut, dead = _rounds(index, made)
     fitting = made.count - dead if fits or cut else 0
     removals, nearest = _why(index, made, fitting)
-    return Found(index.seen, fits, cut, fitting, made.considered, removals, nearest)
+    return SearchResult(index.seen, fits, cut, fitting, made.considered, removals, nearest)
 
 
 def page(index: Index, query: FindCandidates) -> CandidatesFound:
@@ -64,7 +64,7 @@ def page(index: Index, query: FindCandidates) -> CandidatesFound:
     )
 
 
-def _why(index: Index, made: Plan, fitting: int) -> tuple[tuple[Removal, ...], tuple[NearMiss, ...]]:
+def _why(index: Index, made: SearchPlan, fitting: int) -> tuple[tuple[Removal, ...], tuple[NearMiss, ...]]:
     """What came of the others; when nothing fits, in detail."""
     if not fitting:
         return explain(index, made)
@@ -77,7 +77,7 @@ def _why(index: Index, made: Plan, fitting: int) -> tuple[tuple[Removal, ...], t
 # Rounds, each giving every anchor as many fits as there is room for
 
 
-def _rounds(index: Index, made: Plan) -> tuple[list[Fit], bool, int]:
+def _rounds(index: Index, made: SearchPlan) -> tuple[list[Fit], bool, int]:
     query = made.query
     start = _start(query.seed, index.high, len(index.at))
     hunt = Hunt(index, made, start)
@@ -146,7 +146,7 @@ def _anchors(index: Index, left: Bools, start: int) -> Iterator[Row]:
 # Pages, each giving some hosts
 
 
-def _page(index: Index, made: Plan) -> tuple[list[Candidate], int | None, int]:
+def _page(index: Index, made: SearchPlan) -> tuple[list[Candidate], int | None, int]:
     """`after` and `more` count rows from the starting position on, round the end of the arrays."""
     query, size = made.query, len(index.at)
     start = _start(query.seed, index.high, size)

@@ -15,7 +15,7 @@ from bus.messages import (
 from bus.resources import Denied, Edited, Missing, Reshape, SetInventories
 from bus.vocabulary import Claimed, ClaimResult, ConsumerClaim, Released
 from placement_worker.http import queries, schemas, wire
-from placement_worker.http.calls import Answer, Call, nothing, said
+from placement_worker.http.calls import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import (
     CONCURRENT_UPDATE,
     PROVIDER_NOT_FOUND,
@@ -23,14 +23,14 @@ from placement_worker.http.errors import (
     bad_request,
     not_found,
 )
-from placement_worker.http.known import unknown
+from placement_worker.http.name_check import unknown
 from placement_worker.http.providers import EditOne
 from placement_worker.http.statuses import CONTENDED, denied, no_class, no_provider, refused
 from placement_worker.placement import Placement
 from placement_worker.together import Together
 
 
-class Allocations:
+class AllocationHandlers:
     """Claims and releases that come at the same time share transactions."""
 
     def __init__(
@@ -45,14 +45,14 @@ class Allocations:
         self._claim_together = claim
         self._release_together = release
 
-    async def of_consumer(self, call: Call) -> Answer:
+    async def of_consumer(self, call: ApiCall) -> ApiAnswer:
         id_ = _consumer(call)
         answer = await self.placement.lookups.allocations(FindAllocations(consumers=(id_,)))
         one = answer.consumers[0] if answer.consumers else None
         told = wire.allocations_of_consumer(one, answer.generations, call.minor)
         return said(told, one.updated if one else 0.0)
 
-    async def of_provider(self, call: Call) -> Answer:
+    async def of_provider(self, call: ApiCall) -> ApiAnswer:
         id_ = call.path["uuid"]
         answer = await self.placement.lookups.allocations(FindAllocations(providers=(id_,)))
         if id_ not in answer.generations:
@@ -60,12 +60,12 @@ class Allocations:
         told = wire.allocations_of_provider(id_, answer.generations[id_], answer.consumers, call.minor)
         return said(told, max((one.updated for one in answer.consumers), default=0.0))
 
-    async def usages(self, call: Call) -> Answer:
+    async def usages(self, call: ApiCall) -> ApiAnswer:
         query, kind = queries.usages(call.query, call.minor)
         found = await self.placement.lookups.usages(query)
         return said(wire.usages(found.used, found.consumers, kind, call.minor))
 
-    async def put(self, call: Call) -> Answer:
+    async def put(self, call: ApiCall) -> ApiAnswer:
         body = await call.json(schemas.at(call.minor, schemas.PUT_ALLOCATIONS))
         id_ = _consumer(call)
         if not schemas.is_uuid(id_):
@@ -73,12 +73,12 @@ class Allocations:
         await self._take([wire.claim_from(id_, body, call.minor)])
         return nothing()
 
-    async def post(self, call: Call) -> Answer:
+    async def post(self, call: ApiCall) -> ApiAnswer:
         body = await call.json(schemas.at(call.minor, schemas.POST_ALLOCATIONS))
         await self._take(_claims(body, call.minor))
         return nothing()
 
-    async def delete(self, call: Call) -> Answer:
+    async def delete(self, call: ApiCall) -> ApiAnswer:
         id_ = _consumer(call)
         order = ReleaseRequested(consumer=id_, generation=None, fenced=False)
         match (await self._release_together(order)).result:
@@ -88,7 +88,7 @@ class Allocations:
                 return nothing()
         raise Problem(409, CONTENDED)
 
-    async def reshape(self, call: Call) -> Answer:
+    async def reshape(self, call: ApiCall) -> ApiAnswer:
         body = await call.json(schemas.at(call.minor, schemas.RESHAPE))
         sets = tuple(
             SetInventories(
@@ -141,7 +141,7 @@ class Allocations:
         return f"Unable to allocate inventory for consumer {consumers}: {no_class(', '.join(absent))}"
 
 
-def _consumer(call: Call) -> str:
+def _consumer(call: ApiCall) -> str:
     """The consumer of the address; one without dashes is the same."""
     given = call.path["consumer"]
     return str(uuid.UUID(given)) if schemas.is_uuid_like(given) else given

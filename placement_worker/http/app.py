@@ -16,20 +16,20 @@ from bus.messages import EditRequested
 from bus.protocol import Unavailable
 from bus.resources import Edit, EditResult
 from placement_worker.http import versions
-from placement_worker.http.allocations import Allocations
+from placement_worker.http.aggregates_and_traits import Contents
+from placement_worker.http.allocations import AllocationHandlers
 from placement_worker.http.auth import Authenticate, noauth2
-from placement_worker.http.calls import Answer, Call, Gone
+from placement_worker.http.calls import ApiAnswer, ApiCall, ClientLeft
 from placement_worker.http.candidates import Candidates
-from placement_worker.http.contents import Contents
+from placement_worker.http.classes_and_traits import ClassAndTraitHandlers
 from placement_worker.http.cors import Cors
 from placement_worker.http.errors import Problem, bad_request, not_found
+from placement_worker.http.extensions import Ours
 from placement_worker.http.inventories import Inventories
 from placement_worker.http.meters import count
-from placement_worker.http.naming import Naming
 from placement_worker.http.operations import CALL, Resource
-from placement_worker.http.ours import Ours
-from placement_worker.http.policy import Policy
-from placement_worker.http.providers import Providers
+from placement_worker.http.policy import AccessPolicy
+from placement_worker.http.providers import ProviderHandlers
 from placement_worker.http.routes import table
 from placement_worker.placement import Placement
 from placement_worker.together import Together
@@ -44,7 +44,7 @@ OPEN = frozenset(("/", "/healthz", "/readyz", "/metrics"))  # what needs no toke
 @dataclass(frozen=True, kw_only=True)
 class Options:
     authenticate: Authenticate = noauth2
-    policy: Policy = field(default_factory=Policy)
+    policy: AccessPolicy = field(default_factory=AccessPolicy)
     origins: tuple[str, ...] = ()  # whose pages may ask
 
 
@@ -67,11 +67,11 @@ def http_app(placement: Placement, options: Options | None = None) -> Starlette:
                 task.cancel()
 
     operations = table(
-        Providers(placement, edit),
+        ProviderHandlers(placement, edit),
         Inventories(placement, edit),
         Contents(placement, edit),
-        Naming(placement),
-        Allocations(placement, edit, claim, release),
+        ClassAndTraitHandlers(placement),
+        AllocationHandlers(placement, edit, claim, release),
         Candidates(placement),
         Ours(placement, closing),
     )
@@ -107,7 +107,7 @@ class _Door:
             await self._app(scope, receive, send)
             return
         began = monotonic()
-        call = scope[CALL] = Call(scope, receive, self._clock)
+        call = scope[CALL] = ApiCall(scope, receive, self._clock)
         try:
             try:
                 await self._enter(call, scope, receive, send)
@@ -115,7 +115,7 @@ class _Door:
                 await call.refuse(problem, send)
             except Unavailable as problem:
                 await call.refuse(Problem(503, str(problem), headers={"retry-after": "1"}), send)
-        except Gone:
+        except ClientLeft:
             pass
         except Exception:
             log.exception("%s: %s %s failed", call.id, call.method, scope["path"])
@@ -123,9 +123,9 @@ class _Door:
         count(call.method, call.pattern, call.status, monotonic() - began)
         log.debug("%s: %s %s: %d", call.id, call.method, scope["path"], call.status)
 
-    async def _enter(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _enter(self, call: ApiCall, scope: Scope, receive: Receive, send: Send) -> None:
         if self._cors.asks_first(call):
-            await call.send(Answer(), send)
+            await call.send(ApiAnswer(), send)
             return
         who = self._authenticate(call.headers)
         if who is not None:
@@ -141,7 +141,7 @@ class _Door:
         await self._app(scope, receive, send)
 
 
-def _check_length(call: Call) -> None:
+def _check_length(call: ApiCall) -> None:
     length = call.headers.get("content-length")
     if length:
         if not (length.isascii() and length.isdigit()):

@@ -23,7 +23,7 @@ encode = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True)
-class Answer:
+class ApiAnswer:
     """`updated` is when what is told changed last (0: now); None: there is nothing to be kept of it."""
 
     status: int = 200
@@ -34,18 +34,18 @@ class Answer:
     kind: str = JSON
 
 
-def said(value: Any, updated: float = 0.0, **more: Any) -> Answer:
-    return Answer(body=encode(value), updated=updated, **more)
+def said(value: Any, updated: float = 0.0, **more: Any) -> ApiAnswer:
+    return ApiAnswer(body=encode(value), updated=updated, **more)
 
 
-def nothing(status: int = 204, **headers: str) -> Answer:
-    return Answer(status, headers=headers)
+def nothing(status: int = 204, **headers: str) -> ApiAnswer:
+    return ApiAnswer(status, headers=headers)
 
 
 Headers = list[tuple[bytes, bytes]]
 
 
-class Call:
+class ApiCall:
     """`minor` is the version asked for; -1 until that is known."""
 
     __slots__ = (
@@ -99,7 +99,7 @@ class Call:
         while more:
             message = await self._receive()
             if message["type"] == "http.disconnect":
-                raise Gone
+                raise ClientLeft
             part: bytes = message.get("body", b"")
             size, more = size + len(part), message.get("more_body", False)
             if size > self.limit:
@@ -116,7 +116,7 @@ class Call:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
-    async def send(self, answer: Answer, send: Send) -> None:
+    async def send(self, answer: ApiAnswer, send: Send) -> None:
         headers, body = self._headers_of(answer), answer.body or b""
         status = answer.status
         if status == 200 and self.method == "GET":
@@ -135,7 +135,7 @@ class Call:
         """Say why not, unless an answer is under way already."""
         if not self.status:
             kind, body = problem.rendered(self.accept, self.id, self.minor)
-            await self.send(Answer(problem.status, body, headers=problem.headers, kind=kind), send)
+            await self.send(ApiAnswer(problem.status, body, headers=problem.headers, kind=kind), send)
 
     async def start(self, status: int, headers: Headers, send: Send) -> None:
         self.status = status
@@ -149,7 +149,7 @@ class Call:
             headers.append((b"vary", versions.NAME.encode()))
         return headers + _encoded(self.shared)
 
-    def _headers_of(self, answer: Answer) -> Headers:
+    def _headers_of(self, answer: ApiAnswer) -> Headers:
         headers = self.own_headers()
         if answer.updated is not None and self.minor >= CACHED_SINCE:
             headers.append((b"cache-control", b"no-cache"))
@@ -159,7 +159,7 @@ class Call:
         return headers + _encoded(answer.headers)
 
 
-class Gone(Exception):
+class ClientLeft(Exception):
     """The client left before it had said all."""
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from bus.vocabulary import Resources
 from placement_worker.core.index import Row
-from placement_worker.core.search import Fit, Found, search
+from placement_worker.core.search import Fit, SearchResult, search
 from placement_worker.http import queries
-from placement_worker.http.calls import Answer, Call, encode, said
-from placement_worker.http.known import check_query
+from placement_worker.http.calls import ApiAnswer, ApiCall, encode, said
+from placement_worker.http.name_check import check_query
 from placement_worker.http.versions import LATEST_MINOR
 from placement_worker.placement import Placement
 
@@ -23,16 +23,16 @@ class Candidates:
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
 
-    async def list_all(self, call: Call) -> Answer:
+    async def list_all(self, call: ApiCall) -> ApiAnswer:
         wanted, found = await self._found(call.query, call.minor)
         headers = {}
         if found.cut and wanted.query.limit == queries.MOST_CANDIDATES:
             headers["berth-candidates-cut"] = "true"
         if not found.fits:
             headers["berth-why"] = why_none(found)
-        return Answer(body=self._rendered(found.fits, wanted, call.minor), updated=0.0, headers=headers)
+        return ApiAnswer(body=self._rendered(found.fits, wanted, call.minor), updated=0.0, headers=headers)
 
-    async def explain(self, call: Call) -> Answer:
+    async def explain(self, call: ApiCall) -> ApiAnswer:
         """What each demand took out of the running, and who came closest; else in the newest grammar."""
         minor = call.minor if call.minor >= SINCE else LATEST_MINOR
         _, found = await self._found(call.query, minor)
@@ -47,7 +47,7 @@ class Candidates:
             }
         )
 
-    async def _found(self, query: bytes, minor: int) -> tuple[queries.Wanted, Found]:
+    async def _found(self, query: bytes, minor: int) -> tuple[queries.Wanted, SearchResult]:
         wanted = queries.candidates(query, minor)
         await self.placement.memory.fresh()
         await check_query(self.placement, wanted.classes, wanted.traits)
@@ -139,7 +139,7 @@ def _mappings(mappings: Mapping[str, Sequence[str]]) -> str:
     return f"{{{','.join(listed)}}}"
 
 
-def why_none(found: Found) -> str:
+def why_none(found: SearchResult) -> str:
     """A sentence for people who wonder why nothing fits."""
     if not found.considered:
         return "there are no providers"

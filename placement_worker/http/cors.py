@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from placement_worker.http.calls import Call
+from placement_worker.http.calls import ApiCall
 
 _METHODS = "GET, PUT, POST, DELETE"
 _MAY_SEND = frozenset(
@@ -17,7 +17,7 @@ class Cors:
     def __init__(self, origins: Sequence[str]) -> None:
         self._origins = frozenset(origins)
 
-    def asks_first(self, call: Call) -> bool:
+    def asks_first(self, call: ApiCall) -> bool:
         """Let those read the answer who may; True: a browser only asks whether it may, and has its answer."""
         origin = call.headers.get("origin")
         if not self._origins or origin is None:

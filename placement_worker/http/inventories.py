@@ -13,7 +13,7 @@ from bus.resources import (
 )
 from bus.vocabulary import Inventory
 from placement_worker.http import schemas, wire
-from placement_worker.http.calls import Answer, Call, nothing, said
+from placement_worker.http.calls import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import CONCURRENT_UPDATE, bad_request, conflict, not_found
 from placement_worker.http.providers import EditOne, provider_of
 from placement_worker.http.statuses import no_class, no_inventory, refused
@@ -27,22 +27,22 @@ class Inventories:
         self.placement = placement
         self._edit = edit
 
-    async def list_all(self, call: Call) -> Answer:
+    async def list_all(self, call: ApiCall) -> ApiAnswer:
         one = await provider_of(self.placement, call.path["uuid"], "inventories")
         return said(wire.inventories(one), one.updated, dated=bool(one.inventories))
 
-    async def usages(self, call: Call) -> Answer:
+    async def usages(self, call: ApiCall) -> ApiAnswer:
         one = await provider_of(self.placement, call.path["uuid"], "inventories")
         return said(wire.usages_of(one), one.updated)
 
-    async def show(self, call: Call) -> Answer:
+    async def show(self, call: ApiCall) -> ApiAnswer:
         one = await provider_of(self.placement, call.path["uuid"], "inventories")
         name = call.path["resource_class"]
         if name not in one.inventories:
             raise no_inventory(name, one.id)
         return said(wire.inventory_of(one, name), one.updated)
 
-    async def replace(self, call: Call) -> Answer:
+    async def replace(self, call: ApiCall) -> ApiAnswer:
         id_ = call.path["uuid"]
         body = await call.json(schemas.PUT_INVENTORIES)
         doing = f"Unable to update inventory for resource provider {id_}"
@@ -57,7 +57,7 @@ class Inventories:
         one = await self._edited(edit, doing)
         return said(wire.inventories(one), one.updated, dated=bool(one.inventories))
 
-    async def add(self, call: Call) -> Answer:
+    async def add(self, call: ApiCall) -> ApiAnswer:
         id_ = call.path["uuid"]
         body = await call.json(schemas.POST_INVENTORY)
         doing = f"Unable to create inventory for resource provider {id_}"
@@ -67,7 +67,7 @@ class Inventories:
         there = call.location(f"/resource_providers/{id_}/inventories/{name}")
         return said(wire.inventory_of(one, name), one.updated, status=201, headers={"location": there})
 
-    async def change(self, call: Call) -> Answer:
+    async def change(self, call: ApiCall) -> ApiAnswer:
         id_, name = call.path["uuid"], call.path["resource_class"]
         body = await call.json(schemas.PUT_INVENTORY)
         doing = f"Unable to update inventory for resource provider {id_}"
@@ -82,7 +82,7 @@ class Inventories:
         one = await self._edited(edit, doing)
         return said(wire.inventory_of(one, name), one.updated)
 
-    async def delete(self, call: Call) -> Answer:
+    async def delete(self, call: ApiCall) -> ApiAnswer:
         id_, name = call.path["uuid"], call.path["resource_class"]
         match await self._edit(DropInventory(provider=id_, resource_class=name)):
             case Edited():
@@ -96,7 +96,7 @@ class Inventories:
             case result:
                 raise refused(result, f"Unable to delete inventory of class {name}")
 
-    async def delete_all(self, call: Call) -> Answer:
+    async def delete_all(self, call: ApiCall) -> ApiAnswer:
         id_ = call.path["uuid"]
         doing = f"Unable to delete inventory for resource provider {id_}"
         await self._edited(SetInventories(provider=id_, inventories={}), doing)

@@ -7,14 +7,14 @@ from functools import partial
 from starlette.types import Receive, Scope, Send
 
 from placement_worker.http import versions
-from placement_worker.http.calls import Answer, Call, too_large
+from placement_worker.http.calls import ApiAnswer, ApiCall, too_large
 from placement_worker.http.errors import JSON, Problem, not_found, takes_json
-from placement_worker.http.ours import Feed
-from placement_worker.http.policy import Policy
+from placement_worker.http.extensions import Feed
+from placement_worker.http.policy import AccessPolicy
 from placement_worker.http.providers import provider_of
 from placement_worker.placement import Placement
 
-Handler = Callable[[Call], Awaitable[Answer]] | Callable[[Call], Awaitable[Feed]]
+Handler = Callable[[ApiCall], Awaitable[ApiAnswer]] | Callable[[ApiCall], Awaitable[Feed]]
 
 CALL = "berth.call"  # where a call waits in an ASGI scope
 BODY = 1 << 20  # bytes
@@ -22,7 +22,7 @@ LARGE_BODY = 4 << 20
 BULK_BODY = 64 << 20
 
 
-def _nothing(call: Call) -> Mapping[str, str]:
+def _nothing(call: ApiCall) -> Mapping[str, str]:
     return {}
 
 
@@ -37,7 +37,7 @@ class Operation:
     body: int = 0  # bytes of JSON it takes; 0: none
     json: bool = True  # of a GET: it tells JSON and nothing else
     of_provider: bool = False  # a missing provider counts for more than what is wrong with the body
-    target: Callable[[Call], Mapping[str, str]] = _nothing  # what the rule may look at
+    target: Callable[[ApiCall], Mapping[str, str]] = _nothing  # what the rule may look at
 
 
 get = partial(Operation, "GET")
@@ -50,7 +50,7 @@ class Resource:
     """What one pattern of addresses offers: an ASGI application."""
 
     def __init__(
-        self, pattern: str, placement: Placement, policy: Policy, operations: Sequence[Operation]
+        self, pattern: str, placement: Placement, policy: AccessPolicy, operations: Sequence[Operation]
     ) -> None:
         self.pattern = pattern
         self._placement = placement
@@ -61,7 +61,7 @@ class Resource:
             self._offered.setdefault(one.method, []).append(one)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call: Call = scope[CALL]
+        call: ApiCall = scope[CALL]
         call.path, call.pattern = scope["path_params"], self.pattern
         operation = self._chosen(call)
         self._check(operation, call)
@@ -76,7 +76,7 @@ class Resource:
         else:
             await call.send(answer, send)
 
-    def _chosen(self, call: Call) -> Operation:
+    def _chosen(self, call: ApiCall) -> Operation:
         why = f"The method {call.method} is not allowed for this resource."
         if call.method not in self._offered:
             raise Problem(405, why, headers={"allow": ", ".join(sorted(self._offered))})
@@ -86,7 +86,7 @@ class Resource:
                 return one
         raise Problem(405, why) if offered[0].before == 405 else not_found()
 
-    def _check(self, operation: Operation, call: Call) -> None:
+    def _check(self, operation: Operation, call: ApiCall) -> None:
         if operation.method == "GET" and operation.json and not takes_json(call.accept):
             raise Problem(406, f"Only {JSON} is provided")
         if operation.body:

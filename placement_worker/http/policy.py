@@ -52,7 +52,7 @@ class BadPolicy(ValueError):
     """A policy file that cannot be used; the text says where and why."""
 
 
-class Policy:
+class AccessPolicy:
     def __init__(self, rules: Mapping[str, str] | None = None, *, enforce_new_defaults: bool = False) -> None:
         """`rules` are the operator's; what they do not name keeps its default."""
         rules = rules or {}

@@ -19,9 +19,9 @@ from bus.resources import (
     Taken,
 )
 from placement_worker.http import queries, schemas, wire
-from placement_worker.http.calls import Answer, Call, nothing, said
+from placement_worker.http.calls import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import DUPLICATE_NAME, bad_request, conflict
-from placement_worker.http.known import check_query
+from placement_worker.http.name_check import check_query
 from placement_worker.http.statuses import no_provider, refused
 from placement_worker.placement import Placement
 
@@ -37,12 +37,12 @@ async def provider_of(placement: Placement, id_: str, *parts: Part) -> Provider:
     return answer.providers[0]
 
 
-class Providers:
+class ProviderHandlers:
     def __init__(self, placement: Placement, edit: EditOne) -> None:
         self.placement = placement
         self._edit = edit
 
-    async def list_all(self, call: Call) -> Answer:
+    async def list_all(self, call: ApiCall) -> ApiAnswer:
         wanted = queries.providers(call.query, call.minor)
         await check_query(
             self.placement, wanted.classes, wanted.traits, 'Invalid trait(s) in "required" parameter: '
@@ -53,7 +53,7 @@ class Providers:
             max((one.updated for one in answer.providers), default=0.0),
         )
 
-    async def create(self, call: Call) -> Answer:
+    async def create(self, call: ApiCall) -> ApiAnswer:
         body = await call.json(schemas.at(call.minor, schemas.POST_PROVIDER))
         given, name = body.get("uuid"), body["name"]
         id_ = str(uuid.UUID(given)) if given else self.placement.clock.uuid()
@@ -70,11 +70,11 @@ class Providers:
         one = result.provider
         return said(wire.provider(one, call.minor, call.mount), one.updated, headers={"location": there})
 
-    async def show(self, call: Call) -> Answer:
+    async def show(self, call: ApiCall) -> ApiAnswer:
         one = await provider_of(self.placement, call.path["uuid"])
         return said(wire.provider(one, call.minor, call.mount), one.updated)
 
-    async def update(self, call: Call) -> Answer:
+    async def update(self, call: ApiCall) -> ApiAnswer:
         id_ = call.path["uuid"]
         body = await call.json(schemas.at(call.minor, schemas.PUT_PROVIDER))
         edit = ChangeProvider(
@@ -91,7 +91,7 @@ class Providers:
             case result:
                 raise refused(result, f"Unable to save resource provider {id_}")
 
-    async def delete(self, call: Call) -> Answer:
+    async def delete(self, call: ApiCall) -> ApiAnswer:
         id_ = call.path["uuid"]
         match await self._edit(DropProvider(provider=id_)):
             case Edited():

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 
 from placement_worker.http import versions
-from placement_worker.http.allocations import Allocations
-from placement_worker.http.calls import Answer, Call, said
+from placement_worker.http.aggregates_and_traits import Contents
+from placement_worker.http.allocations import AllocationHandlers
+from placement_worker.http.calls import ApiAnswer, ApiCall, said
 from placement_worker.http.candidates import Candidates
-from placement_worker.http.contents import Contents
+from placement_worker.http.classes_and_traits import ClassAndTraitHandlers
+from placement_worker.http.extensions import Ours
 from placement_worker.http.inventories import Inventories
-from placement_worker.http.naming import Naming
 from placement_worker.http.operations import BULK_BODY, LARGE_BODY, Operation, delete, get, post, put
-from placement_worker.http.ours import Ours
-from placement_worker.http.providers import Providers
+from placement_worker.http.providers import ProviderHandlers
 
 Table = Mapping[str, tuple[Operation, ...]]
 
@@ -19,7 +19,7 @@ _PROVIDER = "/resource_providers/{uuid}"
 _OF = "placement:resource_providers"
 
 
-async def _root(call: Call) -> Answer:
+async def _root(call: ApiCall) -> ApiAnswer:
     version = {
         "id": "v1.0",
         "max_version": versions.LATEST,
@@ -30,16 +30,16 @@ async def _root(call: Call) -> Answer:
     return said({"versions": [version]})
 
 
-def _project(call: Call) -> Mapping[str, str]:
+def _project(call: ApiCall) -> Mapping[str, str]:
     return dict(call.pairs)
 
 
 def table(
-    providers: Providers,
+    providers: ProviderHandlers,
     inventories: Inventories,
     contents: Contents,
-    naming: Naming,
-    allocations: Allocations,
+    names: ClassAndTraitHandlers,
+    allocations: AllocationHandlers,
     candidates: Candidates,
     ours: Ours,
 ) -> Table:
@@ -86,20 +86,20 @@ def table(
         ),
         f"{_PROVIDER}/allocations": (get(f"{_OF}:allocations:list", allocations.of_provider),),
         "/resource_classes": (
-            get("placement:resource_classes:list", naming.classes, since=2),
-            post("placement:resource_classes:create", naming.create_class, since=2),
+            get("placement:resource_classes:list", names.classes, since=2),
+            post("placement:resource_classes:create", names.create_class, since=2),
         ),
         "/resource_classes/{name}": (
-            get("placement:resource_classes:show", naming.show_class, since=2),
-            put("placement:resource_classes:update", naming.rename_class, since=2, until=6),
-            put("placement:resource_classes:update", naming.ensure_class, since=7, body=0),
-            delete("placement:resource_classes:delete", naming.drop_class, since=2),
+            get("placement:resource_classes:show", names.show_class, since=2),
+            put("placement:resource_classes:update", names.rename_class, since=2, until=6),
+            put("placement:resource_classes:update", names.ensure_class, since=7, body=0),
+            delete("placement:resource_classes:delete", names.drop_class, since=2),
         ),
-        "/traits": (get("placement:traits:list", naming.traits, since=6),),
+        "/traits": (get("placement:traits:list", names.traits, since=6),),
         "/traits/{name}": (
-            get("placement:traits:show", naming.show_trait, since=6, json=False),
-            put("placement:traits:update", naming.ensure_trait, since=6, body=0),
-            delete("placement:traits:delete", naming.drop_trait, since=6),
+            get("placement:traits:show", names.show_trait, since=6, json=False),
+            put("placement:traits:update", names.ensure_trait, since=6, body=0),
+            delete("placement:traits:delete", names.drop_trait, since=6),
         ),
         "/usages": (get("placement:usages", allocations.usages, since=9, target=_project),),
         "/reshaper": (post("placement:reshaper:reshape", allocations.reshape, since=30, body=LARGE_BODY),),

@@ -1,8 +1,8 @@
 """Is what is stored sound? Said from SQL alone, for `berth audit`, the tests and the simulation."""
 
-from bus.database import Database
+from bus.sql.database import Database
+from bus.sql.statement import Statement
 from bus.vocabulary import Allocations
-from placement_worker.store.statement import Statement
 
 _USAGE = Statement(
     "SELECT p.uuid, c.name, i.used, COALESCE(a.used, 0), i.total, i.allocation_ratio FROM inventories i"

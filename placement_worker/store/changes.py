@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from bus.database import Transaction
 from bus.messages import PlacementChanged
+from bus.sql.database import Transaction
+from bus.sql.statement import BoundStatement, Statement
 from bus.vocabulary import ProviderChange
 from placement_worker.schema import LAST_CHANGE, LAST_TOLD, NAMES_EDITION
-from placement_worker.store.statement import Call, Statement
 
 CHANGES_A_MESSAGE = 500
 KEEP = 20_000  # numbers
@@ -72,7 +72,7 @@ _changes = msgspec.json.Decoder(tuple[ProviderChange, ...])
 
 
 async def announce(
-    tx: Transaction, changes: Sequence[ProviderChange], writes: Sequence[Call] = ()
+    tx: Transaction, changes: Sequence[ProviderChange], writes: Sequence[BoundStatement] = ()
 ) -> tuple[list[PlacementChanged], int]:
     """Write, number these changes and keep them; and the edition of names that they must be written in.
 
@@ -93,7 +93,7 @@ async def announce(
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReadVersions:
     """What an edit goes by that locked nothing: the last change, the names as they were, and these rows."""
 
     number: int
@@ -104,7 +104,7 @@ class Seen:
 
 
 async def announce_undisturbed(
-    tx: Transaction, changes: Sequence[ProviderChange], writes: Sequence[Call], seen: Seen
+    tx: Transaction, changes: Sequence[ProviderChange], writes: Sequence[BoundStatement], seen: ReadVersions
 ) -> PlacementChanged:
     """The same, of few changes, in one statement that is a transaction by itself.
 

@@ -8,11 +8,11 @@ unique key then keeps apart two that claim at once, and a claim from the retirem
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from bus.database import Conflict, Transaction
+from bus.sql.database import Conflict, Transaction
+from bus.sql.statement import BoundStatement, Statement
 from bus.vocabulary import ConsumerClaim, ProviderChange
-from placement_worker.core.capacity import Holder, Room, Stock, World
-from placement_worker.store.names import Book
-from placement_worker.store.statement import Call, Statement
+from placement_worker.core.capacity import ClaimWorld, Holder, Room, Stock
+from placement_worker.store.numbered_names import Book
 
 _NOW = "CAST(:now AS double precision)"
 
@@ -94,7 +94,7 @@ _PRUNE_RETIRED = Statement("DELETE FROM retired_consumers WHERE at < :before")
 class Opened:
     """The world, and of its holders those whose rows were made to hold their place."""
 
-    world: World
+    world: ClaimWorld
     placeholders: dict[str, ConsumerClaim | None]
 
 
@@ -130,7 +130,7 @@ async def open_world(
     rooms = await _read_rooms(tx, book, wanted)
     if book.edition != edition:
         raise Conflict("a class was renamed between the one and the other")
-    return Opened(World(rooms, holders, retired), placeholders)
+    return Opened(ClaimWorld(rooms, holders, retired), placeholders)
 
 
 async def _read_holdings(tx: Transaction, book: Book, held: dict[int, Holder]) -> None:
@@ -161,7 +161,7 @@ async def _read_rooms(tx: Transaction, book: Book, wanted: Collection[str]) -> d
 
 async def save_world(
     tx: Transaction, book: Book, opened: Opened, now: float
-) -> tuple[list[ProviderChange], list[Call]]:
+) -> tuple[list[ProviderChange], list[BoundStatement]]:
     """Write what judging changed; gives what is to be announced, and the writes that are left."""
     world, placeholders = opened.world, opened.placeholders
     writes = list(_save_rooms(world.touched.values(), now))
@@ -200,7 +200,7 @@ async def save_world(
     return altered, writes
 
 
-def _save_rooms(rooms: Collection[Room], now: float) -> Iterator[Call]:
+def _save_rooms(rooms: Collection[Room], now: float) -> Iterator[BoundStatement]:
     used = [
         (room.id, stock.class_id, stock.used)
         for room in rooms

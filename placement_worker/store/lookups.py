@@ -6,12 +6,12 @@ from functools import cache
 from operator import itemgetter
 from typing import Any
 
-from bus.database import Transaction
 from bus.resources import Consumer, Provider
+from bus.sql.database import Transaction
+from bus.sql.statement import Statement, numbers
 from bus.vocabulary import ResourceGroup, Resources
 from placement_worker.schema import NAMES_EDITION
-from placement_worker.store.names import Book
-from placement_worker.store.statement import Statement, numbers
+from placement_worker.store.numbered_names import Book
 from placement_worker.store.trees import INVENTORIES, classes_in, inventories_in
 
 _EDITION = f"(SELECT number FROM changes WHERE id = {NAMES_EDITION})"

@@ -6,9 +6,9 @@ Who knows a provider's number before it is there can write it in one statement, 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
-from bus.database import Database
+from bus.sql.database import Database
+from bus.sql.statement import Statement
 from placement_worker.schema import PROVIDER_NUMBERS
-from placement_worker.store.statement import Statement
 
 BLOCK = 200
 

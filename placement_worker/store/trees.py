@@ -10,14 +10,14 @@ from itertools import zip_longest
 from operator import itemgetter
 from typing import Any
 
-from bus.database import Conflict, Transaction
 from bus.messages import InventoryReported
 from bus.resources import Inventories
+from bus.sql.database import Conflict, Transaction
+from bus.sql.statement import Statement, numbers
 from bus.vocabulary import Inventory, ProviderChange
 from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.schema import LAST_CHANGE, NAMES_EDITION
-from placement_worker.store.names import Book
-from placement_worker.store.statement import Statement, numbers
+from placement_worker.store.numbered_names import Book
 
 _NOW = "CAST(:now AS double precision)"
 

@@ -20,7 +20,7 @@ Key = tuple[float, int, float, int]  # least first: −score, times chosen, tie-
 
 
 @dataclass(frozen=True)
-class Policy:
+class ChoicePolicy:
     """What admits a host and what makes one better than another."""
 
     filters: tuple[Filter, ...] = FILTERS
@@ -35,7 +35,7 @@ class Policy:
         weighers: Iterable[str] | Mapping[str, float] | None = None,
         *,
         max_builds: int = MAX_BUILDS,
-    ) -> "Policy":
+    ) -> "ChoicePolicy":
         """As an operator writes it: names in order, a mapping when weighers get multipliers, None for all."""
         known = {named(filter_): filter_ for filter_ in (*FILTERS, at_most_building(max_builds))}
         weights = {named(weight.weigher): weight for weight in WEIGHERS}
@@ -53,7 +53,7 @@ class Policy:
         return next((why for admits in self.filters if (why := admits(host, request)) is not None), None)
 
 
-def rank(request: BuildRequested, hosts: Sequence[Host], policy: Policy, seed: str) -> "Ranking":
+def rank(request: BuildRequested, hosts: Sequence[Host], policy: ChoicePolicy, seed: str) -> "Ranking":
     """The admitted hosts, best first; the same request, hosts and seed give the same ranking."""
     admitted: list[Host] = []
     crowded: list[Host] = []
@@ -92,7 +92,7 @@ class Ranking:
         self,
         request: BuildRequested,
         hosts: Sequence[Host],
-        policy: Policy,
+        policy: ChoicePolicy,
         seed: str,
         removed: Mapping[str, int],
         nearest: Sequence[NearMiss],

@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.compliance.wire import Answer, Wire
+from tests.compliance.wire import HttpAnswer, HttpWire
 
 NEWEST = "1.39"
 
 
-class Refused(AssertionError):
+class PreparationRefused(AssertionError):
     """The server did not do what the test's preparations needed."""
 
 
-class Api:
+class PlacementApi:
     """Speaks as administrator at the newest version unless told otherwise."""
 
     def __init__(self, base_url: str, *, token: str = "admin", version: str = NEWEST) -> None:
-        self.wire = Wire(base_url)
+        self.wire = HttpWire(base_url)
         self.headers = {"x-auth-token": token, "accept": "application/json"}
         self.version = version
 
-    def __call__(self, method: str, path: str, body: Any = None, *, version: str = "") -> Answer:
+    def __call__(self, method: str, path: str, body: Any = None, *, version: str = "") -> HttpAnswer:
         """Whatever is answered."""
         headers = {**self.headers, "openstack-api-version": f"placement {version or self.version}"}
         if body is None:
@@ -30,11 +30,11 @@ class Api:
         headers["content-type"] = "application/json"
         return self.wire.send(method, self.wire.prefix + path, headers, json.dumps(body).encode())
 
-    def do(self, method: str, path: str, body: Any = None, *, version: str = "") -> Answer:
+    def do(self, method: str, path: str, body: Any = None, *, version: str = "") -> HttpAnswer:
         """What is answered, which must be a success."""
         answer = self(method, path, body, version=version)
         if answer.status >= 300:
-            raise Refused(f"{method} {path} {body or ''}: {answer.status} {answer.text[:500]}")
+            raise PreparationRefused(f"{method} {path} {body or ''}: {answer.status} {answer.text[:500]}")
         return answer
 
     def get(self, path: str, *, version: str = "") -> Any:
@@ -44,7 +44,7 @@ class Api:
         self.wire.close()
 
 
-def empty(api: Api) -> None:
+def empty(api: PlacementApi) -> None:
     """Leave nothing but the standard classes and traits."""
     providers = api.get("/resource_providers")["resource_providers"]
     children: dict[str, list[str]] = {}

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.compliance.api import Api, empty
+from tests.compliance.api import PlacementApi, empty
 from tests.compliance.serving import PROFILES, Servers
 
 # In the project's own environment there is no OpenStack Placement, and nothing here to run.
@@ -48,18 +48,18 @@ def original_url(servers: Servers) -> Iterator[str]:
 
 
 @pytest.fixture
-def api(subject_url: str) -> Iterator[Api]:
+def api(subject_url: str) -> Iterator[PlacementApi]:
     """A client of the berth, which is empty."""
-    api = Api(subject_url)
+    api = PlacementApi(subject_url)
     empty(api)
     yield api
     api.close()
 
 
 @pytest.fixture
-def original(original_url: str) -> Iterator[Api]:
+def original(original_url: str) -> Iterator[PlacementApi]:
     """A client of the OpenStack Placement, which is empty."""
-    api = Api(original_url)
+    api = PlacementApi(original_url)
     empty(api)
     yield api
     api.close()

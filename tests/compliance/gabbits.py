@@ -23,7 +23,7 @@ from gabbi import handlers, httpclient, suitemaker, utils
 
 from tests.compliance import worlds
 from tests.compliance.serving import PROFILES, Profile, Servers
-from tests.compliance.wire import Wire
+from tests.compliance.wire import HttpWire
 
 _AS_IT_IS = "%/?:@!$&'()*+,;=-._~[]{}|^\\"
 
@@ -62,7 +62,7 @@ class Result(unittest.TestResult):
 class Http:
     """What gabbi sends with: one kept-alive connection for all its tests, and no correction of headers."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: HttpWire) -> None:
         self.wire = wire
 
     def request(
@@ -87,7 +87,7 @@ def published() -> Path:
     return Path(found.origin).parent / "tests" / "functional" / "gabbits"
 
 
-def run_file(path: Path, wire: Wire) -> Result:
+def run_file(path: Path, wire: HttpWire) -> Result:
     httpclient.get_http = lambda **_: Http(wire)
     host, port, prefix, _ = utils.host_info_from_target(wire.base_url)
     suite = suitemaker.test_suite_from_dict(
@@ -109,8 +109,8 @@ def run_file(path: Path, wire: Wire) -> Result:
 
 def run_profile(profile: Profile, files: Iterable[Path], base_url: str) -> tuple[int, int]:
     """How many passed and failed, each file told in a line."""
-    worlds.World.base_url = base_url
-    wire = Wire(base_url)
+    worlds.EmptiedServer.base_url = base_url
+    wire = HttpWire(base_url)
     passed = failed = 0
     begun = time.monotonic()
     for path in files:

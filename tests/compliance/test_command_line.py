@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from openstackclient.shell import OpenStackShell
 
-from tests.compliance.api import NEWEST, Api
+from tests.compliance.api import NEWEST, PlacementApi
 
 COMMANDS = {entry.name.replace("_", " ") for entry in entry_points(group="openstack.placement.v1")}
 toured: dict[str, set[str]] = {}  # test → the commands it is here for
@@ -78,7 +78,7 @@ _SHOWING = (
 
 
 @pytest.fixture
-def openstack(request: pytest.FixtureRequest, api: Api) -> Any:
+def openstack(request: pytest.FixtureRequest, api: PlacementApi) -> Any:
     openstack = OpenStack(api.wire.base_url)
     yield openstack
     wanted = set(request.node.get_closest_marker("tour").args)

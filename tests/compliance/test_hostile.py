@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from tests.compliance.api import Api, empty
+from tests.compliance.api import PlacementApi, empty
 
 SECONDS = 2.0  # an answer may take
 EVIL_TEXTS = (
@@ -309,7 +309,7 @@ def refuse(port: int, request: bytes) -> int:
     pytest.fail(f"no answer within {SECONDS} s: {request[:3000]!r}", pytrace=False)
 
 
-def furnish(api: Api) -> list[str]:
+def furnish(api: PlacementApi) -> list[str]:
     """What there is from now on: a tree, a class, a trait, and somebody who holds something."""
     empty(api)
     root, child, consumer = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
@@ -328,7 +328,7 @@ def furnish(api: Api) -> list[str]:
     return [root, child, consumer, "VCPU", "CUSTOM_X", "HW_CPU_X86_AVX"]
 
 
-def test_nothing_that_is_sent_breaks_it(api: Api, pytestconfig: pytest.Config) -> None:
+def test_nothing_that_is_sent_breaks_it(api: PlacementApi, pytestconfig: pytest.Config) -> None:
     port = urlsplit(api.wire.base_url).port
     assert port is not None
     hostile = Hostile(pytestconfig.getoption("--seed"), furnish(api))
@@ -364,7 +364,7 @@ GROUPS = "&".join(f"resources{number}=VCPU:1" for number in range(10_000))
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
-def test_too_much_is_refused_in_time(api: Api, method: str, path: str, body: bytes) -> None:
+def test_too_much_is_refused_in_time(api: PlacementApi, method: str, path: str, body: bytes) -> None:
     port = urlsplit(api.wire.base_url).port
     assert port is not None
     lines = (f"{method} {path} HTTP/1.1", "host: 127.0.0.1", "x-auth-token: admin", "connection: close",

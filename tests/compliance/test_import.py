@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.compliance.api import Api
+from tests.compliance.api import PlacementApi
 from tests.compliance.serving import BERTH, ROOT
 
 Import = Callable[..., tuple[int, str]]
@@ -16,7 +16,7 @@ OWNER = {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
 
 
 @pytest.fixture
-def import_(api: Api, original: Api) -> Import:
+def import_(api: PlacementApi, original: PlacementApi) -> Import:
     """Its exit code and what it said; it reads the original and writes to the berth."""
 
     def run(*flags: str) -> tuple[int, str]:
@@ -32,10 +32,10 @@ def id_() -> str:
     return str(uuid.uuid4())
 
 
-class Cloud:
+class ImportedCloud:
     """Hosts with two cells of two devices each; on three somebody is."""
 
-    def __init__(self, api: Api, hosts: int = 3) -> None:
+    def __init__(self, api: PlacementApi, hosts: int = 3) -> None:
         self.api = api
         self.rack = id_()
         api.do("PUT", "/traits/CUSTOM_RED")
@@ -83,12 +83,14 @@ class Cloud:
 
 
 @pytest.fixture
-def cloud(original: Api) -> Cloud:
-    return Cloud(original)
+def cloud(original: PlacementApi) -> ImportedCloud:
+    return ImportedCloud(original)
 
 
-def test_everything_comes_over_and_stays_the_same(api: Api, original: Api, import_: Import) -> None:
-    cloud = Cloud(original, hosts=7)
+def test_everything_comes_over_and_stays_the_same(
+    api: PlacementApi, original: PlacementApi, import_: Import
+) -> None:
+    cloud = ImportedCloud(original, hosts=7)
     code, said = import_("--dry-run")
     assert code == 0 and "would bring over 49 providers, 3 consumers and 4 names" in said
     assert api.get("/resource_providers") == {"resource_providers": []}
@@ -105,7 +107,9 @@ def test_everything_comes_over_and_stays_the_same(api: Api, original: Api, impor
     assert api.get("/resource_providers") == before  # generations too
 
 
-def test_what_changed_there_is_seen_and_brought_over(api: Api, cloud: Cloud, import_: Import) -> None:
+def test_what_changed_there_is_seen_and_brought_over(
+    api: PlacementApi, cloud: ImportedCloud, import_: Import
+) -> None:
     import_()
     (root, cells), (_, others) = cloud.hosts[0], cloud.hosts[1]
     cloud.api.do("PUT", f"/resource_providers/{root}", {"name": "renamed"})
@@ -132,7 +136,9 @@ def test_what_changed_there_is_seen_and_brought_over(api: Api, cloud: Cloud, imp
     assert (code, "both sides hold the same" in said) == (0, True), said
 
 
-def test_what_is_gone_there_goes_when_told_to(api: Api, cloud: Cloud, import_: Import) -> None:
+def test_what_is_gone_there_goes_when_told_to(
+    api: PlacementApi, cloud: ImportedCloud, import_: Import
+) -> None:
     import_()
     lone = cloud.provider("lone", None, VCPU=1)
     import_()
@@ -149,7 +155,9 @@ def test_what_is_gone_there_goes_when_told_to(api: Api, cloud: Cloud, import_: I
     assert (code, "both sides hold the same" in said) == (0, True), said
 
 
-def test_more_is_held_than_there_is_room_for(api: Api, cloud: Cloud, import_: Import) -> None:
+def test_more_is_held_than_there_is_room_for(
+    api: PlacementApi, cloud: ImportedCloud, import_: Import
+) -> None:
     cell = cloud.hosts[0][1][0]
     at = f"/resource_providers/{cell}/inventories"
     shrunk = {"total": 1, "min_unit": 1, "resource_provider_generation": cloud.generation(cell)}
@@ -159,7 +167,7 @@ def test_more_is_held_than_there_is_room_for(api: Api, cloud: Cloud, import_: Im
     assert api.get(f"{at}/VCPU")["total"] == 1
 
 
-def test_a_name_that_is_taken_is_told(api: Api, cloud: Cloud, import_: Import) -> None:
+def test_a_name_that_is_taken_is_told(api: PlacementApi, cloud: ImportedCloud, import_: Import) -> None:
     api.do("POST", "/resource_providers", {"name": "host-0", "uuid": id_()})
     code, said = import_()
     assert code == 1
@@ -167,7 +175,7 @@ def test_a_name_that_is_taken_is_told(api: Api, cloud: Cloud, import_: Import) -
     assert "14 providers made" in said and "2 consumers brought over" in said
 
 
-def test_a_source_that_is_no_placement(api: Api) -> None:
+def test_a_source_that_is_no_placement(api: PlacementApi) -> None:
     command = [str(BERTH), "-m", "berth", "import", "placement", "--to", api.wire.base_url]
     for url, says in (("ftp://x", "takes an address"), ("http://127.0.0.1:9/", "cannot be reached")):
         done = subprocess.run([*command, "--url", url], cwd=ROOT, capture_output=True, text=True, timeout=60)

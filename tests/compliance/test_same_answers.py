@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.compliance.api import Api
+from tests.compliance.api import PlacementApi
 
 VERSIONS = (10, 12, 17, 25, 28, 29, 34, 36, 39)
 QUERIES = 6  # for each version in each world
@@ -48,10 +48,10 @@ class Dice(random.Random):
         return self.choice(sorted(of))
 
 
-class Both:
+class BothServers:
     """Two servers that are told and asked the same."""
 
-    def __init__(self, ours: Api, theirs: Api) -> None:
+    def __init__(self, ours: PlacementApi, theirs: PlacementApi) -> None:
         self.ours = ours
         self.theirs = theirs
 
@@ -72,10 +72,10 @@ class Both:
         return (here.json, there.json) if there.body else None
 
 
-class World:
+class RandomTrees:
     """Some trees, some shared providers, and what is held of them."""
 
-    def __init__(self, dice: Dice, both: Both) -> None:
+    def __init__(self, dice: Dice, both: BothServers) -> None:
         self.dice = dice
         self.both = both
         self.aggregates = [dice.id() for _ in range(4)]
@@ -166,7 +166,7 @@ class World:
 class Questions:
     """Queries that mean something, as each version allows them."""
 
-    def __init__(self, dice: Dice, world: World, minor: int) -> None:
+    def __init__(self, dice: Dice, world: RandomTrees, minor: int) -> None:
         self.dice = dice
         self.world = world
         self.minor = minor
@@ -258,7 +258,7 @@ def _frozen(value: Any) -> Any:
     return value
 
 
-def compared(world: World, query: Pairs, here: Any, there: Any) -> str:
+def compared(world: RandomTrees, query: Pairs, here: Any, there: Any) -> str:
     """What is wrong with the candidates here; nothing, mostly."""
     got, wanted = candidates(here), candidates(there)
     extra = got - wanted
@@ -275,7 +275,7 @@ def compared(world: World, query: Pairs, here: Any, there: Any) -> str:
     return f"{len(missing)} missing: {list(missing)[:2]}\n{len(extra)} too many: {list(extra)[:2]}"
 
 
-def _shared_alone(world: World, query: Pairs, answer: Any, among: Counter[Any]) -> Counter[Any]:
+def _shared_alone(world: RandomTrees, query: Pairs, answer: Any, among: Counter[Any]) -> Counter[Any]:
     """Those of them in which shared providers may serve the unsuffixed group alone, beside other groups."""
     resources = {key.removeprefix("resources"): value for key, value in query if key.startswith("resources")}
     grouped = len(resources) > 1 or any(key == "same_subtree" for key, _ in query)
@@ -299,10 +299,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("seed", range(metafunc.config.getoption("--worlds")))
 
 
-def test_everything_reads_the_same(api: Api, original: Api, seed: int) -> None:
+def test_everything_reads_the_same(api: PlacementApi, original: PlacementApi, seed: int) -> None:
     dice = Dice(seed)
-    both = Both(api, original)
-    world = World(dice, both)
+    both = BothServers(api, original)
+    world = RandomTrees(dice, both)
     for minor in VERSIONS:
         questions = Questions(dice, world, minor)
         for _ in range(QUERIES):

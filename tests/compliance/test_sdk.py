@@ -12,7 +12,7 @@ import pytest
 from openstack import exceptions
 from openstack.placement.v1._proxy import Proxy
 
-from tests.compliance.api import Api
+from tests.compliance.api import PlacementApi
 
 # Everything the proxy offers but waiting, which is no call of its own.
 OFFERED = {
@@ -33,7 +33,7 @@ class Recorder:
 
 
 @pytest.fixture
-def placement(api: Api) -> Iterator[Recorder]:
+def placement(api: PlacementApi) -> Iterator[Recorder]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what the SDK says of its own future
         with openstack.connect(

@@ -14,7 +14,7 @@ _BODIED = ("POST", "PUT", "PATCH")
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     status: int
     reason: str
     headers: dict[str, str]  # names in lower case
@@ -29,7 +29,7 @@ class Answer:
         return self.body.decode(errors="replace")
 
 
-class Wire:
+class HttpWire:
     """One kept-alive connection; opened again when the server has closed it."""
 
     def __init__(self, base_url: str) -> None:
@@ -39,7 +39,7 @@ class Wire:
         self.prefix = url.path.rstrip("/")
         self._connection = http.client.HTTPConnection(url.hostname, url.port, timeout=TIMEOUT)
 
-    def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
+    def send(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> HttpAnswer:
         """Send it; one more time if the connection was kept too long."""
         fresh = self._connection.sock is None
         try:
@@ -53,7 +53,7 @@ class Wire:
             self.close()
             raise
 
-    def _send(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    def _send(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
         given = {name.lower() for name in headers}
         self._connection.putrequest(method, target, skip_host="host" in given, skip_accept_encoding=True)
         for name, value in headers.items():
@@ -67,7 +67,7 @@ class Wire:
         for name, value in response.getheaders():
             name = name.lower()
             answered[name] = f"{answered[name]}, {value}" if name in answered else value
-        return Answer(response.status, response.reason, answered, content)
+        return HttpAnswer(response.status, response.reason, answered, content)
 
     def close(self) -> None:
         self._connection.close()

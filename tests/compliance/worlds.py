@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from gabbi.fixture import GabbiFixture
 
-from tests.compliance.api import Api, empty
+from tests.compliance.api import PlacementApi, empty
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 EGRESS, INGRESS = "NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC"
@@ -35,7 +35,7 @@ class P:
     held: Sequence[Mapping[str, int]] = ()  # by one consumer each
 
 
-class World(GabbiFixture):
+class EmptiedServer(GabbiFixture):
     """Empties the server, sets the variables every file may read, and makes the providers."""
 
     base_url: ClassVar[str] = ""
@@ -52,7 +52,7 @@ class World(GabbiFixture):
 
     def start_fixture(self) -> None:
         self.before = dict(os.environ)
-        self.api = Api(self.base_url)
+        self.api = PlacementApi(self.base_url)
         empty(self.api)
         os.environ |= {name: str(uuid.uuid4()) for name in self.NAMED}
         for suffix in ("", "1", "2"):
@@ -116,27 +116,27 @@ class World(GabbiFixture):
         return consumer
 
 
-class APIFixture(World):
+class APIFixture(EmptiedServer):
     """Nothing but the variables."""
 
 
-class OpenPolicyFixture(World):
+class OpenPolicyFixture(EmptiedServer):
     """The same; the server's policy lets everybody do everything."""
 
 
-class LegacyRBACPolicyFixture(World):
+class LegacyRBACPolicyFixture(EmptiedServer):
     """The same; the server's policy is the old one: administrators only."""
 
 
-class SecureRBACPolicyFixture(World):
+class SecureRBACPolicyFixture(EmptiedServer):
     """The same; the server's policy is the new one, with services and readers."""
 
 
-class CORSFixture(World):
+class CORSFixture(EmptiedServer):
     """The same; the server lets pages of valid.example.com read."""
 
 
-class AllocationFixture(World):
+class AllocationFixture(EmptiedServer):
     """One provider; two consumers of one user and one of another hold some of it."""
 
     def start_fixture(self) -> None:
@@ -160,7 +160,7 @@ _CPU_AND_MEMORY = {**_CPU, "MEMORY_MB": {"total": 128 * 1024, "allocation_ratio"
 _DISK = {"DISK_GB": {"total": 2000, "reserved": 100}}
 
 
-class SharedStorageFixture(World):
+class SharedStorageFixture(EmptiedServer):
     """Two computes, one without a disk, with two cells and their functions each; two shared disks."""
 
     aggregates: ClassVar = {"a": "AGG_UUID"}
@@ -178,7 +178,7 @@ class SharedStorageFixture(World):
     )
 
 
-class NUMAAggregateFixture(World):
+class NUMAAggregateFixture(EmptiedServer):
     """Two computes whose cells have the processors; a disk shared with both, and one with a single cell."""
 
     aggregates: ClassVar = {"a": "AGGA_UUID", "b": "AGGB_UUID", "c": "AGGC_UUID"}
@@ -232,19 +232,19 @@ def _network(above: tuple[str, str]) -> tuple[P, ...]:
     )  # fmt: skip
 
 
-class NUMANetworkFixture(World):
+class NUMANetworkFixture(EmptiedServer):
     aggregates: ClassVar = {"a": "AGGA_UUID"}
     providers = _network(above=("", ""))
 
 
-class DeepNUMANetworkFixture(World):
+class DeepNUMANetworkFixture(EmptiedServer):
     """The same, both computes below a parent of their own, and these below one."""
 
     aggregates: ClassVar = {"a": "AGGA_UUID"}
     providers = (P("gp1"), P("p1", under="gp1"), P("p2", under="gp1"), *_network(above=("p1", "p2")))
 
 
-class NonSharedStorageFixture(World):
+class NonSharedStorageFixture(EmptiedServer):
     aggregates: ClassVar = {"a": "AGGA_UUID", "b": "AGGB_UUID", "c": "AGGC_UUID"}
     providers = tuple(
         P(f"cn{n}", f"CN{n}_UUID", has={"VCPU": 24, "MEMORY_MB": 128 * 1024, "DISK_GB": 2000})
@@ -255,7 +255,7 @@ class NonSharedStorageFixture(World):
 _HOST = {"VCPU": 8, "MEMORY_MB": 4096}
 
 
-class GranularFixture(World):
+class GranularFixture(EmptiedServer):
     """Three computes with different things of their own; two disks and a network are shared with some."""
 
     aggregates: ClassVar = {"a": "AGGA", "b": "AGGB", "c": "AGGC"}
@@ -302,7 +302,7 @@ def _networked(number: int, *segments: str) -> tuple[P, ...]:
     )
 
 
-class NeutronQoSMultiSegmentFixture(World):
+class NeutronQoSMultiSegmentFixture(EmptiedServer):
     providers = (
         *_networked(0, "OTHER"),
         *_networked(1, "MSN_S1"),

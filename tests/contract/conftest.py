@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from bus.database import Database
 from bus.messages import PlacementChanged
+from bus.sql.database import Database
 from deploy.servers import Postgres
 from placement_worker import Placement, breaches
 from placement_worker.store import changes, trees
+from tests.builders import Wall, a_placement, keeps_its_index
 from tests.conftest import a_database
 from tests.doors import Door, a_door
-from tests.racks import Wall, a_placement, keeps_its_index
-from tests.two_worlds import LATER, Both, Gate, Tries, a_world, put_back, put_by
+from tests.two_worlds import LATER, Gate, LockedAndCalm, Tries, a_world, put_back, put_by
 
 KINDS = [
     pytest.param("sqlite file", id="file"),
@@ -133,7 +133,7 @@ def deadlocks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-async def both(postgres: Any, furnished_url: str, deadlocks: list[str]) -> AsyncIterator[Both]:
+async def both(postgres: Any, furnished_url: str, deadlocks: list[str]) -> AsyncIterator[LockedAndCalm]:
     if isinstance(postgres, Postgres):
         postgres.start()  # in case the test before left it down
     await put_back(furnished_url)
@@ -141,7 +141,7 @@ async def both(postgres: Any, furnished_url: str, deadlocks: list[str]) -> Async
     wall.time += LATER
     async with a_world(furnished_url, wall, "locked") as locked, a_world(furnished_url, wall, "calm") as calm:
         calm.mine.providers._calm_at = 0.0
-        yield Both(locked, calm, deadlocks)
+        yield LockedAndCalm(locked, calm, deadlocks)
 
 
 @pytest.fixture

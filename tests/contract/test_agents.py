@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bus.local import LocalBroker, LocalTransport
+from bus.delivery.runner import Bus, Listener
+from bus.local.broker import LocalBroker, LocalTransport
 from bus.messages import AgentReported, HostReported, InventoryReported, NodeChanged
-from bus.runner import Bus, Listener
 from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED, IRONIC_NODE
 from bus.worker import Worker
 from compute_sim import CrashPlan, Durations, FaultPlan, SimHost, compute_sim, fleet
@@ -30,7 +30,7 @@ def an_agent(faults: FaultPlan | None = None, crashes: CrashPlan | None = None, 
     return compute_sim("agent0", CELL, hosts(count), faults=faults, crashes=crashes, period=0.05)
 
 
-class World:
+class AgentWorld:
     """A bus, the agents on it, and what they say."""
 
     def __init__(self, bus: Bus, broker: LocalBroker) -> None:
@@ -60,10 +60,10 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
+async def world() -> AsyncIterator[AgentWorld]:
     broker = LocalBroker()
     async with Bus(LocalTransport(broker)) as bus:
-        world = World(bus, broker)
+        world = AgentWorld(bus, broker)
         world.reports = await bus.listen(AGENT_REPORT.at(cell=CELL))
         world.inventories = await bus.listen(INVENTORY_REPORTED.at())
         world.beats = await bus.listen(HOST_REPORTED.at())
@@ -101,7 +101,7 @@ async def silence(listener: Listener[AgentReported]) -> bool:
     ],
 )
 async def test_an_order_is_built_or_fails_as_planned(
-    world: World, faults: FaultPlan, outcome: str, retry: bool
+    world: AgentWorld, faults: FaultPlan, outcome: str, retry: bool
 ) -> None:
     async with world.serving(an_agent(faults)):
         await world.bus.publish(FIRST)
@@ -116,7 +116,7 @@ async def test_an_order_is_built_or_fails_as_planned(
         assert bool(said.cause) == (outcome == "failed")
 
 
-async def test_an_order_that_comes_twice_is_built_once_and_reported_the_same(world: World) -> None:
+async def test_an_order_that_comes_twice_is_built_once_and_reported_the_same(world: AgentWorld) -> None:
     plan = FaultPlan(durations=Durations.parse("constant:0.05"))
     async with world.serving(an_agent(plan)):
         await world.bus.publish(FIRST, FIRST, FIRST)
@@ -127,7 +127,7 @@ async def test_an_order_that_comes_twice_is_built_once_and_reported_the_same(wor
     assert world.waiting() == 0  # none of them was still in hand
 
 
-async def test_an_order_stays_on_the_queue_until_its_build_has_ended(world: World) -> None:
+async def test_an_order_stays_on_the_queue_until_its_build_has_ended(world: AgentWorld) -> None:
     async with world.serving(an_agent(SLOW)):
         await world.bus.publish(FIRST)
         await until(lambda: world.waiting() == 0)
@@ -138,7 +138,7 @@ async def test_an_order_stays_on_the_queue_until_its_build_has_ended(world: Worl
 
 
 @pytest.mark.parametrize("faults", [SLOW, HANGS])
-async def test_a_destroy_stops_a_build_and_voids_its_order(world: World, faults: FaultPlan) -> None:
+async def test_a_destroy_stops_a_build_and_voids_its_order(world: AgentWorld, faults: FaultPlan) -> None:
     async with world.serving(an_agent(faults)):
         await world.bus.publish(FIRST)
         await until(lambda: world.waiting() == 0)
@@ -149,7 +149,7 @@ async def test_a_destroy_stops_a_build_and_voids_its_order(world: World, faults:
         assert await soon(world.reports.get()) == a_report(FIRST, "destroyed")
 
 
-async def test_a_destroy_that_overtakes_its_order_wins(world: World) -> None:
+async def test_a_destroy_that_overtakes_its_order_wins(world: AgentWorld) -> None:
     async with world.serving(an_agent()):
         await world.bus.publish(a_destroy(ONE, 1))
         assert await soon(world.reports.get()) == a_report(FIRST, "destroyed")
@@ -158,7 +158,7 @@ async def test_a_destroy_that_overtakes_its_order_wins(world: World) -> None:
 
 
 async def test_what_was_running_when_the_power_failed_is_reported_failed_when_it_is_back(
-    world: World,
+    world: AgentWorld,
 ) -> None:
     crashes = CrashPlan(seed=1, orders=2, away=0.1)
     crash_at = crashes.next_after("agent0", 0)
@@ -178,7 +178,7 @@ async def test_what_was_running_when_the_power_failed_is_reported_failed_when_it
         assert await soon(world.reports.get()) in lost
 
 
-async def test_an_order_that_comes_while_the_power_is_off_waits_for_it(world: World) -> None:
+async def test_an_order_that_comes_while_the_power_is_off_waits_for_it(world: AgentWorld) -> None:
     crashes = CrashPlan(seed=5, orders=20, away=0.1)
     crash_at = crashes.next_after("agent0", 0)
     orders = [an_order(a_placed(number)) for number in range(crash_at + 1)]
@@ -193,7 +193,7 @@ async def _some(listener: Listener[AgentReported], count: int) -> AsyncIterator[
         yield await soon(listener.get())
 
 
-async def test_all_hosts_are_announced_and_their_hearts_beat(world: World) -> None:
+async def test_all_hosts_are_announced_and_their_hearts_beat(world: AgentWorld) -> None:
     everything = hosts(1200)
     async with world.serving(compute_sim("agent0", CELL, everything, period=0.05)):
         async with asyncio.timeout(DEADLINE):
@@ -205,7 +205,9 @@ async def test_all_hosts_are_announced_and_their_hearts_beat(world: World) -> No
     assert {beat.period for beat in beats} == {0.05}
 
 
-async def test_a_bare_metal_node_is_spoken_of_as_ironic_would_at_the_beginning_of_time(world: World) -> None:
+async def test_a_bare_metal_node_is_spoken_of_as_ironic_would_at_the_beginning_of_time(
+    world: AgentWorld,
+) -> None:
     """So whatever Ironic has said of it since counts for more."""
     node = SimHost("6f3f0c9e-8f5b-4c1e-9d57-2b8a5c0e7a11", "metal1", {}, metal="baremetal")
     async with world.serving(compute_sim("agent0", CELL, [node])), asyncio.timeout(DEADLINE):
@@ -214,7 +216,7 @@ async def test_a_bare_metal_node_is_spoken_of_as_ironic_would_at_the_beginning_o
     assert (said.cell, said.agent, said.resource_class) == (CELL, "agent0", "baremetal")
 
 
-async def test_a_heart_beat_counts_what_is_being_built(world: World) -> None:
+async def test_a_heart_beat_counts_what_is_being_built(world: AgentWorld) -> None:
     (host,) = hosts()
     order = an_order(a_placed(1))
     there = order.__class__(

@@ -13,7 +13,7 @@ from berth.commands import migrate_all
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.protocol import Unavailable
-from tests.racks import a_claim, a_placement, a_release, a_report, an_order, on_hosts, uid
+from tests.builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts, uid
 
 NOW = 1_000_000.0
 ACTIVE, FAILED, DELETED, BUILDING = 1, 2, 3, 4  # the builds of a sound berth

@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import text
 
 from bus.clock import Clock
-from bus.database import Conflict, Database
 from bus.messages import (
     AgentReported,
     BuildDeleted,
@@ -20,17 +19,18 @@ from bus.messages import (
     DestroyOrdered,
     Message,
 )
-from bus.migrations import migrate
 from bus.protocol import AnswerRefused, Retry
+from bus.sql.database import Conflict, Database
+from bus.sql.migrations import migrate
 from bus.worker import Outcome
 from cell_conductor import Standing, census, schema
 from cell_conductor import store as sql
 from cell_conductor.builds import Builds
-from cell_conductor.core.step import Policy
+from cell_conductor.core.step import AttemptLimits
 from tests.cells import Books, a_delete, a_destroy, a_placed, a_report, a_selection, an_order
 
 
-class Time:
+class ToldClock:
     """A clock that moves when told."""
 
     def __init__(self) -> None:
@@ -39,8 +39,8 @@ class Time:
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
+def time() -> ToldClock:
+    return ToldClock()
 
 
 @pytest.fixture
@@ -55,16 +55,16 @@ def books() -> Books:
 
 
 @pytest.fixture
-def builds(store: Database, books: Books, time: Time) -> Builds:
+def builds(store: Database, books: Books, time: ToldClock) -> Builds:
     return a_conductor(store, books, time)
 
 
-def a_conductor(store: Database, books: Books, time: Time, **policy: Any) -> Builds:
+def a_conductor(store: Database, books: Books, time: ToldClock, **policy: Any) -> Builds:
     return Builds(
         store,
         books.claim_many,
         books.release_many,
-        policy=Policy(**{"max_attempts": 3, "build_timeout": 100.0, **policy}),
+        policy=AttemptLimits(**{"max_attempts": 3, "build_timeout": 100.0, **policy}),
         clock=time.clock,
     )
 
@@ -126,7 +126,7 @@ async def test_a_hundred_placed_together_are_two_statements_and_each_is_ordered(
 
 
 async def test_success_ends_active_and_says_the_same_whenever_it_is_heard_again(
-    builds: Builds, books: Books, time: Time
+    builds: Builds, books: Books, time: ToldClock
 ) -> None:
     await placed(builds, books, ONE)
     time.now += 5
@@ -257,7 +257,7 @@ async def test_one_swap_that_placement_cannot_judge_does_not_hold_up_the_others(
     assert plain(good) == [a_destroy(other, 1), an_order(other, 2)]
 
 
-async def test_silent_agents_are_noticed_and_given_up(builds: Builds, books: Books, time: Time) -> None:
+async def test_silent_agents_are_noticed_and_given_up(builds: Builds, books: Books, time: ToldClock) -> None:
     await placed(builds, books, ONE)
     time.now += 99
     assert await builds.time_out() == []
@@ -269,7 +269,7 @@ async def test_silent_agents_are_noticed_and_given_up(builds: Builds, books: Boo
 
 
 async def test_a_restart_says_again_what_is_being_waited_for(
-    builds: Builds, store: Database, books: Books, time: Time
+    builds: Builds, store: Database, books: Books, time: ToldClock
 ) -> None:
     two, three, four, five = (a_placed(number) for number in (2, 3, 4, 5))
     await placed(builds, books, ONE, two, three, four, five)
@@ -350,7 +350,7 @@ async def test_deletion_of_what_nobody_knows_is_done_at_once_and_remembered(
 
 
 async def test_builds_long_over_are_forgotten_and_those_that_hold_something_are_not(
-    builds: Builds, books: Books, store: Database, time: Time
+    builds: Builds, books: Books, store: Database, time: ToldClock
 ) -> None:
     two, three = a_placed(2), a_placed(3)
     await placed(builds, books, ONE, two, three)
@@ -363,7 +363,7 @@ async def test_builds_long_over_are_forgotten_and_those_that_hold_something_are_
 
 
 async def test_two_replicas_that_hear_the_same_failure_agree(
-    store: Database, books: Books, time: Time
+    store: Database, books: Books, time: ToldClock
 ) -> None:
     one, other = a_conductor(store, books, time), a_conductor(store, books, time)
     await placed(one, books, ONE)
@@ -378,7 +378,7 @@ async def test_two_replicas_that_hear_the_same_failure_agree(
 
 @pytest.mark.parametrize("seed", range(40))
 async def test_however_events_are_repeated_and_shuffled_a_build_ends_once_with_one_outcome(
-    store: Database, books: Books, time: Time, seed: int
+    store: Database, books: Books, time: ToldClock, seed: int
 ) -> None:
     chance = random.Random(seed)
     conductor = a_conductor(store, books, time)

@@ -11,7 +11,7 @@ from bus.resources import ChangeProvider, DropProvider, LoadResult, MakeProvider
 from bus.vocabulary import Inventory
 from placement_worker import Placement, providers
 from placement_worker.store import trees
-from tests.racks import (
+from tests.builders import (
     a_claim,
     a_placement,
     a_release,

@@ -10,7 +10,8 @@ import pytest
 
 from bus import topics
 from bus.context import current, envelope_of
-from bus.local import LocalBroker, LocalTransport
+from bus.delivery.runner import Bus
+from bus.local.broker import LocalBroker, LocalTransport
 from bus.messages import (
     BuildEnded,
     BuildRequested,
@@ -31,7 +32,6 @@ from bus.protocol import (
     Unavailable,
 )
 from bus.rabbit import RabbitTransport
-from bus.runner import Bus
 from bus.vocabulary import Flavor, ResourceGroup
 from bus.worker import Outcome, Undeclared, Worker, answers, answers_many, every, on, on_many
 
@@ -540,7 +540,7 @@ async def test_what_nobody_hears_does_not_hold_up_what_a_timer_says_to_others(
     connect: Connect, bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An agent that is gone for good costs the other agents nothing."""
-    monkeypatch.setattr("bus.serving.MAX_UNROUTABLE", 3)
+    monkeypatch.setattr("bus.delivery.serving.MAX_UNROUTABLE", 3)
     id_ = a_request().request
     said: list[int] = []
     heard: list[int] = []

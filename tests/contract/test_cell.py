@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bus.database import Database
-from bus.local import Chaos, LocalBroker, LocalTransport
+from bus.delivery.runner import Bus
+from bus.local.broker import Chaos, LocalBroker, LocalTransport
 from bus.messages import BuildEnded, ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
-from bus.migrations import migrate
-from bus.runner import Bus
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
 from bus.topics import BUILD_DELETED, BUILD_ENDED, CLAIM, RELEASE
 from bus.worker import Worker, answers_many
 from cell_conductor import cell_conductor, census

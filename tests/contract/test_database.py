@@ -14,8 +14,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from bus.clock import Clock
-from bus.database import Conflict, Database, Transaction, retrying
 from bus.protocol import Unavailable
+from bus.sql.database import Conflict, Database, Transaction, retrying
 from deploy.servers import Postgres
 
 Open = Callable[..., Database]
@@ -506,7 +506,7 @@ async def test_a_server_with_no_room_for_one_more_is_unavailable(database_url: s
 async def test_another_process_with_the_lock_on_the_file_makes_it_unavailable(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bus.sqlite.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("bus.sql.sqlite.BUSY_SECONDS", 0.05)
     mine, other = (Database(f"sqlite+aiosqlite:///{tmp_path}/file.db") for _ in range(2))
     async with other.write():
         with pytest.raises(Unavailable, match="locked"):

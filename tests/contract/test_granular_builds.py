@@ -16,8 +16,8 @@ from bus.protocol import Poison, Retry
 from bus.vocabulary import Flavor, HostState, Inventory
 from placement_worker import Placement
 from scheduler_worker.worker import Scheduler
+from tests.builders import a_provider, a_report, uid
 from tests.fleet import a_request
-from tests.racks import a_provider, a_report, uid
 
 NUMA = Flavor(
     name="numa",

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from placement_worker.http.auth import Identity, digest_of, of_tokens
-from placement_worker.http.policy import DEFAULTS, Policy
+from placement_worker.http.policy import DEFAULTS, AccessPolicy
+from tests.builders import uid
 from tests.doors import Door, a_door, error_of
-from tests.racks import uid
 
 MEMORY = "sqlite+aiosqlite://"
 
@@ -78,7 +78,7 @@ async def test_a_token_for_the_whole_system_is_for_nobody(door: Door) -> None:
 
 async def test_with_the_new_defaults_admins_do_not_reshape() -> None:
     body = {"inventories": {}, "allocations": {}}
-    async with opened(policy=Policy(enforce_new_defaults=True)) as door:
+    async with opened(policy=AccessPolicy(enforce_new_defaults=True)) as door:
         assert (await door("POST", "/reshaper", body)).status_code == 403
         assert (await door("POST", "/reshaper", body, token="nova", x_roles="service")).status_code == 400
     async with opened() as door:
@@ -86,7 +86,7 @@ async def test_with_the_new_defaults_admins_do_not_reshape() -> None:
 
 
 async def test_an_open_policy_lets_everybody_do_everything() -> None:
-    async with opened(policy=Policy(dict.fromkeys(DEFAULTS, "@"))) as door:
+    async with opened(policy=AccessPolicy(dict.fromkeys(DEFAULTS, "@"))) as door:
         assert (await door("GET", "/resource_providers", token="anybody")).status_code == 200
         made = await door("POST", "/resource_providers", {"name": "n"}, token="anybody")
         assert made.status_code == 200

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.builders import uid
 from tests.doors import Door, claim, error_of
-from tests.racks import uid
 
 A, B = uid(1, "a"), uid(2, "a")
 STOCK = f"/resource_providers/{A}/inventories"

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from tests.builders import uid
 from tests.doors import Door, error_of
-from tests.racks import uid
 
 A, B, C = (uid(number, "a") for number in (1, 2, 3))
 HELD = "placement.concurrent_update"

@@ -16,7 +16,7 @@ from time import monotonic
 
 import pytest
 
-from tests.racks import uid
+from tests.builders import uid
 
 pytestmark = pytest.mark.slow  # each is a process of its own
 
@@ -25,7 +25,7 @@ SECONDS = 30.0
 
 
 @dataclass
-class Served:
+class ServedDoor:
     process: Process
     port: int
 
@@ -77,19 +77,19 @@ def alone(directory: Path, *more: str, http: str = "127.0.0.1:0") -> Sequence[st
     return ("run", "placement", "--http", http, "--bus", "local", "--database", file, *more)
 
 
-def served(directory: Path, *more: str) -> AbstractAsyncContextManager[Served]:
+def served(directory: Path, *more: str) -> AbstractAsyncContextManager[ServedDoor]:
     return running(directory, *alone(directory, *more))
 
 
 @asynccontextmanager
-async def running(directory: Path, *arguments: str) -> AsyncIterator[Served]:
+async def running(directory: Path, *arguments: str) -> AsyncIterator[ServedDoor]:
     process = await berth(directory, *arguments)
     try:
         assert process.stdout is not None
         async with asyncio.timeout(SECONDS):
             said = (await process.stdout.readline()).decode()
         assert said.startswith("placement is served at http://127.0.0.1:"), said
-        yield Served(process, int(said.rpartition(":")[2]))
+        yield ServedDoor(process, int(said.rpartition(":")[2]))
     finally:
         if process.returncode is None:
             process.kill()

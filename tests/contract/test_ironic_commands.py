@@ -21,19 +21,19 @@ from berth.ironic_trouble import way
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
-from bus.database import Database
-from bus.local import LocalBroker, LocalTransport
-from bus.migrations import migrate
-from bus.runner import Bus
+from bus.delivery.runner import Bus
+from bus.local.broker import LocalBroker, LocalTransport
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
 from bus.worker import Worker
-from ironic_sync import Ironic, Selection, ironic_sync
+from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
 from placement_worker import Placement, placement_worker
 from tests.fake_ironic import FakeIronic, node_number
 
-SELECTION = Selection(cell="c1")
+SELECTION = NodeSelection(cell="c1")
 
 
-class House:
+class PlacementBesideIronic:
     """A placement on a bus, and an Ironic beside it."""
 
     def __init__(self, broker: LocalBroker) -> None:
@@ -44,7 +44,7 @@ class House:
 
     def sides(self, **more: Any) -> Sides:
         chosen = {"selection": SELECTION, "api": self.ironic.api(), "pages_per_second": 1000.0} | more
-        return Sides(Ironic(**chosen), LocalTransport(self.broker))
+        return Sides(FollowedIronic(**chosen), LocalTransport(self.broker))
 
     async def diff(self, as_json: bool = False) -> tuple[int, list[str]]:
         self.said.truncate(self.said.seek(0))
@@ -67,10 +67,10 @@ class House:
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
+async def house(tmp_path: Path) -> AsyncIterator[PlacementBesideIronic]:
     database = Database(f"sqlite+aiosqlite:///{tmp_path}/placement.db")
     await migrate(database, "placement_worker")
-    made = House(LocalBroker())
+    made = PlacementBesideIronic(LocalBroker())
     async with made.serving(lambda bus: placement_worker(Placement(database, Clock()), bus.publish)):
         await until(lambda: _true("ask:placement.providers" in made.broker.queues))
         yield made
@@ -87,11 +87,13 @@ async def until(met: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def in_step(house: House) -> bool:
+async def in_step(house: PlacementBesideIronic) -> bool:
     return (await house.diff())[0] == 0
 
 
-async def test_the_worker_brings_placement_into_step_and_the_diff_says_so(house: House) -> None:
+async def test_the_worker_brings_placement_into_step_and_the_diff_says_so(
+    house: PlacementBesideIronic,
+) -> None:
     for number in range(1, 4):
         house.ironic.have(number)
     code, lines = await house.diff()
@@ -102,7 +104,7 @@ async def test_the_worker_brings_placement_into_step_and_the_diff_says_so(house:
     assert await house.diff() == (0, ["3 nodes in Ironic, 3 in placement: nothing differs"])
 
 
-async def test_what_differs_is_told_node_by_node(house: House) -> None:
+async def test_what_differs_is_told_node_by_node(house: PlacementBesideIronic) -> None:
     house.ironic.have(1)
     house.ironic.have(2)
     async with house.serving(house.following):
@@ -119,7 +121,9 @@ async def test_what_differs_is_told_node_by_node(house: House) -> None:
     )
 
 
-async def test_as_json_each_difference_is_a_line(house: House, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_as_json_each_difference_is_a_line(
+    house: PlacementBesideIronic, capsys: pytest.CaptureFixture[str]
+) -> None:
     house.ironic.have(1)
     assert (await house.diff(as_json=True))[0] == 1
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
@@ -127,7 +131,7 @@ async def test_as_json_each_difference_is_a_line(house: House, capsys: pytest.Ca
     ]
 
 
-async def emptied(house: House) -> None:
+async def emptied(house: PlacementBesideIronic) -> None:
     """Ironic has lost all its nodes, of which placement has twenty."""
     for number in range(20):
         house.ironic.have(number)
@@ -136,7 +140,9 @@ async def emptied(house: House) -> None:
     house.ironic.nodes.clear()
 
 
-async def test_too_many_that_are_gone_are_only_removed_when_it_is_allowed(house: House) -> None:
+async def test_too_many_that_are_gone_are_only_removed_when_it_is_allowed(
+    house: PlacementBesideIronic,
+) -> None:
     await emptied(house)
     code, lines = await house.diff()
     assert code == 1 and "`berth ironic sweep --allow-removals`" in lines[-1]
@@ -150,7 +156,9 @@ async def test_too_many_that_are_gone_are_only_removed_when_it_is_allowed(house:
     assert (await house.diff())[1] == ["0 nodes in Ironic, 0 in placement: nothing differs"]
 
 
-async def test_a_few_that_are_gone_are_removed_and_the_rest_is_left_to_the_worker(house: House) -> None:
+async def test_a_few_that_are_gone_are_removed_and_the_rest_is_left_to_the_worker(
+    house: PlacementBesideIronic,
+) -> None:
     for number in range(20):
         house.ironic.have(number)
     async with house.serving(house.following):
@@ -166,7 +174,7 @@ async def test_a_few_that_are_gone_are_removed_and_the_rest_is_left_to_the_worke
 
 
 async def test_the_worker_removes_what_went_while_it_was_away_though_it_never_told_of_it(
-    house: House,
+    house: PlacementBesideIronic,
 ) -> None:
     for number in range(5):
         house.ironic.have(number)
@@ -178,7 +186,7 @@ async def test_the_worker_removes_what_went_while_it_was_away_though_it_never_to
         await until(lambda: in_step(house))
 
 
-async def test_without_an_api_there_is_nothing_to_compare(house: House) -> None:
+async def test_without_an_api_there_is_nothing_to_compare(house: PlacementBesideIronic) -> None:
     with pytest.raises(Refusal, match="BERTH_IRONIC_API_URL"):
         await show_diff(house.sides(api=None), False, house.say)
 
@@ -191,7 +199,9 @@ def test_the_commands_take_their_flags() -> None:
         work.close()
 
     app = typer.Typer()
-    add_diff(app, lambda: Sides(Ironic(selection=SELECTION), LocalTransport(LocalBroker())), run, Console())
+    add_diff(
+        app, lambda: Sides(FollowedIronic(selection=SELECTION), LocalTransport(LocalBroker())), run, Console()
+    )
     for flags in (["diff"], ["diff", "--json"], ["sweep", "--allow-removals"]):
         assert CliRunner().invoke(app, flags).exit_code == 0
     assert ran == ["show_diff", "show_diff", "sweep_gone"]
@@ -217,7 +227,7 @@ def test_nodes_are_those_of_the_settings_unless_another_ironic_is_named(
     assert way(Settings(), "").ironic_api_url == "http://127.0.0.1:6385"
 
 
-async def test_an_ironic_that_refuses_is_quoted(house: House) -> None:
+async def test_an_ironic_that_refuses_is_quoted(house: PlacementBesideIronic) -> None:
     house.ironic.proxy = lambda request: httpx.Response(403)
     with pytest.raises(ExceptionGroup) as problems:  # of the bus's task group
         await house.diff()

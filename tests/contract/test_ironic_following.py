@@ -10,17 +10,17 @@ import pytest
 
 from bus import topics
 from bus.clock import Clock, monotonic
-from bus.database import Database
-from bus.local import LocalBroker, LocalTransport
+from bus.delivery.runner import Bus
+from bus.local.broker import LocalBroker, LocalTransport
 from bus.messages import FindProviders, NodeChanged
-from bus.migrations import migrate
 from bus.resources import Provider
-from bus.runner import Bus
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
 from bus.vocabulary import ProviderReport
 from bus.worker import Worker
-from ironic_sync import Ironic, Selection, ironic_sync
-from ironic_sync.core.belief import Rules
-from ironic_sync.core.node import Node
+from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
+from ironic_sync.core.belief import BeliefRules
+from ironic_sync.core.node import IronicNode
 from ironic_sync.following import Following
 from ironic_sync.meters import CLAIMABLE_SECONDS, EVENTS, REPORTED_SECONDS, SKIPPED
 from ironic_sync.notifications import Gap, Hear
@@ -33,12 +33,12 @@ from tests.ironic_case import a_notification
 from tests.ironic_world import PLACE
 from tests.recordings import Truth, recorded
 
-SELECTION = Selection(cell="cell1", agents={"cell1": "cell1-metal"})
+SELECTION = NodeSelection(cell="cell1", agents={"cell1": "cell1-metal"})
 SILENT = {"96-power-mismatch-recovery-silent", "104-allocation-create", "107-allocation-create-2"}
 HOW = {"pages_per_second": 1e9}
 
 
-class House:
+class BusWithPlacement:
     """A bus with a placement on it, and whatever else is served."""
 
     def __init__(self, bus: Bus, database: Database, stopping: asyncio.Event) -> None:
@@ -67,7 +67,7 @@ class House:
 
 
 @asynccontextmanager
-async def house() -> AsyncIterator[House]:
+async def house() -> AsyncIterator[BusWithPlacement]:
     database = Database("sqlite+aiosqlite://")
     stopping = asyncio.Event()
     try:
@@ -76,7 +76,7 @@ async def house() -> AsyncIterator[House]:
             placement = Placement(database, Clock())
             group.create_task(bus.serve(placement_worker(placement, bus.publish), stopping))
             try:
-                yield House(bus, database, stopping)
+                yield BusWithPlacement(bus, database, stopping)
             finally:
                 stopping.set()
     finally:
@@ -100,7 +100,7 @@ class RecordedIronic:
         yield [raw for _, node in self.truth.nodes(self.now) if (raw := _raw(node))]
 
 
-def _raw(node: Node | None) -> dict[str, Any] | None:
+def _raw(node: IronicNode | None) -> dict[str, Any] | None:
     return None if node is None else msgspec.to_builtins(node)
 
 
@@ -109,7 +109,7 @@ async def test_everything_that_was_recorded_ends_in_placement_as_the_table_says(
     clock = Clock(lambda: ironic.now)
     async with house() as home, asyncio.TaskGroup() as group:
         reader = Reader(ironic, clock)
-        rules = Rules(place=lambda node: PLACE, can_read=True)
+        rules = BeliefRules(place=lambda node: PLACE, can_read=True)
         following = Following(rules, home.bus.publish, clock, reader.wish)
         survey = Survey(ironic, home.find, SELECTION, rules, following.moment)  # type: ignore[arg-type]
         sweep = Sweep(survey, following.repair, clock, **HOW)
@@ -170,10 +170,10 @@ class Voice:
         self._gap()
 
 
-class Cloud:
+class FollowedCloud:
     """An Ironic, what it says, and the worker that follows it."""
 
-    def __init__(self, home: House, *, can_read: bool = True, **more: Any) -> None:
+    def __init__(self, home: BusWithPlacement, *, can_read: bool = True, **more: Any) -> None:
         self.home = home
         self.ironic = FakeIronic()
         self.voice = Voice()
@@ -182,7 +182,7 @@ class Cloud:
         self._more: dict[str, Any] = HOW | more
 
     def worker(self) -> Worker:
-        ironic = Ironic(
+        ironic = FollowedIronic(
             selection=SELECTION,
             notifications=self.voice,  # type: ignore[arg-type]
             api=self.ironic.api(clock=self.clock) if self._can_read else None,
@@ -202,9 +202,9 @@ class Cloud:
 
 
 @asynccontextmanager
-async def cloud(**more: Any) -> AsyncIterator[Cloud]:
+async def cloud(**more: Any) -> AsyncIterator[FollowedCloud]:
     async with house() as home, asyncio.TaskGroup() as group:
-        made = Cloud(home, **more)
+        made = FollowedCloud(home, **more)
         serving = group.create_task(home.serve(made.worker()))
         await made.voice.bound.wait()
         yield made
@@ -257,7 +257,7 @@ async def test_while_the_api_is_away_nodes_close_and_none_opens_until_it_is_back
 
 async def test_what_changed_while_nobody_heard_is_found_at_the_start() -> None:
     async with house() as home:
-        sky = Cloud(home, sweep_seconds=3600)
+        sky = FollowedCloud(home, sweep_seconds=3600)
         gone, taken, free = (sky.ironic.have(number) for number in (1, 2, 3))
         sky.ironic.change(3, maintenance=True)
         for _ in range(3):
@@ -339,7 +339,7 @@ async def test_tools_and_ironic_may_speak_of_the_same_node() -> None:
 
 def test_to_follow_an_ironic_takes_a_way_to_tell_of_it() -> None:
     with pytest.raises(TypeError, match="publish"):
-        ironic_sync(Ironic(selection=SELECTION))
+        ironic_sync(FollowedIronic(selection=SELECTION))
 
 
 async def _not(question: Any) -> bool:

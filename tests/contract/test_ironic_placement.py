@@ -13,16 +13,16 @@ from bus.resources import MakeProvider, Provider
 from bus.vocabulary import ResourceGroup
 from compute_sim.ironic import Simulation, enrolled
 from ironic_sync.api import Access, IronicApi
-from ironic_sync.core.belief import Moment, Rules
-from ironic_sync.core.selection import Selection
-from ironic_sync.survey import Seen, Survey, diff
+from ironic_sync.core.belief import BeliefRules, Moment
+from ironic_sync.core.selection import NodeSelection
+from ironic_sync.survey import Survey, SurveyedNode, diff
 from ironic_sync.sweep import Sweep
 from placement_worker import Placement
+from tests.builders import Wall, a_claim, a_provider, a_report, an_order, gone, on_hosts, uid
 from tests.fake_ironic import FakeIronic, node_number
-from tests.racks import Wall, a_claim, a_provider, a_report, an_order, gone, on_hosts, uid
 
 OWNER: Any = ("owner",)
-SELECTION = Selection(cell="c1", zone="z1", aggregates_by=("properties.rack", "conductor_group"))
+SELECTION = NodeSelection(cell="c1", zone="z1", aggregates_by=("properties.rack", "conductor_group"))
 
 
 async def found(placement: Placement, **query: Any) -> list[Provider]:
@@ -99,13 +99,13 @@ class Sweeping:
 
     def __init__(self, api: IronicApi, placement: Placement, clock: Clock) -> None:
         self.placement = placement
-        self.rules = Rules(place=SELECTION.place, can_read=True)
+        self.rules = BeliefRules(place=SELECTION.place, can_read=True)
         self.survey = Survey(
             api, placement.lookups.providers, SELECTION, self.rules, lambda: Moment(clock.now(), 0)
         )
         self.sweep = Sweep(self.survey, self.tell, clock, pages_per_second=1e9)
 
-    async def tell(self, seen: Sequence[Seen]) -> None:
+    async def tell(self, seen: Sequence[SurveyedNode]) -> None:
         reports = [said for one in seen if (said := one.report(self.rules)) is not None]
         assert await self.placement.providers.report_many(reports) == [None] * len(reports)
 

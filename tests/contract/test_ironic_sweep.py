@@ -16,16 +16,16 @@ from bus.protocol import NoAnswer, Unavailable
 from bus.resources import Provider
 from ironic_sync import sweep
 from ironic_sync.api import IronicRefused
-from ironic_sync.core.belief import Moment, Rules
+from ironic_sync.core.belief import BeliefRules, Moment
 from ironic_sync.core.node import Place, from_rest
 from ironic_sync.core.rule import report
-from ironic_sync.core.selection import Selection
-from ironic_sync.survey import Comparison, Seen, Survey, diff
+from ironic_sync.core.selection import NodeSelection
+from ironic_sync.survey import Comparison, Survey, SurveyedNode, diff
 from ironic_sync.sweep import Sweep
 from placement_worker.core.trees import Tree, reported
 from tests.fake_ironic import FakeIronic, fault, node_number
 
-SELECTION = Selection(cell="c1", aggregates_by=("properties.rack",), zone_by="properties.az")
+SELECTION = NodeSelection(cell="c1", aggregates_by=("properties.rack",), zone_by="properties.az")
 
 
 class Placed:
@@ -93,15 +93,17 @@ class Everything:
     """A little Ironic, a placement, and a sweep between them. Its clock stands still unless it is moved."""
 
     def __init__(
-        self, selection: Selection = SELECTION, ironic: FakeIronic | None = None, **more: Any
+        self, selection: NodeSelection = SELECTION, ironic: FakeIronic | None = None, **more: Any
     ) -> None:
         self.ironic = ironic or FakeIronic()
         self.placed = Placed()
         self.now = 1_800_000_000.0
         self.heard = 0
-        self.told: list[list[Seen]] = []
+        self.told: list[list[SurveyedNode]] = []
         self.clock = Clock(lambda: self.now, random.Random(1))
-        self.rules = Rules(place=selection.place, can_read=True, only_reads_place=selection.only_reads_place)
+        self.rules = BeliefRules(
+            place=selection.place, can_read=True, only_reads_place=selection.only_reads_place
+        )
         page = more.pop("page", 500)
         self.api = self.ironic.api(clock=self.clock)
         self.survey = Survey(self.api, self.placed.find, selection, self.rules, self.moment, page=page)
@@ -118,7 +120,7 @@ class Everything:
         self.now += 1
         return Moment(self.now, self.heard)
 
-    async def tell(self, seen: Sequence[Seen]) -> None:
+    async def tell(self, seen: Sequence[SurveyedNode]) -> None:
         self.told.append(list(seen))
         self.placed.report(*(said for one in seen if (said := one.report(self.rules)) is not None))
 
@@ -206,7 +208,7 @@ async def test_a_class_that_is_still_held_under_its_old_name_is_no_difference() 
 
 
 async def test_what_people_must_put_right_is_listed_and_left_alone() -> None:
-    async with Everything(Selection(cell="c1", owners=("me", "us")), full_every=1) as all_:
+    async with Everything(NodeSelection(cell="c1", owners=("me", "us")), full_every=1) as all_:
         for number in range(4):
             all_.ironic.have(number, owner="me")
         await all_.sweep.round()
@@ -568,7 +570,7 @@ async def test_hosts_of_the_same_agent_that_are_no_nodes_are_never_taken_away() 
 
 
 async def test_what_became_another_cells_moves_there() -> None:
-    selection = Selection(cell_by="properties.site", cells={"w": "west", "e": "east"})
+    selection = NodeSelection(cell_by="properties.site", cells={"w": "west", "e": "east"})
     async with Everything(selection, full_every=1) as all_:
         all_.ironic.have(1, properties={"site": "w"})
         await all_.sweep.round()

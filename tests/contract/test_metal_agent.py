@@ -6,14 +6,14 @@ import pytest
 
 from bus.messages import AgentReported
 from compute_sim.core import Durations
-from compute_sim.ironic import Plan
+from compute_sim.ironic import SimPlan
 from compute_sim.metal_core import SEEN, UNDONE
 from tests.cells import an_id
 from tests.yard import QUIET, Yard, story, yard
 
 US, THEM = an_id(1), an_id(2)
-SLOW = Plan(step_time=Durations("constant", (60.0,)))
-CALLS_BACK = Plan(step_time=Durations("constant", (60.0,)), call_back=True)
+SLOW = SimPlan(step_time=Durations("constant", (60.0,)))
+CALLS_BACK = SimPlan(step_time=Durations("constant", (60.0,)), call_back=True)
 
 
 def of_node(y: Yard) -> list[str]:
@@ -55,7 +55,7 @@ async def test_an_order_that_is_said_again_and_again_makes_no_more_work() -> Non
     """As the conductor does while it hears nothing for long: whoever was handed it last goes on alone."""
     reads = {}
     for times in (1, 20):
-        async with yard(Plan(step_time=Durations("constant", (200.0,)))) as y:
+        async with yard(SimPlan(step_time=Durations("constant", (200.0,)))) as y:
             for _ in range(times):
                 await y.bus.publish(y.build())
             assert await y.next_report() == ("built", "")
@@ -146,7 +146,7 @@ async def test_a_tear_down_that_fails_is_tried_again_until_it_is_done() -> None:
 
 @story
 async def test_a_tear_down_that_fails_for_ever_is_not_tried_for_ever_as_fast_as_can_be() -> None:
-    async with yard(Plan(fail=1.0)) as y:
+    async with yard(SimPlan(fail=1.0)) as y:
         seen = {SEEN: [{"build": US, "attempt": 1}]}
         y.ironic.conductor.change(y.nodes[0], provision_state="active", instance_uuid=US, extra=seen)
         await y.bus.publish(y.destroy())
@@ -249,7 +249,7 @@ async def test_while_ironic_is_away_orders_wait_and_the_conductor_is_told_that_t
 
 @story
 async def test_a_deploy_may_take_longer_than_rabbitmq_lets_an_order_be_held() -> None:
-    async with yard(Plan(step_time=Durations("constant", (4000.0,)))) as y:
+    async with yard(SimPlan(step_time=Durations("constant", (4000.0,)))) as y:
         await y.bus.publish(y.build())
         async with asyncio.timeout(5000.0):
             while (said := await y.reports.get()).outcome == "progress":
@@ -303,7 +303,7 @@ async def test_news_of_a_node_is_acted_on_at_once_and_its_absence_does_no_harm()
         heard.append(hear)
         await asyncio.Event().wait()
 
-    async with yard(Plan(step_time=Durations("constant", (100.0,))), news=news) as y:
+    async with yard(SimPlan(step_time=Durations("constant", (100.0,))), news=news) as y:
         began = y.clock.now()
         await y.bus.publish(y.build())
         await y.until(lambda: y.state() == ("active", US))

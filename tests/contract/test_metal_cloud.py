@@ -9,8 +9,8 @@ import pytest
 
 from bus import topics
 from bus.clock import Clock
-from bus.database import Database
-from bus.local import Chaos, LocalBroker, LocalTransport
+from bus.delivery.runner import Bus
+from bus.local.broker import Chaos, LocalBroker, LocalTransport
 from bus.messages import (
     BuildDeleteRequested,
     BuildEnded,
@@ -19,13 +19,13 @@ from bus.messages import (
     FindAllocations,
     FindProviders,
 )
-from bus.migrations import migrate
 from bus.resources import Provider
-from bus.runner import Bus
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
 from bus.vocabulary import Flavor
 from bus.worker import Worker
 from compute_sim.core import Durations
-from compute_sim.ironic import BusVoice, Plan, SimNode, Simulation, enrolled
+from compute_sim.ironic import BusVoice, SimNode, SimPlan, Simulation, enrolled
 from compute_sim.metal import metal_agent
 from ironic_sync import ironic_sync
 from ironic_sync.api import Access, IronicApi, IronicRefused
@@ -45,10 +45,10 @@ METAL = Flavor(
 )
 
 
-class Cloud:
+class MetalCloud:
     """One cell of bare metal. Workers have names, and may be killed by them."""
 
-    def __init__(self, nodes: int, plan: Plan, seed: int, chaos: bool, build_timeout: float) -> None:
+    def __init__(self, nodes: int, plan: SimPlan, seed: int, chaos: bool, build_timeout: float) -> None:
         self.chance = random.Random(seed)
         loop = asyncio.get_running_loop()
         self.clock = Clock(now=lambda: 1_700_000_000.0 + loop.time(), chance=self.chance)
@@ -166,13 +166,13 @@ class Cloud:
 @asynccontextmanager
 async def cloud(
     nodes: int = 3,
-    plan: Plan | None = None,
+    plan: SimPlan | None = None,
     *,
     seed: int = 0,
     chaos: bool = False,
     build_timeout: float = 1800.0,
-) -> AsyncIterator[Cloud]:
-    made = Cloud(nodes, plan or Plan(), seed, chaos, build_timeout)
+) -> AsyncIterator[MetalCloud]:
+    made = MetalCloud(nodes, plan or SimPlan(), seed, chaos, build_timeout)
     await migrate(made.placement_db, "placement_worker")
     await migrate(made.cell_db, "cell_conductor")
     async with Bus(LocalTransport(made.broker), made.clock) as bus, asyncio.TaskGroup() as group:
@@ -196,7 +196,7 @@ async def cloud(
 
 @story
 async def test_a_node_stays_closed_from_its_claim_until_it_is_clean_again() -> None:
-    async with cloud(nodes=1, plan=Plan(step_time=Durations("constant", (60.0,)))) as c:
+    async with cloud(nodes=1, plan=SimPlan(step_time=Durations("constant", (60.0,)))) as c:
         (root,) = c.nodes
         node = c.nodes[root]
         build = await c.build()
@@ -282,7 +282,7 @@ def test_whatever_goes_wrong_every_node_is_in_the_end_where_its_build_is(seed: i
     @story
     async def told() -> None:
         chance = random.Random(seed)
-        plan = Plan(
+        plan = SimPlan(
             seed=seed,
             step_time=Durations.parse("exponential:3"),
             fail=0.15,
@@ -321,9 +321,9 @@ def test_whatever_goes_wrong_every_node_is_in_the_end_where_its_build_is(seed: i
     told()
 
 
-async def mend(c: Cloud) -> None:
+async def mend(c: MetalCloud) -> None:
     """An operator puts nodes whose cleaning failed back into the pool."""
-    c.ironic.conductor.plan = Plan()
+    c.ironic.conductor.plan = SimPlan()
     await asyncio.sleep(60.0)
     for node in c.nodes.values():
         if node.provision_state == "clean failed":
@@ -332,7 +332,7 @@ async def mend(c: Cloud) -> None:
     await asyncio.sleep(60.0)
 
 
-async def at_rest(c: Cloud, active: set[str]) -> None:
+async def at_rest(c: MetalCloud, active: set[str]) -> None:
     in_use = {node.instance_uuid: uuid for uuid, node in c.nodes.items() if node.instance_uuid}
     assert in_use == {build: c.ended[build].root for build in active}, c.picture()
     assert await c.held() == in_use

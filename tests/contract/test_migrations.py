@@ -12,8 +12,8 @@ from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from bus.clock import monotonic
-from bus.database import Database
-from bus.migrations import MigrationsBroken, current, migrate
+from bus.sql.database import Database
+from bus.sql.migrations import MigrationsBroken, current, migrate
 from placement_worker.schema import LAST_CHANGE, LAST_TOLD
 
 Open = Callable[..., Database]

@@ -9,8 +9,8 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from bus.database import Conflict
 from bus.messages import ClaimRequested, InventoryReported, PlacementChanged
+from bus.sql.database import Conflict
 from bus.vocabulary import (
     Choice,
     Claimed,
@@ -29,7 +29,7 @@ from placement_worker import Placement, breaches, holdings, metadata, retired
 from placement_worker.memory import Forgotten
 from placement_worker.store import changes, claims, trees
 from placement_worker.store.changes import CHANGES_A_MESSAGE
-from tests.racks import (
+from tests.builders import (
     Wall,
     a_claim,
     a_placement,

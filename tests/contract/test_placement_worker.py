@@ -9,15 +9,15 @@ import pytest
 
 from bus import topics
 from bus.clock import Clock
-from bus.database import Database
-from bus.local import LocalBroker, LocalTransport
+from bus.delivery.runner import Bus
+from bus.local.broker import LocalBroker, LocalTransport
 from bus.messages import FindCandidates
-from bus.migrations import migrate
 from bus.protocol import AnswerRefused
-from bus.runner import Bus
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
 from bus.vocabulary import Claimed, Held, ResourceGroup
 from placement_worker import Placement, placement_worker
-from tests.racks import a_claim, a_report, an_order, looking_for, on_hosts, seen_by
+from tests.builders import a_claim, a_report, an_order, looking_for, on_hosts, seen_by
 
 
 @asynccontextmanager

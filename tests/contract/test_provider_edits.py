@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from bus.database import Conflict
 from bus.messages import (
     EditRequested,
     FindAllocations,
@@ -42,10 +41,11 @@ from bus.resources import (
     Stale,
     Taken,
 )
+from bus.sql.database import Conflict
 from bus.vocabulary import Claimed, Contended, Full, Held, Inventory, Moved, Refused
 from placement_worker import Placement
 from placement_worker.store import trees
-from tests.racks import (
+from tests.builders import (
     a_claim,
     a_placement,
     a_provider,
@@ -469,7 +469,7 @@ async def test_a_trait_that_was_dropped_and_made_again_elsewhere_is_not_taken_fo
     url: str, placement: Placement
 ) -> None:
     async def name(one: Placement, what: Any) -> Any:
-        return (await one.naming.edit(NameEditRequested(kind="trait", edit=what))).result
+        return (await one.classes_and_traits.edit(NameEditRequested(kind="trait", edit=what))).result
 
     async with a_placement(url) as other:
         await make(placement, (A, None))

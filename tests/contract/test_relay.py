@@ -7,20 +7,20 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from sqlalchemy import text
 
-from bus.local import LocalBroker, LocalTransport
+from bus.delivery.runner import Bus
+from bus.local.broker import LocalBroker, LocalTransport
 from bus.messages import PlacementChanged
 from bus.protocol import Unavailable
-from bus.runner import Bus
 from bus.vocabulary import ProviderChange
 from deploy.servers import Postgres
 from placement_worker import Placement
 from placement_worker.store import changes
-from tests.racks import a_placement, a_report, last_told, uid
+from tests.builders import a_placement, a_report, last_told, uid
 
 DEADLINE = 20.0
 
 
-class Wire:
+class RememberingBus:
     """A bus that remembers what it was told, and can be made to fail."""
 
     def __init__(self) -> None:
@@ -57,8 +57,8 @@ class Wire:
 
 
 @pytest.fixture
-def wire() -> Wire:
-    return Wire()
+def wire() -> RememberingBus:
+    return RememberingBus()
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +101,7 @@ async def kept(placement: Placement) -> list[int]:
 
 
 @asynccontextmanager
-async def relaying(*relays: tuple[Placement, Wire]) -> AsyncIterator[None]:
+async def relaying(*relays: tuple[Placement, RememberingBus]) -> AsyncIterator[None]:
     tasks = [asyncio.ensure_future(placement.relay.run(wire.publish)) for placement, wire in relays]
     try:
         yield
@@ -115,7 +115,7 @@ async def relaying(*relays: tuple[Placement, Wire]) -> AsyncIterator[None]:
 # What is told
 
 
-async def test_what_was_committed_is_told_at_once(placement: Placement, wire: Wire) -> None:
+async def test_what_was_committed_is_told_at_once(placement: Placement, wire: RememberingBus) -> None:
     host = uid(1, "a")
     async with relaying((placement, wire)):
         await placement.providers.report_many([a_report(1)])
@@ -125,7 +125,7 @@ async def test_what_was_committed_is_told_at_once(placement: Placement, wire: Wi
     assert wire.told == [PlacementChanged(number=1, changes=(change,))]
 
 
-async def test_in_the_order_of_commits(placement: Placement, wire: Wire) -> None:
+async def test_in_the_order_of_commits(placement: Placement, wire: RememberingBus) -> None:
     await change(placement, 3)
     async with relaying((placement, wire)):
         await wire.holds(3)
@@ -134,7 +134,7 @@ async def test_in_the_order_of_commits(placement: Placement, wire: Wire) -> None
     assert wire.numbers == [1, 2, 3, 4, 5]
 
 
-async def test_what_was_rolled_back_is_not_told(placement: Placement, wire: Wire) -> None:
+async def test_what_was_rolled_back_is_not_told(placement: Placement, wire: RememberingBus) -> None:
     with pytest.raises(KeyError):
         async with placement.database.write() as tx:
             await changes.announce(tx, [a_change(of=1)])
@@ -147,7 +147,7 @@ async def test_what_was_rolled_back_is_not_told(placement: Placement, wire: Wire
 
 
 async def test_what_another_process_left_behind_is_found(
-    placement: Placement, wire: Wire, monkeypatch: pytest.MonkeyPatch
+    placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placement_worker.relay.POLL_SECONDS", 0.02)
     async with relaying((placement, wire)):
@@ -159,7 +159,11 @@ async def test_what_another_process_left_behind_is_found(
 
 @pytest.mark.parametrize(("waiting", "handfuls"), [(2, [2]), (3, [3]), (6, [3, 3]), (8, [3, 3, 2])])
 async def test_a_crowd_goes_in_handfuls(
-    placement: Placement, wire: Wire, monkeypatch: pytest.MonkeyPatch, waiting: int, handfuls: list[int]
+    placement: Placement,
+    wire: RememberingBus,
+    monkeypatch: pytest.MonkeyPatch,
+    waiting: int,
+    handfuls: list[int],
 ) -> None:
     monkeypatch.setattr("placement_worker.relay.CHANGES_A_ROUND", 3)
     await change(placement, waiting)
@@ -169,7 +173,7 @@ async def test_a_crowd_goes_in_handfuls(
 
 
 async def test_numbers_that_are_missing_are_passed_over(
-    placement: Placement, wire: Wire, monkeypatch: pytest.MonkeyPatch
+    placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placement_worker.relay.CHANGES_A_ROUND", 3)
     await change(placement, 8)
@@ -193,7 +197,7 @@ async def test_that_nobody_listens_holds_up_nothing(placement: Placement) -> Non
 # When the bus fails
 
 
-async def test_a_bus_that_is_away_costs_nothing_but_time(placement: Placement, wire: Wire) -> None:
+async def test_a_bus_that_is_away_costs_nothing_but_time(placement: Placement, wire: RememberingBus) -> None:
     wire.failures = [Unavailable("no broker") for _ in range(4)]
     async with relaying((placement, wire)):
         await change(placement)
@@ -204,7 +208,7 @@ async def test_a_bus_that_is_away_costs_nothing_but_time(placement: Placement, w
 
 
 async def test_a_bus_that_never_answers_is_tried_again(
-    placement: Placement, wire: Wire, monkeypatch: pytest.MonkeyPatch
+    placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placement_worker.relay.PUBLISH_SECONDS", 0.05)
     wire.open.clear()
@@ -221,7 +225,7 @@ async def test_a_bus_that_never_answers_is_tried_again(
 
 
 async def test_a_relay_that_dies_while_publishing_leaves_it_to_the_next(
-    url: str, placement: Placement, wire: Wire
+    url: str, placement: Placement, wire: RememberingBus
 ) -> None:
     wire.open.clear()
     async with relaying((placement, wire)):
@@ -234,7 +238,9 @@ async def test_a_relay_that_dies_while_publishing_leaves_it_to_the_next(
     assert wire.numbers == [1, 2]
 
 
-async def test_the_next_begins_where_the_last_one_stopped(url: str, placement: Placement, wire: Wire) -> None:
+async def test_the_next_begins_where_the_last_one_stopped(
+    url: str, placement: Placement, wire: RememberingBus
+) -> None:
     async with relaying((placement, wire)):
         await change(placement, 2)
         await told_up_to(placement, 2)
@@ -245,7 +251,7 @@ async def test_the_next_begins_where_the_last_one_stopped(url: str, placement: P
 
 
 async def test_while_it_publishes_others_write(
-    placement: Placement, wire: Wire, monkeypatch: pytest.MonkeyPatch
+    placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "KEEP", 0)
     wire.open.clear()
@@ -261,7 +267,7 @@ async def test_while_it_publishes_others_write(
 
 
 async def test_whichever_process_commits_all_is_told_in_order(
-    url: str, placement: Placement, wire: Wire
+    url: str, placement: Placement, wire: RememberingBus
 ) -> None:
     """On PostgreSQL by one relay at a time; on SQLite some may tell the same once more."""
     async with AsyncExitStack() as stack:
@@ -278,9 +284,11 @@ async def test_whichever_process_commits_all_is_told_in_order(
 
 
 @pytest.mark.services
-async def test_while_one_process_publishes_another_waits_for_its_turn(database_url: str, wire: Wire) -> None:
+async def test_while_one_process_publishes_another_waits_for_its_turn(
+    database_url: str, wire: RememberingBus
+) -> None:
     wire.open.clear()
-    other_wire = Wire()
+    other_wire = RememberingBus()
 
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 
@@ -306,10 +314,12 @@ async def test_while_one_process_publishes_another_waits_for_its_turn(database_u
 
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-async def test_a_slow_relay_does_not_turn_the_number_back(url: str, placement: Placement, wire: Wire) -> None:
+async def test_a_slow_relay_does_not_turn_the_number_back(
+    url: str, placement: Placement, wire: RememberingBus
+) -> None:
     """On SQLite, where relays do not wait for one another."""
     wire.open.clear()
-    other_wire = Wire()
+    other_wire = RememberingBus()
     async with a_placement(url) as other, relaying((placement, wire)):
         await change(placement)
         await wire.tried()
@@ -328,7 +338,7 @@ async def test_a_slow_relay_does_not_turn_the_number_back(url: str, placement: P
 
 @pytest.mark.services
 async def test_a_database_that_restarts_costs_nothing_but_time(
-    postgres: Postgres, database_url: str, wire: Wire
+    postgres: Postgres, database_url: str, wire: RememberingBus
 ) -> None:
     async with a_placement(database_url) as placement, relaying((placement, wire)):
         await change(placement)
@@ -373,7 +383,7 @@ async def test_of_the_log_the_last_are_kept_and_what_was_not_told(
 
 
 async def test_however_long_the_bus_is_away_it_is_told_everything(
-    placement: Placement, wire: Wire, monkeypatch: pytest.MonkeyPatch
+    placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "KEEP", 0)
     await change(placement, 3)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from bus.database import Database
-from bus.rows import Json, rows
+from bus.sql.database import Database
+from bus.sql.rows import Json, rows
 
 KINDS: list[tuple[Any, list[Any]]] = [
     (int, [0, -1, 2**62, None]),

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from compute_sim.core import Durations
-from compute_sim.ironic import IronicExchange, Plan, Simulation, enrolled
+from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
 from ironic_sync.api import Access, IronicApi, IronicRefused
 from tests.ironics import INSTANCE, NOW, OTHER
 
@@ -351,7 +351,7 @@ async def test_with_a_password_only_who_knows_it_comes_in() -> None:
 
 
 async def test_berths_own_client_gets_along_with_it() -> None:
-    sim = Simulation(enrolled(2500, now=NOW), plan=Plan(step_time=Durations("constant", (0.01,))))
+    sim = Simulation(enrolled(2500, now=NOW), plan=SimPlan(step_time=Durations("constant", (0.01,))))
     async with running(sim):
         access = Access(url="http://ironic.test")
         async with IronicApi(access, transport=httpx.ASGITransport(app=sim.app)) as api:

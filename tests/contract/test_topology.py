@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from berth import build, topology
+from berth import topology, wiring
 from bus.topics import (
     AGENT_BUILD,
     AGENT_DESTROY,
@@ -31,7 +31,7 @@ from bus.worker import Worker
 
 PAGE = Path(__file__).parents[2] / "ARCHITECTURE.md"
 BEGIN, END = "<!-- berth topology --markdown -->", "<!-- end of berth topology -->"
-WORKERS = build.all_workers_without_a_bus()
+WORKERS = wiring.all_workers_without_a_bus()
 OF_A_CELL = [worker for worker in WORKERS if worker.name.split(".")[0] in ("conductor", "agent")]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bus.clock import monotonic
-from bus.door import Door, DoorTransport
-from bus.local import LocalBroker, LocalTransport
+from bus.local.broker import LocalBroker, LocalTransport
+from bus.local.socket import DoorTransport, SocketServer
 from bus.protocol import DeadLetter, Inbox, QueueSpec, Transport, Unroutable
 from bus.rabbit import RabbitTransport
 from tests.envelopes import DEADLINE, an_envelope, number_in, numbers, publish, take
@@ -24,7 +24,7 @@ async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
     make: Callable[[], Transport]
     if request.param == "door":
         with TemporaryDirectory() as directory:
-            door = Door(LocalBroker(), Path(directory) / "bus.sock")
+            door = SocketServer(LocalBroker(), Path(directory) / "bus.sock")
             await door.open()
             async for connect in _connections(lambda: DoorTransport(door.path)):
                 yield connect

@@ -37,7 +37,7 @@ from bus.resources import (
 )
 from bus.vocabulary import Contended, Refused
 from placement_worker import Placement
-from tests.racks import a_report, keeps_its_index, last_told, on_hosts, uid
+from tests.builders import a_report, keeps_its_index, last_told, on_hosts, uid
 from tests.two_worlds import (
     AGAIN,
     DROPS,
@@ -52,11 +52,11 @@ from tests.two_worlds import (
     UNDER_A,
     A,
     B,
-    Both,
     D,
     Deed,
     E,
     G,
+    LockedAndCalm,
     R,
     Tries,
     books,
@@ -164,7 +164,7 @@ NOTHING: list[tuple[Edit, type[EditResult]]] = [
 
 @pytest.mark.parametrize("one", UNLOCKED.values(), ids=UNLOCKED.keys())
 async def test_what_goes_unlocked_leaves_what_goes_locked(
-    both: Both, tries: Tries, monkeypatch: pytest.MonkeyPatch, one: Edit
+    both: LockedAndCalm, tries: Tries, monkeypatch: pytest.MonkeyPatch, one: Edit
 ) -> None:
     expected = await edit(both.locked.mine, one)
     tries.forget()
@@ -180,7 +180,9 @@ async def test_what_goes_unlocked_leaves_what_goes_locked(
 
 
 @pytest.mark.parametrize("one", LOCKED.values(), ids=LOCKED.keys())
-async def test_what_takes_more_than_one_statement_goes_locked(both: Both, tries: Tries, one: Edit) -> None:
+async def test_what_takes_more_than_one_statement_goes_locked(
+    both: LockedAndCalm, tries: Tries, one: Edit
+) -> None:
     expected = await edit(both.locked.mine, one)
     tries.forget()
     assert await edit(both.calm.mine, one) == expected
@@ -189,7 +191,7 @@ async def test_what_takes_more_than_one_statement_goes_locked(both: Both, tries:
     await both.agree()
 
 
-async def test_what_changes_nothing_locks_nothing(both: Both, tries: Tries) -> None:
+async def test_what_changes_nothing_locks_nothing(both: LockedAndCalm, tries: Tries) -> None:
     before = await books(both.calm.mine)
     for one, kind in NOTHING:
         expected = await edit(both.locked.mine, one)
@@ -201,7 +203,7 @@ async def test_what_changes_nothing_locks_nothing(both: Both, tries: Tries) -> N
     await both.agree()
 
 
-async def test_edits_that_come_together_lock(both: Both, tries: Tries) -> None:
+async def test_edits_that_come_together_lock(both: LockedAndCalm, tries: Tries) -> None:
     orders = [EditRequested(edit=UNLOCKED[one]) for one in ("make a root", "more traits")]
     expected = await both.locked.mine.providers.edit_many(orders)
     tries.forget()
@@ -210,7 +212,7 @@ async def test_edits_that_come_together_lock(both: Both, tries: Tries) -> None:
     await both.agree()
 
 
-async def test_one_after_the_other_they_go_unlocked(both: Both, tries: Tries) -> None:
+async def test_one_after_the_other_they_go_unlocked(both: LockedAndCalm, tries: Tries) -> None:
     """Each knows what the one before it did."""
     orders: list[Edit] = [
         MakeProvider(provider=E, name="five"),
@@ -229,7 +231,7 @@ async def test_one_after_the_other_they_go_unlocked(both: Both, tries: Tries) ->
 
 
 async def test_after_one_was_disturbed_they_lock_for_a_while(
-    both: Both, tries: Tries, monkeypatch: pytest.MonkeyPatch
+    both: LockedAndCalm, tries: Tries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calm = both.calm
     now = 1000.0
@@ -364,7 +366,7 @@ AT_PEACE = {
 
 @pytest.mark.parametrize("case", DISTURBED.values(), ids=DISTURBED.keys())
 async def test_whatever_comes_between_nothing_is_half_done(
-    both: Both, tries: Tries, once: None, case: Between
+    both: LockedAndCalm, tries: Tries, once: None, case: Between
 ) -> None:
     await as_under_locks(both, case, tries, "between")
     assert tries.numbers == [None]
@@ -386,7 +388,7 @@ BEFORE_READS = {
 
 @pytest.mark.parametrize("case", BETWEEN_READS.values(), ids=BETWEEN_READS.keys())
 async def test_what_comes_between_its_two_reads_disturbs(
-    both: Both, tries: Tries, once: None, case: Between
+    both: LockedAndCalm, tries: Tries, once: None, case: Between
 ) -> None:
     await as_under_locks(both, case, tries, "between_reads")
     assert tries.numbers == [None]
@@ -394,13 +396,13 @@ async def test_what_comes_between_its_two_reads_disturbs(
 
 @pytest.mark.parametrize("case", BEFORE_READS.values(), ids=BEFORE_READS.keys())
 async def test_what_its_second_read_sees_in_time_does_not_disturb(
-    both: Both, tries: Tries, once: None, case: Between
+    both: LockedAndCalm, tries: Tries, once: None, case: Between
 ) -> None:
     await as_under_locks(both, case, tries, "between_reads")
     assert tries.numbers == ([both.calm.mine.memory.index.seen] if case.answer is Edited else [])
 
 
-async def as_under_locks(both: Both, case: Between, tries: Tries, when: str) -> None:
+async def as_under_locks(both: LockedAndCalm, case: Between, tries: Tries, when: str) -> None:
     """What comes `between` judging and writing, or `between_reads` of the tree and of the ids and names."""
     await case.deed(both.locked.other)
     expected = await edit(both.locked.mine, case.edit)
@@ -411,7 +413,7 @@ async def as_under_locks(both: Both, case: Between, tries: Tries, when: str) -> 
 
 
 async def test_a_name_that_somebody_took_without_a_number_is_taken(
-    both: Both, tries: Tries, once: None
+    both: LockedAndCalm, tries: Tries, once: None
 ) -> None:
     await takes_the_name_without_a_number(both.locked.other)
     expected = await edit(both.locked.mine, made())
@@ -423,7 +425,7 @@ async def test_a_name_that_somebody_took_without_a_number_is_taken(
 
 @pytest.mark.parametrize("case", AT_PEACE.values(), ids=AT_PEACE.keys())
 async def test_what_is_no_matter_does_not_disturb(
-    both: Both, tries: Tries, once: None, case: Between
+    both: LockedAndCalm, tries: Tries, once: None, case: Between
 ) -> None:
     await as_under_locks(both, case, tries, "between")
     assert tries.numbers == [both.calm.mine.memory.index.seen]

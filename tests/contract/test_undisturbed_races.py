@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from bus.database import Conflict
 from bus.protocol import Unavailable
 from bus.resources import (
     AddInventory,
@@ -31,12 +30,13 @@ from bus.resources import (
     Stale,
     Taken,
 )
+from bus.sql.database import Conflict
+from bus.sql.statement import Statement
 from bus.vocabulary import Claimed, Inventory, ProviderReport
 from deploy.servers import Postgres
 from placement_worker import Placement, breaches
 from placement_worker.store import changes, trees
-from placement_worker.store.statement import Statement
-from tests.racks import a_placement, a_provider, a_report, keeps_its_index, on_hosts, seen_by, uid
+from tests.builders import a_placement, a_provider, a_report, keeps_its_index, on_hosts, seen_by, uid
 from tests.two_worlds import (
     DEADLINE,
     E1,
@@ -49,10 +49,10 @@ from tests.two_worlds import (
     WAITING,
     A,
     B,
-    Both,
     D,
     Deed,
     Gate,
+    LockedAndCalm,
     Tries,
     begun,
     books,
@@ -100,13 +100,13 @@ OPEN_LOCKS: dict[str, tuple[Deed, Edit]] = {
 
 def stop_before_its_number(monkeypatch: pytest.MonkeyPatch, other: Placement, gate: Gate) -> None:
     announce = gate.before(other._announce)
-    for one in (other, other.providers, other.naming):
+    for one in (other, other.providers, other.classes_and_traits):
         monkeypatch.setattr(one, "_announce", announce)
 
 
 @pytest.mark.parametrize("deed, one", OPEN_LOCKS.values(), ids=OPEN_LOCKS.keys())
 async def test_who_has_locked_the_provider_comes_first_and_keeps_nobody_else_waiting(
-    both: Both,
+    both: LockedAndCalm,
     tries: Tries,
     once: None,
     gate: Gate,
@@ -133,7 +133,7 @@ async def test_who_has_locked_the_provider_comes_first_and_keeps_nobody_else_wai
 
 
 async def test_who_locked_the_provider_and_left_it_as_it_was_has_only_delayed_the_edit(
-    both: Both, tries: Tries, once: None, gate: Gate
+    both: LockedAndCalm, tries: Tries, once: None, gate: Gate
 ) -> None:
     expected = await edit(both.locked.mine, stocked(A, 3))
     calm = both.calm
@@ -150,7 +150,7 @@ async def test_who_locked_the_provider_and_left_it_as_it_was_has_only_delayed_th
 
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "rolled back"])
 async def test_a_number_that_is_being_taken_is_waited_for(
-    both: Both,
+    both: LockedAndCalm,
     tries: Tries,
     once: None,
     gate: Gate,
@@ -200,7 +200,7 @@ NAMINGS = {
 
 
 async def meeting(
-    both: Both, tries: Tries, gate: Gate, case: Naming, *, committed: bool = True
+    both: LockedAndCalm, tries: Tries, gate: Gate, case: Naming, *, committed: bool = True
 ) -> tuple[EditResult, EditResult]:
     """What the edit answers that finds the names being changed; and what it must."""
     if committed:
@@ -228,7 +228,7 @@ async def meeting(
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "rolled back"])
 @pytest.mark.parametrize("case", NAMINGS.values(), ids=NAMINGS.keys())
 async def test_names_that_are_being_changed_are_waited_for(
-    both: Both,
+    both: LockedAndCalm,
     tries: Tries,
     once: None,
     gate: Gate,
@@ -248,7 +248,7 @@ async def test_names_that_are_being_changed_are_waited_for(
 
 @pytest.mark.parametrize("case", NAMINGS.values(), ids=NAMINGS.keys())
 async def test_names_that_are_about_to_be_changed_are_waited_for_too(
-    both: Both, tries: Tries, once: None, gate: Gate, monkeypatch: pytest.MonkeyPatch, case: Naming
+    both: LockedAndCalm, tries: Tries, once: None, gate: Gate, monkeypatch: pytest.MonkeyPatch, case: Naming
 ) -> None:
     """They are locked, and not of another edition yet: nobody who waits may have locked the edition."""
     book = both.calm.other.book
@@ -260,7 +260,7 @@ async def test_names_that_are_about_to_be_changed_are_waited_for_too(
 
 
 async def test_who_changes_other_names_keeps_no_edit_waiting(
-    both: Both, tries: Tries, once: None, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    both: LockedAndCalm, tries: Tries, once: None, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = await edit(both.locked.mine, with_traits(D))
     rename = RenameName(name="CUSTOM_IDLE", to="CUSTOM_B")
@@ -275,7 +275,7 @@ async def test_who_changes_other_names_keeps_no_edit_waiting(
 
 
 async def test_a_class_of_the_provider_that_is_being_renamed_is_called_by_its_new_name(
-    both: Both, tries: Tries, once: None, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    both: LockedAndCalm, tries: Tries, once: None, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for world in (both.locked, both.calm):
         await edits(with_class())(world.other)
@@ -297,7 +297,7 @@ LIKE_IT: dict[str, ProviderReport] = {
 
 @pytest.mark.parametrize("theirs", LIKE_IT.values(), ids=LIKE_IT.keys())
 async def test_a_provider_like_it_that_is_being_made_keeps_nobody_else_waiting(
-    both: Both,
+    both: LockedAndCalm,
     tries: Tries,
     once: None,
     gate: Gate,
@@ -349,7 +349,7 @@ MEANWHILE = {
 
 @pytest.mark.parametrize("deed, one", MEANWHILE.values(), ids=MEANWHILE.keys())
 async def test_what_is_committed_after_that_statement_began_is_not_overlooked(
-    both: Both,
+    both: LockedAndCalm,
     tries: Tries,
     once: None,
     gate: Gate,
@@ -387,7 +387,7 @@ async def test_what_is_committed_after_that_statement_began_is_not_overlooked(
 
 
 async def test_who_lost_a_race_in_that_statement_locks_at_once(
-    both: Both, tries: Tries, once: None, monkeypatch: pytest.MonkeyPatch
+    both: LockedAndCalm, tries: Tries, once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whom PostgreSQL ended because of a deadlock would meet the same others again."""
     expected = await edit(both.locked.mine, stocked(D, 0))
@@ -407,7 +407,7 @@ async def test_who_lost_a_race_in_that_statement_locks_at_once(
 
 async def test_a_database_that_goes_away_in_the_middle_leaves_nothing_half_done(
     postgres: Postgres,
-    both: Both,
+    both: LockedAndCalm,
     tries: Tries,
     gate: Gate,
     monkeypatch: pytest.MonkeyPatch,
@@ -437,7 +437,7 @@ async def test_a_database_that_goes_away_in_the_middle_leaves_nothing_half_done(
 
 
 async def test_an_edit_whose_answer_was_lost_is_done_and_becomes_known(
-    both: Both, tries: Tries, monkeypatch: pytest.MonkeyPatch
+    both: LockedAndCalm, tries: Tries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     announce = changes.announce_undisturbed
 
@@ -456,7 +456,7 @@ async def test_an_edit_whose_answer_was_lost_is_done_and_becomes_known(
 
 
 async def test_an_edit_that_is_given_up_in_the_middle_leaves_nothing_half_done(
-    both: Both, tries: Tries, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    both: LockedAndCalm, tries: Tries, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await claims(7)(both.locked.other)
     calm = both.calm

@@ -29,7 +29,7 @@ from bus.resources import (
 from bus.vocabulary import Choice, Claimed, Held, Inventory, ProviderChange
 from placement_worker import Placement, breaches
 from placement_worker.store import changes
-from tests.racks import (
+from tests.builders import (
     a_claim,
     a_placement,
     a_release,
@@ -179,7 +179,7 @@ class Writer:
     async def rename(self) -> str:
         old, new = self.chance.sample(GPUS, 2)
         order = NameEditRequested(kind="resource class", edit=RenameName(name=old, to=new))
-        return type((await self.placement.naming.edit(order)).result).__name__
+        return type((await self.placement.classes_and_traits.edit(order)).result).__name__
 
     async def load(self) -> str:
         views = [one for one in (await self.look(), await self.look()) if one is not None]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.load import Load, LoadPlan, LoadResult
+from berth.load import Load, LoadOutcome, LoadPlan
 from berth.settings import Settings
 from deploy.servers import (
     Postgres,
@@ -69,7 +69,7 @@ def plain_settings(amqp_url: str, database_url: str, bus_name: str) -> Settings:
     )
 
 
-async def load_through(settings: Settings, trouble: Trouble) -> tuple[LoadResult, Running]:
+async def load_through(settings: Settings, trouble: Trouble) -> tuple[LoadOutcome, Running]:
     """Load a berth, make trouble meanwhile, and see that every promise was kept."""
     plan = LoadPlan(boots=int(RATE * SECONDS), rate=RATE, patience=25.0)
     async with asyncio.timeout(DEADLINE), running(settings) as berth:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compliance.api import Api, empty
+from tests.compliance.api import PlacementApi, empty
 from tests.compliance.serving import ROOT, Berth
 
 pytestmark = pytest.mark.slow  # two servers, and each command is a process of its own
@@ -37,16 +37,16 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture
-def there(urls: tuple[str, str]) -> Iterator[Api]:
-    api = Api(urls[0])
+def there(urls: tuple[str, str]) -> Iterator[PlacementApi]:
+    api = PlacementApi(urls[0])
     empty(api)
     yield api
     api.close()
 
 
 @pytest.fixture
-def here(urls: tuple[str, str]) -> Iterator[Api]:
-    api = Api(urls[1])
+def here(urls: tuple[str, str]) -> Iterator[PlacementApi]:
+    api = PlacementApi(urls[1])
     empty(api)
     yield api
     api.close()
@@ -64,7 +64,7 @@ def berth(*arguments: str, **variables: str) -> Done:
     )
 
 
-def load(api: Api, *providers: tuple[str, dict[str, int]]) -> list[str]:
+def load(api: PlacementApi, *providers: tuple[str, dict[str, int]]) -> list[str]:
     """Roots with these inventories; their ids."""
     ids = [str(uuid.uuid4()) for _ in providers]
     body = [
@@ -75,7 +75,7 @@ def load(api: Api, *providers: tuple[str, dict[str, int]]) -> list[str]:
     return ids
 
 
-def hold(api: Api, provider: str, resource_class: str, amount: int, consumer: str = "") -> str:
+def hold(api: PlacementApi, provider: str, resource_class: str, amount: int, consumer: str = "") -> str:
     id_ = consumer or str(uuid.uuid4())
     body = {
         "allocations": {provider: {"resources": {resource_class: amount}}},
@@ -87,7 +87,7 @@ def hold(api: Api, provider: str, resource_class: str, amount: int, consumer: st
 
 
 def test_the_target_comes_from_the_settings_and_tokens_from_files(
-    here: Api, there: Api, tmp_path: Path
+    here: PlacementApi, there: PlacementApi, tmp_path: Path
 ) -> None:
     load(there, ("a", {"VCPU": 4}), ("b", {"VCPU": 4}))
     token = tmp_path / "token"
@@ -101,18 +101,18 @@ def test_the_target_comes_from_the_settings_and_tokens_from_files(
     assert names == {"a", "b"}
 
 
-def both(there: Api, here: Api, *flags: str) -> Done:
+def both(there: PlacementApi, here: PlacementApi, *flags: str) -> Done:
     return berth("--url", there.wire.base_url, "--to", here.wire.base_url, "--verify", *flags)
 
 
-def test_consumers_without_a_type_have_none_here_either(here: Api, there: Api) -> None:
+def test_consumers_without_a_type_have_none_here_either(here: PlacementApi, there: PlacementApi) -> None:
     (a,) = load(there, ("a", {"VCPU": 4}))
     consumer = hold(there, a, "VCPU", 1)
     assert both(there, here).returncode == 0
     assert here.get(f"/allocations/{consumer}")["consumer_type"] == "unknown"
 
 
-def test_room_that_is_handed_on_is_handed_on_here(here: Api, there: Api) -> None:
+def test_room_that_is_handed_on_is_handed_on_here(here: PlacementApi, there: PlacementApi) -> None:
     a, b = load(there, ("a", {"VCPU": 4, "VGPU": 1}), ("b", {"VCPU": 4}))
     consumers = [hold(there, a, "VCPU", 4), hold(there, b, "VCPU", 4)]
     third = hold(there, a, "VGPU", 1)
@@ -126,7 +126,7 @@ def test_room_that_is_handed_on_is_handed_on_here(here: Api, there: Api) -> None
     assert (done.returncode, "both sides hold the same" in done.stdout) == (0, True), done.stdout
 
 
-def test_a_dry_run_writes_nothing(here: Api, there: Api) -> None:
+def test_a_dry_run_writes_nothing(here: PlacementApi, there: PlacementApi) -> None:
     load(there, ("a", {"VCPU": 4}))
     done = both(there, here, "--dry-run")
     assert done.returncode == 1 and "would bring over 1 provider" in done.stdout
@@ -175,14 +175,16 @@ def _root(newest: str) -> bytes:
         (401, b"who are you?", "does not accept the token"),
     ],
 )
-def test_what_is_no_placement_is_told_in_a_sentence(here: Api, status: int, body: bytes, says: str) -> None:
+def test_what_is_no_placement_is_told_in_a_sentence(
+    here: PlacementApi, status: int, body: bytes, says: str
+) -> None:
     with serving(lambda handler: reply(handler, status, body)) as url:
         done = berth("--url", url, "--to", here.wire.base_url)
     assert done.returncode == 1 and done.stdout == ""
     assert says in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-def test_a_source_that_is_away_for_a_moment_is_asked_again(here: Api) -> None:
+def test_a_source_that_is_away_for_a_moment_is_asked_again(here: PlacementApi) -> None:
     answers: list[int] = []
 
     def answer(handler: BaseHTTPRequestHandler) -> None:

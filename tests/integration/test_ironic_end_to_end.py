@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from berth import build
+from berth import wiring
 from berth.commands import migrate_all
 from berth.ironic_diff import show_diff, sides_of
 from berth.settings import load
 from bus import topics
 from bus.clock import monotonic
+from bus.delivery.runner import Bus
 from bus.messages import FindCandidates
-from bus.runner import Bus
 from bus.vocabulary import ResourceGroup
 from deploy.servers import Postgres, RabbitMQ
 from ironic_sync import Access, IronicApi
@@ -45,7 +45,7 @@ WORKERS = {
 }
 
 
-class Site:
+class IronicSite:
     """Processes that only know each other by their settings, and what their person types."""
 
     def __init__(self, directory: Path, environment: dict[str, str]) -> None:
@@ -119,12 +119,14 @@ class Site:
 
     async def claimable(self) -> int:
         question = FindCandidates(groups=(ResourceGroup(resources={"CUSTOM_BAREMETAL": 1}),), limit=1)
-        async with Bus(build.transport(self.settings, "test")) as bus:
+        async with Bus(wiring.transport(self.settings, "test")) as bus:
             return (await bus.asker(topics.FIND_CANDIDATES)(question)).fitting
 
 
 @pytest.fixture(scope="module")
-def site(rabbitmq: RabbitMQ, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(
+    rabbitmq: RabbitMQ, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[IronicSite]:
     amqp_url = url_of(rabbitmq)
     api_url = f"http://127.0.0.1:{a_port()}"
     with a_database(url_of(postgres)) as database:
@@ -140,7 +142,7 @@ def site(rabbitmq: RabbitMQ, postgres: Postgres, tmp_path_factory: pytest.TempPa
             "BERTH_IRONIC_API_URL": api_url,
             "BERTH_IRONIC_PAGES_PER_SECOND": "100",
         }
-        made = Site(tmp_path_factory.mktemp("site"), environment)
+        made = IronicSite(tmp_path_factory.mktemp("site"), environment)
         try:
             asyncio.run(migrate_all(made.settings, Console(quiet=True)))
             made.start(
@@ -158,7 +160,7 @@ def site(rabbitmq: RabbitMQ, postgres: Postgres, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture
-async def api(site: Site) -> AsyncIterator[IronicApi]:
+async def api(site: IronicSite) -> AsyncIterator[IronicApi]:
     """A person's own way to Ironic; every test finds berth in step with it."""
     async with IronicApi(Access(url=site.settings.ironic_api_url)) as api:
         await site.agree()
@@ -166,7 +168,7 @@ async def api(site: Site) -> AsyncIterator[IronicApi]:
 
 
 async def test_a_build_ends_active_on_a_node_which_is_free_again_when_it_is_deleted(
-    site: Site, api: IronicApi
+    site: IronicSite, api: IronicApi
 ) -> None:
     free = await site.claimable()
     booted = json.loads(await site.berth("boot", "--flavor", "metal", "--wait", "--json"))
@@ -186,7 +188,7 @@ async def test_a_build_ends_active_on_a_node_which_is_free_again_when_it_is_dele
     assert (node["provision_state"], node["instance_uuid"]) == ("available", None)
 
 
-async def test_what_changed_while_nobody_followed_is_repaired(site: Site, api: IronicApi) -> None:
+async def test_what_changed_while_nobody_followed_is_repaired(site: IronicSite, api: IronicApi) -> None:
     nodes = await some(api, 7, provision_state="available", maintenance=False)
     site.kill("ironic")
     for node in nodes[:3]:
@@ -205,7 +207,7 @@ async def test_what_changed_while_nobody_followed_is_repaired(site: Site, api: I
 
 @pytest.mark.soak
 async def test_a_whole_minute_of_changes_while_nobody_followed_is_repaired(
-    site: Site, api: IronicApi
+    site: IronicSite, api: IronicApi
 ) -> None:
     chance = random.Random(1)
     closed = dict.fromkeys(await some(api, 20, provision_state="available", maintenance=False), False)
@@ -229,7 +231,7 @@ async def test_a_whole_minute_of_changes_while_nobody_followed_is_repaired(
 
 
 async def test_a_broker_that_goes_and_comes_back_costs_nothing(
-    site: Site, api: IronicApi, rabbitmq: RabbitMQ
+    site: IronicSite, api: IronicApi, rabbitmq: RabbitMQ
 ) -> None:
     nodes = await some(api, 4, provision_state="available", maintenance=False)
     await asyncio.to_thread(rabbitmq.stop)
@@ -243,7 +245,9 @@ async def test_a_broker_that_goes_and_comes_back_costs_nothing(
     await site.agree()
 
 
-async def test_while_the_api_is_away_nodes_are_closed_and_none_is_opened(site: Site, api: IronicApi) -> None:
+async def test_while_the_api_is_away_nodes_are_closed_and_none_is_opened(
+    site: IronicSite, api: IronicApi
+) -> None:
     closing_, opening = await some(api, 2, provision_state="available", maintenance=False), []
     for node in await some(api, 4, provision_state="available", maintenance=False):
         if node not in closing_:

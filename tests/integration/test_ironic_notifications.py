@@ -12,16 +12,16 @@ from pamqp.commands import Basic
 from yarl import URL
 
 from bus.clock import Clock, monotonic
+from bus.delivery.runner import Bus
 from bus.messages import InventoryReported
 from bus.rabbit import RabbitTransport
-from bus.runner import Bus
 from bus.topics import INVENTORY_REPORTED
 from deploy.servers import RabbitMQ
-from ironic_sync.core.belief import Beliefs, Rules
+from ironic_sync.core.belief import BeliefRules, Beliefs
 from ironic_sync.following import Following
 from ironic_sync.notifications import Notifications
 from tests.ironic_world import PLACE
-from tests.recordings import Message, recorded
+from tests.recordings import RecordedMessage, recorded
 
 pytestmark = pytest.mark.services
 
@@ -30,7 +30,7 @@ SAID = [message for step in recorded() for message in step.messages]
 BODIES = [message.body.encode() for message in SAID]
 
 
-class Ironic:
+class InsistentIronic:
     """Publishes as Ironic does, but insists that somebody hears: so that what is then lost was lost by us."""
 
     def __init__(self, url: str, exchange: str, *, durable: bool = False) -> None:
@@ -39,7 +39,7 @@ class Ironic:
         self._durable = durable
         self._connection: AbstractConnection | None = None
 
-    async def say(self, *messages: Message) -> None:
+    async def say(self, *messages: RecordedMessage) -> None:
         for message in messages:
             await self._say(message.key, message.body.encode())
 
@@ -135,8 +135,8 @@ async def until(met: Callable[[], bool], what: str, seconds: float = 30.0) -> No
 
 
 @asynccontextmanager
-async def an_ironic(url: str, name: str, *, durable: bool = False) -> AsyncIterator[Ironic]:
-    ironic = Ironic(url, f"{name}.ironic", durable=durable)
+async def an_ironic(url: str, name: str, *, durable: bool = False) -> AsyncIterator[InsistentIronic]:
+    ironic = InsistentIronic(url, f"{name}.ironic", durable=durable)
     try:
         yield ironic
     finally:
@@ -275,7 +275,7 @@ async def test_a_broker_that_is_not_there_or_not_ours_is_tried_until_it_is(
 
 async def test_all_that_was_recorded_comes_out_as_reports(amqp_url: str, bus_name: str) -> None:
     """Through Ironic's exchange, over our own bus: as if everything had been heard in one process."""
-    beliefs = Beliefs(Rules(place=lambda node: PLACE))
+    beliefs = Beliefs(BeliefRules(place=lambda node: PLACE))
     expected: dict[str, InventoryReported] = {}
     for step in recorded():
         for said in step.said:
@@ -286,7 +286,7 @@ async def test_all_that_was_recorded_comes_out_as_reports(amqp_url: str, bus_nam
     ear = Ear(amqp_url, bus_name)
     async with Bus(transport) as bus, an_ironic(amqp_url, bus_name) as ironic:
         heard = await bus.listen(INVENTORY_REPORTED.at())
-        following = Following(Rules(place=lambda node: PLACE), bus.publish, Clock())
+        following = Following(BeliefRules(place=lambda node: PLACE), bus.publish, Clock())
         ear.hear = following.hear  # type: ignore[method-assign]
         latest: dict[str, InventoryReported] = {}
         async with ear.listening():

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bus.clock import Clock
-from bus.local import Chaos, LocalBroker, LocalTransport
+from bus.delivery.runner import Bus
+from bus.local.broker import Chaos, LocalBroker, LocalTransport
 from bus.messages import BuildPlaced, BuildUnplaceable, ClaimAnswered, ClaimRequested
 from bus.protocol import Unavailable
-from bus.runner import Bus
 from bus.topics import (
     BUILD_PLACED,
     BUILD_UNPLACEABLE,
@@ -20,16 +20,16 @@ from bus.topics import (
     RELEASE,
 )
 from bus.worker import Worker, answers, answers_many
-from scheduler_worker import Policy, scheduler_worker
-from tests.fleet import Placement, a_candidate, a_report, a_request
+from scheduler_worker import ChoicePolicy, scheduler_worker
+from tests.fleet import FakePlacement, a_candidate, a_report, a_request
 
 DEADLINE = 20.0
 
 
-class Cloud:
+class PlacingCloud:
     """One bus with a placement and a scheduler, and a client that hears what comes of its requests."""
 
-    def __init__(self, placement: Placement, broker: LocalBroker) -> None:
+    def __init__(self, placement: FakePlacement, broker: LocalBroker) -> None:
         self.placement = placement
         self.broker = broker
         self.placed: list[BuildPlaced] = []
@@ -53,9 +53,9 @@ class Cloud:
 
 
 @asynccontextmanager
-async def a_cloud(placement: Placement, chaos: Chaos | None = None) -> AsyncIterator[Cloud]:
+async def a_cloud(placement: FakePlacement, chaos: Chaos | None = None) -> AsyncIterator[PlacingCloud]:
     broker = LocalBroker(chaos=chaos)
-    cloud = Cloud(placement, broker)
+    cloud = PlacingCloud(placement, broker)
     bus = cloud.bus
 
     async def claim(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
@@ -73,7 +73,7 @@ async def a_cloud(placement: Placement, chaos: Chaos | None = None) -> AsyncIter
         bus.asker(FIND_CANDIDATES),
         bus.asker_of_many(CLAIM),
         bus.asker(RELEASE),
-        Policy.from_names(max_builds=1000),
+        ChoicePolicy.from_names(max_builds=1000),
         Clock(chance=random.Random(1)),
     )
     async with bus, asyncio.TaskGroup() as group:
@@ -99,7 +99,7 @@ async def a_cloud(placement: Placement, chaos: Chaos | None = None) -> AsyncIter
 
 
 async def test_requests_are_placed_or_end_with_a_reason() -> None:
-    placement = Placement.of(*(a_candidate(number, cell=f"cell{number % 2}") for number in range(20)))
+    placement = FakePlacement.of(*(a_candidate(number, cell=f"cell{number % 2}") for number in range(20)))
     async with a_cloud(placement) as cloud:
         await cloud.bus.publish(*(a_request(number) for number in range(20)), a_request(99, zone="nowhere"))
         await cloud.until(lambda: len(cloud.placed) == 20 and len(cloud.unplaceable) == 1)
@@ -111,7 +111,7 @@ async def test_requests_are_placed_or_end_with_a_reason() -> None:
 
 async def test_heartbeats_over_the_bus_take_a_host_out() -> None:
     """Equal hosts take turns; three in a row on one of them say that the other is out."""
-    placement = Placement.of(a_candidate(1), a_candidate(2))
+    placement = FakePlacement.of(a_candidate(1), a_candidate(2))
     async with a_cloud(placement) as cloud:
         await cloud.bus.publish(a_report(1, enabled=False))
         for number in range(8):
@@ -121,7 +121,7 @@ async def test_heartbeats_over_the_bus_take_a_host_out() -> None:
 
 
 async def test_placement_away_delays_and_loses_nothing() -> None:
-    placement = Placement.of(*(a_candidate(number) for number in range(3)))
+    placement = FakePlacement.of(*(a_candidate(number) for number in range(3)))
     claim_many, failures = placement.claim_many, ["before", "after"]
 
     async def away(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
@@ -144,7 +144,7 @@ async def test_placement_away_delays_and_loses_nothing() -> None:
 @pytest.mark.parametrize("seed", range(5))
 async def test_duplicates_and_disorder_place_each_build_once(seed: int) -> None:
     """Half of all messages come twice and out of order: still one host each, and one verdict per request."""
-    placement = Placement.of(*(a_candidate(number) for number in range(6)))
+    placement = FakePlacement.of(*(a_candidate(number) for number in range(6)))
     chaos = Chaos(random.Random(seed), reorder=0.5, duplicate=0.5)
     requests = [a_request(number, instances=1 + number % 4) for number in range(30)]
     async with a_cloud(placement, chaos) as cloud:

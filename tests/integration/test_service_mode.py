@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from berth import build
+from berth import wiring
 from berth.commands import boot_request
 from berth.settings import Settings
-from bus.runner import Bus
+from bus.delivery.runner import Bus
 from bus.topics import BUILD_ENDED
 from deploy.servers import Postgres, RabbitMQ
 from tests.running import Up, a_database, alive, settled, url_of
@@ -133,7 +133,7 @@ async def test_embedded_a_kill_in_the_middle_of_200_builds_costs_none(tmp_path: 
 async def ask_for(boots: int, settings: Settings) -> int:
     """Have so many accepted; some have ended then, some are being built, some were only just accepted."""
     requests = [boot_request(1, 512, 1, "", (), 1, "", "") for _ in range(boots)]
-    async with Bus(build.transport(settings, "test")) as bus:
+    async with Bus(wiring.transport(settings, "test")) as bus:
         ended = await bus.listen(BUILD_ENDED.at(reply_to=""))
         await bus.publish(*requests[: boots // 2])
         heard = {(await ended.get()).build for _ in range(10)}

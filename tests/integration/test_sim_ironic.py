@@ -14,14 +14,14 @@ import pytest
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
 from compute_sim.core import Durations
-from compute_sim.ironic import IronicExchange, Plan, Simulation, enrolled, listen
+from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled, listen
 from deploy.servers import RabbitMQ
 from tests.ironics import INSTANCE, NOW
 
 pytestmark = pytest.mark.services
 
 KEYS = "ironic_versioned_notifications.*"
-PLAN = Plan(step_time=Durations("constant", (0.005,)))
+PLAN = SimPlan(step_time=Durations("constant", (0.005,)))
 
 # Recorded from a real one: create, manage, provide, claim, deploy, undeploy, delete.
 LIFE = [

@@ -21,7 +21,7 @@ from berth.ironic_commands import commands
 from berth.settings import BadSetting, Effective, load
 from bus.protocol import Unavailable
 from compute_sim.core import Durations
-from compute_sim.ironic import Plan, Simulation, enrolled, listen
+from compute_sim.ironic import SimPlan, Simulation, enrolled, listen
 from tests.ironics import NOW
 from tests.running import ROOT
 
@@ -64,7 +64,7 @@ class Person:
 @pytest.fixture(scope="module")
 def person() -> Iterator[Person]:
     """The Ironic runs in a loop of its own, in a thread: the commands have theirs."""
-    plan = Plan(step_time=Durations("constant", (0.01,)), sync_every=0.05, sync_retries=0)
+    plan = SimPlan(step_time=Durations("constant", (0.01,)), sync_every=0.05, sync_retries=0)
     sim = Simulation(
         enrolled(20, now=NOW), plan=plan, listener=listen("127.0.0.1:0"), user="admin", password="p@ss"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.ironic import Drivers, Ironic, find_ironic
+from deploy.ironic import Drivers, IronicServer, find_ironic
 from deploy.servers import RabbitMQ, find_rabbitmq, private_directory
 from tests.ironic.hall import Delays, Hall, hall
 from tests.running import installed
@@ -45,9 +45,9 @@ def broker(directory: Path) -> Iterator[RabbitMQ]:
 
 
 @pytest.fixture(scope="session")
-def ironic(directory: Path, broker: RabbitMQ) -> Iterator[Ironic]:
+def ironic(directory: Path, broker: RabbitMQ) -> Iterator[IronicServer]:
     installed(find_ironic)
-    with Ironic(directory / "ironic", broker.url, drivers=FAULTY, settings=IMPATIENT) as server:
+    with IronicServer(directory / "ironic", broker.url, drivers=FAULTY, settings=IMPATIENT) as server:
         yield server
 
 
@@ -61,7 +61,7 @@ def delays() -> Iterator[Delays]:
 
 @pytest.fixture
 async def yard(
-    ironic: Ironic, broker: RabbitMQ, database_url: str, bus_name: str, delays: Delays
+    ironic: IronicServer, broker: RabbitMQ, database_url: str, bus_name: str, delays: Delays
 ) -> AsyncIterator[Hall]:
     """The hall, with every node that a test has left in it removed when it ends."""
     async with hall(ironic, broker.url, database_url, bus_name, kind=bus_name) as made:

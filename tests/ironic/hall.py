@@ -8,7 +8,7 @@ from typing import Any
 
 from bus import topics
 from bus.clock import Clock
-from bus.database import Database
+from bus.delivery.runner import Bus, Listener
 from bus.messages import (
     BuildDeleteRequested,
     BuildEnded,
@@ -18,18 +18,18 @@ from bus.messages import (
     FindCandidates,
     FindProviders,
 )
-from bus.migrations import migrate
 from bus.rabbit import RabbitTransport
 from bus.resources import Provider
-from bus.runner import Bus, Listener
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
 from bus.vocabulary import Flavor, ResourceGroup
 from bus.worker import Worker
 from compute_sim.metal import Heard, metal_agent
-from deploy.ironic import Ironic
-from ironic_sync import Access, IronicApi, Notifications, Selection, ironic_sync
-from ironic_sync import Ironic as Followed
+from deploy.ironic import IronicServer
+from ironic_sync import Access, IronicApi, NodeSelection, Notifications, ironic_sync
+from ironic_sync import FollowedIronic as Followed
 from ironic_sync.access import IronicRefused
-from ironic_sync.core.envelope import Notification, opened
+from ironic_sync.core.envelope import HeardNotification, opened
 from tests.workers import of_one_cell
 
 CELL = "c1"
@@ -59,7 +59,7 @@ class Delays:
 class Hall:
     """What a test sees of it. Its nodes are those of one resource class."""
 
-    def __init__(self, ironic: Ironic, amqp_url: str, database_url: str, name: str, kind: str) -> None:
+    def __init__(self, ironic: IronicServer, amqp_url: str, database_url: str, name: str, kind: str) -> None:
         self.ironic = ironic
         self.kind = kind
         self.clock = Clock()
@@ -88,7 +88,7 @@ class Hall:
             **of_one_cell(self._placement_db, CELL, self._cell_db, self.clock),
             "ironic_sync": lambda bus: ironic_sync(
                 Followed(
-                    selection=Selection(cell=CELL),
+                    selection=NodeSelection(cell=CELL),
                     notifications=Notifications(self._amqp_url, queue=f"{self._name}.sync", quorum=False),
                     api=self._api_for("ironic_sync"),
                     sweep_seconds=self.sweep_seconds,
@@ -117,7 +117,7 @@ class Hall:
     async def _news(self, heard: Heard) -> None:
         async def hear(bodies: Sequence[bytes]) -> None:
             for said in map(opened, bodies):
-                if isinstance(said, Notification):
+                if isinstance(said, HeardNotification):
                     heard(said.uuid)
 
         queue = Notifications(self._amqp_url, queue=f"{self._name}.agent", quorum=False)
@@ -329,7 +329,7 @@ class Hall:
         async def hear(bodies: Sequence[bytes]) -> None:
             for body in bodies:
                 said = opened(body)
-                if not isinstance(said, Notification) or said.node is None:
+                if not isinstance(said, HeardNotification) or said.node is None:
                     continue
                 node = said.node
                 ends = said.event == "provision_set" and said.phase == "end"
@@ -359,7 +359,9 @@ class Hall:
 
 
 @asynccontextmanager
-async def hall(ironic: Ironic, amqp_url: str, database_url: str, name: str, kind: str) -> AsyncIterator[Hall]:
+async def hall(
+    ironic: IronicServer, amqp_url: str, database_url: str, name: str, kind: str
+) -> AsyncIterator[Hall]:
     made = Hall(ironic, amqp_url, database_url, name, kind)
     way = RabbitTransport(amqp_url, exchange=name, quorum=False, name="test")
     async with made.api, Bus(way, made.clock) as bus, asyncio.TaskGroup() as group:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simulation.world import World
+    from simulation.world import SimulatedWorld
 
 
 class Broken(AssertionError):
@@ -41,7 +41,7 @@ _RETIRED = "SELECT c.uuid FROM consumers c JOIN retired_consumers r ON r.uuid = 
 _BUILDS = "SELECT id, status, root FROM builds"
 
 
-def check_always(world: "World") -> None:
+def check_always(world: "SimulatedWorld") -> None:
     """After every settled message, wherever no transaction is open."""
     placement = world.committed("placement")
     if placement is None:
@@ -62,7 +62,7 @@ def check_always(world: "World") -> None:
                 raise Broken(f"{id_} is active on {root} and holds {held.get(id_)}")
 
 
-def check_at_rest(world: "World") -> None:
+def check_at_rest(world: "SimulatedWorld") -> None:
     """When every build has ended and nothing is under way: nothing lost, nothing left over."""
     check_always(world)
     if world.broker.dead:

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 from simulation.clockwork import run
 from simulation.invariants import Broken
-from simulation.world import Trouble, World
+from simulation.world import SimulatedWorld, Trouble
 
 from bus.vocabulary import Allocations, ConsumerClaim, Full
 from placement_worker.core import capacity
@@ -26,13 +26,13 @@ SEEDS = 500
 _AT_ONCE = 25
 
 
-def simulate(seed: int, trouble: Trouble | None = None) -> World:
-    world = World(seed, trouble or Trouble(), twins=seed % 2 == 1)
+def simulate(seed: int, trouble: Trouble | None = None) -> SimulatedWorld:
+    world = SimulatedWorld(seed, trouble or Trouble(), twins=seed % 2 == 1)
     run(world.run())
     return world
 
 
-def simulate_all(seeds: Iterable[int]) -> list[World]:
+def simulate_all(seeds: Iterable[int]) -> list[SimulatedWorld]:
     worlds = []
     for seed in seeds:
         try:
@@ -85,7 +85,7 @@ def _forget_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim of somebody who already holds something is taken all the same (it moves a running build)."""
     fence = capacity._fence
 
-    def unfenced(one: ConsumerClaim, world: capacity.World) -> Any:
+    def unfenced(one: ConsumerClaim, world: capacity.ClaimWorld) -> Any:
         holder = world.holders.get(one.consumer)
         seen = one.generation if holder is None else holder.generation or None
         return fence(replace(one, generation=seen), world)
@@ -100,7 +100,7 @@ def _double_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     given_back: dict[tuple[int, str], Allocations] = {}
 
     def doubled(
-        world: capacity.World, holder: capacity.Holder, generation: int, held: Allocations, by: Any
+        world: capacity.ClaimWorld, holder: capacity.Holder, generation: int, held: Allocations, by: Any
     ) -> None:
         if by:
             held = {**given_back.pop((id(world), holder.uuid), {}), **held}
@@ -126,7 +126,7 @@ def _forget_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A build that has ended may claim again when its request is delivered once more."""
     fence = capacity._fence
 
-    def raised(one: ConsumerClaim, world: capacity.World) -> Any:
+    def raised(one: ConsumerClaim, world: capacity.ClaimWorld) -> Any:
         world.retired.pop(one.consumer, None)
         return fence(one, world)
 

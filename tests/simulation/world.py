@@ -16,8 +16,8 @@ from simulation.invariants import Broken, check_always, check_at_rest
 
 from bus import topics
 from bus.clock import Clock
-from bus.database import Database
-from bus.local import Chaos, LocalBroker, LocalTransport
+from bus.delivery.runner import Bus
+from bus.local.broker import Chaos, LocalBroker, LocalTransport
 from bus.messages import (
     BuildDeleteRequested,
     BuildEnded,
@@ -25,8 +25,8 @@ from bus.messages import (
     BuildUnplaceable,
     NodeChanged,
 )
-from bus.migrations import migrate
-from bus.runner import Bus
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
 from bus.vocabulary import Flavor
 from bus.worker import Worker
 from cell_conductor import cell_conductor
@@ -59,7 +59,7 @@ class Trouble:
 
 
 @dataclass
-class World:
+class SimulatedWorld:
     seed: int
     trouble: Trouble = field(default_factory=Trouble)
     requests: int = 14
@@ -326,7 +326,7 @@ class World:
 class _Watched(LocalBroker):
     """The broker, with somebody looking after every step."""
 
-    def __init__(self, world: World, chaos: Chaos) -> None:
+    def __init__(self, world: SimulatedWorld, chaos: Chaos) -> None:
         super().__init__(chaos=chaos, clock=world.clock)
         self.world = world
 

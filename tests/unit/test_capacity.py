@@ -17,7 +17,7 @@ from bus.vocabulary import (
     Released,
     Retired,
 )
-from placement_worker.core.capacity import Holder, Room, Stock, World, claim, release
+from placement_worker.core.capacity import ClaimWorld, Holder, Room, Stock, claim, release
 
 A, B, C = "aaaa", "bbbb", "cccc"  # providers
 X, Y, Z = "xxxx", "yyyy", "zzzz"  # consumers
@@ -35,9 +35,9 @@ def room(provider: str, shape: int = 3, **stocks: Stock) -> Room:
 
 def world(
     *rooms: Room, holders: dict[str, Holder] | None = None, retired: dict[str, str] | None = None
-) -> World:
+) -> ClaimWorld:
     found: dict[str, Room | None] = {one.uuid: one for one in rooms}
-    return World(found, holders or {one: Holder(one, 1) for one in (X, Y, Z)}, retired or {})
+    return ClaimWorld(found, holders or {one: Holder(one, 1) for one in (X, Y, Z)}, retired or {})
 
 
 def wants(consumer: str, *choices: Any, generation: int | None = None) -> ConsumerClaim:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bus.messages import BuildRequested
 from bus.vocabulary import Resources
-from scheduler_worker import Policy
+from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.choose import Pick, Ranking, rank
 from scheduler_worker.core.host import Host
 from scheduler_worker.core.weighers import free_ram, free_vcpu
@@ -22,8 +22,8 @@ def free(number: int, ram: int, vcpus: int = 8, cell: str = "cell1") -> Host:
     return Host(a_candidate(number, asked=ONE, free={"VCPU": vcpus, "MEMORY_MB": ram}, cell=cell))
 
 
-def ranked(*hosts: Host, policy: Policy | None = None, seed: str = "s", **request: object) -> Ranking:
-    return rank(a_request(**request), hosts, policy or Policy(), seed)  # type: ignore[arg-type]
+def ranked(*hosts: Host, policy: ChoicePolicy | None = None, seed: str = "s", **request: object) -> Ranking:
+    return rank(a_request(**request), hosts, policy or ChoicePolicy(), seed)  # type: ignore[arg-type]
 
 
 def names(hosts: Sequence[Host]) -> list[str]:
@@ -61,9 +61,9 @@ def test_the_winner_is_recorded_with_the_scores_it_won_by() -> None:
     assert pick.scores == {"free_ram": 1, "free_vcpu": 1, "load": 0, "builds_in_flight": 0, "total": 2}
 
 
-@pytest.mark.parametrize("policy", [Policy(), Policy(weighers=())], ids=["weighed", "all alike"])
+@pytest.mark.parametrize("policy", [ChoicePolicy(), ChoicePolicy(weighers=())], ids=["weighed", "all alike"])
 @pytest.mark.parametrize("metal", [False, True])
-def test_equal_builds_on_as_many_equal_hosts_land_one_each(policy: Policy, metal: bool) -> None:
+def test_equal_builds_on_as_many_equal_hosts_land_one_each(policy: ChoicePolicy, metal: bool) -> None:
     shape: dict[str, Resources] = {"asked": ONE}
     if metal:
         shape = {"asked": {"CUSTOM_BAREMETAL": 1}, "free": {"CUSTOM_BAREMETAL": 1}}
@@ -82,7 +82,7 @@ def test_what_is_taken_counts_as_used_until_nothing_is_left() -> None:
 
 
 def test_a_host_that_reaches_its_limit_of_builds_is_not_handed_out_again() -> None:
-    ranking = ranked(free(1, 8192), policy=Policy.from_names(max_builds=2))
+    ranking = ranked(free(1, 8192), policy=ChoicePolicy.from_names(max_builds=2))
     assert [names(take(ranking).hosts) for _ in range(2)] == [["host1"], ["host1"]]
     assert ranking.take() is None
 
@@ -189,13 +189,15 @@ def test_some_obstacles_pass_by_themselves(host: Host, passes: bool) -> None:
 
 
 def test_an_operator_names_filters_and_weighers() -> None:
-    policy = Policy.from_names(["same_zone"], {"free_ram": -1.0})
+    policy = ChoicePolicy.from_names(["same_zone"], {"free_ram": -1.0})
     assert [filter_.__name__ for filter_ in policy.filters] == ["same_zone"]
     assert [(weight.weigher, weight.multiplier) for weight in policy.weighers] == [(free_ram, -1.0)]
     assert names(ranked(free(1, 2048), free(2, 8192), policy=policy).best_first) == ["host1", "host2"]
-    assert [weight.weigher for weight in Policy.from_names(weighers=["free_vcpu"]).weighers] == [free_vcpu]
-    assert len(Policy.from_names().filters) == len(Policy().filters)
-    assert Policy.from_names().weighers == Policy().weighers
+    assert [weight.weigher for weight in ChoicePolicy.from_names(weighers=["free_vcpu"]).weighers] == [
+        free_vcpu
+    ]
+    assert len(ChoicePolicy.from_names().filters) == len(ChoicePolicy().filters)
+    assert ChoicePolicy.from_names().weighers == ChoicePolicy().weighers
 
 
 @pytest.mark.parametrize(
@@ -215,14 +217,14 @@ def test_an_unknown_name_is_refused_with_the_known_ones(
     filters: list[str] | None, weighers: list[str] | None, sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
-        Policy.from_names(filters, weighers)
+        ChoicePolicy.from_names(filters, weighers)
 
 
 def test_a_filter_of_ones_own_takes_part() -> None:
     def even_hosts(host: Host, request: BuildRequested) -> str | None:
         return None if int(host.candidate.host[4:]) % 2 == 0 else "an odd host"
 
-    ranking = ranked(*(free(number, 4096) for number in range(4)), policy=Policy(filters=(even_hosts,)))
+    ranking = ranked(*(free(number, 4096) for number in range(4)), policy=ChoicePolicy(filters=(even_hosts,)))
     assert sorted(names(ranking.best_first)) == ["host0", "host2"]
     assert ranking.removed == {"even_hosts": 2}
 
@@ -237,7 +239,7 @@ def test_the_same_hosts_and_seed_give_the_same_choices(
 ) -> None:
     def choices() -> list[list[str] | None]:
         hosts = [free(n, ram, vcpus) for n, (vcpus, ram) in enumerate(figures)]
-        ranking = ranked(*hosts, policy=Policy.from_names(max_builds=1000), seed=seed)
+        ranking = ranked(*hosts, policy=ChoicePolicy.from_names(max_builds=1000), seed=seed)
         picks = [ranking.take(3) for _ in range(takes)]
         return [names(pick.hosts) if pick else None for pick in picks]
 

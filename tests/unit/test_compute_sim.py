@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from compute_sim import CrashPlan, Durations, FaultPlan, fleet
-from compute_sim.core import Ledger, report
+from compute_sim.core import AgentBuilds, report
 from tests.cells import a_destroy, a_placed, an_id, an_order
 
 PLACED = a_placed(1)
@@ -80,7 +80,7 @@ def test_crashes_come_about_as_often_as_planned_and_the_same_every_time() -> Non
 
 
 def test_an_order_is_started_once_and_its_outcome_said_again() -> None:
-    ledger = Ledger()
+    ledger = AgentBuilds()
     assert [ledger.ordered(FIRST), ledger.ordered(FIRST)] == ["start", "running"]
     built = report(FIRST, "built")
     ledger.finished(built)
@@ -89,7 +89,7 @@ def test_an_order_is_started_once_and_its_outcome_said_again() -> None:
 
 
 def test_an_order_at_or_below_a_destroyed_attempt_is_void() -> None:
-    ledger = Ledger()
+    ledger = AgentBuilds()
     assert ledger.ordered(FIRST) == "start"
     assert ledger.destroyed(a_destroy(PLACED, 2)) == report(SECOND, "destroyed")
     assert ledger.running == set()
@@ -99,7 +99,7 @@ def test_an_order_at_or_below_a_destroyed_attempt_is_void() -> None:
 
 
 def test_destroying_an_earlier_attempt_leaves_the_later_alone() -> None:
-    ledger = Ledger()
+    ledger = AgentBuilds()
     ledger.ordered(SECOND)
     ledger.destroyed(a_destroy(PLACED, 1))
     assert ledger.running == {(PLACED.build, 2)}
@@ -109,14 +109,14 @@ def test_destroying_an_earlier_attempt_leaves_the_later_alone() -> None:
 
 
 def test_an_absurd_attempt_costs_no_more_than_any_other() -> None:
-    ledger = Ledger()
+    ledger = AgentBuilds()
     ledger.ordered(FIRST)
     assert ledger.destroyed(a_destroy(PLACED, 2**31 - 1, at=0)).outcome == "destroyed"
     assert ledger.running == set()
 
 
 def test_an_agent_forgets_the_oldest_outcomes_first() -> None:
-    ledger = Ledger(remembered=2)
+    ledger = AgentBuilds(remembered=2)
     orders = [an_order(a_placed(number)) for number in range(3)]
     for order in orders:
         ledger.ordered(order)

@@ -25,15 +25,23 @@ from bus.vocabulary import (
     Retired,
 )
 from cell_conductor.core.build import Build
-from cell_conductor.core.step import Event, GivenBack, Policy, Stalled, SwapAnswered, SwapImpossible, step
+from cell_conductor.core.step import (
+    AttemptLimits,
+    Event,
+    GivenBack,
+    Stalled,
+    SwapAnswered,
+    SwapImpossible,
+    step,
+)
 from tests.cells import a_delete, a_destroy, a_placed, a_report, a_selection, an_order
 
-POLICY = Policy(max_attempts=3, build_timeout=100.0)
+POLICY = AttemptLimits(max_attempts=3, build_timeout=100.0)
 PLACED = a_placed(generation=1)
 FIRST, SECOND, THIRD = (an_order(PLACED, attempt) for attempt in (1, 2, 3))
 
 
-def after(*events: Event | tuple[float, Event], policy: Policy = POLICY) -> Build:
+def after(*events: Event | tuple[float, Event], policy: AttemptLimits = POLICY) -> Build:
     """The build these events lead to; at 0 s where no time is given."""
     build: Build | None = None
     for event in events:
@@ -368,7 +376,7 @@ def test_a_release_asked_while_swapping_does_not_end_a_deletion_that_came_meanwh
 
 
 def test_a_refused_alternate_costs_no_attempt() -> None:
-    policy = Policy(max_attempts=2, build_timeout=100.0)
+    policy = AttemptLimits(max_attempts=2, build_timeout=100.0)
     build = after(PLACED, FAILED, SwapAnswered(1, claimed(1, 2, FULL)), policy=policy)
     assert (build.attempt, build.host.host, build.spares) == (2, "host2", ())
     build, effects = step(build, a_report(replace(THIRD, attempt=2), "built"), 9.0, policy)
@@ -379,7 +387,7 @@ def test_a_refused_alternate_costs_no_attempt() -> None:
     assert [tried.outcome for tried in end.attempts] == ["failed", "refused", "built"]
 
 
-def end_of(*events: Event, policy: Policy = POLICY) -> BuildEnded:
+def end_of(*events: Event, policy: AttemptLimits = POLICY) -> BuildEnded:
     *before, last = events
     _, effects = step(after(*before, policy=policy), last, 3.0, policy)
     (end,) = (effect for effect in effects if isinstance(effect, BuildEnded))

@@ -25,11 +25,11 @@ from bus.resources import (
     Tangled,
 )
 from bus.vocabulary import Inventory
-from placement_worker.core import edits, loads
-from placement_worker.core.forest import Forest, Known
+from placement_worker.core import bulk_load, edits
+from placement_worker.core.forest import Forest, KnownNames
 from placement_worker.core.trees import ProviderState, Tree, renamed
 
-KNOWN = Known(
+KNOWN = KnownNames(
     {"VCPU": 0, "MEMORY_MB": 1, "DISK_GB": 2, "CUSTOM_GPU": 10_000}, {"HW_A": 1, "HW_B": 2, "CUSTOM_GOLD": 3}
 )
 EIGHT = Inventory(total=8)
@@ -279,7 +279,7 @@ def a_load(uuid: str, parent: str | None = None, **given: Any) -> ProviderLoad:
 
 def loaded(forest: Forest, *items: ProviderLoad) -> list[tuple[str, int] | str]:
     """What was done and the generation, or why not."""
-    results = loads.load(list(enumerate(items)), forest)
+    results = bulk_load.load(list(enumerate(items)), forest)
     return [one.why or (one.did, one.generation) for one in results]
 
 
@@ -335,7 +335,7 @@ def test_what_is_wrong_whatever_is_stored_names_the_field() -> None:
         a_load("k", inventories={"CUSTOM_NEW": Inventory(total=1, reserved=2)}),
         a_load("l", inventories={"CUSTOM_NEW": EIGHT}, traits=("CUSTOM_NEW",)),
     ]
-    assert loads.wrong(list(enumerate(items)), known) == {
+    assert bulk_load.wrong(list(enumerate(items)), known) == {
         1: "providers[1].id: e is there twice",
         2: 'providers[2].name: "e\'s name" is there twice',
         3: "providers[3].parent: it is its own",
@@ -348,5 +348,5 @@ def test_what_is_wrong_whatever_is_stored_names_the_field() -> None:
 def test_what_is_or_will_be_in_one_tree_is_taken_together() -> None:
     homes = {"a": "a", "b": "a", "c": "a", "d": "d"}
     items = [a_load("b", "a"), a_load("e"), a_load("f", "e"), a_load("c", "d"), a_load("g"), a_load("d")]
-    trees = loads.trees_of(list(enumerate(items)), homes)
+    trees = bulk_load.trees_of(list(enumerate(items)), homes)
     assert [[one.id for _, one in tree] for tree in trees] == [["b", "c", "d"], ["e", "f"], ["g"]]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from placement_worker.http.auth import Identity
-from placement_worker.http.policy import BadPolicy, Policy, load
+from placement_worker.http.policy import AccessPolicy, BadPolicy, load
 
 
 def somebody(*roles: str, project: str = "p", user: str = "u", system: bool = False) -> Identity:
@@ -37,7 +37,7 @@ def somebody(*roles: str, project: str = "p", user: str = "u", system: bool = Fa
     ],
 )
 def test_what_a_rule_says(rule: str, roles: tuple[str, ...], allowed: bool) -> None:
-    policy = Policy({"placement:usages": rule})
+    policy = AccessPolicy({"placement:usages": rule})
     assert policy.allows("placement:usages", somebody(*roles), {"project_id": "p"}) is allowed
 
 
@@ -57,7 +57,7 @@ def test_what_a_rule_says(rule: str, roles: tuple[str, ...], allowed: bool) -> N
 )
 def test_a_rule_that_cannot_be_is_refused_at_once(rule: str, why: str) -> None:
     with pytest.raises(BadPolicy, match=r"^placement:usages: ") as refusal:
-        Policy({"placement:usages": rule})
+        AccessPolicy({"placement:usages": rule})
     assert why in str(refusal.value)
 
 
@@ -82,18 +82,18 @@ SHOW, USAGES, RESHAPE = "placement:resource_providers:show", "placement:usages",
 )
 def test_both_generations_of_defaults(rule: str, who: Identity, formerly: bool, now: bool) -> None:
     asked = {"project_id": "mine"}
-    assert Policy().allows(rule, who, asked) is formerly
-    assert Policy(enforce_new_defaults=True).allows(rule, who, asked) is now
+    assert AccessPolicy().allows(rule, who, asked) is formerly
+    assert AccessPolicy(enforce_new_defaults=True).allows(rule, who, asked) is now
 
 
 def test_an_operators_rule_stands_alone_in_both_generations() -> None:
-    policy = Policy({SHOW: "role:auditor"})
+    policy = AccessPolicy({SHOW: "role:auditor"})
     assert policy.allows(SHOW, somebody("auditor"), {})
     assert not policy.allows(SHOW, somebody("admin"), {})
 
 
 def test_what_defaults_are_made_of_may_be_changed() -> None:
-    policy = Policy({"admin_or_service_api": "role:cloud"}, enforce_new_defaults=True)
+    policy = AccessPolicy({"admin_or_service_api": "role:cloud"}, enforce_new_defaults=True)
     assert policy.allows(SHOW, somebody("cloud"), {})
     assert not policy.allows(SHOW, somebody("admin"), {})
 

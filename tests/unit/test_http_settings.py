@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from berth import build
+from berth import wiring
 from berth.settings import BadSetting, Settings, load
 
 DOOR = {"placement_http": "127.0.0.1:8778"}
@@ -67,7 +67,7 @@ def test_what_may_not(flags: dict[str, Any], why: str) -> None:
     ],
 )
 async def test_one_worker_may_have_one_file(url: str, namespace: str, name: str) -> None:
-    database = build.database(Settings(database_url=url), build.Role("placement"))
+    database = wiring.database(Settings(database_url=url), wiring.Role("placement"))
     assert database.namespace == namespace
     assert database.name.endswith(name)
     await database.close()
@@ -75,4 +75,4 @@ async def test_one_worker_may_have_one_file(url: str, namespace: str, name: str)
 
 def test_a_whole_berth_needs_more_than_one_file() -> None:
     with pytest.raises(BadSetting, match="name a directory, with a / at the end"):
-        build.roles(Settings(database_url="sqlite+aiosqlite:////somewhere/placement.db"))
+        wiring.roles(Settings(database_url="sqlite+aiosqlite:////somewhere/placement.db"))

@@ -6,20 +6,20 @@ from dataclasses import replace
 import pytest
 
 from berth.importing.work import _portions
-from berth.importing.world import Consumer, Provider, World, differences
+from berth.importing.world import ImportedConsumer, ImportedProvider, PlacementContents, differences
 from bus.vocabulary import Inventory
 
-HOST = Provider(
+HOST = ImportedProvider(
     id="h", name="host", parent=None, inventories={"VCPU": Inventory(total=8)},
     traits=frozenset({"CUSTOM_RED"}), aggregates=frozenset({"rack"}),
 )  # fmt: skip
-SOMEBODY = Consumer(id="c", project="p", user="u", type="INSTANCE", allocations={"h": {"VCPU": 2}})
+SOMEBODY = ImportedConsumer(id="c", project="p", user="u", type="INSTANCE", allocations={"h": {"VCPU": 2}})
 
 
-def world(*things: Provider | Consumer, classes: set[str] | None = None) -> World:
-    made = World(classes=classes or set())
+def world(*things: ImportedProvider | ImportedConsumer, classes: set[str] | None = None) -> PlacementContents:
+    made = PlacementContents(classes=classes or set())
     for thing in things:
-        if isinstance(thing, Provider):
+        if isinstance(thing, ImportedProvider):
             made.providers[thing.id] = thing
         else:
             made.consumers[thing.id] = thing
@@ -76,7 +76,7 @@ def world(*things: Provider | Consumer, classes: set[str] | None = None) -> Worl
         (world(classes={"CUSTOM_X"}), world(classes={"CUSTOM_Y"}), ["class CUSTOM_X: missing here"]),
     ],
 )
-def test_differences(theirs: World, ours: World, says: list[str]) -> None:
+def test_differences(theirs: PlacementContents, ours: PlacementContents, says: list[str]) -> None:
     assert [str(one) for one in differences(theirs, ours)] == says
 
 
@@ -85,7 +85,7 @@ def test_what_is_only_here_is_told_apart() -> None:
     assert [(one.id, one.ours_alone) for one in found] == [("h", False), ("x", True), ("c", True)]
 
 
-def forest(trees: int, size: int) -> list[Provider]:
+def forest(trees: int, size: int) -> list[ImportedProvider]:
     """Each provider below the one before it, in no order."""
     made = [
         replace(HOST, id=f"{tree}-{at}", name=f"{tree}-{at}", parent=f"{tree}-{at - 1}" if at else None)

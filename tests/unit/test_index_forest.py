@@ -10,14 +10,14 @@ from bus.vocabulary import Inventory, ProviderChange
 from placement_worker.core.index import SHARES, Index
 from placement_worker.core.search import search
 from placement_worker.core.trees import ProviderState, Tree
-from tests.racks import looking_for, uid
+from tests.builders import looking_for, uid
 from tests.unit.test_search import as_way
 from tests.worlds import a_query, a_world, an_index, state, tree
 
 Commit = tuple[int, tuple[ProviderChange, ...], dict[str, Tree]]
 
 
-class Forest:
+class GrowingForest:
     """What the database would hold: trees that grow, shrink, join and part, and the commits of it."""
 
     def __init__(self, chance: Random) -> None:
@@ -139,7 +139,7 @@ def known_of(index: Index) -> dict[str, object]:
 @pytest.mark.parametrize("seed", range(40))
 def test_changes_lead_to_what_a_fresh_load_gives(seed: int) -> None:
     chance = Random(seed)
-    forest = Forest(chance)
+    forest = GrowingForest(chance)
     straight, shuffled = Index(1), Index(1)
     for one in forest.trees.values():
         straight.put(one, 1)

@@ -9,7 +9,7 @@ from bus.messages import InventoryReported, NodeChanged
 from bus.protocol import Poison
 from bus.vocabulary import Inventory
 from ironic_sync import ironic_sync
-from ironic_sync.core.node import Node, Place
+from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import class_of, farewell, inventory_of, report, reserved
 from tests.cells import an_id
 
@@ -116,7 +116,7 @@ def test_a_node_is_one_provider_of_one_class_with_its_traits() -> None:
 
 
 def test_what_ironic_says_itself_is_told_alike_and_with_the_place_of_the_node() -> None:
-    node = Node(
+    node = IronicNode(
         uuid=FREE.node, resource_class="baremetal", provision_state="available", power_state="power off"
     )
     place = Place(cell="cell1", agent="ironic1", zone="north", aggregates=(an_id(8),))

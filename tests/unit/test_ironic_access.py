@@ -41,7 +41,7 @@ SRETD+dDTLvfe9uACz4HFgzXguM=
 """
 
 
-class Server:
+class AnsweringServer:
     """Answers every request by what `answer` gives: status, headers, body."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
@@ -87,7 +87,7 @@ class Server:
         self._thread.join()
 
 
-class FakeKeystone(Server):
+class FakeKeystone(AnsweringServer):
     status = 201
     lasts = timedelta(hours=1)
 
@@ -251,7 +251,7 @@ async def test_no_secret_is_in_any_log(
 # TLS
 
 
-class SecureIronic(Server):
+class SecureIronic(AnsweringServer):
     def answer(self, number: int) -> tuple[int, dict[str, str], Any]:
         return 200, {"X-OpenStack-Ironic-API-Maximum-Version": "1.90"}, {"uuid": UUID}
 

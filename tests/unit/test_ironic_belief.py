@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ironic_sync.core.belief import Beliefs, Rules
-from ironic_sync.core.envelope import Notification, Phase
+from ironic_sync.core.belief import BeliefRules, Beliefs
+from ironic_sync.core.envelope import HeardNotification, Phase
 from ironic_sync.core.rule import Invalid
 from tests.cells import an_id
-from tests.ironic_case import API, FREE, INSTANCE, NODE, READ, Case, T, closed, opened, with_and_without
+from tests.ironic_case import API, FREE, INSTANCE, NODE, READ, BeliefCase, T, closed, opened, with_and_without
 from tests.ironic_world import PLACE
 
 # Opening is confirmed, closing is not
@@ -173,7 +173,7 @@ def test_of_an_older_version_only_the_traits_are_news(older: dict[str, Any], can
     "why", [{"provision_state": "deploying"}, {"maintenance": True}, {"instance_uuid": INSTANCE}]
 )
 def test_nor_does_it_open_one(why: dict[str, Any], updated_at: float, changes: dict[str, Any]) -> None:
-    case = Case(can_read=False)
+    case = BeliefCase(can_read=False)
     case.hear("provision_set", "start", T + 0.1, updated_at=T, **why)
     case.hear("update", "end", T + 0.6, updated_at=updated_at, **changes)
     assert case.told is not None and not case.open
@@ -188,14 +188,14 @@ def test_of_a_second_a_change_of_maintenance_is_believed_both_ways() -> None:
 
 
 def test_but_it_says_nothing_of_the_state() -> None:
-    case = Case(can_read=False)
+    case = BeliefCase(can_read=False)
     case.hear("provision_set", "start", T + 0.3, updated_at=T, provision_state="cleaning")
     case.hear("maintenance_set", "end", T + 0.301, updated_at=T)
     assert not case.open
 
 
 def test_an_update_that_opened_does_not_make_late_what_may_have_come_after_its_snapshot() -> None:
-    case = Case(can_read=False)
+    case = BeliefCase(can_read=False)
     case.hear("update", "end", T + 2.7, updated_at=T + 2, traits=("CUSTOM_Y",))
     assert case.open
     case.hear("provision_set", "start", T + 2.4, updated_at=T + 2, provision_state="deploying")
@@ -228,18 +228,20 @@ def test_of_a_node_without_a_class_nothing_is_told() -> None:
 
 
 def test_what_is_dated_far_ahead_counts_from_now_on() -> None:
-    beliefs = Beliefs(Rules(place=lambda node: PLACE))
-    said = Notification(event="provision_set", phase="end", at=T + 1e9, uuid=NODE, node=FREE)
+    beliefs = Beliefs(BeliefRules(place=lambda node: PLACE))
+    said = HeardNotification(event="provision_set", phase="end", at=T + 1e9, uuid=NODE, node=FREE)
     step = beliefs.hear(said, latest=T)
     assert step.report is not None and step.report.sequence == T * 1e6
 
 
 def test_only_so_many_nodes_are_remembered() -> None:
-    beliefs = Beliefs(Rules(place=lambda node: PLACE), most=3)
+    beliefs = Beliefs(BeliefRules(place=lambda node: PLACE), most=3)
     for number in range(5):
         uuid = an_id(number, "c")
         node = replace(FREE, uuid=uuid)
-        beliefs.hear(Notification(event="provision_set", phase="end", at=T, uuid=uuid, node=node), latest=T)
+        beliefs.hear(
+            HeardNotification(event="provision_set", phase="end", at=T, uuid=uuid, node=node), latest=T
+        )
     assert [beliefs.of(an_id(number, "c")).node is not None for number in range(5)] == [False] * 2 + [
         True
     ] * 3

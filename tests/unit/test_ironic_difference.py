@@ -8,13 +8,13 @@ from msgspec.structs import replace
 from bus.messages import InventoryReported
 from bus.resources import Provider
 from bus.vocabulary import Inventory
-from ironic_sync.core.difference import Difference, allowance, compare
-from ironic_sync.core.node import Node, Place
+from ironic_sync.core.difference import NodeDifference, allowance, compare
+from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import report
 
 UUID = "8a0ac04c-a3eb-4d7c-9ce4-5dca8ee26549"
 RACK, ROW = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
-NODE = Node(
+NODE = IronicNode(
     uuid=UUID,
     name="n1",
     resource_class="gold",
@@ -111,24 +111,26 @@ def test_what_was_told_of_a_node_makes_it_the_same(state: str) -> None:
 
 
 SENTENCES = {
-    Difference(UUID, "missing", name="n1"): f"{UUID} (n1): placement does not have it",
-    Difference(UUID, "gone"): f"{UUID}: Ironic does not have it any more",
-    Difference(UUID, "reserved", "0", "1"): f"{UUID}: reserved: Ironic says 0, placement has 1",
-    Difference(UUID, "class", "CUSTOM_A", ""): f"{UUID}: class: Ironic says CUSTOM_A, placement has none",
-    Difference(UUID, "traits", "CUSTOM_A", ""): f"{UUID}: traits: only Ironic has CUSTOM_A",
-    Difference(UUID, "traits", "X", "Y, Z"): f"{UUID}: traits: only Ironic has X; only placement has Y, Z",
-    Difference(UUID, "not ours", "its shard, b, is not among ours"): (
+    NodeDifference(UUID, "missing", name="n1"): f"{UUID} (n1): placement does not have it",
+    NodeDifference(UUID, "gone"): f"{UUID}: Ironic does not have it any more",
+    NodeDifference(UUID, "reserved", "0", "1"): f"{UUID}: reserved: Ironic says 0, placement has 1",
+    NodeDifference(UUID, "class", "CUSTOM_A", ""): f"{UUID}: class: Ironic says CUSTOM_A, placement has none",
+    NodeDifference(UUID, "traits", "CUSTOM_A", ""): f"{UUID}: traits: only Ironic has CUSTOM_A",
+    NodeDifference(
+        UUID, "traits", "X", "Y, Z"
+    ): f"{UUID}: traits: only Ironic has X; only placement has Y, Z",
+    NodeDifference(UUID, "not ours", "its shard, b, is not among ours"): (
         f"{UUID}: placement has it, and its shard, b, is not among ours"
     ),
-    Difference(UUID, "bad", "traits: 'x' is not the name of a trait"): (
+    NodeDifference(UUID, "bad", "traits: 'x' is not the name of a trait"): (
         f"{UUID}: placement cannot have it: traits: 'x' is not the name of a trait"
     ),
-    Difference(UUID, "no class"): f"{UUID}: it has no resource class, so placement keeps what it knows",
+    NodeDifference(UUID, "no class"): f"{UUID}: it has no resource class, so placement keeps what it knows",
 }
 
 
 @pytest.mark.parametrize("difference, says", SENTENCES.items(), ids=[one.what for one in SENTENCES])
-def test_a_difference_is_a_sentence(difference: Difference, says: str) -> None:
+def test_a_difference_is_a_sentence(difference: NodeDifference, says: str) -> None:
     assert str(difference) == says
 
 
@@ -136,7 +138,7 @@ def test_a_difference_is_a_sentence(difference: Difference, says: str) -> None:
     "what, stays", [("not ours", True), ("no class", True), ("bad", True), ("gone", False)]
 )
 def test_some_are_for_people_to_put_right(what: Any, stays: bool) -> None:
-    assert Difference(UUID, what).stays is stays
+    assert NodeDifference(UUID, what).stays is stays
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ironic_sync.core.envelope import Notification, Skipped, opened
+from ironic_sync.core.envelope import HeardNotification, Skipped, opened
 from ironic_sync.core.node import Malformed, from_payload, from_rest, seconds
 from tests.cells import an_id
 from tests.recordings import recorded
@@ -57,9 +57,9 @@ def bare(message: Any) -> bytes:
     return json.dumps(message).encode()
 
 
-def understood(body: bytes) -> Notification:
+def understood(body: bytes) -> HeardNotification:
     said = opened(body)
-    assert isinstance(said, Notification)
+    assert isinstance(said, HeardNotification)
     return said
 
 

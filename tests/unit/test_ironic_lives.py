@@ -4,19 +4,19 @@ import random
 
 import pytest
 
-from ironic_sync.core.envelope import Notification
-from tests.ironic_world import WAYS, Vary, World
+from ironic_sync.core.envelope import HeardNotification
+from tests.ironic_world import WAYS, NodeWorld, Vary
 from tests.tiny_ironic import TinyIronic
 
 
 def a_life(
-    seed: int, vary: Vary[Notification], late: float, *, can_read: bool, reads_tell_times: bool
+    seed: int, vary: Vary[HeardNotification], late: float, *, can_read: bool, reads_tell_times: bool
 ) -> None:
     """A node that changes many times a second: never open against what was said, and right after a sweep."""
     chance = random.Random(seed)
     ironic = TinyIronic(chance, reads_tell_times=reads_tell_times)
-    world = World(ironic, can_read=can_read, chance=chance)
-    held: list[Notification] = []
+    world = NodeWorld(ironic, can_read=can_read, chance=chance)
+    held: list[HeardNotification] = []
     for turn in range(25):
         said = vary(ironic.happens(), chance)
         coming = [one for one in said if chance.random() >= late]
@@ -42,7 +42,7 @@ def a_life(
 )
 @pytest.mark.parametrize("vary", WAYS)
 def test_whatever_happens_no_node_stays_open_that_was_said_to_be_closed(
-    vary: Vary[Notification], can_read: bool, reads_tell_times: bool, late: float
+    vary: Vary[HeardNotification], can_read: bool, reads_tell_times: bool, late: float
 ) -> None:
     for seed in range(150):
         a_life(seed, vary, late, can_read=can_read, reads_tell_times=reads_tell_times)
@@ -53,7 +53,7 @@ def test_with_an_api_and_nothing_lost_placement_is_always_right(reads_tell_times
     for seed in range(300):
         chance = random.Random(seed)
         ironic = TinyIronic(chance, reads_tell_times=reads_tell_times, tells_all=True)
-        world = World(ironic, can_read=True, chance=chance)
+        world = NodeWorld(ironic, can_read=True, chance=chance)
         for said in ironic.said:
             world.deliver(said)
         for turn in range(25):

@@ -13,14 +13,14 @@ from ironic_sync.access import IronicRefused, IronicUnavailable
 from ironic_sync.core.belief import Moment
 from ironic_sync.core.node import FIELDS
 from ironic_sync.meters import UNRESOLVED
-from ironic_sync.reader import BESIDE_PAGES, IN_VAIN, MANY, PAGE, VAIN_PAUSE, Found, Reader
+from ironic_sync.reader import BESIDE_PAGES, IN_VAIN, MANY, PAGE, VAIN_PAUSE, NodeRead, Reader
 from tests.cells import an_id
 from tests.simulation.clockwork import run
 
 READING = 0.01  # seconds
 
 
-class Ironic:
+class CountingIronic:
     """Answers after a while; counts who is being read."""
 
     def __init__(self) -> None:
@@ -69,18 +69,18 @@ class Ironic:
             ]
 
 
-class Case:
+class ReaderCase:
     def __init__(self, at_once: int = 4, closed: Collection[str] = ()) -> None:
-        self.ironic = Ironic()
+        self.ironic = CountingIronic()
         clock = Clock(lambda: 0.0, random.Random(1))
         self.reader = Reader(self.ironic, clock, at_once=at_once, closed=closed.__contains__)
-        self.found: list[Found] = []
+        self.found: list[NodeRead] = []
         self.heard = 0
 
     def moment(self) -> Moment:
         return Moment(asyncio.get_running_loop().time(), self.heard)
 
-    async def take(self, found: Sequence[Found]) -> None:
+    async def take(self, found: Sequence[NodeRead]) -> None:
         self.found += found
 
     def play(self, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -102,7 +102,7 @@ def nodes(count: int) -> list[str]:
 
 
 def test_a_node_is_read_once_however_often_it_is_wished_for() -> None:
-    case = Case()
+    case = ReaderCase()
 
     async def story() -> None:
         for _ in range(5):
@@ -115,7 +115,7 @@ def test_a_node_is_read_once_however_often_it_is_wished_for() -> None:
 
 
 def test_a_wish_during_a_read_makes_exactly_one_more_that_begins_later() -> None:
-    case = Case()
+    case = ReaderCase()
 
     async def story() -> None:
         case.reader.wish(an_id(1, "c"))
@@ -131,7 +131,7 @@ def test_a_wish_during_a_read_makes_exactly_one_more_that_begins_later() -> None
 
 
 def test_only_so_many_are_read_at_once_and_all_in_the_end_in_the_order_of_wishing() -> None:
-    case = Case(at_once=4)
+    case = ReaderCase(at_once=4)
 
     async def story() -> None:
         for uuid in nodes(50):
@@ -145,7 +145,7 @@ def test_only_so_many_are_read_at_once_and_all_in_the_end_in_the_order_of_wishin
 
 
 def test_while_ironic_is_away_it_is_asked_less_and_less_often_and_no_wish_is_lost() -> None:
-    case = Case(at_once=4)
+    case = ReaderCase(at_once=4)
     asked = []
 
     async def story() -> None:
@@ -166,7 +166,7 @@ def test_while_ironic_is_away_it_is_asked_less_and_less_often_and_no_wish_is_los
 
 
 def test_once_ironic_is_back_nothing_waits_any_more() -> None:
-    case = Case()
+    case = ReaderCase()
 
     async def story() -> None:
         case.ironic.away = True
@@ -189,7 +189,7 @@ def test_once_ironic_is_back_nothing_waits_any_more() -> None:
 
 
 def test_a_node_we_may_not_read_holds_up_no_other_and_is_tried_again() -> None:
-    case = Case(at_once=1)
+    case = ReaderCase(at_once=1)
     bad, good = nodes(2)
 
     async def story() -> None:
@@ -206,7 +206,7 @@ def test_a_node_we_may_not_read_holds_up_no_other_and_is_tried_again() -> None:
 
 
 def test_a_new_wish_for_such_a_node_is_heard_at_once() -> None:
-    case = Case()
+    case = ReaderCase()
 
     async def story() -> None:
         case.ironic.refused.add(an_id(1, "c"))
@@ -224,7 +224,7 @@ def test_a_new_wish_for_such_a_node_is_heard_at_once() -> None:
 
 @pytest.mark.parametrize("kind", ["missing", "nonsense"])
 def test_a_node_that_is_not_there_is_found_gone_and_nonsense_is_left_alone(kind: str) -> None:
-    case = Case()
+    case = ReaderCase()
     bad, good = nodes(2)
 
     async def story() -> None:
@@ -243,7 +243,7 @@ def test_a_node_that_is_not_there_is_found_gone_and_nonsense_is_left_alone(kind:
 
 
 def test_very_many_are_read_by_the_page() -> None:
-    case = Case(at_once=1)
+    case = ReaderCase(at_once=1)
     everyone = nodes(4000)
 
     async def story() -> None:
@@ -262,7 +262,7 @@ def test_very_many_are_read_by_the_page() -> None:
 def test_who_turns_up_open_and_is_held_to_be_closed_is_taken_unwished_for() -> None:
     everyone = nodes(2 * MANY + 3)
     wished, closed = everyone[:MANY], everyone[MANY:-3]  # the last three are known to be open
-    case = Case(at_once=1, closed=closed)
+    case = ReaderCase(at_once=1, closed=closed)
 
     async def story() -> None:
         case.ironic.listed = everyone
@@ -276,7 +276,7 @@ def test_who_turns_up_open_and_is_held_to_be_closed_is_taken_unwished_for() -> N
 
 
 def test_pages_end_where_nobody_waits_any_more() -> None:
-    case = Case(at_once=1)
+    case = ReaderCase(at_once=1)
     everyone = nodes(20 * PAGE)
 
     async def story() -> None:
@@ -291,7 +291,7 @@ def test_pages_end_where_nobody_waits_any_more() -> None:
 
 
 def test_pages_that_bring_nobody_are_left_for_a_while_and_all_are_read_singly() -> None:
-    case = Case(at_once=8)
+    case = ReaderCase(at_once=8)
     everyone = nodes(1000)
 
     async def story() -> None:
@@ -307,7 +307,7 @@ def test_pages_that_bring_nobody_are_left_for_a_while_and_all_are_read_singly() 
 
 
 def test_while_pages_are_read_a_few_are_read_singly_beside_them() -> None:
-    case = Case(at_once=8)
+    case = ReaderCase(at_once=8)
     everyone = nodes(MANY)
     beside: list[int] = []
 
@@ -325,7 +325,7 @@ def test_while_pages_are_read_a_few_are_read_singly_beside_them() -> None:
 
 
 def test_those_a_listing_leaves_out_are_read_singly() -> None:
-    case = Case()
+    case = ReaderCase()
     everyone = nodes(1000)
 
     async def story() -> None:
@@ -339,7 +339,7 @@ def test_those_a_listing_leaves_out_are_read_singly() -> None:
 
 
 def test_a_page_that_was_asked_for_before_the_wish_does_not_count() -> None:
-    case = Case(at_once=1)
+    case = ReaderCase(at_once=1)
     everyone = nodes(MANY + 1)
     late = everyone[-1]
 
@@ -359,7 +359,7 @@ def test_a_page_that_was_asked_for_before_the_wish_does_not_count() -> None:
 
 @pytest.mark.parametrize("trouble", ["away", "refused"])
 def test_where_pages_cannot_be_had_all_are_read_singly_in_the_end(trouble: str) -> None:
-    case = Case()
+    case = ReaderCase()
     everyone = nodes(MANY)
 
     async def story() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ironic_sync.core.node import Place
-from tests.ironic_case import NODE, READ, Case, T, closed, opened, with_and_without
+from tests.ironic_case import NODE, READ, BeliefCase, T, closed, opened, with_and_without
 from tests.ironic_world import PLACE
 
 
@@ -27,7 +27,7 @@ def test_but_it_may_close() -> None:
 
 
 def test_nor_does_it_end_a_node() -> None:
-    case = Case(can_read=True)
+    case = BeliefCase(can_read=True)
     before = case.beliefs.heard
     case.hear("create", "end", T, provision_state="enroll")
     assert case.read(T - 0.1, None, heard=before) == (case.beliefs.of(NODE), "read", None, True)
@@ -45,7 +45,7 @@ def test_a_read_counts_from_when_it_began_and_always_for_more_than_before() -> N
     case = closed(can_read=True)
     case.read(T + 1.5)
     assert case.told is not None and case.told.sequence == int((T + 1.5) * 1e6)
-    ahead = Case(can_read=True)  # of us, by an hour
+    ahead = BeliefCase(can_read=True)  # of us, by an hour
     ahead.hear("provision_set", "start", T + 3600, provision_state="cleaning")
     ahead.hear("provision_set", "end", T + 3601, updated_at=T)
     ahead.read(T + 1)
@@ -93,7 +93,7 @@ def test_what_was_said_of_its_earlier_life_is_late_in_its_next(can_read: bool) -
 
 @with_and_without
 def test_of_a_node_that_is_not_ours_nothing_is_told(can_read: bool) -> None:
-    case = Case(can_read=can_read, place=lambda node: None)
+    case = BeliefCase(can_read=can_read, place=lambda node: None)
     for step in (
         case.hear("provision_set", "end", T),
         case.hear("delete", "end", T + 1),
@@ -111,7 +111,7 @@ def test_a_read_that_finds_no_node_ends_it() -> None:
 
 
 def test_a_sweep_ends_a_node_that_was_told_of_in_an_earlier_life() -> None:
-    case = Case(can_read=True)
+    case = BeliefCase(can_read=True)
     was = Place(cell="cell9", agent="other", zone="north")
     step = case.read(T + 1, None, known=int(T * 2e6), again=True, was=was)
     assert step.report is not None and step.report.gone
@@ -127,7 +127,7 @@ def test_a_node_whose_shard_counts_is_read_before_it_is_told_of() -> None:
         "only_reads_place": True,
         "place": lambda node: PLACE if node.shard == "a" else None,
     }
-    case = Case(can_read=True, **rules)
+    case = BeliefCase(can_read=True, **rules)
     step = case.hear("provision_set", "start", T, provision_state="cleaning")
     assert (step.report, step.read) == (None, True)
     case.read(T + 1, replace(READ, shard="a", provision_state="cleaning"))
@@ -135,7 +135,7 @@ def test_a_node_whose_shard_counts_is_read_before_it_is_told_of() -> None:
     case.read(T + 2, replace(READ, shard="a"))
     assert case.hear("provision_set", "start", T + 3, provision_state="deploying").outcome == "told"
     assert case.hear("update", "end", T + 4, provision_state="deploying").read, "its shard may be another"
-    stranger = Case(can_read=True, **rules)
+    stranger = BeliefCase(can_read=True, **rules)
     assert stranger.hear("provision_set", "end", T).read
     assert stranger.read(T + 1, replace(READ, shard="b")).outcome == "not ours"
     assert stranger.hear("provision_set", "start", T + 2, provision_state="deploying").outcome == "not ours"

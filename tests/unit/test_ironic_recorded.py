@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ironic_sync.core.envelope import Notification
-from tests.ironic_world import WAYS, Vary, World
+from ironic_sync.core.envelope import HeardNotification
+from tests.ironic_world import WAYS, NodeWorld, Vary
 from tests.recordings import Recorded, Truth, recorded
 
 TRUTH = Truth()
@@ -18,8 +18,8 @@ SEEDS = range(10)
 
 
 def steps_of(
-    vary: Vary[Notification], chance: random.Random, late: float
-) -> list[tuple[Recorded, list[Notification]]]:
+    vary: Vary[HeardNotification], chance: random.Random, late: float
+) -> list[tuple[Recorded, list[HeardNotification]]]:
     """The recording as it is delivered; some messages come only with one of the next steps."""
     found, held = [], []
     for step in recorded():
@@ -33,11 +33,13 @@ def steps_of(
     return found
 
 
-def played(vary: Vary[Notification], can_read: bool, late: float) -> Iterator[tuple[World, Recorded, int]]:
+def played(
+    vary: Vary[HeardNotification], can_read: bool, late: float
+) -> Iterator[tuple[NodeWorld, Recorded, int]]:
     """A world of each seed after each step: all of it has been delivered, and some of it read."""
     for seed in SEEDS:
         chance = random.Random(seed)
-        world = World(TRUTH, can_read=can_read, chance=chance)
+        world = NodeWorld(TRUTH, can_read=can_read, chance=chance)
         for step, said in steps_of(vary, chance, late):
             for one in said:
                 world.deliver(one)
@@ -49,7 +51,7 @@ def played(vary: Vary[Notification], can_read: bool, late: float) -> Iterator[tu
 @pytest.mark.parametrize("can_read", [True, False], ids=["with an API", "without"])
 @pytest.mark.parametrize("vary", WAYS)
 def test_after_a_sweep_placement_has_what_the_table_says_of_every_node(
-    vary: Vary[Notification], can_read: bool, late: float
+    vary: Vary[HeardNotification], can_read: bool, late: float
 ) -> None:
     for world, step, seed in played(vary, can_read, late):
         world.now = max(world.now, step.ended)
@@ -63,7 +65,7 @@ def test_after_a_sweep_placement_has_what_the_table_says_of_every_node(
 @pytest.mark.parametrize("can_read", [True, False], ids=["with an API", "without"])
 @pytest.mark.parametrize("vary", WAYS)
 def test_without_a_sweep_no_node_stays_open_that_the_events_tell_is_closed(
-    vary: Vary[Notification], can_read: bool, late: float
+    vary: Vary[HeardNotification], can_read: bool, late: float
 ) -> None:
     for world, step, seed in played(vary, can_read, late):
         world.all_reading()
@@ -80,7 +82,7 @@ SILENT = {
 
 @pytest.mark.parametrize("can_read", [True, False], ids=["with an API", "without"])
 def test_in_order_only_what_no_event_tells_is_missed(can_read: bool) -> None:
-    world = World(TRUTH, can_read=can_read, chance=random.Random(0))
+    world = NodeWorld(TRUTH, can_read=can_read, chance=random.Random(0))
     missed = set()
     for step in recorded():
         for said in step.said:

@@ -4,18 +4,18 @@ from typing import Any
 
 import pytest
 
-from ironic_sync.core.node import Node
-from ironic_sync.core.selection import Selection, aggregate
+from ironic_sync.core.node import IronicNode
+from ironic_sync.core.selection import NodeSelection, aggregate
 
 UUID = "8a0ac04c-a3eb-4d7c-9ce4-5dca8ee26549"
 
 
-def a_node(**more: Any) -> Node:
-    return Node(uuid=UUID, **{"resource_class": "gold", "whole": True} | more)
+def a_node(**more: Any) -> IronicNode:
+    return IronicNode(uuid=UUID, **{"resource_class": "gold", "whole": True} | more)
 
 
-def choosing(**more: Any) -> Selection:
-    return Selection(**{"cell": "c1"} | more)
+def choosing(**more: Any) -> NodeSelection:
+    return NodeSelection(**{"cell": "c1"} | more)
 
 
 OURS = {
@@ -87,12 +87,12 @@ PLACES = {
 
 @pytest.mark.parametrize("key, node, cell", PLACES.values(), ids=PLACES.keys())
 def test_the_cell_of_a_node(key: str, node: dict[str, Any], cell: str) -> None:
-    place = Selection(cell="c9", cell_by=key, cells=CELLS).place(a_node(**node))
+    place = NodeSelection(cell="c9", cell_by=key, cells=CELLS).place(a_node(**node))
     assert place is not None and (place.cell, place.agent) == (cell, f"{cell}-metal")
 
 
 def test_an_agent_may_be_named_for_a_cell() -> None:
-    selection = Selection(cell="c9", cell_by="shard", cells=CELLS, agents={"c2": "ironmonger"})
+    selection = NodeSelection(cell="c9", cell_by="shard", cells=CELLS, agents={"c2": "ironmonger"})
     place = selection.place(a_node(shard="EAST"))
     assert place is not None and place.agent == "ironmonger"
     assert selection.all_agents() == ("c1-metal", "c3-metal", "c9-metal", "ironmonger")
@@ -172,7 +172,7 @@ def test_large_fields_are_only_asked_for_when_they_are_used() -> None:
 def test_who_chooses_by_shard_must_read_for_no_event_tells_it() -> None:
     assert not choosing(owners=("me",)).only_reads_place
     assert choosing(shards=("a",)).only_reads_place
-    assert Selection(cell_by="shard", cells={"a": "c1"}).only_reads_place
+    assert NodeSelection(cell_by="shard", cells={"a": "c1"}).only_reads_place
 
 
 BAD = {

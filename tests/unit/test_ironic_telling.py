@@ -5,10 +5,10 @@ from msgspec.structs import replace
 from bus.clock import Clock
 from bus.messages import InventoryReported
 from bus.protocol import BrokerRefused, Unroutable
-from ironic_sync.core.belief import Rules
+from ironic_sync.core.belief import BeliefRules
 from ironic_sync.core.node import from_rest
 from ironic_sync.following import Following
-from ironic_sync.reader import Found
+from ironic_sync.reader import NodeRead
 from tests.fake_ironic import FakeIronic
 from tests.ironic_case import a_notification
 from tests.ironic_world import PLACE
@@ -32,7 +32,7 @@ class Bad:
 
 
 def heard_by(bus: Bad) -> Following:
-    return Following(Rules(place=lambda node: PLACE), bus.publish, Clock())
+    return Following(BeliefRules(place=lambda node: PLACE), bus.publish, Clock())
 
 
 async def test_what_is_heard_is_told_however_long_nobody_is_there_to_be_told() -> None:
@@ -69,12 +69,12 @@ async def test_a_node_of_which_something_was_said_while_it_was_read_is_read_agai
     ironic, bus = FakeIronic(), Bad()
     node = ironic.nodes[ironic.have(1)]
     wished: list[str] = []
-    rules = Rules(place=lambda node: PLACE, can_read=True)
+    rules = BeliefRules(place=lambda node: PLACE, can_read=True)
     following = Following(rules, bus.publish, Clock(), wished.append)
     began = following.moment()
     await following.hear([a_notification("provision_set.end", 1_790_000_000.5, node)])
     assert wished == [node["uuid"]]
-    await following.found([Found(node["uuid"], from_rest(node), began)])
+    await following.found([NodeRead(node["uuid"], from_rest(node), began)])
     assert wished == [node["uuid"]] * 2 and not bus.took
-    await following.found([Found(node["uuid"], from_rest(node), following.moment())])
+    await following.found([NodeRead(node["uuid"], from_rest(node), following.moment())])
     assert len(wished) == 2 and len(bus.took) == 1

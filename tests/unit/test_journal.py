@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bus.journal import Journal
-from bus.local import LocalBroker, LocalTransport
+from bus.local.broker import LocalBroker, LocalTransport
+from bus.local.journal import Journal
 from bus.protocol import Envelope, QueueSpec
 from tests.envelopes import DEADLINE, an_envelope, publish
 
@@ -23,7 +23,7 @@ def large(number: int) -> Envelope:
 async def test_on_a_full_disk_publishers_wait_and_nothing_is_lost_or_doubled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("bus.journal.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("bus.local.journal.RETRY_SECONDS", 0.01)
     path = tmp_path / "bus.db"
     journal = Journal(path)
     transport = LocalTransport(LocalBroker(journal=journal))

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from berth.load import Boot, Load, LoadPlan, LoadResult, percentile
+from berth.load import Boot, Load, LoadOutcome, LoadPlan, percentile
 from bus import topics
-from bus.local import LocalBroker, LocalTransport
+from bus.delivery.runner import Bus
+from bus.local.broker import LocalBroker, LocalTransport
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable, Message
-from bus.runner import Bus
 from bus.vocabulary import Attempt
 from bus.worker import Worker, on_many
 
@@ -30,8 +30,8 @@ def test_percentile(values: list[float], share: float, value: float) -> None:
     assert percentile(values, share) == value
 
 
-def a_result() -> LoadResult:
-    return LoadResult(
+def a_result() -> LoadOutcome:
+    return LoadOutcome(
         {
             "a": Boot(asked=0.0, ended=1.0, status="active", host="h1", attempts=1, ends=1),
             "b": Boot(asked=1.0, ended=4.0, status="active", host="h2", attempts=2, ends=2),
@@ -58,7 +58,7 @@ def test_the_figures_of_a_load() -> None:
 
 
 def test_a_load_of_nothing_has_figures_too() -> None:
-    nothing = LoadResult({}, 0.0)
+    nothing = LoadOutcome({}, 0.0)
     assert (nothing.per_second, nothing.percentile(0.5), nothing.lost, nothing.reasons()) == (0.0, 0.0, 0, [])
 
 
@@ -68,7 +68,7 @@ def test_only_the_most_frequent_reasons_are_told() -> None:
         for kind, count in (("often", 3), ("twice", 2), ("once", 1))
         for number in range(count)
     }
-    assert LoadResult(boots, 1.0).reasons(2) == [("often", 3), ("twice", 2)]
+    assert LoadOutcome(boots, 1.0).reasons(2) == [("often", 3), ("twice", 2)]
 
 
 # What it hears
@@ -97,7 +97,7 @@ def said(words: str, request: BuildRequested) -> Message:
     )
 
 
-async def load_with(answer: Answer, plan: LoadPlan) -> LoadResult:
+async def load_with(answer: Answer, plan: LoadPlan) -> LoadOutcome:
     """A load of a berth that is one worker, which answers each request as it is told."""
     broker = LocalBroker()
     stopping = asyncio.Event()

@@ -16,7 +16,7 @@ from compute_sim.metal_core import (
     Close,
     Deploy,
     LetGo,
-    Node,
+    MetalNode,
     Say,
     Step,
     Undeploy,
@@ -80,11 +80,11 @@ def destroy(attempt: int = 1) -> DestroyOrdered:
     return DestroyOrdered(build=US, attempt=attempt, cell=CELL, agent="metal", root=NODE, host=NODE)
 
 
-def a_node(state: str | None = "available", **more: Any) -> Node:
-    return Node(uuid=NODE, provision_state=state, **{"resource_class": "baremetal.gold"} | more)
+def a_node(state: str | None = "available", **more: Any) -> MetalNode:
+    return MetalNode(uuid=NODE, provision_state=state, **{"resource_class": "baremetal.gold"} | more)
 
 
-def ours(state: str | None, attempt: int | None = 1, **more: Any) -> Node:
+def ours(state: str | None, attempt: int | None = 1, **more: Any) -> MetalNode:
     info = {} if attempt is None else {ATTEMPT: attempt}
     return a_node(state, instance_uuid=US, instance_info=info, **more)
 
@@ -168,7 +168,7 @@ def test_a_node_ironic_does_not_know() -> None:
         (a_node(resource_class=None), "the node is of the class CUSTOM_, not of CUSTOM_BAREMETAL_GOLD"),
     ],
 )
-def test_why_nothing_can_be_built_on_an_available_node(node: Node, why: str) -> None:
+def test_why_nothing_can_be_built_on_an_available_node(node: MetalNode, why: str) -> None:
     assert next_step(node, build()) == Say("failed", why)
 
 
@@ -201,7 +201,7 @@ def test_a_node_that_goes_into_maintenance_before_its_deploy_is_let_go() -> None
         (ours("active", None), destroy(1), Undeploy()),
     ],
 )
-def test_attempts_are_told_apart(node: Node, order: core.Order, expected: Step) -> None:
+def test_attempts_are_told_apart(node: MetalNode, order: core.Order, expected: Step) -> None:
     assert next_step(node, order) == expected
 
 
@@ -276,4 +276,4 @@ def test_what_ironic_is_told_of_the_instance() -> None:
 
 def test_a_read_tells_more_than_is_needed_and_null_for_what_there_is_not() -> None:
     node = node_of({"uuid": NODE, "provision_state": None, "extra": None, "driver": "fake-hardware"})
-    assert node == Node(uuid=NODE)
+    assert node == MetalNode(uuid=NODE)

@@ -4,14 +4,14 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from berth.load import Boot, LoadResult
+from berth.load import Boot, LoadOutcome
 from berth.picture import latency_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def a_load(boots: int, seconds: float = 10.0, latency: float = 0.05) -> LoadResult:
-    return LoadResult(
+def a_load(boots: int, seconds: float = 10.0, latency: float = 0.05) -> LoadOutcome:
+    return LoadOutcome(
         {
             str(number): Boot(
                 asked=seconds * number / boots, ended=seconds * number / boots + latency, status="active"
@@ -33,13 +33,13 @@ def words_of(svg: str) -> list[str]:
         a_load(2, latency=0.0001),
         a_load(100),
         a_load(9000, latency=70.0),
-        LoadResult({"a": Boot(asked=0.0, ended=0.0, status="active")}, 0.0),
-        LoadResult({"a": Boot(asked=0.0)}, 0.0),
-        LoadResult({}, 0.0),
+        LoadOutcome({"a": Boot(asked=0.0, ended=0.0, status="active")}, 0.0),
+        LoadOutcome({"a": Boot(asked=0.0)}, 0.0),
+        LoadOutcome({}, 0.0),
     ],
     ids=["one", "two quick ones", "a hundred", "thousands of slow ones", "at once", "all lost", "nothing"],
 )
-def test_it_is_well_formed_and_stays_inside_the_page(result: LoadResult) -> None:
+def test_it_is_well_formed_and_stays_inside_the_page(result: LoadOutcome) -> None:
     page = ElementTree.fromstring(latency_svg(result, "a title"))
     assert page.tag == f"{SVG}svg"
     _, _, width, height = (float(number) for number in page.attrib["viewBox"].split())
@@ -69,7 +69,7 @@ def test_of_very_many_boots_it_shows_some() -> None:
 
 
 def test_an_empty_load_says_so() -> None:
-    assert words_of(latency_svg(LoadResult({}, 0.0), "nothing")) == ["nothing", "no boot ended"]
+    assert words_of(latency_svg(LoadOutcome({}, 0.0), "nothing")) == ["nothing", "no boot ended"]
 
 
 def test_a_title_may_hold_anything() -> None:

@@ -6,10 +6,10 @@ import random
 import pytest
 
 from bus.clock import Clock
-from bus.database import ATTEMPTS, LONGEST_WAIT, SHORTEST_WAIT, Conflict, retrying
+from bus.sql.database import ATTEMPTS, LONGEST_WAIT, SHORTEST_WAIT, Conflict, retrying
 
 
-class Racer:
+class RetriedRace:
     def __init__(self, losses: int, error: type[Exception] = Conflict) -> None:
         self.losses = losses
         self.error = error
@@ -36,25 +36,25 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.mark.parametrize("losses", [0, 1, ATTEMPTS - 1])
 async def test_it_runs_until_it_wins(waits: list[float], losses: int) -> None:
-    racer = Racer(losses)
+    racer = RetriedRace(losses)
     assert await retrying()(racer.__call__)(3) == "won 3"
     assert (racer.runs, len(waits)) == (losses + 1, losses)
 
 
 async def test_at_last_the_conflict_is_raised(waits: list[float]) -> None:
-    racer = Racer(99)
+    racer = RetriedRace(99)
     with pytest.raises(Conflict, match=f"loss {ATTEMPTS}"):
         await retrying()(racer.__call__)()
     assert racer.runs == ATTEMPTS
 
 
 async def test_or_the_fallback_answers_for_the_same_arguments(waits: list[float]) -> None:
-    contended = retrying(attempts=3, otherwise=lambda lap: f"contended {lap}")(Racer(99).__call__)
+    contended = retrying(attempts=3, otherwise=lambda lap: f"contended {lap}")(RetriedRace(99).__call__)
     assert await contended(5) == "contended 5"
 
 
 async def test_another_error_is_not_run_again(waits: list[float]) -> None:
-    racer = Racer(1, KeyError)
+    racer = RetriedRace(1, KeyError)
     with pytest.raises(KeyError):
         await retrying()(racer.__call__)()
     assert racer.runs == 1
@@ -63,7 +63,7 @@ async def test_another_error_is_not_run_again(waits: list[float]) -> None:
 async def test_the_waits_grow_within_bounds_and_a_seed_repeats_them(waits: list[float]) -> None:
     for _ in range(2):
         with pytest.raises(Conflict):
-            await retrying(Clock(chance=random.Random(7)))(Racer(99).__call__)()
+            await retrying(Clock(chance=random.Random(7)))(RetriedRace(99).__call__)()
     first, second = waits[: ATTEMPTS - 1], waits[ATTEMPTS - 1 :]
     assert first == second
     assert all(SHORTEST_WAIT <= wait <= min(LONGEST_WAIT, 0.01 * 2**n) for n, wait in enumerate(first))

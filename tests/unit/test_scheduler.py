@@ -18,15 +18,15 @@ from bus.messages import (
 )
 from bus.protocol import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
 from bus.vocabulary import Contended, Flavor, Gone, Held, Moved, Refused, Removal
-from scheduler_worker import Policy
+from scheduler_worker import ChoicePolicy
 from scheduler_worker.order import MAX_SPEC_BYTES
 from scheduler_worker.worker import Scheduler
 from tests.fleet import (
     METAL,
     SMALL,
+    FakePlacement,
     Holding,
-    Placement,
-    Time,
+    TurnedClock,
     a_candidate,
     a_report,
     a_request,
@@ -36,24 +36,28 @@ from tests.fleet import (
 
 BIG = Flavor(name="big", vcpus=8, memory_mb=1024)
 LITTLE = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}
-PLENTY = Policy.from_names(max_builds=1000)
+PLENTY = ChoicePolicy.from_names(max_builds=1000)
 
 
 def a_scheduler(
-    placement: Placement, time: Time | None = None, *, policy: Policy | None = None, page: int = 256
+    placement: FakePlacement,
+    time: TurnedClock | None = None,
+    *,
+    policy: ChoicePolicy | None = None,
+    page: int = 256,
 ) -> Scheduler:
     return Scheduler(
         placement.candidates,
         placement.claim_many,
         placement.release,
         policy,
-        (time or Time()).clock,
+        (time or TurnedClock()).clock,
         page=page,
     )
 
 
-def hosts(count: int, **fields: object) -> Placement:
-    return Placement.of(*(a_candidate(number, **fields) for number in range(count)))  # type: ignore[arg-type]
+def hosts(count: int, **fields: object) -> FakePlacement:
+    return FakePlacement.of(*(a_candidate(number, **fields) for number in range(count)))  # type: ignore[arg-type]
 
 
 async def said(scheduler: Scheduler, *requests: BuildRequested) -> list[BuildPlaced | BuildUnplaceable]:
@@ -103,7 +107,7 @@ async def test_a_request_gets_a_claimed_host_and_alternates() -> None:
 
 
 async def test_the_decision_is_recorded() -> None:
-    placement = Placement.of(*(a_candidate(number, free={"VCPU": 8 * number}) for number in range(4)))
+    placement = FakePlacement.of(*(a_candidate(number, free={"VCPU": 8 * number}) for number in range(4)))
     scheduler = a_scheduler(placement)
     await scheduler.hear(a_report(3, enabled=False))
     (message,) = await placed(scheduler, a_request(flavor=Flavor(name="f", vcpus=4)))
@@ -140,7 +144,7 @@ async def test_each_shape_has_a_search_of_its_own_and_sees_what_the_other_took()
 async def test_what_was_chosen_counts_before_placement_shows_it() -> None:
     placement = hosts(8, free={"VCPU": 8, "MEMORY_MB": 1024, "DISK_GB": 0})
     placement.lag = True
-    scheduler = a_scheduler(placement, policy=Policy.from_names(weighers=[]))
+    scheduler = a_scheduler(placement, policy=ChoicePolicy.from_names(weighers=[]))
     messages = [
         message for number in range(8) for message in await placed(scheduler, a_request(number, flavor=BIG))
     ]
@@ -149,8 +153,8 @@ async def test_what_was_chosen_counts_before_placement_shows_it() -> None:
 
 
 async def test_what_was_chosen_counts_as_a_build_before_the_host_reports_it() -> None:
-    time = Time()
-    scheduler = a_scheduler(hosts(1), time, policy=Policy.from_names(max_builds=2))
+    time = TurnedClock()
+    scheduler = a_scheduler(hosts(1), time, policy=ChoicePolicy.from_names(max_builds=2))
     await placed(scheduler, a_request(1))
     await placed(scheduler, a_request(2))
     assert "building 2 already" in str(await retry(scheduler, a_request(3)))
@@ -165,7 +169,7 @@ async def test_the_same_request_and_candidates_give_the_same_decision() -> None:
 
 
 async def test_alternates_are_of_the_chosen_cell_and_none_is_chosen_for_a_sister() -> None:
-    placement = Placement.of(*(a_candidate(number, cell=f"cell{number % 2}") for number in range(12)))
+    placement = FakePlacement.of(*(a_candidate(number, cell=f"cell{number % 2}") for number in range(12)))
     messages = await placed(a_scheduler(placement), a_request(instances=4, alternates=10))
     chosen = {message.chosen.root for message in messages}
     assert len(chosen) == 4
@@ -187,7 +191,9 @@ async def test_no_alternates_when_none_are_wanted() -> None:
 
 
 async def test_a_page_without_an_admissible_host_leads_to_the_next() -> None:
-    placement = Placement.of(*(a_candidate(number, zone="b" if number == 9 else "a") for number in range(10)))
+    placement = FakePlacement.of(
+        *(a_candidate(number, zone="b" if number == 9 else "a") for number in range(10))
+    )
     (message,) = await placed(a_scheduler(placement, page=2), a_request(zone="b"))
     assert message.chosen.host == "host9"
     assert [question.after for question in placement.questions] == [0, 2, 4, 6, 8]
@@ -352,7 +358,7 @@ async def test_a_host_that_fills_up_gives_way_to_the_next_choice() -> None:
 
 async def test_when_all_choices_are_full_it_looks_again_elsewhere() -> None:
     """The only host with room is the one that weighs least."""
-    placement = Placement.of(*(a_candidate(number) for number in range(9)), a_candidate(9, free=LITTLE))
+    placement = FakePlacement.of(*(a_candidate(number) for number in range(9)), a_candidate(9, free=LITTLE))
     placement.lag = True
     for number in range(9):
         placement.take(an_id(number, "c"), {"VCPU": 8})
@@ -365,7 +371,7 @@ async def test_when_all_choices_are_full_it_looks_again_elsewhere() -> None:
 async def test_a_host_that_moved_is_tried_again_and_one_that_is_gone_comes_last(
     refusal: Moved | Gone,
 ) -> None:
-    placement = Placement.of(
+    placement = FakePlacement.of(
         a_candidate(1, free={"VCPU": 1}),
         *(a_candidate(number, free={"VCPU": 9}) for number in range(2, 5)),
         a_candidate(5, free={"VCPU": 1}),
@@ -379,7 +385,7 @@ async def test_a_host_that_moved_is_tried_again_and_one_that_is_gone_comes_last(
         first = refusing.pop()
         return [ClaimAnswered(results=(Refused(refusals=(first,) * 3),)) for _ in orders]
 
-    scheduler = Scheduler(placement.candidates, refuse_once, placement.release, clock=Time().clock)
+    scheduler = Scheduler(placement.candidates, refuse_once, placement.release, clock=TurnedClock().clock)
     (message,) = await placed(scheduler, a_request(flavor=Flavor(name="f", vcpus=1)))
     tried_again = message.chosen.host in {"host2", "host3", "host4"}
     assert tried_again == isinstance(refusal, Moved)
@@ -392,13 +398,13 @@ async def test_a_contended_claim_comes_again_soon() -> None:
     async def contended(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
         return [ClaimAnswered(results=(Contended(),)) for _ in orders]
 
-    scheduler = Scheduler(placement.candidates, contended, placement.release, clock=Time().clock)
+    scheduler = Scheduler(placement.candidates, contended, placement.release, clock=TurnedClock().clock)
     assert 0.05 <= (await retry(scheduler, a_request())).after <= 0.2
     assert not any(scheduler.ledger.taken(root) for root in placement.hosts)
 
 
 async def test_lost_races_end_in_a_reason_only_when_patience_is_at_its_end() -> None:
-    placement, time = hosts(1), Time()
+    placement, time = hosts(1), TurnedClock()
     placement.lag = True
     placement.take(an_id(0, "c"), {"VCPU": 8})
     scheduler = a_scheduler(placement, time)
@@ -447,7 +453,7 @@ async def test_no_host_is_fenced_before_it_is_said_and_says_why() -> None:
 
 
 async def test_every_host_down_names_the_nearest() -> None:
-    placement, time = hosts(1), Time()
+    placement, time = hosts(1), TurnedClock()
     scheduler = a_scheduler(placement, time)
     for second in range(0, 60, 5):
         time.now = 1000.0 + second
@@ -485,7 +491,7 @@ async def test_a_zone_is_unknown_too_where_no_host_names_one() -> None:
 
 
 async def test_a_full_cell_is_not_an_unknown_one() -> None:
-    placement = Placement.of(a_candidate(1), a_candidate(2, cell="cell2", free={"VCPU": 0}))
+    placement = FakePlacement.of(a_candidate(1), a_candidate(2, cell="cell2", free={"VCPU": 0}))
     scheduler = a_scheduler(placement)
     await scheduler.hear(a_report(1))
     message = await unplaceable(scheduler, a_request(cell="cell2"))
@@ -547,7 +553,7 @@ async def test_placement_away_is_not_no_capacity() -> None:
 
 
 async def test_a_claim_without_an_answer_counts_until_it_must_have_been_seen() -> None:
-    placement, time = hosts(1), Time()
+    placement, time = hosts(1), TurnedClock()
 
     async def away(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
         raise NoAnswer("placement.claim: no answer within 10 s")

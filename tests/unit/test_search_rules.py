@@ -11,7 +11,7 @@ from bus.protocol import Poison
 from bus.vocabulary import Inventory, NearMiss, Removal, ResourceGroup
 from placement_worker.core.index import Index
 from placement_worker.core.search import page, search
-from tests.racks import uid
+from tests.builders import uid
 from tests.worlds import SHARES, an_index, state, tree
 
 A, B = "CUSTOM_A", "CUSTOM_B"

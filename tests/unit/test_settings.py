@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from berth import build, ironic
+from berth import ironic, wiring
 from berth.settings import EFFECTIVE_ENV, BadSetting, Effective, Settings, load, masked, shown
 
 SECRET = "geheim"
@@ -187,9 +187,9 @@ def test_every_cell_with_nodes_of_ironics_has_an_agent_for_them(
     given: dict[str, Any], cells: tuple[str, ...]
 ) -> None:
     settings = settings_of(**given).settings
-    assert tuple(role.cell for role in build.roles(settings) if role.worker == "metal") == cells
-    assert {str(role) for stage in build.ending(settings) for role in stage} == set(
-        map(str, build.roles(settings))
+    assert tuple(role.cell for role in wiring.roles(settings) if role.worker == "metal") == cells
+    assert {str(role) for stage in wiring.ending(settings) for role in stage} == set(
+        map(str, wiring.roles(settings))
     )
 
 
@@ -203,14 +203,14 @@ def test_every_cell_with_nodes_of_ironics_has_an_agent_for_them(
 )
 def test_an_agent_that_could_not_build_is_not_run(given: dict[str, Any], cell: str, says: str) -> None:
     with pytest.raises(BadSetting) as refused:
-        build.role("metal", cell, settings_of(**given).settings)
+        wiring.role("metal", cell, settings_of(**given).settings)
     assert says in str(refused.value)
 
 
 def test_who_is_selected_belongs_to_the_agent_that_is_run() -> None:
     settings = settings_of(ironic_api_url="http://h").settings
-    assert ironic.selection(settings).all_agents() == (build.metal_agent(settings, "c1"),)
-    assert ironic.agent_of("c1") == build.metal_agent(settings, "c1")
+    assert ironic.selection(settings).all_agents() == (wiring.metal_agent(settings, "c1"),)
+    assert ironic.agent_of("c1") == wiring.metal_agent(settings, "c1")
 
 
 @pytest.mark.parametrize("name", ["ironic_ca_file", "ironic_cert_file"])

@@ -6,14 +6,14 @@ from collections.abc import Awaitable
 import pytest
 
 from bus.clock import Clock
-from bus.local import LocalBroker, LocalTransport
+from bus.delivery.runner import Bus
+from bus.local.broker import LocalBroker, LocalTransport
 from bus.messages import NodeChanged
 from bus.protocol import Unroutable
-from bus.runner import Bus
 from bus.topics import IRONIC_NODE
 from compute_sim.ironic import BusVoice, Simulation, enrolled
 from compute_sim.ironic.node import SimNode
-from compute_sim.ironic.plan import Plan
+from compute_sim.ironic.plan import SimPlan
 from tests.ironics import INSTANCE, NOW, OTHER, Bench, a_node
 from tests.simulation.clockwork import run
 
@@ -54,7 +54,7 @@ def test_every_change_is_told_as_it_is_and_requests_are_not() -> None:
     async def story() -> Told:
         bus = Told()
         voice = BusVoice(bus.publish, whose, Clock(lambda: NOW))
-        bench = Bench(Plan(), a_node(), emit=voice)
+        bench = Bench(SimPlan(), a_node(), emit=voice)
         acts = (
             "claim",
             f"claim {OTHER}",
@@ -83,7 +83,7 @@ def test_a_deleted_node_is_told_as_deleted() -> None:
     async def story() -> Told:
         bus = Told()
         voice = BusVoice(bus.publish, whose, Clock(lambda: NOW))
-        bench = Bench(Plan(), a_node(), emit=voice)
+        bench = Bench(SimPlan(), a_node(), emit=voice)
         await spoken(bus, bench.act("delete"), bench=bench, voice=voice)
         return bus
 
@@ -97,7 +97,7 @@ def test_nodes_are_introduced_when_somebody_hears(away: int) -> None:
         bus = Told(away)
         voice = BusVoice(bus.publish, whose, Clock(lambda: NOW))
         voice.introduce(enrolled(1000, now=NOW))
-        await spoken(bus, asyncio.sleep(0), bench=Bench(Plan()), voice=voice)
+        await spoken(bus, asyncio.sleep(0), bench=Bench(SimPlan()), voice=voice)
         return bus
 
     told = run(story()).messages

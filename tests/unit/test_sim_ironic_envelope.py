@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from bus.clock import Clock
-from compute_sim.ironic.allocations import Allocations
+from compute_sim.ironic.allocations import NodeAllocations
 from compute_sim.ironic.conductor import Told
-from compute_sim.ironic.envelope import Envelopes, Notification
+from compute_sim.ironic.envelope import Envelopes, SentNotification
 from compute_sim.ironic.notify import IronicExchange
-from compute_sim.ironic.plan import Plan
+from compute_sim.ironic.plan import SimPlan
 from tests.ironics import INSTANCE, NODE, NOW, Bench, a_node, play
 from tests.simulation.clockwork import run
 
@@ -81,9 +81,9 @@ EVERYTHING = """
 
 def heard() -> list[Told]:
     async def more() -> list[Told]:
-        bench = Bench(Plan())
+        bench = Bench(SimPlan())
         await bench.api.create({"driver": "fake-hardware", "name": "new"}, 82, "req-1")
-        await Allocations(bench.conductor).create({"resource_class": "baremetal"}, "req-1")
+        await NodeAllocations(bench.conductor).create({"resource_class": "baremetal"}, "req-1")
         return bench.heard
 
     return play(EVERYTHING, provision_state="enroll", power_state=None).heard + run(more())
@@ -125,7 +125,7 @@ def test_every_kind_of_message_has_the_fields_it_was_recorded_with() -> None:
 
 
 def test_times_are_written_as_ironic_writes_them() -> None:
-    [(_, envelope)] = sent(Notification("update", "end", a_node(created_at=NOW), "req-1"))
+    [(_, envelope)] = sent(SentNotification("update", "end", a_node(created_at=NOW), "req-1"))
     message = inside(envelope)
     assert message["timestamp"] == "2026-11-20 07:37:07.500000"
     assert message["payload"]["ironic_object.data"]["created_at"] == "2026-11-20T07:37:07Z"
@@ -134,7 +134,7 @@ def test_times_are_written_as_ironic_writes_them() -> None:
 
 def test_no_two_messages_have_the_same_time_and_a_copy_for_a_second_topic_has_the_same_id() -> None:
     envelopes = Envelopes(Clock(lambda: NOW, random.Random(1)), "host-1", ("one", "two"))
-    told = Notification("update", "end", a_node(), "req-1")
+    told = SentNotification("update", "end", a_node(), "req-1")
     first, copy, second, _ = [
         (key, inside(json.loads(body))) for key, body in (*envelopes.of(told), *envelopes.of(told))
     ]
@@ -149,7 +149,7 @@ def test_before_a_node_is_made_its_defaults_are_not_filled_in() -> None:
     start, end = [
         inside(sent(told)[0][1])["payload"]["ironic_object.data"]
         for told in heard()
-        if isinstance(told, Notification) and told.action == "create"
+        if isinstance(told, SentNotification) and told.action == "create"
     ]
     unset = {name for name, value in start.items() if value is None and end[name] is not None}
     assert unset == {
@@ -162,13 +162,13 @@ def test_before_a_node_is_made_its_defaults_are_not_filled_in() -> None:
 
 def test_passwords_are_never_told() -> None:
     node = a_node(instance_info={"rescue_password": "sekret"}, driver_info={"ipmi_password": "sekret"})
-    [(_, envelope)] = sent(Notification("update", "end", node, "req-1"))
+    [(_, envelope)] = sent(SentNotification("update", "end", node, "req-1"))
     assert "sekret" not in envelope["oslo.message"]
 
 
 def test_what_payloads_never_carry_is_not_in_them() -> None:
     node = a_node(shard="s1", reservation="host-1", allocation_uuid=INSTANCE)
-    [(_, envelope)] = sent(Notification("update", "end", node, "req-1"))
+    [(_, envelope)] = sent(SentNotification("update", "end", node, "req-1"))
     data = inside(envelope)["payload"]["ironic_object.data"]
     assert not {"shard", "reservation", "allocation_uuid", "conductor", "automated_clean"} & data.keys()
 
@@ -178,16 +178,16 @@ def test_a_lossy_ironic_loses_later_steps_and_only_those(lossy: float, steps: in
     exchange = IronicExchange("amqp://localhost/", lossy=lossy, seed=1)
     node = a_node()
     for _ in range(100):
-        exchange(Notification("provision_set", "start", node, "req-1"))
-        exchange(Notification("provision_set", "success", node, "req-1"))
-        exchange(Notification("provision_set", "end", node, "req-1"))
+        exchange(SentNotification("provision_set", "start", node, "req-1"))
+        exchange(SentNotification("provision_set", "success", node, "req-1"))
+        exchange(SentNotification("provision_set", "end", node, "req-1"))
     assert 300 - exchange.lost == pytest.approx(steps, abs=0 if lossy in (0.0, 1.0) else 25)
 
 
 def test_an_allocation_takes_a_node_and_no_node_event_tells() -> None:
     async def story() -> Bench:
-        bench = Bench(Plan(), a_node(traits=("CUSTOM_A",)))
-        allocations = Allocations(bench.conductor)
+        bench = Bench(SimPlan(), a_node(traits=("CUSTOM_A",)))
+        allocations = NodeAllocations(bench.conductor)
         async with asyncio.TaskGroup() as group:
             running = group.create_task(bench.conductor.run())
             made = await allocations.create({"resource_class": "baremetal", "traits": ["CUSTOM_A"]}, "req-1")

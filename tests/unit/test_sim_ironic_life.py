@@ -3,7 +3,7 @@
 import pytest
 
 from compute_sim.core import Durations
-from compute_sim.ironic.plan import Plan
+from compute_sim.ironic.plan import SimPlan
 from tests.ironics import INSTANCE, OTHER, play
 
 # Each as it was recorded from an Ironic 39, but for the second events it lost itself (marked *).
@@ -178,7 +178,7 @@ def test_what_is_told_is_what_was_recorded(story: str) -> None:
     assert play(acts, **fields).told == lines(told)
 
 
-WAITING = Plan(step_time=Durations("constant", (10.0,)), call_back=True)
+WAITING = SimPlan(step_time=Durations("constant", (10.0,)), call_back=True)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_a_failed_tear_down_leaves_no_instance_though_nobody_was_told() -> None:
     assert bench.node.instance_uuid is None
 
 
-SLOW = Plan(step_time=Durations("constant", (3.0,)))
+SLOW = SimPlan(step_time=Durations("constant", (3.0,)))
 
 
 def test_while_a_node_is_cleaned_others_wait_for_its_lock_and_then_give_up() -> None:
@@ -334,7 +334,7 @@ def test_what_ironic_refuses_changes_nothing(acts: str, fields: dict[str, object
 
 def test_failures_and_times_are_the_same_for_the_same_seed() -> None:
     def fates(seed: int) -> list[object]:
-        plan = Plan(seed=seed, fail=0.3, step_time=Durations.parse("exponential:2"))
+        plan = SimPlan(seed=seed, fail=0.3, step_time=Durations.parse("exponential:2"))
         return [(plan.seconds("node", number), plan.fault("node", number)) for number in range(200)]
 
     assert fates(1) == fates(1)

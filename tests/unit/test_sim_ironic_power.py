@@ -2,10 +2,10 @@
 
 import pytest
 
-from compute_sim.ironic.plan import Plan
+from compute_sim.ironic.plan import SimPlan
 from tests.ironics import play
 
-PLAN = Plan(sync_every=10.0, sync_retries=1)
+PLAN = SimPlan(sync_every=10.0, sync_retries=1)
 
 
 def told(acts: str, **fields: object) -> list[str]:

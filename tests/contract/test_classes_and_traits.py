@@ -27,18 +27,20 @@ from bus.resources import (
 )
 from bus.vocabulary import Inventory
 from placement_worker import Placement
-from tests.racks import Wall, a_claim, a_placement, a_report, an_order, on_hosts, seen_by, uid
+from tests.builders import Wall, a_claim, a_placement, a_report, an_order, on_hosts, seen_by, uid
 
 A = uid(1, "a")
 KINDS: list[NameKind] = ["resource class", "trait"]
 
 
 async def edit(placement: Placement, kind: NameKind, one: NameEdit) -> NameResult:
-    return (await placement.naming.edit(NameEditRequested(kind=kind, edit=one))).result
+    return (await placement.classes_and_traits.edit(NameEditRequested(kind=kind, edit=one))).result
 
 
 async def listed(placement: Placement, kind: NameKind, **query: Any) -> list[str]:
-    return [one.name for one in (await placement.naming.find(FindNames(kind=kind, **query))).names]
+    return [
+        one.name for one in (await placement.classes_and_traits.find(FindNames(kind=kind, **query))).names
+    ]
 
 
 async def a_host(placement: Placement, **given: Any) -> None:

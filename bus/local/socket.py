@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from bus.local import LocalBroker, LocalTransport
+from bus.local.broker import LocalBroker, LocalTransport
 from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, QueueSpec, Unavailable, Unroutable
 
 _LINE_LIMIT = 64 * 1024 * 1024
@@ -53,7 +53,7 @@ _calls = msgspec.json.Decoder(_Call)
 _says = msgspec.json.Decoder(_Say)
 
 
-class Door:
+class SocketServer:
     """The broker's side: one LocalTransport for each process that comes in."""
 
     def __init__(self, broker: LocalBroker, path: Path) -> None:

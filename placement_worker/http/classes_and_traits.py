@@ -17,7 +17,7 @@ from bus.resources import (
     Taken,
 )
 from placement_worker.http import queries, schemas
-from placement_worker.http.calls import Answer, Call, nothing, said
+from placement_worker.http.calls import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import bad_request, conflict, not_found
 from placement_worker.http.statuses import no_class, no_traits, refused
 from placement_worker.placement import Placement
@@ -26,25 +26,27 @@ _TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]+")
 LONGEST = 255
 
 
-class Naming:
+class ClassAndTraitHandlers:
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
 
     # Resource classes
 
-    async def classes(self, call: Call) -> Answer:
-        found = (await self.placement.naming.find(FindNames(kind="resource class"))).names
+    async def classes(self, call: ApiCall) -> ApiAnswer:
+        found = (await self.placement.classes_and_traits.find(FindNames(kind="resource class"))).names
         told = {"resource_classes": [_class(one.name, call) for one in found]}
         return said(told, max((one.updated for one in found), default=0.0))
 
-    async def show_class(self, call: Call) -> Answer:
+    async def show_class(self, call: ApiCall) -> ApiAnswer:
         name = call.path["name"]
-        found = (await self.placement.naming.find(FindNames(kind="resource class", names=(name,)))).names
+        found = (
+            await self.placement.classes_and_traits.find(FindNames(kind="resource class", names=(name,)))
+        ).names
         if not found:
             raise not_found(no_class(name))
         return said(_class(name, call), found[0].updated)
 
-    async def create_class(self, call: Call) -> Answer:
+    async def create_class(self, call: ApiCall) -> ApiAnswer:
         name = (await call.json(schemas.NAME_CLASS))["name"]
         match await self._edit("resource class", MakeName(name=name)):
             case NameEdited(made=True):
@@ -54,7 +56,7 @@ class Naming:
             case result:
                 raise refused(result)
 
-    async def ensure_class(self, call: Call) -> Answer:
+    async def ensure_class(self, call: ApiCall) -> ApiAnswer:
         name = call.path["name"]
         if wrong := schemas.NAME_CLASS.complaint({"name": name}):
             raise bad_request(f"JSON does not validate: {wrong}")
@@ -65,7 +67,7 @@ class Naming:
             case result:
                 raise refused(result)
 
-    async def rename_class(self, call: Call) -> Answer:
+    async def rename_class(self, call: ApiCall) -> ApiAnswer:
         name, to = call.path["name"], (await call.json(schemas.NAME_CLASS))["name"]
         match await self._edit("resource class", RenameName(name=name, to=to)):
             case NameEdited(named=named):
@@ -77,7 +79,7 @@ class Naming:
             case result:
                 raise refused(result)
 
-    async def drop_class(self, call: Call) -> Answer:
+    async def drop_class(self, call: ApiCall) -> ApiAnswer:
         name, doing = call.path["name"], "Error in delete resource class"
         match await self._edit("resource class", DropName(name=name)):
             case NameEdited():
@@ -93,19 +95,19 @@ class Naming:
 
     # Traits
 
-    async def traits(self, call: Call) -> Answer:
+    async def traits(self, call: ApiCall) -> ApiAnswer:
         wanted = queries.traits(call.query)
-        found = (await self.placement.naming.find(wanted)).names
+        found = (await self.placement.classes_and_traits.find(wanted)).names
         return said({"traits": [one.name for one in found]}, max((one.updated for one in found), default=0.0))
 
-    async def show_trait(self, call: Call) -> Answer:
+    async def show_trait(self, call: ApiCall) -> ApiAnswer:
         name = call.path["name"]
-        found = (await self.placement.naming.find(FindNames(kind="trait", names=(name,)))).names
+        found = (await self.placement.classes_and_traits.find(FindNames(kind="trait", names=(name,)))).names
         if not found:
             raise not_found(no_traits([name]))
-        return Answer(204, updated=found[0].updated)
+        return ApiAnswer(204, updated=found[0].updated)
 
-    async def ensure_trait(self, call: Call) -> Answer:
+    async def ensure_trait(self, call: ApiCall) -> ApiAnswer:
         name = call.path["name"]
         if not _TRAIT.fullmatch(name) or len(name) > LONGEST:
             raise bad_request(
@@ -115,11 +117,11 @@ class Naming:
         match await self._edit("trait", MakeName(name=name)):
             case NameEdited(named=named, made=made):
                 there = {"location": call.location(f"/traits/{name}")}
-                return Answer(201 if made else 204, updated=named.updated if named else 0.0, headers=there)
+                return ApiAnswer(201 if made else 204, updated=named.updated if named else 0.0, headers=there)
             case result:
                 raise refused(result)
 
-    async def drop_trait(self, call: Call) -> Answer:
+    async def drop_trait(self, call: ApiCall) -> ApiAnswer:
         name = call.path["name"]
         match await self._edit("trait", DropName(name=name)):
             case NameEdited():
@@ -134,9 +136,9 @@ class Naming:
                 raise refused(result)
 
     async def _edit(self, kind: NameKind, edit: NameEdit) -> NameResult:
-        return (await self.placement.naming.edit(NameEditRequested(kind=kind, edit=edit))).result
+        return (await self.placement.classes_and_traits.edit(NameEditRequested(kind=kind, edit=edit))).result
 
 
-def _class(name: str, call: Call) -> dict[str, object]:
+def _class(name: str, call: ApiCall) -> dict[str, object]:
     here = f"{call.mount}/resource_classes/{name}"
     return {"name": name, "links": [{"rel": "self", "href": here}]}

@@ -9,7 +9,7 @@ from starlette.types import Send
 
 from bus.messages import LoadProviders, PlacementChanged
 from bus.protocol import Unavailable
-from placement_worker.http.calls import Answer, Call, encode, said
+from placement_worker.http.calls import ApiAnswer, ApiCall, encode, said
 from placement_worker.http.errors import Problem, bad_request
 from placement_worker.http.schemas import refuse_nul
 from placement_worker.memory import Forgotten
@@ -26,20 +26,20 @@ class Ours:
         self.placement = placement
         self.closing = closing
 
-    async def alive(self, call: Call) -> Answer:
+    async def alive(self, call: ApiCall) -> ApiAnswer:
         return said({"status": "alive"})
 
-    async def ready(self, call: Call) -> Answer:
+    async def ready(self, call: ApiCall) -> ApiAnswer:
         """The database answers and the index holds what it holds."""
         if self.closing.is_set():
             raise Problem(503, "it is being stopped")
         await self.placement.memory.fresh()
         return said({"status": "ready", "seen": self.placement.memory.index.seen})
 
-    async def metrics(self, call: Call) -> Answer:
-        return Answer(body=generate_latest(), kind=CONTENT_TYPE_LATEST)
+    async def metrics(self, call: ApiCall) -> ApiAnswer:
+        return ApiAnswer(body=generate_latest(), kind=CONTENT_TYPE_LATEST)
 
-    async def load(self, call: Call) -> Answer:
+    async def load(self, call: ApiCall) -> ApiAnswer:
         body = await call.body()
         try:
             order = _load.decode(body)
@@ -49,7 +49,7 @@ class Ours:
         loaded = await self.placement.providers.load(order)
         return said({"results": loaded.results})
 
-    async def changes(self, call: Call) -> "Feed":
+    async def changes(self, call: ApiCall) -> "Feed":
         after = await self._after(call)
         changes = self.placement.memory.feed(after)
         first = None
@@ -60,7 +60,7 @@ class Ours:
                 raise Problem(410, f"{gone}: read everything again, and follow from there") from None
         return Feed(call, first, changes, self.closing)
 
-    async def _after(self, call: Call) -> int:
+    async def _after(self, call: ApiCall) -> int:
         """The number the client knows already; without one, the newest there is."""
         await self.placement.memory.fresh()
         given = call.headers.get("last-event-id") or dict(call.pairs).get("after")
@@ -76,7 +76,7 @@ class Feed:
 
     def __init__(
         self,
-        call: Call,
+        call: ApiCall,
         first: PlacementChanged | None,
         changes: AsyncIterator[PlacementChanged],
         closing: asyncio.Event,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scheduler_worker.ledger import Ledger
+from scheduler_worker.pending import PendingChoices
 from tests.fleet import an_id
 
 ROOT = an_id(1, "c")
@@ -10,7 +10,7 @@ ONE = {"VCPU": 1, "MEMORY_MB": 512}
 
 
 def test_choices_add_up_by_root() -> None:
-    ledger = Ledger()
+    ledger = PendingChoices()
     ledger.enter(ROOT, ONE, 0)
     ledger.enter(ROOT, {"VCPU": 2}, 0)
     ledger.enter(an_id(2, "c"), {"DISK_GB": 5}, 0)
@@ -19,7 +19,7 @@ def test_choices_add_up_by_root() -> None:
 
 
 def test_a_failed_claim_is_given_back_once() -> None:
-    ledger = Ledger()
+    ledger = PendingChoices()
     first = ledger.enter(ROOT, ONE, 0)
     ledger.enter(ROOT, ONE, 0)
     ledger.drop(first)
@@ -29,14 +29,14 @@ def test_a_failed_claim_is_given_back_once() -> None:
 
 @pytest.mark.parametrize(("seen", "left"), [(6, ONE), (7, {}), (8, {})])
 def test_a_claim_is_counted_until_an_answer_has_seen_it(seen: int, left: dict[str, int]) -> None:
-    ledger = Ledger()
+    ledger = PendingChoices()
     ledger.confirm(ledger.enter(ROOT, ONE, 0), 7)
     ledger.seen(seen, 0)
     assert ledger.taken(ROOT) == left
 
 
 def test_a_claim_whose_answer_came_after_it_was_seen_is_not_counted_twice() -> None:
-    ledger = Ledger()
+    ledger = PendingChoices()
     entry = ledger.enter(ROOT, ONE, 0)
     ledger.seen(9, 0)
     assert ledger.taken(ROOT) == ONE
@@ -46,7 +46,7 @@ def test_a_claim_whose_answer_came_after_it_was_seen_is_not_counted_twice() -> N
 
 @pytest.mark.parametrize("confirmed", [False, True])
 def test_nothing_is_counted_for_ever(confirmed: bool) -> None:
-    ledger = Ledger(timeout=10)
+    ledger = PendingChoices(timeout=10)
     entry = ledger.enter(ROOT, ONE, 100)
     if confirmed:
         ledger.confirm(entry, 7)
@@ -59,7 +59,7 @@ def test_nothing_is_counted_for_ever(confirmed: bool) -> None:
 
 
 def test_numbers_that_start_over_do_not_hide_choices() -> None:
-    ledger = Ledger()
+    ledger = PendingChoices()
     ledger.seen(1000, 0)
     ledger.seen(1, 0)
     ledger.confirm(ledger.enter(ROOT, ONE, 0), 2)

@@ -7,7 +7,7 @@ import numpy as np
 
 from bus.vocabulary import Resources
 from placement_worker.core.flags import Bools
-from placement_worker.core.groups import Plan
+from placement_worker.core.groups import SearchPlan
 from placement_worker.core.index import SHARES, Index, Row
 from placement_worker.core.merge import BREATH, Choice, Merge, options_at, shares
 
@@ -27,7 +27,7 @@ class Fit:
 class Hunt:
     """One search; `start` is where it begins to go round."""
 
-    def __init__(self, index: Index, made: Plan, start: int) -> None:
+    def __init__(self, index: Index, made: SearchPlan, start: int) -> None:
         self._index = index
         self._plan = made
         self._sums: dict[tuple[int, int], Resources] = {}
@@ -111,7 +111,7 @@ class _Shared:
     both offer, the first of these two does.
     """
 
-    def __init__(self, index: Index, made: Plan, start: int) -> None:
+    def __init__(self, index: Index, made: SearchPlan, start: int) -> None:
         self._index = index
         self._plan = made
         self.anchors = self._first_of_each(start)  # in the order in which they are come by

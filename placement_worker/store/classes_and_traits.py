@@ -4,11 +4,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from bus.database import Transaction
 from bus.resources import Named, NameKind
+from bus.sql.database import Transaction
+from bus.sql.statement import Statement
 from placement_worker.schema import CLASS_NUMBERS
-from placement_worker.store.names import Book, Names
-from placement_worker.store.statement import Statement
+from placement_worker.store.numbered_names import Book, NumberedNames
 
 _TABLES = {"resource class": "resource_classes", "trait": "traits"}
 _USED = {
@@ -18,7 +18,7 @@ _USED = {
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredName:
     """A name as it is stored."""
 
     id: int
@@ -58,7 +58,7 @@ _ROOTS = Statement(
 )
 
 
-def names_of(book: Book, kind: NameKind) -> Names:
+def names_of(book: Book, kind: NameKind) -> NumberedNames:
     return book.classes if kind == "resource class" else book.traits
 
 
@@ -69,18 +69,18 @@ async def entries(
     *,
     used: bool = False,
     locking: bool = False,
-) -> Sequence[Entry]:
+) -> Sequence[StoredName]:
     """These names, or all, in the order of their numbers. Locked, nothing can begin to use one."""
     statement = _entries(kind, names is not None, used, locking)
     rows = await statement(tx, [(name,) for name in dict.fromkeys(names or ())])
-    return [Entry(id_, name, updated, bool(there)) for id_, name, updated, there in rows]
+    return [StoredName(id_, name, updated, bool(there)) for id_, name, updated, there in rows]
 
 
-async def rename(tx: Transaction, entry: Entry, to: str, now: float) -> None:
+async def rename(tx: Transaction, entry: StoredName, to: str, now: float) -> None:
     await _RENAME(tx, id=entry.id, called=to, now=now)
 
 
-async def drop(tx: Transaction, kind: NameKind, entry: Entry) -> None:
+async def drop(tx: Transaction, kind: NameKind, entry: StoredName) -> None:
     await _drop(kind)(tx, id=entry.id)
     if kind == "resource class":  # its number is never given out again
         await _GIVEN_OUT(tx, id=entry.id, numbers=CLASS_NUMBERS)

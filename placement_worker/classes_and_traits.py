@@ -1,7 +1,6 @@
 """Resource classes and traits by name: listed, made, renamed, dropped."""
 
 from bus.clock import Clock
-from bus.database import Database, retrying
 from bus.messages import FindNames, NameEditAnswered, NameEditRequested, NamesFound
 from bus.resources import (
     DropName,
@@ -16,15 +15,17 @@ from bus.resources import (
     Standard,
     Taken,
 )
+from bus.sql.database import Database, retrying
 from bus.vocabulary import Contended
 from placement_worker.core.trees import is_custom, renamed
 from placement_worker.providers import Announce
-from placement_worker.store import naming, trees
-from placement_worker.store.names import Book
+from placement_worker.store import classes_and_traits as stored
+from placement_worker.store import trees
+from placement_worker.store.numbered_names import Book
 from placement_worker.transactions import changing
 
 
-class Naming:
+class ClassesAndTraits:
     def __init__(self, database: Database, clock: Clock, book: Book, announce: Announce) -> None:
         self.database = database
         self.clock = clock
@@ -36,8 +37,8 @@ class Naming:
         if query.names is not None and not query.names:
             return NamesFound(names=())
         async with self.database.glance() as tx:
-            found = await naming.entries(tx, query.kind, query.names, used=query.associated is not None)
-        names = naming.names_of(self.book, query.kind)
+            found = await stored.entries(tx, query.kind, query.names, used=query.associated is not None)
+        names = stored.names_of(self.book, query.kind)
         await names.agree(self.database, [(entry.id, entry.name) for entry in found])
         return NamesFound(
             names=tuple(
@@ -63,9 +64,9 @@ class Naming:
     async def _make(self, kind: NameKind, name: str) -> NameResult:
         if not is_custom(name):
             return Standard(name=name)
-        names = naming.names_of(self.book, kind)
+        names = stored.names_of(self.book, kind)
         async with self.database.glance() as tx:
-            there = await naming.entries(tx, kind, [name])
+            there = await stored.entries(tx, kind, [name])
         if there:
             return NameEdited(named=there[0].named)
         now = self.clock.now()
@@ -83,7 +84,7 @@ class Naming:
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
             # Locked first, so that no provider can get inventory of it that we do not see.
-            found = {entry.name: entry for entry in await naming.entries(tx, kind, [name, to], locking=True)}
+            found = {entry.name: entry for entry in await stored.entries(tx, kind, [name, to], locking=True)}
             entry = found.get(name)
             if entry is None:
                 return Missing(what="resource class", names=(name,))
@@ -93,9 +94,9 @@ class Naming:
                 return NameEdited(named=entry.named)
             if to in found:
                 return Taken(what="resource class", value=to)
-            read = await trees.read_locked(tx, self.book, await naming.roots_with(tx, entry.id))
+            read = await trees.read_locked(tx, self.book, await stored.roots_with(tx, entry.id))
             pairs = [(tree, renamed(tree, name, to)) for tree in read.values()]
-            await naming.rename(tx, entry, to, now)
+            await stored.rename(tx, entry, to, now)
             edition = await self.book.new_edition(tx)
             tx.after_commit(lambda: self._turn(kind, edition, entry.id, to))
             shaped = {then.root: then for _, then in pairs}
@@ -104,7 +105,7 @@ class Naming:
 
     async def _drop(self, kind: NameKind, name: str) -> NameResult:
         async with changing(self.database, self.book) as tx:
-            found = await naming.entries(tx, kind, [name], used=True, locking=True)
+            found = await stored.entries(tx, kind, [name], used=True, locking=True)
             if not found:
                 return Missing(what=kind, names=(name,))
             [entry] = found
@@ -112,14 +113,14 @@ class Naming:
                 return Standard(name=name)
             if entry.used:
                 return InUse(what=name)
-            await naming.drop(tx, kind, entry)
+            await stored.drop(tx, kind, entry)
             edition = await self.book.new_edition(tx)
             tx.after_commit(lambda: self._turn(kind, edition, entry.id, ""))
         return NameEdited()
 
     def _turn(self, kind: NameKind, edition: int, id_: int, name: str) -> None:
         """Remember what was committed: another name for this number, or none."""
-        names = naming.names_of(self.book, kind)
+        names = stored.names_of(self.book, kind)
         names.forget([id_])
         if name:
             names.learn([(id_, name)])

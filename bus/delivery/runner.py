@@ -8,6 +8,7 @@ from typing import Any, Generic, Self, TypeVar
 from bus.clock import Clock
 from bus.codec import decode
 from bus.context import envelope_of, follow
+from bus.delivery.serving import UNAVAILABLE, Served
 from bus.messages import Message
 from bus.protocol import (
     AnswerRefused,
@@ -20,7 +21,6 @@ from bus.protocol import (
     Unavailable,
     Undecodable,
 )
-from bus.serving import UNAVAILABLE, Served
 from bus.topics import TOPIC_OF, Address, Query
 from bus.worker import Worker, query_queue
 

@@ -8,18 +8,18 @@ from pathlib import Path
 
 from berth.settings import BadSetting, Settings, names_a_file
 from bus import topics
-from bus.database import Database
-from bus.door import DoorTransport
-from bus.local import LocalBroker, LocalTransport
-from bus.migrations import current, migrate
+from bus.delivery.runner import Bus
+from bus.local.broker import LocalBroker, LocalTransport
+from bus.local.socket import DoorTransport
 from bus.protocol import Transport
 from bus.rabbit import RabbitTransport
-from bus.runner import Bus
+from bus.sql.database import Database
+from bus.sql.migrations import current, migrate
 from bus.worker import Worker
 from cell_conductor import cell_conductor
 from compute_sim import CrashPlan, Durations, FaultPlan, SimAgent, compute_sim, fleet
 from placement_worker import Placement, placement_worker
-from scheduler_worker import Policy, scheduler_worker
+from scheduler_worker import ChoicePolicy, scheduler_worker
 
 SOCKET = "bus.sock"
 WORKERS = {
@@ -254,9 +254,9 @@ def _without_store(role: Role, settings: Settings, bus: Bus) -> list[Worker]:
     ]
 
 
-def policy(settings: Settings) -> Policy:
+def policy(settings: Settings) -> ChoicePolicy:
     try:
-        return Policy.from_names(
+        return ChoicePolicy.from_names(
             settings.filters or None, settings.weighers or None, max_builds=settings.max_builds_in_flight
         )
     except ValueError as problem:

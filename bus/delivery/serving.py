@@ -18,8 +18,8 @@ import msgspec
 from bus.clock import Clock, monotonic
 from bus.codec import decode
 from bus.context import current, envelope_of, follow
+from bus.delivery.meters import HANDLED, HANDLING_SECONDS
 from bus.messages import Message
-from bus.meters import HANDLED, HANDLING_SECONDS
 from bus.protocol import (
     AnswerRefused,
     BrokerRefused,

@@ -1,4 +1,4 @@
-"""PostgreSQL beneath `bus/database.py`: SQLAlchemy keeps the connections, the driver speaks on them.
+"""PostgreSQL beneath `bus/sql/database.py`: SQLAlchemy keeps the connections, the driver speaks on them.
 
 SQLAlchemy begins nothing here. What it does beside a statement takes five times as long as the driver.
 """

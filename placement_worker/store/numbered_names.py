@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 import os_resource_classes  # type: ignore[import-untyped]
 import os_traits  # type: ignore[import-untyped]
 
-from bus.database import Conflict, Database, Transaction
+from bus.sql.database import Conflict, Database, Transaction
+from bus.sql.statement import Statement
 from bus.vocabulary import ConsumerClaim, ProviderReport
 from placement_worker.schema import CLASS_NUMBERS, FIRST_CUSTOM_CLASS, NAMES_EDITION
-from placement_worker.store.statement import Statement
 
 _NOW = "CAST(:now AS double precision)"
 
@@ -34,7 +34,7 @@ class _Numbers(dict[str, int]):
         raise Conflict(f"{name} was dropped or renamed by another process")
 
 
-class Names:
+class NumberedNames:
     """One table of names, remembered."""
 
     def __init__(self, again: Again, table: str, column: str = "name") -> None:
@@ -112,7 +112,7 @@ class Names:
         return len(await self._insert(tx, [(name,) for name in names], now=now))
 
 
-class ClassNames(Names):
+class ClassNames(NumberedNames):
     """Resource classes: standard ones are numbered as listed, others from FIRST_CUSTOM_CLASS on."""
 
     _insert_numbered = Statement(
@@ -143,11 +143,11 @@ class Book:
         self.edition = 0  # of class and trait names, as they are remembered here
         again = self.read_again
         self.classes = ClassNames(again, "resource_classes")
-        self.traits = Names(again, "traits")
-        self.aggregates = Names(again, "aggregates", "uuid")
-        self.projects = Names(again, "projects", "external_id")
-        self.users = Names(again, "users", "external_id")
-        self.types = Names(again, "consumer_types")
+        self.traits = NumberedNames(again, "traits")
+        self.aggregates = NumberedNames(again, "aggregates", "uuid")
+        self.projects = NumberedNames(again, "projects", "external_id")
+        self.users = NumberedNames(again, "users", "external_id")
+        self.types = NumberedNames(again, "consumer_types")
 
     async def open(self, database: Database, now: float) -> None:
         """Make the standard names and read what there is. Projects and users are learned as they come."""

@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import text
 
 from bus.clock import Clock
-from bus.database import Database
 from bus.messages import ClaimRequested, FindCandidates, InventoryReported, ReleaseRequested
-from bus.migrations import migrate
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
 from bus.vocabulary import (
     Allocations,
     Choice,

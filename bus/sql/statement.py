@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import TextClause, text
 
-from bus.database import Dialect, Transaction
-from bus.rows import Rows, rows
+from bus.sql.database import Dialect, Transaction
+from bus.sql.rows import Rows, rows
 
 _LOCKING = re.compile(r"FOR (NO KEY )?UPDATE OF \w+")
 _EXACTLY = re.compile(r"EXACTLY\((\w+\.\w+)\)")
@@ -52,11 +52,15 @@ class Statement:
         """The rows it gives, if it gives any."""
         return await self.of(values, **params)(tx)
 
-    def of(self, values: Iterable[Sequence[Any]] = (), **params: Any) -> "Call":
-        return Call(self, list(values), params)
+    def of(self, values: Iterable[Sequence[Any]] = (), **params: Any) -> "BoundStatement":
+        return BoundStatement(self, list(values), params)
 
     async def together(
-        self, calls: Sequence["Call"], tx: Transaction, values: Iterable[Sequence[Any]] = (), **params: Any
+        self,
+        calls: Sequence["BoundStatement"],
+        tx: Transaction,
+        values: Iterable[Sequence[Any]] = (),
+        **params: Any,
     ) -> Sequence[Any]:
         """Its rows, with these others done that give none: on PostgreSQL all in one round trip.
 
@@ -99,7 +103,7 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class BoundStatement:
     """A statement and what it is called with."""
 
     statement: Statement

@@ -17,11 +17,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import PoolProxiedConnection, StaticPool
 from sqlalchemy.sql.base import Executable
 
-from bus import postgres
 from bus.clock import Clock
-from bus.postgres import PostgresPool
 from bus.protocol import Unavailable
-from bus.sqlite import Pause, SqliteFile, is_away
+from bus.sql import postgres
+from bus.sql.postgres import PostgresPool
+from bus.sql.sqlite import Pause, SqliteFile, is_away
 
 P = ParamSpec("P")
 T = TypeVar("T")

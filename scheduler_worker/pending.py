@@ -13,7 +13,7 @@ TIMEOUT = 15.0  # longer than a claim may take to be answered
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class PendingChoice:
     """One choice, from the moment it is made until placement's answers show it."""
 
     root: str
@@ -22,28 +22,28 @@ class Entry:
     open: bool = True
 
 
-class Ledger:
+class PendingChoices:
     """Open entries by root."""
 
     def __init__(self, timeout: float = TIMEOUT) -> None:
         self.timeout = timeout
         self._taken: dict[str, dict[str, int]] = {}
-        self._open: deque[Entry] = deque()  # in the order in which they time out
-        self._confirmed: list[tuple[int, int, Entry]] = []
+        self._open: deque[PendingChoice] = deque()  # in the order in which they time out
+        self._confirmed: list[tuple[int, int, PendingChoice]] = []
         self._seen = 0
         self._ties = 0
 
-    def enter(self, root: str, resources: Resources, now: float) -> Entry:
+    def enter(self, root: str, resources: Resources, now: float) -> PendingChoice:
         """A choice is made."""
         self._expire(now)
-        entry = Entry(root, resources, now + self.timeout)
+        entry = PendingChoice(root, resources, now + self.timeout)
         taken = self._taken.setdefault(root, {})
         for resource_class, amount in resources.items():
             taken[resource_class] = taken.get(resource_class, 0) + amount
         self._open.append(entry)
         return entry
 
-    def confirm(self, entry: Entry, number: int) -> None:
+    def confirm(self, entry: PendingChoice, number: int) -> None:
         """It was claimed, as this change of placement."""
         if number <= self._seen:
             self.drop(entry)
@@ -51,7 +51,7 @@ class Ledger:
         self._ties += 1
         heappush(self._confirmed, (number, self._ties, entry))
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: PendingChoice) -> None:
         """It came to nothing, or placement counts it now. Dropping twice is dropping once."""
         if not entry.open:
             return

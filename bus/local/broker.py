@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from bus.clock import Clock
-from bus.journal import Journal
+from bus.local.journal import Journal
 from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, QueueSpec, Unroutable
 
 

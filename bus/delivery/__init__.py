@@ -1,0 +1,1 @@
+"""Delivery: serving workers' tables on any bus, at least once, whatever their handlers say."""

@@ -1,0 +1,1 @@
+"""Databases, PostgreSQL or SQLite: sessions, statements, migrations."""

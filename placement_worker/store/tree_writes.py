@@ -1,0 +1,294 @@
+"""Writing provider trees: the difference between what they were and what they become, set by set."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from bus.sql.database import Transaction
+from bus.sql.statement import BoundStatement, Statement
+from bus.vocabulary import Inventory
+from placement_worker.core.trees import ProviderState, Tree
+from placement_worker.store.numbered_names import Book
+
+_NOW = "CAST(:now AS double precision)"
+
+_INSERT_PROVIDERS = Statement(
+    "INSERT INTO resource_providers (id, uuid, name, generation, shape, parent_provider_id, root_provider_id,"
+    " created_at, updated_at) SELECT n.id, n.uuid, n.called, n.generation, n.shape, n.parent, n.root,"
+    f" {_NOW}, {_NOW} FROM {{n}}",
+    id=int,
+    uuid=str,
+    called=str,
+    generation=int,
+    shape=int,
+    parent=int,
+    root=int,
+)
+_SET_PARENTS = Statement(
+    "UPDATE resource_providers SET parent_provider_id = n.parent, root_provider_id = n.root,"
+    f" updated_at = {_NOW} FROM {{n}} WHERE resource_providers.id = n.id",
+    id=int,
+    parent=int,
+    root=int,
+)
+_SET_PROVIDERS = Statement(
+    f"UPDATE resource_providers SET generation = n.generation, shape = n.shape, updated_at = {_NOW}"
+    " FROM {n} WHERE resource_providers.id = n.id",
+    id=int,
+    generation=int,
+    shape=int,
+)
+_SET_NAMES = Statement(
+    f"UPDATE resource_providers SET name = n.called, updated_at = {_NOW} FROM {{n}}"
+    " WHERE resource_providers.id = n.id",
+    id=int,
+    called=str,
+)
+_DELETE_PROVIDERS = Statement("DELETE FROM resource_providers WHERE id IN (SELECT n.id FROM {n})", id=int)
+_UPSERT_INVENTORIES = Statement(
+    "INSERT INTO inventories (resource_provider_id, resource_class_id, total, reserved, min_unit, max_unit,"
+    " step_size, allocation_ratio, used, created_at, updated_at)"
+    " SELECT n.provider, n.class, n.total, n.reserved, n.least, n.most, n.step, n.ratio, 0,"
+    f" {_NOW}, {_NOW} FROM {{n}} WHERE true"
+    " ON CONFLICT (resource_provider_id, resource_class_id) DO UPDATE SET total = excluded.total,"
+    " reserved = excluded.reserved, min_unit = excluded.min_unit, max_unit = excluded.max_unit,"
+    " step_size = excluded.step_size, allocation_ratio = excluded.allocation_ratio,"
+    " updated_at = excluded.updated_at",
+    **{
+        "provider": int,
+        "class": int,
+        "total": int,
+        "reserved": int,
+        "least": int,
+        "most": int,
+        "step": int,
+        "ratio": float,
+    },
+)
+_DELETE_INVENTORIES = Statement(
+    "DELETE FROM inventories WHERE EXISTS (SELECT 1 FROM {n}"
+    " WHERE n.provider = inventories.resource_provider_id AND n.class = inventories.resource_class_id)",
+    **{"provider": int, "class": int},
+)
+
+
+def _insert_pairs(table: str, column: str) -> Statement:
+    return Statement(
+        f"INSERT INTO {table} (resource_provider_id, {column}, created_at, updated_at)"
+        f" SELECT n.provider, n.other, {_NOW}, {_NOW} FROM {{n}}",
+        provider=int,
+        other=int,
+    )
+
+
+def _delete_pairs(table: str, column: str) -> Statement:
+    return Statement(
+        f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {{n}}"
+        f" WHERE n.provider = {table}.resource_provider_id AND n.other = {table}.{column})",
+        provider=int,
+        other=int,
+    )
+
+
+_INSERT_TRAITS = _insert_pairs("resource_provider_traits", "trait_id")
+_DELETE_TRAITS = _delete_pairs("resource_provider_traits", "trait_id")
+_INSERT_AGGREGATES = _insert_pairs("resource_provider_aggregates", "aggregate_id")
+_DELETE_AGGREGATES = _delete_pairs("resource_provider_aggregates", "aggregate_id")
+
+_Pairs = list[tuple[int, int]]
+
+
+@dataclass(slots=True)
+class _Links:
+    """Pairs of a provider and something else, to insert and to delete."""
+
+    new: _Pairs = field(default_factory=list)
+    old: _Pairs = field(default_factory=list)
+
+    def between(self, id_: int, before: Iterable[str], after: Iterable[str], ids: dict[str, int]) -> None:
+        if before == after:
+            return
+        had, has = set(before), set(after)
+        self.new += [(id_, ids[name]) for name in sorted(has - had)]
+        self.old += [(id_, ids[name]) for name in sorted(had - has)]
+
+
+NONE_NEW: Iterator[int] = iter(())
+_NEVER = ProviderState(0, "", "", None, 0, 0, {}, {}, (), ())
+
+
+class _Step(NamedTuple):
+    """A provider before and after (None: it goes), the root it is under then, and whether that is another."""
+
+    was: ProviderState
+    then: ProviderState | None
+    root: str
+    moved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """What there is to write: one after the other; then what new providers have; then what may be last.
+
+    Those of `last` and of `stocks` need not see one another, nor what the others of them do. `classes` and
+    `traits` are the numbers of those that are given to a provider.
+    """
+
+    first: Sequence[BoundStatement]
+    stocks: Sequence[BoundStatement]
+    last: Sequence[BoundStatement]
+    classes: Sequence[int] = ()
+    traits: Sequence[int] = ()
+
+    async def begin(self, tx: Transaction) -> Sequence[BoundStatement]:
+        """Gives those that may go with the number."""
+        for write in (*self.first, *self.stocks):
+            await write(tx)
+        return self.last
+
+    async def all(self, tx: Transaction) -> None:
+        for write in await self.begin(tx):
+            await write(tx)
+
+
+def writes_between(
+    book: Book, pairs: Sequence[tuple[Tree, Tree]], now: float, numbers: Iterator[int] = NONE_NEW
+) -> Writes:
+    """How these trees become what they are to be; a provider may go from one to another.
+
+    The first of each pair is what is stored. `numbers` are for new providers.
+    """
+    old = {provider.uuid: (provider, before.root) for before, _ in pairs for provider in before.providers}
+    ids = {uuid: provider.id for uuid, (provider, _) in old.items()}
+    steps: list[_Step] = []
+    for _, after in pairs:
+        for provider in after.providers:
+            was, root = old.pop(provider.uuid, (_NEVER, ""))
+            if was != provider or root != after.root:
+                steps.append(_Step(was, provider, after.root, root != after.root))
+    steps += [_Step(was, None, "", False) for was, _ in old.values()]
+    ids.update((step.then.uuid, next(numbers)) for step in steps if step.then and step.was is _NEVER)
+    first = [*_contents_that_go(book, steps), *_names_that_go(steps, now)]
+    made, moved = _new_providers(steps, ids, now), list(_moves(steps, ids, now))
+    inventories = _inventories(book, steps, ids)
+    stocks = [_UPSERT_INVENTORIES.of(inventories, now=now)] if inventories else []
+    traits, aggregates = _links(book, steps, ids)
+    last = [
+        *_advance(steps, now),
+        *_insert(_INSERT_TRAITS, traits, now),
+        *_insert(_INSERT_AGGREGATES, aggregates, now),
+    ]
+    names = sorted({row[1] for row in inventories}), sorted({row[1] for row in traits})
+    if first or moved:  # these refer to who is new, or change the same table
+        return Writes([*first, *made, *moved], stocks, last, *names)
+    if stocks:  # who adds a class that is being renamed has to wait before the change is numbered, not after
+        return Writes([], [*made, *stocks], last, *names)
+    return Writes([], [], [*made, *last], *names)
+
+
+def _contents_that_go(book: Book, steps: Sequence[_Step]) -> Iterator[BoundStatement]:
+    """First what leaves: it frees names, and room in unique keys."""
+    inventories: _Pairs = []
+    traits, aggregates = _Links(), _Links()
+    for was, now, _, _ in steps:
+        if was is _NEVER:
+            continue
+        then = now or _NEVER
+        inventories += [
+            (was.id, book.classes.ids[name]) for name in was.inventories if name not in then.inventories
+        ]
+        traits.between(was.id, was.traits, then.traits, book.traits.ids)
+        aggregates.between(was.id, was.aggregates, then.aggregates, book.aggregates.ids)
+    for statement, rows in (
+        (_DELETE_INVENTORIES, inventories),
+        (_DELETE_TRAITS, traits.old),
+        (_DELETE_AGGREGATES, aggregates.old),
+    ):
+        if rows:
+            yield statement.of(rows)
+
+
+def _kept(steps: Sequence[_Step]) -> list[tuple[ProviderState, ProviderState]]:
+    return [(was, then) for was, then, _, _ in steps if then is not None and was is not _NEVER]
+
+
+def _names_that_go(steps: Sequence[_Step], now: float) -> Iterator[BoundStatement]:
+    """Names that change hands: the unique key sees them one at a time."""
+    gone = [was for was, then, _, _ in steps if then is None]
+    before = [*gone, *(was for was, _ in _kept(steps))]
+    wanted = {then.name for was, then, _, _ in steps if then is not None and was.name != then.name}
+    if freed := [(was.id, was.uuid) for was in before if was.name in wanted]:
+        yield _SET_NAMES.of(freed, now=now)
+
+
+def _new_providers(steps: Sequence[_Step], ids: Mapping[str, int], now: float) -> list[BoundStatement]:
+    rows = [
+        (ids[then.uuid], then.uuid, then.name, then.generation, then.shape, *_link(then, root, ids))
+        for was, then, root, _ in steps
+        if then is not None and was is _NEVER
+    ]
+    return [_INSERT_PROVIDERS.of(rows, now=now)] if rows else []
+
+
+def _link(then: ProviderState, root: str, ids: Mapping[str, int]) -> tuple[int | None, int]:
+    return ids[then.parent] if then.parent else None, ids[root]
+
+
+def _moves(steps: Sequence[_Step], ids: Mapping[str, int], now: float) -> Iterator[BoundStatement]:
+    links = [
+        (then.id, *_link(then, root, ids))
+        for was, then, root, moved in steps
+        if then is not None and was is not _NEVER and (moved or was.parent != then.parent)
+    ]
+    if links:
+        yield _SET_PARENTS.of(links, now=now)
+    if gone := [(was.id,) for was, then, _, _ in steps if then is None]:
+        yield _DELETE_PROVIDERS.of(gone)
+    if renamed := [(then.id, then.name) for was, then in _kept(steps) if was.name != then.name]:
+        yield _SET_NAMES.of(renamed, now=now)
+
+
+def _advance(steps: Sequence[_Step], now: float) -> Iterator[BoundStatement]:
+    advanced = [
+        (then.id, then.generation, then.shape)
+        for was, then in _kept(steps)
+        if (was.generation, was.shape) != (then.generation, then.shape)
+    ]
+    if advanced:
+        yield _SET_PROVIDERS.of(advanced, now=now)
+
+
+def _inventories(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> list[tuple[Any, ...]]:
+    return [
+        (ids[then.uuid], book.classes.ids[name], *_figures(inventory))
+        for was, then, _, _ in steps
+        if then is not None
+        for name, inventory in then.inventories.items()
+        if was.inventories.get(name) != inventory
+    ]
+
+
+def _links(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> tuple[_Pairs, _Pairs]:
+    """New traits and aggregates."""
+    traits, aggregates = _Links(), _Links()
+    for was, then, _, _ in steps:
+        if then is not None:
+            id_ = ids[then.uuid]
+            traits.between(id_, was.traits, then.traits, book.traits.ids)
+            aggregates.between(id_, was.aggregates, then.aggregates, book.aggregates.ids)
+    return traits.new, aggregates.new
+
+
+def _insert(statement: Statement, pairs: _Pairs, now: float) -> list[BoundStatement]:
+    return [statement.of(pairs, now=now)] if pairs else []
+
+
+def _figures(inventory: Inventory) -> tuple[int, int, int, int, int, float]:
+    return (
+        inventory.total,
+        inventory.reserved,
+        inventory.min_unit,
+        inventory.max_unit,
+        inventory.step_size,
+        inventory.allocation_ratio,
+    )
