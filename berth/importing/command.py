@@ -13,9 +13,9 @@ from rich.progress import Progress as Bars
 from berth.settings import BadSetting, Effective
 
 if TYPE_CHECKING:  # httpx takes long to load, and no other command needs it
+    from berth.importing.bring_over import Outcome
     from berth.importing.client import PlacementClient
-    from berth.importing.work import Outcome
-    from berth.importing.world import ContentsDifference, PlacementContents
+    from berth.importing.contents import ContentsDifference, PlacementContents
 
 _SHOWN = 100  # differences, before the rest is only counted
 
@@ -102,8 +102,8 @@ async def _import(
     say: Console,
     complain: Console,
 ) -> int:
-    from berth.importing.work import Import
-    from berth.importing.world import differences
+    from berth.importing.bring_over import Import
+    from berth.importing.contents import differences
 
     async with source, target:
         with _Shown(complain) as shown:

@@ -1,11 +1,11 @@
 """What providers belong to and what they are like: their aggregates and traits."""
 
 from bus.resources import Edited, EditResult, Provider, SetAggregates, SetTraits, Stale
-from placement_worker.http import schemas, wire
-from placement_worker.http.calls import ApiAnswer, ApiCall, nothing, said
+from placement_worker.http import bodies, schemas
+from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import CONCURRENT_UPDATE, conflict
 from placement_worker.http.providers import EditOne, provider_of
-from placement_worker.http.statuses import refused
+from placement_worker.http.refusals import refused
 from placement_worker.placement import Placement
 
 GENERATION_SINCE = 19  # aggregates have a generation
@@ -18,29 +18,29 @@ class Contents:
 
     async def aggregates(self, call: ApiCall) -> ApiAnswer:
         one = await provider_of(self.placement, call.path["uuid"], "aggregates")
-        return said(wire.aggregates_of(one, call.minor), one.updated)
+        return said(bodies.aggregates_of(one, call.minor), one.updated)
 
     async def set_aggregates(self, call: ApiCall) -> ApiAnswer:
         body = await call.json(schemas.at(call.minor, schemas.PUT_AGGREGATES))
         generation = None
         if call.minor >= GENERATION_SINCE:
-            generation = wire.generation(body["resource_provider_generation"])
+            generation = bodies.generation(body["resource_provider_generation"])
             body = body["aggregates"]
         edit = SetAggregates(provider=call.path["uuid"], aggregates=tuple(body), generation=generation)
         one = _edited(await self._edit(edit))
-        told = wire.aggregates_of(one, call.minor) | {"aggregates": body}  # in the client's order
+        told = bodies.aggregates_of(one, call.minor) | {"aggregates": body}  # in the client's order
         return said(told, one.updated)
 
     async def traits(self, call: ApiCall) -> ApiAnswer:
         one = await provider_of(self.placement, call.path["uuid"], "traits")
-        return said(wire.traits_of(one), one.updated)
+        return said(bodies.traits_of(one), one.updated)
 
     async def set_traits(self, call: ApiCall) -> ApiAnswer:
         body = await call.json(schemas.PUT_TRAITS)
         id_, traits = call.path["uuid"], tuple(dict.fromkeys(body["traits"]))
-        seen = wire.generation(body["resource_provider_generation"])
+        seen = bodies.generation(body["resource_provider_generation"])
         one = _edited(await self._edit(SetTraits(provider=id_, traits=traits, generation=seen)))
-        return said(wire.traits_of(one), one.updated)
+        return said(bodies.traits_of(one), one.updated)
 
     async def drop_traits(self, call: ApiCall) -> ApiAnswer:
         _edited(await self._edit(SetTraits(provider=call.path["uuid"], traits=())))

@@ -14,8 +14,8 @@ from bus.messages import (
 )
 from bus.resources import Denied, Edited, Missing, Reshape, SetInventories
 from bus.vocabulary import Claimed, ClaimResult, ConsumerClaim, Released
-from placement_worker.http import queries, schemas, wire
-from placement_worker.http.calls import ApiAnswer, ApiCall, nothing, said
+from placement_worker.http import bodies, queries, schemas
+from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import (
     CONCURRENT_UPDATE,
     PROVIDER_NOT_FOUND,
@@ -25,7 +25,7 @@ from placement_worker.http.errors import (
 )
 from placement_worker.http.name_check import unknown
 from placement_worker.http.providers import EditOne
-from placement_worker.http.statuses import CONTENDED, denied, no_class, no_provider, refused
+from placement_worker.http.refusals import CONTENDED, denied, no_class, no_provider, refused
 from placement_worker.placement import Placement
 from placement_worker.together import Together
 
@@ -49,7 +49,7 @@ class AllocationHandlers:
         id_ = _consumer(call)
         answer = await self.placement.lookups.allocations(FindAllocations(consumers=(id_,)))
         one = answer.consumers[0] if answer.consumers else None
-        told = wire.allocations_of_consumer(one, answer.generations, call.minor)
+        told = bodies.allocations_of_consumer(one, answer.generations, call.minor)
         return said(told, one.updated if one else 0.0)
 
     async def of_provider(self, call: ApiCall) -> ApiAnswer:
@@ -57,20 +57,20 @@ class AllocationHandlers:
         answer = await self.placement.lookups.allocations(FindAllocations(providers=(id_,)))
         if id_ not in answer.generations:
             raise no_provider(id_)
-        told = wire.allocations_of_provider(id_, answer.generations[id_], answer.consumers, call.minor)
+        told = bodies.allocations_of_provider(id_, answer.generations[id_], answer.consumers, call.minor)
         return said(told, max((one.updated for one in answer.consumers), default=0.0))
 
     async def usages(self, call: ApiCall) -> ApiAnswer:
         query, kind = queries.usages(call.query, call.minor)
         found = await self.placement.lookups.usages(query)
-        return said(wire.usages(found.used, found.consumers, kind, call.minor))
+        return said(bodies.usages(found.used, found.consumers, kind, call.minor))
 
     async def put(self, call: ApiCall) -> ApiAnswer:
         body = await call.json(schemas.at(call.minor, schemas.PUT_ALLOCATIONS))
         id_ = _consumer(call)
         if not schemas.is_uuid(id_):
             raise bad_request(f"Malformed consumer_uuid: {id_}")
-        await self._take([wire.claim_from(id_, body, call.minor)])
+        await self._take([bodies.claim_from(id_, body, call.minor)])
         return nothing()
 
     async def post(self, call: ApiCall) -> ApiAnswer:
@@ -93,8 +93,8 @@ class AllocationHandlers:
         sets = tuple(
             SetInventories(
                 provider=id_,
-                inventories=wire.inventories_from(part["inventories"]),
-                generation=wire.generation(part["resource_provider_generation"]),
+                inventories=bodies.inventories_from(part["inventories"]),
+                generation=bodies.generation(part["resource_provider_generation"]),
             )
             for id_, part in body["inventories"].items()
         )
@@ -148,7 +148,7 @@ def _consumer(call: ApiCall) -> str:
 
 
 def _claims(body: Mapping[str, Any], minor: int) -> tuple[ConsumerClaim, ...]:
-    return tuple(wire.claim_from(id_, one, minor) for id_, one in body.items())
+    return tuple(bodies.claim_from(id_, one, minor) for id_, one in body.items())
 
 
 def _shares(claims: Sequence[ConsumerClaim]) -> list[dict[str, int]]:

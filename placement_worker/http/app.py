@@ -15,11 +15,11 @@ from bus.clock import Clock, monotonic
 from bus.messages import EditRequested
 from bus.protocol import Unavailable
 from bus.resources import Edit, EditResult
-from placement_worker.http import versions
+from placement_worker.http import microversions
 from placement_worker.http.aggregates_and_traits import Contents
 from placement_worker.http.allocations import AllocationHandlers
+from placement_worker.http.api_call import ApiAnswer, ApiCall, ClientLeft
 from placement_worker.http.auth import Authenticate, noauth2
-from placement_worker.http.calls import ApiAnswer, ApiCall, ClientLeft
 from placement_worker.http.candidates import Candidates
 from placement_worker.http.classes_and_traits import ClassAndTraitHandlers
 from placement_worker.http.cors import Cors
@@ -132,7 +132,7 @@ class _Door:
             call.who = who
         elif scope["path"] not in OPEN:
             raise Problem(401, "A token is needed that is known here.", headers={"www-authenticate": "Token"})
-        call.minor = versions.negotiated(call.headers.get(versions.NAME, ""))
+        call.minor = microversions.negotiated(call.headers.get(microversions.NAME, ""))
         _check_length(call)
         if len(call.query) > MAX_QUERY:
             raise Problem(414, f"The query may have {MAX_QUERY} bytes.")

@@ -7,9 +7,9 @@ from bus.vocabulary import Resources
 from placement_worker.core.index import Row
 from placement_worker.core.search import Fit, SearchResult, search
 from placement_worker.http import queries
-from placement_worker.http.calls import ApiAnswer, ApiCall, encode, said
+from placement_worker.http.api_call import ApiAnswer, ApiCall, encode, said
+from placement_worker.http.microversions import LATEST_MINOR
 from placement_worker.http.name_check import check_query
-from placement_worker.http.versions import LATEST_MINOR
 from placement_worker.placement import Placement
 
 Json = dict[str, Any]

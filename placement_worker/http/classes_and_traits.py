@@ -17,9 +17,9 @@ from bus.resources import (
     Taken,
 )
 from placement_worker.http import queries, schemas
-from placement_worker.http.calls import ApiAnswer, ApiCall, nothing, said
+from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import bad_request, conflict, not_found
-from placement_worker.http.statuses import no_class, no_traits, refused
+from placement_worker.http.refusals import no_class, no_traits, refused
 from placement_worker.placement import Placement
 
 _TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]+")

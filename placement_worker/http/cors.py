@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from placement_worker.http.calls import ApiCall
+from placement_worker.http.api_call import ApiCall
 
 _METHODS = "GET, PUT, POST, DELETE"
 _MAY_SEND = frozenset(

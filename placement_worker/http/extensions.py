@@ -9,7 +9,7 @@ from starlette.types import Send
 
 from bus.messages import LoadProviders, PlacementChanged
 from bus.protocol import Unavailable
-from placement_worker.http.calls import ApiAnswer, ApiCall, encode, said
+from placement_worker.http.api_call import ApiAnswer, ApiCall, encode, said
 from placement_worker.http.errors import Problem, bad_request
 from placement_worker.http.schemas import refuse_nul
 from placement_worker.memory import Forgotten

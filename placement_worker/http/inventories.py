@@ -12,11 +12,11 @@ from bus.resources import (
     SetInventory,
 )
 from bus.vocabulary import Inventory
-from placement_worker.http import schemas, wire
-from placement_worker.http.calls import ApiAnswer, ApiCall, nothing, said
+from placement_worker.http import bodies, schemas
+from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import CONCURRENT_UPDATE, bad_request, conflict, not_found
 from placement_worker.http.providers import EditOne, provider_of
-from placement_worker.http.statuses import no_class, no_inventory, refused
+from placement_worker.http.refusals import no_class, no_inventory, refused
 from placement_worker.placement import Placement
 
 EMPTY_CAPACITY_SINCE = 26  # all of an inventory may be reserved
@@ -29,58 +29,58 @@ class Inventories:
 
     async def list_all(self, call: ApiCall) -> ApiAnswer:
         one = await provider_of(self.placement, call.path["uuid"], "inventories")
-        return said(wire.inventories(one), one.updated, dated=bool(one.inventories))
+        return said(bodies.inventories(one), one.updated, dated=bool(one.inventories))
 
     async def usages(self, call: ApiCall) -> ApiAnswer:
         one = await provider_of(self.placement, call.path["uuid"], "inventories")
-        return said(wire.usages_of(one), one.updated)
+        return said(bodies.usages_of(one), one.updated)
 
     async def show(self, call: ApiCall) -> ApiAnswer:
         one = await provider_of(self.placement, call.path["uuid"], "inventories")
         name = call.path["resource_class"]
         if name not in one.inventories:
             raise no_inventory(name, one.id)
-        return said(wire.inventory_of(one, name), one.updated)
+        return said(bodies.inventory_of(one, name), one.updated)
 
     async def replace(self, call: ApiCall) -> ApiAnswer:
         id_ = call.path["uuid"]
         body = await call.json(schemas.PUT_INVENTORIES)
         doing = f"Unable to update inventory for resource provider {id_}"
-        inventories = wire.inventories_from(body["inventories"])
+        inventories = bodies.inventories_from(body["inventories"])
         for name, stock in inventories.items():
             _check(name, stock, id_, doing, call.minor)
         edit = SetInventories(
             provider=id_,
             inventories=inventories,
-            generation=wire.generation(body["resource_provider_generation"]),
+            generation=bodies.generation(body["resource_provider_generation"]),
         )
         one = await self._edited(edit, doing)
-        return said(wire.inventories(one), one.updated, dated=bool(one.inventories))
+        return said(bodies.inventories(one), one.updated, dated=bool(one.inventories))
 
     async def add(self, call: ApiCall) -> ApiAnswer:
         id_ = call.path["uuid"]
         body = await call.json(schemas.POST_INVENTORY)
         doing = f"Unable to create inventory for resource provider {id_}"
-        name, stock = body["resource_class"], wire.inventory_from(body)
+        name, stock = body["resource_class"], bodies.inventory_from(body)
         _check(name, stock, id_, doing, call.minor)
         one = await self._edited(AddInventory(provider=id_, resource_class=name, inventory=stock), doing)
         there = call.location(f"/resource_providers/{id_}/inventories/{name}")
-        return said(wire.inventory_of(one, name), one.updated, status=201, headers={"location": there})
+        return said(bodies.inventory_of(one, name), one.updated, status=201, headers={"location": there})
 
     async def change(self, call: ApiCall) -> ApiAnswer:
         id_, name = call.path["uuid"], call.path["resource_class"]
         body = await call.json(schemas.PUT_INVENTORY)
         doing = f"Unable to update inventory for resource provider {id_}"
-        stock = wire.inventory_from(body)
+        stock = bodies.inventory_from(body)
         _check(name, stock, id_, doing, call.minor)
         edit = SetInventory(
             provider=id_,
             resource_class=name,
             inventory=stock,
-            generation=wire.generation(body["resource_provider_generation"]),
+            generation=bodies.generation(body["resource_provider_generation"]),
         )
         one = await self._edited(edit, doing)
-        return said(wire.inventory_of(one, name), one.updated)
+        return said(bodies.inventory_of(one, name), one.updated)
 
     async def delete(self, call: ApiCall) -> ApiAnswer:
         id_, name = call.path["uuid"], call.path["resource_class"]

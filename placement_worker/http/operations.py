@@ -6,8 +6,8 @@ from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
-from placement_worker.http import versions
-from placement_worker.http.calls import ApiAnswer, ApiCall, too_large
+from placement_worker.http import microversions
+from placement_worker.http.api_call import ApiAnswer, ApiCall, too_large
 from placement_worker.http.errors import JSON, Problem, not_found, takes_json
 from placement_worker.http.extensions import Feed
 from placement_worker.http.policy import AccessPolicy
@@ -32,7 +32,7 @@ class Operation:
     rule: str  # of the policy; empty: anybody may
     handler: Handler
     since: int = 0  # minor version
-    until: int = versions.LATEST_MINOR
+    until: int = microversions.LATEST_MINOR
     before: int = 404  # what clients of older versions are told
     body: int = 0  # bytes of JSON it takes; 0: none
     json: bool = True  # of a GET: it tells JSON and nothing else

@@ -18,11 +18,11 @@ from bus.resources import (
     Provider,
     Taken,
 )
-from placement_worker.http import queries, schemas, wire
-from placement_worker.http.calls import ApiAnswer, ApiCall, nothing, said
+from placement_worker.http import bodies, queries, schemas
+from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import DUPLICATE_NAME, bad_request, conflict
 from placement_worker.http.name_check import check_query
-from placement_worker.http.statuses import no_provider, refused
+from placement_worker.http.refusals import no_provider, refused
 from placement_worker.placement import Placement
 
 Part = Literal["inventories", "traits", "aggregates"]
@@ -49,7 +49,11 @@ class ProviderHandlers:
         )
         answer = await self.placement.lookups.providers(wanted.query)
         return said(
-            {"resource_providers": [wire.provider(one, call.minor, call.mount) for one in answer.providers]},
+            {
+                "resource_providers": [
+                    bodies.provider(one, call.minor, call.mount) for one in answer.providers
+                ]
+            },
             max((one.updated for one in answer.providers), default=0.0),
         )
 
@@ -68,11 +72,11 @@ class ProviderHandlers:
         if call.minor < 20:
             return nothing(201, location=there)
         one = result.provider
-        return said(wire.provider(one, call.minor, call.mount), one.updated, headers={"location": there})
+        return said(bodies.provider(one, call.minor, call.mount), one.updated, headers={"location": there})
 
     async def show(self, call: ApiCall) -> ApiAnswer:
         one = await provider_of(self.placement, call.path["uuid"])
-        return said(wire.provider(one, call.minor, call.mount), one.updated)
+        return said(bodies.provider(one, call.minor, call.mount), one.updated)
 
     async def update(self, call: ApiCall) -> ApiAnswer:
         id_ = call.path["uuid"]
@@ -85,7 +89,7 @@ class ProviderHandlers:
         )
         match await self._edit(edit):
             case Edited(provider=Provider() as one):
-                return said(wire.provider(one, call.minor, call.mount), one.updated)
+                return said(bodies.provider(one, call.minor, call.mount), one.updated)
             case Taken(value=value):
                 raise conflict(f"Conflicting resource provider {value} already exists.", DUPLICATE_NAME)
             case result:

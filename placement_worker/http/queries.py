@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from bus.messages import FindCandidates, FindNames, FindProviders, FindUsages
-from placement_worker.http import grammar
+from placement_worker.http import query_groups
 from placement_worker.http.errors import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, bad_request
-from placement_worker.http.grammar import TEXT, Group, checked, invalid, once, pairs_of, schema
+from placement_worker.http.query_groups import TEXT, Group, checked, invalid, once, pairs_of, schema
 from placement_worker.http.schemas import Json, Schema, at, is_uuid_like
 
 MOST_CANDIDATES = 100_000  # in one answer
@@ -99,9 +99,9 @@ def candidates(query_string: bytes, minor: int) -> Wanted:
 def _group(parts: Mapping[str, list[str]], minor: int) -> Group:
     group = Group()
     if "resources" in parts:
-        group.resources = grammar.resources(parts["resources"][-1])
-    grammar.required(parts.get("required", ()), group, minor)
-    grammar.member_of(parts.get("member_of", ()), group, minor)
+        group.resources = query_groups.resources(parts["resources"][-1])
+    query_groups.required(parts.get("required", ()), group, minor)
+    query_groups.member_of(parts.get("member_of", ()), group, minor)
     if "in_tree" in parts:
         group.in_tree = parts["in_tree"][-1].strip()
         if not is_uuid_like(group.in_tree):
@@ -170,7 +170,7 @@ def _root_required(values: Sequence[str], minor: int) -> Group:
     root = Group()
     if len(values) > 1:
         raise bad_request("Query parameter 'root_required' may be specified only once.", DUPLICATE_KEY)
-    grammar.required(values, root, minor, any_of=False)
+    query_groups.required(values, root, minor, any_of=False)
     if root.torn:
         raise bad_request(
             f"Conflicting required and forbidden traits found in root_required: {', '.join(root.torn)}",
@@ -201,10 +201,10 @@ def providers(query_string: bytes, minor: int) -> WantedProviders:
     pairs = pairs_of(query_string)
     values = checked(at(minor, _PROVIDERS), pairs)
     group = Group()
-    grammar.member_of([value for key, value in pairs if key == "member_of"], group, minor)
+    query_groups.member_of([value for key, value in pairs if key == "member_of"], group, minor)
     if "resources" in values:
-        group.resources = grammar.resources(values["resources"])
-    grammar.required([value for key, value in pairs if key == "required"], group, minor)
+        group.resources = query_groups.resources(values["resources"])
+    query_groups.required([value for key, value in pairs if key == "required"], group, minor)
     like = group.done("") if group != Group() else None
     query = FindProviders(
         ids=(values["uuid"],) if "uuid" in values else (),

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from placement_worker.http import versions
+from placement_worker.http import microversions
 from placement_worker.http.aggregates_and_traits import Contents
 from placement_worker.http.allocations import AllocationHandlers
-from placement_worker.http.calls import ApiAnswer, ApiCall, said
+from placement_worker.http.api_call import ApiAnswer, ApiCall, said
 from placement_worker.http.candidates import Candidates
 from placement_worker.http.classes_and_traits import ClassAndTraitHandlers
 from placement_worker.http.extensions import Ours
@@ -22,8 +22,8 @@ _OF = "placement:resource_providers"
 async def _root(call: ApiCall) -> ApiAnswer:
     version = {
         "id": "v1.0",
-        "max_version": versions.LATEST,
-        "min_version": versions.FIRST,
+        "max_version": microversions.LATEST,
+        "min_version": microversions.FIRST,
         "status": "CURRENT",
         "links": [{"rel": "self", "href": ""}],
     }

@@ -16,7 +16,7 @@ from placement_worker import Placement, breaches
 from placement_worker.store import changes, trees
 from tests.builders import Wall, a_placement, keeps_its_index
 from tests.conftest import a_database
-from tests.doors import Door, a_door
+from tests.http_client import Door, a_door
 from tests.two_worlds import LATER, Gate, LockedAndCalm, Tries, a_world, put_back, put_by
 
 KINDS = [

@@ -9,7 +9,7 @@ from bus.vocabulary import Claimed, Held
 from placement_worker import Placement, breaches
 from placement_worker.store import changes
 from tests.builders import a_claim, a_placement, a_release, an_order, keeps_its_index, seen_by, uid
-from tests.doors import Door, a_door
+from tests.http_client import Door, a_door
 
 HOSTS, TOTAL, CONSUMERS, STEPS = 4, 6, 8, 60
 OWNER = {"project_id": "p1", "user_id": "u1", "consumer_type": "INSTANCE"}

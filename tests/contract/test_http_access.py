@@ -9,7 +9,7 @@ import pytest
 from placement_worker.http.auth import Identity, digest_of, of_tokens
 from placement_worker.http.policy import DEFAULTS, AccessPolicy
 from tests.builders import uid
-from tests.doors import Door, a_door, error_of
+from tests.http_client import Door, a_door, error_of
 
 MEMORY = "sqlite+aiosqlite://"
 

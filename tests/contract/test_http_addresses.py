@@ -7,7 +7,7 @@ import pytest
 from placement_worker.http.operations import Resource
 from placement_worker.http.policy import DEFAULTS
 from tests.builders import uid
-from tests.doors import Door, a_door, a_stream, error_of
+from tests.http_client import Door, a_door, a_stream, error_of
 
 P = f"/resource_providers/{uid(1, 'a')}"
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.builders import uid
-from tests.doors import Door, claim, error_of
+from tests.http_client import Door, claim, error_of
 
 A, B = uid(1, "a"), uid(2, "a")
 STOCK = f"/resource_providers/{A}/inventories"

@@ -8,7 +8,7 @@ import pytest
 from bus.protocol import Unavailable
 from placement_worker.store import changes
 from tests.builders import tell_all, uid
-from tests.doors import Door, a_stream, claim, error_of
+from tests.http_client import Door, a_stream, claim, error_of
 
 A, B = uid(1, "a"), uid(2, "a")
 

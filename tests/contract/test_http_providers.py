@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.builders import uid
-from tests.doors import Door, error_of
+from tests.http_client import Door, error_of
 
 A, B, C = (uid(number, "a") for number in (1, 2, 3))
 HELD = "placement.concurrent_update"

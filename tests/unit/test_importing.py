@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from berth.importing.work import _portions
-from berth.importing.world import ImportedConsumer, ImportedProvider, PlacementContents, differences
+from berth.importing.bring_over import _portions
+from berth.importing.contents import ImportedConsumer, ImportedProvider, PlacementContents, differences
 from bus.vocabulary import Inventory
 
 HOST = ImportedProvider(

@@ -10,10 +10,10 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from bus.clock import Clock
-from placement_worker.http import versions
+from placement_worker.http import microversions
 from placement_worker.http.auth import Identity
 from placement_worker.http.errors import JSON, Problem
-from placement_worker.http.grammar import Pairs, pairs_of
+from placement_worker.http.query_groups import Pairs, pairs_of
 from placement_worker.http.schemas import Schema
 
 CACHED_SINCE = 15
@@ -145,8 +145,8 @@ class ApiCall:
         """What every answer to this call carries."""
         headers = [(b"x-openstack-request-id", self.id.encode())]
         if self.minor >= 0:
-            headers.append((b"openstack-api-version", versions.text(self.minor).encode()))
-            headers.append((b"vary", versions.NAME.encode()))
+            headers.append((b"openstack-api-version", microversions.text(self.minor).encode()))
+            headers.append((b"vary", microversions.NAME.encode()))
         return headers + _encoded(self.shared)
 
     def _headers_of(self, answer: ApiAnswer) -> Headers:

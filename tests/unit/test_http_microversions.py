@@ -5,7 +5,7 @@ import json
 import pytest
 
 from placement_worker.http.errors import Problem, best, takes_json
-from placement_worker.http.versions import negotiated
+from placement_worker.http.microversions import negotiated
 
 
 @pytest.mark.parametrize(
