@@ -133,7 +133,7 @@ class Wall:
 
     def __init__(self) -> None:
         self.time = 1_000_000.0
-        self.clock = Clock(now=lambda: self.time, chance=random.Random(5))
+        self.clock = Clock(now=lambda: self.time, chance=random.Random(5), monotonic=lambda: self.time)
 
 
 async def keeps_its_index(placement: Placement) -> None:

@@ -110,7 +110,7 @@ class TurnedClock:
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
-        self.clock = Clock(now=lambda: self.now, chance=random.Random(7))
+        self.clock = Clock(now=lambda: self.now, chance=random.Random(7), monotonic=lambda: self.now)
 
 
 @dataclass

@@ -29,7 +29,7 @@ _MORE: dict[str, dict[str, Any]] = {
 
 
 def a_clock(loop: asyncio.AbstractEventLoop) -> Clock:
-    return Clock(lambda: NOW + loop.time(), random.Random(1))
+    return Clock(lambda: NOW + loop.time(), random.Random(1), loop.time)
 
 
 def line(told: SentNotification) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from bus.clock import Clock, monotonic
+from bus.clock import Clock
 from bus.codec import decode
 from bus.context import current, envelope_of, follow
 from bus.delivery.meters import HANDLED, HANDLING_SECONDS
@@ -243,7 +243,7 @@ class _Reader:
         self._slots.release()
 
     async def _handle(self, deliveries: Sequence[Delivery]) -> None:
-        started = monotonic()
+        started = self.served.clock.monotonic()
         try:
             readable = []
             for delivery in deliveries:
@@ -263,7 +263,7 @@ class _Reader:
             finally:
                 for delivery in deliveries:
                     delivery.requeue()
-        self._seconds.observe(monotonic() - started)
+        self._seconds.observe(self.served.clock.monotonic() - started)
 
     async def _read(self, delivery: Delivery) -> Message | None:
         """The message, or None when it had to be buried."""

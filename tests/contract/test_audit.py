@@ -41,7 +41,7 @@ async def sound(settings: Settings) -> Settings:
     """Two hosts, one active build, one that failed, one deleted, one being built; all as it should be."""
     await migrate_all(settings, Console(quiet=True))
     url = f"sqlite+aiosqlite:///{settings.state_dir}/placement.db"
-    async with a_placement(url, Clock(now=lambda: NOW)) as placement:
+    async with a_placement(url, Clock(now=lambda: NOW, monotonic=lambda: NOW)) as placement:
         await placement.providers.report_many([a_report(1), a_report(2)])
         claims = [a_claim(number, on_hosts(1)) for number in (ACTIVE, FAILED, DELETED, BUILDING)]
         await placement.claim_many([an_order(claim) for claim in claims])
@@ -54,7 +54,9 @@ async def sound(settings: Settings) -> Settings:
 
 
 async def audited(settings: Settings, *, after: float = 3600.0, settled: bool = False) -> Audit:
-    return await audit(settings, settled=settled, clock=Clock(now=lambda: NOW + after))
+    return await audit(
+        settings, settled=settled, clock=Clock(now=lambda: NOW + after, monotonic=lambda: NOW + after)
+    )
 
 
 async def test_a_sound_berth_is_clean(sound: Settings) -> None:

@@ -35,7 +35,7 @@ class ToldClock:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.clock = Clock(now=lambda: self.now, chance=random.Random(1))
+        self.clock = Clock(now=lambda: self.now, chance=random.Random(1), monotonic=lambda: self.now)
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ def _raw(node: IronicNode | None) -> dict[str, Any] | None:
 
 async def test_everything_that_was_recorded_ends_in_placement_as_the_table_says() -> None:
     ironic = RecordedIronic()
-    clock = Clock(lambda: ironic.now)
+    clock = Clock(lambda: ironic.now, monotonic=lambda: ironic.now)
     async with house() as home, asyncio.TaskGroup() as group:
         reader = Reader(ironic, clock)
         rules = BeliefRules(place=lambda node: PLACE, can_read=True)

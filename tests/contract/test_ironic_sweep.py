@@ -100,7 +100,7 @@ class Everything:
         self.now = 1_800_000_000.0
         self.heard = 0
         self.told: list[list[SurveyedNode]] = []
-        self.clock = Clock(lambda: self.now, random.Random(1))
+        self.clock = Clock(lambda: self.now, random.Random(1), lambda: self.now)
         self.rules = BeliefRules(
             place=selection.place, can_read=True, only_reads_place=selection.only_reads_place
         )

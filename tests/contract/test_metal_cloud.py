@@ -51,7 +51,7 @@ class MetalCloud:
     def __init__(self, nodes: int, plan: SimPlan, seed: int, chaos: bool, build_timeout: float) -> None:
         self.chance = random.Random(seed)
         loop = asyncio.get_running_loop()
-        self.clock = Clock(now=lambda: 1_700_000_000.0 + loop.time(), chance=self.chance)
+        self.clock = Clock(lambda: 1_700_000_000.0 + loop.time(), self.chance, loop.time)
         self.broker = LocalBroker(
             chaos=Chaos(random.Random(seed), reorder=0.2, duplicate=0.1) if chaos else None, clock=self.clock
         )

@@ -86,7 +86,7 @@ class SimulatedWorld:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        self.clock = Clock(now=lambda: _START + loop.time(), chance=self.chance)
+        self.clock = Clock(lambda: _START + loop.time(), self.chance, loop.time)
         chaos = Chaos(random.Random(self.chance.random()), self.trouble.reorder, self.trouble.duplicate)
         self.broker = _Watched(self, chaos)
         self.databases = {

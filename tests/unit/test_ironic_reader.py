@@ -72,7 +72,7 @@ class CountingIronic:
 class ReaderCase:
     def __init__(self, at_once: int = 4, closed: Collection[str] = ()) -> None:
         self.ironic = CountingIronic()
-        clock = Clock(lambda: 0.0, random.Random(1))
+        clock = Clock(lambda: 0.0, random.Random(1), lambda: 0.0)
         self.reader = Reader(self.ironic, clock, at_once=at_once, closed=closed.__contains__)
         self.found: list[NodeRead] = []
         self.heard = 0
