@@ -123,9 +123,14 @@ class BuildDeleteRequested(Message, frozen=True, kw_only=True):
 
 
 class BuildDeleted(Message, frozen=True, kw_only=True):
+    """It is down. What its host may still hold of it is freed when the agent says so, or is given up."""
+
     build: Id
     cell: Word
     reply_to: ReplyTo = ""
+    known: bool = (
+        True  # false: this cell had never heard of it (should it still be placed here, it ends at once)
+    )
 
 
 # Inside a cell: conductor ↔ agents

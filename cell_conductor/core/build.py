@@ -138,7 +138,8 @@ def end_again(build: Build) -> Effects:
 
 
 def deleted(build: Build, reply_to: str) -> BuildDeleted:
-    return BuildDeleted(build=build.id, cell=build.cell, reply_to=reply_to)
+    known = build.placed is not None
+    return BuildDeleted(build=build.id, cell=build.cell, reply_to=reply_to, known=known)
 
 
 def attempt_over(

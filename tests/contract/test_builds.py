@@ -340,7 +340,7 @@ async def test_deletion_while_swapping_gives_back_whichever_host_is_held(
 async def test_deletion_of_what_nobody_knows_is_done_at_once_and_remembered(
     builds: Builds, books: Books
 ) -> None:
-    gone = BuildDeleted(build=ONE.build, cell=ONE.cell)
+    gone = BuildDeleted(build=ONE.build, cell=ONE.cell, known=False)
     assert await heard(builds, a_delete(ONE)) == [[gone]]
     books.hold(ONE)
     ((_, end),) = await heard(builds, ONE)

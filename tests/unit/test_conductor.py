@@ -256,7 +256,9 @@ def test_an_unknown_build_is_started_when_placed_and_gone_when_deleted() -> None
 
     build, effects = step(None, a_delete(PLACED, "me"), 5.0, POLICY)
     assert build is not None and build.status == "deleted"
-    assert effects == (BuildDeleted(build=PLACED.build, cell=PLACED.cell, reply_to="me"),)
+    gone = BuildDeleted(build=PLACED.build, cell=PLACED.cell, reply_to="me", known=False)
+    assert effects == (gone,)
+    assert step(build, a_delete(PLACED, "me"), 6.0, POLICY)[1] == (gone,)
 
 
 def test_a_deletion_that_overtook_the_placing_wins_and_nothing_stays_claimed() -> None:
