@@ -51,7 +51,6 @@ def executable(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
-_handed_out: set[int] = set()
 _ports_lock = threading.Lock()
 
 
@@ -61,15 +60,28 @@ def free_port() -> int:
     Taken from below the ephemeral range (32768.. on Linux, 49152.. elsewhere).  A port from inside it
     could, while the server is down for a restart, be given to an outgoing connection, even to a
     reconnecting client's own attempt, which then connects to itself.
+
+    It is ours until this process ends: of all that ask here, on this machine, nobody else is given it.
     """
     chooser = random.SystemRandom()
     with _ports_lock:
         for _ in range(1000):
             port = chooser.randrange(15000, 32000)
-            if port not in _handed_out and _can_bind(port):
-                _handed_out.add(port)
+            if _can_bind(port) and _reserve(port):
                 return port
     raise RuntimeError("no free loopback port between 15000 and 32000")
+
+
+def _reserve(port: int) -> bool:
+    """Holds the UDP port of the same number, which nobody uses, as a sign to other processes."""
+    sign = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        sign.bind(("127.0.0.1", port))
+    except OSError:
+        sign.close()
+        return False
+    sign.detach()  # open until the process ends
+    return True
 
 
 def _can_bind(port: int) -> bool:

@@ -1,6 +1,6 @@
 """Fixtures every test may use: private servers, a database per test, unique names on the bus.
 
-The servers start once per test run, on first use (deploy/servers.py).  BERTH_TEST_AMQP_URL and
+The servers start once per process that runs tests, on first use (deploy/servers.py).  BERTH_TEST_AMQP_URL and
 BERTH_TEST_DATABASE_URL name servers to use instead; the database user then needs CREATEDB.
 """
 

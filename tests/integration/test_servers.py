@@ -220,6 +220,21 @@ def test_failure_to_start_shows_the_log_and_leaves_nothing(directory: Path) -> N
     _assert_gone(_descendants(os.getpid()) - before)
 
 
+def test_a_free_port_is_given_to_one_process_only() -> None:
+    ours = {free_port() for _ in range(50)}
+    ask = "import json, sys; from deploy import processes; print(json.dumps([p for p in json.load(sys.stdin)"
+    ask += " if processes._reserve(p)]))"
+    asked = subprocess.run(
+        [sys.executable, "-c", ask],
+        cwd=ROOT,
+        input=str(sorted(ours)),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (len(ours), asked.stdout) == (50, "[]\n")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_command_prints_urls_and_its_servers_end_with_it(directory: Path, how: signal.Signals) -> None:
