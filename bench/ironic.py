@@ -21,8 +21,8 @@ from bench.ironic_site import Site, prepare, processes
 from bus import topics
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus, Listener
+from bus.errors import Unavailable
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable, FindCandidates
-from bus.protocol import Unavailable
 from bus.vocabulary import Flavor, ResourceGroup
 from deploy.servers import Postgres, RabbitMQ, free_port, private_directory
 from ironic_sync import IronicApi, Notifications

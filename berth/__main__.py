@@ -17,7 +17,7 @@ from berth.importing.command import commands as import_commands
 from berth.ironic_commands import commands as ironic_commands
 from berth.options import BuildTime, Cells, DiskGb, Fail, Hosts, Json, MemoryMb, Seed, StateDir, Vcpus
 from berth.settings import BadSetting, Effective, load, shown
-from bus.protocol import AnswerRefused, BrokerRefused, Unavailable, Unroutable
+from bus.errors import AnswerRefused, BrokerRefused, Unavailable, Unroutable
 from bus.sql.migrations import MigrationsBroken
 
 _PIPED_WIDTH = 200  # columns of a table nobody looks at in a terminal

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from berth import wiring
 from berth.settings import Settings
 from bus.clock import Clock
-from bus.protocol import Unavailable
+from bus.errors import Unavailable
 from cell_conductor import census
 from placement_worker import breaches, holdings, retired
 

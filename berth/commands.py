@@ -21,6 +21,7 @@ from berth.settings import BadSetting, Settings
 from bus import codec, topics
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus
+from bus.errors import TooBig, Unavailable, Undecodable
 from bus.messages import (
     BuildDeleteRequested,
     BuildEnded,
@@ -30,7 +31,6 @@ from bus.messages import (
     Message,
     NodeChanged,
 )
-from bus.protocol import TooBig, Unavailable, Undecodable
 from bus.sql.migrations import migrate
 from bus.vocabulary import Flavor, ResourceGroup
 

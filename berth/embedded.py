@@ -10,10 +10,10 @@ from pathlib import Path
 from berth import wiring
 from berth.settings import Settings
 from bus.delivery.runner import Bus
+from bus.errors import Unavailable
 from bus.local.broker import LocalBroker, LocalTransport
 from bus.local.journal import Journal
 from bus.local.socket import SocketServer
-from bus.protocol import Unavailable
 
 
 @dataclass

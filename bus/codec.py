@@ -6,8 +6,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from bus.errors import TooBig, Undecodable
 from bus.messages import Message
-from bus.protocol import MAX_MESSAGE_BYTES, Envelope, TooBig, Undecodable
+from bus.protocol import MAX_MESSAGE_BYTES, Envelope
 
 M = TypeVar("M", bound=Message)
 

@@ -1,4 +1,4 @@
-"""How messages are delivered, whichever bus carries them: envelopes, verdicts, what a transport must do."""
+"""How messages are delivered, whichever bus carries them: envelopes, and what a transport must do."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -11,49 +11,6 @@ from bus.messages import Message
 
 A = TypeVar("A", bound=Message, contravariant=True)
 R = TypeVar("R", bound=Message, covariant=True)
-
-
-# What a handler may raise, or in a list form return, to decide a message's fate
-
-
-class Retry(Exception):
-    """Not now: deliver it again after so many seconds."""
-
-    def __init__(self, after: float, why: str = "") -> None:
-        super().__init__(why or f"again in {after} s")
-        self.after = after
-
-
-class Poison(Exception):
-    """Never: to the dead-letter queue, with this sentence."""
-
-
-class Unavailable(Exception):
-    """Something we depend on is away. The message waits and comes again; it never counts as a bug."""
-
-
-class NoAnswer(Unavailable):
-    """Nobody answered the question in time."""
-
-
-class Unroutable(Exception):
-    """No queue hears this key."""
-
-
-class BrokerRefused(Exception):
-    """The broker will not do this for us; the text says what to do about it."""
-
-
-class AnswerRefused(Exception):
-    """The one who was asked could not take the question; the text says why."""
-
-
-class TooBig(ValueError):
-    """A message larger than the bus carries."""
-
-
-class Undecodable(ValueError):
-    """Bytes that are no message; the text names the field."""
 
 
 MAX_MESSAGE_BYTES = 1024 * 1024

@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, Union
 
+from bus.errors import Poison, Retry
 from bus.messages import Message
-from bus.protocol import Poison, QueueSpec, Retry
+from bus.protocol import QueueSpec
 from bus.topics import TOPIC_OF, Address, Query, Topic
 
 M = TypeVar("M", bound=Message)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from bus.clock import Clock
+from bus.errors import AnswerRefused, Retry, Unavailable
 from bus.messages import (
     AgentReported,
     BuildDeleteRequested,
@@ -21,7 +22,6 @@ from bus.messages import (
     ReleaseAnswered,
     ReleaseRequested,
 )
-from bus.protocol import AnswerRefused, Retry, Unavailable
 from bus.sql.database import Conflict, Database, retrying
 from bus.worker import Outcome
 from cell_conductor import store

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from bus.clock import Clock
+from bus.errors import Retry, Unavailable
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered, HostReported
-from bus.protocol import Retry, Unavailable
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, HOST_REPORTED
 from bus.vocabulary import HostState
 from bus.worker import Worker, every, on
@@ -35,7 +35,7 @@ HOSTS_IN_A_REPORT = 500
 
 
 class NodeApi(Protocol):
-    """Ironic's API. While it is away it raises bus.protocol.Unavailable."""
+    """Ironic's API. While it is away it raises bus.errors.Unavailable."""
 
     async def open(self) -> None: ...
 

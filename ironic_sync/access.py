@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import httpx
 
-from bus.protocol import Unavailable
+from bus.errors import Unavailable
 
 if TYPE_CHECKING:
     from keystoneauth1.access import AccessInfo

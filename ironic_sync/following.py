@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from bus.clock import Clock
+from bus.errors import BrokerRefused, TooBig, Unavailable, Unroutable
 from bus.messages import InventoryReported, PlacementChanged
-from bus.protocol import BrokerRefused, TooBig, Unavailable, Unroutable
 from bus.resources import Provider
 from ironic_sync.core.belief import BeliefRules, Beliefs, Moment, Step
 from ironic_sync.core.envelope import HeardNotification, Skipped, opened

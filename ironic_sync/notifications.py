@@ -20,7 +20,7 @@ from aiormq.abc import DeliveredMessage
 from pamqp.common import FieldTable
 
 from bus.clock import Clock
-from bus.protocol import BrokerRefused, Unavailable
+from bus.errors import BrokerRefused, Unavailable
 from bus.rabbit.connection import (
     BROKEN,
     REFUSALS,

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, NamedTuple, Protocol
 
 from bus.clock import Clock, monotonic
-from bus.protocol import Unavailable
+from bus.errors import Unavailable
 from ironic_sync.access import IronicRefused
 from ironic_sync.core.belief import Moment
 from ironic_sync.core.node import FIELDS, IronicNode, Malformed, from_rest

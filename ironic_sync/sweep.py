@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from bus.clock import Clock, monotonic
-from bus.protocol import Unavailable
+from bus.errors import Unavailable
 from bus.resources import Provider
 from ironic_sync.access import IronicRefused
 from ironic_sync.core.difference import WAITING, allowance

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from bus.clock import Clock
+from bus.errors import Poison, Unavailable
 from bus.messages import FindProviders, InventoryReported, NodeChanged, ProvidersFound
-from bus.protocol import Ask, Poison, Unavailable
+from bus.protocol import Ask
 from bus.topics import INVENTORY_REPORTED, IRONIC_NODE, PLACEMENT_CHANGED, PROVIDERS
 from bus.worker import Worker, on_many
 from ironic_sync.access import IronicRefused

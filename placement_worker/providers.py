@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 from sqlalchemy.exc import IntegrityError
 
 from bus.clock import Clock, monotonic
+from bus.errors import Poison
 from bus.messages import (
     EditAnswered,
     EditRequested,
@@ -16,7 +17,6 @@ from bus.messages import (
     PlacementChanged,
     ProvidersLoaded,
 )
-from bus.protocol import Poison
 from bus.resources import (
     AddInventory,
     ChangeProvider,

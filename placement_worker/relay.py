@@ -5,8 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from bus.errors import Unavailable
 from bus.messages import PlacementChanged
-from bus.protocol import Unavailable
 from bus.sql.database import Conflict, Database
 from placement_worker.store import changes
 

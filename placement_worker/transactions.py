@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeVar
 from sqlalchemy.exc import IntegrityError
 
 from bus.clock import Clock
-from bus.protocol import Unavailable
+from bus.errors import Unavailable
 from bus.sql.database import Conflict, Database, Transaction, retrying
 from placement_worker.store.numbered_names import Book
 

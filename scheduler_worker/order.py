@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from bus.errors import Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
-from bus.protocol import Poison, Retry
 from bus.vocabulary import (
     BuildSpec,
     Choice,

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from bus.clock import Clock
+from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import (
     BuildRequested,
     CandidatesFound,
@@ -23,7 +24,7 @@ from bus.messages import (
     ReleaseAnswered,
     ReleaseRequested,
 )
-from bus.protocol import AnswerRefused, Ask, Poison, Retry
+from bus.protocol import Ask
 from bus.topics import (
     BUILD_PLACED,
     BUILD_REQUESTED,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from bus.errors import Unavailable
 from bus.messages import (
     AgentReported,
     BuildDeleteRequested,
@@ -14,7 +15,6 @@ from bus.messages import (
     ReleaseAnswered,
     ReleaseRequested,
 )
-from bus.protocol import Unavailable
 from bus.vocabulary import (
     Allocations,
     BuildSpec,

@@ -11,7 +11,7 @@ import httpx
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from berth.importing.contents import ImportedConsumer, ImportedProvider, PlacementContents
-from bus.protocol import Unavailable
+from bus.errors import Unavailable
 from bus.vocabulary import Inventory
 
 T = TypeVar("T")

@@ -9,18 +9,9 @@ from bus.clock import Clock
 from bus.codec import decode
 from bus.context import envelope_of, follow
 from bus.delivery.serving import UNAVAILABLE, Served
+from bus.errors import AnswerRefused, NoAnswer, Unavailable, Undecodable
 from bus.messages import Message
-from bus.protocol import (
-    AnswerRefused,
-    Ask,
-    Envelope,
-    Inbox,
-    NoAnswer,
-    QueueSpec,
-    Transport,
-    Unavailable,
-    Undecodable,
-)
+from bus.protocol import Ask, Envelope, Inbox, QueueSpec, Transport
 from bus.topics import TOPIC_OF, Address, Query
 from bus.worker import Worker, query_queue
 

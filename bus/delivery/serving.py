@@ -19,23 +19,18 @@ from bus.clock import Clock
 from bus.codec import decode
 from bus.context import current, envelope_of, follow
 from bus.delivery.meters import HANDLED, HANDLING_SECONDS
-from bus.messages import Message
-from bus.protocol import (
+from bus.errors import (
     AnswerRefused,
     BrokerRefused,
-    DeadLetter,
-    Delivery,
-    Envelope,
-    Inbox,
     Poison,
-    QueueSpec,
     Retry,
     TooBig,
-    Transport,
     Unavailable,
     Undecodable,
     Unroutable,
 )
+from bus.messages import Message
+from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, QueueSpec, Transport
 from bus.topics import TOPIC_OF
 from bus.worker import Answers, Every, On, Undeclared, Worker, messages_of, query_queue
 

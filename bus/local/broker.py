@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from bus.clock import Clock
+from bus.errors import Unroutable
 from bus.local.journal import Journal
-from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, QueueSpec, Unroutable
+from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, QueueSpec
 
 
 def matches(pattern: str, key: str) -> bool:

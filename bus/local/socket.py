@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
+from bus.errors import Unavailable, Unroutable
 from bus.local.broker import LocalBroker, LocalTransport
-from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, QueueSpec, Unavailable, Unroutable
+from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, QueueSpec
 
 _LINE_LIMIT = 64 * 1024 * 1024
 

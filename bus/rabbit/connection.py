@@ -9,7 +9,7 @@ import aiormq
 from aiormq import Channel, Connection, SSLContextProvider, TransportFactory
 from yarl import URL
 
-from bus.protocol import Unavailable
+from bus.errors import Unavailable
 from bus.rabbit.wire import blank_if_unreadable
 
 # What it says about connections we say ourselves, once, and without a traceback for every attempt.

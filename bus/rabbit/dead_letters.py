@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Collection
 from aiormq import Channel
 from aiormq.abc import DeliveredMessage
 
-from bus.protocol import DeadLetter, Unroutable
+from bus.errors import Unroutable
+from bus.protocol import DeadLetter
 from bus.rabbit.connection import BROKEN, cancelled_by_us
 from bus.rabbit.link import Link, Post, Session
 from bus.rabbit.topology import LETTER

@@ -13,7 +13,8 @@ from functools import partial
 from aiormq import Channel
 from aiormq.abc import DeliveredMessage
 
-from bus.protocol import BrokerRefused, Delivery, Envelope, QueueSpec, Unavailable
+from bus.errors import BrokerRefused, Unavailable
+from bus.protocol import Delivery, Envelope, QueueSpec
 from bus.rabbit.connection import BROKEN, cancelled_by_us, reason
 from bus.rabbit.link import Backoff, Link, Session
 from bus.rabbit.wire import crashes, open_message

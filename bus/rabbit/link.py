@@ -13,7 +13,8 @@ from pamqp.commands import Basic
 from yarl import URL
 
 from bus.clock import Clock, monotonic
-from bus.protocol import BrokerRefused, QueueSpec, Unavailable, Unroutable
+from bus.errors import BrokerRefused, Unavailable, Unroutable
+from bus.protocol import QueueSpec
 from bus.rabbit.connection import (
     BROKEN,
     REFUSALS,

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Iterable
 
 from bus.codec import encode_frame
-from bus.protocol import MAX_FRAME_BYTES, MAX_FRAME_ENVELOPES, Envelope, Unavailable
+from bus.errors import Unavailable
+from bus.protocol import MAX_FRAME_BYTES, MAX_FRAME_ENVELOPES, Envelope
 from bus.rabbit.link import Link, Post
 from bus.rabbit.wire import frame_properties, properties
 

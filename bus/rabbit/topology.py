@@ -25,7 +25,8 @@ from aiormq import (
 )
 from pamqp.common import FieldTable
 
-from bus.protocol import BrokerRefused, QueueSpec
+from bus.errors import BrokerRefused
+from bus.protocol import QueueSpec
 from bus.rabbit.connection import REFUSALS, open_channel, reason
 
 DELAYS = (0.1, 0.5, 1, 5, 15, 60, 300, 1800)

@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 import msgspec
 
 from bus.clock import Clock
-from bus.protocol import DeadLetter, Envelope, Inbox, QueueSpec, Unroutable
+from bus.errors import Unroutable
+from bus.protocol import DeadLetter, Envelope, Inbox, QueueSpec
 from bus.rabbit.connection import broker_url
 from bus.rabbit.dead_letters import Graveyard
 from bus.rabbit.inbox import RabbitInbox

@@ -12,7 +12,8 @@ from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
 from bus.codec import FRAME_TYPE, decode_frame
-from bus.protocol import MAX_MESSAGE_BYTES, DeadLetter, Envelope, Undecodable
+from bus.errors import Undecodable
+from bus.protocol import MAX_MESSAGE_BYTES, DeadLetter, Envelope
 
 JSON = "application/json"
 PERSISTENT = 2

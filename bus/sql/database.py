@@ -18,7 +18,7 @@ from sqlalchemy.pool import PoolProxiedConnection, StaticPool
 from sqlalchemy.sql.base import Executable
 
 from bus.clock import Clock
-from bus.protocol import Unavailable
+from bus.errors import Unavailable
 from bus.sql import postgres
 from bus.sql.postgres import PostgresPool
 from bus.sql.sqlite import Pause, SqliteFile, is_away

@@ -12,8 +12,8 @@ from aiormq import Channel, Connection
 from pamqp.commands import Basic
 
 from bus.clock import Clock
+from bus.errors import Unavailable, Unroutable
 from bus.messages import NodeChanged
-from bus.protocol import Unavailable, Unroutable
 from bus.rabbit.connection import (
     BROKEN,
     BadCredentials,

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from bus.errors import Poison
 from bus.messages import FindCandidates
-from bus.protocol import Poison
 from bus.vocabulary import Removal, ResourceGroup, Resources
 from placement_worker.core.flags import Bools, Flags
 from placement_worker.core.index import SHARES, Index

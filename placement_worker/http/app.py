@@ -12,8 +12,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bus.clock import Clock, monotonic
+from bus.errors import Unavailable
 from bus.messages import EditRequested
-from bus.protocol import Unavailable
 from bus.resources import Edit, EditResult
 from placement_worker.http import microversions
 from placement_worker.http.aggregates_and_traits import Contents

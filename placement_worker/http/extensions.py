@@ -7,8 +7,8 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import Send
 
+from bus.errors import Unavailable
 from bus.messages import LoadProviders, PlacementChanged
-from bus.protocol import Unavailable
 from placement_worker.http.api_call import ApiAnswer, ApiCall, encode, said
 from placement_worker.http.errors import Problem, bad_request
 from placement_worker.http.schemas import refuse_nul

@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bus.clock import Clock
-from bus.protocol import Unavailable
+from bus.errors import Unavailable
 from placement_worker.http.errors import Problem, bad_request
 
 BACKLOG = 2048

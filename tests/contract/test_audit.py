@@ -12,7 +12,7 @@ from berth.audit import Audit, audit
 from berth.commands import migrate_all
 from berth.settings import Settings
 from bus.clock import Clock
-from bus.protocol import Unavailable
+from bus.errors import Unavailable
 from tests.builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts, uid
 
 NOW = 1_000_000.0

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from bus.clock import Clock
+from bus.errors import AnswerRefused, Retry
 from bus.messages import (
     AgentReported,
     BuildDeleted,
@@ -19,7 +20,6 @@ from bus.messages import (
     DestroyOrdered,
     Message,
 )
-from bus.protocol import AnswerRefused, Retry
 from bus.sql.database import Conflict, Database
 from bus.sql.migrations import migrate
 from bus.worker import Outcome

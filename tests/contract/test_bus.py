@@ -11,6 +11,7 @@ import pytest
 from bus import topics
 from bus.context import current, envelope_of
 from bus.delivery.runner import Bus
+from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
 from bus.local.broker import LocalBroker, LocalTransport
 from bus.messages import (
     BuildEnded,
@@ -20,17 +21,7 @@ from bus.messages import (
     DestroyOrdered,
     FindCandidates,
 )
-from bus.protocol import (
-    MAX_MESSAGE_BYTES,
-    AnswerRefused,
-    DeadLetter,
-    Envelope,
-    NoAnswer,
-    Poison,
-    Retry,
-    Transport,
-    Unavailable,
-)
+from bus.protocol import MAX_MESSAGE_BYTES, DeadLetter, Envelope, Transport
 from bus.rabbit import RabbitTransport
 from bus.vocabulary import Flavor, ResourceGroup
 from bus.worker import Outcome, Undeclared, Worker, answers, answers_many, every, on, on_many

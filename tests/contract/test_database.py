@@ -14,7 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from bus.clock import Clock
-from bus.protocol import Unavailable
+from bus.errors import Unavailable
 from bus.sql.database import Conflict, Database, Transaction, retrying
 from deploy.servers import Postgres
 

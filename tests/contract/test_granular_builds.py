@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from bus.errors import Poison, Retry
 from bus.messages import (
     BuildPlaced,
     BuildRequested,
@@ -12,7 +13,6 @@ from bus.messages import (
     ReleaseAnswered,
     ReleaseRequested,
 )
-from bus.protocol import Poison, Retry
 from bus.vocabulary import Flavor, HostState, Inventory
 from placement_worker import Placement
 from scheduler_worker.worker import Scheduler

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bus.protocol import Unavailable
+from bus.errors import Unavailable
 from placement_worker.store import changes
 from tests.builders import tell_all, uid
 from tests.http_client import Door, a_stream, claim, error_of

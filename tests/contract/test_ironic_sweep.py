@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from bus.clock import Clock
+from bus.errors import NoAnswer, Unavailable
 from bus.messages import FindProviders, InventoryReported, ProvidersFound
-from bus.protocol import NoAnswer, Unavailable
 from bus.resources import Provider
 from ironic_sync import sweep
 from ironic_sync.api import IronicRefused

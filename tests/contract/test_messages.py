@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from bus.codec import decode, decode_frame, encode
+from bus.errors import Undecodable
 from bus.messages import Message
-from bus.protocol import Undecodable
 from bus.topics import QUERIES, TOPICS
 
 GOLDEN = Path(__file__).parent / "golden"

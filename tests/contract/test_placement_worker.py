@@ -10,9 +10,9 @@ import pytest
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.errors import AnswerRefused
 from bus.local.broker import LocalBroker, LocalTransport
 from bus.messages import FindCandidates
-from bus.protocol import AnswerRefused
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Claimed, Held, ResourceGroup

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from aiormq.abc import DeliveredMessage
 
-from bus.protocol import BrokerRefused, DeadLetter, QueueSpec, Unavailable
+from bus.errors import BrokerRefused, Unavailable
+from bus.protocol import DeadLetter, QueueSpec
 from bus.rabbit import RabbitTransport
 from tests.envelopes import an_envelope, number_in, publish, soon, take
 

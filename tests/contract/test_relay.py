@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import text
 
 from bus.delivery.runner import Bus
+from bus.errors import Unavailable
 from bus.local.broker import LocalBroker, LocalTransport
 from bus.messages import PlacementChanged
-from bus.protocol import Unavailable
 from bus.vocabulary import ProviderChange
 from deploy.servers import Postgres
 from placement_worker import Placement

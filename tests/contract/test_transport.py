@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from bus.clock import monotonic
+from bus.errors import Unroutable
 from bus.local.broker import LocalBroker, LocalTransport
 from bus.local.socket import DoorTransport, SocketServer
-from bus.protocol import DeadLetter, Inbox, QueueSpec, Transport, Unroutable
+from bus.protocol import DeadLetter, Inbox, QueueSpec, Transport
 from bus.rabbit import RabbitTransport
 from tests.envelopes import DEADLINE, an_envelope, number_in, numbers, publish, take
 

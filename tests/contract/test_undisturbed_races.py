@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from bus.protocol import Unavailable
+from bus.errors import Unavailable
 from bus.resources import (
     AddInventory,
     DropName,

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from bus.protocol import Delivery, Inbox, QueueSpec, Unroutable
+from bus.errors import Unroutable
+from bus.protocol import Delivery, Inbox, QueueSpec
 from bus.rabbit import RabbitTransport
 from deploy.servers import BinariesMissing, RabbitMQ, find_rabbitmq, private_directory
 from tests.envelopes import an_envelope, number_in

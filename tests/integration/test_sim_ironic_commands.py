@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from berth.commands import Refusal
 from berth.ironic_commands import commands
 from berth.settings import BadSetting, Effective, load
-from bus.protocol import Unavailable
+from bus.errors import Unavailable
 from compute_sim.core import Durations
 from compute_sim.ironic import SimPlan, Simulation, enrolled, listen
 from tests.ironics import NOW

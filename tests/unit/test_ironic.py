@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
+from bus.errors import Poison
 from bus.messages import InventoryReported, NodeChanged
-from bus.protocol import Poison
 from bus.vocabulary import Inventory
 from ironic_sync import ironic_sync
 from ironic_sync.core.node import IronicNode, Place

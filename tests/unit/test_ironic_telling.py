@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from bus.clock import Clock
+from bus.errors import BrokerRefused, Unroutable
 from bus.messages import InventoryReported
-from bus.protocol import BrokerRefused, Unroutable
 from ironic_sync.core.belief import BeliefRules
 from ironic_sync.core.node import from_rest
 from ironic_sync.following import Following

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
 from bus.messages import (
     BuildPlaced,
     BuildRequested,
@@ -16,7 +17,6 @@ from bus.messages import (
     ReleaseAnswered,
     ReleaseRequested,
 )
-from bus.protocol import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
 from bus.vocabulary import Contended, Flavor, Gone, Held, Moved, Refused, Removal
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.order import MAX_SPEC_BYTES

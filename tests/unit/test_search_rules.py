@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from bus.errors import Poison
 from bus.messages import FindCandidates
-from bus.protocol import Poison
 from bus.vocabulary import Inventory, NearMiss, Removal, ResourceGroup
 from placement_worker.core.index import Index
 from placement_worker.core.search import page, search
