@@ -14,10 +14,10 @@ from bus.sql.database import Database
 from deploy.servers import Postgres
 from placement_worker import Placement, breaches
 from placement_worker.store import changes, trees
+from tests import locked_and_calm, midway
 from tests.builders import Wall, a_placement, keeps_its_index
 from tests.conftest import a_database
 from tests.http_client import Door, a_door
-from tests.two_worlds import LATER, Gate, LockedAndCalm, Tries, a_world, put_back, put_by
 
 KINDS = [
     pytest.param("sqlite file", id="file"),
@@ -113,7 +113,7 @@ async def near() -> AsyncIterator[Door]:
 async def furnished_url(postgres: Any) -> AsyncIterator[str]:
     """A database for all tests of two worlds, with what every one of them begins with put by."""
     async with a_database(postgres) as url:
-        await put_by(url)
+        await locked_and_calm.put_by(url)
         yield url
 
 
@@ -133,20 +133,25 @@ def deadlocks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-async def both(postgres: Any, furnished_url: str, deadlocks: list[str]) -> AsyncIterator[LockedAndCalm]:
+async def both(
+    postgres: Any, furnished_url: str, deadlocks: list[str]
+) -> AsyncIterator[locked_and_calm.LockedAndCalm]:
     if isinstance(postgres, Postgres):
         postgres.start()  # in case the test before left it down
-    await put_back(furnished_url)
+    await locked_and_calm.put_back(furnished_url)
     wall = Wall()
-    wall.time += LATER
-    async with a_world(furnished_url, wall, "locked") as locked, a_world(furnished_url, wall, "calm") as calm:
+    wall.time += locked_and_calm.LATER
+    async with (
+        locked_and_calm.a_world(furnished_url, wall, "locked") as locked,
+        locked_and_calm.a_world(furnished_url, wall, "calm") as calm,
+    ):
         calm.mine.providers._calm_at = 0.0
-        yield LockedAndCalm(locked, calm, deadlocks)
+        yield locked_and_calm.LockedAndCalm(locked, calm, deadlocks)
 
 
 @pytest.fixture
-def tries(monkeypatch: pytest.MonkeyPatch) -> Tries:
-    tries = Tries()
+def tries(monkeypatch: pytest.MonkeyPatch) -> locked_and_calm.Tries:
+    tries = locked_and_calm.Tries()
     announce, read_locked, look = changes.announce_undisturbed, trees.read_locked, trees.look
 
     async def announced(*given: Any) -> PlacementChanged | None:
@@ -184,5 +189,5 @@ def once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def gate() -> Gate:
-    return Gate()
+def gate() -> midway.Gate:
+    return midway.Gate()

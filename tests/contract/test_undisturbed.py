@@ -11,68 +11,12 @@ from dataclasses import dataclass
 import pytest
 from sqlalchemy import text
 
+from bus import resources
 from bus.messages import EditRequested, PlacementChanged
-from bus.resources import (
-    AddInventory,
-    ChangeProvider,
-    DropInventory,
-    DropName,
-    DropProvider,
-    Edit,
-    Edited,
-    EditResult,
-    HasChildren,
-    InUse,
-    MakeName,
-    MakeProvider,
-    Missing,
-    RenameName,
-    SetAggregates,
-    SetInventories,
-    SetInventory,
-    SetTraits,
-    Stale,
-    Taken,
-    Tangled,
-)
 from bus.vocabulary import Contended, Refused
 from placement_worker import Placement
+from tests import deeds, locked_and_calm, midway
 from tests.builders import a_report, keeps_its_index, last_told, on_hosts, uid
-from tests.two_worlds import (
-    AGAIN,
-    DROPS,
-    E1,
-    E2,
-    GONE,
-    MAKES,
-    MORE,
-    OURS,
-    RENAMES,
-    STOCK,
-    UNDER_A,
-    A,
-    B,
-    D,
-    Deed,
-    E,
-    G,
-    LockedAndCalm,
-    R,
-    Tries,
-    books,
-    claim,
-    claims,
-    edit,
-    edits,
-    gives_back,
-    made,
-    names,
-    stocked,
-    until,
-    with_aggregates,
-    with_class,
-    with_traits,
-)
 
 pytestmark = pytest.mark.services
 
@@ -91,9 +35,9 @@ async def listening(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> As
 
     relay = asyncio.ensure_future(placement.relay.run(publish))
     try:
-        await until(all_told)
+        await midway.until(all_told)
         yield told
-        await until(all_told)
+        await midway.until(all_told)
         assert not relay.done()
     finally:
         relay.cancel()
@@ -102,77 +46,121 @@ async def listening(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> As
 
 # Edits that go unlocked, those that need more, and those that need nothing
 
-UNLOCKED: dict[str, Edit] = {
-    "make a root": MakeProvider(provider=E, name="five"),
-    "make a root that was reported once": MakeProvider(provider=G, name="five"),
-    "make a child": MakeProvider(provider=E, name="five", parent=B),
-    "make a child in a reported tree": MakeProvider(provider=E, name="five", parent=R),
-    "first inventories": SetInventories(provider=D, inventories=STOCK, generation=0),
-    "changed inventories": SetInventories(provider=A, inventories=MORE, generation=3),
-    "more inventories": SetInventories(provider=A, inventories={**MORE, "DISK_GB": OURS, "CUSTOM_A": OURS}),
-    "the same inventories": SetInventories(provider=A, inventories=STOCK),
-    "no inventories again": SetInventories(provider=D, inventories={}),
-    "one inventory more": AddInventory(provider=B, resource_class="CUSTOM_A", inventory=OURS),
-    "the first inventory": AddInventory(provider=D, resource_class="CUSTOM_A", inventory=OURS),
-    "one inventory changed": SetInventory(provider=B, resource_class="VCPU", inventory=OURS, generation=2),
-    "first traits": SetTraits(provider=B, traits=("HW_CPU_X86_AVX2", "CUSTOM_A"), generation=2),
-    "more traits": SetTraits(provider=A, traits=("CUSTOM_A", "COMPUTE_NODE", "HW_CPU_X86_AVX2")),
-    "traits in a reported tree": SetTraits(provider=R, traits=("COMPUTE_NODE", "CUSTOM_A")),
-    "first aggregates": SetAggregates(provider=D, aggregates=(E2, E1)),
-    "an aggregate nobody knew": SetAggregates(provider=D, aggregates=(uid(9, "e"),), generation=0),
-    "more aggregates": SetAggregates(provider=A, aggregates=(E2, E1), generation=3),
-    "the same aggregates, but one more generation": SetAggregates(provider=A, aggregates=(E1,), generation=3),
-}
-LOCKED: dict[str, Edit] = {
-    "a provider dropped": DropProvider(provider=D),
-    "a root moved under another": ChangeProvider(provider=D, name="four", parent=B),
-    "a tree moved under another": ChangeProvider(provider=A, name="one", parent=D),
-    "a child made a root": ChangeProvider(provider=B, name="two", parent=None),
-    "a provider renamed": ChangeProvider(provider=A, name="new"),
-    "an inventory dropped": DropInventory(provider=A, resource_class="MEMORY_MB"),
-    "other inventories": SetInventories(
-        provider=A, inventories={"VCPU": OURS, "DISK_GB": OURS}, generation=3
+UNLOCKED: dict[str, resources.Edit] = {
+    "make a root": resources.MakeProvider(provider=deeds.NEW, name="five"),
+    "make a root that was reported once": resources.MakeProvider(provider=deeds.WITHDRAWN, name="five"),
+    "make a child": resources.MakeProvider(provider=deeds.NEW, name="five", parent=deeds.CHILD),
+    "make a child in a reported tree": resources.MakeProvider(
+        provider=deeds.NEW, name="five", parent=deeds.REPORTED
     ),
-    "a trait gone": SetTraits(provider=A, traits=(), generation=3),
-    "another trait": SetTraits(provider=A, traits=("CUSTOM_A",)),
-    "an aggregate gone": SetAggregates(provider=A, aggregates=()),
-    "another aggregate": SetAggregates(provider=A, aggregates=(E2,), generation=3),
+    "first inventories": resources.SetInventories(provider=deeds.LONE, inventories=deeds.STOCK, generation=0),
+    "changed inventories": resources.SetInventories(
+        provider=deeds.HOST, inventories=deeds.MORE_STOCK, generation=3
+    ),
+    "more inventories": resources.SetInventories(
+        provider=deeds.HOST, inventories={**deeds.MORE_STOCK, "DISK_GB": deeds.THREE, "CUSTOM_A": deeds.THREE}
+    ),
+    "the same inventories": resources.SetInventories(provider=deeds.HOST, inventories=deeds.STOCK),
+    "no inventories again": resources.SetInventories(provider=deeds.LONE, inventories={}),
+    "one inventory more": resources.AddInventory(
+        provider=deeds.CHILD, resource_class="CUSTOM_A", inventory=deeds.THREE
+    ),
+    "the first inventory": resources.AddInventory(
+        provider=deeds.LONE, resource_class="CUSTOM_A", inventory=deeds.THREE
+    ),
+    "one inventory changed": resources.SetInventory(
+        provider=deeds.CHILD, resource_class="VCPU", inventory=deeds.THREE, generation=2
+    ),
+    "first traits": resources.SetTraits(
+        provider=deeds.CHILD, traits=("HW_CPU_X86_AVX2", "CUSTOM_A"), generation=2
+    ),
+    "more traits": resources.SetTraits(
+        provider=deeds.HOST, traits=("CUSTOM_A", "COMPUTE_NODE", "HW_CPU_X86_AVX2")
+    ),
+    "traits in a reported tree": resources.SetTraits(
+        provider=deeds.REPORTED, traits=("COMPUTE_NODE", "CUSTOM_A")
+    ),
+    "first aggregates": resources.SetAggregates(
+        provider=deeds.LONE, aggregates=(deeds.OTHER_AGGREGATE, deeds.AGGREGATE)
+    ),
+    "an aggregate nobody knew": resources.SetAggregates(
+        provider=deeds.LONE, aggregates=(uid(9, "e"),), generation=0
+    ),
+    "more aggregates": resources.SetAggregates(
+        provider=deeds.HOST, aggregates=(deeds.OTHER_AGGREGATE, deeds.AGGREGATE), generation=3
+    ),
+    "the same aggregates, but one more generation": resources.SetAggregates(
+        provider=deeds.HOST, aggregates=(deeds.AGGREGATE,), generation=3
+    ),
 }
-NOTHING: list[tuple[Edit, type[EditResult]]] = [
-    (SetTraits(provider=A, traits=("COMPUTE_NODE",), generation=3), Edited),
-    (SetAggregates(provider=A, aggregates=(E1,)), Edited),
-    (ChangeProvider(provider=A, name="one"), Edited),
-    (MakeProvider(provider=A, name="new"), Taken),
-    (MakeProvider(provider=E, name="two"), Taken),
-    (MakeProvider(provider=E, name="new", parent=uid(99, "a")), Missing),
-    (MakeProvider(provider=E, name="new", parent=E), Tangled),
-    (ChangeProvider(provider=A, name="two"), Taken),
-    (ChangeProvider(provider=A, name="one", parent=B), Tangled),
-    (SetInventories(provider=E, inventories=STOCK), Missing),
-    (SetInventories(provider=A, inventories={"CUSTOM_NO": OURS}), Missing),
-    (SetInventories(provider=A, inventories=STOCK, generation=2), Stale),
-    (SetInventories(provider=A, inventories={}), InUse),
-    (AddInventory(provider=A, resource_class="VCPU", inventory=OURS), Taken),
-    (SetInventory(provider=A, resource_class="DISK_GB", inventory=OURS), Missing),
-    (SetTraits(provider=A, traits=("CUSTOM_NO",)), Missing),
-    (SetTraits(provider=A, traits=(), generation=2), Stale),
-    (SetAggregates(provider=A, aggregates=(), generation=4), Stale),
-    (DropProvider(provider=A), HasChildren),
-    (DropProvider(provider=B), InUse),
+LOCKED: dict[str, resources.Edit] = {
+    "a provider dropped": resources.DropProvider(provider=deeds.LONE),
+    "a root moved under another": resources.ChangeProvider(
+        provider=deeds.LONE, name="four", parent=deeds.CHILD
+    ),
+    "a tree moved under another": resources.ChangeProvider(
+        provider=deeds.HOST, name="one", parent=deeds.LONE
+    ),
+    "a child made a root": resources.ChangeProvider(provider=deeds.CHILD, name="two", parent=None),
+    "a provider renamed": resources.ChangeProvider(provider=deeds.HOST, name="new"),
+    "an inventory dropped": resources.DropInventory(provider=deeds.HOST, resource_class="MEMORY_MB"),
+    "other inventories": resources.SetInventories(
+        provider=deeds.HOST, inventories={"VCPU": deeds.THREE, "DISK_GB": deeds.THREE}, generation=3
+    ),
+    "a trait gone": resources.SetTraits(provider=deeds.HOST, traits=(), generation=3),
+    "another trait": resources.SetTraits(provider=deeds.HOST, traits=("CUSTOM_A",)),
+    "an aggregate gone": resources.SetAggregates(provider=deeds.HOST, aggregates=()),
+    "another aggregate": resources.SetAggregates(
+        provider=deeds.HOST, aggregates=(deeds.OTHER_AGGREGATE,), generation=3
+    ),
+}
+NOTHING: list[tuple[resources.Edit, type[resources.EditResult]]] = [
+    (resources.SetTraits(provider=deeds.HOST, traits=("COMPUTE_NODE",), generation=3), resources.Edited),
+    (resources.SetAggregates(provider=deeds.HOST, aggregates=(deeds.AGGREGATE,)), resources.Edited),
+    (resources.ChangeProvider(provider=deeds.HOST, name="one"), resources.Edited),
+    (resources.MakeProvider(provider=deeds.HOST, name="new"), resources.Taken),
+    (resources.MakeProvider(provider=deeds.NEW, name="two"), resources.Taken),
+    (resources.MakeProvider(provider=deeds.NEW, name="new", parent=uid(99, "a")), resources.Missing),
+    (resources.MakeProvider(provider=deeds.NEW, name="new", parent=deeds.NEW), resources.Tangled),
+    (resources.ChangeProvider(provider=deeds.HOST, name="two"), resources.Taken),
+    (resources.ChangeProvider(provider=deeds.HOST, name="one", parent=deeds.CHILD), resources.Tangled),
+    (resources.SetInventories(provider=deeds.NEW, inventories=deeds.STOCK), resources.Missing),
+    (
+        resources.SetInventories(provider=deeds.HOST, inventories={"CUSTOM_NO": deeds.THREE}),
+        resources.Missing,
+    ),
+    (resources.SetInventories(provider=deeds.HOST, inventories=deeds.STOCK, generation=2), resources.Stale),
+    (resources.SetInventories(provider=deeds.HOST, inventories={}), resources.InUse),
+    (
+        resources.AddInventory(provider=deeds.HOST, resource_class="VCPU", inventory=deeds.THREE),
+        resources.Taken,
+    ),
+    (
+        resources.SetInventory(provider=deeds.HOST, resource_class="DISK_GB", inventory=deeds.THREE),
+        resources.Missing,
+    ),
+    (resources.SetTraits(provider=deeds.HOST, traits=("CUSTOM_NO",)), resources.Missing),
+    (resources.SetTraits(provider=deeds.HOST, traits=(), generation=2), resources.Stale),
+    (resources.SetAggregates(provider=deeds.HOST, aggregates=(), generation=4), resources.Stale),
+    (resources.DropProvider(provider=deeds.HOST), resources.HasChildren),
+    (resources.DropProvider(provider=deeds.CHILD), resources.InUse),
 ]
 
 
 @pytest.mark.parametrize("one", UNLOCKED.values(), ids=UNLOCKED.keys())
 async def test_what_goes_unlocked_leaves_what_goes_locked(
-    both: LockedAndCalm, tries: Tries, monkeypatch: pytest.MonkeyPatch, one: Edit
+    both: locked_and_calm.LockedAndCalm,
+    tries: locked_and_calm.Tries,
+    monkeypatch: pytest.MonkeyPatch,
+    one: resources.Edit,
 ) -> None:
-    expected = await edit(both.locked.mine, one)
+    expected = await deeds.edit(both.locked.mine, one)
     tries.forget()
     last = both.calm.mine.memory.index.seen
     async with listening(both.calm.mine, monkeypatch) as told:
-        answer = await edit(both.calm.mine, one)
+        answer = await deeds.edit(both.calm.mine, one)
         assert (tries.numbers, tries.locks) == ([last + 1], 0)
-        assert isinstance(answer, Edited) and answer == expected and answer.number == last + 1
+        assert isinstance(answer, resources.Edited) and answer == expected and answer.number == last + 1
         assert both.calm.mine.memory.index.seen == last + 1
         await keeps_its_index(both.calm.mine)
     assert told == list(range(1, last + 2))
@@ -181,29 +169,33 @@ async def test_what_goes_unlocked_leaves_what_goes_locked(
 
 @pytest.mark.parametrize("one", LOCKED.values(), ids=LOCKED.keys())
 async def test_what_takes_more_than_one_statement_goes_locked(
-    both: LockedAndCalm, tries: Tries, one: Edit
+    both: locked_and_calm.LockedAndCalm, tries: locked_and_calm.Tries, one: resources.Edit
 ) -> None:
-    expected = await edit(both.locked.mine, one)
+    expected = await deeds.edit(both.locked.mine, one)
     tries.forget()
-    assert await edit(both.calm.mine, one) == expected
-    assert isinstance(expected, Edited)
+    assert await deeds.edit(both.calm.mine, one) == expected
+    assert isinstance(expected, resources.Edited)
     assert (tries.numbers, tries.locks) == ([], 1)
     await both.agree()
 
 
-async def test_what_changes_nothing_locks_nothing(both: LockedAndCalm, tries: Tries) -> None:
-    before = await books(both.calm.mine)
+async def test_what_changes_nothing_locks_nothing(
+    both: locked_and_calm.LockedAndCalm, tries: locked_and_calm.Tries
+) -> None:
+    before = await locked_and_calm.stored(both.calm.mine)
     for one, kind in NOTHING:
-        expected = await edit(both.locked.mine, one)
+        expected = await deeds.edit(both.locked.mine, one)
         tries.forget()
-        answer = await edit(both.calm.mine, one)
+        answer = await deeds.edit(both.calm.mine, one)
         assert type(answer) is kind and answer == expected, one
         assert (tries.numbers, tries.locks) == ([], 0), one
-    assert await books(both.calm.mine) == before
+    assert await locked_and_calm.stored(both.calm.mine) == before
     await both.agree()
 
 
-async def test_edits_that_come_together_lock(both: LockedAndCalm, tries: Tries) -> None:
+async def test_edits_that_come_together_lock(
+    both: locked_and_calm.LockedAndCalm, tries: locked_and_calm.Tries
+) -> None:
     orders = [EditRequested(edit=UNLOCKED[one]) for one in ("make a root", "more traits")]
     expected = await both.locked.mine.providers.edit_many(orders)
     tries.forget()
@@ -212,36 +204,38 @@ async def test_edits_that_come_together_lock(both: LockedAndCalm, tries: Tries) 
     await both.agree()
 
 
-async def test_one_after_the_other_they_go_unlocked(both: LockedAndCalm, tries: Tries) -> None:
+async def test_one_after_the_other_they_go_unlocked(
+    both: locked_and_calm.LockedAndCalm, tries: locked_and_calm.Tries
+) -> None:
     """Each knows what the one before it did."""
-    orders: list[Edit] = [
-        MakeProvider(provider=E, name="five"),
-        MakeProvider(provider=uid(6, "a"), name="six", parent=E),
-        SetInventories(provider=E, inventories=STOCK, generation=0),
-        SetInventories(provider=E, inventories=MORE, generation=1),
-        SetTraits(provider=E, traits=("CUSTOM_A",), generation=2),
-        SetAggregates(provider=E, aggregates=(E1,), generation=3),
-        AddInventory(provider=E, resource_class="CUSTOM_A", inventory=OURS),
+    orders: list[resources.Edit] = [
+        resources.MakeProvider(provider=deeds.NEW, name="five"),
+        resources.MakeProvider(provider=uid(6, "a"), name="six", parent=deeds.NEW),
+        resources.SetInventories(provider=deeds.NEW, inventories=deeds.STOCK, generation=0),
+        resources.SetInventories(provider=deeds.NEW, inventories=deeds.MORE_STOCK, generation=1),
+        resources.SetTraits(provider=deeds.NEW, traits=("CUSTOM_A",), generation=2),
+        resources.SetAggregates(provider=deeds.NEW, aggregates=(deeds.AGGREGATE,), generation=3),
+        resources.AddInventory(provider=deeds.NEW, resource_class="CUSTOM_A", inventory=deeds.THREE),
     ]
-    expected = [await edit(both.locked.mine, one) for one in orders]
+    expected = [await deeds.edit(both.locked.mine, one) for one in orders]
     last = both.calm.mine.memory.index.seen
-    assert [await edit(both.calm.mine, one) for one in orders] == expected
+    assert [await deeds.edit(both.calm.mine, one) for one in orders] == expected
     assert tries.numbers == list(range(last + 1, last + 1 + len(orders)))
     await both.agree()
 
 
 async def test_after_one_was_disturbed_they_lock_for_a_while(
-    both: LockedAndCalm, tries: Tries, monkeypatch: pytest.MonkeyPatch
+    both: locked_and_calm.LockedAndCalm, tries: locked_and_calm.Tries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calm = both.calm
     now = 1000.0
     monkeypatch.setattr("placement_worker.providers.monotonic", lambda: now)
-    stock = SetInventories(provider=D, inventories=STOCK)
-    tries.between = lambda: claim(calm.other, 9, on_hosts(7))
+    stock = resources.SetInventories(provider=deeds.LONE, inventories=deeds.STOCK)
+    tries.between = lambda: deeds.claim(calm.other, 9, on_hosts(7))
     for later, expected in ((0.0, [None]), (0.09, []), (0.02, ["some"]), (0.0, ["some"])):
         now += later
         tries.forget()
-        assert isinstance(await edit(calm.mine, stock), Edited)
+        assert isinstance(await deeds.edit(calm.mine, stock), resources.Edited)
         assert [number and "some" for number in tries.numbers] == expected
     await calm.level()
 
@@ -250,8 +244,10 @@ async def test_after_one_was_disturbed_they_lock_for_a_while(
 
 
 async def uses_and_renames(other: Placement) -> None:
-    await edits(AddInventory(provider=D, resource_class="CUSTOM_A", inventory=OURS))(other)
-    await names("resource class", RenameName(name="CUSTOM_A", to="CUSTOM_B"))(other)
+    await deeds.edits(
+        resources.AddInventory(provider=deeds.LONE, resource_class="CUSTOM_A", inventory=deeds.THREE)
+    )(other)
+    await deeds.names("resource class", resources.RenameName(name="CUSTOM_A", to="CUSTOM_B"))(other)
 
 
 async def reports(other: Placement) -> None:
@@ -274,82 +270,141 @@ async def takes_the_name_without_a_number(other: Placement) -> None:
 class Between:
     """What another process does, the edit that it happens to, and what that answers then."""
 
-    deed: Deed
-    edit: Edit
-    answer: type[EditResult]
+    deed: deeds.Deed
+    edit: resources.Edit
+    answer: type[resources.EditResult]
 
 
 DISTURBED = {
-    "a claim on it": Between(claims(1), stocked(A), Edited),
-    "a claim on it, and inventories of a generation": Between(claims(1), stocked(A, 3), Stale),
-    "a claim on it, and traits": Between(claims(1), with_traits(A), Edited),
-    "a claim on it, and traits of a generation": Between(claims(1), with_traits(A, 3), Stale),
-    "a claim on it, and aggregates": Between(claims(1), with_aggregates(A), Edited),
-    "a claim on it, and aggregates of a generation": Between(claims(1), with_aggregates(A, 3), Stale),
-    "a claim on its child": Between(claims(2), with_traits(A), Edited),
-    "a claim on its parent": Between(claims(1), made(parent=A), Edited),
-    "a release of a claim on it": Between(gives_back, stocked(A), Edited),
-    "a release, and traits": Between(gives_back, with_traits(A, 3), Edited),
-    "other inventories": Between(edits(SetInventories(provider=D, inventories=STOCK)), stocked(D), Edited),
+    "a claim on it": Between(deeds.claims(1), deeds.stocked(deeds.HOST), resources.Edited),
+    "a claim on it, and inventories of a generation": Between(
+        deeds.claims(1), deeds.stocked(deeds.HOST, 3), resources.Stale
+    ),
+    "a claim on it, and traits": Between(deeds.claims(1), deeds.with_traits(deeds.HOST), resources.Edited),
+    "a claim on it, and traits of a generation": Between(
+        deeds.claims(1), deeds.with_traits(deeds.HOST, 3), resources.Stale
+    ),
+    "a claim on it, and aggregates": Between(
+        deeds.claims(1), deeds.with_aggregates(deeds.HOST), resources.Edited
+    ),
+    "a claim on it, and aggregates of a generation": Between(
+        deeds.claims(1), deeds.with_aggregates(deeds.HOST, 3), resources.Stale
+    ),
+    "a claim on its child": Between(deeds.claims(2), deeds.with_traits(deeds.HOST), resources.Edited),
+    "a claim on its parent": Between(deeds.claims(1), deeds.made(parent=deeds.HOST), resources.Edited),
+    "a release of a claim on it": Between(deeds.gives_back, deeds.stocked(deeds.HOST), resources.Edited),
+    "a release, and traits": Between(deeds.gives_back, deeds.with_traits(deeds.HOST, 3), resources.Edited),
+    "other inventories": Between(
+        deeds.edits(resources.SetInventories(provider=deeds.LONE, inventories=deeds.STOCK)),
+        deeds.stocked(deeds.LONE),
+        resources.Edited,
+    ),
     "other inventories, of a generation": Between(
-        edits(SetInventories(provider=D, inventories=STOCK)), stocked(D, 0), Stale
+        deeds.edits(resources.SetInventories(provider=deeds.LONE, inventories=deeds.STOCK)),
+        deeds.stocked(deeds.LONE, 0),
+        resources.Stale,
     ),
-    "an inventory of that class": Between(edits(with_class()), with_class(), Taken),
-    "the same traits": Between(edits(with_traits(D)), with_traits(D), Edited),
-    "the same aggregates": Between(edits(with_aggregates(D)), with_aggregates(D), Edited),
-    "a new report of its tree": Between(reports, with_traits(R), Edited),
-    "a provider of its name": Between(edits(made(uid(6, "a"))), made(), Taken),
-    "a child of its name": Between(edits(made(uid(6, "a"), parent=B)), made(parent=A), Taken),
-    "a provider of its id": Between(edits(made(name="six")), made(), Taken),
-    "a name given to another": Between(edits(ChangeProvider(provider=D, name="five")), made(), Taken),
-    "its parent dropped": Between(GONE, made(parent=D), Missing),
-    "its parent dropped and made again": Between(AGAIN, made(parent=D), Edited),
-    "its parent moved": Between(UNDER_A, made(parent=D), Edited),
+    "an inventory of that class": Between(
+        deeds.edits(deeds.with_class()), deeds.with_class(), resources.Taken
+    ),
+    "the same traits": Between(
+        deeds.edits(deeds.with_traits(deeds.LONE)), deeds.with_traits(deeds.LONE), resources.Edited
+    ),
+    "the same aggregates": Between(
+        deeds.edits(deeds.with_aggregates(deeds.LONE)), deeds.with_aggregates(deeds.LONE), resources.Edited
+    ),
+    "a new report of its tree": Between(reports, deeds.with_traits(deeds.REPORTED), resources.Edited),
+    "a provider of its name": Between(deeds.edits(deeds.made(uid(6, "a"))), deeds.made(), resources.Taken),
+    "a child of its name": Between(
+        deeds.edits(deeds.made(uid(6, "a"), parent=deeds.CHILD)),
+        deeds.made(parent=deeds.HOST),
+        resources.Taken,
+    ),
+    "a provider of its id": Between(deeds.edits(deeds.made(name="six")), deeds.made(), resources.Taken),
+    "a name given to another": Between(
+        deeds.edits(resources.ChangeProvider(provider=deeds.LONE, name="five")), deeds.made(), resources.Taken
+    ),
+    "its parent dropped": Between(deeds.LONE_DROPPED, deeds.made(parent=deeds.LONE), resources.Missing),
+    "its parent dropped and made again": Between(
+        deeds.LONE_MADE_AGAIN, deeds.made(parent=deeds.LONE), resources.Edited
+    ),
+    "its parent moved": Between(deeds.LONE_UNDER_HOST, deeds.made(parent=deeds.LONE), resources.Edited),
     "its parent moved away": Between(
-        edits(ChangeProvider(provider=B, name="two", parent=D)), made(parent=B), Edited
+        deeds.edits(resources.ChangeProvider(provider=deeds.CHILD, name="two", parent=deeds.LONE)),
+        deeds.made(parent=deeds.CHILD),
+        resources.Edited,
     ),
-    "dropped, and inventories": Between(GONE, stocked(D), Missing),
-    "dropped, and traits": Between(GONE, with_traits(D), Missing),
-    "dropped, and aggregates": Between(GONE, with_aggregates(D), Missing),
-    "dropped and made again": Between(AGAIN, stocked(D, 0), Edited),
-    "moved": Between(UNDER_A, with_traits(D), Edited),
-    "a child more": Between(edits(made(parent=D)), stocked(D), Edited),
-    "renamed": Between(edits(ChangeProvider(provider=D, name="new")), stocked(D), Edited),
-    "the class renamed that nobody has": Between(names("resource class", RENAMES), with_class(), Missing),
+    "dropped, and inventories": Between(deeds.LONE_DROPPED, deeds.stocked(deeds.LONE), resources.Missing),
+    "dropped, and traits": Between(deeds.LONE_DROPPED, deeds.with_traits(deeds.LONE), resources.Missing),
+    "dropped, and aggregates": Between(
+        deeds.LONE_DROPPED, deeds.with_aggregates(deeds.LONE), resources.Missing
+    ),
+    "dropped and made again": Between(deeds.LONE_MADE_AGAIN, deeds.stocked(deeds.LONE, 0), resources.Edited),
+    "moved": Between(deeds.LONE_UNDER_HOST, deeds.with_traits(deeds.LONE), resources.Edited),
+    "a child more": Between(
+        deeds.edits(deeds.made(parent=deeds.LONE)), deeds.stocked(deeds.LONE), resources.Edited
+    ),
+    "renamed": Between(
+        deeds.edits(resources.ChangeProvider(provider=deeds.LONE, name="new")),
+        deeds.stocked(deeds.LONE),
+        resources.Edited,
+    ),
+    "the class renamed that nobody has": Between(
+        deeds.names("resource class", deeds.RENAME_A_TO_B), deeds.with_class(), resources.Missing
+    ),
     "the class renamed there and back": Between(
-        names("resource class", RENAMES, RenameName(name="CUSTOM_B", to="CUSTOM_A")), with_class(), Edited
+        deeds.names(
+            "resource class", deeds.RENAME_A_TO_B, resources.RenameName(name="CUSTOM_B", to="CUSTOM_A")
+        ),
+        deeds.with_class(),
+        resources.Edited,
     ),
     "another takes over the name of the class": Between(
-        names("resource class", RENAMES, RenameName(name="CUSTOM_IDLE", to="CUSTOM_A")), with_class(), Edited
+        deeds.names(
+            "resource class", deeds.RENAME_A_TO_B, resources.RenameName(name="CUSTOM_IDLE", to="CUSTOM_A")
+        ),
+        deeds.with_class(),
+        resources.Edited,
     ),
-    "the class dropped": Between(names("resource class", DROPS), with_class(), Missing),
-    "the class dropped and made again": Between(names("resource class", DROPS, MAKES), with_class(), Edited),
-    "a class of it renamed": Between(uses_and_renames, with_traits(D), Edited),
+    "the class dropped": Between(
+        deeds.names("resource class", deeds.DROP_A), deeds.with_class(), resources.Missing
+    ),
+    "the class dropped and made again": Between(
+        deeds.names("resource class", deeds.DROP_A, deeds.MAKE_A), deeds.with_class(), resources.Edited
+    ),
+    "a class of it renamed": Between(uses_and_renames, deeds.with_traits(deeds.LONE), resources.Edited),
     "another class dropped": Between(
-        names("resource class", DropName(name="CUSTOM_IDLE")), with_class(), Edited
+        deeds.names("resource class", resources.DropName(name="CUSTOM_IDLE")),
+        deeds.with_class(),
+        resources.Edited,
     ),
     "the trait dropped": Between(
-        names("trait", DropName(name="CUSTOM_IDLE")),
-        SetTraits(provider=D, traits=("CUSTOM_IDLE",)),
-        Missing,
+        deeds.names("trait", resources.DropName(name="CUSTOM_IDLE")),
+        resources.SetTraits(provider=deeds.LONE, traits=("CUSTOM_IDLE",)),
+        resources.Missing,
     ),
     "the trait dropped and made again": Between(
-        names("trait", DropName(name="CUSTOM_IDLE"), MakeName(name="CUSTOM_IDLE")),
-        SetTraits(provider=D, traits=("CUSTOM_IDLE",)),
-        Edited,
+        deeds.names("trait", resources.DropName(name="CUSTOM_IDLE"), resources.MakeName(name="CUSTOM_IDLE")),
+        resources.SetTraits(provider=deeds.LONE, traits=("CUSTOM_IDLE",)),
+        resources.Edited,
     ),
-    "a claim on a stranger": Between(claims(7), stocked(D, 0), Edited),
-    "a claim on a stranger, and a root": Between(claims(7), made(), Edited),
-    "traits of a stranger": Between(edits(with_traits(B)), with_aggregates(D), Edited),
+    "a claim on a stranger": Between(deeds.claims(7), deeds.stocked(deeds.LONE, 0), resources.Edited),
+    "a claim on a stranger, and a root": Between(deeds.claims(7), deeds.made(), resources.Edited),
+    "traits of a stranger": Between(
+        deeds.edits(deeds.with_traits(deeds.CHILD)), deeds.with_aggregates(deeds.LONE), resources.Edited
+    ),
 }
 
 
 async def is_refused(other: Placement) -> None:
-    assert isinstance(await claim(other, 9, on_hosts(1, VCPU=99)), Refused)
+    assert isinstance(await deeds.claim(other, 9, on_hosts(1, VCPU=99)), Refused)
 
 
 async def repeats_itself(other: Placement) -> None:
-    assert await edit(other, SetTraits(provider=A, traits=("COMPUTE_NODE",))) != Contended()
+    assert (
+        await deeds.edit(other, resources.SetTraits(provider=deeds.HOST, traits=("COMPUTE_NODE",)))
+        != Contended()
+    )
 
 
 async def makes_an_aggregate(other: Placement) -> None:
@@ -357,38 +412,50 @@ async def makes_an_aggregate(other: Placement) -> None:
 
 
 AT_PEACE = {
-    "a claim that is refused": Between(is_refused, stocked(A), Edited),
-    "an edit that changes nothing": Between(repeats_itself, with_traits(A), Edited),
-    "a class made": Between(names("resource class", MakeName(name="CUSTOM_NEW")), with_class(), Edited),
-    "an aggregate made": Between(makes_an_aggregate, with_aggregates(D), Edited),
+    "a claim that is refused": Between(is_refused, deeds.stocked(deeds.HOST), resources.Edited),
+    "an edit that changes nothing": Between(repeats_itself, deeds.with_traits(deeds.HOST), resources.Edited),
+    "a class made": Between(
+        deeds.names("resource class", resources.MakeName(name="CUSTOM_NEW")),
+        deeds.with_class(),
+        resources.Edited,
+    ),
+    "an aggregate made": Between(makes_an_aggregate, deeds.with_aggregates(deeds.LONE), resources.Edited),
 }
 
 
 @pytest.mark.parametrize("case", DISTURBED.values(), ids=DISTURBED.keys())
 async def test_whatever_comes_between_nothing_is_half_done(
-    both: LockedAndCalm, tries: Tries, once: None, case: Between
+    both: locked_and_calm.LockedAndCalm, tries: locked_and_calm.Tries, once: None, case: Between
 ) -> None:
     await as_under_locks(both, case, tries, "between")
     assert tries.numbers == [None]
 
 
 BETWEEN_READS = {
-    "its parent moved": Between(UNDER_A, made(parent=D), Edited),
-    "its parent dropped": Between(GONE, made(parent=D), Missing),
-    "its parent dropped and made again": Between(AGAIN, made(parent=D), Edited),
-    "a claim on its parent": Between(claims(1), made(parent=A), Edited),
+    "its parent moved": Between(deeds.LONE_UNDER_HOST, deeds.made(parent=deeds.LONE), resources.Edited),
+    "its parent dropped": Between(deeds.LONE_DROPPED, deeds.made(parent=deeds.LONE), resources.Missing),
+    "its parent dropped and made again": Between(
+        deeds.LONE_MADE_AGAIN, deeds.made(parent=deeds.LONE), resources.Edited
+    ),
+    "a claim on its parent": Between(deeds.claims(1), deeds.made(parent=deeds.HOST), resources.Edited),
 }
 BEFORE_READS = {
-    "a provider of its name": Between(edits(made(uid(6, "a"))), made(parent=A), Taken),
-    "a provider of its id": Between(edits(made(name="six")), made(parent=A), Taken),
-    "a class renamed that nobody has": Between(names("resource class", RENAMES), made(parent=A), Edited),
-    "a claim on a stranger, and a root": Between(claims(7), made(), Edited),
+    "a provider of its name": Between(
+        deeds.edits(deeds.made(uid(6, "a"))), deeds.made(parent=deeds.HOST), resources.Taken
+    ),
+    "a provider of its id": Between(
+        deeds.edits(deeds.made(name="six")), deeds.made(parent=deeds.HOST), resources.Taken
+    ),
+    "a class renamed that nobody has": Between(
+        deeds.names("resource class", deeds.RENAME_A_TO_B), deeds.made(parent=deeds.HOST), resources.Edited
+    ),
+    "a claim on a stranger, and a root": Between(deeds.claims(7), deeds.made(), resources.Edited),
 }
 
 
 @pytest.mark.parametrize("case", BETWEEN_READS.values(), ids=BETWEEN_READS.keys())
 async def test_what_comes_between_its_two_reads_disturbs(
-    both: LockedAndCalm, tries: Tries, once: None, case: Between
+    both: locked_and_calm.LockedAndCalm, tries: locked_and_calm.Tries, once: None, case: Between
 ) -> None:
     await as_under_locks(both, case, tries, "between_reads")
     assert tries.numbers == [None]
@@ -396,36 +463,42 @@ async def test_what_comes_between_its_two_reads_disturbs(
 
 @pytest.mark.parametrize("case", BEFORE_READS.values(), ids=BEFORE_READS.keys())
 async def test_what_its_second_read_sees_in_time_does_not_disturb(
-    both: LockedAndCalm, tries: Tries, once: None, case: Between
+    both: locked_and_calm.LockedAndCalm, tries: locked_and_calm.Tries, once: None, case: Between
 ) -> None:
     await as_under_locks(both, case, tries, "between_reads")
-    assert tries.numbers == ([both.calm.mine.memory.index.seen] if case.answer is Edited else [])
+    assert tries.numbers == ([both.calm.mine.memory.index.seen] if case.answer is resources.Edited else [])
 
 
-async def as_under_locks(both: LockedAndCalm, case: Between, tries: Tries, when: str) -> None:
+async def as_under_locks(
+    both: locked_and_calm.LockedAndCalm, case: Between, tries: locked_and_calm.Tries, when: str
+) -> None:
     """What comes `between` judging and writing, or `between_reads` of the tree and of the ids and names."""
     await case.deed(both.locked.other)
-    expected = await edit(both.locked.mine, case.edit)
+    expected = await deeds.edit(both.locked.mine, case.edit)
     setattr(tries, when, lambda: case.deed(both.calm.other))
-    answer = await edit(both.calm.mine, case.edit)
+    answer = await deeds.edit(both.calm.mine, case.edit)
     assert (answer, type(answer)) == (expected, case.answer)
     await both.agree()
 
 
 async def test_a_name_that_somebody_took_without_a_number_is_taken(
-    both: LockedAndCalm, tries: Tries, once: None
+    both: locked_and_calm.LockedAndCalm, tries: locked_and_calm.Tries, once: None
 ) -> None:
     await takes_the_name_without_a_number(both.locked.other)
-    expected = await edit(both.locked.mine, made())
+    expected = await deeds.edit(both.locked.mine, deeds.made())
     tries.between = lambda: takes_the_name_without_a_number(both.calm.other)
-    assert await edit(both.calm.mine, made()) == expected == Taken(what="name", value="five")
+    assert (
+        await deeds.edit(both.calm.mine, deeds.made())
+        == expected
+        == resources.Taken(what="name", value="five")
+    )
     assert tries.numbers == [None]
-    assert await books(both.calm.mine) == await books(both.locked.mine)
+    assert await locked_and_calm.stored(both.calm.mine) == await locked_and_calm.stored(both.locked.mine)
 
 
 @pytest.mark.parametrize("case", AT_PEACE.values(), ids=AT_PEACE.keys())
 async def test_what_is_no_matter_does_not_disturb(
-    both: LockedAndCalm, tries: Tries, once: None, case: Between
+    both: locked_and_calm.LockedAndCalm, tries: locked_and_calm.Tries, once: None, case: Between
 ) -> None:
     await as_under_locks(both, case, tries, "between")
     assert tries.numbers == [both.calm.mine.memory.index.seen]

@@ -1,0 +1,116 @@
+"""What is done to a small placement: edits, names and claims, as deeds another process may do meanwhile.
+
+HOST has a child CHILD; LONE has nothing; somebody reports REPORTED's tree, and WITHDRAWN's no more.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from bus.messages import EditRequested, NameEditRequested
+from bus.resources import (
+    AddInventory,
+    ChangeProvider,
+    DropName,
+    DropProvider,
+    Edit,
+    Edited,
+    EditResult,
+    MakeName,
+    MakeProvider,
+    NameEdit,
+    NameEdited,
+    NameKind,
+    NameResult,
+    RenameName,
+    SetAggregates,
+    SetInventories,
+    SetTraits,
+)
+from bus.vocabulary import Claimed, Inventory, Released
+from placement_worker import Placement
+from tests import midway
+from tests.builders import (
+    a_claim,
+    a_release,
+    an_order,
+    on_hosts,
+    uid,
+)
+
+Deed = Callable[[Placement], Coroutine[Any, Any, object]]
+HOST, CHILD, LONE, NEW, REPORTED, WITHDRAWN = (uid(number, "a") for number in (1, 2, 4, 5, 7, 9))
+AGGREGATE, OTHER_AGGREGATE = uid(1, "e"), uid(2, "e")
+STOCK = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=1024, allocation_ratio=1 / 3)}
+MORE_STOCK = {"VCPU": Inventory(total=16, reserved=1), "MEMORY_MB": Inventory(total=2048, step_size=2)}
+THREE = Inventory(total=3)
+
+
+async def edit(placement: Placement, one: Edit) -> EditResult:
+    async with asyncio.timeout(midway.DEADLINE):
+        return (await placement.providers.edit(EditRequested(edit=one))).result
+
+
+async def named(placement: Placement, kind: NameKind, one: NameEdit) -> NameResult:
+    return (await placement.classes_and_traits.edit(NameEditRequested(kind=kind, edit=one))).result
+
+
+async def claim(placement: Placement, consumer: int, held: Any, generation: int | None = None) -> object:
+    order = an_order(a_claim(consumer, held, generation=generation))
+    return (await placement.claim_many([order]))[0].results[0]
+
+
+def claims(provider: int) -> Deed:
+    async def disturb(other: Placement) -> None:
+        assert isinstance(await claim(other, 9, on_hosts(provider)), Claimed)
+
+    return disturb
+
+
+async def gives_back(other: Placement) -> None:
+    [answer] = await other.release_many([a_release(1, 1)])
+    assert isinstance(answer.result, Released)
+
+
+def edits(*orders: Edit) -> Deed:
+    async def disturb(other: Placement) -> None:
+        for one in orders:
+            assert isinstance(await edit(other, one), Edited)
+
+    return disturb
+
+
+def names(kind: NameKind, *orders: NameEdit) -> Deed:
+    async def disturb(other: Placement) -> None:
+        for one in orders:
+            assert isinstance(await named(other, kind, one), NameEdited)
+
+    return disturb
+
+
+def made(provider: str = NEW, name: str = "five", parent: str | None = None) -> MakeProvider:
+    return MakeProvider(provider=provider, name=name, parent=parent)
+
+
+def stocked(provider: str, generation: int | None = None) -> SetInventories:
+    return SetInventories(provider=provider, inventories=MORE_STOCK, generation=generation)
+
+
+def with_class(name: str = "CUSTOM_A") -> AddInventory:
+    return AddInventory(provider=LONE, resource_class=name, inventory=THREE)
+
+
+def with_traits(provider: str, generation: int | None = None) -> SetTraits:
+    return SetTraits(provider=provider, traits=("COMPUTE_NODE", "CUSTOM_A"), generation=generation)
+
+
+def with_aggregates(provider: str, generation: int | None = None) -> SetAggregates:
+    return SetAggregates(provider=provider, aggregates=(AGGREGATE, OTHER_AGGREGATE), generation=generation)
+
+
+LONE_DROPPED = edits(DropProvider(provider=LONE))
+LONE_MADE_AGAIN = edits(DropProvider(provider=LONE), made(LONE, "four"))
+LONE_UNDER_HOST = edits(ChangeProvider(provider=LONE, name="four", parent=HOST))
+RENAME_A_TO_B = RenameName(name="CUSTOM_A", to="CUSTOM_B")
+DROP_A = DropName(name="CUSTOM_A")
+MAKE_A = MakeName(name="CUSTOM_A")

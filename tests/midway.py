@@ -1,0 +1,109 @@
+"""Somebody is in the middle of a transaction while others come: stopping there, and waiting for who waits."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from sqlalchemy import text
+
+from bus.sql.database import Database
+from placement_worker import Placement
+
+T = TypeVar("T")
+
+
+DEADLINE = 20.0
+SOON = 0.5  # less than PostgreSQL lets those wait who wait for one another
+
+
+async def until(holds: Callable[[], Awaitable[object]], seconds: float = DEADLINE) -> None:
+    async with asyncio.timeout(seconds):
+        while not await holds():
+            await asyncio.sleep(0.002)
+
+
+class Gate:
+    """Somebody is stopped in the middle of a transaction, until told to go on."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.reached = asyncio.Event()
+        self.open = asyncio.Event()
+
+    async def stop(self) -> None:
+        self.times += 1
+        self.reached.set()
+        await self.open.wait()
+
+    def before(self, work: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+        async def stopped(*given: Any, **more: Any) -> T:
+            await self.stop()
+            return await work(*given, **more)
+
+        return stopped
+
+    def after(self, work: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+        async def stopped(*given: Any, **more: Any) -> T:
+            done = await work(*given, **more)
+            await self.stop()
+            return done
+
+        return stopped
+
+
+@asynccontextmanager
+async def begun(work: Coroutine[Any, Any, T]) -> AsyncIterator["asyncio.Future[T]"]:
+    """It is over on leaving, in one way or the other."""
+    task = asyncio.ensure_future(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def under_way(gate: Gate, work: Coroutine[Any, Any, T]) -> AsyncIterator["asyncio.Future[T]"]:
+    """It has come to the gate."""
+    async with begun(work) as task:
+        try:
+            async with begun(gate.reached.wait()) as arriving:
+                first: list[asyncio.Future[Any]] = [task, arriving]
+                await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            assert not task.done(), task
+            yield task
+        finally:
+            gate.open.set()
+            await asyncio.wait([task])
+
+
+WAITING = text(
+    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+)
+
+
+async def count(database: Database, query: Any) -> int:
+    async with database.read() as tx:
+        return int((await tx.execute(query)).scalar_one())
+
+
+async def waits(placement: Placement, work: "asyncio.Future[Any]") -> None:
+    """Until somebody waits for a lock; this work must not end before."""
+
+    async def waiting() -> int:
+        assert not work.done(), work
+        return await count(placement.database, WAITING)
+
+    await until(waiting)
+
+
+async def others_can_commit(placement: Placement) -> None:
+    """Whoever waits has not locked the number, or soon gives it up."""
+
+    async def free() -> bool:
+        async with placement.database.write() as tx:
+            query = text("SELECT 1 FROM changes WHERE id = 1 FOR UPDATE SKIP LOCKED")
+            return (await tx.execute(query)).first() is not None
+
+    await until(free, SOON)
