@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from bus.clock import Clock
+from bus.errors import Poison
 from bus.messages import (
     CandidatesFound,
     ClaimAnswered,
@@ -25,6 +26,7 @@ from bus.vocabulary import (
 )
 from placement_worker.classes_and_traits import ClassesAndTraits
 from placement_worker.core import capacity
+from placement_worker.core.groups import SenselessQuery
 from placement_worker.core.search import page
 from placement_worker.core.trees import Tree
 from placement_worker.lookups import Lookups
@@ -63,7 +65,10 @@ class Placement:
     # Candidates
 
     async def find_candidates(self, query: FindCandidates) -> CandidatesFound:
-        return page(self.memory.index, query)
+        try:
+            return page(self.memory.index, query)
+        except SenselessQuery as wrong:
+            raise Poison(str(wrong)) from None
 
     # Claims
 

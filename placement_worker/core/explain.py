@@ -8,7 +8,7 @@ import numpy as np
 from bus.vocabulary import NearMiss, Removal
 from placement_worker.core.capacity import broken_limit
 from placement_worker.core.groups import Demand, JointRules, SearchPlan
-from placement_worker.core.index import Index, Row
+from placement_worker.core.index import BEYOND_COUNTING, Index, Row
 from placement_worker.core.merge import BREATH, Merge, options_at, top
 
 NEAREST = 5
@@ -39,7 +39,8 @@ def _nearest(index: Index, demands: list[Demand]) -> tuple[NearMiss, ...]:
             if index.children:  # of a tree
                 rows, best = np.flatnonzero(index.below[:high]), best.copy()
                 np.maximum.at(best, index.root_of[rows], kind.top[rows])
-            short += np.maximum(demand.asked - best.astype(np.float64), 0) / demand.asked
+            asked = min(demand.asked, BEYOND_COUNTING)
+            short += np.maximum(asked - best.astype(np.float64), 0) / asked
     distance = failed + short / (1 + short)
     ranked = np.sort(np.argpartition(distance, NEAREST)[:NEAREST]) if high > NEAREST else np.arange(high)
     ranked = ranked[np.argsort(distance[ranked], kind="stable")]

@@ -12,15 +12,18 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from bus.errors import Poison
 from bus.messages import FindCandidates
-from bus.vocabulary import Removal, ResourceGroup, Resources
+from bus.vocabulary import MAX_INT, Removal, ResourceGroup, Resources
 from placement_worker.core.flags import Bools, Flags
-from placement_worker.core.index import SHARES, Index
+from placement_worker.core.index import BEYOND_COUNTING, SHARES, Index
 
 Numbers = npt.NDArray[Any]
 
 MAX_GROUPS = 256
+
+
+class SenselessQuery(ValueError):
+    """A question about candidates that cannot be meant; says which field is wrong, and why."""
 
 
 @dataclass(slots=True)
@@ -222,7 +225,7 @@ class _Planner:
         """What slots need together, as far as sums can tell."""
         for name in self._several():
             asking = [slot for slot in self.slots if name in slot.asks]
-            asked = sum(slot.asks[name] for slot in asking)
+            asked = min(sum(slot.asks[name] for slot in asking), BEYOND_COUNTING)
             kind = self.index.classes.get(name)
             if kind is not None:
                 top = kind.top[: self.high]
@@ -261,6 +264,9 @@ class _Planner:
             kind = index.classes.get(name)
             if kind is None:
                 yield _Test("class", f"resource class {name}: nobody has it", None, name, asked)
+                continue
+            if asked > MAX_INT:  # more than any inventory, and than its arrays can be compared with
+                yield _Test("class", f"{name}: {asked} free", None, name, asked)
                 continue
             met = kind.top[:high] >= asked
             if kind.picky and kind.least is not None and kind.step is not None:
@@ -333,32 +339,34 @@ def _check(query: FindCandidates) -> None:
     """Refuse what cannot be meant, naming the field."""
     groups, suffixes = query.groups, {group.suffix for group in query.groups}
     if len(groups) > MAX_GROUPS:
-        raise Poison(f"groups: {len(groups)} of them, at most {MAX_GROUPS}")
+        raise SenselessQuery(f"groups: {len(groups)} of them, at most {MAX_GROUPS}")
     tied = {suffix for one in query.same_subtree for suffix in one}
     for position, group in enumerate(groups):
         at = f"groups[{position}]"
         if group.suffix in {other.suffix for other in groups[:position]}:
             which = repr(group.suffix) if group.suffix else "without a suffix"
-            raise Poison(f"{at}.suffix: there is a group {which} already")
+            raise SenselessQuery(f"{at}.suffix: there is a group {which} already")
         if not group.resources and group.suffix not in tied - {""}:
             why = ", and no same_subtree names it" if group.suffix else ""
-            raise Poison(f"{at}.resources: empty{why}")
+            raise SenselessQuery(f"{at}.resources: empty{why}")
         forbidden = set(group.forbidden)
         for trait in group.required:
             if trait in forbidden:
-                raise Poison(f"{at}.forbidden: {trait} is required as well")
+                raise SenselessQuery(f"{at}.forbidden: {trait} is required as well")
         for nth, traits in enumerate(group.required_any):
             if forbidden.issuperset(traits):
-                raise Poison(f"{at}.required_any[{nth}]: {'all are forbidden' if traits else 'empty'}")
+                raise SenselessQuery(
+                    f"{at}.required_any[{nth}]: {'all are forbidden' if traits else 'empty'}"
+                )
         for nth, choice in enumerate(group.member_of):
             if not choice:
-                raise Poison(f"{at}.member_of[{nth}]: empty")
+                raise SenselessQuery(f"{at}.member_of[{nth}]: empty")
     if not any(group.resources for group in groups):
-        raise Poison("groups: none of them asks for resources")
+        raise SenselessQuery("groups: none of them asks for resources")
     for position, one in enumerate(query.same_subtree):
         for suffix in one:
             if not suffix or suffix not in suffixes:
-                raise Poison(f"same_subtree[{position}]: there is no group with suffix {suffix!r}")
+                raise SenselessQuery(f"same_subtree[{position}]: there is no group with suffix {suffix!r}")
     for trait in query.root_required:
         if trait in query.root_forbidden:
-            raise Poison(f"root_forbidden: {trait} is required as well")
+            raise SenselessQuery(f"root_forbidden: {trait} is required as well")

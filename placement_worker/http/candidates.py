@@ -4,10 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bus.vocabulary import Resources
+from placement_worker.core.groups import SenselessQuery
 from placement_worker.core.index import Row
 from placement_worker.core.search import Fit, SearchResult, search
 from placement_worker.http import queries
 from placement_worker.http.api_call import ApiAnswer, ApiCall, encode, said
+from placement_worker.http.errors import bad_request
 from placement_worker.http.microversions import LATEST_MINOR
 from placement_worker.http.name_check import check_query
 from placement_worker.placement import Placement
@@ -51,7 +53,10 @@ class Candidates:
         wanted = queries.candidates(query, minor)
         await self.placement.memory.fresh()
         await check_query(self.placement, wanted.classes, wanted.traits)
-        return wanted, search(self.placement.memory.index, wanted.query)
+        try:
+            return wanted, search(self.placement.memory.index, wanted.query)
+        except SenselessQuery as wrong:
+            raise bad_request(str(wrong)) from None
 
     def _rendered(self, fits: Sequence[Fit], wanted: queries.Wanted, minor: int) -> bytes:
         requests, summaries = _requests(fits, minor), self._summaries(fits, wanted, minor)

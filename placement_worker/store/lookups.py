@@ -9,7 +9,7 @@ from typing import Any
 from bus.resources import Consumer, Provider
 from bus.sql.database import Transaction
 from bus.sql.statement import Statement, numbers
-from bus.vocabulary import ResourceGroup, Resources
+from bus.vocabulary import MAX_INT, ResourceGroup, Resources
 from placement_worker.schema import NAMES_EDITION
 from placement_worker.store.numbered_names import Book
 from placement_worker.store.trees import INVENTORIES, classes_in, inventories_in
@@ -179,7 +179,7 @@ async def _named(
 
 async def fitting(tx: Transaction, book: Book, wanted: Resources) -> set[int]:
     """Who could give all of this now."""
-    if any(name not in book.classes.ids for name in wanted):
+    if any(name not in book.classes.ids or amount > MAX_INT for name, amount in wanted.items()):
         return set()
     rows = [(book.classes.ids[name], amount) for name, amount in wanted.items()]
     return {id_ for (id_,) in await _FIT(tx, rows, wanted=len(rows))}

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from bus.errors import Poison
 from bus.messages import FindCandidates
 from bus.vocabulary import Inventory, NearMiss, Removal, ResourceGroup
+from placement_worker.core.groups import SenselessQuery
 from placement_worker.core.index import Index
 from placement_worker.core.search import page, search
 from tests.builders import uid
@@ -469,9 +469,28 @@ def test_a_sum_that_does_not_go_together_is_told_with_figures() -> None:
 )
 def test_what_cannot_be_meant_is_refused_by_field(query: FindCandidates, says: str) -> None:
     for ask in (search, page):
-        with pytest.raises(Poison) as refused:
+        with pytest.raises(SenselessQuery) as refused:
             ask(CLOUD, query)
         assert str(refused.value).startswith(says)
+
+
+PICKY, EASY = (
+    an_index([tree(state(1, None, {"VCPU": Inventory(total=8, step_size=step)}))]) for step in (2, 1)
+)
+
+
+@pytest.mark.parametrize("amount", [2**31 - 1, 2**31, 2**63, 10**400])
+@pytest.mark.parametrize(
+    "index", [PICKY, an_index([tree(state(1, None, {"VCPU": 8}))])], ids=["picky", "any"]
+)
+@pytest.mark.parametrize("suffixes", [("",), ("1", "2")], ids=["one group", "two"])
+def test_more_than_any_inventory_can_hold_is_nowhere(
+    index: Index, amount: int, suffixes: tuple[str, ...]
+) -> None:
+    query = asking(*(group(suffix, {"VCPU": amount}) for suffix in suffixes))
+    found = search(index, query)
+    assert (found.fits, page(index, query).candidates) == ([], ())
+    assert found.nearest
 
 
 def test_a_query_may_ask_what_nobody_ever_heard_of() -> None:
