@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import msgspec
 
@@ -24,10 +23,8 @@ from bus.worker import Worker
 from cell_conductor import cell_conductor
 from compute_sim.core import Durations
 from compute_sim.ironic import IronicExchange, SimNode, SimPlan, Simulation, enrolled, listen
-from compute_sim.metal import Heard, metal_agent
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
-from ironic_sync.access import IronicRefused
-from ironic_sync.core.envelope import HeardNotification, opened
+from ironic_sync.agent import metal_agent, news_of
 from placement_worker import Placement, placement_worker
 from scheduler_worker import scheduler_worker
 
@@ -98,18 +95,13 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
             clock=clock,
         ),
         "agent": lambda: metal_agent(
-            AGENT, CELL, site.api(), IronicRefused, news=lambda heard: _news(site, heard), clock=clock
+            AGENT,
+            CELL,
+            site.api(),
+            news=news_of(Notifications(site.amqp_url, queue="bench.agent", quorum=False)),
+            clock=clock,
         ),
     }
-
-
-async def _news(site: Site, heard: Heard) -> None:
-    async def hear(bodies: Any) -> None:
-        for said in map(opened, bodies):
-            if isinstance(said, HeardNotification):
-                heard(said.uuid)
-
-    await Notifications(site.amqp_url, queue="bench.agent", quorum=False).run(hear, lambda: None)
 
 
 async def _serve(site: Site, role: str) -> None:

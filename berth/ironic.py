@@ -1,17 +1,14 @@
 """Ironic as the settings have it. Imported only where there is one: what speaks HTTP takes long to load."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.worker import Worker
-from compute_sim.metal import Heard, metal_agent
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
-from ironic_sync.access import IronicRefused
-from ironic_sync.core.envelope import HeardNotification, opened
+from ironic_sync.agent import metal_agent, news_of
 from ironic_sync.core.selection import AGENT
 
 _NEWS_KEPT = 600.0  # seconds for which a broker keeps the news of an agent that may never come back
@@ -170,25 +167,9 @@ def agent_of(cell: str) -> str:
 
 def metal(settings: Settings, cell: str, clock: Clock) -> Worker:
     """The agent that builds on the nodes of a cell: it looks at one when it hears of it, or by itself."""
-    agent = agent_of(cell)
-    return metal_agent(
-        agent,
-        cell,
-        IronicApi(access(settings), clock),
-        IronicRefused,
-        news=partial(_news, settings, agent, clock) if settings.ironic_amqp_url else None,
-        period=settings.heartbeat,
-        clock=clock,
-    )
-
-
-async def _news(settings: Settings, agent: str, clock: Clock, heard: Heard) -> None:
-    """Every process of an agent hears everything, on a queue that goes when it does not come back."""
-
-    async def hear(bodies: Sequence[bytes]) -> None:
-        for said in map(opened, bodies):
-            if isinstance(said, HeardNotification):
-                heard(said.uuid)
-
-    queue = f"{settings.ironic_queue}.{agent}.{clock.uuid()[:8]}"
-    await _notifications(settings, queue, clock, _NEWS_KEPT).run(hear, lambda: None)
+    agent, news = agent_of(cell), None
+    if settings.ironic_amqp_url:  # every process hears everything, on a queue that goes when it stays away
+        queue = f"{settings.ironic_queue}.{agent}.{clock.uuid()[:8]}"
+        news = news_of(_notifications(settings, queue, clock, _NEWS_KEPT))
+    api = IronicApi(access(settings), clock)
+    return metal_agent(agent, cell, api, news=news, period=settings.heartbeat, clock=clock)

@@ -1,18 +1,11 @@
 """What a simulated agent does, decided by seed: how long a build takes, how it goes, when power fails."""
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import cos, exp, log, pi, sqrt
-from typing import Generic, Literal, TypeVar
+from typing import Literal
 
-from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
-
-Key = tuple[str, int]  # build and attempt
 Kind = Literal["built", "reschedule", "abort", "hang"]
-V = TypeVar("V")
-
-REMEMBERED = 100_000
 
 _RESCHEDULE = (
     "could not start the domain: no bootable device",
@@ -129,87 +122,3 @@ class CrashPlan:
         if not self.orders:
             return 0
         return 1 + int(2 * self.orders * draw(self.seed, "crash", agent, crashes))
-
-
-class _Memory(Generic[V]):
-    """What is known of builds; those not touched for longest are forgotten first."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._known: OrderedDict[str, V] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def get(self, build: str, otherwise: V) -> V:
-        return self._known.get(build, otherwise)
-
-    def put(self, build: str, value: V) -> None:
-        self._known[build] = value
-        self._known.move_to_end(build)
-        if len(self._known) > self.size:
-            self._known.popitem(last=False)
-
-
-class AgentBuilds:
-    """What an agent knows of its builds: orders that come twice, late or after a destroy do no harm."""
-
-    def __init__(self, remembered: int = REMEMBERED) -> None:
-        self.running: set[Key] = set()
-        self._finished: _Memory[tuple[AgentReported, ...]] = _Memory(remembered)
-        self._destroyed: _Memory[int] = _Memory(remembered)  # the highest attempt
-
-    def ordered(self, order: BuildOrdered) -> AgentReported | Literal["start", "running"]:
-        """Start it; or it is running already; or say, again, how it went."""
-        if order.attempt <= self._destroyed.get(order.build, 0):
-            return report(order, "destroyed")
-        key = order.build, order.attempt
-        if key in self.running:
-            return "running"
-        for outcome in self._finished.get(order.build, ()):
-            if outcome.attempt == order.attempt:
-                return outcome
-        self.running.add(key)
-        return "start"
-
-    def finished(self, outcome: AgentReported) -> None:
-        self.running.discard((outcome.build, outcome.attempt))
-        self._finished.put(outcome.build, (*self._finished.get(outcome.build, ()), outcome))
-
-    def destroyed(self, order: DestroyOrdered) -> AgentReported:
-        """Attempts up to this one are void from now on: none of them is running or has an outcome."""
-        highest = max(order.attempt, self._destroyed.get(order.build, 0))
-        self._destroyed.put(order.build, highest)
-        outcomes = self._finished.get(order.build, ())
-        if outcomes:
-            self._finished.put(order.build, tuple(o for o in outcomes if o.attempt > highest))
-        self.running.difference_update(self.running_upto(order))
-        return report(order, "destroyed")
-
-    def running_upto(self, order: DestroyOrdered) -> list[Key]:
-        """What it would destroy, found the shorter way: a stranger may name any attempt."""
-        build, highest = order.build, order.attempt
-        if highest < len(self.running):
-            return [key for attempt in range(1, highest + 1) if (key := (build, attempt)) in self.running]
-        return sorted(key for key in self.running if key[0] == build and key[1] <= highest)
-
-
-def report(
-    order: BuildOrdered | DestroyOrdered,
-    outcome: Literal["built", "failed", "destroyed"],
-    *,
-    retry: bool = True,
-    cause: str = "",
-) -> AgentReported:
-    """What the agent says to this order."""
-    return AgentReported(
-        build=order.build,
-        attempt=order.attempt,
-        cell=order.cell,
-        agent=order.agent,
-        root=order.root,
-        host=order.host,
-        outcome=outcome,
-        retry=retry,
-        cause=cause,
-    )

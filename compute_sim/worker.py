@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from bus.agent_builds import REMEMBERED, AgentBuilds, Key, report
 from bus.clock import Clock
 from bus.messages import (
     AgentReported,
@@ -28,7 +29,7 @@ from bus.topics import (
 )
 from bus.vocabulary import HostState, ProviderReport
 from bus.worker import Worker, every, on
-from compute_sim.core import REMEMBERED, AgentBuilds, CrashPlan, FaultPlan, Key, draw, report
+from compute_sim.core import CrashPlan, FaultPlan, draw
 from compute_sim.fleet import SimHost
 
 HANG_SECONDS = 1500.0  # less than the half hour after which RabbitMQ takes an order back from a silent reader

@@ -15,8 +15,8 @@ from bus.messages import AgentReported, BuildOrdered, DestroyOrdered, HostReport
 from bus.topics import AGENT_REPORT, HOST_REPORTED
 from bus.vocabulary import BuildSpec, Flavor
 from compute_sim.ironic import SimNode, SimPlan, Simulation, enrolled
-from compute_sim.metal import metal_agent
-from ironic_sync.api import Access, IronicApi, IronicRefused
+from ironic_sync.agent import metal_agent
+from ironic_sync.api import Access, IronicApi
 from tests.cells import CELL, an_id
 from tests.simulation.clockwork import run
 
@@ -87,7 +87,7 @@ class Yard:
 
     async def _live(self) -> None:
         api = IronicApi(Access(url="http://ironic"), self.clock, transport=self.line)
-        agent = metal_agent(AGENT, CELL, api, IronicRefused, clock=self.clock, **self.more)
+        agent = metal_agent(AGENT, CELL, api, clock=self.clock, **self.more)
         try:
             async with Bus(LocalTransport(self.broker)) as bus:
                 await bus.serve(agent, asyncio.Event())

@@ -15,6 +15,7 @@ import re
 from bus.messages import InventoryReported, NodeChanged
 from bus.vocabulary import Inventory, ProviderReport
 from ironic_sync.core.node import IronicNode, Place
+from ironic_sync.core.states import FREE
 
 _CLASS_NAME = re.compile(r"[A-Z0-9_]{1,255}")
 _TRAIT_NAME = re.compile(r"[A-Z0-9_]{1,255}")
@@ -38,7 +39,7 @@ def reserved(node: IronicNode | NodeChanged, *, skip_reserve_in_use: bool = Fals
     free = (
         not node.maintenance
         and node.power_state not in ("error", None)
-        and node.provision_state in ("available", None)  # None: what available was called before Kilo
+        and node.provision_state in FREE
         and (skip_reserve_in_use or node.instance_uuid is None)
     )
     return 0 if free else 1

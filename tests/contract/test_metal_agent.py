@@ -7,7 +7,8 @@ import pytest
 from bus.messages import AgentReported
 from compute_sim.core import Durations
 from compute_sim.ironic import SimPlan
-from compute_sim.metal_core import SEEN, UNDONE
+from ironic_sync.agent.core.node import SEEN
+from ironic_sync.agent.core.steps import UNDONE
 from tests.cells import an_id
 from tests.yard import QUIET, Yard, story, yard
 

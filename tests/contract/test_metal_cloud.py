@@ -26,9 +26,9 @@ from bus.vocabulary import Flavor
 from bus.worker import Worker
 from compute_sim.core import Durations
 from compute_sim.ironic import BusVoice, SimNode, SimPlan, Simulation, enrolled
-from compute_sim.metal import metal_agent
 from ironic_sync import ironic_sync
-from ironic_sync.api import Access, IronicApi, IronicRefused
+from ironic_sync.agent import metal_agent
+from ironic_sync.api import Access, IronicApi
 from tests.cells import CELL
 from tests.workers import of_one_cell
 from tests.yard import AGENT, Line, story
@@ -84,7 +84,6 @@ class MetalCloud:
                 AGENT,
                 CELL,
                 IronicApi(Access(url="http://ironic"), self.clock, transport=self.line),
-                IronicRefused,
                 clock=self.clock,
             ),
         }

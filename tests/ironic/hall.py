@@ -24,11 +24,11 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Flavor, ResourceGroup
 from bus.worker import Worker
-from compute_sim.metal import Heard, metal_agent
 from deploy.ironic import IronicServer
 from ironic_sync import Access, IronicApi, NodeSelection, Notifications, ironic_sync
 from ironic_sync import FollowedIronic as Followed
 from ironic_sync.access import IronicRefused
+from ironic_sync.agent import metal_agent, news_of
 from ironic_sync.core.envelope import HeardNotification, opened
 from tests.workers import of_one_cell
 
@@ -101,8 +101,7 @@ class Hall:
                 AGENT,
                 CELL,
                 self._api_for("agent"),
-                IronicRefused,
-                news=self._news,
+                news=news_of(Notifications(self._amqp_url, queue=f"{self._name}.agent", quorum=False)),
                 period=1.0,
                 clock=self.clock,
             ),
@@ -113,15 +112,6 @@ class Hall:
         return self._apis[worker]
 
     sweep_seconds = 3600.0  # what is seen is seen by events
-
-    async def _news(self, heard: Heard) -> None:
-        async def hear(bodies: Sequence[bytes]) -> None:
-            for said in map(opened, bodies):
-                if isinstance(said, HeardNotification):
-                    heard(said.uuid)
-
-        queue = Notifications(self._amqp_url, queue=f"{self._name}.agent", quorum=False)
-        await queue.run(hear, lambda: None)
 
     def start(self, name: str) -> None:
         stopping = asyncio.Event()

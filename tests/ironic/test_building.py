@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from compute_sim.metal_core import ATTEMPT
+from ironic_sync.agent.core.node import ATTEMPT
 from tests.ironic.hall import CLOSED, OPEN, Hall
 
 pytestmark = [pytest.mark.ironic, pytest.mark.services]

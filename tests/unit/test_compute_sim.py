@@ -1,14 +1,10 @@
-"""What simulated agents decide: fates by seed, durations by name, ledgers that make duplicates harmless."""
+"""What simulated agents decide: fates by seed, durations by name, a fleet of hosts."""
 
 import pytest
-from msgspec.structs import replace
 
 from compute_sim import CrashPlan, Durations, FaultPlan, fleet
-from compute_sim.core import AgentBuilds, report
-from tests.cells import a_destroy, a_placed, an_id, an_order
+from tests.cells import an_id
 
-PLACED = a_placed(1)
-FIRST, SECOND = an_order(PLACED, 1), an_order(PLACED, 2)
 MANY = [an_id(number) for number in range(4000)]
 
 
@@ -79,55 +75,6 @@ def test_crashes_come_about_as_often_as_planned_and_the_same_every_time() -> Non
     assert CrashPlan().next_after("agent1", 0) == 0
 
 
-def test_an_order_is_started_once_and_its_outcome_said_again() -> None:
-    ledger = AgentBuilds()
-    assert [ledger.ordered(FIRST), ledger.ordered(FIRST)] == ["start", "running"]
-    built = report(FIRST, "built")
-    ledger.finished(built)
-    assert ledger.ordered(FIRST) is built
-    assert ledger.ordered(SECOND) == "start"
-
-
-def test_an_order_at_or_below_a_destroyed_attempt_is_void() -> None:
-    ledger = AgentBuilds()
-    assert ledger.ordered(FIRST) == "start"
-    assert ledger.destroyed(a_destroy(PLACED, 2)) == report(SECOND, "destroyed")
-    assert ledger.running == set()
-    assert ledger.ordered(FIRST) == report(FIRST, "destroyed")
-    assert ledger.ordered(SECOND) == report(SECOND, "destroyed")
-    assert ledger.ordered(an_order(PLACED, 3)) == "start"
-
-
-def test_destroying_an_earlier_attempt_leaves_the_later_alone() -> None:
-    ledger = AgentBuilds()
-    ledger.ordered(SECOND)
-    ledger.destroyed(a_destroy(PLACED, 1))
-    assert ledger.running == {(PLACED.build, 2)}
-    ledger.finished(report(SECOND, "built"))
-    ledger.destroyed(a_destroy(PLACED, 1))
-    assert ledger.ordered(SECOND) == report(SECOND, "built")
-
-
-def test_an_absurd_attempt_costs_no_more_than_any_other() -> None:
-    ledger = AgentBuilds()
-    ledger.ordered(FIRST)
-    assert ledger.destroyed(a_destroy(PLACED, 2**31 - 1, at=0)).outcome == "destroyed"
-    assert ledger.running == set()
-
-
-def test_an_agent_forgets_the_oldest_outcomes_first() -> None:
-    ledger = AgentBuilds(remembered=2)
-    orders = [an_order(a_placed(number)) for number in range(3)]
-    for order in orders:
-        ledger.ordered(order)
-        ledger.finished(report(order, "built"))
-    assert [ledger.ordered(order) for order in reversed(orders)] == [
-        report(orders[2], "built"),
-        report(orders[1], "built"),
-        "start",
-    ]
-
-
 def test_a_fleet_is_dealt_out_evenly_and_is_the_same_every_time() -> None:
     agents = fleet(cells=2, hosts=11, agents_per_cell=2, zones=("north", "south"), baremetal=2)
     assert [(a.agent, a.cell, len(a.hosts)) for a in agents] == [
@@ -153,9 +100,3 @@ def test_hosts_have_what_a_hypervisor_has_and_nodes_are_left_to_ironic() -> None
         "DISK_GB": (100, 100),
     }
     assert (node.metal, node.inventory, host.metal) == ("baremetal", {}, "")
-
-
-def test_a_report_names_the_host_of_the_order() -> None:
-    assert report(FIRST, "failed", retry=False, cause="x") == replace(
-        report(FIRST, "built"), outcome="failed", retry=False, cause="x"
-    )

@@ -6,23 +6,21 @@ import pytest
 
 from bus.messages import BuildOrdered, DestroyOrdered
 from bus.vocabulary import BuildSpec, Flavor, Image
-from compute_sim import metal_core as core
-from compute_sim.metal_core import (
-    ATTEMPT,
-    SEEN,
+from ironic_sync.agent.core import instance
+from ironic_sync.agent.core.node import ATTEMPT, SEEN, MetalNode, node_of
+from ironic_sync.agent.core.steps import (
     UNDONE,
     Abort,
     Claim,
     Close,
     Deploy,
     LetGo,
-    MetalNode,
+    Order,
     Say,
     Step,
     Undeploy,
     Wait,
     next_step,
-    node_of,
 )
 from tests.cells import CELL, an_id
 
@@ -165,7 +163,7 @@ def test_a_node_ironic_does_not_know() -> None:
             a_node(resource_class="baremetal"),
             "the node is of the class CUSTOM_BAREMETAL, not of CUSTOM_BAREMETAL_GOLD",
         ),
-        (a_node(resource_class=None), "the node is of the class CUSTOM_, not of CUSTOM_BAREMETAL_GOLD"),
+        (a_node(resource_class=None), "the node is of the class none, not of CUSTOM_BAREMETAL_GOLD"),
     ],
 )
 def test_why_nothing_can_be_built_on_an_available_node(node: MetalNode, why: str) -> None:
@@ -201,7 +199,7 @@ def test_a_node_that_goes_into_maintenance_before_its_deploy_is_let_go() -> None
         (ours("active", None), destroy(1), Undeploy()),
     ],
 )
-def test_attempts_are_told_apart(node: MetalNode, order: core.Order, expected: Step) -> None:
+def test_attempts_are_told_apart(node: MetalNode, order: Order, expected: Step) -> None:
     assert next_step(node, order) == expected
 
 
@@ -212,7 +210,7 @@ def test_what_was_given_up_is_undone_and_told_with_its_reason() -> None:
 
 
 def test_the_claim_names_the_build_and_its_attempt_in_one_write() -> None:
-    uuid, info, extra = core.claim(a_node(), build(3))
+    uuid, info, extra = instance.claim(a_node(), build(3))
     assert uuid == {"op": "add", "path": "/instance_uuid", "value": US}
     assert info["path"] == "/instance_info"
     assert info["value"][ATTEMPT] == 3
@@ -225,11 +223,11 @@ def test_a_node_remembers_the_builds_it_has_seen_last() -> None:
         order = DestroyOrdered(
             build=an_id(number), attempt=number, cell=CELL, agent="metal", root=NODE, host=NODE
         )
-        (patch,) = core.close(node, order, "x" * 1000)
+        (patch,) = instance.close(node, order, "x" * 1000)
         node = a_node(extra={SEEN: patch["value"]})
     assert [one.build for one in node.seen] == [an_id(number) for number in (4, 5, 6, 7)]
-    assert {len(one.cause) for one in node.seen} == {core.LONGEST_CAUSE}
-    (patch,) = core.close(node, destroy(9), "")
+    assert {len(one.cause) for one in node.seen} == {instance.LONGEST_CAUSE}
+    (patch,) = instance.close(node, destroy(9), "")
     assert [one["build"] for one in patch["value"]].count(US) == 1
 
 
@@ -258,7 +256,7 @@ def test_what_ironic_is_told_of_the_instance() -> None:
         ),
         project="p1",
     )
-    assert core.instance_info(spec) == {
+    assert instance.instance_info(spec) == {
         "image_source": "http://images/debian.qcow2",
         "image_checksum": "abc",
         "root_gb": "100",
@@ -269,7 +267,7 @@ def test_what_ironic_is_told_of_the_instance() -> None:
         "project_id": "p1",
     }
     iso = Image(name="rescue", properties={"boot_iso": "http://images/rescue.iso"})
-    info = core.instance_info(BuildSpec(flavor=Flavor(name="metal"), image=iso))
+    info = instance.instance_info(BuildSpec(flavor=Flavor(name="metal"), image=iso))
     assert "image_source" not in info
     assert info["boot_iso"] == "http://images/rescue.iso"
 

@@ -1,0 +1,83 @@
+"""What the agent writes into a node: whose it is, for which attempt, and what Ironic must know to deploy."""
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from bus.messages import BuildOrdered, DestroyOrdered
+from bus.vocabulary import BuildSpec, Flavor
+from ironic_sync.agent.core.node import ATTEMPT, SEEN, Json, MetalNode, SeenAttempt
+
+KEPT = 4  # builds a node remembers
+LONGEST_CAUSE = 300  # characters of a cause that are written into Ironic
+
+# What may be said of an image to Ironic; one without an image_source is named by its name.
+OF_IMAGES = (
+    "image_source", "image_checksum", "image_os_hash_algo", "image_os_hash_value", "image_disk_format",
+    "image_container_format", "image_type", "image_url", "kernel", "ramdisk", "stage2", "ks_template",
+    "boot_iso", "image_pull_secret",
+)  # fmt: skip
+
+
+def classes_of(flavor: Flavor) -> list[str]:
+    """The custom classes this flavor asks for."""
+    found = (re.fullmatch(r"resources[\w-]*:(CUSTOM_\w+)", name) for name in flavor.extra_specs)
+    return sorted({match[1] for match in found if match})
+
+
+def claim(node: MetalNode, order: BuildOrdered) -> list[Json]:
+    """The patch that makes the node ours: Ironic refuses it when it is somebody else's by then."""
+    info = {**instance_info(order.spec), ATTEMPT: order.attempt}
+    return [
+        {"op": "add", "path": "/instance_uuid", "value": order.build},
+        {"op": "add", "path": "/instance_info", "value": info},
+        *close(node, order, ""),
+    ]
+
+
+def let_go() -> list[Json]:
+    return [
+        {"op": "remove", "path": "/instance_uuid"},
+        {"op": "add", "path": "/instance_info", "value": {}},
+    ]
+
+
+def close(node: MetalNode, order: BuildOrdered | DestroyOrdered, cause: str) -> list[Json]:
+    """The patch that says the node has seen this attempt."""
+    others = [one for one in node.seen if one.build != order.build]
+    this = SeenAttempt(build=order.build, attempt=order.attempt, cause=cause[:LONGEST_CAUSE])
+    return [{"op": "add", "path": f"/extra/{SEEN}", "value": msgspec.to_builtins([*others, this][-KEPT:])}]
+
+
+def instance_info(spec: BuildSpec) -> Json:
+    """What Ironic must know of the instance, in the words Nova's driver uses."""
+    flavor, image = spec.flavor, spec.image
+    info: Json = {}
+    if image is not None:
+        info.update({name: image.properties[name] for name in OF_IMAGES if name in image.properties})
+        if "boot_iso" not in info:
+            info.setdefault("image_source", image.name)
+    sizes = {
+        "root_gb": flavor.disk_gb, "vcpus": flavor.vcpus, "memory_mb": flavor.memory_mb,
+        "local_gb": flavor.disk_gb,
+    }  # fmt: skip
+    info.update({name: str(size) for name, size in sizes.items() if size})
+    info["capabilities"] = {
+        name.removeprefix("capabilities:"): value
+        for name, value in flavor.extra_specs.items()
+        if name.startswith("capabilities:")
+    }
+    info["traits"] = _traits(flavor, image.traits_required if image is not None else ())
+    info["project_id"] = spec.project
+    return info
+
+
+def _traits(flavor: Flavor, of_image: Sequence[str]) -> list[str]:
+    """What the node must have; Ironic refuses to deploy on one that has lost it since."""
+    matches = (
+        re.fullmatch(r"trait[\w-]*:(\w+)", name)
+        for name, value in flavor.extra_specs.items()
+        if value == "required"
+    )
+    return sorted({match[1] for match in matches if match} | set(of_image))

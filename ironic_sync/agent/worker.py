@@ -1,0 +1,138 @@
+"""The bare-metal agent's worker: it builds on the nodes of an Ironic, and tells that it is there."""
+
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+from bus.agent_builds import REMEMBERED, AgentBuilds
+from bus.clock import Clock
+from bus.messages import AgentReported, HostReported
+from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, HOST_REPORTED
+from bus.vocabulary import HostState
+from bus.worker import Worker, every, on
+from ironic_sync.agent.orders import LONGEST_PAUSE, OrdersInHand
+from ironic_sync.api import IronicApi
+from ironic_sync.core.envelope import HeardNotification, opened
+from ironic_sync.notifications import Notifications
+
+LONGEST_PAUSE_WITH_NEWS = 60.0
+HOSTS_IN_A_REPORT = 500
+
+_NOBODY = "00000000-0000-0000-0000-000000000000"
+
+Heard = Callable[[str], None]
+News = Callable[[Heard], Coroutine[Any, Any, None]]  # as long as it runs it names nodes that something befell
+
+
+def news_of(notifications: Notifications) -> News:
+    """The nodes that Ironic's notifications speak of."""
+
+    async def news(heard: Heard) -> None:
+        async def hear(bodies: Sequence[bytes]) -> None:
+            for said in map(opened, bodies):
+                if isinstance(said, HeardNotification):
+                    heard(said.uuid)
+
+        await notifications.run(hear, lambda: None)
+
+    return news
+
+
+class _Tidings:
+    """What the agent tells by itself."""
+
+    def __init__(
+        self,
+        agent: str,
+        cell: str,
+        orders: OrdersInHand,
+        period: float,
+        patience: float,
+    ) -> None:
+        self._agent = agent
+        self._cell = cell
+        self._orders = orders
+        self._period = period
+        self._patience = patience
+        self._told: dict[str, str] = {}  # the nodes that were said to be building
+
+    async def beat(self) -> Sequence[HostReported]:
+        """That it is there, and where it builds. It is silent while Ironic is away: it could not build."""
+        await self._orders.api.node(_NOBODY, ("uuid",))
+        building = Counter(job.order.root for job in self._orders.building())
+        hosts = {job.order.root: job.order.host for job in self._orders.building()}
+        states = [
+            HostState(root=root, host=host, building=building[root], load=float(building[root]))
+            for root, host in (self._told | hosts).items()
+        ]
+        self._told = hosts
+        sequence = int(self._orders.clock.now() * 1_000_000)
+        return [
+            HostReported(
+                cell=self._cell,
+                agent=self._agent,
+                sequence=sequence,
+                period=self._period,
+                hosts=tuple(states[start : start + HOSTS_IN_A_REPORT]),
+            )
+            for start in range(0, len(states) or 1, HOSTS_IN_A_REPORT)
+        ]
+
+    async def progress(self) -> Sequence[AgentReported]:
+        """The builds that are under way; not those in which nothing has moved for too long."""
+        since = self._orders.clock.now() - self._patience
+        return [
+            AgentReported(
+                build=job.order.build,
+                attempt=job.order.attempt,
+                cell=job.order.cell,
+                agent=job.order.agent,
+                root=job.order.root,
+                host=job.order.host,
+                outcome="progress",
+            )
+            for job in self._orders.building()
+            if job.changed > since
+        ]
+
+
+def metal_agent(
+    agent: str,
+    cell: str,
+    api: IronicApi,
+    *,
+    news: News | None = None,
+    period: float = 10.0,
+    progress_every: float = 30.0,
+    patience: float = 3600.0,
+    concurrency: int = 5000,
+    clock: Clock | None = None,
+    remembered: int = REMEMBERED,
+) -> Worker:
+    """An agent that builds on the nodes of an Ironic.
+
+    `patience` is how long a node may stay as it is, and the conductor is still told that the build goes on.
+    """
+    orders = OrdersInHand(
+        agent,
+        api,
+        LONGEST_PAUSE if news is None else LONGEST_PAUSE_WITH_NEWS,
+        clock or Clock(),
+        AgentBuilds(remembered),
+    )
+    tidings = _Tidings(agent, cell, orders, period, patience)
+    return Worker(
+        f"agent.{agent}",
+        consumes=[
+            on(AGENT_BUILD.at(agent=agent), orders.build, emits=[AGENT_REPORT], concurrency=concurrency),
+            on(AGENT_DESTROY.at(agent=agent), orders.destroy, emits=[AGENT_REPORT], concurrency=concurrency),
+        ],
+        timers=[
+            every(period, tidings.beat, emits=[HOST_REPORTED], at_once=True),
+            every(progress_every, tidings.progress, emits=[AGENT_REPORT]),
+        ],
+        starts=[api.open],
+        runs=[] if news is None else [partial(news, orders.heard)],
+        stops=[api.close],
+    )
