@@ -8,7 +8,7 @@ import msgspec
 
 from bus.errors import TooBig, Undecodable
 from bus.messages import Message
-from bus.protocol import MAX_MESSAGE_BYTES, Envelope
+from bus.protocol import MAX_FRAME_ENVELOPES, MAX_MESSAGE_BYTES, Envelope
 
 M = TypeVar("M", bound=Message)
 
@@ -61,6 +61,11 @@ def encode_frame(envelopes: Sequence[Envelope]) -> bytes:
 
 def decode_frame(body: bytes) -> list[Envelope]:
     try:
-        return _frame_decoder.decode(body)
+        envelopes = _frame_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise Undecodable(f"not a frame: {problem}") from None
+    if len(envelopes) > MAX_FRAME_ENVELOPES:
+        raise Undecodable(
+            f"not a frame: it holds {len(envelopes)} envelopes; the bus carries at most {MAX_FRAME_ENVELOPES}"
+        )
+    return envelopes

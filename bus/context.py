@@ -1,5 +1,6 @@
 """The story a message belongs to: what caused it, and the trace it is part of."""
 
+import re
 from contextvars import ContextVar
 
 import msgspec
@@ -9,6 +10,8 @@ from bus.codec import encode
 from bus.messages import Message
 from bus.protocol import Envelope
 from bus.topics import TOPIC_OF
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})(?:-|\Z)")
 
 current: ContextVar[Envelope | None] = ContextVar("berth_current_envelope", default=None)
 
@@ -36,12 +39,16 @@ def follow(
 
 
 def _child(traceparent: str, clock: Clock) -> str:
-    """A W3C traceparent for the next hop: the same trace and flags, a span of its own."""
+    """A W3C traceparent for the next hop: the same trace and flags, a span of its own.
+
+    What is none is not passed on: it would grow with every hop, until no frame it travels in can be read.
+    """
     span = f"{clock.chance.getrandbits(64):016x}"
-    parts = traceparent.split("-")
-    if len(parts) == 4 and len(parts[1]) == 32:
-        return f"00-{parts[1]}-{span}-{parts[3]}"
-    return f"00-{clock.chance.getrandbits(128):032x}-{span}-01"
+    found = _TRACEPARENT.match(traceparent)
+    if found is None:
+        return f"00-{clock.chance.getrandbits(128):032x}-{span}-01"
+    trace, flags = found.groups()
+    return f"00-{trace}-{span}-{flags}"
 
 
 def envelope_of(message: Message, clock: Clock, cause: Envelope | None = None) -> Envelope:

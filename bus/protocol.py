@@ -12,11 +12,11 @@ from bus.messages import Message
 A = TypeVar("A", bound=Message, contravariant=True)
 R = TypeVar("R", bound=Message, covariant=True)
 
-
 MAX_MESSAGE_BYTES = 1024 * 1024
 MAX_FRAME_BYTES = 256 * 1024
 MAX_FRAME_ENVELOPES = 256
-
+MAX_COUNT = 2**31 - 1  # of tries: AMQP headers, and every language, have room for it
+MAX_TIME = 2.0**32  # seconds since the epoch, as AMQP tells them: the year 2106
 
 Short = Annotated[str, Meta(max_length=255)]  # as in AMQP; what strangers give goes on in all that follows
 
@@ -30,14 +30,26 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
     body: msgspec.Raw
     correlation: Short = ""  # the first message of the story
     causation: Short = ""  # the message this one answers to
-    attempt: Annotated[int, Meta(ge=1)] = 1  # how many times it was handed to a handler on purpose
-    faults: Annotated[int, Meta(ge=0)] = 0  # how many of those ended in a bug
+    attempt: int = 1  # how many times it was handed to a handler on purpose
+    faults: int = 0  # how many of those ended in a bug
     sent_at: float = 0.0
     traceparent: Short = ""
     reply_to: Short = ""  # queue that awaits the answer
     error: str = ""  # an answer that is a refusal
+    again: bool = False  # ... for now only: the same question may be answered later
     first_died: float = 0.0
     framed: bool = True  # may travel in a frame
+
+    def __post_init__(self) -> None:
+        """Clamp the numbers, wherever it was read from: a stranger's must not be what nobody can send on."""
+        if not 1 <= self.attempt <= MAX_COUNT:
+            self.attempt = min(max(self.attempt, 1), MAX_COUNT)
+        if not 0 <= self.faults <= MAX_COUNT:
+            self.faults = min(max(self.faults, 0), MAX_COUNT)
+        if not 0.0 <= self.sent_at < MAX_TIME:
+            self.sent_at = 0.0
+        if not 0.0 <= self.first_died < MAX_TIME:
+            self.first_died = 0.0
 
 
 @dataclass(frozen=True, slots=True)

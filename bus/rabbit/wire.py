@@ -43,6 +43,8 @@ def properties(envelope: Envelope, key: str) -> Basic.Properties:
         headers["first-died"] = repr(envelope.first_died)
     if envelope.error:
         headers["error"] = _cut(envelope.error, MAX_REASON)
+    if envelope.again:
+        headers["again"] = True
     return Basic.Properties(
         content_type=JSON,
         delivery_mode=PERSISTENT,
@@ -106,6 +108,7 @@ def _alone(message: DeliveredMessage, key: str) -> Envelope:
         traceparent=_short(_text(headers.get("traceparent"))),
         reply_to=_text(said.reply_to),
         error=_text(headers.get("error")),
+        again=headers.get("again") is True,
         first_died=_number(headers.get("first-died")),
     )
 

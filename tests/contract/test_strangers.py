@@ -1,19 +1,31 @@
 """Anyone may publish, with anything: it is taken for what it is worth, and never harms a reader."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 
 import pika
 import pytest
 
+from bus import topics
 from bus.codec import encode_frame
-from bus.protocol import MAX_MESSAGE_BYTES, QueueSpec
+from bus.context import envelope_of
+from bus.delivery.runner import Bus
+from bus.messages import BuildRequested
+from bus.protocol import MAX_FRAME_ENVELOPES, MAX_MESSAGE_BYTES, QueueSpec
 from bus.rabbit import RabbitTransport
-from tests.envelopes import an_envelope, publish, take
+from bus.vocabulary import Flavor
+from bus.worker import Worker, on
+from tests.envelopes import DEADLINE, an_envelope, publish, take
 
 pytestmark = pytest.mark.services
 
 QUEUE = QueueSpec("q", ("build.requested",))
+REQUEST = "00000000-0000-0000-0000-000000000001"
+
+
+def a_request(id_: str) -> BuildRequested:
+    return BuildRequested(request=id_, instances=(id_,), flavor=Flavor(name="small", vcpus=1))
 
 
 @pytest.fixture
@@ -110,6 +122,58 @@ async def test_what_cannot_be_read_is_handed_out_with_its_bytes_and_the_problem(
     delivery.done()
     await publish(transport, an_envelope(1))
     assert (await take(inbox)).problem == ""
+
+
+async def test_a_frame_of_more_than_256_envelopes_is_one_problem_and_not_thousands(
+    amqp_url: str, transport: RabbitTransport, bus_name: str
+) -> None:
+    """Buried one by one, 26,000 empty envelopes held everybody else up for more than a minute."""
+    inbox = await transport.consume(QUEUE, 1000)
+    empty = b'{"id":"","type":"","key":"","body":0}'
+    frame = b"[" + b",".join([empty] * 26_000) + b"]"
+    assert len(frame) < MAX_MESSAGE_BYTES
+    publish_bare(amqp_url, bus_name, frame, pika.BasicProperties(type="berth.frame", message_id="m-1"))
+    await publish(transport, sent := an_envelope(1))
+    delivery = await take(inbox)
+    assert delivery.problem == "not a frame: it holds 26000 envelopes; the bus carries at most 256"
+    assert (bytes(delivery.envelope.body), delivery.envelope.id) == (frame, "m-1")
+    assert (await take(inbox)).envelope.id == sent.id  # and right behind it comes the next
+
+
+async def test_a_frame_with_counts_beyond_reason_ends_like_any_other(amqp_url: str, bus_name: str) -> None:
+    """No AMQP header held its letter: it came again for ever, and prefetch had room for no other."""
+    served = asyncio.Event()
+
+    async def stumble(request: BuildRequested) -> None:
+        if request.request == REQUEST:
+            served.set()
+        else:
+            raise ZeroDivisionError
+
+    worker = Worker("w", consumes=[on(topics.BUILD_REQUESTED, stumble, concurrency=1)])
+    stopping = asyncio.Event()
+    transport = RabbitTransport(amqp_url, exchange=bus_name)
+    async with Bus(transport) as bus, asyncio.TaskGroup() as group, asyncio.timeout(DEADLINE):
+        await transport.declare(worker.queue_of(worker.consumes[0]))
+        for _ in range(3):  # more than the prefetch
+            forged = envelope_of(a_request(bus.clock.uuid()), bus.clock)
+            forged.attempt = forged.faults = 2**63
+            body = encode_frame([forged])
+            publish_bare(amqp_url, bus_name, body, pika.BasicProperties(type="berth.frame"))
+        await bus.publish(a_request(REQUEST))
+        group.create_task(bus.serve(worker, stopping))
+        await served.wait()
+        while len(await transport.dead_letters()) < 3:
+            await asyncio.sleep(0.01)
+        stopping.set()
+
+
+async def test_a_full_frame_is_read(amqp_url: str, transport: RabbitTransport, bus_name: str) -> None:
+    inbox = await transport.consume(QUEUE, 1000)
+    full = [an_envelope(number) for number in range(MAX_FRAME_ENVELOPES)]
+    publish_bare(amqp_url, bus_name, encode_frame(full), pika.BasicProperties(type="berth.frame"))
+    for envelope in full:
+        assert (await take(inbox)).envelope.id == envelope.id
 
 
 async def test_an_empty_frame_is_passed_over(

@@ -12,7 +12,7 @@ from bus.clock import monotonic
 from bus.errors import Unroutable
 from bus.local.broker import LocalBroker, LocalTransport
 from bus.local.socket import DoorTransport, SocketServer
-from bus.protocol import DeadLetter, Inbox, QueueSpec, Transport
+from bus.protocol import MAX_COUNT, DeadLetter, Inbox, QueueSpec, Transport
 from bus.rabbit import RabbitTransport
 from tests.envelopes import DEADLINE, an_envelope, number_in, numbers, publish, take
 
@@ -200,6 +200,7 @@ async def test_everything_an_envelope_says_arrives(transport: Transport) -> None
         traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         reply_to="reply:1",
         error="no, because \N{SNOWMAN}",
+        again=True,
         first_died=1_699_999_999.5,
     )
     bare = an_envelope()
@@ -211,6 +212,41 @@ async def test_everything_an_envelope_says_arrives(transport: Transport) -> None
         assert delivery.envelope == sent
         assert delivery.problem == ""
         assert delivery.crashes == 0
+
+
+@pytest.mark.parametrize(
+    "field, said, read",
+    [
+        ("attempt", 2**63, MAX_COUNT),
+        ("attempt", -(2**63), 1),
+        ("attempt", 0, 1),
+        ("faults", 2**63, MAX_COUNT),
+        ("faults", -1, 0),
+        ("sent_at", 1e300, 0.0),
+        ("sent_at", -1.0, 0.0),
+        ("first_died", 1e300, 0.0),
+        ("first_died", -1e300, 0.0),
+    ],
+)
+async def test_a_number_beyond_reason_is_clamped_when_it_is_read(
+    transport: Transport, field: str, said: float, read: float
+) -> None:
+    """So that what came with it can be put off, buried and replayed like anything else."""
+    inbox = await transport.consume(QueueSpec("q", ("build.requested",)), 10)
+    forged = [an_envelope(number) for number in range(3)]
+    for envelope in forged:
+        setattr(envelope, field, said)  # as whoever does not use our code may
+    await publish(transport, forged[0])
+    await publish(transport, *forged[1:])  # together they may travel another way
+    for envelope in forged:
+        delivery = await take(inbox)
+        assert (delivery.envelope.id, delivery.problem) == (envelope.id, "")
+        assert getattr(delivery.envelope, field) == read
+        await transport.delay("q", delivery.envelope, 0.01)
+        await transport.bury(a_letter(attempt=delivery.envelope.attempt, id=delivery.envelope.id))
+        delivery.done()
+    assert sorted(await numbers(inbox, 3)) == [0, 1, 2]
+    assert len(await transport.dead_letters()) == 3
 
 
 async def test_one_reader_hears_in_the_order_of_publishing(transport: Transport) -> None:
