@@ -49,7 +49,7 @@ async def fleet(placement: Placement, hosts: int) -> list[tuple[str, int]]:
         for number in range(hosts)
     ]
     for at in range(0, hosts, 500):
-        await placement.providers.report_many(reports[at : at + 500])
+        await placement.reports.report_many(reports[at : at + 500])
     return [(row.root, row.shapes[row.root]) for row in placement.memory.index.rows.values()]
 
 
@@ -70,7 +70,7 @@ async def claims_a_second(
         nonlocal made
         while monotonic() < until:
             orders = [order(placement.clock, hosts) for _ in range(batch)]
-            answers = await placement.claim_many(orders)
+            answers = await placement.claims.claim_many(orders)
             assert all(isinstance(answer.results[0], Claimed) for answer in answers)
             made += len(answers)
 
@@ -91,7 +91,7 @@ async def measure(url: str, namespace: str, hosts: int, seconds: float) -> list[
         placement = Placement(database, clock)
         await placement.start()
         known = await fleet(placement, hosts)
-        relay = asyncio.create_task(placement.relay.run(to_nobody))
+        relay = asyncio.create_task(placement.log.relay.run(to_nobody))
         await claims_a_second(placement, known, 50, min(1.0, seconds))  # warm
         figures = [await claims_a_second(placement, known, batch, seconds) for batch in BATCHES]
         relay.cancel()

@@ -17,20 +17,20 @@ from bus.resources import (
 )
 from bus.sql.database import Database, retrying
 from bus.vocabulary import Contended
+from placement_worker.change_log import ChangeLog
 from placement_worker.core.trees import is_custom, renamed
-from placement_worker.providers import Announce
+from placement_worker.retrying_transactions import changing
 from placement_worker.store import classes_and_traits as stored
 from placement_worker.store import trees
 from placement_worker.store.numbered_names import Book
-from placement_worker.transactions import changing
 
 
 class ClassesAndTraits:
-    def __init__(self, database: Database, clock: Clock, book: Book, announce: Announce) -> None:
+    def __init__(self, database: Database, clock: Clock, book: Book, log: ChangeLog) -> None:
         self.database = database
         self.clock = clock
         self.book = book
-        self._announce = announce
+        self._log = log
         self._edit = retrying(clock, otherwise=_contended)(self._edit_once)
 
     async def find(self, query: FindNames) -> NamesFound:
@@ -100,7 +100,7 @@ class ClassesAndTraits:
             edition = await self.book.new_edition(tx)
             tx.after_commit(lambda: self._turn(kind, edition, entry.id, to))
             shaped = {then.root: then for _, then in pairs}
-            await self._announce(tx, trees.changes_between(pairs), shaped, edition=edition)
+            await self._log.write(tx, trees.changes_between(pairs), shaped, edition=edition)
         return NameEdited(named=Named(name=to, updated=now))
 
     async def _drop(self, kind: NameKind, name: str) -> NameResult:

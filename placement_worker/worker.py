@@ -19,16 +19,16 @@ def placement_worker(placement: Placement, publish: Publish) -> Worker:
     return Worker(
         "placement",
         consumes=[
-            on_many(topics.INVENTORY_REPORTED, placement.providers.report_many),
+            on_many(topics.INVENTORY_REPORTED, placement.reports.report_many),
             on(topics.PLACEMENT_CHANGED, placement.memory.hear, private=True, concurrency=1),
         ],
         answers=[
             answers(topics.FIND_CANDIDATES, placement.find_candidates),
-            answers_many(topics.CLAIM, placement.claim_many),
-            answers_many(topics.RELEASE, placement.release_many),
+            answers_many(topics.CLAIM, placement.claims.claim_many),
+            answers_many(topics.RELEASE, placement.claims.release_many),
             answers(topics.PROVIDERS, placement.lookups.providers),
             answers_many(topics.EDIT, placement.providers.edit_many),
-            answers(topics.LOAD, placement.providers.load, concurrency=2),
+            answers(topics.LOAD, placement.bulk_load.load, concurrency=2),
             answers(topics.ALLOCATIONS, placement.lookups.allocations),
             answers(topics.USAGES, placement.lookups.usages),
             answers(topics.NAMES, placement.classes_and_traits.find),
@@ -36,11 +36,11 @@ def placement_worker(placement: Placement, publish: Publish) -> Worker:
         ],
         timers=[
             every(CATCH_UP_SECONDS, placement.memory.fresh),
-            every(SWEEP_SECONDS, placement.providers.sweep),
-            every(TRIM_SECONDS, placement.trim),
+            every(SWEEP_SECONDS, placement.reports.sweep),
+            every(TRIM_SECONDS, placement.log.trim),
             every(PRUNE_SECONDS, placement.prune),
         ],
         starts=[placement.start],
-        runs=[lambda: placement.relay.run(publish)],
+        runs=[lambda: placement.log.relay.run(publish)],
         announces=ANNOUNCES,
     )

@@ -57,7 +57,7 @@ async def named(placement: Placement, kind: NameKind, one: NameEdit) -> NameResu
 
 async def claim(placement: Placement, consumer: int, held: Any, generation: int | None = None) -> object:
     order = an_order(a_claim(consumer, held, generation=generation))
-    return (await placement.claim_many([order]))[0].results[0]
+    return (await placement.claims.claim_many([order]))[0].results[0]
 
 
 def claims(provider: int) -> Deed:
@@ -68,7 +68,7 @@ def claims(provider: int) -> Deed:
 
 
 async def gives_back(other: Placement) -> None:
-    [answer] = await other.release_many([a_release(1, 1)])
+    [answer] = await other.claims.release_many([a_release(1, 1)])
     assert isinstance(answer.result, Released)
 
 

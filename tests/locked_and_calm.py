@@ -76,7 +76,7 @@ async def furnish(mine: Placement) -> None:
         assert isinstance(await deeds.edit(mine, one), Edited)
     reports = [a_report(7, a_provider(8, 7), traits=("CUSTOM_A",)), a_report(9), gone(9, 2)]
     for report in reports:
-        assert await mine.providers.report_many([report]) == [None]
+        assert await mine.reports.report_many([report]) == [None]
     for consumer, held in ((1, on_hosts(1, VCPU=2)), (2, on_hosts(2, VCPU=1))):
         assert isinstance(await deeds.claim(mine, consumer, held), Claimed)
     await mine.book.aggregates.ensure(mine.database, [deeds.OTHER_AGGREGATE], 0.0)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bus.resources import LoadResult, ProviderLoad
-from placement_worker.core.forest import Forest
 from placement_worker.core.trees import ProviderState, wrong_contents
+from placement_worker.core.working_trees import WorkingTrees
 
 Item = tuple[int, ProviderLoad]  # with its position in the whole load, for people
 
@@ -51,7 +51,7 @@ def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]
     return list(together.values())
 
 
-def load(items: Sequence[Item], forest: Forest) -> list[LoadResult]:
+def load(items: Sequence[Item], forest: WorkingTrees) -> list[LoadResult]:
     """Make one tree's providers what is written; in order, one result each. All of them or none."""
     if why := _objection(items, forest):
         return refused(items, why)
@@ -69,7 +69,7 @@ def refused(items: Iterable[Item], why: str) -> list[LoadResult]:
     return [LoadResult(provider=one.id, did="refused", why=why) for _, one in items]
 
 
-def _put(one: ProviderLoad, forest: Forest) -> LoadResult:
+def _put(one: ProviderLoad, forest: WorkingTrees) -> LoadResult:
     state = forest.find(one.id)
     traits, aggregates = tuple(sorted(set(one.traits))), tuple(sorted(set(one.aggregates)))
     if state is None:
@@ -100,7 +100,7 @@ def _put(one: ProviderLoad, forest: Forest) -> LoadResult:
     return LoadResult(provider=one.id, did="changed", generation=changed.generation)
 
 
-def _objection(items: Sequence[Item], forest: Forest) -> str:
+def _objection(items: Sequence[Item], forest: WorkingTrees) -> str:
     """The first thing that cannot be, naming the field; empty when all can."""
     parents = {one.id: one.parent for _, one in items}
     before: set[str] = set()
@@ -128,7 +128,7 @@ def _left_out(state: ProviderState, stay: Collection[str]) -> str:
     return ", ".join(sorted(name for name, amount in state.used.items() if amount and name not in stay))
 
 
-def _in_a_loop(one: ProviderLoad, parents: Mapping[str, str | None], forest: Forest) -> bool:
+def _in_a_loop(one: ProviderLoad, parents: Mapping[str, str | None], forest: WorkingTrees) -> bool:
     """Does climbing from it, by the parents there will be, never reach a root?"""
     seen = set()
     here: str | None = one.id
@@ -142,7 +142,7 @@ def _in_a_loop(one: ProviderLoad, parents: Mapping[str, str | None], forest: For
     return here is not None
 
 
-def _parents_first(items: Sequence[Item], forest: Forest) -> list[ProviderLoad]:
+def _parents_first(items: Sequence[Item], forest: WorkingTrees) -> list[ProviderLoad]:
     """So that no provider is moved below one that has yet to leave its own descendants."""
     loads = {one.id: one for _, one in items}
     if len(loads) == 1 or not any(one.id in forest.homes for one in loads.values()):

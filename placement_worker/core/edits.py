@@ -24,8 +24,8 @@ from bus.resources import (
     Taken,
     Tangled,
 )
-from placement_worker.core.forest import Forest, KnownNames
 from placement_worker.core.trees import ProviderState
+from placement_worker.core.working_trees import KnownNames, WorkingTrees
 
 EditOfOne = (
     MakeProvider
@@ -41,7 +41,7 @@ EditOfOne = (
 Refused = Missing | Stale | Taken | InUse | HasChildren | Tangled
 
 
-def apply(edit: EditOfOne, forest: Forest, known: KnownNames) -> ProviderState | Refused | None:
+def apply(edit: EditOfOne, forest: WorkingTrees, known: KnownNames) -> ProviderState | Refused | None:
     """The provider as it is now (None: no more). A refused edit leaves the forest as it was."""
     if isinstance(edit, MakeProvider):
         return _make(edit, forest)
@@ -66,7 +66,7 @@ def apply(edit: EditOfOne, forest: Forest, known: KnownNames) -> ProviderState |
             assert_never(edit)
 
 
-def _make(edit: MakeProvider, forest: Forest) -> ProviderState | Refused:
+def _make(edit: MakeProvider, forest: WorkingTrees) -> ProviderState | Refused:
     if edit.parent == edit.provider:
         return Tangled(why="itself", provider=edit.provider, parent=edit.parent)
     if edit.parent is not None and edit.parent not in forest.homes:
@@ -81,7 +81,7 @@ def _make(edit: MakeProvider, forest: Forest) -> ProviderState | Refused:
     return state
 
 
-def _change(edit: ChangeProvider, state: ProviderState, forest: Forest) -> ProviderState | Refused:
+def _change(edit: ChangeProvider, state: ProviderState, forest: WorkingTrees) -> ProviderState | Refused:
     parent = state.parent if edit.parent is UNSET else edit.parent
     if refusal := _tangle(edit, state, parent, forest):
         return refusal
@@ -96,7 +96,7 @@ def _change(edit: ChangeProvider, state: ProviderState, forest: Forest) -> Provi
 
 
 def _tangle(
-    edit: ChangeProvider, state: ProviderState, parent: str | None, forest: Forest
+    edit: ChangeProvider, state: ProviderState, parent: str | None, forest: WorkingTrees
 ) -> Missing | Tangled | None:
     """Why it cannot have this parent; None when it can."""
     if parent == state.parent:
@@ -112,7 +112,7 @@ def _tangle(
     return None
 
 
-def _drop(state: ProviderState, forest: Forest) -> Refused | None:
+def _drop(state: ProviderState, forest: WorkingTrees) -> Refused | None:
     home = forest.members[forest.homes[state.uuid]]
     if any(one.parent == state.uuid for one in home.values()):
         return HasChildren(provider=state.uuid)
@@ -131,7 +131,7 @@ def _in_use(state: ProviderState, stay: Collection[str], known: KnownNames) -> I
 def _set_inventories(
     edit: SetInventories | AddInventory | SetInventory | DropInventory,
     state: ProviderState,
-    forest: Forest,
+    forest: WorkingTrees,
     known: KnownNames,
 ) -> ProviderState | Refused:
     if isinstance(edit, SetInventories):
@@ -166,7 +166,7 @@ def _set_inventories(
 
 
 def _set_traits(
-    edit: SetTraits, state: ProviderState, forest: Forest, known: KnownNames
+    edit: SetTraits, state: ProviderState, forest: WorkingTrees, known: KnownNames
 ) -> ProviderState | Refused:
     if unknown := tuple(sorted(name for name in edit.traits if name not in known.traits)):
         return Missing(what="trait", names=unknown)
@@ -179,7 +179,7 @@ def _set_traits(
     return changed
 
 
-def _set_aggregates(edit: SetAggregates, state: ProviderState, forest: Forest) -> ProviderState:
+def _set_aggregates(edit: SetAggregates, state: ProviderState, forest: WorkingTrees) -> ProviderState:
     aggregates = tuple(sorted(set(edit.aggregates)))
     changed = state
     if aggregates != state.aggregates:
@@ -194,7 +194,7 @@ def _set_aggregates(edit: SetAggregates, state: ProviderState, forest: Forest) -
 # A reshape: first old and new inventory together, so that claims find room in either; last the new alone
 
 
-def widen(edit: Reshape, forest: Forest, known: KnownNames) -> Refused | None:
+def widen(edit: Reshape, forest: WorkingTrees, known: KnownNames) -> Refused | None:
     """Why it cannot begin; None when each provider now has its old and new inventory, the new winning."""
     for one in edit.inventories:
         state = forest.find(one.provider)
@@ -214,7 +214,7 @@ def widen(edit: Reshape, forest: Forest, known: KnownNames) -> Refused | None:
     return None
 
 
-def settle(edit: Reshape, forest: Forest, known: KnownNames) -> InUse | None:
+def settle(edit: Reshape, forest: WorkingTrees, known: KnownNames) -> InUse | None:
     """Leave the new inventory; or why it cannot be."""
     for one in edit.inventories:
         state = forest.there(one.provider)

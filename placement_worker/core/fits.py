@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from bus.vocabulary import Resources
-from placement_worker.core.flags import Bools
 from placement_worker.core.groups import SearchPlan
 from placement_worker.core.index import SHARES, Index, Row
 from placement_worker.core.merge import BREATH, Choice, Merge, options_at, shares
+from placement_worker.core.row_set import Bools
 
 UNSIGNED = 2**64
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from bus.messages import FindCandidates
 from bus.vocabulary import MAX_INT, Removal, ResourceGroup, Resources
-from placement_worker.core.flags import Bools, Flags
 from placement_worker.core.index import BEYOND_COUNTING, SHARES, Index
+from placement_worker.core.row_set import Bools, RowSet
 
 Numbers = npt.NDArray[Any]
 
@@ -280,7 +280,7 @@ class _Planner:
             return _Test("trait", f"trait {trait}: nobody has it", None)
         return _Test("trait", f"trait {trait}", flags.mask(self.high))
 
-    def _any(self, kind: dict[str, Flags], names: tuple[str, ...]) -> Bools | None:
+    def _any(self, kind: dict[str, RowSet], names: tuple[str, ...]) -> Bools | None:
         known = [kind[name].mask(self.high) for name in names if name in kind]
         met: Bools | None = np.logical_or.reduce(known) if known else None
         return met

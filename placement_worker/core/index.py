@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bus.vocabulary import Inventory, ProviderChange
-from placement_worker.core.flags import Bools, Flags, Ints
+from placement_worker.core.row_set import Bools, Ints, RowSet
 from placement_worker.core.trees import ProviderState, Tree
 
 Amounts = npt.NDArray[np.int32]  # no amount is larger than 2³¹ − 1
@@ -80,9 +80,9 @@ class Index:
         self.children = 0  # how many these are
         self.root_of: Ints = np.full(FIRST_ROWS, -1, np.intp)
         self.classes: dict[str, Class] = {}
-        self.cells: dict[str, Flags] = {}
-        self.traits: dict[str, Flags] = {}
-        self.aggregates: dict[str, Flags] = {}
+        self.cells: dict[str, RowSet] = {}
+        self.traits: dict[str, RowSet] = {}
+        self.aggregates: dict[str, RowSet] = {}
         self.sharers: dict[str, set[int]] = {}  # aggregate → those in it who share
         self._reach: dict[int, Ints] = {}  # one who shares → the roots of the other trees it serves
         self._interned: dict[Any, Any] = {}
@@ -252,7 +252,7 @@ class Index:
         for trait in row.traits:
             flags = traits.get(trait)
             if flags is None:
-                flags = traits[trait] = Flags()
+                flags = traits[trait] = RowSet()
             flags.add(position, size)
         for name, inventory in row.inventories.items():
             kind = self.classes.get(name)
@@ -361,10 +361,10 @@ class Index:
         return self._interned.setdefault(key, value)
 
 
-def _flags(kind: dict[str, Flags], name: str) -> Flags:
+def _flags(kind: dict[str, RowSet], name: str) -> RowSet:
     flags = kind.get(name)
     if flags is None:
-        flags = kind[name] = Flags()
+        flags = kind[name] = RowSet()
     return flags
 
 

@@ -10,10 +10,10 @@ from bus.messages import CandidatesFound, FindCandidates
 from bus.vocabulary import Candidate, NearMiss, Removal, ResourceGroup
 from placement_worker.core.explain import explain
 from placement_worker.core.fits import Fit, Hunt
-from placement_worker.core.flags import Bools
 from placement_worker.core.groups import SearchPlan, plan
 from placement_worker.core.index import BEYOND_COUNTING, Index, Row
 from placement_worker.core.merge import BREATH
+from placement_worker.core.row_set import Bools
 
 __all__ = ["Fit", "SearchResult", "page", "search"]
 

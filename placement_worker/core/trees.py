@@ -132,7 +132,7 @@ def _wrong_parents(providers: tuple[ProviderReport, ...]) -> str:
 def reported(before: Tree, report: InventoryReported, number: int = 0) -> Tree:
     """What the tree becomes by this report. A report that is not news gives the tree as it was.
 
-    `number` is that of the last change: a provider that is new has a shape above it (see Forest.next_shape).
+    `number` is that of the last change: a new provider has a shape above it (see WorkingTrees.next_shape).
     """
     if report.sequence <= before.sequence:
         return before

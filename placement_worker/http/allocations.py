@@ -14,6 +14,7 @@ from bus.messages import (
 )
 from bus.resources import Denied, Edited, Missing, Reshape, SetInventories
 from bus.vocabulary import Claimed, ClaimResult, ConsumerClaim, Released
+from placement_worker.batching import Batched
 from placement_worker.http import bodies, queries, schemas
 from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import (
@@ -27,7 +28,6 @@ from placement_worker.http.name_check import unknown
 from placement_worker.http.providers import EditOne
 from placement_worker.http.refusals import CONTENDED, denied, no_class, no_provider, refused
 from placement_worker.placement import Placement
-from placement_worker.together import Together
 
 
 class AllocationHandlers:
@@ -37,8 +37,8 @@ class AllocationHandlers:
         self,
         placement: Placement,
         edit: EditOne,
-        claim: Together[ClaimRequested, ClaimAnswered],
-        release: Together[ReleaseRequested, ReleaseAnswered],
+        claim: Batched[ClaimRequested, ClaimAnswered],
+        release: Batched[ReleaseRequested, ReleaseAnswered],
     ) -> None:
         self.placement = placement
         self._edit = edit

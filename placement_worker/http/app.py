@@ -15,6 +15,7 @@ from bus.clock import Clock, monotonic
 from bus.errors import Unavailable
 from bus.messages import EditRequested
 from bus.resources import Edit, EditResult
+from placement_worker.batching import Batched
 from placement_worker.http import microversions
 from placement_worker.http.aggregates_and_traits import Contents
 from placement_worker.http.allocations import AllocationHandlers
@@ -32,7 +33,6 @@ from placement_worker.http.policy import AccessPolicy
 from placement_worker.http.providers import ProviderHandlers
 from placement_worker.http.routes import table
 from placement_worker.placement import Placement
-from placement_worker.together import Together
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +52,8 @@ def http_app(placement: Placement, options: Options | None = None) -> Starlette:
     """The Placement API over HTTP. `app.state.closing`, once set, ends what would never end by itself."""
     options = options or Options()
     closing = asyncio.Event()
-    claim, release = Together(placement.claim_many), Together(placement.release_many)
-    edits = Together(placement.providers.edit_many)
+    claim, release = Batched(placement.claims.claim_many), Batched(placement.claims.release_many)
+    edits = Batched(placement.providers.edit_many)
 
     async def edit(one: Edit) -> EditResult:
         return (await edits(EditRequested(edit=one))).result

@@ -46,7 +46,7 @@ class Ours:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
             raise bad_request(f"JSON does not validate: {problem}") from None
         refuse_nul(body)
-        loaded = await self.placement.providers.load(order)
+        loaded = await self.placement.bulk_load.load(order)
         return said({"results": loaded.results})
 
     async def changes(self, call: ApiCall) -> "Feed":

@@ -9,8 +9,8 @@ from bus.sql.database import Conflict, Transaction
 from bus.sql.statement import BoundStatement
 from bus.vocabulary import Claimed, ConsumerClaim, ProviderChange
 from placement_worker.core import capacity, edits
-from placement_worker.core.forest import Forest, KnownNames
 from placement_worker.core.trees import Tree
+from placement_worker.core.working_trees import KnownNames, WorkingTrees
 from placement_worker.store import claims, trees
 from placement_worker.store.numbered_names import Book
 from placement_worker.store.tree_writes import writes_between
@@ -61,11 +61,13 @@ async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape
     return Reshaped(elsewhere + trees.changes_between(pairs), {then.root: then for _, then in pairs}, writes)
 
 
-async def _open(tx: Transaction, book: Book, order: Reshape, now: float) -> tuple[claims.Opened, Forest]:
+async def _open(
+    tx: Transaction, book: Book, order: Reshape, now: float
+) -> tuple[claims.Opened, WorkingTrees]:
     """All it concerns, locked: consumers first, then all providers in their order, as whoever claims does."""
     edition = book.edition
     listed = [one.provider for one in order.inventories]
-    before = Forest(await trees.read(tx, book, listed))
+    before = WorkingTrees(await trees.read(tx, book, listed))
     newcomers: dict[str, ConsumerClaim | None] = {}
     others = set()
     for one in order.claims:
@@ -75,7 +77,7 @@ async def _open(tx: Transaction, book: Book, order: Reshape, now: float) -> tupl
             others.add(one.consumer)
     named = capacity.providers_of([ClaimRequested(claims=order.claims)], all_choices=True)
     opened = await claims.open_world(tx, book, newcomers, others, named | before.homes.keys(), now)
-    forest = Forest(await trees.read(tx, book, listed))
+    forest = WorkingTrees(await trees.read(tx, book, listed))
     if any(opened.world.rooms.get(uuid) is None for uuid in forest.homes):
         raise Conflict("a tree grew while it was being locked")
     if book.edition != edition:
@@ -83,7 +85,7 @@ async def _open(tx: Transaction, book: Book, order: Reshape, now: float) -> tupl
     return opened, forest
 
 
-def _refit(room: capacity.Room | None, forest: Forest, provider: str, known: KnownNames) -> None:
+def _refit(room: capacity.Room | None, forest: WorkingTrees, provider: str, known: KnownNames) -> None:
     """The room that claims are judged by, after widening."""
     assert room is not None  # it is in the forest, and locked
     state = forest.there(provider)

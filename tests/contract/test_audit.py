@@ -42,10 +42,12 @@ async def sound(settings: Settings) -> Settings:
     await migrate_all(settings, Console(quiet=True))
     url = f"sqlite+aiosqlite:///{settings.state_dir}/placement.db"
     async with a_placement(url, Clock(now=lambda: NOW, monotonic=lambda: NOW)) as placement:
-        await placement.providers.report_many([a_report(1), a_report(2)])
+        await placement.reports.report_many([a_report(1), a_report(2)])
         claims = [a_claim(number, on_hosts(1)) for number in (ACTIVE, FAILED, DELETED, BUILDING)]
-        await placement.claim_many([an_order(claim) for claim in claims])
-        await placement.release_many([a_release(FAILED, 1, "error: no"), a_release(DELETED, 1, "deleted")])
+        await placement.claims.claim_many([an_order(claim) for claim in claims])
+        await placement.claims.release_many(
+            [a_release(FAILED, 1, "error: no"), a_release(DELETED, 1, "deleted")]
+        )
     know(settings, "c1", ACTIVE, "active", 1)
     know(settings, "c1", FAILED, "error", 1)
     know(settings, "c1", DELETED, "deleted", 1)

@@ -65,9 +65,9 @@ async def on_the_bus(placement: Placement, seed: int) -> Counter[str]:
         if chance.random() < 0.7:
             choices = [{host(chance): {"VCPU": chance.randrange(1, 4)}} for _ in range(2)]
             order = an_order(a_claim(one, *choices, generation=known.get(one)))
-            result = (await placement.claim_many([order]))[0].results[0]
+            result = (await placement.claims.claim_many([order]))[0].results[0]
         else:
-            released = await placement.release_many([a_release(one, known.get(one))])
+            released = await placement.claims.release_many([a_release(one, known.get(one))])
             result = released[0].result  # type: ignore[assignment]
         known[one] = (result.generation or None) if isinstance(result, Claimed | Held) else None
         done[type(result).__name__] += 1

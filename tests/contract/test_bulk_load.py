@@ -9,7 +9,7 @@ import pytest
 from bus.messages import EditRequested, FindProviders, LoadProviders
 from bus.resources import ChangeProvider, DropProvider, LoadResult, MakeProvider, ProviderLoad
 from bus.vocabulary import Inventory
-from placement_worker import Placement, providers
+from placement_worker import Placement, bulk_load
 from placement_worker.store import trees
 from tests.builders import (
     a_claim,
@@ -37,7 +37,7 @@ def a_load(number: int, parent: int | None = None, **given: Any) -> ProviderLoad
 
 
 async def load(placement: Placement, *loads: ProviderLoad) -> list[LoadResult]:
-    return list((await placement.providers.load(LoadProviders(providers=loads))).results)
+    return list((await placement.bulk_load.load(LoadProviders(providers=loads))).results)
 
 
 def outcomes(results: list[LoadResult]) -> list[str | tuple[str, int]]:
@@ -89,9 +89,9 @@ async def test_what_is_stored_decides_which_trees_belong_together(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when they would not fit into one transaction."""
-    monkeypatch.setattr(providers, "PROVIDERS_A_TRANSACTION", 2)
+    monkeypatch.setattr(bulk_load, "PROVIDERS_A_TRANSACTION", 2)
     await load(placement, a_load(1), a_load(2, 1), a_load(3, 1), a_load(9))
-    await placement.claim_many([an_order(a_claim(1, on_hosts(3)))])
+    await placement.claims.claim_many([an_order(a_claim(1, on_hosts(3)))])
     loads = [a_load(2, 1, traits=("COMPUTE_NODE",)), *(a_load(n) for n in range(10, 15))]
     why = "providers[6].inventories: VCPU is in use and cannot be left out"
     results = outcomes(await load(placement, *loads, a_load(3, 1, inventories={})))
@@ -100,12 +100,12 @@ async def test_what_is_stored_decides_which_trees_belong_together(
 
 async def test_a_class_in_use_stays_and_may_shrink(placement: Placement) -> None:
     await load(placement, a_load(1, inventories={**EIGHT, "DISK_GB": Inventory(total=4)}))
-    await placement.claim_many([an_order(a_claim(1, on_hosts(1, VCPU=6)))])
+    await placement.claims.claim_many([an_order(a_claim(1, on_hosts(1, VCPU=6)))])
     less = {"VCPU": Inventory(total=8, reserved=8)}
     assert outcomes(await load(placement, a_load(1, inventories=less))) == [("changed", 3)]
     row = placement.memory.index.rows[uid(1, "a")]
     assert dict(row.used) == {"VCPU": 6}
-    await placement.release_many([a_release(1, 1)])
+    await placement.claims.release_many([a_release(1, 1)])
     assert outcomes(await load(placement, a_load(1, inventories={}))) == [("changed", 4)]
 
 
@@ -131,10 +131,10 @@ async def test_names_of_others_are_not_taken(placement: Placement) -> None:
 
 
 async def test_owners_reports_and_loads_go_together(placement: Placement) -> None:
-    await placement.providers.report_many([a_report(1)])
+    await placement.reports.report_many([a_report(1)])
     assert outcomes(await load(placement, a_load(2, 1))) == [("made", 1)]
     assert placement.memory.index.rows[uid(2, "a")].cell == "c1"
-    await placement.providers.report_many([a_report(1, sequence=2)])
+    await placement.reports.report_many([a_report(1, sequence=2)])
     assert sorted(placement.memory.index.rows) == [uid(1, "a")]
 
 

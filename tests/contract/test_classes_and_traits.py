@@ -44,7 +44,7 @@ async def listed(placement: Placement, kind: NameKind, **query: Any) -> list[str
 
 
 async def a_host(placement: Placement, **given: Any) -> None:
-    assert await placement.providers.report_many([a_report(1, **given)]) == [None]
+    assert await placement.reports.report_many([a_report(1, **given)]) == [None]
 
 
 async def inventories(placement: Placement, *names: str) -> EditResult:
@@ -175,7 +175,7 @@ async def test_what_was_dropped_is_known_to_be_gone_everywhere(url: str, placeme
 async def test_a_class_is_renamed_with_all_that_is_there_of_it(url: str, placement: Placement) -> None:
     stock = {"VCPU": Inventory(total=8), "CUSTOM_OLD": Inventory(total=4)}
     await a_host(placement, inventories=stock)
-    await placement.claim_many([an_order(a_claim(1, on_hosts(1, CUSTOM_OLD=3)))])
+    await placement.claims.claim_many([an_order(a_claim(1, on_hosts(1, CUSTOM_OLD=3)))])
     shapes = dict(placement.memory.index.rows[A].shapes)
     async with a_placement(url) as other:
         old, new = "CUSTOM_OLD", "CUSTOM_NEW"
@@ -186,7 +186,7 @@ async def test_a_class_is_renamed_with_all_that_is_there_of_it(url: str, placeme
             row = one.memory.index.rows[A]
             assert (dict(row.free), row.shapes) == ({"VCPU": 8, new: 1}, shapes)
             assert await inventories(one, "VCPU", old) == Missing(what="resource class", names=(old,))
-        [taken] = await other.claim_many([an_order(a_claim(2, on_hosts(1, CUSTOM_NEW=1)))])
+        [taken] = await other.claims.claim_many([an_order(a_claim(2, on_hosts(1, CUSTOM_NEW=1)))])
         assert taken.results[0].__class__.__name__ == "Claimed"
         assert isinstance(await edit(other, "resource class", MakeName(name=old)), NameEdited)
         await placement.memory.fresh()

@@ -45,15 +45,15 @@ async def cells(placement: Placement) -> Placement:
                 a_provider(cell + 100, cell, inventories=ports, traits=fast),
             ]
         report = a_report(host, *children, inventories={"MEMORY_MB": Inventory(total=1024)})
-        assert await placement.providers.report_many([report]) == [None]
+        assert await placement.reports.report_many([report]) == [None]
     return placement
 
 
 async def a_scheduler(placement: Placement) -> Scheduler:
     async def release(order: ReleaseRequested) -> ReleaseAnswered:
-        return (await placement.release_many([order]))[0]
+        return (await placement.claims.release_many([order]))[0]
 
-    scheduler = Scheduler(placement.find_candidates, placement.claim_many, release)
+    scheduler = Scheduler(placement.find_candidates, placement.claims.claim_many, release)
     for host in (1, 2):
         states = (HostState(root=uid(host, "a"), host=f"host-{host}"),)
         await scheduler.hear(HostReported(cell="c1", agent=f"agent-{host}", sequence=1, hosts=states))

@@ -148,7 +148,7 @@ async def test_what_is_not_kept_any_more_is_gone(door: Door, monkeypatch: pytest
     await door.provider(A, VCPU=8)
     monkeypatch.setattr(changes, "KEEP", 1)
     await tell_all(door.placement)
-    await door.placement.trim()
+    await door.placement.log.trim()
     for after in (0, await seen(door) + 5):
         answer = await door("GET", f"/berth/changes?after={after}")
         assert answer.status_code == 410

@@ -37,7 +37,7 @@ async def rack(placement: Placement) -> Placement:
         a_report(2, cell="c2", traits=("CUSTOM_A",)),
     )
     for report in (a_report(3), one, two):  # not in the order of their ids
-        await placement.providers.report_many([report])
+        await placement.reports.report_many([report])
     return placement
 
 
@@ -81,8 +81,8 @@ async def test_they_come_in_pages(rack: Placement, which: dict[str, Any], limit:
 
 
 async def test_what_is_gone_but_held_says_so(rack: Placement) -> None:
-    await rack.claim_many([an_order(a_claim(1, on_hosts(3, VCPU=1)))])
-    await rack.providers.report_many([gone(3, 9), gone(2, 9)])
+    await rack.claims.claim_many([an_order(a_claim(1, on_hosts(3, VCPU=1)))])
+    await rack.reports.report_many([gone(3, 9), gone(2, 9)])
     assert [(one.id, one.gone) for one in await found(rack, agents=("agent-2", "agent-3"))] == [
         (uid(3, "a"), True)
     ]
@@ -107,7 +107,7 @@ class Sweeping:
 
     async def tell(self, seen: Sequence[SurveyedNode]) -> None:
         reports = [said for one in seen if (said := one.report(self.rules)) is not None]
-        assert await self.placement.providers.report_many(reports) == [None] * len(reports)
+        assert await self.placement.reports.report_many(reports) == [None] * len(reports)
 
     async def differences(self) -> list[str]:
         return [one.what for one in (await diff(self.survey)).differences]

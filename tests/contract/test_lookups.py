@@ -41,7 +41,7 @@ def a_load(number: int, parent: int | None = None, **given: Any) -> ProviderLoad
 
 
 async def load(placement: Placement, *loads: ProviderLoad) -> None:
-    answer = await placement.providers.load(LoadProviders(providers=loads))
+    answer = await placement.bulk_load.load(LoadProviders(providers=loads))
     assert {one.did for one in answer.results} == {"made"}
 
 
@@ -65,7 +65,7 @@ async def rack(placement: Placement) -> Placement:
         a_load(3, traits=("COMPUTE_NODE",), aggregates=(X, Y), inventories=over),
         a_load(4, inventories={}),
     )
-    await placement.claim_many([an_order(a_claim(1, on_hosts(1, VCPU=6)))])
+    await placement.claims.claim_many([an_order(a_claim(1, on_hosts(1, VCPU=6)))])
     return placement
 
 
@@ -175,7 +175,7 @@ async def test_another_process_sees_at_once_what_was_committed(url: str, rack: P
         wanted = like(resources={"CUSTOM_PONY": 1}, required=("CUSTOM_SILVER",))
         assert await ids(other, **wanted) == {uid(7, "a")}
         assert (await found(other, ids=(new.id,)))[0].traits == ("CUSTOM_SILVER",)
-        await rack.claim_many([an_order(a_claim(7, on_hosts(7, CUSTOM_PONY=1)))])
+        await rack.claims.claim_many([an_order(a_claim(7, on_hosts(7, CUSTOM_PONY=1)))])
         assert await ids(other, **wanted) == set()
 
 
@@ -192,7 +192,7 @@ def old(consumer: int, **resources: int) -> ConsumerClaim:
 
 async def test_allocations_are_told_by_consumer_and_by_provider(rack: Placement, wall: Wall) -> None:
     wall.time += 5
-    await rack.claim_many([an_order(a_claim(2, on_hosts(1, 3, VCPU=1))), an_order(old(3, DISK_GB=4))])
+    await rack.claims.claim_many([an_order(a_claim(2, on_hosts(1, 3, VCPU=1))), an_order(old(3, DISK_GB=4))])
     first = Consumer(
         id=uid(1),
         generation=1,
@@ -219,7 +219,7 @@ async def test_allocations_are_told_by_consumer_and_by_provider(rack: Placement,
 
 
 async def test_usages_are_summed_by_project_user_and_consumer_type(rack: Placement) -> None:
-    await rack.claim_many(
+    await rack.claims.claim_many(
         [
             an_order(a_claim(2, on_hosts(1, 3, VCPU=1), type="MIGRATION")),
             an_order(a_claim(4, on_hosts(3, VCPU=1, DISK_GB=2), type="MIGRATION")),
@@ -295,7 +295,7 @@ async def test_what_is_found_is_what_a_search_one_by_one_would_find(placement: P
             for number in range(60)
         ),
     )
-    await placement.claim_many(
+    await placement.claims.claim_many(
         [
             an_order(a_claim(number, on_hosts(chance.randrange(60), VCPU=chance.randrange(1, 4))))
             for number in range(40)

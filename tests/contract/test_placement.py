@@ -50,17 +50,17 @@ VCPU = {"VCPU": Inventory(total=8)}
 
 
 async def report(placement: Placement, *reports: InventoryReported) -> list[str]:
-    return [str(one or "") for one in await placement.providers.report_many(reports)]
+    return [str(one or "") for one in await placement.reports.report_many(reports)]
 
 
 async def claim(placement: Placement, *orders: ClaimRequested) -> list[object]:
     """The result of each order's one claim, or all of them."""
-    answers = await placement.claim_many(orders)
+    answers = await placement.claims.claim_many(orders)
     return [one.results[0] if len(one.results) == 1 else one.results for one in answers]
 
 
 async def release(placement: Placement, *orders: object) -> list[object]:
-    return [one.result for one in await placement.release_many(orders)]  # type: ignore[arg-type]
+    return [one.result for one in await placement.claims.release_many(orders)]  # type: ignore[arg-type]
 
 
 async def offered(placement: Placement, **resources: int) -> list[str]:
@@ -390,10 +390,10 @@ async def test_a_tree_that_is_gone_but_in_use_closes_and_goes_once_it_is_free(pl
     await claim(placement, an_order(a_claim(1, on_hosts(1))))
     await report(placement, gone(1, 2))
     assert await offered(placement) == ["host-2"]
-    await placement.providers.sweep()
+    await placement.reports.sweep()
     assert uid(1, "a") in placement.memory.index.rows
     await release(placement, a_release(1, 1))
-    await placement.providers.sweep()
+    await placement.reports.sweep()
     assert list(placement.memory.index.rows) == [uid(2, "a")]
 
 
@@ -531,7 +531,7 @@ async def test_who_missed_more_than_is_kept_reads_everything(
         for number in (1, 2, 3):
             await report(placement, a_report(number))
         await tell_all(placement)
-        await placement.trim()
+        await placement.log.trim()
         await other.memory.fresh()
         assert seen_by(other) == seen_by(placement)
         assert other.memory.index.seen == 3
@@ -558,7 +558,7 @@ async def test_a_feed_from_what_is_not_kept_or_not_yet_there_is_refused(
     for number in (1, 2, 3):
         await report(placement, a_report(number))
     await tell_all(placement)
-    await placement.trim()
+    await placement.log.trim()
     with pytest.raises(Forgotten, match=f"from {after + 1} on"):
         await anext(placement.memory.feed(after))
 
@@ -622,5 +622,5 @@ async def test_random_operations_keep_the_books_and_the_index(placement: Placeme
     await keeps_its_index(placement)
     await report(placement, *(gone(host, sequence + 1) for host in range(4)))
     await release(placement, *(a_release(consumer, g) for consumer, g in generations.items()))
-    await placement.providers.sweep()
+    await placement.reports.sweep()
     assert placement.memory.index.rows == {}

@@ -86,11 +86,11 @@ async def read(placement: Placement, uuid: str) -> Provider | None:
 
 
 async def claim(placement: Placement, *orders: Any) -> list[Any]:
-    return [one.results[0] for one in await placement.claim_many(orders)]
+    return [one.results[0] for one in await placement.claims.claim_many(orders)]
 
 
 async def report(placement: Placement, one: InventoryReported) -> str:
-    return str((await placement.providers.report_many([one]))[0] or "")
+    return str((await placement.reports.report_many([one]))[0] or "")
 
 
 def roots(placement: Placement) -> dict[str, tuple[str, ...]]:
@@ -247,7 +247,7 @@ async def test_capacity_may_fall_below_what_is_used_and_then_nobody_gets_more(pl
     assert view is not None and view.used == {"VCPU": 6, "MEMORY_MB": 0}
     full = Full(provider=A, resource_class="VCPU", asked=1, free=0)
     assert await claim(placement, an_order(a_claim(2, on_hosts(1)))) == [Refused(refusals=(full,))]
-    await placement.release_many([a_release(1, 1)])
+    await placement.claims.release_many([a_release(1, 1)])
 
 
 # Trees

@@ -86,7 +86,7 @@ async def change(placement: Placement, times: int = 1, *, noticed: bool = True) 
         async with placement.database.write() as tx:
             await changes.announce(tx, [a_change()])
             if noticed:
-                tx.after_commit(placement.relay.wake)
+                tx.after_commit(placement.log.relay.wake)
 
 
 async def told_up_to(placement: Placement, number: int) -> None:
@@ -102,7 +102,7 @@ async def kept(placement: Placement) -> list[int]:
 
 @asynccontextmanager
 async def relaying(*relays: tuple[Placement, RememberingBus]) -> AsyncIterator[None]:
-    tasks = [asyncio.ensure_future(placement.relay.run(wire.publish)) for placement, wire in relays]
+    tasks = [asyncio.ensure_future(placement.log.relay.run(wire.publish)) for placement, wire in relays]
     try:
         yield
         assert not any(task.done() for task in tasks), [task.exception() for task in tasks if task.done()]
@@ -118,7 +118,7 @@ async def relaying(*relays: tuple[Placement, RememberingBus]) -> AsyncIterator[N
 async def test_what_was_committed_is_told_at_once(placement: Placement, wire: RememberingBus) -> None:
     host = uid(1, "a")
     async with relaying((placement, wire)):
-        await placement.providers.report_many([a_report(1)])
+        await placement.reports.report_many([a_report(1)])
         await wire.holds(1)
         await told_up_to(placement, 1)
     change = ProviderChange(host, host, 1, {"VCPU": 0}, reshaped=True)
@@ -187,7 +187,7 @@ async def test_numbers_that_are_missing_are_passed_over(
 async def test_that_nobody_listens_holds_up_nothing(placement: Placement) -> None:
     await change(placement, 2)
     async with Bus(LocalTransport(LocalBroker())) as bus:
-        relay = asyncio.ensure_future(placement.relay.run(bus.publish))
+        relay = asyncio.ensure_future(placement.log.relay.run(bus.publish))
         await told_up_to(placement, 2)
         assert not relay.done()
         relay.cancel()
@@ -260,7 +260,7 @@ async def test_while_it_publishes_others_write(
         await wire.tried()
         async with asyncio.timeout(DEADLINE):
             await change(placement)
-            await placement.trim()
+            await placement.log.trim()
         wire.open.set()
         await wire.holds(2)
     assert wire.numbers == [1, 2]
@@ -378,7 +378,7 @@ async def test_of_the_log_the_last_are_kept_and_what_was_not_told(
     await change(placement, 4)
     async with placement.database.write() as tx:
         await changes.tell(tx, up_to)
-    await placement.trim()
+    await placement.log.trim()
     assert await kept(placement) == left
 
 
@@ -387,8 +387,8 @@ async def test_however_long_the_bus_is_away_it_is_told_everything(
 ) -> None:
     monkeypatch.setattr(changes, "KEEP", 0)
     await change(placement, 3)
-    await placement.trim()
+    await placement.log.trim()
     async with relaying((placement, wire)):
         await told_up_to(placement, 3)
-    await placement.trim()
+    await placement.log.trim()
     assert (wire.numbers, await kept(placement)) == ([1, 2, 3], [])

@@ -33,7 +33,7 @@ async def listening(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> As
     async def publish(*messages: PlacementChanged) -> None:
         told.extend(message.number for message in messages)
 
-    relay = asyncio.ensure_future(placement.relay.run(publish))
+    relay = asyncio.ensure_future(placement.log.relay.run(publish))
     try:
         await midway.until(all_told)
         yield told
@@ -251,7 +251,7 @@ async def uses_and_renames(other: Placement) -> None:
 
 
 async def reports(other: Placement) -> None:
-    assert await other.providers.report_many([a_report(7, sequence=2)]) == [None]
+    assert await other.reports.report_many([a_report(7, sequence=2)]) == [None]
 
 
 async def takes_the_name_without_a_number(other: Placement) -> None:

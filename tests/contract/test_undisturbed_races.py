@@ -283,7 +283,7 @@ async def test_a_provider_like_it_that_is_being_made_keeps_nobody_else_waiting(
 
     async def reports(other: Placement) -> None:
         report = a_report(number, name=theirs.name)
-        assert await other.providers.report_many([report]) == [None]
+        assert await other.reports.report_many([report]) == [None]
 
     await reports(both.locked.other)
     expected = await deeds.edit(both.locked.mine, deeds.made())

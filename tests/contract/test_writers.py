@@ -99,7 +99,7 @@ class Writer:
             amounts[self.chance.choice(GPUS)] = 1
         choices = [Choice({self.host(): amounts}), Choice({self.host(): {"VCPU": 1}})]
         order = an_order(a_claim(self.consumer(one), *choices, generation=self.held.get(one)))
-        result = (await self.placement.claim_many([order]))[0].results[0]
+        result = (await self.placement.claims.claim_many([order]))[0].results[0]
         if isinstance(result, Claimed | Held):
             self.held[one] = result.generation or None
         return type(result).__name__
@@ -111,7 +111,7 @@ class Writer:
     async def release(self) -> str:
         one = self.chance.randrange(CONSUMERS)
         order = a_release(self.consumer(one), self.held.get(one))
-        result = (await self.placement.release_many([order]))[0].result
+        result = (await self.placement.claims.release_many([order]))[0].result
         self.held[one] = result.generation or None if isinstance(result, Held) else None
         return type(result).__name__
 
@@ -198,7 +198,7 @@ class Writer:
         parent = self.chance.choice([None, *loads])
         loads[new] = ProviderLoad(id=new, name=new, parent=parent, inventories={})
         order = LoadProviders(providers=tuple(loads.values()))
-        results = (await self.placement.providers.load(order)).results
+        results = (await self.placement.bulk_load.load(order)).results
         return ", ".join(one.did for one in results)
 
     async def report(self) -> str:
@@ -207,7 +207,7 @@ class Writer:
             report = gone(number, sequence)
         else:  # enough for all that could ever be in use of it
             report = a_report(number, sequence=sequence, inventories={"VCPU": Inventory(total=1000)})
-        return str((await self.placement.providers.report_many([report]))[0] is None)
+        return str((await self.placement.reports.report_many([report]))[0] is None)
 
 
 async def audited(placement: Placement, writers: list[Writer]) -> None:

@@ -31,7 +31,7 @@ async def test_racing_for_the_last_places_gives_out_exactly_as_many_as_there_are
     async with AsyncExitStack() as stack:
         racers = await placements(stack, database_url)
         room = {"VCPU": Inventory(total=4)}
-        await racers[0].providers.report_many([a_report(host, inventories=room) for host in range(5)])
+        await racers[0].reports.report_many([a_report(host, inventories=room) for host in range(5)])
 
         async def race(placement: Placement, seed: int) -> list[object]:
             """Every worker claims for all forty consumers, in an order of its own, in batches."""
@@ -45,7 +45,7 @@ async def test_racing_for_the_last_places_gives_out_exactly_as_many_as_there_are
                     hosts = chance.sample(range(5), 5)
                     choices = [on_hosts(host, VCPU=1) for host in hosts]
                     orders.append(an_order(a_claim(consumer, *choices)))
-                results += [one.results[0] for one in await placement.claim_many(orders)]
+                results += [one.results[0] for one in await placement.claims.claim_many(orders)]
             return results
 
         outcomes = await asyncio.gather(*(race(one, seed) for seed, one in enumerate(racers)))
@@ -61,7 +61,7 @@ async def test_racing_for_the_last_places_gives_out_exactly_as_many_as_there_are
 async def test_a_claim_and_the_retirement_of_its_consumer_never_both_win(database_url: str) -> None:
     async with AsyncExitStack() as stack:
         racers = await placements(stack, database_url)
-        await racers[0].providers.report_many([a_report(1, inventories={"VCPU": Inventory(total=1000)})])
+        await racers[0].reports.report_many([a_report(1, inventories={"VCPU": Inventory(total=1000)})])
         both = 90
         taken: list[object] = []
         ended: list[object] = []
@@ -70,11 +70,11 @@ async def test_a_claim_and_the_retirement_of_its_consumer_never_both_win(databas
             endings = [a_release(one, None, "ended") for one in range(at + 2, at - 1, -1)]
             if at % 2:
                 claims, ends = await asyncio.gather(
-                    racers[0].claim_many(orders), racers[1].release_many(endings)
+                    racers[0].claims.claim_many(orders), racers[1].claims.release_many(endings)
                 )
             else:
                 ends, claims = await asyncio.gather(
-                    racers[1].release_many(endings), racers[0].claim_many(orders)
+                    racers[1].claims.release_many(endings), racers[0].claims.claim_many(orders)
                 )
             taken += [one.results[0] for one in claims]
             ended += [one.result for one in reversed(ends)]
@@ -94,7 +94,7 @@ async def test_a_claim_and_the_retirement_of_its_consumer_never_both_win(databas
 async def test_claims_swaps_releases_and_reports_at_once_keep_the_books(database_url: str) -> None:
     async with AsyncExitStack() as stack:
         racers = await placements(stack, database_url)
-        await racers[0].providers.report_many([a_report(host) for host in range(6)])
+        await racers[0].reports.report_many([a_report(host) for host in range(6)])
         sequences = iter(range(2, 10_000))
 
         async def live(placement: Placement, seed: int) -> None:
@@ -114,24 +114,24 @@ async def test_claims_swaps_releases_and_reports_at_once_keep_the_books(database
                     )
                     for one in picked
                 ]
-                for one, answer in zip(picked, await placement.claim_many(orders), strict=True):
+                for one, answer in zip(picked, await placement.claims.claim_many(orders), strict=True):
                     (result,) = answer.results
                     if isinstance(result, Claimed | Held):
                         known[one] = result.generation or None
                 leaving = chance.choice(picked)
-                (let_go,) = await placement.release_many([a_release(leaving, known.get(leaving))])
+                (let_go,) = await placement.claims.release_many([a_release(leaving, known.get(leaving))])
                 known[leaving] = let_go.result.generation if isinstance(let_go.result, Held) else None
                 if chance.random() < 0.2:
                     host, total = chance.randrange(6), chance.randrange(4, 12)
                     stock = {"VCPU": Inventory(total=total, allocation_ratio=100.0)}
                     if chance.random() < 0.7:  # else it leaves, perhaps while somebody takes one
                         stock["CUSTOM_GPU"] = Inventory(total=4)
-                    await placement.providers.report_many(
+                    await placement.reports.report_many(
                         [a_report(host, sequence=next(sequences), inventories=stock)]
                     )
                 elif chance.random() < 0.05:
-                    await placement.providers.report_many([gone(chance.randrange(6), next(sequences))])
-                    await placement.providers.sweep()
+                    await placement.reports.report_many([gone(chance.randrange(6), next(sequences))])
+                    await placement.reports.sweep()
 
         await asyncio.gather(*(live(one, seed) for seed, one in enumerate(racers)))
         assert [one for one in await breaches(racers[0].database) if "overcommitted" not in one] == []
@@ -155,12 +155,12 @@ async def test_the_same_tree_reported_by_many_at_once_ends_at_the_highest_sequen
                     for host in (1, 2, 3)
                 ]
                 reports.append(a_report(4, sequence=sequence))  # always the same
-                assert await placement.providers.report_many(reports) == [None] * 4
+                assert await placement.reports.report_many(reports) == [None] * 4
 
         await asyncio.gather(*(report(one, seed) for seed, one in enumerate(racers)))
         await racers[0].memory.reload()
         late = [a_report(host, sequence=29, traits=("CUSTOM_LATE",)) for host in range(1, 5)]
-        await racers[0].providers.report_many(late)
+        await racers[0].reports.report_many(late)
         assert racers[0].memory.index.rows[uid(4, "a")].traits == ()
         for host in (1, 2, 3):
             row = racers[0].memory.index.rows[uid(host, "a")]
@@ -173,16 +173,16 @@ async def test_a_report_that_repeats_itself_does_not_forget_claims_made_meanwhil
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with a_placement(database_url) as placement:
-        await placement.providers.report_many([a_report(1), a_report(2)])
+        await placement.reports.report_many([a_report(1), a_report(2)])
         lock = trees.lock
 
         async def lock_late(*given: Any) -> Any:
             """Before it, and after the trees were read, somebody claims on both hosts."""
-            await placement.claim_many([an_order(a_claim(1, on_hosts(1, 2, VCPU=3)))])
+            await placement.claims.claim_many([an_order(a_claim(1, on_hosts(1, 2, VCPU=3)))])
             return await lock(*given)
 
         monkeypatch.setattr(trees, "lock", lock_late)
         changed = a_report(1, sequence=2, inventories={"VCPU": Inventory(total=16)})
-        await placement.providers.report_many([changed, a_report(2, sequence=2)])
+        await placement.reports.report_many([changed, a_report(2, sequence=2)])
         free = {row.host: row.free for row in placement.memory.index.rows.values()}
         assert free == {"host-1": {"VCPU": 13}, "host-2": {"VCPU": 5}}

@@ -34,7 +34,7 @@ async def main(url, when):
                 await changes.announce(tx, [ProviderChange(uid(number, "a"), uid(number, "a"), 1, {})])
                 if (number, when) == (2, "committed"):
                     tx.after_commit(die)
-        await placement.relay.run(publish)
+        await placement.log.relay.run(publish)
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -61,7 +61,7 @@ async def test_what_a_killed_process_committed_is_told(url: str, when: str, prin
 
     async with a_placement(url) as placement:
         assert await last_told(placement) == 0
-        relay = asyncio.ensure_future(placement.relay.run(publish))
+        relay = asyncio.ensure_future(placement.log.relay.run(publish))
         async with asyncio.timeout(DEADLINE):
             while await last_told(placement) < 2:
                 await asyncio.sleep(0.01)

@@ -26,8 +26,8 @@ from bus.resources import (
 )
 from bus.vocabulary import Inventory
 from placement_worker.core import bulk_load, edits
-from placement_worker.core.forest import Forest, KnownNames
 from placement_worker.core.trees import ProviderState, Tree, renamed
+from placement_worker.core.working_trees import KnownNames, WorkingTrees
 
 KNOWN = KnownNames(
     {"VCPU": 0, "MEMORY_MB": 1, "DISK_GB": 2, "CUSTOM_GPU": 10_000}, {"HW_A": 1, "HW_B": 2, "CUSTOM_GOLD": 3}
@@ -53,14 +53,14 @@ def a_state(uuid: str, parent: str | None = None, taken: int = 0, **given: Any) 
     return ProviderState(**(fields | given))
 
 
-def a_forest(*trees: tuple[ProviderState, ...], number: int = 40) -> Forest:
+def a_forest(*trees: tuple[ProviderState, ...], number: int = 40) -> WorkingTrees:
     """Of trees, each with its root first; all their names are known to be taken."""
     read = {tree[0].uuid: Tree(tree[0].uuid, providers=tree) for tree in trees}
     names = {one.name: one.uuid for tree in trees for one in tree}
-    return Forest(read, names, {one.uuid for tree in trees for one in tree}, number)
+    return WorkingTrees(read, names, {one.uuid for tree in trees for one in tree}, number)
 
 
-def small() -> Forest:
+def small() -> WorkingTrees:
     """Two trees: a above b above c, some of c in use; and d alone."""
     return a_forest(
         (a_state("a"), a_state("b", "a"), a_state("c", "b", taken=3)),
@@ -277,7 +277,7 @@ def a_load(uuid: str, parent: str | None = None, **given: Any) -> ProviderLoad:
     return ProviderLoad(**{"id": uuid, "name": f"{uuid}'s name", "parent": parent, **fields, **given})
 
 
-def loaded(forest: Forest, *items: ProviderLoad) -> list[tuple[str, int] | str]:
+def loaded(forest: WorkingTrees, *items: ProviderLoad) -> list[tuple[str, int] | str]:
     """What was done and the generation, or why not."""
     results = bulk_load.load(list(enumerate(items)), forest)
     return [one.why or (one.did, one.generation) for one in results]

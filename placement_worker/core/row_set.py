@@ -9,7 +9,7 @@ Ints = npt.NDArray[np.intp]
 FEW = 512  # one row in so many, and fewer: an array would be larger than the rows it tells of
 
 
-class Flags:
+class RowSet:
     """A set of rows that soon is an array: most traits are everybody's, most aggregates a rack's."""
 
     __slots__ = ("_few", "_many", "count")

@@ -18,7 +18,7 @@ class KnownNames:
 
 
 @dataclass(slots=True)
-class Forest:
+class WorkingTrees:
     """`read` are the trees by root; `owners` says who has those names that were asked for."""
 
     read: dict[str, Tree]

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from placement_worker.together import AT_ONCE, Together
+from placement_worker.batching import AT_ONCE, Batched
 
 
 class Work:
@@ -25,8 +25,8 @@ class Work:
 
 
 @asynccontextmanager
-async def serving(work: Work) -> AsyncIterator[Together[int, int]]:
-    together = Together(work)
+async def serving(work: Work) -> AsyncIterator[Batched[int, int]]:
+    together = Batched(work)
     running = asyncio.ensure_future(together.run())
     try:
         yield together
@@ -36,7 +36,7 @@ async def serving(work: Work) -> AsyncIterator[Together[int, int]]:
             await running
 
 
-async def calls(together: Together[int, int], work: Work, *numbers: int) -> list[asyncio.Task[int]]:
+async def calls(together: Batched[int, int], work: Work, *numbers: int) -> list[asyncio.Task[int]]:
     """Call with each in turn, until all are in work or waiting."""
     tasks = []
     for number in numbers:

@@ -12,7 +12,7 @@ MOST = 200
 AT_ONCE = 2
 
 
-class Together(Generic[A, R]):
+class Batched(Generic[A, R]):
     """`await together(order)` is answered from `work(orders)`, which gives one answer for each order.
 
     Whoever comes while `AT_ONCE` lists are in work waits for the next one. Serves while `run` runs.

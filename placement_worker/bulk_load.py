@@ -1,0 +1,78 @@
+"""Loading many providers at once, tree by tree."""
+
+import asyncio
+from collections.abc import Sequence
+from itertools import chain
+
+from bus.clock import Clock
+from bus.messages import LoadProviders, ProvidersLoaded
+from bus.resources import LoadResult, ProviderLoad
+from bus.sql.database import Conflict, Database
+from placement_worker.change_log import ChangeLog
+from placement_worker.core import bulk_load as loading
+from placement_worker.core.working_trees import WorkingTrees
+from placement_worker.retrying_transactions import again, changing, portions
+from placement_worker.store import trees
+from placement_worker.store.numbered_names import Book
+from placement_worker.store.numbers import ProviderNumbers
+
+PROVIDERS_A_TRANSACTION = 2000
+LOADS_AT_ONCE = 2  # one is judged while the database writes another
+
+
+class BulkLoad:
+    def __init__(
+        self, database: Database, clock: Clock, book: Book, log: ChangeLog, numbers: ProviderNumbers
+    ) -> None:
+        self.database = database
+        self.clock = clock
+        self.book = book
+        self._log = log
+        self._numbers = numbers
+        self._load = again(clock, self._load_together)
+
+    async def load(self, order: LoadProviders) -> ProvidersLoaded:
+        """Tree by tree, as a whole or not at all; many trees to a transaction."""
+        items = list(enumerate(order.providers))
+        wrong = loading.wrong(items, self.book.known)
+        named = {one.id for one in order.providers} | {one.parent for one in order.providers if one.parent}
+        async with self.database.glance() as tx:
+            homes = await trees.homes(tx, named)
+        results: dict[str, LoadResult] = {}
+        sound = []
+        for tree in loading.trees_of(items, homes):
+            why = next((wrong[position] for position, _ in tree if position in wrong), "")
+            if why:
+                results.update((one.provider, one) for one in loading.refused(tree, why))
+            else:
+                sound.append(tree)
+        parts = portions(sound, len, PROVIDERS_A_TRANSACTION)
+
+        async def work() -> None:
+            for part in parts:
+                results.update((one.provider, one) for one in await self._load(part))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(LOADS_AT_ONCE):
+                    group.create_task(work())
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from failed
+        return ProvidersLoaded(results=tuple(results[one.id] for one in order.providers))
+
+    async def _load_together(self, grown: Sequence[Sequence[loading.Item]]) -> list[LoadResult]:
+        now = self.clock.now()
+        items: list[ProviderLoad] = [one for tree in grown for _, one in tree]
+        await self.book.know_contents(self.database, items, now)
+        named = {one.id: None for one in items} | {one.parent: None for one in items if one.parent}
+        async with self._numbers.taken(len(items)) as numbers, changing(self.database, self.book) as tx:
+            found = await trees.look(tx, self.book, list(named), [one.name for one in items])
+            read = await trees.read_locked(tx, self.book, [one for one in named if one in found.ids])
+            forest = WorkingTrees(found.owned | read, found.names, found.ids, found.number)
+            if len(found.ids) != sum(one in forest.homes for one in named):
+                raise Conflict("a provider went while it was being looked for")
+            results = list(chain.from_iterable(loading.load(tree, forest) for tree in grown))
+            pairs = forest.changed()
+            if pairs:
+                await self._log.write_trees(tx, pairs, now, numbers)
+        return results

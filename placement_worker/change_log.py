@@ -1,0 +1,83 @@
+"""The numbered log of changes: a commit writes itself down in it, then the memory and the bus learn of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from bus.messages import PlacementChanged
+from bus.sql.database import Conflict, Database, Transaction
+from bus.sql.statement import BoundStatement
+from bus.vocabulary import ProviderChange
+from placement_worker.core.trees import Tree
+from placement_worker.memory import Memory
+from placement_worker.relay import Relay
+from placement_worker.store import changes, tree_writes, trees
+from placement_worker.store.numbered_names import Book
+
+
+class ChangeLog:
+    """Every write of placement ends here. It keeps the memory level with the log, and wakes the relay."""
+
+    def __init__(self, database: Database, book: Book) -> None:
+        self._database = database
+        self._book = book
+        self.memory = Memory(database, book)
+        self.relay = Relay(database)
+
+    async def write(
+        self,
+        tx: Transaction,
+        altered: Sequence[ProviderChange],
+        shaped: Mapping[str, Tree],
+        writes: Sequence[BoundStatement] = (),
+        edition: int | None = None,
+    ) -> int:
+        """Do these last writes of a transaction and log the change. Gives its number, 0 when there is none.
+
+        `shaped` are the trees it makes or reshapes, as they will be; `edition` is that of class and trait
+        names, where this commit makes a new one.
+        """
+        if not altered:
+            for write in writes:
+                await write(tx)
+            return 0
+        messages, now = await changes.announce(tx, altered, writes)
+        if now != (self._book.edition if edition is None else edition):
+            await self._book.turn_to(tx, now)
+            raise Conflict("a class was renamed meanwhile")
+        tx.after_commit(lambda: self._learn(messages, shaped))
+        return messages[-1].number
+
+    async def write_trees(
+        self,
+        tx: Transaction,
+        pairs: Sequence[tuple[Tree, Tree]],
+        now: float,
+        numbers: Iterator[int] = tree_writes.NONE_NEW,
+    ) -> int:
+        """Make these trees, as they were read, what they are to be, and log it. Gives the change's number."""
+        writes = await tree_writes.writes_between(self._book, pairs, now, numbers).begin(tx)
+        # Those that only repeat themselves were not locked: what they say of usage may be old.
+        shaped = {then.root: then for was, then in pairs if then.providers != was.providers}
+        return await self.write(tx, trees.changes_between(pairs), shaped, writes)
+
+    async def write_undisturbed(
+        self,
+        tx: Transaction,
+        altered: Sequence[ProviderChange],
+        shaped: Mapping[str, Tree],
+        writes: Sequence[BoundStatement],
+        seen: changes.ReadVersions,
+    ) -> int:
+        """The same in one statement, for who locked nothing; IntegrityError when somebody wrote meanwhile."""
+        message = await changes.announce_undisturbed(tx, altered, writes, seen)
+        self._learn([message], shaped)
+        return message.number
+
+    async def trim(self) -> None:
+        """Forget the changes of long ago."""
+        async with self._database.write() as tx:
+            await changes.trim(tx)
+
+    def _learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
+        """What was committed here."""
+        self.memory.learn(messages, shaped)
+        self.relay.wake()

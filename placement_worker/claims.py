@@ -1,0 +1,123 @@
+"""Claims and releases: who holds what of which provider. Many are judged in one transaction."""
+
+from collections.abc import Sequence
+
+from bus.clock import Clock
+from bus.messages import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
+from bus.sql.database import Database, Transaction, retrying
+from bus.vocabulary import Claimed, ClaimResult, ConsumerClaim, Contended, Released, ReleaseResult
+from placement_worker.change_log import ChangeLog
+from placement_worker.core import capacity
+from placement_worker.retrying_transactions import changing, portions
+from placement_worker.store import claims
+from placement_worker.store.numbered_names import Book
+
+CLAIMS_A_TRANSACTION = 500
+
+
+class ClaimOperations:
+    """Retry outside, transaction inside: a claim is judged by what is stored, never by the memory."""
+
+    def __init__(self, database: Database, clock: Clock, book: Book, log: ChangeLog) -> None:
+        self.database = database
+        self.clock = clock
+        self.book = book
+        self._log = log
+        self._claim = retrying(clock, otherwise=_contended_claims)(self._claim_together)
+        self._release = retrying(clock, otherwise=_contended_releases)(self._release_together)
+
+    # Claims
+
+    async def claim_many(self, orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
+        """Judged in turn, many to a transaction; the claims of one order are taken together or not at all."""
+        results: list[tuple[ClaimResult, ...]] = []
+        for part in portions(orders, lambda order: len(order.claims), CLAIMS_A_TRANSACTION):
+            results += await self._claim_part(part)
+        return [ClaimAnswered(results=one) for one in results]
+
+    async def _claim_part(self, orders: Sequence[ClaimRequested]) -> list[tuple[ClaimResult, ...]]:
+        # First choices nearly always do: only their providers are locked, and who needs more comes again.
+        first = await self._claim(orders, all_choices=False)
+        waiting = [order for order, result in zip(orders, first, strict=True) if result is None]
+        second = iter(await self._claim(waiting, all_choices=True) if waiting else ())
+        results = []
+        for order, result in zip(orders, first, strict=True):
+            judged = result if result is not None else next(second)
+            results.append(judged if judged is not None else _contended(order))
+        return results
+
+    async def _claim_together(
+        self, orders: Sequence[ClaimRequested], *, all_choices: bool = True
+    ) -> list[tuple[ClaimResult, ...] | None]:
+        newcomers: dict[str, ConsumerClaim | None] = {}
+        others = set()
+        for order in orders:
+            for one in order.claims:
+                if one.generation is None or not one.fenced:
+                    newcomers.setdefault(one.consumer, one)
+                else:
+                    others.add(one.consumer)
+        now = self.clock.now()
+        await self.book.know_owners(self.database, [one for order in orders for one in order.claims], now)
+        providers = capacity.providers_of(orders, all_choices=all_choices)
+        async with changing(self.database, self.book) as tx:
+            opened = await claims.open_world(tx, self.book, newcomers, others, providers, now)
+            results = [capacity.claim(order, opened.world) for order in orders]
+            number = await self._save(tx, opened, now)
+        return [result and _numbered(result, number) for result in results]
+
+    # Releases
+
+    async def release_many(self, orders: Sequence[ReleaseRequested]) -> Sequence[ReleaseAnswered]:
+        results: list[ReleaseResult] = []
+        for at in range(0, len(orders), CLAIMS_A_TRANSACTION):
+            results += await self._release(orders[at : at + CLAIMS_A_TRANSACTION])
+        return [ReleaseAnswered(result=one) for one in results]
+
+    async def _release_together(self, orders: Sequence[ReleaseRequested]) -> list[ReleaseResult]:
+        # One that is to be retired and holds nothing is kept from claiming until its tombstone is there.
+        newcomers: dict[str, ConsumerClaim | None] = {one.consumer: None for one in orders if one.retire}
+        others = {one.consumer for one in orders}
+        now = self.clock.now()
+        async with changing(self.database, self.book) as tx:
+            opened = await claims.open_world(tx, self.book, newcomers, others, (), now)
+            results = [capacity.release(order, opened.world) for order in orders]
+            number = await self._save(tx, opened, now)
+        return [
+            Released(number=number)
+            if isinstance(one, Released) and order.consumer in opened.world.stirred
+            else one
+            for order, one in zip(orders, results, strict=True)
+        ]
+
+    async def _save(self, tx: Transaction, opened: claims.Opened, now: float) -> int:
+        altered, writes = await claims.save_world(tx, self.book, opened, now)
+        return await self._log.write(tx, altered, {}, writes)
+
+    async def prune(self, before: float) -> None:
+        """Forget those who were retired before this moment."""
+        async with self.database.write() as tx:
+            await claims.prune_retired(tx, before)
+
+
+def _numbered(results: tuple[ClaimResult, ...], number: int) -> tuple[ClaimResult, ...]:
+    return tuple(
+        Claimed(choice=one.choice, generation=one.generation, number=number, refused=one.refused)
+        if isinstance(one, Claimed)
+        else one
+        for one in results
+    )
+
+
+def _contended_claims(
+    orders: Sequence[ClaimRequested], *, all_choices: bool = True
+) -> list[tuple[ClaimResult, ...] | None]:
+    return [_contended(order) for order in orders]
+
+
+def _contended(order: ClaimRequested) -> tuple[ClaimResult, ...]:
+    return tuple(Contended() for _ in order.claims)
+
+
+def _contended_releases(orders: Sequence[ReleaseRequested]) -> list[ReleaseResult]:
+    return [Contended() for _ in orders]

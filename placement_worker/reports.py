@@ -1,0 +1,103 @@
+"""What owners report of their provider trees, and the sweeping up of trees that are gone."""
+
+from collections.abc import Iterator, Sequence
+
+from bus.clock import Clock
+from bus.errors import Poison
+from bus.messages import InventoryReported
+from bus.sql.database import Database, Transaction
+from placement_worker.change_log import ChangeLog
+from placement_worker.core.trees import Tree, complaint, reported, swept
+from placement_worker.retrying_transactions import again, changing, portions
+from placement_worker.store import changes, tree_writes, trees
+from placement_worker.store.numbered_names import Book
+from placement_worker.store.numbers import ProviderNumbers
+
+PROVIDERS_A_TRANSACTION = 2000
+
+
+class ReportOperations:
+    def __init__(
+        self, database: Database, clock: Clock, book: Book, log: ChangeLog, numbers: ProviderNumbers
+    ) -> None:
+        self.database = database
+        self.clock = clock
+        self.book = book
+        self._log = log
+        self._numbers = numbers
+        self._report = again(clock, self._report_together)
+        self._sweep = again(clock, self._sweep_together)
+
+    async def report_many(self, reports: Sequence[InventoryReported]) -> Sequence[Poison | None]:
+        """Take in whole trees. Of one root the highest sequence counts; what is not news changes nothing."""
+        complaints = [complaint(report, self.book.known) for report in reports]
+        latest: dict[str, int] = {}
+        for position, report in enumerate(reports):
+            best = latest.get(report.root)
+            if not complaints[position] and (best is None or report.sequence > reports[best].sequence):
+                latest[report.root] = position
+        chosen = [reports[position] for position in latest.values()]
+        for part in portions(chosen, lambda one: len(one.providers), PROVIDERS_A_TRANSACTION):
+            for root, why in (await self._report(part)).items():
+                complaints[latest[root]] = why
+        return [Poison(f"InventoryReported: {why}") if why else None for why in complaints]
+
+    async def _report_together(self, reports: Sequence[InventoryReported]) -> dict[str, str]:
+        """Root → why its report cannot be."""
+        roots = [report.root for report in reports]
+        now = self.clock.now()
+        await self.book.know_contents(self.database, [one for each in reports for one in each.providers], now)
+        new = sum(len(report.providers) for report in reports)
+        async with self._numbers.taken(new) as numbers, changing(self.database, self.book) as tx:
+            await trees.enter(tx, roots, now)
+            owned = (await trees.look(tx, self.book, roots)).owned
+            before = owned | await trees.read(tx, self.book, roots)
+            moving = [one.root for one in reports if _reshapes(before[one.root], one)]
+            number = 0
+            if moving:  # what is to be changed is locked, and read again under the lock
+                locked = await trees.read_locked(tx, self.book, moving)
+                before |= {root: locked.get(root) or owned[root] for root in moving}
+                number = await changes.last_number(tx)
+            news = [one for one in reports if one.sequence > before[one.root].sequence]
+            pairs = [(before[one.root], one, reported(before[one.root], one, number)) for one in news]
+            clashing = await trees.clashes(tx, pairs)
+            if clashing:
+                await trees.leave(tx, clashing)
+            sound = [(was, then) for was, _, then in pairs if then.root not in clashing]
+            await self._save(tx, sound, now, numbers)
+        return clashing
+
+    async def sweep(self) -> None:
+        """Remove the trees that are gone and that nobody holds anything of any more."""
+        await self._sweep()
+
+    async def _sweep_together(self) -> None:
+        now = self.clock.now()
+        async with changing(self.database, self.book) as tx:
+            roots = await trees.leftovers(tx)
+            if not roots:
+                return
+            await trees.enter(tx, roots, now)
+            before = await trees.read_locked(tx, self.book, roots)
+            await self._save(tx, [(was, swept(was)) for was in before.values() if was.gone], now)
+
+    async def _save(
+        self,
+        tx: Transaction,
+        pairs: Sequence[tuple[Tree, Tree]],
+        now: float,
+        numbers: Iterator[int] = tree_writes.NONE_NEW,
+    ) -> None:
+        news = [(was, then) for was, then in pairs if then != was]
+        if news:
+            await trees.save_hosts(tx, [then for _, then in news], now)
+            await self._log.write_trees(tx, news, now, numbers)
+
+    async def prune(self, before: float) -> None:
+        """Forget who reported trees that went before this moment."""
+        async with self.database.write() as tx:
+            await trees.prune_hosts(tx, before)
+
+
+def _reshapes(before: Tree, report: InventoryReported) -> bool:
+    return reported(before, report).providers != before.providers
