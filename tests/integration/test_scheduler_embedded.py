@@ -59,7 +59,7 @@ async def a_cloud(placement: FakePlacement, chaos: Chaos | None = None) -> Async
     bus = cloud.bus
 
     async def claim(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
-        return await placement.claims.claim_many(orders)
+        return await placement.claim_many(orders)
 
     answering = Worker(
         "placement",
@@ -122,7 +122,7 @@ async def test_heartbeats_over_the_bus_take_a_host_out() -> None:
 
 async def test_placement_away_delays_and_loses_nothing() -> None:
     placement = FakePlacement.of(*(a_candidate(number) for number in range(3)))
-    claim_many, failures = placement.claims.claim_many, ["before", "after"]
+    claim_many, failures = placement.claim_many, ["before", "after"]
 
     async def away(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
         failure = failures.pop(0) if failures else ""
@@ -131,7 +131,7 @@ async def test_placement_away_delays_and_loses_nothing() -> None:
             raise Unavailable("placement restarts")
         return done
 
-    placement.claims.claim_many = away  # type: ignore[method-assign, assignment]  # the fault under test
+    placement.claim_many = away  # type: ignore[method-assign, assignment]  # the fault under test
     async with a_cloud(placement) as cloud:
         await cloud.bus.publish(a_request(1), a_request(2))
         await cloud.until(lambda: len({message.build for message in cloud.placed}) == 2)
