@@ -13,10 +13,11 @@ import typer
 from rich.console import Console
 
 from berth import __version__, commands, dead, loading, options
+from berth.configuration import Effective, read
 from berth.importing.command import commands as import_commands
 from berth.ironic_commands import commands as ironic_commands
 from berth.options import BuildTime, Cells, DiskGb, Fail, Hosts, Json, MemoryMb, Seed, StateDir, Vcpus
-from berth.settings import BadSetting, Effective, load, shown
+from berth.settings import GROUP_OF, BadSetting, by_name, shown
 from bus.errors import AnswerRefused, BrokerRefused, Unavailable, Unroutable
 from bus.sql.migrations import MigrationsBroken
 
@@ -80,9 +81,9 @@ def _globals(
 
 def settings(**flags: Any) -> Effective:
     """The effective settings, with this command's flags on top."""
-    effective = load(flags, sets=_Globals.sets, file=_Globals.config)
+    effective = read(flags, sets=_Globals.sets, file=_Globals.config)
     logging.basicConfig(
-        level=effective.settings.log_level.upper(),
+        level=effective.settings.process.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
@@ -124,7 +125,8 @@ def demo(
     """Everything in one process: boots on simulated hosts, free bare-metal nodes, and the audit."""
     effective = settings(
         cells=_cells(cells), hosts=hosts, fail=fail, build_time=build_time, seed=seed, amqp_url="",
-        database_url="", cell_database_urls={}, ironic_amqp_url="", ironic_api_url="", ironic_auth="none",
+        database_url="", cell_database_urls={}, cell_amqp_urls={}, ironic_amqp_url="", ironic_api_url="",
+        ironic_auth="none",
     )  # fmt: skip
     run(loading.demo(effective.settings, boots, say))
 
@@ -348,17 +350,22 @@ def asyncapi() -> None:
 def show_settings(as_json: Json = False) -> None:
     """The settings in force and where each comes from, passwords masked."""
     effective = settings()
+    values = by_name(effective.settings)
     told = {
         name: {
-            "value": shown(name, getattr(effective.settings, name)),
+            "value": shown(name, values[name]),
             "from": effective.origins.get(name, "default"),
+            "group": group,
         }
-        for name in effective.settings.__struct_fields__
+        for name, group in GROUP_OF.items()
     }
     if as_json:
         sys.stdout.write(json.dumps(told, indent=2) + "\n")
     else:
+        group = ""
         for name, this in told.items():
+            if group != (group := this["group"]):
+                say.print(f"# {group}", markup=False)
             say.print(f"{name} = {this['value']!r}  # {this['from']}", markup=False)
     for variable in effective.ignored:
         complain.print(f"{variable} is ignored: there is no such setting", style="yellow", markup=False)

@@ -62,10 +62,10 @@ async def audit(settings: Settings, *, settled: bool = False, clock: Clock | Non
 
 async def refuse_the_unmade(settings: Settings) -> None:
     """Nothing can be said of what was never there: an empty audit would look like a clean one."""
-    where = settings.state_dir if settings.embedded else "the database"
+    where = settings.database.state_dir if settings.embedded else "the database"
     if not await wiring.ever_made(settings, wiring.Role("placement")):
         raise Unavailable(f"no berth has ever kept its state in {where}: nothing to audit")
-    for cell in settings.cells:
+    for cell in settings.cell_names:
         if not await wiring.ever_made(settings, wiring.Role("conductor", cell)):
             raise Unavailable(
                 f"there never was a cell {cell} in {where}: say which cells there are (--cells, BERTH_CELLS)"
@@ -90,7 +90,7 @@ class _Builds:
 
 async def _builds(settings: Settings) -> _Builds:
     found = _Builds()
-    for cell in settings.cells:
+    for cell in settings.cell_names:
         database = wiring.database(settings, wiring.Role("conductor", cell))
         try:
             for id_, standing in (await census(database)).items():

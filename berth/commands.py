@@ -67,8 +67,8 @@ async def up(settings: Settings, say: Console) -> int:
             stop_on_signals(stopping)
             await ready(house.bus, settings)
             say.print(
-                f"berth is up: {settings.hosts} simulated hosts in cells {', '.join(settings.cells)}; "
-                f"state in {settings.state_dir}. Ctrl-C stops it."
+                f"berth is up: {settings.compute.hosts} simulated hosts in cells "
+                f"{', '.join(settings.cell_names)}; state in {settings.database.state_dir}. Ctrl-C stops it."
             )
             await stopping.wait()
         return 0
@@ -88,14 +88,15 @@ async def up(settings: Settings, say: Console) -> int:
 
 async def run(settings: Settings, worker: str, cell: str, alone: bool) -> int:
     role = wiring.role(worker, cell, settings)
-    if alone and not (role.worker == "placement" and settings.placement_http):
+    if alone and not (role.worker == "placement" and settings.placement.http):
         raise Refusal("with a bus of its own only placement is of use, and only with --http")
     if settings.embedded and not alone:
         raise Refusal(
             "a worker of its own needs a bus other processes reach: set BERTH_AMQP_URL and "
             "BERTH_DATABASE_URL, or use `berth up`, which runs everything in one process"
         )
-    await run_worker(role, settings, wiring.alone() if alone else wiring.transport(settings, name=str(role)))
+    way = wiring.alone() if alone else wiring.transport(settings, str(role), role.cell)
+    await run_worker(role, settings, way)
     return 0
 
 
@@ -107,12 +108,14 @@ async def ready(bus: Bus, settings: Settings, share: float = 1.0) -> int:
     while monotonic() < deadline:
         try:
             found = await find(question)
-            if found.considered >= settings.hosts * share:
+            if found.considered >= settings.compute.hosts * share:
                 return found.considered
         except Unavailable:
             pass
         await asyncio.sleep(0.05)
-    raise Unavailable(f"after {_READY_SECONDS:.0f} s placement still does not know {settings.hosts} hosts")
+    raise Unavailable(
+        f"after {_READY_SECONDS:.0f} s placement still does not know {settings.compute.hosts} hosts"
+    )
 
 
 async def _ready_or_stopped(bus: Bus, settings: Settings, stopping: asyncio.Event) -> None:

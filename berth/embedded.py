@@ -27,7 +27,7 @@ class EmbeddedBerth:
 @asynccontextmanager
 async def embedded(settings: Settings, *, door: bool = False) -> AsyncIterator[EmbeddedBerth]:
     """Runs while the block does. With a door, other processes of this machine may come in by the socket."""
-    directory = Path(settings.state_dir)
+    directory = Path(settings.database.state_dir)
     directory.mkdir(parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
         stack.enter_context(_alone(directory))

@@ -16,11 +16,11 @@ def http_door(placement: Placement, settings: Settings) -> Callable[[], Coroutin
     app = http_app(placement, _options(settings))
 
     async def run() -> None:
-        listener = listen(settings.placement_http)
-        host = settings.placement_http.rpartition(":")[0]
+        listener = listen(settings.placement.http)
+        host = settings.placement.http.rpartition(":")[0]
         sys.stdout.write(f"placement is served at http://{host}:{listener.getsockname()[1]}\n")
         sys.stdout.flush()
-        await serve(app, listener, settings.drain)
+        await serve(app, listener, settings.process.drain)
 
     return run
 
@@ -28,10 +28,10 @@ def http_door(placement: Placement, settings: Settings) -> Callable[[], Coroutin
 def _options(settings: Settings) -> Options:
     try:
         known: auth.Authenticate = auth.noauth2
-        if settings.placement_auth == "tokens":
-            known = auth.from_file(Path(settings.placement_tokens))
-        own = policy.load(Path(settings.placement_policy)) if settings.placement_policy else {}
-        rules = policy.AccessPolicy(own, enforce_new_defaults=settings.placement_enforce_new_defaults)
+        if settings.placement.auth == "tokens":
+            known = auth.from_file(Path(settings.placement.tokens))
+        own = policy.load(Path(settings.placement.policy)) if settings.placement.policy else {}
+        rules = policy.AccessPolicy(own, enforce_new_defaults=settings.placement.enforce_new_defaults)
     except (auth.BadTokens, policy.BadPolicy) as problem:
         raise BadSetting(str(problem)) from None
-    return Options(authenticate=known, policy=rules, origins=settings.placement_cors_origins)
+    return Options(authenticate=known, policy=rules, origins=settings.placement.cors_origins)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from berth.configuration import Effective
 from berth.ironic_nodes import node_commands
 from berth.ironic_trouble import Run
 from berth.options import Json
 from berth.services import spare_the_collector, stop_on_signals
-from berth.settings import BadSetting, Effective
+from berth.settings import BadSetting
 from bus.clock import Clock
 from compute_sim import Durations
 
@@ -100,7 +101,7 @@ def commands(settings: Callable[[], Effective], run: Run, say: Console) -> typer
         if state not in PATHS:
             raise BadSetting(f"--state {state!r}: there is no such state; there are: {', '.join(PATHS)}")
         known = settings().settings
-        url = amqp_url or known.ironic_amqp_url or known.amqp_url
+        url = amqp_url or known.ironic.news.amqp_url or known.bus.amqp_url
         try:
             plan = SimPlan(seed=seed, step_time=Durations.parse(step_time), fail=fail, call_back=call_back)
             voice = IronicExchange(

@@ -34,7 +34,7 @@ class Sides(NamedTuple):
 
 
 def sides_of(settings: Settings) -> Sides:
-    ironic = followed(msgspec.structs.replace(settings, ironic_amqp_url=""), Clock())
+    ironic = followed(settings.having(ironic_amqp_url=""), Clock())
     return Sides(ironic, transport(settings, "ironic diff"))
 
 

@@ -13,8 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from berth.commands import Refusal
+from berth.configuration import Effective
 from berth.ironic_trouble import HERE, Json, Node, Run, Url, add_trouble, way
-from berth.settings import BadSetting, Effective, Settings
+from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 
 if TYPE_CHECKING:  # what speaks HTTP takes long to load, and most commands do not

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
 import typer
-from msgspec.structs import replace
 from rich.console import Console
 
 from berth.commands import Refusal
-from berth.settings import BadSetting, Effective, Settings
+from berth.configuration import Effective
+from berth.settings import BadSetting, Settings
 
 Run = Callable[[Coroutine[Any, Any, int | None]], None]
 Json = dict[str, Any]
@@ -79,8 +79,10 @@ async def _trouble(settings: Settings, path: str, body: Json, told: str, say: Co
 
     from ironic_sync.api import IronicUnavailable
 
-    at, user = settings.ironic_api_url.rstrip("/"), settings.ironic_user
-    auth = httpx.BasicAuth(user, settings.ironic_password) if settings.ironic_auth == "basic" else None
+    at, user = settings.ironic.api.url.rstrip("/"), settings.ironic.api.user
+    auth = (
+        httpx.BasicAuth(user, settings.ironic.api.password) if settings.ironic.api.auth == "basic" else None
+    )
     try:
         async with httpx.AsyncClient(auth=auth, timeout=30.0, trust_env=False) as client:
             answer = await client.put(f"{at}/sim/{path}", json=body)
@@ -104,12 +106,11 @@ def _sentence(text: str) -> str:
 def way(settings: Settings, url: str) -> Settings:
     """The settings, with Ironic where the command says: another one gets to see no password of this one's."""
     if not url:
-        return settings if settings.reads_ironic else replace(settings, ironic_api_url=HERE)
+        return settings if settings.ironic.is_read else settings.having(ironic_api_url=HERE)
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadSetting("--url takes a URL of Ironic's API, such as http://127.0.0.1:6385")
-    return replace(
-        settings,
+    return settings.having(
         ironic_api_url=f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}",
         ironic_auth="basic" if parts.username else "none",
         ironic_user=unquote(parts.username or ""),

@@ -41,10 +41,11 @@ def load_plan(boots: int, rate: float, window: int, vcpus: int, memory_mb: int, 
 
 async def demo(settings: Settings, boots: int, say: Console) -> int:
     with tempfile.TemporaryDirectory(prefix="berth-demo-") as directory:
-        settings = msgspec.structs.replace(settings, state_dir=directory)
+        settings = settings.having(state_dir=directory)
         say.print(
-            f"[bold]berth demo[/bold]: {boots} boots on {settings.hosts} hosts in {len(settings.cells)} "
-            f"cells, {settings.fail:.0%} failing on their first host; one process, in-process bus, SQLite"
+            f"[bold]berth demo[/bold]: {boots} boots on {settings.compute.hosts} hosts in"
+            f" {len(settings.cells)} cells, {settings.compute.fail:.0%} failing on their first host;"
+            " one process, in-process bus, SQLite"
         )
         async with embedded(settings) as house:
             await ready(house.bus, settings)
@@ -58,7 +59,7 @@ async def demo(settings: Settings, boots: int, say: Console) -> int:
 
 async def _metal_story(bus: Bus, settings: Settings) -> str:
     """Two nodes come out of cleaning, and a build lands on one of them: on the second if the first fails."""
-    cell = settings.cells[0]
+    cell = settings.cells[0].name
     nodes = [
         node_event(
             settings, name, "provision_set", "available", "power off", False, "baremetal", cell, (), False
@@ -124,7 +125,7 @@ async def _berth_to_load(
             yield bus, settings
     elif settings.embedded:
         with tempfile.TemporaryDirectory(prefix="berth-load-") as directory:
-            private = msgspec.structs.replace(settings, state_dir=directory)
+            private = settings.having(state_dir=directory)
             async with embedded(private) as house:
                 yield house.bus, private
     else:
@@ -141,8 +142,9 @@ async def _berth_to_load(
 
 def refuse_strangers(settings: Settings) -> None:
     """A load test is for one's own machine."""
-    places = [("amqp_url", settings.amqp_url), ("database_url", settings.database_url)]
-    places += [("cell_database_urls", url) for url in settings.cell_database_urls.values()]
+    places = [("amqp_url", settings.bus.amqp_url), ("database_url", settings.database.url)]
+    places += [("cell_amqp_urls", cell.broker) for cell in settings.cells]
+    places += [("cell_database_urls", cell.database) for cell in settings.cells]
     for name, url in places:
         parts = urlsplit(url)
         for host in (parts.hostname, *parse_qs(parts.query).get("host", ())):

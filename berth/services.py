@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from berth import wiring
-from berth.settings import EFFECTIVE_ENV, SUPERVISED_ENV, Settings
+from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
+from berth.settings import Settings
 from bus.clock import monotonic
 from bus.delivery.meters import serve_metrics
 from bus.protocol import Transport
@@ -41,8 +42,8 @@ async def run_worker(role: "wiring.Role", settings: Settings, way: Transport) ->
     """Serve one worker until told to stop."""
     stopping = asyncio.Event()
     stop_on_signals(stopping)
-    if settings.metrics_port:
-        serve_metrics(settings.metrics_port)
+    if settings.process.metrics_port:
+        serve_metrics(settings.process.metrics_port)
     spare_the_collector()
     await wiring.serve(role, settings, way, stopping)
 
@@ -127,7 +128,7 @@ class Supervisor:
     async def _end(self) -> None:
         """Ask every worker to finish what it has in hand; insist when it takes too long."""
         try:
-            async with asyncio.timeout(self.settings.drain + 5):
+            async with asyncio.timeout(self.settings.process.drain + 5):
                 for stage in wiring.ending(self.settings):
                     processes = self._alive(stage)
                     for process in processes:

@@ -51,7 +51,9 @@ def role(worker: str, cell: str, settings: Settings) -> Role:
         known = ", ".join(WORKERS)
         raise BadSetting(f"there is no worker {worker!r}; there are: {known}")
     if worker in _OF_A_CELL and not cell:
-        raise BadSetting(f"{worker} belongs to a cell: say which with --cell ({', '.join(settings.cells)})")
+        raise BadSetting(
+            f"{worker} belongs to a cell: say which with --cell ({', '.join(settings.cell_names)})"
+        )
     if worker not in _OF_A_CELL and cell:
         raise BadSetting(f"{worker} belongs to no cell; leave --cell out")
     if worker == "metal":
@@ -60,7 +62,7 @@ def role(worker: str, cell: str, settings: Settings) -> Role:
 
 
 def _check_metal(cell: str, settings: Settings) -> None:
-    if not settings.reads_ironic:
+    if not settings.ironic.is_read:
         raise BadSetting("metal builds through Ironic's API: say with ironic_api_url where it is")
     if cell not in _metal_cells(settings):
         known = ", ".join(_metal_cells(settings)) or "none"
@@ -69,21 +71,21 @@ def _check_metal(cell: str, settings: Settings) -> None:
 
 def _metal_cells(settings: Settings) -> list[str]:
     """The cells in which berth's own agent builds on Ironic's nodes."""
-    if not settings.reads_ironic:
+    if not settings.ironic.is_read:
         return []
-    return [cell for cell in settings.metal_cells if cell not in settings.ironic_agents]
+    return [cell for cell in settings.metal_cells if cell not in settings.ironic.nodes.agents]
 
 
 def roles(settings: Settings) -> list[Role]:
     """Everybody a whole berth needs. Those who answer come before those who ask."""
-    if names_a_file(settings.database_url):
+    if names_a_file(settings.database.url):
         raise BadSetting(
-            f"database_url = {settings.database_url!r}: is one file, and every store needs its own:"
+            f"database_url = {settings.database.url!r}: is one file, and every store needs its own:"
             " name a directory, with a / at the end"
         )
     found = [Role("placement"), Role("ironic")]
     for worker in ("conductor", "compute"):
-        found += [Role(worker, cell) for cell in settings.cells]
+        found += [Role(worker, cell) for cell in settings.cell_names]
     found += [Role("metal", cell) for cell in _metal_cells(settings)]
     return [*found, Role("scheduler")]
 
@@ -99,15 +101,16 @@ def alone() -> Transport:
     return LocalTransport(LocalBroker())
 
 
-def transport(settings: Settings, name: str) -> Transport:
-    """A way onto the bus for a process of its own: RabbitMQ, or the door of a `berth up` on this machine."""
+def transport(settings: Settings, name: str, cell: str = "") -> Transport:
+    """A way onto the bus for a process of its own: RabbitMQ, as one of a cell's workers where it is that; or
+    the socket of a `berth up` on this machine."""
     if settings.embedded:
-        return DoorTransport(Path(settings.state_dir) / SOCKET)
+        return DoorTransport(Path(settings.database.state_dir) / SOCKET)
     return RabbitTransport(
-        settings.amqp_url,
-        exchange=settings.exchange,
-        quorum=settings.queue_type == "quorum",
-        coalesce=settings.coalesce,
+        settings.cell(cell).broker,
+        exchange=settings.bus.exchange,
+        quorum=settings.bus.queue_type == "quorum",
+        coalesce=settings.bus.coalesce,
         name=f"berth {name}",
     )
 
@@ -159,30 +162,30 @@ async def serve(role: Role, settings: Settings, way: Transport, stopping: asynci
     """Run the workers of a role on a bus of their own until told to stop."""
     async with Bus(way) as bus, workers(role, settings, bus) as served, asyncio.TaskGroup() as group:
         for worker in served:
-            group.create_task(bus.serve(worker, stopping, drain=settings.drain))
+            group.create_task(bus.serve(worker, stopping, drain=settings.process.drain))
 
 
 def agents(settings: Settings) -> list[SimAgent]:
     return fleet(
-        settings.cells,
-        settings.hosts,
-        settings.agents_per_cell,
-        zones=settings.zones or ("",),
-        baremetal=settings.baremetal,
-        seed=settings.seed,
+        settings.cell_names,
+        settings.compute.hosts,
+        settings.compute.agents_per_cell,
+        zones=settings.compute.zones or ("",),
+        baremetal=settings.compute.baremetal,
+        seed=settings.compute.seed,
     )
 
 
 def metal_agent(settings: Settings, cell: str) -> str:
     """The agent that builds on nodes nobody's fleet knows of: through Ironic's API, or it simulates that."""
-    if settings.reads_ironic:
-        return settings.ironic_agents.get(cell) or f"{cell}-metal"
+    if settings.ironic.is_read:
+        return settings.ironic.nodes.agents.get(cell) or f"{cell}-metal"
     return f"{cell}-agent1"
 
 
 def all_workers_without_a_bus() -> list[Worker]:
     """One of every kind, to read their tables; none of them can run."""
-    settings = Settings(
+    settings = Settings().having(
         cells=("c1",), hosts=1, ironic_amqp_url="amqp://127.0.0.1/", ironic_api_url="http://127.0.0.1:6385"
     )
     bus = Bus(alone())
@@ -202,7 +205,7 @@ def _with_store(role: Role, settings: Settings, bus: Bus, store: Database) -> li
     if role.worker == "placement":
         placement = Placement(store, bus.clock)
         worker = placement_worker(placement, bus.publish)
-        if settings.placement_http:
+        if settings.placement.http:
             from berth.http_door import http_door
 
             worker = replace(worker, runs=[*worker.runs, http_door(placement, settings)])
@@ -213,8 +216,8 @@ def _with_store(role: Role, settings: Settings, bus: Bus, store: Database) -> li
             store,
             bus.asker_of_many(topics.CLAIM),
             bus.asker_of_many(topics.RELEASE),
-            max_attempts=settings.max_attempts,
-            build_timeout=settings.build_timeout,
+            max_attempts=settings.conductor.max_attempts,
+            build_timeout=settings.conductor.build_timeout,
             clock=bus.clock,
         )
     ]
@@ -235,7 +238,7 @@ def _without_store(role: Role, settings: Settings, bus: Bus) -> list[Worker]:
                 bus.asker(topics.RELEASE),
                 policy(settings),
                 bus.clock,
-                page=settings.candidates,
+                page=settings.scheduler.candidates,
             )
         ]
     faults, crashes = _faults(settings)
@@ -246,7 +249,7 @@ def _without_store(role: Role, settings: Settings, bus: Bus) -> list[Worker]:
             agent.hosts,
             faults=faults,
             crashes=crashes,
-            period=settings.heartbeat,
+            period=settings.compute.heartbeat,
             clock=bus.clock,
         )
         for agent in agents(settings)
@@ -257,7 +260,9 @@ def _without_store(role: Role, settings: Settings, bus: Bus) -> list[Worker]:
 def policy(settings: Settings) -> ChoicePolicy:
     try:
         return ChoicePolicy.from_names(
-            settings.filters or None, settings.weighers or None, max_builds=settings.max_builds_in_flight
+            settings.scheduler.filters or None,
+            settings.scheduler.weighers or None,
+            max_builds=settings.scheduler.max_builds_in_flight,
         )
     except ValueError as problem:
         raise BadSetting(str(problem)) from None
@@ -266,12 +271,12 @@ def policy(settings: Settings) -> ChoicePolicy:
 def _faults(settings: Settings) -> tuple[FaultPlan, CrashPlan]:
     try:
         faults = FaultPlan(
-            seed=settings.seed,
-            reschedule=settings.fail,
-            abort=settings.abort,
-            hang=settings.hang,
-            durations=Durations.parse(settings.build_time),
+            seed=settings.compute.seed,
+            reschedule=settings.compute.fail,
+            abort=settings.compute.abort,
+            hang=settings.compute.hang,
+            durations=Durations.parse(settings.compute.build_time),
         )
     except ValueError as problem:
         raise BadSetting(str(problem)) from None
-    return faults, CrashPlan(seed=settings.seed, orders=settings.crash_after)
+    return faults, CrashPlan(seed=settings.compute.seed, orders=settings.compute.crash_after)

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from berth.settings import BadSetting, Effective
+from berth.configuration import Effective
+from berth.settings import BadSetting
 
 if TYPE_CHECKING:  # httpx takes long to load, and no other command needs it
     from berth.importing.bring_over import Outcome
@@ -69,7 +70,7 @@ def commands(
         """Copy a running Placement into a running berth; again and again, until the switch."""
         from berth.importing.client import PlacementClient
 
-        here = settings().settings.placement_http
+        here = settings().settings.placement.http
         if not to and not here:
             raise BadSetting("say with --to where berth's Placement API is, or set placement_http")
         source = PlacementClient(_url("--url", url), _token(token_file, "OS_TOKEN"), cacert)

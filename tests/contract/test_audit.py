@@ -21,12 +21,12 @@ ACTIVE, FAILED, DELETED, BUILDING = 1, 2, 3, 4  # the builds of a sound berth
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(state_dir=str(tmp_path), cells=("c1", "c2"))
+    return Settings().having(state_dir=str(tmp_path), cells=("c1", "c2"))
 
 
 def sql(settings: Settings, store: str, statement: str, *values: object) -> None:
     """What a bug could have written."""
-    with closing(sqlite3.connect(Path(settings.state_dir) / f"{store}.db")) as database, database:
+    with closing(sqlite3.connect(Path(settings.database.state_dir) / f"{store}.db")) as database, database:
         assert database.execute(statement, values).rowcount > 0
 
 
@@ -40,7 +40,7 @@ def know(settings: Settings, cell: str, number: int, status: str, host: int) -> 
 async def sound(settings: Settings) -> Settings:
     """Two hosts, one active build, one that failed, one deleted, one being built; all as it should be."""
     await migrate_all(settings, Console(quiet=True))
-    url = f"sqlite+aiosqlite:///{settings.state_dir}/placement.db"
+    url = f"sqlite+aiosqlite:///{settings.database.state_dir}/placement.db"
     async with a_placement(url, Clock(now=lambda: NOW, monotonic=lambda: NOW)) as placement:
         await placement.reports.report_many([a_report(1), a_report(2)])
         claims = [a_claim(number, on_hosts(1)) for number in (ACTIVE, FAILED, DELETED, BUILDING)]
@@ -150,9 +150,9 @@ async def test_when_all_has_settled_nothing_may_be_under_way(sound: Settings) ->
 
 
 async def test_a_cells_database_may_be_elsewhere(sound: Settings, tmp_path: Path) -> None:
-    elsewhere = Settings(
-        state_dir=sound.state_dir,
-        cells=sound.cells,
+    elsewhere = Settings().having(
+        state_dir=sound.database.state_dir,
+        cells=sound.cell_names,
         cell_database_urls={"c2": f"sqlite+aiosqlite:///{tmp_path}/other/"},
     )
     with pytest.raises(Unavailable, match="there never was a cell c2"):
@@ -164,4 +164,4 @@ async def test_a_cells_database_may_be_elsewhere(sound: Settings, tmp_path: Path
 async def test_where_no_berth_ever_was_there_is_nothing_to_call_clean(settings: Settings) -> None:
     with pytest.raises(Unavailable, match="no berth has ever kept its state in"):
         await audited(settings)
-    assert list(Path(settings.state_dir).iterdir()) == []  # and asking has made nothing
+    assert list(Path(settings.database.state_dir).iterdir()) == []  # and asking has made nothing

@@ -218,13 +218,13 @@ def test_the_commands_take_their_flags() -> None:
 def test_nodes_are_those_of_the_settings_unless_another_ironic_is_named(
     url: str, at: str, auth: str, user: str, password: str
 ) -> None:
-    ours = Settings(
+    ours = Settings().having(
         ironic_api_url="https://ours", ironic_auth="basic", ironic_user="us", ironic_password="geheim"
     )
     chosen = way(ours, url)
-    assert (chosen.ironic_api_url, chosen.ironic_auth) == (at, auth)
-    assert (chosen.ironic_user, chosen.ironic_password) == (user, password)
-    assert way(Settings(), "").ironic_api_url == "http://127.0.0.1:6385"
+    assert (chosen.ironic.api.url, chosen.ironic.api.auth) == (at, auth)
+    assert (chosen.ironic.api.user, chosen.ironic.api.password) == (user, password)
+    assert way(Settings(), "").ironic.api.url == "http://127.0.0.1:6385"
 
 
 async def test_an_ironic_that_refuses_is_quoted(house: PlacementBesideIronic) -> None:

@@ -247,13 +247,17 @@ def test_the_settings_say_where_they_come_from_and_keep_secrets(user: User) -> N
     secrets = {**NOWHERE, "BERTH_HOST": "7"}
     done = user.berth("--set", "seed=3", "settings", **secrets)
     assert done.returncode == 0
-    assert "hosts = 5  # berth.toml\n" in done.stdout
+    assert "# compute\nagents_per_cell = 1  # default\nhosts = 5  # berth.toml\n" in done.stdout
     assert "seed = 3  # --set seed\n" in done.stdout
     assert "fail = 0.0  # default\n" in done.stdout
     assert "amqp_url = 'amqp://user:****@10.1.2.3/'  # BERTH_AMQP_URL\n" in done.stdout
     assert done.stderr == "BERTH_HOST is ignored: there is no such setting\n"
     as_json = user.berth("settings", "--json", **NOWHERE)
-    assert json.loads(says(as_json))["hosts"] == {"value": 5, "from": "berth.toml"}
+    assert json.loads(says(as_json))["hosts"] == {
+        "value": 5,
+        "from": "berth.toml",
+        "group": "compute",
+    }
     assert "geheim" not in done.stdout + as_json.stdout
 
 

@@ -56,7 +56,7 @@ def own_postgres(directory: Path) -> Iterator[Postgres]:
 
 
 def plain_settings(amqp_url: str, database_url: str, bus_name: str) -> Settings:
-    return Settings(
+    return Settings().having(
         amqp_url=amqp_url,
         database_url=database_url,
         exchange=bus_name,

@@ -21,8 +21,8 @@ from rich.console import Console
 
 from berth import wiring
 from berth.commands import migrate_all
+from berth.configuration import read
 from berth.ironic_diff import show_diff, sides_of
-from berth.settings import load
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
@@ -50,7 +50,7 @@ class IronicSite:
 
     def __init__(self, directory: Path, environment: dict[str, str]) -> None:
         self.directory = directory
-        self.settings = load(environment=environment).settings
+        self.settings = read(environment=environment).settings
         strange = {key: value for key, value in os.environ.items() if not key.startswith("BERTH_")}
         self.environment = strange | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"} | environment
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -162,7 +162,7 @@ def site(
 @pytest.fixture
 async def api(site: IronicSite) -> AsyncIterator[IronicApi]:
     """A person's own way to Ironic; every test finds berth in step with it."""
-    async with IronicApi(Access(url=site.settings.ironic_api_url)) as api:
+    async with IronicApi(Access(url=site.settings.ironic.api.url)) as api:
         await site.agree()
         yield api
 
@@ -256,7 +256,7 @@ async def test_while_the_api_is_away_nodes_are_closed_and_none_is_opened(
     await site.agree()
     port = a_port()
     site.kill("ironic")
-    async with gate(port, site.settings.ironic_api_url):
+    async with gate(port, site.settings.ironic.api.url):
         site.serve("ironic", BERTH_IRONIC_API_URL=f"http://127.0.0.1:{port}")
         await site.agree()
         await asyncio.to_thread(site.wait, "ironic", "speaking API")
@@ -269,7 +269,7 @@ async def test_while_the_api_is_away_nodes_are_closed_and_none_is_opened(
         return {line[:36] for line in await site.differences()} == {*opening}
 
     await until(only_the_closed_are_known, site.differences)
-    async with gate(port, site.settings.ironic_api_url):
+    async with gate(port, site.settings.ironic.api.url):
         await site.agree()
         site.kill("ironic")
     site.serve("ironic")

@@ -59,7 +59,7 @@ def test_given_services_it_runs_every_worker_as_a_process(services: dict[str, st
 async def test_told_to_end_in_the_middle_of_200_builds_it_does_so_quietly_and_goes_on_at_the_next_start(
     services: dict[str, str], tmp_path: Path
 ) -> None:
-    settings = Settings(
+    settings = Settings().having(
         amqp_url=services["BERTH_AMQP_URL"],
         database_url=services["BERTH_DATABASE_URL"],
         exchange=services["BERTH_EXCHANGE"],
@@ -117,7 +117,7 @@ def test_embedded_other_processes_come_in_by_the_socket(tmp_path: Path) -> None:
 
 async def test_embedded_a_kill_in_the_middle_of_200_builds_costs_none(tmp_path: Path) -> None:
     flags = ("--hosts", "20", "--build-time", "exponential:0.5", "--fail", "0.1")
-    settings = Settings(cells=("c1", "c2"), hosts=20, state_dir=str(tmp_path / ".berth"))
+    settings = Settings().having(cells=("c1", "c2"), hosts=20, state_dir=str(tmp_path / ".berth"))
     with Up(tmp_path, EMBEDDED, *flags) as berth:
         async with asyncio.timeout(55):
             unfinished = await ask_for(200, settings)

@@ -17,8 +17,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from berth.commands import Refusal
+from berth.configuration import Effective, read
 from berth.ironic_commands import commands
-from berth.settings import BadSetting, Effective, load
+from berth.settings import BadSetting
 from bus.errors import Unavailable
 from compute_sim.core import Durations
 from compute_sim.ironic import SimPlan, Simulation, enrolled, listen
@@ -30,8 +31,8 @@ import asyncio, sys
 import typer
 from rich.console import Console
 from berth.ironic_commands import commands
-from berth.settings import load
-app = commands(lambda: load(environment={}), asyncio.run, Console(soft_wrap=True, width=200))
+from berth.configuration import read
+app = commands(lambda: read(environment={}), asyncio.run, Console(soft_wrap=True, width=200))
 app()
 """
 
@@ -42,7 +43,7 @@ def in_its_own_loop(work: Coroutine[Any, Any, int | None]) -> None:
 
 
 def without_settings() -> Effective:
-    return load(environment={})
+    return read(environment={})
 
 
 class Person:

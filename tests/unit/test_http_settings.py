@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from berth import wiring
-from berth.settings import BadSetting, Settings, load
+from berth.configuration import read
+from berth.settings import BadSetting, Settings
 
 DOOR = {"placement_http": "127.0.0.1:8778"}
 
@@ -17,7 +18,7 @@ def nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings_of(**flags: Any) -> Settings:
-    return load(flags, environment={}).settings
+    return read(flags, environment={}).settings
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_what_may_not(flags: dict[str, Any], why: str) -> None:
     ],
 )
 async def test_one_worker_may_have_one_file(url: str, namespace: str, name: str) -> None:
-    database = wiring.database(Settings(database_url=url), wiring.Role("placement"))
+    database = wiring.database(Settings().having(database_url=url), wiring.Role("placement"))
     assert database.namespace == namespace
     assert database.name.endswith(name)
     await database.close()
@@ -75,4 +76,4 @@ async def test_one_worker_may_have_one_file(url: str, namespace: str, name: str)
 
 def test_a_whole_berth_needs_more_than_one_file() -> None:
     with pytest.raises(BadSetting, match="name a directory, with a / at the end"):
-        wiring.roles(Settings(database_url="sqlite+aiosqlite:////somewhere/placement.db"))
+        wiring.roles(Settings().having(database_url="sqlite+aiosqlite:////somewhere/placement.db"))

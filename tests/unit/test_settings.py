@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from berth import ironic, wiring
-from berth.settings import EFFECTIVE_ENV, BadSetting, Effective, Settings, load, masked, shown
+from berth.configuration import EFFECTIVE_ENV, Effective, read
+from berth.settings import GROUP_OF, KINDS, BadSetting, Cell, Settings, by_name, shown
 
 SECRET = "geheim"
 
@@ -21,7 +22,7 @@ def nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def settings_of(environment: Mapping[str, str] | None = None, toml: str = "", **flags: Any) -> Effective:
     if toml:
         Path("berth.toml").write_text(toml)
-    return load(flags, environment=environment or {})
+    return read(flags, environment=environment or {})
 
 
 # Who wins
@@ -52,16 +53,16 @@ def test_environment_then_file_then_set_then_flags(
     origin: str | None,
 ) -> None:
     Path("berth.toml").write_text(toml)
-    effective = load(flags, sets=sets, environment=environment)
-    assert (effective.settings.hosts, effective.origins.get("hosts")) == (hosts, origin)
+    effective = read(flags, sets=sets, environment=environment)
+    assert (effective.settings.compute.hosts, effective.origins.get("hosts")) == (hosts, origin)
 
 
 def test_another_file_may_be_named_and_then_berth_toml_does_not_count() -> None:
     Path("berth.toml").write_text("hosts = 2")
     Path("mine.toml").write_text("hosts = 3")
-    assert load(file=Path("mine.toml"), environment={}).settings.hosts == 3
-    by_environment = load(environment={"BERTH_CONFIG": "mine.toml"})
-    assert (by_environment.settings.hosts, by_environment.origins) == (3, {"hosts": "mine.toml"})
+    assert read(file=Path("mine.toml"), environment={}).settings.compute.hosts == 3
+    by_environment = read(environment={"BERTH_CONFIG": "mine.toml"})
+    assert (by_environment.settings.compute.hosts, by_environment.origins) == (3, {"hosts": "mine.toml"})
 
 
 @pytest.mark.parametrize(
@@ -79,14 +80,97 @@ def test_another_file_may_be_named_and_then_berth_toml_does_not_count() -> None:
     ],
 )
 def test_a_variable_is_text_that_becomes_what_the_setting_is(name: str, text: str, value: Any) -> None:
-    assert getattr(settings_of({f"BERTH_{name.upper()}": text}).settings, name) == value
+    assert by_name(settings_of({f"BERTH_{name.upper()}": text}).settings)[name] == value
 
 
 def test_a_file_may_say_it_in_tomls_own_types() -> None:
     toml = 'cells = ["a", "b"]\ncoalesce = false\n[weighers]\nfree_ram = 2\n[cell_database_urls]\na = "sqlite+aiosqlite:///a.db"\n'
     settings = settings_of(toml=toml).settings
-    assert (settings.cells, settings.coalesce, settings.weighers) == (("a", "b"), False, {"free_ram": 2.0})
-    assert settings.cell_database_urls == {"a": "sqlite+aiosqlite:///a.db"}
+    assert settings.cells == (Cell("a", database="sqlite+aiosqlite:///a.db"), Cell("b"))
+    assert (settings.bus.coalesce, settings.scheduler.weighers) == (False, {"free_ram": 2.0})
+
+
+# Cells
+
+SERVED = {"BERTH_AMQP_URL": "amqp://all@h/", "BERTH_DATABASE_URL": "postgresql://h/all"}
+TABLES = """
+[cells.a]
+broker = "amqp://a@h/"
+[cells.b]
+database = "postgresql://h/b"
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "toml", "flags", "cells"),
+    [
+        ({"BERTH_CELLS": "a,b"}, "", {}, (Cell("a"), Cell("b"))),
+        ({}, 'cells = ["a", "b"]', {}, (Cell("a"), Cell("b"))),
+        ({}, 'cells = "a,b"', {}, (Cell("a"), Cell("b"))),
+        ({}, TABLES, {}, (Cell("a", "amqp://a@h/"), Cell("b", database="postgresql://h/b"))),
+        # who names other cells hears nothing of the tables of those left out
+        ({}, TABLES, {"cells": ("b", "c")}, (Cell("b", database="postgresql://h/b"), Cell("c"))),
+        ({}, TABLES, {"cell_amqp_urls": {"b": "amqp://b@h/"}},
+         (Cell("a"), Cell("b", "amqp://b@h/", "postgresql://h/b"))),
+        ({"BERTH_CELLS": "a,b", "BERTH_CELL_AMQP_URLS": "b=amqp://b@h/"}, "", {}, (Cell("a"), Cell("b", "amqp://b@h/"))),
+    ],
+)  # fmt: skip
+def test_a_cell_is_a_name_or_a_table(
+    environment: dict[str, str], toml: str, flags: dict[str, Any], cells: tuple[Cell, ...]
+) -> None:
+    assert settings_of(SERVED | environment, toml, **flags).settings.cells == cells
+
+
+def test_a_cells_workers_speak_to_the_broker_as_the_cells_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    urls: list[str] = []
+    monkeypatch.setattr(wiring, "RabbitTransport", lambda url, **_: urls.append(url))
+    settings = settings_of(SERVED, TABLES).settings
+    for cell in ("", "a", "b"):
+        wiring.transport(settings, "test", cell)
+    assert urls == ["amqp://all@h/", "amqp://a@h/", "amqp://all@h/"]
+
+
+def test_what_is_not_a_cells_own_is_everybodys() -> None:
+    settings = settings_of(SERVED, TABLES).settings
+    assert settings.cell("a") == Cell("a", "amqp://a@h/", "postgresql://h/all")
+    assert settings.cell("b") == Cell("b", "amqp://all@h/", "postgresql://h/b")
+    assert (settings.cell("a").user, settings.cell("b").user) == ("a", "all")
+
+
+@pytest.mark.parametrize(
+    ("toml", "says"),
+    [
+        ("[cells.a]\nbrokers = 1", "cells.a: there is no 'brokers' of a cell; there are: broker, database"),
+        ("[cells]\na = 'amqp://u:geheim@h/'", "cells.a: there is no 'amqp://u:****@h/' of a cell"),
+        ("[cells.a]\nbroker = 1", "cell_amqp_urls takes name=value, comma separated, not {'a': 1}"),
+        ("[cells.A]", "cells = ('A',): a cell's name has lower-case letters"),
+        ("[cells.a]\nbroker = 'h'", "cell_amqp_urls = {'a': 'h'}: must begin with amqp:// or amqps://"),
+        (
+            "[cells.a]\nbroker = 'amqp://h'",
+            "cell_amqp_urls = {'a': 'amqp://h'}: without amqp_url there is no",
+        ),
+    ],
+)
+def test_a_bad_table_of_a_cell_is_named(toml: str, says: str) -> None:
+    with pytest.raises(BadSetting) as refused:
+        settings_of(toml=toml)
+    assert str(refused.value).startswith(f"berth.toml: {says}")
+
+
+# Groups
+
+
+def test_every_setting_is_in_one_group_and_may_be_replaced_by_its_name() -> None:
+    values = by_name(Settings())
+    assert set(values) == set(KINDS) == set(GROUP_OF)
+    assert list(dict.fromkeys(GROUP_OF.values())) == [
+        "bus", "database", "cells", "scheduler", "placement", "ironic news", "ironic api", "ironic sweeps",
+        "ironic nodes", "conductor", "compute", "process",
+    ]  # fmt: skip
+    assert Settings().having(**values) == Settings()
+    assert Settings().having(ironic_user="u").ironic.api.user == "u"
+    with pytest.raises(TypeError, match="no settings: hots"):
+        Settings().having(hots=5)
 
 
 # Secrets
@@ -96,7 +180,7 @@ def test_a_secret_may_be_kept_in_a_file() -> None:
     Path("url").write_text("amqp://u:p@127.0.0.1/\n")
     environment = {"BERTH_AMQP_URL_FILE": "url", "BERTH_DATABASE_URL": "postgresql://h/b"}
     effective = settings_of(environment)
-    assert effective.settings.amqp_url == "amqp://u:p@127.0.0.1/"
+    assert effective.settings.bus.amqp_url == "amqp://u:p@127.0.0.1/"
     assert effective.origins["amqp_url"] == "BERTH_AMQP_URL_FILE"
 
 
@@ -106,23 +190,47 @@ def test_a_secret_file_that_cannot_be_read_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shown", "value"),
+    ("variable", "url", "says"),
     [
-        ("amqp://u:****@h/", f"amqp://u:{SECRET}@h/"),
-        ("amqp://u:****@h:5672/v", f"amqp://u:{SECRET}@h:5672/v"),
-        ("amqp://u:****@h/", f"amqp://u:{SECRET}@{SECRET}@h/"),  # an @ nobody escaped
-        ("amqp://:****@h/", f"amqp://:{SECRET}@h/"),
-        ("postgresql://h/b?password=****&x=1", f"postgresql://h/b?password={SECRET}&x=1"),
-        ("postgresql://u@h:5432/b", "postgresql://u@h:5432/b"),
-        ("amqp://127.0.0.1:5672/", "amqp://127.0.0.1:5672/"),
-        ("no url: at all", "no url: at all"),
-        ({"c1": "postgresql://u:****@h/b"}, {"c1": f"postgresql://u:{SECRET}@h/b"}),
-        (("a://u:****@h",), (f"a://u:{SECRET}@h",)),
-        (5, 5),
+        ("BERTH_AMQP_URL", f"u:{SECRET}@h/", "'u:****@h/'"),
+        ("BERTH_AMQP_URL", f"http://u:{SECRET} {SECRET}@h/", "'http://u:****@h/'"),
+        ("BERTH_DATABASE_URL", f"mysql://h/b?PASSWORD={SECRET}", "'mysql://h/b?PASSWORD=****'"),
+        ("BERTH_DATABASE_URL", f"h/b?sslpassword={SECRET}", "'h/b?sslpassword=****'"),
+        ("BERTH_IRONIC_API_URL", f"u:{SECRET}@h/", "'u:****@h/'"),
+        ("BERTH_AMQP_URL", f"amqp://u:{SECRET}", "must look like amqp://user:password@host:5672/vhost"),
+        ("BERTH_AMQP_URL", f"amqp://u:{SECRET}@", "must look like amqp://user:password@host:5672/vhost"),
+        ("BERTH_AMQP_URL", f"amqp://u:x/{SECRET}@h", "must look like amqp://user:password@host:5672/vhost"),
+        ("BERTH_AMQP_URL", f"amqp://u:x[{SECRET}@h", "must look like amqp://user:password@host:5672/vhost"),
+        ("BERTH_DATABASE_URL", f"postgresql://u:{SECRET}", "must look like postgresql://user:password@host"),
+        (
+            "BERTH_DATABASE_URL",
+            f"postgresql://u:{SECRET}@h:p/",
+            "must look like postgresql://user:password@h",
+        ),
+        (
+            "BERTH_DATABASE_URL",
+            f"postgresql://u:{SECRET}@[::1",
+            "must look like postgresql://user:password@h",
+        ),
+        (
+            "BERTH_DATABASE_URL",
+            f"sqlite+aiosqlite://u:{SECRET}@h/b",
+            "must look like postgresql://user:passw",
+        ),
+        ("BERTH_HOSTS", f"amqp://u:{SECRET}@h/", "'amqp://u:****@h/'"),
     ],
 )
-def test_masked_shows_everything_but_passwords(shown: Any, value: Any) -> None:
-    assert masked(value) == shown
+def test_what_is_refused_is_told_without_its_password(variable: str, url: str, says: str) -> None:
+    with pytest.raises(BadSetting) as refused:
+        settings_of({variable: url})
+    assert says in str(refused.value)
+    assert SECRET not in str(refused.value)
+
+
+def test_nor_is_one_told_that_stands_where_a_name_should() -> None:
+    with pytest.raises(BadSetting) as refused:
+        read(sets={f"amqp://u:{SECRET}@h/?a": "b"}, environment={})
+    assert SECRET not in str(refused.value)
 
 
 # Ironic
@@ -160,7 +268,7 @@ def test_what_ironic_takes_together_is_asked_for(given: dict[str, Any], says: st
 
 def test_keystones_catalogue_may_tell_where_ironic_is() -> None:
     settings = settings_of(ironic_auth="keystone", ironic_auth_url="http://k/v3", ironic_user="u").settings
-    assert (settings.reads_ironic, settings.ironic_api_url) == (True, "")
+    assert (settings.ironic.is_read, settings.ironic.api.url) == (True, "")
 
 
 @pytest.mark.parametrize(
@@ -332,7 +440,7 @@ def test_a_bad_value_is_named_with_its_setting_and_origin(name: str, text: str, 
         ('exchange = ""', "berth.toml: exchange = '': must not be empty"),
         ('state_dir = ""', "berth.toml: state_dir = '': must not be empty"),
         ('cells = ["a", 1]', "berth.toml: cells takes names, comma separated, not ['a', 1]"),
-        ("host = 5", "berth.toml: there is no setting 'host'; there are: amqp_url, database_url, "),
+        ("host = 5", "berth.toml: there is no setting 'host'; there are: amqp_url, exchange, "),
         ("hosts 5", "berth.toml: not TOML: "),
     ],
 )
@@ -358,7 +466,7 @@ def test_a_bad_file_is_named(toml: str, says: str) -> None:
 )
 def test_a_bad_flag_is_named(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(BadSetting) as refused:
-        load(**arguments, environment={})
+        read(**arguments, environment={})
     assert str(refused.value).startswith(says)
 
 
@@ -384,23 +492,18 @@ def test_a_variable_that_names_no_setting_is_ignored_but_told() -> None:
 @pytest.mark.parametrize(
     ("settings", "store", "url"),
     [
-        (Settings(state_dir="/s"), "placement", "sqlite+aiosqlite:////s/"),
-        (Settings(state_dir="/s"), "cell_c1", "sqlite+aiosqlite:////s/"),
-        (Settings(database_url="postgresql://h/b"), "placement", "postgresql://h/b"),
-        (Settings(database_url="postgresql://h/b"), "cell_c1", "postgresql://h/b"),
+        (Settings().having(state_dir="/s"), "placement", "sqlite+aiosqlite:////s/"),
+        (Settings().having(state_dir="/s"), "cell_c1", "sqlite+aiosqlite:////s/"),
+        (Settings().having(database_url="postgresql://h/b"), "placement", "postgresql://h/b"),
+        (Settings().having(database_url="postgresql://h/b"), "cell_c1", "postgresql://h/b"),
         (
-            Settings(database_url="postgresql://h/b", cell_database_urls={"c1": "postgresql://c/b"}),
+            Settings().having(database_url="postgresql://h/b", cell_database_urls={"c1": "postgresql://c/b"}),
             "cell_c1",
             "postgresql://c/b",
         ),
         (
-            Settings(database_url="postgresql://h/b", cell_database_urls={"c1": "postgresql://c/b"}),
+            Settings().having(database_url="postgresql://h/b", cell_database_urls={"c1": "postgresql://c/b"}),
             "cell_c2",
-            "postgresql://h/b",
-        ),
-        (
-            Settings(database_url="postgresql://h/b", cell_database_urls={"placement": "postgresql://c/b"}),
-            "placement",
             "postgresql://h/b",
         ),
     ],
@@ -415,14 +518,14 @@ def test_a_relative_state_directory_is_where_we_stand() -> None:
 
 def test_without_a_broker_all_is_embedded() -> None:
     assert Settings().embedded
-    assert not Settings(amqp_url="amqp://h/").embedded
+    assert not Settings().having(amqp_url="amqp://h/").embedded
 
 
 # A worker under its supervisor
 
 
 def test_a_supervisors_settings_come_whole_and_count_alone() -> None:
-    given = Settings(
+    given = Settings().having(
         hosts=7,
         cells=("x",),
         weighers={"ram": 2.0},

@@ -1,0 +1,163 @@
+"""What settings must keep to: ranges, choices, addresses, names, and what goes together."""
+
+import ipaddress
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from berth.settings import BadSetting, Settings, by_name, shown
+from compute_sim import Durations
+from scheduler_worker import ChoicePolicy
+
+Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong with it
+
+_AT_LEAST = {
+    "hosts": 1, "candidates": 1, "max_attempts": 1, "agents_per_cell": 1, "max_builds_in_flight": 1,
+    "baremetal": 0, "crash_after": 0, "drain": 0, "metrics_port": 0, "ironic_reads_at_once": 1,
+    "ironic_full_every": 1,
+}  # fmt: skip
+_FINITE = ("build_timeout", "heartbeat", "drain", "ironic_sweep_seconds", "ironic_pages_per_second")
+_CHOICES = {
+    "queue_type": ("quorum", "classic"),
+    "log_level": ("debug", "info", "warning", "error"),
+    "placement_auth": ("noauth2", "tokens"),
+}
+
+
+def check(settings: Settings, told: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+    """Raises `BadSetting` about the first that cannot be used. `told` are those that somebody set."""
+    values = {**by_name(settings), **told}
+
+    def refuse(name: str, why: str) -> None:
+        raise BadSetting(f"{origins.get(name, 'default')}: {name} = {shown(name, values[name])!r}: {why}")
+
+    _check_numbers(values, refuse)
+    for name, choices in _CHOICES.items():
+        if values[name] not in choices:
+            refuse(name, f"is {', '.join(choices[:-1])} or {choices[-1]}")
+    for name in ("state_dir", "exchange"):
+        if not values[name]:
+            refuse(name, "must not be empty")
+    _check_cells(values, refuse)
+    _check_addresses(values, refuse)
+    _check_http(settings, refuse)
+    _check_names(settings, refuse)
+    if any(name.startswith("ironic_") for name in origins):
+        from berth.ironic import check as check_ironic  # brings what speaks HTTP, which takes long to load
+
+        check_ironic(settings, refuse)
+
+
+def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
+    for name, least in _AT_LEAST.items():
+        if not values[name] >= least:
+            refuse(name, f"must be at least {least}")
+    for name in _FINITE:
+        if not math.isfinite(values[name]):
+            refuse(name, "must be a finite number of seconds")
+    for name in ("build_timeout", "heartbeat", "ironic_sweep_seconds"):
+        if values[name] <= 0:
+            refuse(name, "must be more than 0 seconds")
+    for name in ("fail", "abort", "hang", "ironic_share_gone"):
+        if not 0 <= values[name] <= 1:
+            refuse(name, "is a share between 0 and 1")
+    if values["fail"] + values["abort"] + values["hang"] > 1:
+        refuse("fail", "with abort and hang it is more than all builds")
+    if values["metrics_port"] > 65535:
+        refuse("metrics_port", "must be at most 65535")
+
+
+def _check_cells(values: Mapping[str, Any], refuse: Refuse) -> None:
+    cells = values["cells"]
+    if not cells:
+        refuse("cells", "name at least one")
+    for cell in cells:
+        if not re.fullmatch(r"[a-z0-9_]{1,32}", cell):
+            refuse("cells", "a cell's name has lower-case letters, digits and _, at most 32")
+    if len(set(cells)) < len(cells):
+        refuse("cells", "a cell is named twice")
+    for name in ("cell_amqp_urls", "cell_database_urls"):
+        for cell in values[name]:
+            if cell not in cells:
+                refuse(name, f"there is no cell {cell!r}; there are: {', '.join(cells)}")
+
+
+def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
+    for name in ("amqp_url", "cell_amqp_urls"):
+        for url in _urls(values[name]):
+            if not url.startswith(("amqp://", "amqps://")):
+                refuse(name, "must begin with amqp:// or amqps://")
+            if not _names_a_server(url):
+                refuse(name, "must look like amqp://user:password@host:5672/vhost")
+    for name in ("database_url", "cell_database_urls"):
+        for url in _urls(values[name]):
+            if not url.startswith(("postgresql://", "postgresql+asyncpg://", "sqlite+aiosqlite://")):
+                refuse(name, "must begin with postgresql:// or sqlite+aiosqlite://")
+            if not _is_a_database(url):
+                refuse(name, "must look like postgresql://user:password@host:5432/database")
+    if values["amqp_url"] and not values["database_url"]:
+        refuse("database_url", "with a RabbitMQ there must be a database all processes can reach")
+    if values["cell_amqp_urls"] and not values["amqp_url"]:
+        refuse("cell_amqp_urls", "without amqp_url there is no RabbitMQ: all are in one process")
+
+
+def _urls(value: str | Mapping[str, str]) -> list[str]:
+    return [url for url in ([value] if isinstance(value, str) else value.values()) if url]
+
+
+def _names_a_server(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _is_a_database(url: str) -> bool:
+    try:
+        parsed = make_url(url)
+    except (ValueError, ArgumentError):
+        return False
+    return parsed.host is None or not url.startswith("sqlite")
+
+
+def _check_http(settings: Settings, refuse: Refuse) -> None:
+    door = settings.placement
+    if door.auth == "tokens" and not door.tokens:
+        refuse("placement_tokens", "name the file of tokens")
+    if not door.http:
+        return
+    host, _, port = door.http.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        refuse("placement_http", "takes HOST:PORT, as in 127.0.0.1:8778")
+    if door.auth == "noauth2" and not door.noauth_anywhere and not _is_loopback(host):
+        refuse(
+            "placement_http",
+            "with noauth2 whoever reaches it may do anything: use 127.0.0.1, or placement_auth = tokens,"
+            " or, if all who can reach it may, placement_noauth_anywhere = true",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _check_names(settings: Settings, refuse: Refuse) -> None:
+    try:
+        Durations.parse(settings.compute.build_time)
+    except ValueError as problem:
+        refuse("build_time", str(problem))
+    for name in ("filters", "weighers"):
+        chosen = {"filters": None, "weighers": None, name: getattr(settings.scheduler, name) or None}
+        try:
+            ChoicePolicy.from_names(**chosen, max_builds=settings.scheduler.max_builds_in_flight)
+        except ValueError as problem:
+            refuse(name, str(problem))

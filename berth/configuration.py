@@ -1,0 +1,165 @@
+"""Where settings come from: the environment (BERTH_...), a TOML file, --set and flags, in rising order."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from berth.checks import check
+from berth.settings import KINDS, BadSetting, Settings, shown
+from bus.masking import masked
+
+ENV_PREFIX = "BERTH_"
+EFFECTIVE_ENV = "BERTH_EFFECTIVE_SETTINGS"  # how a supervisor hands its own to the workers it starts
+SUPERVISED_ENV = "BERTH_SUPERVISED"  # says to a worker that its standard input closes with its supervisor
+DEFAULT_FILE = Path("berth.toml")
+_OTHER_VARIABLES = ("BERTH_CONFIG", EFFECTIVE_ENV, SUPERVISED_ENV)
+_OF_A_CELL = {
+    "broker": "cell_amqp_urls",
+    "database": "cell_database_urls",
+}  # a key of [cells.NAME], and what it is
+
+
+@dataclass(frozen=True)
+class Effective:
+    """The settings in force, and where each came from."""
+
+    settings: Settings
+    origins: dict[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()  # BERTH_ variables that name no setting: a slip, or somebody else's
+
+
+def read(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    sets: Mapping[str, str] | None = None,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Effective:
+    """`sets` are the command line's --set NAME=VALUE; a flag of the command's own counts for more."""
+    environment = os.environ if environment is None else environment
+    if environment.get(EFFECTIVE_ENV):
+        return _inherited(environment[EFFECTIVE_ENV])
+    named = file or (Path(environment["BERTH_CONFIG"]) if environment.get("BERTH_CONFIG") else None)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+
+    def take(name: str, value: Any, origin: str) -> None:
+        if name not in KINDS:
+            raise BadSetting(f"{origin}: there is no setting {masked(name)!r}; there are: {', '.join(KINDS)}")
+        values[name], origins[name] = _converted(name, value, origin), origin
+
+    for name, value, origin in _from_environment(environment):
+        take(name, value, origin)
+    told, told_by = _from_file(named), str(named or DEFAULT_FILE)
+    tables = _spread_tables_of_cells(told, told_by)
+    for name, value in told.items():
+        take(name, value, told_by)
+    for name, value in (sets or {}).items():
+        take(name, value, f"--set {masked(name)}")
+    for name, value in (flags or {}).items():
+        if value is not None:
+            take(name, value, f"--{name.replace('_', '-')}")
+    for name in _OF_A_CELL.values():
+        if origins.get(name) == told_by:  # a table of a cell that is not among the chosen ones says nothing
+            left_out = tables.difference(values["cells"])
+            values[name] = {cell: url for cell, url in values[name].items() if cell not in left_out}
+    settings = Settings().having(**values)
+    check(settings, values, origins)
+    return Effective(settings, origins, tuple(sorted(_unknown(environment))))
+
+
+def _inherited(given: str) -> Effective:
+    """What a supervisor hands to the workers it starts: whole, and already checked."""
+    try:
+        settings = msgspec.json.decode(given, type=Settings)
+    except msgspec.DecodeError as problem:
+        raise BadSetting(f"{EFFECTIVE_ENV}: is for the supervisor of `berth up` to set: {problem}") from None
+    return Effective(settings, dict.fromkeys(KINDS, "supervisor"))
+
+
+def _unknown(environment: Mapping[str, str]) -> set[str]:
+    known = {ENV_PREFIX + name.upper() for name in KINDS}
+    known |= {f"{key}_FILE" for key in known} | set(_OTHER_VARIABLES)
+    return {key for key in environment if key.startswith(ENV_PREFIX) and key not in known}
+
+
+def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """BERTH_NAME=value; or BERTH_NAME_FILE=path, for secrets kept in files. What is empty is not set."""
+    found = []
+    for name in KINDS:
+        key = ENV_PREFIX + name.upper()
+        if environment.get(key):
+            found.append((name, environment[key], key))
+        elif environment.get(key + "_FILE"):
+            path = Path(environment[key + "_FILE"])
+            try:
+                found.append((name, path.read_text().strip(), f"{key}_FILE"))
+            except (OSError, UnicodeDecodeError) as problem:
+                why = getattr(problem, "strerror", None) or "not text"
+                raise BadSetting(f"{key}_FILE: cannot read {path}: {why}") from None
+    return found
+
+
+def _from_file(named: Path | None) -> dict[str, Any]:
+    path = named or DEFAULT_FILE
+    if named is None and not path.exists():
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise BadSetting(f"{path}: cannot be read: {problem.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise BadSetting(f"{path}: not TOML: {problem}") from None
+
+
+def _spread_tables_of_cells(told: dict[str, Any], told_by: str) -> set[str]:
+    """The names of the cells for which a file has a table, [cells.NAME]; `told` has them by setting then."""
+    tables = told.get("cells")
+    if not isinstance(tables, dict):
+        return set()
+    told["cells"] = list(tables)
+    for cell, table in tables.items():
+        strange = sorted(set(table) - set(_OF_A_CELL)) if isinstance(table, dict) else [masked(table)]
+        if strange:
+            known = ", ".join(_OF_A_CELL)
+            raise BadSetting(
+                f"{told_by}: cells.{cell}: there is no {strange[0]!r} of a cell; there are: {known}"
+            )
+    for key, name in _OF_A_CELL.items():
+        own = {cell: table[key] for cell, table in tables.items() if key in table}
+        if own:
+            told[name] = {**told.get(name, {}), **own}
+    return set(tables)
+
+
+_SAID: dict[Any, str] = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    tuple[str, ...]: "names, comma separated",
+    dict[str, float]: "name=number, comma separated",
+    dict[str, str]: "name=value, comma separated",
+}
+
+
+def _converted(name: str, value: Any, origin: str) -> Any:
+    kind = KINDS[name]
+    bad = BadSetting(f"{origin}: {name} takes {_SAID[kind]}, not {shown(name, value)!r}")
+    if isinstance(value, str) and kind is not str:
+        if kind == tuple[str, ...]:
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        elif kind in (dict[str, float], dict[str, str]):
+            pairs = [part.partition("=") for part in value.split(",") if part.strip()]
+            if not all(equals for _, equals, _ in pairs):
+                raise bad
+            value = {key.strip(): item.strip() for key, _, item in pairs}
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError:
+        raise bad from None

@@ -1,0 +1,40 @@
+"""Values as people may see them: whatever may be a password is stars."""
+
+import re
+from typing import Any
+from urllib.parse import unquote
+
+_STARS = "****"
+# Where a user's name ends and a password may begin; with or without a scheme, and up to the last @, because
+# neither people nor programs always escape the one in a password.
+_BEFORE_AN_AT = re.compile(r"^((?:.*?://|(?!.*://))[^:]*?:).+@", re.DOTALL)
+_NO_PORT = re.compile(r"(://[^:/?@\[]*:)(?!\d*(?:[/?]|$))[^/?]+")  # nor a host: it was left out
+_PARAMETER = re.compile(r"([^?&=\s]+)\s*=\s*(?=[^&\s])")
+_SECRET_NAME = re.compile(r"pass(?!file)|pwd|secret|token", re.IGNORECASE)
+
+
+def masked(value: Any) -> Any:
+    """The value of a setting, or a URL, with stars for passwords. Rather too many stars than too few."""
+    if isinstance(value, str):
+        return _without_secret_parameters(_without_password(value))
+    if isinstance(value, dict):
+        return {key: masked(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(masked(item) for item in value)
+    return value
+
+
+def _without_password(url: str) -> str:
+    without, found = _BEFORE_AN_AT.subn(rf"\1{_STARS}@", url)
+    return without if found else _NO_PORT.sub(rf"\1{_STARS}", url)
+
+
+def _without_secret_parameters(url: str) -> str:
+    """Stars for what follows PASSWORD=, sslpassword=, ... up to the next &."""
+    told, at = "", 0
+    for match in _PARAMETER.finditer(url):
+        if match.start() >= at and _SECRET_NAME.search(unquote(match[1])):
+            told += url[at : match.end()] + _STARS
+            end = url.find("&", match.end())
+            at = len(url) if end < 0 else end
+    return told + url[at:]
