@@ -15,7 +15,7 @@ from bus.messages import (
 )
 from bus.vocabulary import Flavor, HostState, Inventory
 from placement_worker import Placement
-from scheduler_worker.worker import Scheduler
+from scheduler_worker.placing import Scheduler
 from tests.builders import a_provider, a_report, uid
 from tests.fleet import a_request
 

@@ -20,7 +20,7 @@ from bus.messages import (
 from bus.vocabulary import Contended, Flavor, Gone, Held, Moved, Refused, Removal
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.order import MAX_SPEC_BYTES
-from scheduler_worker.worker import Scheduler
+from scheduler_worker.placing import Scheduler
 from tests.fleet import (
     METAL,
     SMALL,

@@ -1,0 +1,332 @@
+"""Turns build requests into claimed hosts and alternates, many at a time.
+
+A batch goes in rounds: one search and one evaluation per shape of request, used up by the requests of that
+shape; then one claim for all. Who was refused looks again in the next round. Nobody is told "no valid host"
+before placement has fenced the instances, so a twin delivery can never place what this one has given up.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from bus.clock import Clock
+from bus.errors import AnswerRefused, Poison, Retry
+from bus.messages import (
+    BuildRequested,
+    CandidatesFound,
+    ClaimAnswered,
+    ClaimRequested,
+    FindCandidates,
+    HostReported,
+    ReleaseAnswered,
+    ReleaseRequested,
+)
+from bus.protocol import Ask
+from bus.vocabulary import (
+    Claimed,
+    ClaimResult,
+    Contended,
+    Held,
+    Id,
+    Refused,
+    Released,
+    ReleaseResult,
+    Retired,
+)
+from scheduler_worker.core.choose import ChoicePolicy, Pick, Ranking, rank
+from scheduler_worker.core.funnel import Search
+from scheduler_worker.core.host import Host
+from scheduler_worker.core.request import Unreadable, question_of
+from scheduler_worker.hosts import GRACE, HostBook
+from scheduler_worker.order import Order, Verdict
+from scheduler_worker.pending import PendingChoice, PendingChoices
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Claims = Callable[[Sequence[ClaimRequested]], Awaitable[Sequence[ClaimAnswered]]]
+
+PAGE = 256  # candidates asked for at a time
+ROUNDS = 5  # how often a batch looks again at once, before its losers wait
+CHOICES = 3  # hosts named in one claim, best first
+PATIENCE = 30.0  # how long a request waits for what passes by itself
+UNPLACEABLE = "unplaceable: "  # what a retired consumer's reason begins with when it is ours
+
+
+class Scheduler:
+    """The placing loop, and what it remembers between batches: what hosts say, and what it has chosen."""
+
+    def __init__(
+        self,
+        candidates: Ask[FindCandidates, CandidatesFound],
+        claim_many: Claims,
+        release: Ask[ReleaseRequested, ReleaseAnswered],
+        policy: ChoicePolicy | None = None,
+        clock: Clock | None = None,
+        *,
+        page: int = PAGE,
+        patience: float = PATIENCE,
+        grace: float = GRACE,
+    ) -> None:
+        self.policy = policy or ChoicePolicy()
+        self.clock = clock or Clock()
+        self.book = HostBook(self.clock.now(), grace)
+        self.ledger = PendingChoices()
+        self._candidates = candidates
+        self._claim_many = claim_many
+        self._release = release
+        self._page = page
+        self._patience = patience
+        self._waiting: dict[Id, float] = {}  # request → when it first had to wait
+
+    async def opened(self) -> None:
+        self.book.opened(self.clock.now())
+
+    async def hear(self, report: HostReported) -> None:
+        self.book.hear(report, self.clock.now())
+
+    async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
+        """A host for each of these requests, or the reason why there is none."""
+        orders = [Order(request) for request in requests]
+        try:
+            for _ in range(ROUNDS):
+                await self._choose([order for order in orders if order.open])
+                chosen = [order for order in orders if order.picks]
+                if not chosen:
+                    break
+                await self._claim(chosen)
+        finally:
+            for order in orders:
+                self._forget(order)
+        for order in orders:
+            if order.open:
+                self._wait(order)
+        await _together([self._end(order) for order in orders if order.reason and order.instances])
+        for order in orders:
+            if order.again is None:
+                self._waiting.pop(order.request.request, None)
+        return [order.verdict for order in orders]
+
+    # Choosing
+
+    async def _choose(self, orders: Sequence[Order]) -> None:
+        """Hosts for all of these, one search for each shape."""
+        shapes: dict[Any, list[Order]] = {}
+        for order in orders:
+            shapes.setdefault(self.policy.shape(order.request), []).append(order)
+        await _together([self._search(alike) for alike in shapes.values()])
+
+    async def _search(self, alike: list[Order]) -> None:
+        """Hosts for requests of one shape, page by page until everyone has his."""
+        search, request = Search(), alike[0].request
+        for order in alike:
+            order.search = search
+        try:
+            question = question_of(request, self._page)
+            waiting = alike
+            while True:
+                found = await self._candidates(question)
+                waiting = self._hand_out(search, request, found, waiting)
+                if not waiting or found.more is None:
+                    break
+                question = msgspec.structs.replace(question, after=found.more)
+        except (Unreadable, AnswerRefused) as problem:
+            for order in alike:
+                self._give_up(order, str(problem))
+            return
+        if any(order.picks for order in waiting):
+            waiting = self._share_again(search, waiting)
+        for order in waiting:
+            order.obstacle = search.reason(order.request, self.book.cells, self.book.zones, order.refusals)
+            if not search.may_pass:
+                self._give_up(order, order.obstacle)
+
+    def _hand_out(
+        self, search: Search, request: BuildRequested, found: CandidatesFound, waiting: Sequence[Order]
+    ) -> list[Order]:
+        """Share one page's hosts out; who is still without. Nothing is awaited here, for answers age."""
+        now = self.clock.now()
+        self.ledger.seen(found.seen, now)
+        book, taken = self.book, self.ledger.taken
+        hosts = [
+            Host(
+                candidate,
+                book.state(candidate.root),
+                book.down(candidate.agent, now),
+                book.recent(candidate.root, now),
+                taken(candidate.root),
+            )
+            for candidate in found.candidates
+        ]
+        ranking = rank(request, hosts, self.policy, request.request)
+        search.add(found, hosts, ranking)
+        return [order for order in waiting if not self._pick(order, ranking, now)]
+
+    def _pick(self, order: Order, ranking: Ranking, now: float) -> bool:
+        """Hosts from this ranking for the instances that have none; have all one now?"""
+        for pick in order.pick(ranking, CHOICES):
+            host = pick.hosts[0]
+            order.entries.append(self.ledger.enter(host.root, host.asked, now))
+        return order.ready
+
+    def _share_again(self, search: Search, waiting: Sequence[Order]) -> list[Order]:
+        """What is too little for all instances of one order may be enough for those behind it."""
+        for order in waiting:
+            order.put_back()
+            self._forget(order)
+        now = self.clock.now()
+        without = []
+        for order in waiting:
+            if not any(self._pick(order, ranking, now) for ranking in search.rankings):
+                order.put_back()
+                self._forget(order)
+                without.append(order)
+        return without
+
+    def _give_up(self, order: Order, reason: str) -> None:
+        self._forget(order)
+        order.fail(reason)
+
+    def _forget(self, order: Order) -> None:
+        """What was chosen for it is free again."""
+        for entry in order.entries:
+            self.ledger.drop(entry)
+        order.entries, order.picks = [], []
+
+    def _wait(self, order: Order) -> None:
+        """Nothing now, but it may pass: look again later, for as long as our patience lasts."""
+        now, key = self.clock.now(), order.request.request
+        while len(self._waiting) > 10_000:
+            del self._waiting[next(iter(self._waiting))]
+        since = self._waiting.setdefault(key, now)
+        if now - since >= self._patience:
+            order.fail(order.obstacle)
+        else:
+            order.again = Retry(after=self.clock.chance.uniform(0.1, 0.5), why=order.obstacle)
+
+    # Claiming
+
+    async def _claim(self, orders: Sequence[Order]) -> None:
+        """Claim what was chosen, all orders at once, and see what came of each."""
+        asked = [
+            (order, order.picks, order.entries, ClaimRequested(claims=order.claims())) for order in orders
+        ]
+        for order in orders:  # without an answer nobody knows what came of them: their entries time out
+            order.picks, order.entries = [], []
+        answers = await self._answers([question for *_, question in asked])
+        now = self.clock.now()
+        for (order, picks, entries, _), answer in zip(asked, answers, strict=True):
+            if isinstance(answer, AnswerRefused):
+                results: Sequence[ClaimResult] = ()
+                order.fail(str(answer))
+            else:
+                results = answer.results
+            claimed = [result for result in results if isinstance(result, Claimed)]
+            if results and len(claimed) == len(order.instances):
+                self._claimed(order, picks, entries, claimed, now)
+                continue
+            for entry in entries:
+                self.ledger.drop(entry)
+            if any(isinstance(result, Held | Retired) for result in results):
+                self._sort_out(order, results)
+            else:
+                self._refused(order, picks, results)
+
+    async def _answers(self, questions: list[ClaimRequested]) -> Sequence[ClaimAnswered | AnswerRefused]:
+        """One answer each. A question that placement cannot take fails the lot: then each by itself."""
+        try:
+            return await self._claim_many(questions)
+        except AnswerRefused as problem:
+            if len(questions) == 1:
+                return [problem]
+        return [answer for question in questions for answer in await self._answers([question])]
+
+    def _claimed(
+        self,
+        order: Order,
+        picks: list[Pick],
+        entries: list[PendingChoice],
+        claimed: list[Claimed],
+        now: float,
+    ) -> None:
+        hosts = [pick.hosts[result.choice] for pick, result in zip(picks, claimed, strict=True)]
+        beside = {host.root for host in hosts}
+        instances, order.instances = order.instances, []
+        for instance, host, pick, entry, result in zip(
+            instances, hosts, picks, entries, claimed, strict=True
+        ):
+            if result.choice:
+                self.ledger.drop(entry)
+                entry = self.ledger.enter(host.root, host.asked, now)
+            self.book.chose(host.root, now)
+            self.ledger.confirm(entry, result.number)
+            order.place(instance, host, pick, result, beside)
+
+    def _refused(self, order: Order, picks: list[Pick], results: Sequence[ClaimResult]) -> None:
+        """Nothing was claimed: next round, beside the hosts that are full or gone."""
+        for pick, result in zip(picks, results, strict=False):
+            if isinstance(result, Contended):
+                order.again = Retry(after=self._soon(), why="contended")
+            elif isinstance(result, Refused):
+                order.turned_down(pick, result.refusals)
+        order.obstacle = f"every host that would do was taken meanwhile: {'; '.join(order.refusals)}"
+
+    def _sort_out(self, order: Order, results: Sequence[ClaimResult]) -> None:
+        """It was delivered before: some instances hold hosts or have ended. The others go on."""
+        order.obstacle = "its other instances were placed or ended before"
+        instances, order.instances = order.instances, []
+        for instance, result in zip(instances, results, strict=True):
+            self._settle(order, instance, result)
+
+    # Ending
+
+    async def _end(self, order: Order) -> None:
+        """Retire what has no host, so that no twin delivery can place it any more, and only then say so."""
+        instances, order.instances = order.instances, []
+        results = await _together([self._retire(order, instance) for instance in instances])
+        for instance, result in zip(instances, results, strict=True):
+            if isinstance(result, Released):
+                order.fenced(instance, order.reason)
+            else:
+                self._settle(order, instance, result)
+
+    async def _retire(self, order: Order, instance: Id) -> ReleaseResult:
+        """`generation=None` gives nothing back: who holds a host keeps it."""
+        question = ReleaseRequested(consumer=instance, generation=None, retire=UNPLACEABLE + order.reason)
+        try:
+            return (await self._release(question)).result
+        except AnswerRefused as problem:
+            order.again = Poison(f"{instance} cannot be fenced: {problem}")
+            return Contended()
+
+    def _settle(self, order: Order, instance: Id, result: ClaimResult | ReleaseResult) -> None:
+        """What is to be said of an instance that is not where we expected it."""
+        match result:
+            case Held():
+                if not order.place_again(instance, result, self.book):
+                    order.again = order.again or Retry(after=1.0, why=f"{instance} holds an unknown host")
+            case Retired(why=why):
+                if why.startswith(UNPLACEABLE):
+                    order.fenced(instance, why.removeprefix(UNPLACEABLE))
+            case Contended():
+                order.again = order.again or Retry(after=self._soon(), why="contended")
+            case _:  # it holds nothing and may be placed
+                order.instances.append(instance)
+
+    def _soon(self) -> float:
+        return self.clock.chance.uniform(0.05, 0.2)
+
+
+async def _together(asks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """All of these at once; the first failure as itself."""
+    if len(asks) <= 1:
+        return [await ask for ask in asks]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(ask) for ask in asks]
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
