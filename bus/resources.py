@@ -42,6 +42,7 @@ class Provider(Value, frozen=True, kw_only=True):
     cell: str = ""
     agent: str = ""
     zone: str = ""
+    host: str = ""  # what the owner calls the tree: builds are ordered under this name
     sequence: int = -1  # of the last report
     gone: bool = False  # the owner said so; it stays while somebody holds something of it
 

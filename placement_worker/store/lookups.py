@@ -34,7 +34,7 @@ _PARTS = {
     ),
 }
 
-_OWNER = ("cell", "agent", "zone", "sequence", "gone")
+_OWNER = ("cell", "agent", "zone", "host", "sequence", "gone")
 
 Which = tuple[str, str]  # which providers: what else to join, and a condition
 ALL: Which = ("", "")

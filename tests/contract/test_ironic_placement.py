@@ -45,7 +45,7 @@ async def test_who_reports_a_provider_is_told_when_it_is_asked_for(rack: Placeme
     (one,) = await found(rack, ids=(uid(1, "a"),), parts=OWNER)
     assert (one.cell, one.agent, one.zone, one.sequence, one.gone) == ("c1", "agent-1", "z1", 5, False)
     (child,) = await found(rack, ids=(uid(11, "a"),), parts=OWNER)
-    assert (child.agent, child.sequence) == ("agent-1", 5)
+    assert (child.agent, child.sequence, child.host) == ("agent-1", 5, "host-1")
     (silent,) = await found(rack, ids=(uid(1, "a"),), parts=())
     assert (silent.agent, silent.sequence) == ("", -1)
 
