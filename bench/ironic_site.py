@@ -75,6 +75,7 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
             bus.asker(topics.FIND_CANDIDATES),
             bus.asker_of_many(topics.CLAIM),
             bus.asker(topics.RELEASE),
+            bus.asker(topics.PROVIDERS),
             clock=clock,
         ),
         "conductor": lambda: cell_conductor(

@@ -236,6 +236,7 @@ def _without_store(role: Role, settings: Settings, bus: Bus) -> list[Worker]:
                 bus.asker(topics.FIND_CANDIDATES),
                 bus.asker_of_many(topics.CLAIM),
                 bus.asker(topics.RELEASE),
+                bus.asker(topics.PROVIDERS),
                 policy(settings),
                 bus.clock,
                 page=settings.scheduler.candidates,

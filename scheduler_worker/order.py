@@ -20,8 +20,8 @@ from bus.vocabulary import (
 )
 from scheduler_worker.core.choose import Pick, Ranking
 from scheduler_worker.core.funnel import MAX_REASON, MAX_REFUSED, Search
+from scheduler_worker.core.held import ClaimPlace
 from scheduler_worker.core.host import Host
-from scheduler_worker.hosts import HostBook
 from scheduler_worker.pending import PendingChoice
 
 MAX_CHOICES = 600  # in all claims of an order together: a message has an end
@@ -151,21 +151,20 @@ class Order:
             )
         )
 
-    def place_again(self, instance: Id, held: Held, book: HostBook) -> bool:
-        """It holds its host already, so say that again; False when nobody knows yet which host that is."""
-        where = self._where(held, book)
-        if where is None:
-            return False
-        cell, chosen = where
+    def place_again(self, instance: Id, held: Held, place: ClaimPlace) -> None:
+        """It holds its host already, so say that again, with spares as they are now."""
+        chosen = Selection(
+            root=place.root, host=place.host, agent=place.agent, choice=Choice(held.allocations)
+        )
         spares: list[Host] = []
         for ranking in self.search.rankings:
             several = self.request.alternates - len(spares)
-            spares += ranking.alternates(cell, several, {chosen.root, *self.avoid})
+            spares += ranking.alternates(place.cell, several, {chosen.root, *self.avoid})
         self._placed.append(
             BuildPlaced(
                 build=instance,
                 request=self.request.request,
-                cell=cell,
+                cell=place.cell,
                 chosen=chosen,
                 generation=held.generation,
                 alternates=tuple(spare.selection() for spare in spares),
@@ -174,7 +173,6 @@ class Order:
                 reply_to=self.request.reply_to,
             )
         )
-        return True
 
     def fail(self, reason: str) -> None:
         """No host, for good."""
@@ -185,21 +183,3 @@ class Order:
         """It is retired: whoever still works on it will never place it. The request ends for that reason."""
         self.reason = reason[:MAX_REASON]
         self._fenced.append(instance)
-
-    def _where(self, held: Held, book: HostBook) -> tuple[str, Selection] | None:
-        choice = Choice(held.allocations) if held.allocations else None
-        if choice is None:
-            return None
-        for host in self.search.hosts():
-            candidate = host.candidate
-            if host.root in held.allocations or candidate.allocations.keys() == held.allocations.keys():
-                return candidate.cell, Selection(
-                    root=host.root, host=candidate.host, agent=candidate.agent, choice=choice
-                )
-        for provider in held.allocations:
-            known = book.find(provider)
-            if known is not None:
-                return known.cell, Selection(
-                    root=provider, host=known.state.host, agent=known.agent, choice=choice
-                )
-        return None

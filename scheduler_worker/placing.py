@@ -20,11 +20,14 @@ from bus.messages import (
     ClaimAnswered,
     ClaimRequested,
     FindCandidates,
+    FindProviders,
     HostReported,
+    ProvidersFound,
     ReleaseAnswered,
     ReleaseRequested,
 )
 from bus.protocol import Ask
+from bus.resources import Provider
 from bus.vocabulary import (
     Claimed,
     ClaimResult,
@@ -37,7 +40,8 @@ from bus.vocabulary import (
     Retired,
 )
 from scheduler_worker.core.choose import ChoicePolicy, Pick, Ranking, rank
-from scheduler_worker.core.funnel import Search
+from scheduler_worker.core.funnel import MAX_REASON, Search
+from scheduler_worker.core.held import place_of
 from scheduler_worker.core.host import Host
 from scheduler_worker.core.request import Unreadable, question_of
 from scheduler_worker.hosts import GRACE, HostBook
@@ -53,6 +57,9 @@ PAGE = 256  # candidates asked for at a time
 ROUNDS = 5  # how often a batch looks again at once, before its losers wait
 CHOICES = 3  # hosts named in one claim, best first
 PATIENCE = 30.0  # how long a request waits for what passes by itself
+LONGEST_PAUSE = 5.0  # seconds between two looks of a request that has waited for longer than that
+WAITING = 200_000  # requests of which it is remembered since when they wait
+PROVIDERS_ASKED = 500  # at a time
 UNPLACEABLE = "unplaceable: "  # what a retired consumer's reason begins with when it is ours
 
 
@@ -64,6 +71,7 @@ class Scheduler:
         candidates: Ask[FindCandidates, CandidatesFound],
         claim_many: Claims,
         release: Ask[ReleaseRequested, ReleaseAnswered],
+        providers: Ask[FindProviders, ProvidersFound],
         policy: ChoicePolicy | None = None,
         clock: Clock | None = None,
         *,
@@ -78,6 +86,7 @@ class Scheduler:
         self._candidates = candidates
         self._claim_many = claim_many
         self._release = release
+        self._providers = providers
         self._page = page
         self._patience = patience
         self._waiting: dict[Id, float] = {}  # request → when it first had to wait
@@ -104,7 +113,7 @@ class Scheduler:
         for order in orders:
             if order.open:
                 self._wait(order)
-        await _together([self._end(order) for order in orders if order.reason and order.instances])
+        await self._end([order for order in orders if order.reason and order.instances])
         for order in orders:
             if order.again is None:
                 self._waiting.pop(order.request.request, None)
@@ -198,14 +207,27 @@ class Scheduler:
 
     def _wait(self, order: Order) -> None:
         """Nothing now, but it may pass: look again later, for as long as our patience lasts."""
-        now, key = self.clock.now(), order.request.request
-        while len(self._waiting) > 10_000:
-            del self._waiting[next(iter(self._waiting))]
-        since = self._waiting.setdefault(key, now)
-        if now - since >= self._patience:
+        if self._waited(order) >= self._patience:
             order.fail(order.obstacle)
         else:
             order.again = Retry(after=self.clock.chance.uniform(0.1, 0.5), why=order.obstacle)
+
+    def _contended(self, order: Order, why: str) -> None:
+        """Others are at the same thing, and nothing can be said of it before they are done."""
+        if order.again is not None:
+            return
+        after, waited = self.clock.chance.uniform(0.05, 0.2), self._waited(order)
+        if waited >= self._patience:
+            after = LONGEST_PAUSE
+            log.warning("request %s has waited %.0f s: %s", order.request.request, waited, why)
+        order.again = Retry(after=after, why=why)
+
+    def _waited(self, order: Order) -> float:
+        """For how long it has come again and again; 0 the first time."""
+        while len(self._waiting) > WAITING:
+            del self._waiting[next(iter(self._waiting))]
+        now = self.clock.now()
+        return now - self._waiting.setdefault(order.request.request, now)
 
     # Claiming
 
@@ -218,6 +240,7 @@ class Scheduler:
             order.picks, order.entries = [], []
         answers = await self._answers([question for *_, question in asked])
         now = self.clock.now()
+        elsewhere: list[Unexpected] = []
         for (order, picks, entries, _), answer in zip(asked, answers, strict=True):
             if isinstance(answer, AnswerRefused):
                 results: Sequence[ClaimResult] = ()
@@ -231,9 +254,10 @@ class Scheduler:
             for entry in entries:
                 self.ledger.drop(entry)
             if any(isinstance(result, Held | Retired) for result in results):
-                self._sort_out(order, results)
+                elsewhere += self._sort_out(order, results)
             else:
                 self._refused(order, picks, results)
+        await self._settle(elsewhere)
 
     async def _answers(self, questions: list[ClaimRequested]) -> Sequence[ClaimAnswered | AnswerRefused]:
         """One answer each. A question that placement cannot take fails the lot: then each by itself."""
@@ -269,55 +293,101 @@ class Scheduler:
         """Nothing was claimed: next round, beside the hosts that are full or gone."""
         for pick, result in zip(picks, results, strict=False):
             if isinstance(result, Contended):
-                order.again = Retry(after=self._soon(), why="contended")
+                self._contended(order, "its claim is contended")
             elif isinstance(result, Refused):
                 order.turned_down(pick, result.refusals)
         order.obstacle = f"every host that would do was taken meanwhile: {'; '.join(order.refusals)}"
 
-    def _sort_out(self, order: Order, results: Sequence[ClaimResult]) -> None:
+    def _sort_out(self, order: Order, results: Sequence[ClaimResult]) -> list["Unexpected"]:
         """It was delivered before: some instances hold hosts or have ended. The others go on."""
         order.obstacle = "its other instances were placed or ended before"
         instances, order.instances = order.instances, []
-        for instance, result in zip(instances, results, strict=True):
-            self._settle(order, instance, result)
+        return [(order, instance, result) for instance, result in zip(instances, results, strict=True)]
 
     # Ending
 
-    async def _end(self, order: Order) -> None:
+    async def _end(self, orders: Sequence[Order]) -> None:
         """Retire what has no host, so that no twin delivery can place it any more, and only then say so."""
-        instances, order.instances = order.instances, []
-        results = await _together([self._retire(order, instance) for instance in instances])
-        for instance, result in zip(instances, results, strict=True):
+        ending = [(order, instance) for order in orders for instance in order.instances]
+        for order in orders:
+            order.instances = []
+        # `generation=None` gives nothing back: who holds a host keeps it.
+        results = await _together(
+            [self._retire(order, instance, None, order.reason) for order, instance in ending]
+        )
+        elsewhere: list[Unexpected] = []
+        for (order, instance), result in zip(ending, results, strict=True):
             if isinstance(result, Released):
                 order.fenced(instance, order.reason)
             else:
-                self._settle(order, instance, result)
+                elsewhere.append((order, instance, result))
+        await self._settle(elsewhere)
 
-    async def _retire(self, order: Order, instance: Id) -> ReleaseResult:
-        """`generation=None` gives nothing back: who holds a host keeps it."""
-        question = ReleaseRequested(consumer=instance, generation=None, retire=UNPLACEABLE + order.reason)
+    async def _retire(self, order: Order, instance: Id, generation: int | None, why: str) -> ReleaseResult:
+        """It is never to hold anything again, and gives back what it held at this generation."""
+        question = ReleaseRequested(consumer=instance, generation=generation, retire=UNPLACEABLE + why)
         try:
             return (await self._release(question)).result
         except AnswerRefused as problem:
             order.again = Poison(f"{instance} cannot be fenced: {problem}")
             return Contended()
 
-    def _settle(self, order: Order, instance: Id, result: ClaimResult | ReleaseResult) -> None:
-        """What is to be said of an instance that is not where we expected it."""
-        match result:
-            case Held():
-                if not order.place_again(instance, result, self.book):
-                    order.again = order.again or Retry(after=1.0, why=f"{instance} holds an unknown host")
-            case Retired(why=why):
-                if why.startswith(UNPLACEABLE):
-                    order.fenced(instance, why.removeprefix(UNPLACEABLE))
-            case Contended():
-                order.again = order.again or Retry(after=self._soon(), why="contended")
-            case _:  # it holds nothing and may be placed
-                order.instances.append(instance)
+    async def _settle(self, elsewhere: Sequence["Unexpected"]) -> None:
+        """What is to be said of instances that are not where we expected them."""
+        held = [one for one in elsewhere if isinstance(one[2], Held)]
+        providers = await self._look_up(held) if held else {}
+        lost: list[tuple[Order, Id, Held]] = []
+        for order, instance, result in elsewhere:
+            match result:
+                case Held():
+                    place = place_of(result, providers)
+                    if place is None:
+                        lost.append((order, instance, result))
+                    else:
+                        order.place_again(instance, result, place)
+                case Retired():
+                    self._retired(order, instance, result)
+                case Contended():
+                    self._contended(order, f"the claim of {instance} is contended")
+                case _:  # it holds nothing and may be placed
+                    order.instances.append(instance)
+        await _together([self._give_back(*one) for one in lost])
 
-    def _soon(self) -> float:
-        return self.clock.chance.uniform(0.05, 0.2)
+    async def _look_up(self, held: Sequence["Unexpected"]) -> dict[str, Provider]:
+        """The providers of which these hold something, with who reports them."""
+        ids = tuple(
+            dict.fromkeys(
+                provider for *_, result in held if isinstance(result, Held) for provider in result.allocations
+            )
+        )
+        questions = [
+            FindProviders(ids=ids[start : start + PROVIDERS_ASKED], parts=("traits", "owner"))
+            for start in range(0, len(ids), PROVIDERS_ASKED)
+        ]
+        answers = [await self._providers(question) for question in questions]
+        return {one.id: one for answer in answers for one in answer.providers}
+
+    async def _give_back(self, order: Order, instance: Id, held: Held) -> None:
+        """Nobody builds where it is held: it can only end."""
+        where = ", ".join(sorted(held.allocations)) or "no provider"
+        why = f"its claim is on {where}, where nobody builds: it was given back"[:MAX_REASON]
+        result = await self._retire(order, instance, held.generation, why)
+        match result:
+            case Released():
+                log.warning("build %s: %s", instance, why)
+                order.fenced(instance, why)
+            case Retired():
+                self._retired(order, instance, result)
+            case _:
+                self._contended(order, f"the claim of {instance} is contended")
+
+    def _retired(self, order: Order, instance: Id, result: Retired) -> None:
+        """It has ended. Whoever else ended it has said so; what we ended is said again."""
+        if result.why.startswith(UNPLACEABLE):
+            order.fenced(instance, result.why.removeprefix(UNPLACEABLE))
+
+
+Unexpected = tuple[Order, Id, ClaimResult | ReleaseResult]  # and what placement said of it
 
 
 async def _together(asks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

@@ -1,7 +1,14 @@
 """The scheduler's table: what it hears, what it asks of placement, what it says."""
 
 from bus.clock import Clock
-from bus.messages import CandidatesFound, FindCandidates, ReleaseAnswered, ReleaseRequested
+from bus.messages import (
+    CandidatesFound,
+    FindCandidates,
+    FindProviders,
+    ProvidersFound,
+    ReleaseAnswered,
+    ReleaseRequested,
+)
 from bus.protocol import Ask
 from bus.topics import (
     BUILD_PLACED,
@@ -10,6 +17,7 @@ from bus.topics import (
     CLAIM,
     FIND_CANDIDATES,
     HOST_REPORTED,
+    PROVIDERS,
     RELEASE,
 )
 from bus.worker import Worker, on, on_many
@@ -22,6 +30,7 @@ def scheduler_worker(
     candidates: Ask[FindCandidates, CandidatesFound],
     claim_many: Claims,
     release: Ask[ReleaseRequested, ReleaseAnswered],
+    providers: Ask[FindProviders, ProvidersFound],
     policy: ChoicePolicy | None = None,
     clock: Clock | None = None,
     *,
@@ -32,7 +41,7 @@ def scheduler_worker(
     concurrency: int = 2,
 ) -> Worker:
     scheduler = Scheduler(
-        candidates, claim_many, release, policy, clock, page=page, patience=patience, grace=grace
+        candidates, claim_many, release, providers, policy, clock, page=page, patience=patience, grace=grace
     )
     return Worker(
         "scheduler",
@@ -46,6 +55,6 @@ def scheduler_worker(
             ),
             on(HOST_REPORTED, scheduler.hear, private=True),
         ],
-        asks=[FIND_CANDIDATES, CLAIM, RELEASE],
+        asks=[FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS],
         starts=[scheduler.opened],
     )

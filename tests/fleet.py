@@ -11,10 +11,13 @@ from bus.messages import (
     ClaimAnswered,
     ClaimRequested,
     FindCandidates,
+    FindProviders,
     HostReported,
+    ProvidersFound,
     ReleaseAnswered,
     ReleaseRequested,
 )
+from bus.resources import Provider
 from bus.vocabulary import (
     Allocations,
     Candidate,
@@ -193,6 +196,25 @@ class FakePlacement:
 
     async def release(self, question: ReleaseRequested) -> ReleaseAnswered:
         return ReleaseAnswered(result=self._release(question))
+
+    async def providers(self, question: FindProviders) -> ProvidersFound:
+        """Each is a tree of its own; a host without an agent is reported by nobody."""
+        known = [self.hosts[one] for one in question.ids if one in self.hosts]
+        return ProvidersFound(
+            providers=tuple(
+                Provider(
+                    id=one.root,
+                    name=one.host,
+                    parent=None,
+                    root=one.root,
+                    generation=1,
+                    cell=one.cell if one.agent else "",
+                    agent=one.agent,
+                    host=one.host if one.agent else "",
+                )
+                for one in known
+            )
+        )
 
     def _claim(self, order: ClaimRequested) -> ClaimAnswered:
         done: list[tuple[str, Choice]] = []

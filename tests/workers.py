@@ -25,6 +25,7 @@ def of_one_cell(
             bus.asker(topics.FIND_CANDIDATES),
             bus.asker_of_many(topics.CLAIM),
             bus.asker(topics.RELEASE),
+            bus.asker(topics.PROVIDERS),
             clock=clock,
         ),
         "conductor": lambda bus: cell_conductor(

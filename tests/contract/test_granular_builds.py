@@ -53,7 +53,9 @@ async def a_scheduler(placement: Placement) -> Scheduler:
     async def release(order: ReleaseRequested) -> ReleaseAnswered:
         return (await placement.claims.release_many([order]))[0]
 
-    scheduler = Scheduler(placement.find_candidates, placement.claims.claim_many, release)
+    scheduler = Scheduler(
+        placement.find_candidates, placement.claims.claim_many, release, placement.lookups.providers
+    )
     for host in (1, 2):
         states = (HostState(root=uid(host, "a"), host=f"host-{host}"),)
         await scheduler.hear(HostReported(cell="c1", agent=f"agent-{host}", sequence=1, hosts=states))

@@ -17,6 +17,7 @@ from bus.topics import (
     BUILD_UNPLACEABLE,
     CLAIM,
     FIND_CANDIDATES,
+    PROVIDERS,
     RELEASE,
 )
 from bus.worker import Worker, answers, answers_many
@@ -67,12 +68,14 @@ async def a_cloud(placement: FakePlacement, chaos: Chaos | None = None) -> Async
             answers(FIND_CANDIDATES, placement.candidates),
             answers_many(CLAIM, claim),
             answers(RELEASE, placement.release),
+            answers(PROVIDERS, placement.providers),
         ],
     )
     scheduling = scheduler_worker(
         bus.asker(FIND_CANDIDATES),
         bus.asker_of_many(CLAIM),
         bus.asker(RELEASE),
+        bus.asker(PROVIDERS),
         ChoicePolicy.from_names(max_builds=1000),
         Clock(chance=random.Random(1)),
     )

@@ -239,6 +239,7 @@ class SimulatedWorld:
                 bus.asker(topics.FIND_CANDIDATES),
                 bus.asker_of_many(topics.CLAIM),
                 bus.asker(topics.RELEASE),
+                bus.asker(topics.PROVIDERS),
                 clock=self.clock,
             )
 

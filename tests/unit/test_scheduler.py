@@ -14,6 +14,8 @@ from bus.messages import (
     ClaimAnswered,
     ClaimRequested,
     FindCandidates,
+    FindProviders,
+    ProvidersFound,
     ReleaseAnswered,
     ReleaseRequested,
 )
@@ -50,6 +52,7 @@ def a_scheduler(
         placement.candidates,
         placement.claim_many,
         placement.release,
+        placement.providers,
         policy,
         (time or TurnedClock()).clock,
         page=page,
@@ -232,23 +235,45 @@ async def test_twins_in_one_batch_hold_one_host() -> None:
     assert len(placement.held) == 1
 
 
-async def test_what_is_held_by_a_full_host_is_said_by_what_the_host_reported() -> None:
+async def test_what_is_held_by_a_full_host_nobody_reported_is_said_by_what_placement_knows() -> None:
     placement = hosts(1, free={"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10})
     (first,) = await placed(a_scheduler(placement), a_request())
-    restarted = a_scheduler(placement)
-    await restarted.hear(a_report(0))
-    (again,) = await placed(restarted, a_request())
+    (again,) = await placed(a_scheduler(placement), a_request())
     assert again.chosen.root == first.chosen.root
     assert (again.chosen.agent, again.chosen.host, again.cell) == ("agent0", "host0", "cell1")
-    assert again.alternates == ()
+    assert (again.generation, again.alternates) == (first.generation, ())
     assert placement.retired == {}
 
 
+async def test_many_that_are_held_are_looked_up_together() -> None:
+    placement = hosts(40)
+    request = a_request(instances=30)
+    await placed(a_scheduler(placement), request)
+    asked: list[FindProviders] = []
+    providers = placement.providers
+
+    async def look_up(question: FindProviders) -> ProvidersFound:
+        asked.append(question)
+        return await providers(question)
+
+    scheduler = Scheduler(placement.candidates, placement.claim_many, placement.release, look_up)
+    assert len(await placed(scheduler, request, a_request(2, instances=2))) == 32
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize("allocations", [{an_id(99, "c"): {"VCPU": 1}}, {}], ids=["unknown", "nothing"])
-async def test_what_is_held_where_nobody_knows_waits(allocations: dict[str, dict[str, int]]) -> None:
+async def test_what_is_held_where_nobody_builds_is_given_back_and_ends(
+    allocations: dict[str, dict[str, int]], caplog: pytest.LogCaptureFixture
+) -> None:
     placement = hosts(3)
-    placement.held[a_request().instances[0]] = Holding(4, allocations)
-    assert (await retry(a_scheduler(placement), a_request())).after == 1.0
+    (instance,) = a_request().instances
+    placement.held[instance] = Holding(4, allocations)
+    message = await unplaceable(a_scheduler(placement), a_request())
+    assert (message.instances, placement.held) == ((instance,), {})
+    assert "where nobody builds" in message.reason
+    assert instance in placement.retired
+    assert instance in caplog.text
+    assert await unplaceable(a_scheduler(placement), a_request()) == message
 
 
 async def test_a_build_that_has_ended_is_not_mentioned_again() -> None:
@@ -385,7 +410,9 @@ async def test_a_host_that_moved_is_tried_again_and_one_that_is_gone_comes_last(
         first = refusing.pop()
         return [ClaimAnswered(results=(Refused(refusals=(first,) * 3),)) for _ in orders]
 
-    scheduler = Scheduler(placement.candidates, refuse_once, placement.release, clock=TurnedClock().clock)
+    scheduler = Scheduler(
+        placement.candidates, refuse_once, placement.release, placement.providers, clock=TurnedClock().clock
+    )
     (message,) = await placed(scheduler, a_request(flavor=Flavor(name="f", vcpus=1)))
     tried_again = message.chosen.host in {"host2", "host3", "host4"}
     assert tried_again == isinstance(refusal, Moved)
@@ -398,9 +425,31 @@ async def test_a_contended_claim_comes_again_soon() -> None:
     async def contended(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
         return [ClaimAnswered(results=(Contended(),)) for _ in orders]
 
-    scheduler = Scheduler(placement.candidates, contended, placement.release, clock=TurnedClock().clock)
+    scheduler = Scheduler(
+        placement.candidates, contended, placement.release, placement.providers, clock=TurnedClock().clock
+    )
     assert 0.05 <= (await retry(scheduler, a_request())).after <= 0.2
     assert not any(scheduler.ledger.taken(root) for root in placement.hosts)
+
+
+async def test_what_stays_contended_comes_again_less_often_and_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    placement, time = hosts(3), TurnedClock()
+
+    async def contended(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
+        return [ClaimAnswered(results=(Contended(),)) for _ in orders]
+
+    scheduler = Scheduler(
+        placement.candidates, contended, placement.release, placement.providers, clock=time.clock
+    )
+    await retry(scheduler, a_request())
+    assert not caplog.records
+    time.now += 31
+    for number in range(3):
+        await scheduler.hear(a_report(number))
+    assert (await retry(scheduler, a_request())).after == 5.0
+    assert f"request {a_request().request} has waited 31 s: its claim is contended" in caplog.text
 
 
 async def test_lost_races_end_in_a_reason_only_when_patience_is_at_its_end() -> None:
@@ -545,7 +594,7 @@ async def test_placement_away_is_not_no_capacity() -> None:
     async def away(question: FindCandidates) -> CandidatesFound:
         raise NoAnswer("placement.candidates: no answer within 10 s")
 
-    scheduler = Scheduler(away, placement.claim_many, placement.release)
+    scheduler = Scheduler(away, placement.claim_many, placement.release, placement.providers)
     requests = [a_request(1), a_request(2, flavor=BIG)]
     with pytest.raises(Unavailable):
         await scheduler.place_many(requests)
@@ -558,7 +607,9 @@ async def test_a_claim_without_an_answer_counts_until_it_must_have_been_seen() -
     async def away(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
         raise NoAnswer("placement.claim: no answer within 10 s")
 
-    scheduler = Scheduler(placement.candidates, away, placement.release, clock=time.clock)
+    scheduler = Scheduler(
+        placement.candidates, away, placement.release, placement.providers, clock=time.clock
+    )
     with pytest.raises(Unavailable):
         await scheduler.place_many([a_request()])
     assert scheduler.ledger.taken(an_id(0, "c"))
@@ -580,7 +631,7 @@ async def test_one_question_that_placement_cannot_take_does_not_fail_the_batch()
             raise AnswerRefused("placement.claim: project")
         return await claim_many(orders)
 
-    scheduler = Scheduler(particular, strict, placement.release)
+    scheduler = Scheduler(particular, strict, placement.release, placement.providers)
     one, two, three, four = await said(
         scheduler,
         a_request(1),
@@ -609,7 +660,7 @@ async def test_what_cannot_be_fenced_is_not_said_to_be_unplaceable() -> None:
         return ReleaseAnswered(result=Held(generation=1, allocations={an_id(5, "c"): {"VCPU": 1}}))
 
     for release, expected in ((refuse, Poison), (contend, Retry), (hold, Retry)):
-        scheduler = Scheduler(placement.candidates, placement.claim_many, release)
+        scheduler = Scheduler(placement.candidates, placement.claim_many, release, placement.providers)
         (verdict,) = await scheduler.place_many([a_request()])
         assert isinstance(verdict, expected)
 

@@ -1,0 +1,35 @@
+"""Where a build is that holds its claim already, as placement tells it: its host need not have been heard."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from bus.resources import Provider
+from bus.vocabulary import Held
+
+SHARES = "MISC_SHARES_VIA_AGGREGATE"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPlace:
+    """The host that a claim is on, and who builds there."""
+
+    root: str
+    host: str
+    cell: str
+    agent: str
+
+
+def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None:
+    """The tree that gives the resources; one that lends them to others only where no other does.
+
+    None: nobody who builds reports any of these providers.
+    """
+    owned = [one for one in _named(held, providers) if one.agent and one.cell]
+    if not owned:
+        return None
+    first = min(owned, key=lambda one: (SHARES in one.traits, one.root not in held.allocations, one.root))
+    return ClaimPlace(first.root, first.host, first.cell, first.agent)
+
+
+def _named(held: Held, providers: Mapping[str, Provider]) -> Iterable[Provider]:
+    return (providers[provider] for provider in held.allocations if provider in providers)

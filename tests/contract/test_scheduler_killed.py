@@ -1,0 +1,112 @@
+"""The scheduler dies between a claim and saying so: the build ends where it is held, whatever holds it."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.local.broker import LocalTransport
+from bus.messages import BuildRequested, ClaimAnswered, ClaimRequested, FindAllocations, InventoryReported
+from bus.vocabulary import Claimed, Flavor, Inventory, ProviderReport
+from bus.worker import Worker
+from compute_sim import compute_sim
+from compute_sim.fleet import SimHost
+from scheduler_worker import scheduler_worker
+from tests.builders import uid
+from tests.cells import CELL
+from tests.contract.test_metal_cloud import METAL, MetalCloud, cloud
+from tests.yard import story
+
+FLAT, TREE, CHILDREN = uid(1, "a"), uid(2, "a"), (uid(21, "a"), uid(22, "a"))
+AGENT = "vms"
+FLAVORS = {
+    "flat host": Flavor(name="flat", memory_mb=512),
+    "children of a tree": Flavor(name="numa", extra_specs={"resources_c:VCPU": "4"}),
+    "metal node": METAL,
+}
+
+
+async def hosts_of_virtual_machines(c: MetalCloud) -> None:
+    """A flat host and a tree whose root gives nothing, of one agent; each has room for two builds."""
+    flat = SimHost(
+        root=FLAT,
+        host="flat",
+        zone="",
+        inventory={"MEMORY_MB": Inventory(total=1024)},
+    )
+
+    async def live() -> None:
+        async with Bus(LocalTransport(c.broker), c.clock) as bus:
+            await bus.serve(compute_sim(AGENT, CELL, [flat], clock=c.clock), asyncio.Event())
+
+    c.lives["vms"] = c.group.create_task(live())
+    cpus = {"VCPU": Inventory(total=4)}
+    numa = [ProviderReport(id=one, name=one, parent=TREE, inventories=cpus) for one in CHILDREN]
+    root = ProviderReport(id=TREE, name="tree", inventories={})
+    tree = InventoryReported(
+        root=TREE, host="tree", cell=CELL, agent=AGENT, sequence=1, providers=(root, *numa)
+    )
+    await c.bus.publish(tree)
+    await asyncio.sleep(5.0)
+
+
+def that_never_tells(bus: Bus, c: MetalCloud) -> Worker:
+    """A scheduler that claims and gets no further."""
+
+    async def claim_and_hang(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
+        answers = await bus.asker_of_many(topics.CLAIM)(orders)
+        if any(isinstance(result, Claimed) for answer in answers for result in answer.results):
+            await asyncio.Event().wait()
+        return answers
+
+    return scheduler_worker(
+        bus.asker(topics.FIND_CANDIDATES),
+        claim_and_hang,
+        bus.asker(topics.RELEASE),
+        bus.asker(topics.PROVIDERS),
+        clock=c.clock,
+    )
+
+
+async def held(c: MetalCloud, builds: Sequence[str]) -> dict[str, set[str]]:
+    found = await c.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=tuple(builds)))
+    return {one.id: set(one.allocations) for one in found.consumers}
+
+
+@pytest.mark.parametrize("kind", FLAVORS)
+@story
+async def test_a_claim_nobody_was_told_of_is_told_by_the_next_scheduler(kind: str) -> None:
+    """It has heard of no host, and all are full: only placement knows where the builds are."""
+    async with cloud(nodes=2) as c:
+        await hosts_of_virtual_machines(c)
+        await c.kill("scheduler")
+
+        async def live() -> None:
+            async with Bus(LocalTransport(c.broker), c.clock) as bus:
+                await bus.serve(that_never_tells(bus, c), asyncio.Event())
+
+        c.lives["scheduler"] = c.group.create_task(live())
+        builds = [c.clock.uuid() for _ in range(2)]
+        for build in builds:
+            await c.bus.publish(
+                BuildRequested(request=c.clock.uuid(), instances=(build,), flavor=FLAVORS[kind])
+            )
+            await asyncio.sleep(1.0)
+        await asyncio.sleep(20.0)
+        claimed = await held(c, builds)
+        assert set(claimed) == set(builds)
+        assert not c.ended
+        await c.kill("scheduler")
+        c.start("scheduler")
+        for build in builds:
+            assert await c.end_of(build) == "active"
+        assert await held(c, builds) == claimed
+        for build in builds:
+            assert {c.ended[build].root} == (claimed[build] if kind != "children of a tree" else {TREE})
+        assert [tried.outcome for build in builds for tried in c.ended[build].attempts] == ["built"] * 2
+        for build in builds:
+            await c.delete(build)
+        await asyncio.sleep(60.0)
+        assert await held(c, builds) == {}

@@ -1,0 +1,50 @@
+"""Where a claim is: the host that gives the resources, told by who reports its providers."""
+
+import pytest
+
+from bus.resources import Provider
+from bus.vocabulary import Held
+from scheduler_worker.core.held import SHARES, place_of
+from tests.fleet import an_id
+
+ROOT, CHILD, OTHER, POOL = (an_id(number, "c") for number in (2, 3, 4, 1))
+
+
+def a_provider(id_: str, root: str = "", *, agent: str = "agent", traits: tuple[str, ...] = ()) -> Provider:
+    root = root or id_
+    cell, host = ("c1", f"host of {root}") if agent else ("", "")
+    return Provider(
+        id=id_, name=id_, parent=None if root == id_ else root, root=root, generation=1,
+        traits=traits, cell=cell, agent=agent, host=host,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("holds", "providers", "root"),
+    [
+        pytest.param([ROOT], [a_provider(ROOT)], ROOT, id="a flat host"),
+        pytest.param(
+            [CHILD, OTHER], [a_provider(CHILD, ROOT), a_provider(OTHER, ROOT)], ROOT, id="children only"
+        ),
+        pytest.param([ROOT, CHILD], [a_provider(ROOT), a_provider(CHILD, ROOT)], ROOT, id="root and child"),
+        pytest.param(
+            [POOL, ROOT], [a_provider(POOL, agent=""), a_provider(ROOT)], ROOT, id="a pool of the operator's"
+        ),
+        pytest.param(
+            [POOL, CHILD],
+            [a_provider(POOL, traits=(SHARES,)), a_provider(CHILD, ROOT)],
+            ROOT,
+            id="a pool of an agent's",
+        ),
+        pytest.param([ROOT], [a_provider(ROOT, traits=(SHARES,))], ROOT, id="a host that lends its own"),
+        pytest.param([ROOT], [a_provider(ROOT, agent="")], None, id="reported by nobody"),
+        pytest.param([ROOT], [], None, id="unknown"),
+        pytest.param([], [], None, id="nothing"),
+    ],
+)
+def test_place_of(holds: list[str], providers: list[Provider], root: str | None) -> None:
+    held = Held(generation=3, allocations={one: {"VCPU": 1} for one in holds})
+    place = place_of(held, {one.id: one for one in providers})
+    assert (place and place.root) == root
+    if place is not None:
+        assert (place.host, place.cell, place.agent) == (f"host of {root}", "c1", "agent")
