@@ -143,6 +143,11 @@ class Connection:
             self._thread.submit(end)
             self._end_thread()
 
+    async def fetch(self, statement: str, values: Sequence[Any]) -> Sequence[sqlite3.Row]:
+        """All rows it gives, which know their columns by name."""
+        await self.paused()
+        return await self.call(_fetch, self.raw, statement, values)
+
     async def paused(self) -> None:
         if self._pause is not None:
             await self._pause()
@@ -216,6 +221,12 @@ def _open(name: str, busy_seconds: float, pragmas: Sequence[str]) -> sqlite3.Con
         raw.close()
         raise
     return raw
+
+
+def _fetch(raw: sqlite3.Connection, statement: str, values: Sequence[Any]) -> Sequence[sqlite3.Row]:
+    cursor = raw.cursor()
+    cursor.row_factory = sqlite3.Row
+    return cursor.execute(statement, values).fetchall()
 
 
 def _close_unclaimed(opening: "Future[sqlite3.Connection]") -> None:

@@ -1,12 +1,23 @@
-"""SQL as this store writes it: one text for both databases, most of it over a list of rows called `n`."""
+"""SQL as stores write it: one text for PostgreSQL and SQLite. What is not plain SQL in it are these marks:
+
+    :name          a value, given by that name. Its type may have to be said: CAST(:now AS bigint).
+    {n}            in a FROM or a JOIN: a table `n` of the rows that are given. Its columns
+                   are those the Statement names, each an int, float, str, bool or Json (bus/sql/rows.py).
+    FOR ... OF x   a lock on rows. SQLite locks as a whole: there it is left out.
+    string_agg     SQLite's group_concat.
+    EXACTLY(x.y)   a float as a text that reads as the same float.
+    {others}       in the leading one of those that go `together`: where, in its WITH, the others are named;
+    {after}        and there, a condition that is true when they have been done.
+
+A row that comes back is read by name, row["uuid"], so every column has one. Those of few columns may also be
+unpacked in their order: `for id_, uuid in rows`. To know how many rows were changed, ask for them: RETURNING.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
-
-from sqlalchemy import TextClause, text
 
 from bus.sql.database import Dialect, Transaction
 from bus.sql.rows import Rows, rows
@@ -23,22 +34,17 @@ class _Made:
     n: Rows | None
     single: bool
     sql: str
-    clause: TextClause  # for SQLAlchemy
-    alone: str  # for PostgreSQL's driver
+    alone: str  # as the driver takes it: values by their numbers
     names: tuple[str, ...]  # of its values, in their order there
 
-    def bound(self, listed: Sequence[Sequence[Any]], params: dict[str, Any]) -> dict[str, Any]:
-        if self.n is None:
-            return params
-        return (self.n.bind_single(listed[0]) if self.single else self.n.bind(listed)) | params
+    def values(self, listed: Sequence[Sequence[Any]], params: dict[str, Any]) -> list[Any]:
+        if self.n is not None:
+            params = (self.n.bind_single(listed[0]) if self.single else self.n.bind(listed)) | params
+        return [params[name] for name in self.names]
 
 
 class Statement:
-    """A statement; `{n}` in it stands for rows with these columns. SQLite locks as a whole, never rows.
-
-    EXACTLY(column) is a float as a text that reads as the same float. Of those that go `together` the leading
-    one has `{others}` where they are named, and `{after}`, a condition that is true when they have been done.
-    """
+    """A statement, called with a transaction and its values; `columns` are those of {n}."""
 
     def __init__(self, sql: str, **columns: Any) -> None:
         self._sql = sql
@@ -77,8 +83,7 @@ class Statement:
             sql = self._joined[made] = _joined(made)
         bound = []
         for one, call in zip(made, every, strict=True):
-            named = one.bound(call.values, call.params)
-            bound += [named[name] for name in one.names]
+            bound += one.values(call.values, call.params)
         return await tx.fetch(sql, bound)
 
     def made(self, dialect: Dialect, single: bool) -> _Made:
@@ -99,7 +104,7 @@ class Statement:
             sql = sql.replace("{n}", n.single if single else str(n))
         names = tuple(dict.fromkeys(_NAMED.findall(sql)))
         alone = sql.replace("{after}", "true").replace("{others}", "")
-        return _Made(n, single, sql, text(alone), _numbered(alone, names, 1), names)
+        return _Made(n, single, sql, _numbered(alone, names, 1, "?" if dialect == "sqlite" else "$"), names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +117,11 @@ class BoundStatement:
 
     async def __call__(self, tx: Transaction) -> Sequence[Any]:
         made = self.statement.made(tx.dialect, len(self.values) == 1)
-        named = made.bound(self.values, self.params)
-        if tx.dialect == "postgresql":
-            return await tx.fetch(made.alone, [named[name] for name in made.names])
-        result = await tx.execute(made.clause, named)
-        return result.all() if result.returns_rows else ()
+        return await tx.fetch(made.alone, made.values(self.values, self.params))
 
 
-def _numbered(sql: str, names: Sequence[str], first: int) -> str:
-    """In PostgreSQL's own words: values by their numbers."""
-    return _NAMED.sub(lambda found: f"${first + names.index(found[1])}", sql)
+def _numbered(sql: str, names: Sequence[str], first: int, mark: str) -> str:
+    return _NAMED.sub(lambda found: f"{mark}{first + names.index(found[1])}", sql)
 
 
 def _joined(made: Sequence[_Made]) -> str:
@@ -129,10 +129,10 @@ def _joined(made: Sequence[_Made]) -> str:
     *others, leading = made
     first, parts = 1, ""
     for nth, one in enumerate(others):
-        parts += f"other{nth} AS ({_numbered(one.sql, one.names, first)} RETURNING 1), "
+        parts += f"other{nth} AS ({_numbered(one.sql, one.names, first, '$')} RETURNING 1), "
         first += len(one.names)
     done = [f"(SELECT count(*) FROM other{nth})" for nth in range(len(others))]
-    sql = _numbered(leading.sql, leading.names, first).replace("{others}", parts)
+    sql = _numbered(leading.sql, leading.names, first, "$").replace("{others}", parts)
     return sql.replace("{after}", f"{' + '.join(done) or 0} >= 0")
 
 

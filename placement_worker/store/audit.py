@@ -5,7 +5,8 @@ from bus.sql.statement import Statement
 from bus.vocabulary import Allocations
 
 _USAGE = Statement(
-    "SELECT p.uuid, c.name, i.used, COALESCE(a.used, 0), i.total, i.allocation_ratio FROM inventories i"
+    "SELECT p.uuid, c.name, i.used, COALESCE(a.used, 0) AS allocated, i.total, i.allocation_ratio"
+    " FROM inventories i"
     " JOIN resource_providers p ON p.id = i.resource_provider_id"
     " JOIN resource_classes c ON c.id = i.resource_class_id"
     " LEFT JOIN (SELECT resource_provider_id, resource_class_id, CAST(sum(used) AS bigint) AS used"
@@ -15,15 +16,16 @@ _USAGE = Statement(
     " ORDER BY p.uuid, c.name"
 )
 _ORPHANS = Statement(
-    "SELECT a.consumer_id, a.resource_provider_id, a.resource_class_id, c.uuid, i.used FROM allocations a"
+    "SELECT a.consumer_id, a.resource_provider_id, a.resource_class_id, c.uuid, i.used AS counted"
+    " FROM allocations a"
     " LEFT JOIN consumers c ON c.id = a.consumer_id"
     " LEFT JOIN inventories i ON i.resource_provider_id = a.resource_provider_id"
     " AND i.resource_class_id = a.resource_class_id"
     " WHERE c.id IS NULL OR i.used IS NULL OR a.used < 1"
 )
 _CONSUMERS = Statement(
-    "SELECT c.uuid, c.generation, EXISTS (SELECT 1 FROM allocations a WHERE a.consumer_id = c.id), r.why,"
-    " p.id, u.id, t.id, c.consumer_type_id FROM consumers c LEFT JOIN retired_consumers r ON r.uuid = c.uuid"
+    "SELECT c.uuid, c.generation, EXISTS (SELECT 1 FROM allocations a WHERE a.consumer_id = c.id) AS holds,"
+    " r.why FROM consumers c LEFT JOIN retired_consumers r ON r.uuid = c.uuid"
     " LEFT JOIN projects p ON p.id = c.project_id LEFT JOIN users u ON u.id = c.user_id"
     " LEFT JOIN consumer_types t ON t.id = c.consumer_type_id"
     " WHERE c.generation < 1 OR r.why IS NOT NULL OR p.id IS NULL OR u.id IS NULL"
@@ -31,14 +33,15 @@ _CONSUMERS = Statement(
     " OR NOT EXISTS (SELECT 1 FROM allocations a WHERE a.consumer_id = c.id)"
 )
 _PROVIDERS = Statement(
-    "SELECT p.uuid, p.generation, p.shape, p.root_provider_id, q.root_provider_id FROM resource_providers p"
+    "SELECT p.uuid, p.generation, p.shape FROM resource_providers p"
     " LEFT JOIN resource_providers q ON q.id = p.parent_provider_id"
     " WHERE p.generation < 0 OR p.shape < 0 OR p.root_provider_id IS NULL"
     " OR (p.parent_provider_id IS NULL AND p.root_provider_id <> p.id)"
     " OR (p.parent_provider_id IS NOT NULL AND p.root_provider_id <> q.root_provider_id)"
 )
 _HOLDINGS = Statement(
-    "SELECT c.uuid, c.generation, p.uuid, k.name, a.used, c.created_at FROM consumers c"
+    "SELECT c.uuid AS consumer, c.generation, p.uuid AS provider, k.name, a.used, c.created_at"
+    " FROM consumers c"
     " JOIN allocations a ON a.consumer_id = c.id"
     " JOIN resource_providers p ON p.id = a.resource_provider_id"
     " JOIN resource_classes k ON k.id = a.resource_class_id"
@@ -51,33 +54,45 @@ async def breaches(database: Database) -> list[str]:
     """A sentence for everything that must never be; none when all is well."""
     found = []
     async with database.read() as tx:
-        for provider, name, used, allocated, total, ratio in await _USAGE(tx):
-            if used != allocated:
-                found.append(f"provider {provider}: {used} {name} counted as used, {allocated} allocated")
+        for row in await _USAGE(tx):
+            at, name, used = f"provider {row['uuid']}", row["name"], row["used"]
+            total, ratio = row["total"], row["allocation_ratio"]
+            if used != row["allocated"]:
+                found.append(f"{at}: {used} {name} counted as used, {row['allocated']} allocated")
             if used > total * ratio:
-                found.append(f"provider {provider}: overcommitted, {used} {name} used of {total} x {ratio}")
+                found.append(f"{at}: overcommitted, {used} {name} used of {total} x {ratio}")
             if used < 0:
-                found.append(f"provider {provider}: {used} {name} used")
-        for consumer_id, provider_id, class_id, consumer, counted in await _ORPHANS(tx):
-            at = f"allocation of class {class_id} on provider {provider_id} to consumer {consumer_id}"
-            if consumer is None:
+                found.append(f"{at}: {used} {name} used")
+        for row in await _ORPHANS(tx):
+            at = (
+                f"allocation of class {row['resource_class_id']} on provider {row['resource_provider_id']}"
+                f" to consumer {row['consumer_id']}"
+            )
+            if row["uuid"] is None:
                 found.append(f"{at}: there is no such consumer")
-            elif counted is None:
+            elif row["counted"] is None:
                 found.append(f"{at}: there is no such inventory")
             else:
                 found.append(f"{at}: of nothing")
-        for uuid, generation, holds, why, *_ in await _CONSUMERS(tx):
+        for row in await _CONSUMERS(tx):
+            at, generation, holds, why = (
+                f"consumer {row['uuid']}",
+                row["generation"],
+                row["holds"],
+                row["why"],
+            )
             if generation < 1:
-                found.append(f"consumer {uuid}: generation {generation}")
+                found.append(f"{at}: generation {generation}")
             if not holds:
-                found.append(f"consumer {uuid}: holds nothing")
+                found.append(f"{at}: holds nothing")
             if why is not None:
-                found.append(f"consumer {uuid}: has retired ({why}) and is still there")
+                found.append(f"{at}: has retired ({why}) and is still there")
             if generation >= 1 and holds and why is None:
-                found.append(f"consumer {uuid}: its project, user or type is not known")
-        for uuid, generation, shape, *_ in await _PROVIDERS(tx):
+                found.append(f"{at}: its project, user or type is not known")
+        for row in await _PROVIDERS(tx):
             found.append(
-                f"provider {uuid}: generation {generation}, shape {shape}, or a root that is not its own"
+                f"provider {row['uuid']}: generation {row['generation']}, shape {row['shape']},"
+                " or a root that is not its own"
             )
     return found
 
@@ -86,9 +101,9 @@ async def holdings(database: Database) -> dict[str, tuple[int, Allocations, floa
     """Consumer → its generation, what it holds where, and since when."""
     held: dict[str, tuple[int, Allocations, float]] = {}
     async with database.read() as tx:
-        for consumer, generation, provider, name, used, since in await _HOLDINGS(tx):
-            _, allocations, _ = held.setdefault(consumer, (generation, {}, since))
-            allocations.setdefault(provider, {})[name] = used
+        for row in await _HOLDINGS(tx):
+            _, allocations, _ = held.setdefault(row["consumer"], (row["generation"], {}, row["created_at"]))
+            allocations.setdefault(row["provider"], {})[row["name"]] = row["used"]
     return held
 
 

@@ -35,13 +35,13 @@ _RETIRED = Statement(
     uuid=str,
 )
 _HOLDINGS = Statement(
-    "SELECT a.consumer_id, p.uuid, a.resource_class_id, a.used FROM {n}"
+    "SELECT a.consumer_id, p.uuid AS provider, a.resource_class_id, a.used FROM {n}"
     " JOIN allocations a ON a.consumer_id = n.id JOIN resource_providers p ON p.id = a.resource_provider_id",
     id=int,
 )
 # The root by a subquery: joined, a provider that is moved while we wait for it would not be found at all.
 _LOCK_PROVIDERS = Statement(
-    "SELECT p.id, p.uuid, (SELECT r.uuid FROM resource_providers r WHERE r.id = p.root_provider_id),"
+    "SELECT p.id, p.uuid, (SELECT r.uuid FROM resource_providers r WHERE r.id = p.root_provider_id) AS root,"
     " p.shape, p.generation FROM {n} JOIN resource_providers p ON p.uuid = n.uuid"
     " ORDER BY p.id FOR NO KEY UPDATE OF p",
     uuid=str,
@@ -135,9 +135,10 @@ async def open_world(
 
 async def _read_holdings(tx: Transaction, book: Book, held: dict[int, Holder]) -> None:
     rows = await _HOLDINGS(tx, [(id_,) for id_ in held])
-    names = await book.class_names(tx, {row[2] for row in rows})
-    for consumer, provider, class_id, used in rows:
-        held[consumer].held.setdefault(provider, {})[names[class_id]] = used
+    names = await book.class_names(tx, {row["resource_class_id"] for row in rows})
+    for row in rows:
+        holding = held[row["consumer_id"]].held.setdefault(row["provider"], {})
+        holding[names[row["resource_class_id"]]] = row["used"]
 
 
 async def _read_rooms(tx: Transaction, book: Book, wanted: Collection[str]) -> dict[str, Room | None]:
@@ -145,16 +146,23 @@ async def _read_rooms(tx: Transaction, book: Book, wanted: Collection[str]) -> d
     if not wanted:
         return rooms
     by_id: dict[int, Room] = {}
-    locked = await _LOCK_PROVIDERS(tx, [(uuid,) for uuid in wanted])
-    for id_, uuid, root, shape, generation in locked:
+    for row in await _LOCK_PROVIDERS(tx, [(uuid,) for uuid in wanted]):
+        uuid, root, generation = row["uuid"], row["root"], row["generation"]
         if root is None:
             raise Conflict("a provider was moved under a root that was just made")
-        rooms[uuid] = by_id[id_] = Room(id_, uuid, root, shape, generation, generation)
+        rooms[uuid] = by_id[row["id"]] = Room(row["id"], uuid, root, row["shape"], generation, generation)
     rows = await _STOCKS(tx, [(id_,) for id_ in by_id]) if by_id else []
-    names = await book.class_names(tx, {row[1] for row in rows})
-    for id_, class_id, total, reserved, ratio, used, least, most, step in rows:
-        by_id[id_].stocks[names[class_id]] = Stock(
-            class_id, int((total - reserved) * ratio), used, used, least, most, step
+    names = await book.class_names(tx, {row["resource_class_id"] for row in rows})
+    for row in rows:
+        class_id, used = row["resource_class_id"], row["used"]
+        by_id[row["resource_provider_id"]].stocks[names[class_id]] = Stock(
+            class_id,
+            int((row["total"] - row["reserved"]) * row["allocation_ratio"]),
+            used,
+            used,
+            row["min_unit"],
+            row["max_unit"],
+            row["step_size"],
         )
     return rooms
 

@@ -34,8 +34,8 @@ class StoredName:
 @cache
 def _entries(kind: NameKind, among: bool, used: bool, locking: bool) -> Statement:
     return Statement(
-        f"SELECT t.id, t.name, t.updated_at, {_USED[kind] if used else 'false'} FROM {_TABLES[kind]} t"
-        f"{' JOIN {n} ON n.called = t.name' if among else ''} ORDER BY t.id"
+        f"SELECT t.id, t.name, t.updated_at, {_USED[kind] if used else 'false'} AS used"
+        f" FROM {_TABLES[kind]} t{' JOIN {n} ON n.called = t.name' if among else ''} ORDER BY t.id"
         f"{' FOR UPDATE OF t' if locking else ''}",
         **({"called": str} if among else {}),
     )
@@ -73,7 +73,7 @@ async def entries(
     """These names, or all, in the order of their numbers. Locked, nothing can begin to use one."""
     statement = _entries(kind, names is not None, used, locking)
     rows = await statement(tx, [(name,) for name in dict.fromkeys(names or ())])
-    return [StoredName(id_, name, updated, bool(there)) for id_, name, updated, there in rows]
+    return [StoredName(row["id"], row["name"], row["updated_at"], bool(row["used"])) for row in rows]
 
 
 async def rename(tx: Transaction, entry: StoredName, to: str, now: float) -> None:

@@ -1,6 +1,6 @@
 """Reading what there is, for those who ask: providers, who holds what of them, what projects use."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from operator import itemgetter
@@ -11,7 +11,7 @@ from bus.sql.database import Transaction
 from bus.sql.statement import Statement, numbers
 from bus.vocabulary import MAX_INT, ResourceGroup, Resources
 from placement_worker.schema import NAMES_EDITION
-from placement_worker.store.numbered_names import Book
+from placement_worker.store.numbered_names import Book, NumberedNames
 from placement_worker.store.trees import INVENTORIES, classes_in, inventories_in
 
 _EDITION = f"(SELECT number FROM changes WHERE id = {NAMES_EDITION})"
@@ -56,13 +56,16 @@ _KEYS: dict[Which, dict[str, Any]] = {BY_ID: {"uuid": str}, BY_NUMBER: {"id": in
 
 @cache
 def _providers(which: Which, parts: frozenset[str]) -> Statement:
-    lists = [f"{_PARTS[part][0]}, {_PARTS[part][1]}" if part in parts else "NULL, NULL" for part in _PARTS]
+    lists = []
+    for part, (listed, changed) in _PARTS.items():
+        listed, changed = (listed, changed) if part in parts else ("NULL", "NULL")
+        lists.append(f"{listed} AS {part}, {changed} AS {part}_updated")
     joined, condition = which
     owner = "".join(f", h.{column}" for column in _OWNER) if "owner" in parts else ""
     hosts = "LEFT JOIN hosts h ON h.root = r.uuid" if owner else ""
     return Statement(
-        "SELECT p.id, p.uuid, p.name, q.uuid, r.uuid, p.generation, p.updated_at,"
-        f" {', '.join(lists)}, {_EDITION}{owner} FROM resource_providers p {joined}"
+        "SELECT p.id, p.uuid, p.name, q.uuid AS parent, r.uuid AS root, p.generation, p.updated_at,"
+        f" {', '.join(lists)}, {_EDITION} AS edition{owner} FROM resource_providers p {joined}"
         f" JOIN resource_providers r ON r.id = p.root_provider_id {hosts}"
         f" LEFT JOIN resource_providers q ON q.id = p.parent_provider_id {condition}",
         **_KEYS.get(which, {}),
@@ -87,21 +90,22 @@ _GROUPED = Statement(
 )
 
 _CONSUMER = (
-    " c.uuid, c.generation, j.external_id, u.external_id, k.name, c.updated_at, a.resource_class_id, a.used,"
-    f" a.updated_at, {_EDITION}"
+    " p.uuid AS provider, p.generation AS provider_generation,"
+    " c.uuid AS consumer, c.generation, j.external_id AS project, u.external_id AS owner, k.name AS type,"
+    f" c.updated_at, a.resource_class_id, a.used, a.updated_at AS allocated_at, {_EDITION} AS edition"
 )
 _OWNERS = (
     " LEFT JOIN projects j ON j.id = c.project_id LEFT JOIN users u ON u.id = c.user_id"
     " LEFT JOIN consumer_types k ON k.id = c.consumer_type_id"
 )
 _HELD_BY = Statement(
-    f"SELECT p.uuid, p.generation,{_CONSUMER} FROM {{n}} JOIN consumers c ON c.uuid = n.uuid"
+    f"SELECT{_CONSUMER} FROM {{n}} JOIN consumers c ON c.uuid = n.uuid"
     " JOIN allocations a ON a.consumer_id = c.id JOIN resource_providers p ON p.id = a.resource_provider_id"
     f"{_OWNERS}",
     uuid=str,
 )
 _HELD_OF = Statement(
-    f"SELECT p.uuid, p.generation,{_CONSUMER} FROM {{n}} JOIN resource_providers p ON p.uuid = n.uuid"
+    f"SELECT{_CONSUMER} FROM {{n}} JOIN resource_providers p ON p.uuid = n.uuid"
     " LEFT JOIN allocations a ON a.resource_provider_id = p.id LEFT JOIN consumers c ON c.id = a.consumer_id"
     f"{_OWNERS}",
     uuid=str,
@@ -115,7 +119,8 @@ _OF_PROJECT = (
     " GROUP BY k.name"
 )
 _USED = Statement(
-    f"SELECT k.name, -1 AS class, count(*) AS amount, {_EDITION} FROM consumers c{_OF_PROJECT}"
+    f"SELECT k.name AS type, -1 AS class, count(*) AS amount, {_EDITION} AS edition"
+    f" FROM consumers c{_OF_PROJECT}"
     f" UNION ALL SELECT k.name, a.resource_class_id, CAST(sum(a.used) AS bigint), {_EDITION}"
     " FROM consumers c JOIN allocations a ON a.consumer_id = c.id"
     f"{_OF_PROJECT}, a.resource_class_id ORDER BY 2"
@@ -134,43 +139,43 @@ async def providers(
     rows = await _providers(which, frozenset(parts))(tx, values, **given)
     if not rows:
         return []
-    rows = sorted(rows, key=itemgetter(0))
-    await book.turn_to(tx, rows[0][13])
-    classes = await book.class_names(tx, classes_in(rows, 7))
+    rows = sorted(rows, key=itemgetter("id"))
+    await book.turn_to(tx, rows[0]["edition"])
+    classes = await book.class_names(tx, classes_in(rows))
     found = []
-    traits = await _named(tx, book, "traits", rows, 9)
-    aggregates = await _named(tx, book, "aggregates", rows, 11)
+    traits = await _named(tx, book.traits, rows, "traits")
+    aggregates = await _named(tx, book.aggregates, rows, "aggregates")
+    whens = ["updated_at", *(f"{part}_updated" for part in _PARTS)]
     for row in rows:
-        inventories, used = inventories_in(row[7], classes)
+        inventories, used = inventories_in(row["inventories"], classes)
         one = Provider(
-            id=row[1],
-            name=row[2],
-            parent=row[3],
-            root=row[4],
-            generation=row[5],
+            id=row["uuid"],
+            name=row["name"],
+            parent=row["parent"],
+            root=row["root"],
+            generation=row["generation"],
             inventories=inventories,
             used=used,
-            traits=traits[row[9]],
-            aggregates=aggregates[row[11]],
-            updated=max(when for when in (row[6], row[8], row[10], row[12]) if when is not None),
-            **_owner(row[14:]),
+            traits=traits[row["traits"]],
+            aggregates=aggregates[row["aggregates"]],
+            updated=max(when for name in whens if (when := row[name]) is not None),
+            **(_owner(row) if "owner" in parts else {}),
         )
-        found.append((row[0], one))
+        found.append((row["id"], one))
     return found
 
 
-def _owner(told: Sequence[Any]) -> dict[str, Any]:
-    """Nothing when it was not asked for, or when nobody reports the tree."""
-    if not told or told[0] is None:
+def _owner(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Nothing when nobody reports the tree."""
+    if row["cell"] is None:
         return {}
-    return {**dict(zip(_OWNER, told, strict=True)), "gone": bool(told[-1])}
+    return {name: row[name] for name in _OWNER} | {"gone": bool(row["gone"])}
 
 
 async def _named(
-    tx: Transaction, book: Book, kind: str, rows: Sequence[Any], column: int
+    tx: Transaction, names: NumberedNames, rows: Sequence[Any], column: str
 ) -> dict[str | None, tuple[str, ...]]:
     """Each list of numbers that is there → the names, in the order of their numbers."""
-    names = book.traits if kind == "traits" else book.aggregates
     lists = {row[column] for row in rows}
     if any(one not in names.names for listed in lists for one in numbers(listed)):
         await names.read_all(tx)
@@ -231,7 +236,7 @@ async def _having(
 class _Holding:
     """A consumer as its rows come."""
 
-    facts: tuple[Any, ...]
+    row: Mapping[str, Any]  # its first
     held: dict[str, dict[str, int]] = field(default_factory=dict)
     updated: float = 0.0
 
@@ -246,31 +251,35 @@ async def holdings(
         rows = await _HELD_OF(tx, [(uuid,) for uuid in of])
     if not rows:
         return [], {}
-    rows = sorted(rows, key=lambda row: (row[2] or "", row[0], row[8] or 0))
-    await book.turn_to(tx, rows[0][11])
-    names = await book.class_names(tx, {row[8] for row in rows if row[8] is not None})
+    rows = sorted(
+        rows, key=lambda row: (row["consumer"] or "", row["provider"], row["resource_class_id"] or 0)
+    )
+    await book.turn_to(tx, rows[0]["edition"])
+    classes = {row["resource_class_id"] for row in rows if row["resource_class_id"] is not None}
+    names = await book.class_names(tx, classes)
     found: dict[str, _Holding] = {}
     generations: dict[str, int] = {}
-    for provider, generation, *facts, class_id, used, updated, _ in rows:
+    for row in rows:
+        provider, consumer = row["provider"], row["consumer"]
         if consumers and of and provider not in of:
             continue
-        generations[provider] = generation
-        if facts[0] is None:  # nobody holds anything of it
+        generations[provider] = row["provider_generation"]
+        if consumer is None:  # nobody holds anything of it
             continue
-        holding = found.setdefault(facts[0], _Holding(tuple(facts)))
-        holding.held.setdefault(provider, {})[names[class_id]] = used
-        holding.updated = max(holding.updated, facts[5], updated)
+        holding = found.setdefault(consumer, _Holding(row))
+        holding.held.setdefault(provider, {})[names[row["resource_class_id"]]] = row["used"]
+        holding.updated = max(holding.updated, row["updated_at"], row["allocated_at"])
     return [_consumer(holding) for holding in found.values()], generations
 
 
 def _consumer(holding: _Holding) -> Consumer:
-    uuid, generation, project, user, kind, _ = holding.facts
+    row = holding.row
     return Consumer(
-        id=uuid,
-        generation=generation,
-        project=project,
-        user=user,
-        type=kind,
+        id=row["consumer"],
+        generation=row["generation"],
+        project=row["project"],
+        user=row["owner"],
+        type=row["type"],
         allocations=holding.held,
         updated=holding.updated,
     )
@@ -283,14 +292,14 @@ async def usages(
     rows = await _USED(tx, project=project, owner=user)
     if not rows:
         return {}, {}
-    await book.turn_to(tx, rows[0][3])
-    names = await book.class_names(tx, {row[1] for row in rows if row[1] >= 0})
+    await book.turn_to(tx, rows[0]["edition"])
+    names = await book.class_names(tx, {row["class"] for row in rows if row["class"] >= 0})
     used: dict[str | None, dict[str, int]] = {}
     consumers: dict[str | None, int] = {}
-    for kind, class_id, amount, _ in rows:
-        if class_id < 0:
-            consumers[kind] = amount
-            used[kind] = {}
+    for row in rows:
+        if row["class"] < 0:
+            consumers[row["type"]] = row["amount"]
+            used[row["type"]] = {}
         else:
-            used[kind][names[class_id]] = amount
+            used[row["type"]][names[row["class"]]] = row["amount"]
     return used, consumers

@@ -74,28 +74,26 @@ INVENTORIES = (
 # joined, it would be read from one end of the tables to the other while there are no statistics of them.
 _READ = Statement(
     "SELECT p.id, p.uuid, p.name, p.parent_provider_id, p.root_provider_id, p.generation, p.shape,"
-    f" {INVENTORIES},"
+    f" {INVENTORIES} AS inventories,"
     " (SELECT string_agg(CAST(t.trait_id AS text), ',')"
-    " FROM resource_provider_traits t WHERE t.resource_provider_id = p.id),"
+    " FROM resource_provider_traits t WHERE t.resource_provider_id = p.id) AS traits,"
     " (SELECT string_agg(CAST(a.aggregate_id AS text), ',')"
-    " FROM resource_provider_aggregates a WHERE a.resource_provider_id = p.id),"
+    " FROM resource_provider_aggregates a WHERE a.resource_provider_id = p.id) AS aggregates,"
     " h.host, h.cell, h.agent, h.zone, h.sequence, h.gone,"
-    f" (SELECT number FROM changes WHERE id = {LAST_CHANGE}),"
-    f" (SELECT number FROM changes WHERE id = {NAMES_EDITION})"
+    f" (SELECT number FROM changes WHERE id = {LAST_CHANGE}) AS last_change,"
+    f" (SELECT number FROM changes WHERE id = {NAMES_EDITION}) AS edition"
     " FROM resource_providers p LEFT JOIN hosts h ON h.root = p.uuid WHERE p.root_provider_id IN"
     " (SELECT o.root_provider_id FROM {n} JOIN resource_providers o ON o.uuid = n.uuid)",
     uuid=str,
 )
-# What is not in a tree: owners of roots, the numbers, and who has these ids and names.
-_HOST, _NUMBER, _ID, _NAME = range(4)
+# What is not in a tree: owners of roots, counters (their numbers as `sequence`), who has these ids and names.
 _LOOK = Statement(
-    f"SELECT {_HOST} AS kind, h.sequence AS a, CASE WHEN h.gone THEN 1 ELSE 0 END AS b,"
-    " h.root AS v, h.host AS w, h.cell AS x, h.agent AS y, h.zone AS z"
-    " FROM {n} JOIN hosts h ON h.root = n.uuid"
-    f" UNION ALL SELECT {_NUMBER}, c.number, c.id, '', '', '', '', '' FROM changes c"
-    f" UNION ALL SELECT {_ID}, 0, 0, p.uuid, '', '', '', ''"
+    "SELECT 'host' AS kind, h.root AS id, h.host, h.cell, h.agent, h.zone, h.sequence,"
+    " CASE WHEN h.gone THEN 1 ELSE 0 END AS gone, 0 AS counter FROM {n} JOIN hosts h ON h.root = n.uuid"
+    " UNION ALL SELECT 'counter', '', '', '', '', '', c.number, 0, c.id FROM changes c"
+    " UNION ALL SELECT 'id', p.uuid, '', '', '', '', 0, 0, 0"
     " FROM {n} JOIN resource_providers p ON p.uuid = n.uuid"
-    f" UNION ALL SELECT {_NAME}, 0, 0, p.name, p.uuid, '', '', ''"
+    " UNION ALL SELECT 'name', p.uuid, p.name, '', '', '', 0, 0, 0"
     " FROM {n} JOIN resource_providers p ON p.name = n.called",
     uuid=str,
     called=str,
@@ -103,7 +101,7 @@ _LOOK = Statement(
 _LOOKS = 3
 
 _FOREIGN = Statement(
-    "SELECT p.uuid, r.uuid FROM {n} JOIN resource_providers p ON p.uuid = n.uuid"
+    "SELECT p.uuid, r.uuid AS root FROM {n} JOIN resource_providers p ON p.uuid = n.uuid"
     " JOIN resource_providers r ON r.id = p.root_provider_id",
     uuid=str,
 )
@@ -172,44 +170,48 @@ async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tu
     if not rows:
         return {}, 0
     # Sorted here: sorting, PostgreSQL may choose to walk all providers in order for the few that are wanted.
-    rows = sorted(rows, key=itemgetter(0))
-    await book.turn_to(tx, rows[0][17])
+    rows = sorted(rows, key=itemgetter("id"))
+    await book.turn_to(tx, rows[0]["edition"])
     await _know_all(tx, book, rows)
     classes, trait_names, aggregate_names = book.classes.names, book.traits.names, book.aggregates.names
-    uuids = {row[0]: row[1] for row in rows}
+    uuids = {row["id"]: row["uuid"] for row in rows}
     hosts: dict[str, Tree] = {}
     states: dict[str, list[ProviderState]] = {}
     for row in rows:
-        id_, uuid, name, parent, root, generation, shape, stocks, traits, aggregates, *owner = row
-        inventories, used = inventories_in(stocks, classes)
+        uuid, parent = row["uuid"], row["parent_provider_id"]
+        inventories, used = inventories_in(row["inventories"], classes)
         state = ProviderState(
-            id_,
+            row["id"],
             uuid,
-            name,
+            row["name"],
             None if parent is None else uuids[parent],
-            generation,
-            shape,
+            row["generation"],
+            row["shape"],
             inventories,
             used,
-            _sorted(traits, trait_names),
-            _sorted(aggregates, aggregate_names),
+            _sorted(row["traits"], trait_names),
+            _sorted(row["aggregates"], aggregate_names),
         )
-        members = states.setdefault(uuids[root], [])
+        members = states.setdefault(uuids[row["root_provider_id"]], [])
         members.insert(0 if parent is None else len(members), state)
-        if parent is None and owner[0] is not None:
-            host, cell, agent, zone, sequence, gone, *_ = owner
-            hosts[uuid] = Tree(uuid, host, cell, agent, zone, sequence, bool(gone))
+        if parent is None and row["host"] is not None:
+            hosts[uuid] = _owned(uuid, row)
     found = {
         root: replace(hosts.get(root) or Tree(root), providers=tuple(members))
         for root, members in states.items()
     }
-    return found, rows[0][16]
+    return found, rows[0]["last_change"]
+
+
+def _owned(root: str, row: Mapping[str, Any]) -> Tree:
+    """Who reports it, without its providers."""
+    return Tree(root, row["host"], row["cell"], row["agent"], row["zone"], row["sequence"], bool(row["gone"]))
 
 
 async def _know_all(tx: Transaction, book: Book, rows: Sequence[Any]) -> None:
     """Read the names again when another process has made one."""
-    await book.class_names(tx, classes_in(rows, 7))
-    for names, column in ((book.traits, 8), (book.aggregates, 9)):
+    await book.class_names(tx, classes_in(rows))
+    for names, column in ((book.traits, "traits"), (book.aggregates, "aggregates")):
         if any(one not in names.names for listed in {row[column] for row in rows} for one in numbers(listed)):
             await names.read_all(tx)
 
@@ -218,9 +220,9 @@ def _sorted(listed: str | None, names: Mapping[int, str]) -> tuple[str, ...]:
     return tuple(sorted([names[one] for one in numbers(listed)])) if listed else ()
 
 
-def classes_in(rows: Sequence[Any], column: int) -> set[int]:
-    """The classes of all that INVENTORIES lists in this column."""
-    lists = {row[column] for row in rows if row[column]}
+def classes_in(rows: Sequence[Any]) -> set[int]:
+    """The classes of all that INVENTORIES lists."""
+    lists = {row["inventories"] for row in rows if row["inventories"]}
     return {int(one.partition(":")[0]) for listed in lists for one in listed.split(";")}
 
 
@@ -266,17 +268,17 @@ async def look(
 ) -> Look:
     found = Look({}, 0, set(), {})
     rows = await _LOOK(tx, zip_longest(providers, names))
-    for kind, a, b, v, w, x, y, z in rows:
-        if kind == _HOST:
-            found.owned[v] = Tree(v, w, x, y, z, a, bool(b))
-        elif kind == _ID:
-            found.ids.add(v)
-        elif kind == _NAME:
-            found.names[v] = w
-        elif b == LAST_CHANGE:
-            found.number = a
-        elif b == NAMES_EDITION:
-            await book.turn_to(tx, a)
+    for row in rows:
+        if row["kind"] == "host":
+            found.owned[row["id"]] = _owned(row["id"], row)
+        elif row["kind"] == "id":
+            found.ids.add(row["id"])
+        elif row["kind"] == "name":
+            found.names[row["host"]] = row["id"]
+        elif row["counter"] == LAST_CHANGE:
+            found.number = row["sequence"]
+        elif row["counter"] == NAMES_EDITION:
+            await book.turn_to(tx, row["sequence"])
     return found
 
 
