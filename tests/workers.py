@@ -1,12 +1,15 @@
 """The workers that every small cloud of the tests has."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.messages import ClaimAnswered, ClaimRequested
 from bus.sql.database import Database
+from bus.vocabulary import Claimed
 from bus.worker import Worker
 from cell_conductor import cell_conductor
 from placement_worker import Placement, placement_worker
@@ -37,3 +40,22 @@ def of_one_cell(
             **conductor,
         ),
     }
+
+
+def scheduler_that_never_tells(bus: Bus, clock: Clock) -> Worker:
+    """It claims, and gets no further: to be killed when a claim is held and nobody was told of it."""
+    claim_many = bus.asker_of_many(topics.CLAIM)
+
+    async def claim_and_hang(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
+        answers = await claim_many(orders)
+        if any(isinstance(result, Claimed) for answer in answers for result in answer.results):
+            await asyncio.Event().wait()
+        return answers
+
+    return scheduler_worker(
+        bus.asker(topics.FIND_CANDIDATES),
+        claim_and_hang,
+        bus.asker(topics.RELEASE),
+        bus.asker(topics.PROVIDERS),
+        clock=clock,
+    )

@@ -8,15 +8,14 @@ import pytest
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.local.broker import LocalTransport
-from bus.messages import BuildRequested, ClaimAnswered, ClaimRequested, FindAllocations, InventoryReported
-from bus.vocabulary import Claimed, Flavor, Inventory, ProviderReport
-from bus.worker import Worker
+from bus.messages import BuildRequested, FindAllocations, InventoryReported
+from bus.vocabulary import Flavor, Inventory, ProviderReport
 from compute_sim import compute_sim
 from compute_sim.fleet import SimHost
-from scheduler_worker import scheduler_worker
 from tests.builders import uid
 from tests.cells import CELL
 from tests.contract.test_metal_cloud import METAL, MetalCloud, cloud
+from tests.workers import scheduler_that_never_tells
 from tests.yard import story
 
 FLAT, TREE, CHILDREN = uid(1, "a"), uid(2, "a"), (uid(21, "a"), uid(22, "a"))
@@ -52,24 +51,6 @@ async def hosts_of_virtual_machines(c: MetalCloud) -> None:
     await asyncio.sleep(5.0)
 
 
-def that_never_tells(bus: Bus, c: MetalCloud) -> Worker:
-    """A scheduler that claims and gets no further."""
-
-    async def claim_and_hang(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
-        answers = await bus.asker_of_many(topics.CLAIM)(orders)
-        if any(isinstance(result, Claimed) for answer in answers for result in answer.results):
-            await asyncio.Event().wait()
-        return answers
-
-    return scheduler_worker(
-        bus.asker(topics.FIND_CANDIDATES),
-        claim_and_hang,
-        bus.asker(topics.RELEASE),
-        bus.asker(topics.PROVIDERS),
-        clock=c.clock,
-    )
-
-
 async def held(c: MetalCloud, builds: Sequence[str]) -> dict[str, set[str]]:
     found = await c.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=tuple(builds)))
     return {one.id: set(one.allocations) for one in found.consumers}
@@ -85,7 +66,7 @@ async def test_a_claim_nobody_was_told_of_is_told_by_the_next_scheduler(kind: st
 
         async def live() -> None:
             async with Bus(LocalTransport(c.broker), c.clock) as bus:
-                await bus.serve(that_never_tells(bus, c), asyncio.Event())
+                await bus.serve(scheduler_that_never_tells(bus, c.clock), asyncio.Event())
 
         c.lives["scheduler"] = c.group.create_task(live())
         builds = [c.clock.uuid() for _ in range(2)]

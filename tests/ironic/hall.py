@@ -30,7 +30,7 @@ from ironic_sync import FollowedIronic as Followed
 from ironic_sync.access import IronicRefused
 from ironic_sync.agent import metal_agent, news_of
 from ironic_sync.core.envelope import HeardNotification, opened
-from tests.workers import of_one_cell
+from tests.workers import Make, of_one_cell
 
 CELL = "c1"
 AGENT = f"{CELL}-metal"
@@ -113,13 +113,14 @@ class Hall:
 
     sweep_seconds = 3600.0  # what is seen is seen by events
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, make: Make | None = None) -> None:
+        """A worker of this name, or another in its place."""
         stopping = asyncio.Event()
 
         async def live() -> None:
             way = RabbitTransport(self._amqp_url, exchange=self._name, quorum=False, name=name)
             async with Bus(way, self.clock) as bus:
-                await bus.serve(self._factories()[name](bus), stopping)
+                await bus.serve((make or self._factories()[name])(bus), stopping)
 
         self._lives[name] = self._group.create_task(live()), stopping
 

@@ -6,6 +6,7 @@ import pytest
 
 from ironic_sync.agent.core.node import ATTEMPT
 from tests.ironic.hall import CLOSED, OPEN, Hall
+from tests.workers import scheduler_that_never_tells
 
 pytestmark = [pytest.mark.ironic, pytest.mark.services]
 
@@ -53,6 +54,34 @@ async def test_as_many_builds_as_there_are_nodes(yard: Hall) -> None:
         await yard.take_down(one.build)
     for node in nodes:
         await yard.follows(node, OPEN, seconds=30.0)
+
+
+async def test_the_scheduler_killed_between_claims_and_saying_so_costs_no_build(yard: Hall) -> None:
+    """Six times at exactly that point, with builds on every node: all end where they are held."""
+    kills, at_once = 6, 6
+    nodes: set[str] = set()
+    for _ in range(kills):
+        nodes |= set(await asyncio.gather(*(yard.provided() for _ in range(at_once))))
+    builds: list[str] = []
+    for _ in range(kills):
+        await yard.kill("scheduler")
+        yard.start("scheduler", lambda bus: scheduler_that_never_tells(bus, yard.clock))
+        builds += [await yard.build() for _ in range(at_once)]
+
+        async def claimed(so_many: int = len(builds) - at_once + 1) -> bool:
+            return len(await yard.held()) >= so_many
+
+        await yard.until(claimed, "some of them are claimed")
+        await yard.kill("scheduler")
+        yard.start("scheduler")
+    ended = {one.build: one for one in [await yard.any_end(120.0) for _ in builds]}
+    assert set(ended) == set(builds)
+    assert {one.status for one in ended.values()} == {"active"}
+    assert await yard.held() == {build: one.root for build, one in ended.items()}
+    assert {one.root for one in ended.values()} == nodes
+    for build in builds:
+        await yard.take_down(build)
+    await yard.until(yard.holds_nothing, "all is given back", 120.0)
 
 
 async def test_a_build_that_finds_its_node_taken_goes_to_another(yard: Hall) -> None:
