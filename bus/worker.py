@@ -39,6 +39,21 @@ class On:
     linger: float  # seconds to wait for company, while messages come one upon the other
     private: bool  # every replica hears every message, while it lives
 
+    @property
+    def name(self) -> str:
+        return self.address.topic.pattern
+
+    @property
+    def message(self) -> type[Message]:
+        return self.address.topic.message
+
+    def queue(self, worker: str, replica: str) -> QueueSpec:
+        """One durable queue per worker and topic, shared by its replicas, unless it is private."""
+        name = f"{worker}:{self.address.key}"
+        if self.private:
+            return QueueSpec(f"{name}:{replica}", (self.address.key,), durable=False)
+        return QueueSpec(name, (self.address.key,))
+
 
 @dataclass(frozen=True)
 class Answers:
@@ -48,6 +63,19 @@ class Answers:
     handler: Callable[[Any], Awaitable[Any]]
     batch: int | None
     concurrency: int
+    linger: float = 0.0  # who asks waits for the answer, not for company
+
+    @property
+    def name(self) -> str:
+        return self.query.name
+
+    @property
+    def message(self) -> type[Message]:
+        return self.query.asks
+
+    def queue(self, worker: str, replica: str) -> QueueSpec:
+        """One queue per query, shared by all who answer it."""
+        return query_queue(self.query)
 
 
 @dataclass(frozen=True)
@@ -79,13 +107,8 @@ class Worker:
         return self.announces.union(*heard, *timed)
 
     def queue_of(self, row: "On | Answers", replica: str = "") -> QueueSpec:
-        """The queue a row reads: one durable queue per worker and topic, shared by its replicas."""
-        if isinstance(row, Answers):
-            return query_queue(row.query)
-        name = f"{self.name}:{row.address.key}"
-        if row.private:
-            return QueueSpec(f"{name}:{replica}", (row.address.key,), durable=False)
-        return QueueSpec(name, (row.address.key,))
+        """The queue this row of it reads."""
+        return row.queue(self.name, replica)
 
 
 def query_queue(query: Query[Any, Any]) -> QueueSpec:

@@ -1,0 +1,169 @@
+"""A row of a worker's table at work: decodes deliveries, calls the handler, settles each by what came of it.
+
+When a handler returns, what it returned is published and confirmed, and then its message is acked: duplicates
+are possible, losses are not. When it raises, `bus.delivery.verdicts` decides.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from bus.clock import Clock
+from bus.codec import decode
+from bus.context import current
+from bus.delivery.meters import HANDLED
+from bus.delivery.verdicts import Again, Dead, verdict
+from bus.errors import Unavailable, Undecodable
+from bus.messages import Message
+from bus.protocol import DeadLetter, Delivery, Envelope, Transport
+from bus.worker import Answers, On, Worker, messages_of
+
+log = logging.getLogger(__name__)
+
+MAX_CRASHES = 20  # readers that a message may take down before it is buried
+
+Readable = Sequence[tuple[Delivery, Message]]
+Made = Sequence[tuple[Envelope, Message]]
+
+
+class ServedRow(ABC):
+    """What both kinds of row do; they differ in where what the handler returned goes, and a refusal."""
+
+    def __init__(
+        self, row: On | Answers, worker: Worker, replica: str, transport: Transport, clock: Clock
+    ) -> None:
+        self.row = row
+        self.queue = worker.queue_of(row, replica)
+        self.labels = (worker.name, row.name)
+        self._transport = transport
+        self._clock = clock
+        self._count = {
+            outcome: HANDLED.labels(*self.labels, outcome) for outcome in ("done", "retry", "dead", "fault")
+        }
+
+    @abstractmethod
+    async def _say(self, made: Made) -> None:
+        """Send on what the handler made of its messages."""
+
+    @abstractmethod
+    async def _refuse(self, envelope: Envelope, why: str, *, again: bool = False) -> bool:
+        """Tell whoever waits for an answer that there is none, or none yet; False when nobody waits."""
+
+    async def handle(self, deliveries: Sequence[Delivery]) -> None:
+        """Settle all of these; when it raises, those it had not settled are still open."""
+        readable = []
+        for delivery in deliveries:
+            message = await self._read(delivery)
+            if message is not None:
+                readable.append((delivery, message))
+        if readable:
+            await self._settle(readable)
+
+    async def _read(self, delivery: Delivery) -> Message | None:
+        """The message, or None when it had to be buried."""
+        reason = delivery.problem
+        if not reason and delivery.crashes > MAX_CRASHES:
+            reason = f"its reader went away {delivery.crashes} times without settling it"
+        if not reason:
+            try:
+                return decode(self.row.message, delivery.envelope.body, delivery.envelope.type)
+            except Undecodable as problem:
+                reason = str(problem)
+        await self._bury(delivery, Dead(reason))
+        return None
+
+    async def _settle(self, readable: Readable) -> None:
+        """Handle these together, and decide each one's fate."""
+        alone = len(readable) == 1
+        context = current.set(readable[0][0].envelope if alone else None)
+        try:
+            outcomes = await self._call([message for _, message in readable])
+            made, fates = _sorted(readable, outcomes)
+            await self._say(made)
+        except Exception as problem:
+            if alone or isinstance(problem, Unavailable):
+                for delivery, _ in readable:
+                    await self._judge(delivery, problem)
+                return
+        else:
+            for delivery, fate in fates:
+                if fate is None:
+                    self._count["done"].inc()
+                    delivery.done()
+                else:
+                    await self._judge(delivery, fate)
+            return
+        finally:
+            current.reset(context)
+        for one in readable:  # together they failed: find out which by itself
+            await self._settle([one])
+
+    async def _call(self, messages: Sequence[Message]) -> Sequence[Any]:
+        if self.row.batch is None:
+            return [await self.row.handler(messages[0])]
+        outcomes: Sequence[Any] = await self.row.handler(messages)
+        if len(outcomes) != len(messages):
+            raise TypeError(f"{self.queue.name}: {len(messages)} messages, {len(outcomes)} outcomes")
+        return outcomes
+
+    async def _judge(self, delivery: Delivery, problem: Exception) -> None:
+        match verdict(problem, delivery.envelope):
+            case Dead() as dead:
+                await self._bury(delivery, dead)
+            case Again(away=True, why=why) if await self._refuse(delivery.envelope, why, again=True):
+                delivery.done()  # whoever asked asks again
+            case Again() as again:
+                await self._put_off(delivery, again)
+
+    async def _put_off(self, delivery: Delivery, again: Again) -> None:
+        self._count["fault" if again.fault else "retry"].inc()
+        if again.fault:
+            log.error("%s: a bug, tried again: %s", self.queue.name, again.why)
+        elif again.why:
+            log.warning("%s: %s", self.queue.name, again.why)
+        envelope = delivery.envelope
+        later = msgspec.structs.replace(
+            envelope, attempt=envelope.attempt + 1, faults=envelope.faults + again.fault
+        )
+        await self._transport.delay(self.queue.name, later, again.after)
+        delivery.done()
+
+    async def _bury(self, delivery: Delivery, dead: Dead) -> None:
+        self._count["dead"].inc()
+        envelope, now = delivery.envelope, self._clock.now()
+        await self._refuse(envelope, dead.reason)
+        log.error("%s: %s to the dead letters: %s", self.queue.name, envelope.key, dead.reason)
+        await self._transport.bury(
+            DeadLetter(
+                id=envelope.id,
+                queue=self.queue.name,
+                key=envelope.key,
+                type=envelope.type,
+                reason=dead.reason,
+                first_died=envelope.first_died or now,
+                died=now,
+                attempt=envelope.attempt,
+                correlation=envelope.correlation,
+                body=bytes(envelope.body),
+                traceback=dead.trace,
+            )
+        )
+        delivery.done()
+
+
+def _sorted(
+    readable: Readable, outcomes: Sequence[Any]
+) -> tuple[list[tuple[Envelope, Message]], list[tuple[Delivery, Exception | None]]]:
+    """What is to be said, and for each delivery what speaks against calling it done."""
+    made: list[tuple[Envelope, Message]] = []
+    fates: list[tuple[Delivery, Exception | None]] = []
+    for (delivery, _), outcome in zip(readable, outcomes, strict=True):
+        if isinstance(outcome, Exception):
+            fates.append((delivery, outcome))
+            continue
+        fates.append((delivery, None))
+        made.extend((delivery.envelope, message) for message in messages_of(outcome))
+    return made, fates

@@ -1,0 +1,64 @@
+"""A timer of a worker's table at work: calls its handler again and again, and says what it returns."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from bus.delivery.emitting import Emit, Emitter
+from bus.errors import Unavailable, Unroutable
+from bus.worker import Every, messages_of
+
+log = logging.getLogger(__name__)
+
+MAX_UNHEARD = 60  # times that it is said once more to those who do not hear it
+_PAUSES = (0.05, 0.1, 0.2, 0.5)  # seconds before saying again what could not be said; from then on
+_LONGEST_PAUSE = 1.0
+
+
+class Timer:
+    def __init__(self, row: Every, emitter: Emitter) -> None:
+        self._row = row
+        self._emitter = emitter
+
+    async def run(self) -> None:
+        """Until cancelled; what its handler fails at is logged, and done again at the next turn."""
+        if not self._row.at_once:
+            await asyncio.sleep(self._row.seconds)
+        while True:
+            try:
+                made = messages_of(await self._row.handler())
+                await self._say([(None, message) for message in made])
+            except Unavailable as condition:
+                log.warning("%s: %s", self._emitter.worker, condition)
+            except Exception:
+                log.exception("%s: a timer failed; it goes on", self._emitter.worker)
+            await asyncio.sleep(self._row.seconds)
+
+    async def _say(self, made: Sequence[Emit]) -> None:
+        """What a timer said has no message to come again by: it is said until somebody hears it.
+
+        What nobody hears for a minute is left to the timer's next turns, which it must not hold up for ever.
+        """
+        pauses = iter(_PAUSES)
+        unheard = 0
+        while unheard < MAX_UNHEARD:
+            try:
+                await self._emitter.emit(made, self._row.emits)
+                return
+            except Unavailable as condition:
+                log.info("%s: %s; trying again", self._emitter.worker, condition)
+            except Unroutable as nobody:
+                log.info("%s: %s; trying again", self._emitter.worker, nobody)
+                made, unheard = await self._unheard(made), unheard + 1
+            await asyncio.sleep(next(pauses, _LONGEST_PAUSE))
+        log.warning("%s: %d messages of a timer were heard by nobody", self._emitter.worker, len(made))
+
+    async def _unheard(self, made: Sequence[Emit]) -> Sequence[Emit]:
+        """Say each by itself; those that nobody hears."""
+        left = []
+        for one in made:
+            try:
+                await self._emitter.emit([one], self._row.emits)
+            except (Unavailable, Unroutable):
+                left.append(one)
+        return left

@@ -1,0 +1,56 @@
+"""What becomes of a message whose handler raised instead of returning: by what it raised, and how often.
+
+`Retry` waits as long as it says. `Poison`, and what no further try would change, is a dead letter. What we
+depend on is waited for as long as it takes, and whoever should hear us for some minutes. Any other exception
+is a bug: five more tries, then a dead letter.
+"""
+
+import traceback
+from dataclasses import dataclass
+
+from bus.errors import AnswerRefused, BrokerRefused, Poison, Retry, TooBig, Unavailable, Unroutable
+from bus.protocol import Envelope
+
+FAULT_DELAYS = (0.1, 0.1, 0.5, 0.5, 1.0)  # seconds before each further try after a bug
+MAX_UNROUTABLE = 60  # tries; with their pauses that is about five minutes
+LONGEST_PAUSE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Put it off for so many seconds."""
+
+    after: float
+    why: str = ""  # worth a warning; empty when the handler asked for it itself
+    away: bool = False  # what we depend on is: whoever asked had better hear it at once
+    fault: bool = False  # it counts as a bug
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Bury it with this reason."""
+
+    reason: str
+    trace: str = ""
+
+
+def verdict(problem: Exception, envelope: Envelope) -> Again | Dead:
+    match problem:
+        case Retry():
+            return Again(problem.after)
+        case Poison() | AnswerRefused() | BrokerRefused() | TooBig():
+            return Dead(str(problem))
+        case Unavailable():
+            return Again(_pause(envelope), str(problem), away=True)
+        case Unroutable() if envelope.attempt < MAX_UNROUTABLE:
+            return Again(_pause(envelope), str(problem))
+        case Unroutable():
+            return Dead(str(problem))
+    trace = "".join(traceback.format_exception(problem))
+    if envelope.faults < len(FAULT_DELAYS):
+        return Again(FAULT_DELAYS[envelope.faults], trace, fault=True)
+    return Dead(f"{type(problem).__name__}: {problem}", trace)
+
+
+def _pause(envelope: Envelope) -> float:
+    return min(0.5 * envelope.attempt, LONGEST_PAUSE)
