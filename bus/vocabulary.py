@@ -306,3 +306,4 @@ class ProviderChange(Compact, frozen=True):
     used: dict[str, int]
     reshaped: bool = False
     gone: bool = False
+    sequence: int = -1  # reshaped: of the last report of its tree, by which its owner knows whose it was

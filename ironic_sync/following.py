@@ -2,14 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from bus.clock import Clock
 from bus.errors import BrokerRefused, TooBig, Unavailable, Unroutable
 from bus.messages import InventoryReported, PlacementChanged
 from bus.resources import Provider
-from ironic_sync.core.belief import BeliefRules, Beliefs, Moment, Step
+from ironic_sync.core.belief import BeliefRules, Moment, Step
+from ironic_sync.core.beliefs import Beliefs
 from ironic_sync.core.envelope import HeardNotification, Skipped, opened
 from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import Invalid, is_open
@@ -19,6 +21,7 @@ from ironic_sync.survey import SurveyedNode
 
 log = logging.getLogger(__name__)
 
+LATELY = 60.0  # seconds: who has heard nothing for so long is not the one who hears
 AHEAD_SECONDS = 60.0  # a clock that is further ahead than that is not believed
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0  # between tries to tell placement
 
@@ -46,6 +49,7 @@ class Following:
         self._clock = clock
         self._wish = wish
         self._look = look
+        self._heard_at = -math.inf  # monotonic: when Ironic last said anything to us
         self._opening: dict[str, float] = {}  # nodes that are about to open: when Ironic said so
         self._opened: dict[str, float] = {}  # placement was told, and has not said yet that it knows
 
@@ -55,6 +59,7 @@ class Following:
 
     async def hear(self, bodies: Sequence[bytes]) -> None:
         """Messages from Ironic's exchange, in their order. Returns when what comes of them is safe."""
+        self._heard_at = self._clock.monotonic()
         reports: dict[str, InventoryReported] = {}  # of one node the last says it all
         dates = []
         for body in bodies:
@@ -90,6 +95,15 @@ class Following:
         """A tool has told placement of the node."""
         self.beliefs.told_by_others(uuid, sequence)
 
+    def interrupted(self) -> None:
+        """We may not have heard everything, and another may have told placement of it."""
+        self.beliefs.forget_told()
+
+    def placed(self, providers: Mapping[str, Provider]) -> None:
+        """This is what placement has of these nodes."""
+        for uuid, one in providers.items():
+            self.beliefs.placement_has(uuid, one.sequence)
+
     async def tell(self, reports: Sequence[InventoryReported]) -> None:
         """Tell placement. Returns when the bus has it safe, however long that takes."""
         pause = FIRST_PAUSE
@@ -111,13 +125,24 @@ class Following:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def changed(self, changes: Sequence[PlacementChanged]) -> Sequence[None]:
-        """Placement says what it has taken in."""
-        if self._opened:
-            now = self._clock.now()
-            for change in (one for message in changes for one in message.changes):
-                if change.reshaped and change.root in self._opened:
-                    CLAIMABLE_SECONDS.observe(max(0.0, now - self._opened.pop(change.root)))
+        """Placement says what it has taken in, of us and of others."""
+        now = self._clock.now()
+        for change in (one for message in changes for one in message.changes):
+            if not change.reshaped:
+                continue
+            if change.root in self._opened:
+                CLAIMABLE_SECONDS.observe(max(0.0, now - self._opened.pop(change.root)))
+            if self.beliefs.placement_has(change.root, change.sequence) and self._hears():
+                # What we heard since may have seemed told already.
+                if self._wish is not None:
+                    self._wish(change.root)
+                elif (again := self.beliefs.newer(change.root, change.sequence)) is not None:
+                    await self.tell((again,))
         return [None] * len(changes)
+
+    def _hears(self) -> bool:
+        """Of all that follow this Ironic, are we the one who hears?"""
+        return self._clock.monotonic() < self._heard_at + LATELY
 
     def _heard(self, said: HeardNotification) -> Step | None:
         now = self._clock.now()

@@ -37,7 +37,12 @@ class Sweep:
         pages_per_second: float = 4.0,
         share: float = 0.1,  # of the nodes; when more are gone at once none is removed
         allow_removals: bool = False,  # remove them however many there are
+        placed: Callable[[Mapping[str, Provider]], None] = lambda placed: None,
+        unsure: Callable[[str], None] = lambda uuid: None,
     ) -> None:
+        """`placed` is told what placement has. `unsure` of a node that differs: it should be read by itself,
+        for placement may have heard something newer of it.
+        """
         self._survey = survey
         self._tell = tell
         self._clock = clock
@@ -45,6 +50,8 @@ class Sweep:
         self._between_pages = 1 / pages_per_second
         self._share = share
         self._allow_removals = allow_removals
+        self._placed = placed
+        self._unsure = unsure
         self.held_back = 0  # nodes that are gone, at least so many, and were not removed
         self._rounds_to_full = 0
         self._horizon: Horizon | None = None
@@ -73,6 +80,7 @@ class Sweep:
         start, began = self._clock.now(), monotonic()
         horizon = await self._survey.horizon()
         placed = await self._survey.placed()
+        self._placed(placed)
         self._known = {uuid: one.sequence for uuid, one in placed.items()}
         read: set[str] = set()
         left: Counter[str] = Counter()
@@ -101,6 +109,7 @@ class Sweep:
             log.info("sweeping all: %s", why)
             return False
         placed = await self._survey.placed_now(str(raw["uuid"]) for raw, _ in reads)
+        self._placed(placed)
         await self._tell_of(await self._survey.judged(reads, placed))
         self._horizon = horizon
         SWEEP_SECONDS.labels("recent").observe(monotonic() - began)
@@ -131,7 +140,12 @@ class Sweep:
         repairable = [one for one in found if one.to_tell]
         if repairable:
             now = await self._survey.placed_now(one.uuid for one in repairable)
-            settled = [one for one in repairable if self._settled(one, now.get(one.uuid))]
+            settled = []
+            for one in repairable:
+                if self._settled(one, now.get(one.uuid)):
+                    settled.append(one)
+                elif one.node is not None:
+                    self._unsure(one.uuid)
             self._known.update((uuid, provider.sequence) for uuid, provider in now.items())
             if news := self._survey.still_different(settled, now):
                 log.info("telling of %d nodes that no event told of", len(news))

@@ -97,6 +97,8 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
             Survey(ironic.api, find, ironic.selection, rules, following.moment),
             following.repair,
             clock,
+            placed=following.placed,
+            unsure=reader.wish,
             full_every=ironic.full_every,
             pages_per_second=ironic.pages_per_second,
             share=ironic.share_gone,
@@ -108,7 +110,12 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
     notifications = ironic.notifications
     consumes = [_by_tools(ironic.skip_reserve_in_use, following)]
     if notifications is not None:
-        runs.append(lambda: notifications.run(following.hear, wake.missed))
+
+        def interrupted() -> None:
+            following.interrupted()
+            wake.missed()
+
+        runs.append(lambda: notifications.run(following.hear, interrupted))
         consumes.append(on_many(PLACEMENT_CHANGED, following.changed, private=True))
     return Worker(
         "ironic_sync",

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from bus.messages import InventoryReported
-from ironic_sync.core.belief import BeliefRules, Beliefs, Step
+from ironic_sync.core.belief import BeliefRules, Step
+from ironic_sync.core.beliefs import Beliefs
 from ironic_sync.core.envelope import HeardNotification, Phase
 from ironic_sync.core.node import IronicNode
 from ironic_sync.core.rule import is_open

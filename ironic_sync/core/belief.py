@@ -41,8 +41,6 @@ from ironic_sync.core.envelope import HeardNotification
 from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import farewell, is_open, report, sequence_at
 
-MOST_NODES = 500_000  # strangers who make nodes up must not fill the memory
-
 Outcome = Literal["told", "gone", "read", "same", "late", "asked", "hint", "echo", "not ours", "no class"]
 
 _ASKED_OF_THE_API = frozenset({"create", "update", "delete", "maintenance_set"})
@@ -100,6 +98,8 @@ def hear(belief: Belief, said: HeardNotification, rules: BeliefRules, heard: int
     if said.at < belief.date and (belief.gone or age != "newer"):
         doubt = age != "older" and _says_otherwise(belief, said, node, rules)
         return Step(belief, "late", read=rules.can_read and doubt)
+    # Others told placement what is dated later: they, or their clock, may have been ahead of this.
+    behind = belief.told is None and at < belief.sequence
     ahead, belief = belief.sequence + 1, replace(belief, heard=heard, sequence=max(belief.sequence, at))
     if said.event == "delete":
         return _deleted(belief, said, node, rules, max(at, ahead))
@@ -107,7 +107,7 @@ def hear(belief: Belief, said: HeardNotification, rules: BeliefRules, heard: int
         return Step(belief, "echo", read=rules.can_read)
     seen = _whole(node, belief.node)
     merged = _merged(belief, said.event, seen) if said.event in _SNAPSHOTS else seen
-    return _seen(belief, merged, said, rules, max(at, ahead), doubt=merged != seen)
+    return _seen(belief, merged, said, rules, max(at, ahead), behind=behind, doubt=behind or merged != seen)
 
 
 def read(
@@ -130,7 +130,8 @@ def read(
     sequence = max(sequence_at(began.at), belief.sequence + 1, known + 1)
     overtaken = belief.heard > began.heard
     if node is None:
-        return _not_found(belief, uuid, began, sequence, overtaken, was if again else None)
+        has = (was if again else None) or _last_place(belief, rules)
+        return _not_found(belief, uuid, began, sequence, overtaken, has)
     place = rules.place(node)
     told = None if place is None else rules.report(node, place, sequence)
     outcome: Outcome = "not ours" if place is None else "no class" if told is None else "same"
@@ -160,6 +161,7 @@ def _seen(
     rules: BeliefRules,
     sequence: int,
     *,
+    behind: bool,
     doubt: bool,
 ) -> Step:
     """This is how the node is now believed to be."""
@@ -171,6 +173,8 @@ def _seen(
     same = told is not None and _same(told, belief.told)
     if opens and not same and not rules.can_read and said.phase in ("start", "error"):
         return Step(belief, "asked")
+    if opens and behind and not rules.can_read:
+        return Step(belief, "late")
     version = node.updated_at or 0.0
     date = version if opens and said.event in _SNAPSHOTS else said.at
     belief = replace(
@@ -236,17 +240,15 @@ def _deleted(
 
 
 def _not_found(
-    belief: Belief, uuid: str, began: Moment, sequence: int, overtaken: bool, was: Place | None
+    belief: Belief, uuid: str, began: Moment, sequence: int, overtaken: bool, has: Place | None
 ) -> Step:
-    """`was`: where placement has it, if it is to be told again."""
+    """`has`: where placement has it."""
     if overtaken:
         return Step(belief, "read", read=True)
-    if was is None and belief.told is not None and not belief.told.gone:
-        was = _place_of(belief.told)
     belief = _without(belief, began.at, 0.0)
-    if was is None:
+    if has is None:
         return Step(belief, "same")
-    told = farewell(uuid, was, sequence)
+    told = farewell(uuid, has, sequence)
     return Step(replace(belief, told=told, sequence=sequence), "gone", told)
 
 
@@ -275,58 +277,12 @@ def _same(told: InventoryReported, before: InventoryReported | None) -> bool:
     return before is not None and replace(told, sequence=before.sequence) == before
 
 
+def _last_place(belief: Belief, rules: BeliefRules) -> Place | None:
+    """Where placement has it as far as we know; None when it has it no more, or never had."""
+    if belief.told is not None:
+        return None if belief.told.gone else _place_of(belief.told)
+    return None if belief.node is None else rules.place(belief.node)
+
+
 def _place_of(told: InventoryReported) -> Place:
     return Place(cell=told.cell, agent=told.agent, zone=told.zone)
-
-
-class Beliefs:
-    """What is believed of every node."""
-
-    def __init__(self, rules: BeliefRules, most: int = MOST_NODES) -> None:
-        self.rules = rules
-        self.heard = 0
-        self._most = most
-        self._of: dict[str, Belief] = {}
-
-    def of(self, uuid: str) -> Belief:
-        return self._of.get(uuid, _UNKNOWN)
-
-    def moment(self, now: float) -> Moment:
-        """To be taken before a read begins."""
-        return Moment(now, self.heard)
-
-    def hear(self, said: HeardNotification, latest: float) -> Step:
-        """What is dated after `latest` counts as said then. Raises Invalid, and nothing has changed."""
-        self.heard += 1
-        said = said if said.at <= latest else replace(said, at=latest)
-        return self._keep(said.uuid, hear(self.of(said.uuid), said, self.rules, self.heard))
-
-    def read(
-        self,
-        uuid: str,
-        node: IronicNode | None,
-        began: Moment,
-        *,
-        known: int = 0,
-        again: bool = False,
-        was: Place | None = None,
-    ) -> Step:
-        """Raises Invalid, and nothing has changed."""
-        step = read(self.of(uuid), uuid, node, began, self.rules, known=known, again=again, was=was)
-        return self._keep(uuid, step)
-
-    def told_by_others(self, uuid: str, sequence: int) -> None:
-        """Somebody else has told placement of the node: what we told last says nothing any more."""
-        if uuid in self._of:
-            before = self._of[uuid]
-            self._of[uuid] = replace(before, told=None, sequence=max(before.sequence, sequence))
-
-    def _keep(self, uuid: str, step: Step) -> Step:
-        if step.belief is not _UNKNOWN:
-            if uuid not in self._of and len(self._of) >= self._most:
-                del self._of[next(iter(self._of))]
-            self._of[uuid] = step.belief
-        return step
-
-
-_UNKNOWN = Belief()

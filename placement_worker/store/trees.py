@@ -330,11 +330,24 @@ def changes_between(pairs: Sequence[tuple[Tree, Tree]]) -> list[ProviderChange]:
             if old.pop(provider.uuid, None) != provider:
                 changed.append(
                     ProviderChange(
-                        provider.uuid, after.root, provider.generation, provider.used, reshaped=True
+                        provider.uuid,
+                        after.root,
+                        provider.generation,
+                        provider.used,
+                        reshaped=True,
+                        sequence=after.sequence,
                     )
                 )
         left += [
-            ProviderChange(provider.uuid, after.root, provider.generation, {}, reshaped=True, gone=True)
+            ProviderChange(
+                provider.uuid,
+                after.root,
+                provider.generation,
+                {},
+                reshaped=True,
+                gone=True,
+                sequence=after.sequence,
+            )
             for provider in old.values()
         ]
     return left + changed

@@ -23,12 +23,12 @@ from ironic_sync.core.belief import BeliefRules
 from ironic_sync.core.node import IronicNode
 from ironic_sync.following import Following
 from ironic_sync.meters import CLAIMABLE_SECONDS, EVENTS, REPORTED_SECONDS, SKIPPED
-from ironic_sync.notifications import Gap, Hear
 from ironic_sync.reader import Reader
 from ironic_sync.survey import Survey, diff
 from ironic_sync.sweep import Sweep
 from placement_worker import Placement, placement_worker
 from tests.fake_ironic import FakeIronic, fault, node_number
+from tests.followed_ironic import SaidByHand
 from tests.ironic_case import a_notification
 from tests.ironic_world import PLACE
 from tests.recordings import Truth, recorded
@@ -143,40 +143,13 @@ def _facts(provider: Provider | ProviderReport) -> tuple[Any, ...]:
 # The worker
 
 
-class Voice:
-    """Ironic's notifications, from a test: a way that has no broker in it."""
-
-    def __init__(self) -> None:
-        self.bound = asyncio.Event()
-        self._hear: Hear
-        self._gap: Gap
-
-    async def run(self, hear: Hear, gap: Gap) -> None:
-        self._hear, self._gap = hear, gap
-        gap()
-        self.bound.set()
-        await asyncio.get_running_loop().create_future()
-
-    async def say(self, event: str, at: float, node: dict[str, Any]) -> None:
-        """Returns when all that comes of it at once is safe."""
-        await self.bound.wait()
-        await self._hear([a_notification(event, at, node)])
-
-    async def say_bytes(self, *bodies: bytes) -> None:
-        await self.bound.wait()
-        await self._hear(bodies)
-
-    def was_interrupted(self) -> None:
-        self._gap()
-
-
 class FollowedCloud:
     """An Ironic, what it says, and the worker that follows it."""
 
     def __init__(self, home: BusWithPlacement, *, can_read: bool = True, **more: Any) -> None:
         self.home = home
         self.ironic = FakeIronic()
-        self.voice = Voice()
+        self.voice = SaidByHand()
         self.clock = Clock()
         self._can_read = can_read
         self._more: dict[str, Any] = HOW | more
@@ -270,7 +243,7 @@ async def test_what_changed_while_nobody_heard_is_found_at_the_start() -> None:
         del sky.ironic.nodes[gone]
         sky.ironic.change(2, instance_uuid=node_number(99))
         sky.ironic.change(3, maintenance=False)
-        sky.voice = Voice()
+        sky.voice = SaidByHand()
         async with asyncio.TaskGroup() as group:
             second = group.create_task(home.serve(sky.worker()))
             await home.until(lambda: home.is_open(free))

@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +11,7 @@ import pytest
 
 from bus.clock import Clock
 from bus.errors import NoAnswer, Unavailable
-from bus.messages import FindProviders, InventoryReported, ProvidersFound
-from bus.resources import Provider
+from bus.messages import FindProviders, InventoryReported
 from ironic_sync import sweep
 from ironic_sync.api import IronicRefused
 from ironic_sync.core.belief import BeliefRules, Moment
@@ -22,71 +20,10 @@ from ironic_sync.core.rule import report
 from ironic_sync.core.selection import NodeSelection
 from ironic_sync.survey import Comparison, Survey, SurveyedNode, diff
 from ironic_sync.sweep import Sweep
-from placement_worker.core.trees import Tree, reported
 from tests.fake_ironic import FakeIronic, fault, node_number
+from tests.followed_ironic import PlacedTrees
 
 SELECTION = NodeSelection(cell="c1", aggregates_by=("properties.rack",), zone_by="properties.az")
-
-
-class Placed:
-    """Placement, as far as sweeps see it: trees that become what is reported, and answers to a query."""
-
-    def __init__(self) -> None:
-        self.trees: dict[str, Tree] = {}
-        self.questions: list[FindProviders] = []
-        self.before: Callable[[FindProviders], None] = lambda query: None
-
-    def report(self, *reports: InventoryReported) -> None:
-        for one in reports:
-            self.trees[one.root] = reported(self.trees.get(one.root, Tree(one.root)), one)
-
-    def hold(self, number: int, amount: int = 1) -> None:
-        """Somebody takes the node, or gives it back."""
-        tree = self.trees[node_number(number)]
-        (provider,) = tree.providers
-        used = dict.fromkeys(provider.inventories, amount)
-        self.trees[tree.root] = replace(tree, providers=(replace(provider, used=used),))
-
-    async def find(self, query: FindProviders) -> ProvidersFound:
-        self.questions.append(query)
-        self.before(query)
-        found = [
-            Provider(
-                id=one.uuid,
-                name=one.name,
-                parent=one.parent,
-                root=tree.root,
-                generation=one.generation,
-                inventories=one.inventories,
-                used=one.used,
-                traits=one.traits,
-                aggregates=one.aggregates,
-                cell=tree.cell,
-                agent=tree.agent,
-                zone=tree.zone,
-                sequence=tree.sequence,
-                gone=tree.gone,
-            )
-            for tree in self._matching(query)
-            for one in tree.providers
-        ]
-        return ProvidersFound(providers=tuple(found))
-
-    def _matching(self, query: FindProviders) -> list[Tree]:
-        if query.ids:
-            return [self.trees[root] for root in query.ids if root in self.trees]
-        behind = sorted(root for root, tree in self.trees.items() if tree.agent in query.agents)
-        behind = [root for root in behind if root > query.after and self.trees[root].providers]
-        return [self.trees[root] for root in behind[: query.limit]]
-
-    def open(self) -> set[int]:
-        """The nodes something may be placed on."""
-        return {
-            int(root[-12:], 16)
-            for root, tree in self.trees.items()
-            for one in tree.providers
-            if all(inventory.reserved == 0 for inventory in one.inventories.values())
-        }
 
 
 class Everything:
@@ -96,7 +33,7 @@ class Everything:
         self, selection: NodeSelection = SELECTION, ironic: FakeIronic | None = None, **more: Any
     ) -> None:
         self.ironic = ironic or FakeIronic()
-        self.placed = Placed()
+        self.placed = PlacedTrees()
         self.now = 1_800_000_000.0
         self.heard = 0
         self.told: list[list[SurveyedNode]] = []

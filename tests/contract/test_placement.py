@@ -573,7 +573,9 @@ async def test_every_commit_that_changes_something_is_announced_by_the_next_numb
     await release(placement, a_release(1, 2))
     host = uid(1, "a")
     assert await announced(placement) == [
-        PlacementChanged(number=1, changes=(ProviderChange(host, host, 1, {"VCPU": 0}, reshaped=True),)),
+        PlacementChanged(
+            number=1, changes=(ProviderChange(host, host, 1, {"VCPU": 0}, reshaped=True, sequence=1),)
+        ),
         PlacementChanged(number=2, changes=(ProviderChange(host, host, 2, {"VCPU": 1}),)),
         PlacementChanged(number=3, changes=(ProviderChange(host, host, 3, {"VCPU": 2}),)),
         PlacementChanged(number=4, changes=(ProviderChange(host, host, 3, {"VCPU": 0}),)),

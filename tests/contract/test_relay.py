@@ -121,7 +121,7 @@ async def test_what_was_committed_is_told_at_once(placement: Placement, wire: Re
         await placement.reports.report_many([a_report(1)])
         await wire.holds(1)
         await told_up_to(placement, 1)
-    change = ProviderChange(host, host, 1, {"VCPU": 0}, reshaped=True)
+    change = ProviderChange(host, host, 1, {"VCPU": 0}, reshaped=True, sequence=1)
     assert wire.told == [PlacementChanged(number=1, changes=(change,))]
 
 

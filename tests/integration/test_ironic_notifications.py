@@ -17,7 +17,8 @@ from bus.messages import InventoryReported
 from bus.rabbit import RabbitTransport
 from bus.topics import INVENTORY_REPORTED
 from deploy.servers import RabbitMQ
-from ironic_sync.core.belief import BeliefRules, Beliefs
+from ironic_sync.core.belief import BeliefRules
+from ironic_sync.core.beliefs import Beliefs
 from ironic_sync.following import Following
 from ironic_sync.notifications import Notifications
 from tests.ironic_world import PLACE

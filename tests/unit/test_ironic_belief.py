@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ironic_sync.core.belief import BeliefRules, Beliefs
+from ironic_sync.core.belief import BeliefRules
+from ironic_sync.core.beliefs import Beliefs
 from ironic_sync.core.envelope import HeardNotification, Phase
 from ironic_sync.core.rule import Invalid
 from tests.cells import an_id

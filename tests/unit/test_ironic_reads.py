@@ -5,6 +5,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ironic_sync.core.node import Place
+from ironic_sync.core.rule import is_open
 from tests.ironic_case import NODE, READ, BeliefCase, T, closed, opened, with_and_without
 from tests.ironic_world import PLACE
 
@@ -65,6 +66,57 @@ def test_what_a_tool_told_of_a_node_is_told_again_by_ironic() -> None:
     case = opened(can_read=False)
     case.beliefs.told_by_others(NODE, int((T + 1) * 1e6))
     assert case.hear("power_set", "end", T + 2, updated_at=T + 2).outcome == "told"
+
+
+# What another has told placement
+
+
+def learned(case: BeliefCase, at: float) -> bool:
+    return case.beliefs.placement_has(NODE, int(at * 1e6))
+
+
+@with_and_without
+def test_what_was_told_last_does_not_count_when_another_has_told_since(can_read: bool) -> None:
+    case = closed(can_read=can_read)
+    again = {"updated_at": T, "provision_state": "cleaning"}
+    assert not learned(case, T) and not learned(case, T - 1), "our own, or before it"
+    assert case.hear("power_set", "end", T + 1, **again).outcome == "same"
+    assert learned(case, T + 2)
+    assert case.hear("power_set", "end", T + 3, **again).outcome == "told"
+    case.beliefs.forget_told()
+    assert case.hear("power_set", "end", T + 4, **again).outcome == "told"
+
+
+@with_and_without
+def test_what_is_dated_before_what_another_told_closes_and_does_not_open(can_read: bool) -> None:
+    """It may come once more, or placement's reports may be dated by a clock that was ahead."""
+    for state, outcome, read in (
+        ("cleaning", "told", can_read),
+        ("available", "read" if can_read else "late", can_read),
+    ):
+        case = BeliefCase(can_read=can_read)
+        learned(case, T + 3600)
+        step = case.hear("provision_set", "end", T, updated_at=T, provision_state=state)
+        assert (step.outcome, step.read) == (outcome, read)
+        if step.report is not None:
+            assert step.report.sequence > (T + 3600) * 1e6
+
+
+def test_without_an_api_what_was_said_since_another_told_is_told_again() -> None:
+    case = opened(can_read=False)
+    case.hear("provision_set", "start", T + 2, updated_at=T, provision_state="cleaning")
+    other = int((T + 1) * 1e6)
+    assert case.beliefs.newer(NODE, int((T + 3) * 1e6)) is None
+    again = case.beliefs.newer(NODE, other)
+    assert again is not None and not is_open(again) and again.sequence > (T + 2) * 1e6
+
+
+@with_and_without
+def test_a_node_that_goes_is_told_of_though_what_was_told_last_was_forgotten(can_read: bool) -> None:
+    for ends in (lambda case: case.hear("delete", "end", T + 1), lambda case: case.read(T + 1, None)):
+        case = opened(can_read=can_read)
+        case.beliefs.forget_told()
+        assert ends(case).outcome == "gone" and case.told is not None and case.told.gone
 
 
 # The end of a node

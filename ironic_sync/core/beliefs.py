@@ -1,0 +1,91 @@
+"""What is believed of every node, each as `belief.py` decides; and what placement has heard from others."""
+
+from msgspec.structs import replace
+
+from bus.messages import InventoryReported
+from ironic_sync.core.belief import Belief, BeliefRules, Moment, Step, hear, read
+from ironic_sync.core.envelope import HeardNotification
+from ironic_sync.core.node import IronicNode, Place
+
+MOST_NODES = 500_000  # strangers who make nodes up must not fill the memory
+
+_UNKNOWN = Belief()
+
+
+class Beliefs:
+    """What is believed of every node."""
+
+    def __init__(self, rules: BeliefRules, most: int = MOST_NODES) -> None:
+        self.rules = rules
+        self.heard = 0
+        self._most = most
+        self._of: dict[str, Belief] = {}
+
+    def of(self, uuid: str) -> Belief:
+        return self._of.get(uuid, _UNKNOWN)
+
+    def moment(self, now: float) -> Moment:
+        """To be taken before a read begins."""
+        return Moment(now, self.heard)
+
+    def hear(self, said: HeardNotification, latest: float) -> Step:
+        """What is dated after `latest` counts as said then. Raises Invalid, and nothing has changed."""
+        self.heard += 1
+        said = said if said.at <= latest else replace(said, at=latest)
+        return self._keep(said.uuid, hear(self.of(said.uuid), said, self.rules, self.heard))
+
+    def read(
+        self,
+        uuid: str,
+        node: IronicNode | None,
+        began: Moment,
+        *,
+        known: int = 0,
+        again: bool = False,
+        was: Place | None = None,
+    ) -> Step:
+        """Raises Invalid, and nothing has changed."""
+        step = read(self.of(uuid), uuid, node, began, self.rules, known=known, again=again, was=was)
+        return self._keep(uuid, step)
+
+    def told_by_others(self, uuid: str, sequence: int) -> None:
+        """Somebody else has told placement of the node: what we told last says nothing any more."""
+        if uuid in self._of:
+            before = self._of[uuid]
+            self._of[uuid] = replace(before, told=None, sequence=max(before.sequence, sequence))
+
+    def placement_has(self, uuid: str, sequence: int) -> bool:
+        """A report of this sequence. Was it another's, and overrules what we told last?
+
+        What we tell next has a higher one, whatever the clocks say by which either was made.
+        """
+        before = self.of(uuid)
+        overruled = before.told is not None and sequence > before.told.sequence
+        if overruled or sequence > before.sequence:
+            told = None if overruled else before.told
+            self._keep(
+                uuid, Step(replace(before, told=told, sequence=max(before.sequence, sequence)), "same")
+            )
+        return overruled
+
+    def newer(self, uuid: str, sequence: int) -> InventoryReported | None:
+        """What is to be told of the node if it was said after what another told with this sequence."""
+        belief = self.of(uuid)
+        place = None if belief.node is None else self.rules.place(belief.node)
+        if belief.node is None or place is None or belief.date * 1_000_000 <= sequence:
+            return None
+        told = self.rules.report(belief.node, place, belief.sequence + 1)
+        if told is not None:
+            self._of[uuid] = replace(belief, told=told, sequence=told.sequence)
+        return told
+
+    def forget_told(self) -> None:
+        """Others may have told placement of any node: what is said next is told, whatever was told last."""
+        self._of = {uuid: replace(one, told=None) for uuid, one in self._of.items()}
+
+    def _keep(self, uuid: str, step: Step) -> Step:
+        if step.belief is not _UNKNOWN:
+            if uuid not in self._of and len(self._of) >= self._most:
+                del self._of[next(iter(self._of))]
+            self._of[uuid] = step.belief
+        return step

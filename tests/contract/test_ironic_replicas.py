@@ -1,0 +1,92 @@
+"""Several replicas follow one Ironic, of whom one hears it at a time; and a clock that jumps."""
+
+import pytest
+
+from tests.fake_ironic import fault
+from tests.followed_ironic import FollowedWorld, followed
+from tests.yard import story
+
+SOON = 1.0  # virtual seconds
+HOUR = 3600.0
+
+
+async def with_a_node(world: FollowedWorld) -> None:
+    world.ironic.now = int(world.time)
+    world.ironic.have(1)
+
+
+@story
+async def test_what_another_replica_told_meanwhile_does_not_count_as_told() -> None:
+    async with followed() as world:
+        await with_a_node(world)
+        a, b = await world.start(), await world.start()
+        for heard_by, maintenance in ((a, True), (b, False), (a, True), (b, False)):
+            await world.change(heard_by, 1, "maintenance_set.end", maintenance=maintenance)
+            assert await world.takes(1, open=not maintenance) < SOON
+
+
+@story
+async def test_who_takes_over_before_it_knows_what_another_told_finds_out() -> None:
+    """Placement tells all what it has taken in, and that may come after Ironic's next word."""
+    async with followed() as world:
+        await with_a_node(world)
+        a, b = await world.start(), await world.start()
+        await world.change(a, 1, "maintenance_set.end", maintenance=True)
+        await world.takes(1, open=False)
+        world.hold_changes_back()
+        await world.change(b, 1, "maintenance_set.end", maintenance=False)
+        await world.takes(1, open=True)
+        await world.change(a, 1, "maintenance_set.end", maintenance=True)
+        await world.tell_changes()
+        assert await world.takes(1, open=False) < SOON
+
+
+@story
+async def test_who_was_interrupted_forgets_what_was_told() -> None:
+    async with followed() as world:
+        await with_a_node(world)
+        a = await world.start()
+        await world.change(a, 1, "maintenance_set.end", maintenance=True)
+        await world.takes(1, open=False)
+        world.reopen_by_hand(1)
+        world.ironic.proxy = lambda request: fault(503, "away")  # so that no look at everything mends it
+        a.was_interrupted()
+        await world.change(a, 1, "maintenance_set.end", maintenance=True)
+        assert await world.takes(1, open=False) < SOON
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["forward", "back"])
+@pytest.mark.parametrize("restarted", [False, True], ids=["goes on", "is started again"])
+@story
+async def test_when_the_clock_jumps_what_is_heard_counts_at_once(restarted: bool, jump: float) -> None:
+    async with followed() as world:
+        await with_a_node(world)
+        world.ahead = max(0.0, -jump)
+        a = await world.start()
+        for maintenance in (True, False):
+            await world.change(a, 1, "maintenance_set.end", maintenance=maintenance)
+            assert await world.takes(1, open=not maintenance) < SOON
+        world.ahead += jump
+        if restarted:
+            await world.kill_all()
+            a = await world.start()
+        for maintenance in (True, False, True):
+            await world.change(a, 1, "maintenance_set.end", maintenance=maintenance)
+            assert await world.takes(1, open=not maintenance) < SOON
+        world.ironic.have(2)
+        await world.change(a, 2, "provision_set.end", maintenance=False)
+        assert await world.takes(2, open=True) < SOON
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["forward", "back"])
+@story
+async def test_when_the_clock_jumps_what_nobody_said_is_found_by_the_next_look(jump: float) -> None:
+    async with followed(sweep_seconds=60.0) as world:
+        await with_a_node(world)
+        world.ahead = max(0.0, -jump)
+        a = await world.start()
+        await world.change(a, 1, "update.end", name="told")
+        world.ahead += jump
+        for maintenance in (True, False):
+            await world.change(None, 1, "", maintenance=maintenance)
+            assert await world.takes(1, open=not maintenance) < 70.0

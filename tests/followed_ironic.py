@@ -1,0 +1,242 @@
+"""An Ironic that is followed, in virtual time: replicas of ironic_sync, a placement in memory."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.local.broker import LocalBroker, LocalTransport
+from bus.messages import FindProviders, InventoryReported, PlacementChanged, ProvidersFound
+from bus.resources import Provider
+from bus.vocabulary import ProviderChange
+from bus.worker import Worker, answers, on_many
+from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
+from ironic_sync.core.node import Place, from_rest
+from ironic_sync.core.rule import report
+from ironic_sync.notifications import Gap, Hear
+from placement_worker.core.trees import Tree, reported
+from placement_worker.store.trees import changes_between
+from tests.fake_ironic import FakeIronic, node_number
+from tests.ironic_case import a_notification
+
+SELECTION = NodeSelection(cell="c1")
+NOON = 1_800_000_000.0
+
+
+class PlacedTrees:
+    """Placement, as far as it is asked here: trees that become what is reported, and answers to a query."""
+
+    def __init__(self) -> None:
+        self.trees: dict[str, Tree] = {}
+        self.questions: list[FindProviders] = []
+        self.before: Callable[[FindProviders], None] = lambda query: None
+
+    def report(self, *reports: InventoryReported) -> None:
+        for one in reports:
+            self.trees[one.root] = reported(self.trees.get(one.root, Tree(one.root)), one)
+
+    def hold(self, number: int, amount: int = 1) -> None:
+        """Somebody takes the node, or gives it back."""
+        tree = self.trees[node_number(number)]
+        (provider,) = tree.providers
+        used = dict.fromkeys(provider.inventories, amount)
+        self.trees[tree.root] = replace(tree, providers=(replace(provider, used=used),))
+
+    async def find(self, query: FindProviders) -> ProvidersFound:
+        self.questions.append(query)
+        self.before(query)
+        found = [
+            Provider(
+                id=one.uuid,
+                name=one.name,
+                parent=one.parent,
+                root=tree.root,
+                generation=one.generation,
+                inventories=one.inventories,
+                used=one.used,
+                traits=one.traits,
+                aggregates=one.aggregates,
+                cell=tree.cell,
+                agent=tree.agent,
+                zone=tree.zone,
+                sequence=tree.sequence,
+                gone=tree.gone,
+            )
+            for tree in self._matching(query)
+            for one in tree.providers
+        ]
+        return ProvidersFound(providers=tuple(found))
+
+    def _matching(self, query: FindProviders) -> list[Tree]:
+        if query.ids:
+            return [self.trees[root] for root in query.ids if root in self.trees]
+        behind = sorted(root for root, tree in self.trees.items() if tree.agent in query.agents)
+        behind = [root for root in behind if root > query.after and self.trees[root].providers]
+        return [self.trees[root] for root in behind[: query.limit]]
+
+    def open(self) -> set[int]:
+        """The nodes something may be placed on."""
+        return {
+            int(root[-12:], 16)
+            for root, tree in self.trees.items()
+            for one in tree.providers
+            if all(inventory.reserved == 0 for inventory in one.inventories.values())
+        }
+
+    def is_open(self, number: int) -> bool:
+        return number in self.open()
+
+
+class SaidByHand:
+    """Ironic's notifications, from a test: a way that has no broker in it."""
+
+    def __init__(self) -> None:
+        self.bound = asyncio.Event()
+        self._hear: Hear
+        self._gap: Gap
+
+    async def run(self, hear: Hear, gap: Gap) -> None:
+        self._hear, self._gap = hear, gap
+        gap()
+        self.bound.set()
+        await asyncio.get_running_loop().create_future()
+
+    async def say(self, event: str, at: float, node: dict[str, Any]) -> None:
+        """Returns when all that comes of it at once is safe."""
+        await self.bound.wait()
+        await self._hear([a_notification(event, at, node)])
+
+    async def say_bytes(self, *bodies: bytes) -> None:
+        await self.bound.wait()
+        await self._hear(bodies)
+
+    def was_interrupted(self) -> None:
+        self._gap()
+
+
+class FollowedWorld:
+    """An Ironic, any number of replicas that follow it, and a placement that takes in what they tell."""
+
+    def __init__(self, bus: Bus, broker: LocalBroker, group: asyncio.TaskGroup, **more: Any) -> None:
+        self.ironic = FakeIronic()
+        self.placed = PlacedTrees()
+        self.ahead = 0.0  # seconds by which berth's wall clock is wrong
+        self.replicas: list[SaidByHand] = []
+        self._loop = asyncio.get_running_loop()
+        self._bus = bus
+        self._broker = broker
+        self._group = group
+        self._lives: list[asyncio.Task[None]] = []
+        self.clock = Clock(now=lambda: self.time, chance=random.Random(1), monotonic=self._loop.time)
+        self._more: dict[str, Any] = {"sweep_seconds": 3600.0, "pages_per_second": 1e9, **more}
+        self._number = 0
+        self._held_back: list[PlacementChanged] | None = None
+
+    @property
+    def time(self) -> float:
+        """As Ironic's clock has it."""
+        return NOON + self._loop.time()
+
+    async def start(self) -> SaidByHand:
+        """Another replica, which may hear of Ironic from now on."""
+        voice = SaidByHand()
+        clock = Clock(now=lambda: self.time + self.ahead, chance=random.Random(1), monotonic=self._loop.time)
+        ironic = FollowedIronic(
+            selection=SELECTION,
+            notifications=voice,  # type: ignore[arg-type]
+            api=self.ironic.api(clock=clock),
+            **self._more,
+        )
+
+        async def live() -> None:
+            async with Bus(LocalTransport(self._broker), self.clock) as bus:
+                worker = ironic_sync(ironic, bus.publish, bus.asker(topics.PROVIDERS), clock=clock)
+                await bus.serve(worker, asyncio.Event())
+
+        self.replicas.append(voice)
+        self._lives.append(self._group.create_task(live()))
+        await voice.bound.wait()
+        await asyncio.sleep(20.0)  # its first look at everything
+        return voice
+
+    async def kill_all(self) -> None:
+        for life in self._lives:
+            life.cancel()
+        await asyncio.wait(self._lives)
+        self._lives.clear()
+        self.replicas.clear()
+
+    async def change(self, heard_by: SaidByHand | None, number: int, event: str, **changes: Any) -> None:
+        """As Ironic does it: first it is so, then it is said, and one of the replicas hears it; or none."""
+        await asyncio.sleep(3.0)
+        self.ironic.now = int(self.time)
+        self.ironic.change(number, **changes)
+        if heard_by is not None:
+            await heard_by.say(event, self.time, self.ironic.nodes[node_number(number)])
+
+    async def takes(self, number: int, *, open: bool) -> float:
+        """How many seconds it takes until placement has the node like this."""
+        began = self._loop.time()
+        async with asyncio.timeout(7200.0):
+            while self.placed.is_open(number) != open:
+                await asyncio.sleep(0.01)
+        return self._loop.time() - began
+
+    def placement(self) -> Worker:
+        async def take(reports: Sequence[InventoryReported]) -> list[PlacementChanged | None]:
+            return [self._take(one) for one in reports]
+
+        return Worker(
+            "placement",
+            consumes=[on_many(topics.INVENTORY_REPORTED, take, emits=[topics.PLACEMENT_CHANGED])],
+            answers=[answers(topics.PROVIDERS, self.placed.find)],
+        )
+
+    def _take(self, report: InventoryReported) -> PlacementChanged | None:
+        before = self.placed.trees.get(report.root, Tree(report.root))
+        self.placed.report(report)
+        changes: list[ProviderChange] = changes_between([(before, self.placed.trees[report.root])])
+        if not changes:
+            return None
+        self._number += 1
+        said = PlacementChanged(number=self._number, changes=tuple(changes))
+        if self._held_back is None:
+            return said
+        self._held_back.append(said)
+        return None
+
+    def hold_changes_back(self) -> None:
+        """What placement has taken in it tells nobody for now."""
+        self._held_back = []
+
+    async def tell_changes(self) -> None:
+        held, self._held_back = self._held_back or [], None
+        await self._bus.publish(*held)
+
+    def reopen_by_hand(self, number: int) -> None:
+        """Another tells placement, and nobody hears that it did."""
+        before = self.placed.trees[node_number(number)]
+        node = from_rest(self.ironic.nodes[before.root] | {"maintenance": False})
+        said = report(node, Place(cell=before.cell, agent=before.agent), before.sequence + 1)
+        assert said is not None
+        self.placed.report(said)
+
+
+@asynccontextmanager
+async def followed(**more: Any) -> AsyncIterator[FollowedWorld]:
+    time = asyncio.get_running_loop().time
+    clock = Clock(now=lambda: NOON + time(), chance=random.Random(1), monotonic=time)
+    broker = LocalBroker(clock=clock)
+    async with Bus(LocalTransport(broker), clock) as bus, asyncio.TaskGroup() as group:
+        made = FollowedWorld(bus, broker, group, **more)
+        serving = group.create_task(bus.serve(made.placement(), asyncio.Event()))
+        try:
+            yield made
+        finally:
+            await made.kill_all()
+            serving.cancel()
