@@ -1,0 +1,314 @@
+"""Serves an ASGI application with uvicorn in this event loop: the one HTTP server of every worker.
+
+uvicorn leaves open what never ends by itself: a connection that says nothing, a request that is never said
+to its end, an answer that nobody reads. Here each has its time, and connections are limited in number.
+"""
+
+import asyncio
+import contextlib
+import resource
+import socket
+import sys
+from asyncio import TimerHandle
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from bus.protocol import Unavailable
+
+BACKLOG = 2048
+HEAD_BYTES = 128 << 10  # of a request before it is refused
+ADDRESS_BYTES = 65_535  # of an address with its query: more the parser cannot read
+LEAST_RATE = 1000  # bytes a second: who sends a long request slower than this has it refused
+
+# What is told of a refusal: its status, why, and the client's Accept; gives headers and a body.
+TellRefusal = Callable[[int, str, str], tuple[Mapping[str, str], bytes]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpLimits:
+    """How long a connection may keep the server waiting, and how many there may be."""
+
+    idle: float = 75.0  # seconds a connection may say nothing, before its first request and after each
+    slow: float = 30.0  # seconds to say a request, beside what LEAST_RATE allows; to read some of an answer
+    connections: int = 1000  # at most half the files a process may have open
+
+
+def listen(address: str) -> socket.socket:
+    """A socket at HOST:PORT, where port 0 is any free one. Who connects before it is served waits."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{address!r} is not an address: HOST:PORT, such as 127.0.0.1:8778")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        family, _, _, _, place = found[0]
+        return socket.create_server(place[:2], family=family, backlog=BACKLOG)
+    except OSError as problem:
+        raise Unavailable(f"cannot listen at {address}: {problem.strerror or problem}") from None
+
+
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def plainly(status: int, why: str, accept: str) -> tuple[Mapping[str, str], bytes]:
+    """A refusal for clients that expect no special form."""
+    return {"content-type": "text/plain; charset=utf-8"}, f"{why}\n".encode()
+
+
+async def serve(
+    app: ASGIApp,
+    listener: socket.socket,
+    *,
+    limits: HttpLimits | None = None,
+    drain: float = 1.0,
+    tell_refusal: TellRefusal = plainly,
+    closing: Callable[[], None] | None = None,
+) -> None:
+    """Answer until cancelled; then let what is being answered be finished, for so many seconds at most.
+
+    `closing` is called before that, to end what would never end by itself.
+    """
+    limits = _within_open_files(limits or HttpLimits())
+    config = _Config(
+        app,
+        http=_Connection,
+        ws="none",
+        loop="none",
+        lifespan="auto",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=limits.idle,  # type: ignore[arg-type]  # fractions of a second are fine
+        timeout_graceful_shutdown=max(1, round(drain)),
+    )
+    config.limits = limits
+    config.tell_refusal = tell_refusal
+    server = _Server(config)
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        if closing is not None:
+            closing()
+        if server.started:
+            await server.shutdown(sockets=[listener])
+        listener.close()
+
+
+def _within_open_files(limits: HttpLimits) -> HttpLimits:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return limits
+    return HttpLimits(
+        idle=limits.idle, slow=limits.slow, connections=max(1, min(limits.connections, files // 2))
+    )
+
+
+class _Config(uvicorn.Config):
+    limits: HttpLimits
+    tell_refusal: TellRefusal
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # signals are for the whole process to hear
+
+
+class _TooLong(Exception):
+    """The address of a request is longer than can be read."""
+
+
+class _Connection(HttpToolsProtocol):
+    """One connection: idle, saying a request, or reading an answer, each for so long at most."""
+
+    config: _Config
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._head = 0  # bytes of the head that is being said; -1 once it is read
+        self._said_in_full = True  # whether the last request came to its end
+        self._said = 0  # bytes of the request that is being said
+        self._since = 0.0  # when that began
+        self._impatient: TimerHandle | None = None  # while a request is being said
+        self._unread: TimerHandle | None = None  # while an answer waits to be read
+        self._answering: RequestResponseCycle | None = None  # earlier requests are done, later ones queue
+
+    # How many there are
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for_request()
+        if len(self.connections) > self.config.limits.connections and not self._made_room():
+            self._refuse(503, "There are too many connections; try again later.")
+
+    def _made_room(self) -> bool:
+        """Close the connection that has been idle longest; where none is, the one that speaks slowest."""
+        others = [
+            one
+            for one in self.connections
+            if isinstance(one, _Connection) and one is not self and not one.transport.is_closing()
+        ]
+        for timer in ("timeout_keep_alive_task", "_impatient"):
+            waited_for = [one for one in others if getattr(one, timer) is not None]
+            if waited_for:
+                min(waited_for, key=lambda one: getattr(one, timer).when()).transport.close()
+                return True
+        return False
+
+    def _wait_for_request(self) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.timeout_keep_alive_task = None
+        self._close()
+
+    # How long a request may take to be said
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._said_in_full:
+            self._stop_waiting()
+            if self.timeout_keep_alive_task is None and (self.cycle is None or self.cycle.response_complete):
+                self._wait_for_request()  # it was nothing, as line ends between requests are
+            return
+        if self._impatient is None:
+            self._said, self._since = 0, self.loop.time()
+            self._impatient = self.loop.call_later(self.config.limits.slow, self._grow_impatient)
+        self._said += len(data)
+        if self._head >= 0:
+            self._head += len(data)
+            if self._head > HEAD_BYTES:
+                self._refuse(431, f"The head of a request may have {HEAD_BYTES} bytes.")
+
+    def _grow_impatient(self) -> None:
+        """The time is up, unless a long request comes fast enough or it is we who do not read."""
+        now = self.loop.time()
+        if self.flow.read_paused or self._answer_under_way():
+            self._since, self._said = now, 0
+        left = self._since + self.config.limits.slow + self._said / LEAST_RATE - now
+        if left > 0:
+            self._impatient = self.loop.call_later(left, self._grow_impatient)
+        else:
+            self._refuse(408, "The request did not come to its end in time.")
+
+    def _answer_under_way(self) -> bool:
+        """Is another request being answered, or this one already?"""
+        one = self._answering
+        return one is not None and not one.response_complete and (one.response_started or not one.more_body)
+
+    def _stop_waiting(self) -> None:
+        if self._impatient is not None:
+            self._impatient.cancel()
+            self._impatient = None
+
+    def on_message_begin(self) -> None:
+        self._head, self._said_in_full = 0, False
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > ADDRESS_BYTES:
+            raise _TooLong
+
+    def on_headers_complete(self) -> None:
+        self._head = -1
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._said_in_full = True
+        super().on_message_complete()
+
+    # How long an answer may wait to be read
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread is not None and not self.transport.is_closing():
+            self._unread.cancel()
+            self._unread = None
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._watch_reader()
+        elif not self._said_in_full:  # the next request is under way: it is not idle
+            self._unset_keepalive_if_required()
+
+    def _watch_reader(self) -> None:
+        waiting = self.transport.get_write_buffer_size()
+        if waiting and self._unread is None:
+            self._unread = self.loop.call_later(self.config.limits.slow, self._look_at_reader, waiting)
+
+    def _look_at_reader(self, waiting: int) -> None:
+        self._unread = None
+        if self.transport.get_write_buffer_size() < waiting:
+            self._watch_reader()
+        else:
+            self.transport.abort()
+
+    # How it ends
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        self._stop_waiting()
+        if self._unread is not None:
+            self._unread.cancel()
+        self._forget_answers()
+
+    def _forget_answers(self) -> None:
+        """Nobody is there to read them: uvicorn tells only the last of several requests."""
+        for cycle in (self._answering, self.cycle, *(queued for queued, _ in self.pipeline)):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        self.pipeline.clear()
+
+    def _close(self) -> None:
+        """Once what was said to it is read, for which it has so much time."""
+        self.transport.close()
+        self._watch_reader()
+
+    def send_400_response(self, msg: str) -> None:
+        problem = sys.exc_info()[1]
+        if problem is not None and isinstance(problem.__context__, _TooLong):
+            self._refuse(414, f"An address with its query may have {ADDRESS_BYTES} bytes.")
+        else:
+            self._refuse(400, str(problem or msg))
+
+    def _refuse(self, status: int, why: str) -> None:
+        if self.transport.is_closing():
+            return
+        self._stop_waiting()
+        self._forget_answers()
+        accept = dict(self.headers or ()).get(b"accept", b"").decode("latin-1")
+        told, body = self.config.tell_refusal(status, why, accept)
+        told = {**told, "content-length": str(len(body)), "connection": "close"}
+        head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+        self.transport.write(f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{head}\r\n".encode() + body)
+        self._close()

@@ -1,0 +1,272 @@
+"""The HTTP server of every worker: what keeps it waiting ends, and what is no request is refused."""
+
+import asyncio
+import logging
+import os
+import resource
+import socket
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import uvloop
+from starlette.types import Receive, Scope, Send
+
+from bus.http import ADDRESS_BYTES, HttpLimits, listen, serve, url_of
+from bus.protocol import Unavailable
+
+SECONDS = 3.0  # after which a test gives up
+SOON = 0.05
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+HALF = b"GET / HTTP/1.1\r\nhost"
+HALF_A_BODY = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n12345"
+LARGE = 32 << 20  # bytes; more than any socket holds
+
+
+@dataclass
+class Site:
+    """An application that answers with the length of the body, and what became of its requests."""
+
+    port: int = 0
+    gone: list[str] = field(default_factory=list)
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    given_up: asyncio.Event = field(default_factory=asyncio.Event)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        size, message = 0, {"type": "nothing yet"}
+        while message.get("more_body", True):
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                self.gone.append(scope["path"])
+                return
+            size += len(message["body"])
+        self.asked.set()
+        if scope["path"] == "/wait":
+            await self.go_on.wait()
+        told = bytes(LARGE) if scope["path"] in ("/large", "/whole") else b"%d" % size
+        headers = [(b"content-length", b"%d" % len(told))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": told, "more_body": scope["path"] == "/large"})
+        if scope["path"] == "/large":  # waits until all of that is read
+            await send({"type": "http.response.body", "body": b""})
+            self.given_up.set()
+
+    @asynccontextmanager
+    async def connected(self, said: bytes = b"") -> AsyncIterator[tuple[StreamReader, StreamWriter]]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(said)
+        try:
+            async with asyncio.timeout(SECONDS):
+                yield reader, writer
+        finally:
+            writer.close()
+
+    async def answer(self, said: bytes = GET) -> bytes:
+        """All that is told until the server hangs up."""
+        async with self.connected(said) as (reader, _):
+            return await reader.read()
+
+
+@asynccontextmanager
+async def served(idle: float = SECONDS, slow: float = SECONDS, connections: int = 100) -> AsyncIterator[Site]:
+    site, listener = Site(), listen("127.0.0.1:0")
+    site.port = listener.getsockname()[1]
+    limits = HttpLimits(idle=idle, slow=slow, connections=connections)
+    serving = asyncio.create_task(serve(site, listener, limits=limits))
+    try:
+        yield site
+    finally:
+        site.go_on.set()
+        serving.cancel()
+        await asyncio.wait([serving])
+
+
+async def answered(reader: StreamReader) -> bytes:
+    return await reader.readuntil(b"\r\n\r\n") + await reader.readexactly(1)
+
+
+# What keeps it waiting
+
+
+@pytest.mark.parametrize("said", [b"", b"\r\n", GET, GET + GET], ids=["nothing", "a line end", "one", "two"])
+async def test_who_says_nothing_more_is_hung_up_on(said: bytes) -> None:
+    async with served(idle=SOON) as site:
+        told = await site.answer(said)
+        assert told.count(b"200 OK") == said.count(b"GET")
+        assert b"40" not in told.replace(b"200 OK", b"")
+
+
+@pytest.mark.parametrize(
+    "said", [HALF, b"GET", HALF_A_BODY, GET + HALF], ids=["head", "word", "body", "second"]
+)
+async def test_a_request_that_is_not_said_to_its_end_is_refused(said: bytes) -> None:
+    async with served(slow=SOON) as site:
+        assert b"408 Request Timeout" in await site.answer(said)
+        assert site.gone == (["/"] if said == HALF_A_BODY else [])
+
+
+async def test_a_connection_with_half_a_request_is_not_idle() -> None:
+    async with served(idle=SOON, slow=SOON * 4) as site:
+        assert b"408 Request Timeout" in await site.answer(GET + HALF)
+
+
+async def test_a_body_that_comes_fast_enough_may_take_long() -> None:
+    """A hundred thousand bytes have a hundred seconds, beside the time any request has."""
+    async with served(slow=SOON) as site:
+        head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100001\r\n\r\n"
+        async with site.connected(head + bytes(100_000)) as (reader, writer):
+            await asyncio.wait(
+                [waiting := asyncio.create_task(reader.readuntil(b"100001"))], timeout=SOON * 4
+            )
+            assert not waiting.done()
+            writer.write(b"!")
+            assert await waiting
+
+
+async def test_who_waits_for_an_answer_is_left_alone() -> None:
+    async with served(idle=SOON, slow=SOON) as site:
+        async with site.connected(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n" + HALF) as (reader, _):
+            await asyncio.wait([waiting := asyncio.create_task(reader.read(1))], timeout=SOON * 4)
+            assert not waiting.done()
+            site.go_on.set()
+            assert await waiting
+            assert b"200 OK" in await reader.readuntil(b"\r\n\r\n0")
+
+
+async def test_an_answer_that_nobody_reads_is_given_up() -> None:
+    async with (
+        served(slow=SOON) as site,
+        site.connected(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n") as (_, writer),
+    ):
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await site.given_up.wait()
+
+
+async def test_the_end_of_an_answer_that_nobody_reads_is_given_up_too() -> None:
+    """The server has said it all and hung up; what it still holds is no reason to keep the connection."""
+    asks = b"GET /whole HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    async with served(slow=SOON, connections=1) as site, site.connected(asks) as (_, writer):
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await site.asked.wait()
+        while b"200 OK" not in await site.answer(b"GET / HTTP/1.0\r\nhost: x\r\n\r\n"):
+            pass  # there is no room for another until it is gone
+
+
+# How many
+
+
+async def test_the_connection_that_is_idle_longest_makes_room() -> None:
+    async with served(connections=2) as site:
+        async with site.connected(GET) as (first, _), site.connected(GET) as (second, writer):
+            assert await answered(first)
+            assert await answered(second)
+            async with site.connected(GET) as (third, _):
+                assert await answered(third)
+                assert await first.read() == b""  # it was hung up on
+                writer.write(GET)
+                assert await answered(second)
+
+
+async def test_who_speaks_slowest_makes_room_where_nobody_is_idle() -> None:
+    async with served(connections=1) as site, site.connected(GET + HALF) as (slow, _):
+        assert await answered(slow)
+        assert b"200 OK" in await _first_answer(site)
+        assert await slow.read() == b""
+
+
+async def test_where_all_are_being_answered_the_next_is_refused() -> None:
+    async with served(connections=1) as site:
+        async with site.connected(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n") as (busy, _):
+            await site.asked.wait()
+            assert b"503 Service Unavailable" in await site.answer(b"")
+            site.go_on.set()
+            assert await answered(busy)
+
+
+async def _first_answer(site: Site) -> bytes:
+    async with site.connected(GET) as (reader, _):
+        return await answered(reader)
+
+
+async def test_no_more_connections_than_half_the_files_a_process_may_open() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = len(os.listdir("/proc/self/fd")) + 60
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    try:
+        async with served(connections=100_000) as site:
+            idle = []
+            for _ in range(files // 2 - 20):  # ours and the server's are files of one process
+                idle.append(await asyncio.open_connection("127.0.0.1", site.port))
+            assert b"200 OK" in await _first_answer(site)
+            for _, writer in idle:
+                writer.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# What is no request
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (b"nonsense\r\n\r\n", b"400 Bad Request"),
+        (b"GET /" + b"a" * (ADDRESS_BYTES - 1) + b" HTTP/1.1\r\nhost: x\r\n\r\n", b"200 OK"),
+        (b"GET /" + b"a" * ADDRESS_BYTES + b" HTTP/1.1\r\nhost: x\r\n\r\n", b"414 "),
+        (b"GET /?" + b"a" * ADDRESS_BYTES, b"414 "),
+        (b"GET / HTTP/1.1\r\nhost: x\r\na: " + b"a" * (1 << 20), b"431 "),
+    ],
+    ids=["nonsense", "longest", "longer", "endless", "endless header"],
+)
+async def test_what_cannot_be_read_is_refused(said: bytes, told: bytes) -> None:
+    async with served(idle=1.0) as site:
+        async with site.connected(said) as (reader, _):
+            assert told in await reader.readuntil(b"\r\n")
+
+
+# Who leaves
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_who_leaves_without_reading_any_of_several_answers_leaves_no_trace(
+    run: Callable[[Coroutine[Any, Any, None]], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    run(_leave_early())
+    assert not caplog.records
+
+
+async def _leave_early() -> None:
+    async with served() as site:
+        for _ in range(3):
+            client = socket.create_connection(("127.0.0.1", site.port))
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # it hangs up at once
+            client.sendall(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\n" + GET * 7)
+            async with asyncio.timeout(SECONDS):
+                await site.asked.wait()
+            site.asked.clear()
+            client.close()
+        await _first_answer(site)  # by now the server has seen it
+        site.go_on.set()
+        await _first_answer(site)
+
+
+# Where it listens
+
+
+async def test_a_place_that_is_taken_is_a_sentence() -> None:
+    with listen("127.0.0.1:0") as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert url_of(taken) == f"http://{address}"
+        with pytest.raises(Unavailable, match=f"cannot listen at {address}: "):
+            listen(address)
+
+
+@pytest.mark.parametrize("address", ["", "x", "127.0.0.1", ":80", "127.0.0.1:x", "127.0.0.1:65536"])
+def test_what_is_no_address_is_told(address: str) -> None:
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        listen(address)
