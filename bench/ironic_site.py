@@ -16,13 +16,14 @@ from berth.services import spare_the_collector, stop_on_signals
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.http import listen
 from bus.rabbit import RabbitTransport
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
 from cell_conductor import cell_conductor
 from compute_sim.core import Durations
-from compute_sim.ironic import IronicExchange, SimNode, SimPlan, Simulation, enrolled, listen
+from compute_sim.ironic import IronicExchange, SimNode, SimPlan, Simulation, enrolled
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
 from ironic_sync.agent import metal_agent, news_of
 from placement_worker import Placement, placement_worker

@@ -19,9 +19,10 @@ Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong 
 _AT_LEAST = {
     "hosts": 1, "candidates": 1, "max_attempts": 1, "agents_per_cell": 1, "max_builds_in_flight": 1,
     "baremetal": 0, "crash_after": 0, "drain": 0, "metrics_port": 0, "ironic_reads_at_once": 1,
-    "ironic_full_every": 1,
+    "ironic_full_every": 1, "placement_http_connections": 1,
 }  # fmt: skip
-_FINITE = ("build_timeout", "heartbeat", "drain", "ironic_sweep_seconds", "ironic_pages_per_second")
+_FINITE = ("build_timeout", "heartbeat", "drain", "ironic_sweep_seconds", "ironic_pages_per_second",
+           "placement_http_idle", "placement_http_slow")  # fmt: skip
 _CHOICES = {
     "queue_type": ("quorum", "classic"),
     "log_level": ("debug", "info", "warning", "error"),
@@ -60,7 +61,9 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
     for name in _FINITE:
         if not math.isfinite(values[name]):
             refuse(name, "must be a finite number of seconds")
-    for name in ("build_timeout", "heartbeat", "ironic_sweep_seconds"):
+    for name in (
+        "build_timeout", "heartbeat", "ironic_sweep_seconds", "placement_http_idle", "placement_http_slow",
+    ):  # fmt: skip
         if values[name] <= 0:
             refuse(name, "must be more than 0 seconds")
     for name in ("fail", "abort", "hang", "ironic_share_gone"):

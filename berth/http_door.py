@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from berth.settings import BadSetting, Settings
+from bus.http import HttpLimits, listen, serve
 from placement_worker import Placement
-from placement_worker.http import Options, auth, http_app, policy
-from placement_worker.http.serving import listen, serve
+from placement_worker.http import Options, auth, http_app, policy, tell_refusal
 
 
 def http_door(placement: Placement, settings: Settings) -> Callable[[], Coroutine[Any, Any, None]]:
@@ -20,7 +20,18 @@ def http_door(placement: Placement, settings: Settings) -> Callable[[], Coroutin
         host = settings.placement.http.rpartition(":")[0]
         sys.stdout.write(f"placement is served at http://{host}:{listener.getsockname()[1]}\n")
         sys.stdout.flush()
-        await serve(app, listener, settings.process.drain)
+        await serve(
+            app,
+            listener,
+            limits=HttpLimits(
+                idle=settings.placement.http_idle,
+                slow=settings.placement.http_slow,
+                connections=settings.placement.http_connections,
+            ),
+            drain=settings.process.drain,
+            tell_refusal=tell_refusal,
+            closing=app.state.closing.set,
+        )
 
     return run
 

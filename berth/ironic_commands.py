@@ -94,7 +94,8 @@ def commands(settings: Callable[[], Effective], run: Run, say: Console) -> typer
         password: Password = "",
     ) -> None:
         """Run a simulated Ironic until Ctrl-C: a real one's states, API and notifications, without metal."""
-        from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled, listen
+        from bus.http import listen
+        from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
         from compute_sim.ironic.machine import PATHS
         from compute_sim.ironic.notify import TOPICS
 

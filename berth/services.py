@@ -6,7 +6,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import msgspec
@@ -15,7 +16,6 @@ from berth import wiring
 from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
 from berth.settings import Settings
 from bus.clock import monotonic
-from bus.delivery.meters import serve_metrics
 from bus.protocol import Transport
 
 log = logging.getLogger(__name__)
@@ -42,10 +42,26 @@ async def run_worker(role: "wiring.Role", settings: Settings, way: Transport) ->
     """Serve one worker until told to stop."""
     stopping = asyncio.Event()
     stop_on_signals(stopping)
-    if settings.process.metrics_port:
-        serve_metrics(settings.process.metrics_port)
-    spare_the_collector()
-    await wiring.serve(role, settings, way, stopping)
+    async with _telling(settings.process.metrics_port):
+        spare_the_collector()
+        await wiring.serve(role, settings, way, stopping)
+
+
+@asynccontextmanager
+async def _telling(port: int) -> AsyncIterator[None]:
+    """Metrics are served at this port of loopback while the block runs; 0: they are not."""
+    if not port:
+        yield
+        return
+    from bus.delivery.metrics_app import metrics_app  # only who is asked for them loads what serves them
+    from bus.http import listen, serve
+
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(serve(metrics_app(), listen(f"127.0.0.1:{port}")))
+        try:
+            yield
+        finally:
+            serving.cancel()
 
 
 def spare_the_collector() -> None:

@@ -78,6 +78,9 @@ class PlacementHttpSettings(
     enforce_new_defaults: bool = False  # a lone `admin` may no longer do everything
     cors_origins: tuple[str, ...] = ()  # whose pages may ask
     noauth_anywhere: bool = False  # noauth2 also where other machines can reach it
+    http_idle: float = 75.0  # seconds a connection may say nothing
+    http_slow: float = 30.0  # seconds to say a request, or to read some of an answer
+    http_connections: int = 1000  # at once; at most half the files a process may have open
 
 
 def _of_ironic(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Serves an ASGI application with uvicorn in this event loop: the one HTTP server of every worker.
+"""Serves an application with uvicorn in this event loop: the one HTTP server of every worker.
 
 uvicorn leaves open what never ends by itself: a connection that says nothing, a request that is never said
 to its end, an answer that nobody reads. Here each has its time, and connections are limited in number.
@@ -16,11 +16,11 @@ from http import HTTPStatus
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from bus.protocol import Unavailable
+from bus.errors import Unavailable
 
 BACKLOG = 2048
 HEAD_BYTES = 128 << 10  # of a request before it is refused
@@ -64,7 +64,7 @@ def plainly(status: int, why: str, accept: str) -> tuple[Mapping[str, str], byte
 
 
 async def serve(
-    app: ASGIApp,
+    app: Starlette,
     listener: socket.socket,
     *,
     limits: HttpLimits | None = None,
@@ -82,7 +82,7 @@ async def serve(
         http=_Connection,
         ws="none",
         loop="none",
-        lifespan="auto",
+        lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,

@@ -1,6 +1,6 @@
 """What every worker counts, for Prometheus."""
 
-from prometheus_client import Counter, Histogram, start_http_server
+from prometheus_client import Counter, Histogram
 
 HANDLED = Counter("berth_messages", "messages settled, by how", ["worker", "topic", "outcome"])
 HANDLING_SECONDS = Histogram(
@@ -9,7 +9,3 @@ HANDLING_SECONDS = Histogram(
     ["worker", "topic"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
 )
-
-
-def serve_metrics(port: int) -> None:
-    start_http_server(port, addr="127.0.0.1")

@@ -4,7 +4,7 @@ from compute_sim.ironic.node import SimNode, enrolled
 from compute_sim.ironic.notify import BusVoice, IronicExchange
 from compute_sim.ironic.plan import FAULTS, KINDS, SimPlan
 from compute_sim.ironic.power import BMC
-from compute_sim.ironic.simulation import Simulation, listen
+from compute_sim.ironic.simulation import Simulation
 
 __all__ = [
     "BMC",
@@ -16,5 +16,4 @@ __all__ = [
     "SimPlan",
     "Simulation",
     "enrolled",
-    "listen",
 ]

@@ -1,14 +1,13 @@
 """A whole simulated Ironic: conductor, power, notifications, REST, and a churn of its own if wanted."""
 
 import asyncio
-import contextlib
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import uvicorn
 from starlette.applications import Starlette
 
 from bus.clock import Clock
+from bus.http import serve, url_of
 from bus.messages import NodeChanged
 from bus.worker import Worker
 from compute_sim.ironic.api import Api
@@ -21,8 +20,6 @@ from compute_sim.ironic.plan import SimPlan
 from compute_sim.ironic.power import Power
 from compute_sim.ironic.rest import rest_app
 from compute_sim.ironic.works import Works
-
-_GRACE = 1  # seconds for open requests when it stops
 
 
 class Simulation:
@@ -57,10 +54,7 @@ class Simulation:
     @property
     def url(self) -> str:
         """Where it listens; empty when it does not."""
-        if self._listener is None:
-            return ""
-        host, port = self._listener.getsockname()[:2]
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        return "" if self._listener is None else url_of(self._listener)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -75,7 +69,7 @@ class Simulation:
                 api = Api(self.conductor, self.works, self.power)
                 group.create_task(Churn(self.conductor, api, self._churn, lambda: self.said).run())
             if self._listener is not None:
-                group.create_task(_serve(self.app, self._listener))
+                group.create_task(serve(self.app, self._listener))
 
     def worker(self, name: str = "ironic_sim") -> Worker:
         """As a worker of berth's, with a BusVoice."""
@@ -86,47 +80,3 @@ class Simulation:
             self.said += 1
         if self._voice is not None:
             self._voice(told)
-
-
-BACKLOG = 2048
-
-
-def listen(address: str) -> socket.socket:
-    """A socket that listens at HOST:PORT; port 0 is any free one. Who connects early waits to be served."""
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{address!r} is not an address: HOST:PORT, such as 127.0.0.1:6385")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, int(port)))
-        listener.listen(BACKLOG)
-    except OSError as problem:
-        listener.close()
-        raise OSError(problem.errno, problem.strerror, address) from None
-    return listener
-
-
-class _Server(uvicorn.Server):
-    """Leaves the signals to whoever runs us."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-async def _serve(app: Starlette, listener: socket.socket) -> None:
-    server = _Server(
-        uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=_GRACE
-        )
-    )
-    try:
-        await server.serve(sockets=[listener])
-    except asyncio.CancelledError:
-        await server.shutdown(sockets=[listener])
-        raise
-    finally:
-        listener.close()

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -36,7 +36,6 @@ from placement_worker.placement import Placement
 
 log = logging.getLogger(__name__)
 
-MAX_QUERY = 64 << 10  # bytes of a query string
 LONGEST_LENGTH = 18  # digits of a content-length
 OPEN = frozenset(("/", "/healthz", "/readyz", "/metrics"))  # what needs no token
 
@@ -89,6 +88,15 @@ def http_app(placement: Placement, options: Options | None = None) -> Starlette:
     return app
 
 
+def tell_refusal(status: int, why: str, accept: str) -> tuple[Mapping[str, str], bytes]:
+    """What is no HTTP, or too much of it, is refused in the API's form."""
+    if "Content-Length" in why:
+        why = "content-length header must be an integer"
+    id_ = f"req-{Clock().uuid()}"
+    kind, body = Problem(status, why).rendered(accept, id_, -1)
+    return {"content-type": kind, "x-openstack-request-id": id_}, body
+
+
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
     raise not_found()
 
@@ -134,8 +142,6 @@ class _Door:
             raise Problem(401, "A token is needed that is known here.", headers={"www-authenticate": "Token"})
         call.minor = microversions.negotiated(call.headers.get(microversions.NAME, ""))
         _check_length(call)
-        if len(call.query) > MAX_QUERY:
-            raise Problem(414, f"The query may have {MAX_QUERY} bytes.")
         if "\0" in scope["path"]:  # no database takes it, and nothing is called so
             raise not_found()
         await self._app(scope, receive, send)

@@ -7,7 +7,7 @@ import pytest
 from placement_worker.http.operations import Resource
 from placement_worker.http.policy import DEFAULTS
 from tests.builders import uid
-from tests.http_client import Door, a_door, a_stream, error_of
+from tests.http_client import Door, a_door, error_of
 
 P = f"/resource_providers/{uid(1, 'a')}"
 
@@ -309,12 +309,6 @@ async def test_a_body_has_a_limit_said_or_found(door: Door, path: str, limit: in
         answer = await door.client.post(path, headers=headers, content=content)
         assert answer.status_code == 413
         assert f"{limit} bytes" in answer.text
-
-
-async def test_a_query_has_a_limit(door: Door) -> None:
-    many = ",".join(uid(number, "e") for number in range(10_000))
-    async with a_stream(door, "/resource_providers", f"member_of=in:{many}") as answer:
-        assert answer.status == 414
 
 
 async def test_an_address_with_a_nul_is_nowhere(door: Door) -> None:

@@ -64,10 +64,12 @@ def a_request(method: str, path: str, body: object = None) -> bytes:
     return "\r\n".join((*head, "", "")).encode() + content
 
 
-async def berth(directory: Path, *arguments: str, **variables: str) -> Process:
+async def berth(directory: Path, *arguments: str, files: int = 1024, **variables: str) -> Process:
+    """So many files it may have open."""
     around = {key: value for key, value in os.environ.items() if not key.startswith("BERTH_")}
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-W", "error::ResourceWarning", "-m", "berth", *arguments,
+        "sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", sys.executable, "-W",
+        "error::ResourceWarning", "-m", "berth", *arguments,
         cwd=directory, env={**around, "PYTHONPATH": str(ROOT), **variables}, stdout=PIPE, stderr=PIPE,
     )  # fmt: skip
 
@@ -82,8 +84,8 @@ def served(directory: Path, *more: str) -> AbstractAsyncContextManager[ServedDoo
 
 
 @asynccontextmanager
-async def running(directory: Path, *arguments: str) -> AsyncIterator[ServedDoor]:
-    process = await berth(directory, *arguments)
+async def running(directory: Path, *arguments: str, files: int = 1024) -> AsyncIterator[ServedDoor]:
+    process = await berth(directory, *arguments, files=files)
     try:
         assert process.stdout is not None
         async with asyncio.timeout(SECONDS):
@@ -194,7 +196,8 @@ NO_REQUESTS = (
     (b"nonsense\r\n\r\n", 400, b'"status":400'),
     (b"GET /\xff HTTP/1.1\r\nhost: x\r\n\r\n", 400, b'"status":400'),
     (b"GET / HTTP/1.1\r\nhost: x\r\na: " + b"a" * (1 << 20), 431, b"131072 bytes"),
-    (b"GET /" + b"a" * (1 << 20), 431, b"131072 bytes"),
+    (b"GET /" + b"a" * (1 << 20), 414, b"65535 bytes"),
+    (b"GET /resource_providers?name=" + b"a" * 70_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n", 414, b"65535 bytes"),
     (
         b"POST /resource_providers HTTP/1.1\r\nhost: x\r\nx-auth-token: admin\r\n"
         b"content-type: application/json\r\ncontent-length: 99999999\r\n\r\n",
@@ -212,3 +215,22 @@ async def test_what_is_no_request_is_refused_in_the_same_form(tmp_path: Path) ->
             assert says in answer
             assert b"x-openstack-request-id: req-" in answer
         assert (await door.ask("GET", "/"))[0] == 200
+
+
+async def test_a_request_left_half_said_is_refused_in_the_same_form(tmp_path: Path) -> None:
+    async with running(tmp_path, "--set", "placement_http_slow=0.1", *alone(tmp_path)) as door:
+        answer = await door.raw(a_request("POST", "/resource_providers", {"name": "n"})[:-3])
+        assert answer.startswith(b"HTTP/1.1 408 Request Timeout")
+        assert b"x-openstack-request-id: req-" in answer
+
+
+async def test_idle_connections_do_not_use_up_the_files_of_a_process(tmp_path: Path) -> None:
+    """Each takes one; where a process may have few, those that are idle longest make room."""
+    async with running(tmp_path, *alone(tmp_path), files=160) as door:
+        idle = [await asyncio.open_connection("127.0.0.1", door.port) for _ in range(400)]
+        try:
+            assert (await door.ask("GET", "/"))[0] == 200
+        finally:
+            for _, writer in idle:
+                writer.close()
+    assert door.process.returncode is not None

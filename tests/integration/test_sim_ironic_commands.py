@@ -21,8 +21,9 @@ from berth.configuration import Effective, read
 from berth.ironic_commands import commands
 from berth.settings import BadSetting
 from bus.errors import Unavailable
+from bus.http import listen
 from compute_sim.core import Durations
-from compute_sim.ironic import SimPlan, Simulation, enrolled, listen
+from compute_sim.ironic import SimPlan, Simulation, enrolled
 from tests.ironics import NOW
 from tests.running import ROOT
 

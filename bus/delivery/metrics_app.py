@@ -1,0 +1,22 @@
+"""What a process tells of itself over HTTP: its metrics, and that it lives."""
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+
+def metrics_app() -> Starlette:
+    """/metrics for Prometheus, at / too; /healthz answers while the process lives."""
+    return Starlette(
+        routes=[Route("/metrics", _metrics), Route("/", _metrics), Route("/healthz", _alive)],
+    )
+
+
+async def _metrics(request: Request) -> Response:
+    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _alive(request: Request) -> Response:
+    return JSONResponse({"status": "alive"})
