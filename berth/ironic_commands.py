@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from berth.commands.options import Json
 from berth.configuration import Effective
 from berth.ironic_nodes import node_commands
 from berth.ironic_trouble import Run
-from berth.options import Json
 from berth.services import spare_the_collector, stop_on_signals
 from berth.settings import BadSetting
 from bus.clock import Clock

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 from rich.console import Console
 
-from berth.commands import Refusal
+from berth.commands.terminal import Refusal
 from berth.ironic import followed
 from berth.settings import Settings
 from berth.wiring import transport

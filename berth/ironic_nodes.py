@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from berth.commands import Refusal
+from berth.commands.terminal import Refusal
 from berth.configuration import Effective
 from berth.ironic_trouble import HERE, Json, Node, Run, Url, add_trouble, way
 from berth.settings import BadSetting, Settings

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 import typer
 from rich.console import Console
 
-from berth.commands import Refusal
+from berth.commands.terminal import Refusal
 from berth.configuration import Effective
 from berth.settings import BadSetting, Settings
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from berth.load import LoadOutcome, percentile
+from berth.loadtest import LoadOutcome, percentile
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 960, 460, 70, 60, 60
 _PLOT_WIDTH, _PLOT_HEIGHT = _WIDTH - _LEFT - 70, _HEIGHT - _TOP - _BOTTOM

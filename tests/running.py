@@ -21,7 +21,7 @@ from sqlalchemy.engine import URL, make_url
 
 from berth import wiring
 from berth.audit import Audit, audit
-from berth.commands import migrate_all, ready
+from berth.commands.run import migrate_all, ready
 from berth.services import Supervisor
 from berth.settings import Settings
 from bus.clock import monotonic

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from berth.audit import Audit, audit
-from berth.commands import migrate_all
+from berth.commands.run import migrate_all
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.errors import Unavailable

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from berth.commands import Refusal, leaves
+from berth.commands.terminal import Refusal, leaves
 from berth.ironic_commands import add_diff
 from berth.ironic_diff import Sides, show_diff, sweep_gone
 from berth.ironic_trouble import way

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.load import Load, LoadOutcome, LoadPlan
+from berth.loadtest import Load, LoadOutcome, LoadPlan
 from berth.settings import Settings
 from deploy.servers import (
     Postgres,

@@ -20,7 +20,7 @@ import pytest
 from rich.console import Console
 
 from berth import wiring
-from berth.commands import migrate_all
+from berth.commands.run import migrate_all
 from berth.configuration import read
 from berth.ironic_diff import show_diff, sides_of
 from bus import topics

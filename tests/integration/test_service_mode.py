@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from berth import wiring
-from berth.commands import boot_request
+from berth.commands.builds import boot_request
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.topics import BUILD_ENDED

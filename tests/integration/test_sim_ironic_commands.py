@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from berth.commands import Refusal
+from berth.commands.terminal import Refusal
 from berth.configuration import Effective, read
 from berth.ironic_commands import commands
 from berth.settings import BadSetting

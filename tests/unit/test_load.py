@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from berth.load import Boot, Load, LoadOutcome, LoadPlan, percentile
+from berth.loadtest import Boot, Load, LoadOutcome, LoadPlan, percentile
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.local.broker import LocalBroker, LocalTransport

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from berth.load import Boot, LoadOutcome
+from berth.loadtest import Boot, LoadOutcome
 from berth.picture import latency_svg
 
 SVG = "{http://www.w3.org/2000/svg}"

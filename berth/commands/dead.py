@@ -3,17 +3,53 @@
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Annotated
 
 import msgspec
+import typer
 from rich.console import Console
 from rich.markup import escape
 
 from berth import wiring
+from berth.commands.options import StateDir
+from berth.commands.terminal import effective, run, say
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.protocol import DeadLetter, Envelope
 
 _ALL = 1_000_000
+
+commands = typer.Typer(no_args_is_help=True, help="Messages nobody could handle, each with its reason.")
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="An id of `berth dead list`, or its beginning.")]
+Ids = Annotated[list[str], typer.Argument(metavar="ID", help="Ids, or their beginnings; or `all`.")]
+
+
+@commands.command("list")
+def list_command(
+    as_json: Annotated[bool, typer.Option("--json", help="Whole, as JSON lines.")] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """One line each, oldest first."""
+    run(list_letters(effective(state_dir=state_dir).settings, as_json, say))
+
+
+@commands.command("show")
+def show_command(id_: Id, state_dir: StateDir = None) -> None:
+    """One dead letter whole: its reason, its story, its traceback, its body."""
+    run(show_letter(effective(state_dir=state_dir).settings, id_, say))
+
+
+@commands.command("replay")
+def replay_command(ids: Ids, state_dir: StateDir = None) -> None:
+    """Send them to the queue they died in once more, and take them out of here."""
+    run(replay(effective(state_dir=state_dir).settings, ids, say))
+
+
+@commands.command("drop")
+def drop_command(ids: Ids, state_dir: StateDir = None) -> None:
+    """Throw them away for good."""
+    run(drop(effective(state_dir=state_dir).settings, ids, say))
 
 
 async def list_letters(settings: Settings, as_json: bool, say: Console) -> int:

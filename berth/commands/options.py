@@ -31,3 +31,12 @@ Database = Annotated[str | None, typer.Option(metavar="URL", help="PostgreSQL, o
 Auth = Annotated[str | None, typer.Option(help="Whom the Placement API believes: noauth2 or tokens.")]
 Tokens = Annotated[str | None, typer.Option(metavar="FILE", help="The tokens it believes.")]
 Policy = Annotated[str | None, typer.Option(metavar="FILE", help="Its rules, where not the default ones.")]
+
+
+def cells_named(given: str | None) -> tuple[str, ...] | None:
+    """What --cells says: names, or how many; None when it says nothing."""
+    if given is None:
+        return None
+    if given.isdigit():
+        return tuple(f"c{number}" for number in range(1, int(given) + 1))
+    return tuple(part.strip() for part in given.split(",") if part.strip())

@@ -8,9 +8,11 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -19,9 +21,25 @@ from rich.table import Table
 from berth import wiring
 from berth.audit import Audit, refuse_the_unmade
 from berth.audit import audit as audit_databases
-from berth.commands import Refusal, boot_request, coloured, migrate_all, node_event, ready, show_audit
+from berth.commands.audit import show_audit
+from berth.commands.builds import boot_request
+from berth.commands.nodes import node_event
+from berth.commands.options import (
+    BuildTime,
+    Cells,
+    DiskGb,
+    Fail,
+    Hosts,
+    MemoryMb,
+    Seed,
+    StateDir,
+    Vcpus,
+    cells_named,
+)
+from berth.commands.run import migrate_all, ready
+from berth.commands.terminal import Refusal, coloured, complain, effective, run, say
 from berth.embedded import embedded
-from berth.load import Load, LoadOutcome, LoadPlan
+from berth.loadtest import Load, LoadOutcome, LoadPlan
 from berth.picture import latency_svg
 from berth.services import Supervisor
 from berth.settings import Settings
@@ -34,9 +52,57 @@ from bus.vocabulary import Flavor, ResourceGroup
 _METAL_SECONDS = 30.0
 
 
-def load_plan(boots: int, rate: float, window: int, vcpus: int, memory_mb: int, disk_gb: int) -> LoadPlan:
+commands = typer.Typer()
+
+
+@commands.command("demo", rich_help_panel="Run")
+def demo_command(
+    boots: Annotated[int, typer.Option(min=1, help="How many instances to boot.")] = 1000,
+    cells: Cells = "4",
+    hosts: Hosts = 200,
+    fail: Fail = 0.1,
+    build_time: BuildTime = "exponential:0.1",
+    seed: Seed = 1,
+) -> None:
+    """Everything in one process: boots on simulated hosts, free bare-metal nodes, and the audit."""
+    found = effective(
+        cells=cells_named(cells), hosts=hosts, fail=fail, build_time=build_time, seed=seed, amqp_url="",
+        database_url="", cell_database_urls={}, cell_amqp_urls={}, ironic_amqp_url="", ironic_api_url="",
+        ironic_auth="none",
+    )  # fmt: skip
+    run(demo(found.settings, boots, say))
+
+
+@commands.command("load", rich_help_panel="Builds")
+def load_command(
+    boots: Annotated[int, typer.Option(min=1, help="How many instances to boot.")] = 1000,
+    rate: Annotated[
+        float, typer.Option(min=0, help="Boots a second; 0: as fast as the window allows.")
+    ] = 0.0,
+    window: Annotated[int, typer.Option(min=1, help="Boots in flight at most.")] = 2000,
+    cells: Cells = None,
+    hosts: Hosts = None,
+    fail: Fail = None,
+    build_time: BuildTime = None,
+    vcpus: Vcpus = 1,
+    memory_mb: MemoryMb = 512,
+    disk_gb: DiskGb = 1,
+    seed: Seed = None,
+    attach: Annotated[
+        bool, typer.Option("--attach", help="Load the berth that runs already; start none.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    picture: Annotated[Path | None, typer.Option(help="Write latency over time to this SVG file.")] = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Many concurrent boots, followed to their ends: throughput, latency, audit. Loopback only."""
+    settings = effective(
+        cells=cells_named(cells), hosts=hosts, fail=fail, build_time=build_time, seed=seed,
+        state_dir=state_dir,
+    ).settings  # fmt: skip
     flavor = Flavor(name="load", vcpus=vcpus, memory_mb=memory_mb, disk_gb=disk_gb)
-    return LoadPlan(boots=boots, rate=rate, window=window, flavor=flavor)
+    plan = LoadPlan(boots=boots, rate=rate, window=window, flavor=flavor)
+    run(load(settings, plan, attach, as_json, picture, complain if as_json else say))
 
 
 async def demo(settings: Settings, boots: int, say: Console) -> int:

@@ -1,0 +1,186 @@
+"""`berth boot` and `berth delete`: ask for builds, follow them to their ends, take them down."""
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from berth import wiring
+from berth.commands.options import DiskGb, MemoryMb, StateDir, Vcpus
+from berth.commands.terminal import Refusal, checked, coloured, effective, run, say, write_json
+from berth.settings import BadSetting, Settings
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
+from bus.vocabulary import Flavor
+
+_METAL = {
+    "resources:CUSTOM_BAREMETAL": "1",
+    "resources:VCPU": "0",
+    "resources:MEMORY_MB": "0",
+    "resources:DISK_GB": "0",
+}
+
+commands = typer.Typer()
+
+
+@commands.command("boot", rich_help_panel="Builds")
+def boot_command(
+    vcpus: Vcpus = 1,
+    memory_mb: MemoryMb = 512,
+    disk_gb: DiskGb = 1,
+    flavor: Annotated[
+        str, typer.Option(help="The flavor's name; `metal` is one CUSTOM_BAREMETAL and nothing else.")
+    ] = "",
+    extra_spec: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="resources:CLASS=n, trait:NAME=required, ...; may be repeated."
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="Instances, all or none.")] = 1,
+    zone: Annotated[str, typer.Option(help="Only hosts of this zone.")] = "",
+    cell: Annotated[str, typer.Option(help="Only hosts of this cell.")] = "",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Follow it to its end; exit 1 unless all are active.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the end.")] = 600.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what is said as JSON lines.")] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Publish a build request; with --wait, see it through."""
+    settings = effective(state_dir=state_dir).settings
+    request = boot_request(vcpus, memory_mb, disk_gb, flavor, extra_spec or [], count, zone, cell)
+    run(boot(settings, request, wait, timeout, as_json, say))
+
+
+@commands.command("delete", rich_help_panel="Builds")
+def delete_command(
+    build: Annotated[str, typer.Argument(help="The build's uuid.")],
+    cell: Annotated[str, typer.Option(help="The cell it is in (build.ended names it).")],
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it is down; exit 1 unless it was there, and is.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait.")] = 600.0,
+    state_dir: StateDir = None,
+) -> None:
+    """Take a build down and give its resources back."""
+    run(delete(effective(state_dir=state_dir).settings, build, cell, wait, timeout, say))
+
+
+def boot_request(
+    vcpus: int,
+    memory_mb: int,
+    disk_gb: int,
+    flavor: str,
+    extra_specs: Sequence[str],
+    count: int,
+    zone: str,
+    cell: str,
+) -> BuildRequested:
+    clock = Clock()
+    specs = dict(_METAL) if flavor == "metal" else {}
+    for pair in extra_specs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise BadSetting(f"--extra-spec takes KEY=VALUE, not {pair!r}")
+        specs[key] = value
+    return BuildRequested(
+        request=clock.uuid(),
+        instances=tuple(clock.uuid() for _ in range(count)),
+        flavor=Flavor(
+            name=flavor or "custom", vcpus=vcpus, memory_mb=memory_mb, disk_gb=disk_gb, extra_specs=specs
+        ),
+        zone=zone,
+        cell=cell,
+    )
+
+
+async def boot(
+    settings: Settings, request: BuildRequested, wait: bool, timeout: float, as_json: bool, say: Console
+) -> int:
+    name = f"boot-{request.request[:8]}"
+    if wait:
+        request = msgspec.structs.replace(request, reply_to=name)
+    request = checked(request)
+    async with Bus(wiring.transport(settings, "boot")) as bus:
+        ended = await bus.listen(topics.BUILD_ENDED.at(reply_to=name))
+        unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=name))
+        await bus.publish(request)
+        if not wait:
+            for instance in request.instances:
+                if as_json:
+                    write_json({"build": instance, "request": request.request})
+                else:
+                    say.print(f"asked for {instance}")
+            return 0
+        active, open_ = 0, set(request.instances)
+        try:
+            async with asyncio.timeout(timeout), asyncio.TaskGroup() as group:
+                no_host = group.create_task(unplaceable.get())
+                while open_:
+                    next_end = group.create_task(ended.get())
+                    await asyncio.wait((no_host, next_end), return_when=asyncio.FIRST_COMPLETED)
+                    if no_host.done():
+                        next_end.cancel()
+                        _tell_unplaceable(no_host.result(), as_json, say)
+                        return 1
+                    said = next_end.result()
+                    if said.build in open_:
+                        open_.discard(said.build)
+                        active += said.status == "active"
+                        _tell_ended(said, as_json, say)
+                no_host.cancel()
+        except TimeoutError:
+            raise Refusal(
+                f"not waiting any longer: {', '.join(sorted(open_))} did not end within {timeout:g} s"
+            ) from None
+    return 0 if active == len(request.instances) else 1
+
+
+def _tell_ended(said: BuildEnded, as_json: bool, say: Console) -> None:
+    if as_json:
+        write_json(said)
+        return
+    where = f"on {said.host} in cell {said.cell}" if said.status == "active" else said.reason
+    say.print(said.build, coloured(said.status), escape(where))
+    for number, attempt in enumerate(said.attempts, 1):
+        if attempt.outcome != "built":
+            say.print(f"  {number}. {attempt.host}: {attempt.outcome}: {attempt.cause}", markup=False)
+
+
+def _tell_unplaceable(said: BuildUnplaceable, as_json: bool, say: Console) -> None:
+    if as_json:
+        write_json(said)
+        return
+    say.print(
+        f"[red]no host[/red]: {escape(said.reason)}"
+    )  # which names what was removed, and who came close
+
+
+async def delete(settings: Settings, id_: str, cell: str, wait: bool, timeout: float, say: Console) -> int:
+    name = f"delete-{Clock().uuid()[:8]}"
+    try:
+        id_ = str(uuid.UUID(id_))
+    except ValueError:
+        raise BadSetting(f"{id_!r} is not the uuid of a build") from None
+    request = checked(BuildDeleteRequested(build=id_, cell=cell, reply_to=name))
+    async with Bus(wiring.transport(settings, "delete")) as bus:
+        deleted = await bus.listen(topics.BUILD_DELETED.at(reply_to=name))
+        await bus.publish(request)
+        if wait:
+            try:
+                async with asyncio.timeout(timeout):
+                    await deleted.get()
+            except TimeoutError:
+                raise Refusal(
+                    f"not waiting any longer: {id_} was not taken down within {timeout:g} s"
+                ) from None
+    say.print(f"{id_} {'deleted' if wait else 'will be deleted'}")
+    return 0

@@ -1,0 +1,59 @@
+"""`berth topology`, `berth asyncapi` and `berth settings`: what this berth is made of, and how it is set."""
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from berth import topology, wiring
+from berth.commands.options import Json
+from berth.commands.terminal import complain, effective, say
+from berth.settings import GROUP_OF, by_name, shown
+
+commands = typer.Typer()
+
+
+@commands.command("topology", rich_help_panel="Look and check")
+def topology_command(
+    markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
+) -> None:
+    """Show who emits and who hears what."""
+    workers = wiring.all_workers_without_a_bus()
+    if markdown:
+        sys.stdout.write(topology.markdown(workers))
+        return
+    table = Table("topic or query", "message", "says", "from", "to", box=None, pad_edge=False)
+    for row in topology.table(workers):
+        table.add_row(*map(escape, row))
+    say.print(table, soft_wrap=False)
+
+
+@commands.command(rich_help_panel="Look and check")
+def asyncapi() -> None:
+    """Print an AsyncAPI 3 document of every topic and query, as JSON."""
+    document = topology.asyncapi(wiring.all_workers_without_a_bus())
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+@commands.command("settings", rich_help_panel="Look and check")
+def settings_command(as_json: Json = False) -> None:
+    """Show the settings in force by group, and where each comes from, passwords masked."""
+    found = effective()
+    values = by_name(found.settings)
+    told = {
+        name: {"value": shown(name, values[name]), "from": found.origins.get(name, "default"), "group": group}
+        for name, group in GROUP_OF.items()
+    }
+    if as_json:
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+    else:
+        group = ""
+        for name, this in told.items():
+            if group != (group := this["group"]):
+                say.print(f"# {group}", markup=False)
+            say.print(f"{name} = {this['value']!r}  # {this['from']}", markup=False)
+    for variable in found.ignored:
+        complain.print(f"{variable} is ignored: there is no such setting", style="yellow", markup=False)

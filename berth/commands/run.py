@@ -1,0 +1,162 @@
+"""`berth up`, `berth run` and `berth migrate`: everything at once, one worker alone, and their databases."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from berth import wiring
+from berth.commands import options
+from berth.commands.options import BuildTime, Cells, Fail, Hosts, Seed, StateDir, cells_named
+from berth.commands.terminal import Refusal, effective, run, say
+from berth.embedded import embedded
+from berth.services import Supervisor, run_worker, stop_on_signals
+from berth.settings import Settings
+from bus import topics
+from bus.clock import monotonic
+from bus.delivery.runner import Bus
+from bus.errors import Unavailable
+from bus.messages import FindCandidates
+from bus.sql.migrations import migrate
+from bus.vocabulary import ResourceGroup
+
+_READY_SECONDS = 60.0
+
+commands = typer.Typer()
+
+
+@commands.command("up", rich_help_panel="Run")
+def up_command(
+    cells: Cells = None,
+    hosts: Hosts = None,
+    baremetal: Annotated[int | None, typer.Option(min=0, help="Simulated bare-metal nodes.")] = None,
+    fail: Fail = None,
+    build_time: BuildTime = None,
+    state_dir: StateDir = None,
+    seed: Seed = None,
+    http: options.Http = None,
+) -> None:
+    """Run everything until Ctrl-C: in this process, or given service URLs, each worker as its own."""
+    found = effective(
+        cells=cells_named(cells), hosts=hosts, baremetal=baremetal, fail=fail, build_time=build_time,
+        state_dir=state_dir, seed=seed, placement_http=http,
+    )  # fmt: skip
+    run(up(found.settings, say))
+
+
+@commands.command("run", rich_help_panel="Run")
+def run_command(
+    worker: Annotated[str, typer.Argument(help="placement, scheduler, conductor, compute, ironic or metal.")],
+    cell: Annotated[str, typer.Option(help="Whose conductor or agents.")] = "",
+    hosts: Hosts = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on loopback.")] = None,
+    bus: options.Bus = None,
+    database: options.Database = None,
+    http: options.Http = None,
+    auth: options.Auth = None,
+    tokens: options.Tokens = None,
+    policy: options.Policy = None,
+) -> None:
+    """Run one worker as this process, in service mode: as many of each as you like, compute once a cell."""
+    alone = bus == "local"
+    found = effective(
+        hosts=hosts, metrics_port=metrics_port, amqp_url="" if alone else bus, database_url=database,
+        placement_http=http, placement_auth=auth, placement_tokens=tokens, placement_policy=policy,
+    )  # fmt: skip
+    run(run_one(found.settings, worker, cell, alone))
+
+
+@commands.command("migrate", rich_help_panel="Run")
+def migrate_command(cells: Cells = None, state_dir: StateDir = None) -> None:
+    """Bring every worker's database up to date."""
+    run(migrate_and_say(effective(cells=cells_named(cells), state_dir=state_dir).settings, say))
+
+
+async def up(settings: Settings, say: Console) -> int:
+    stopping = asyncio.Event()
+    if settings.embedded:
+        async with embedded(settings, door=True) as house:
+            stop_on_signals(stopping)
+            await ready(house.bus, settings)
+            say.print(
+                f"berth is up: {settings.compute.hosts} simulated hosts in cells "
+                f"{', '.join(settings.cell_names)}; state in {settings.database.state_dir}. Ctrl-C stops it."
+            )
+            await stopping.wait()
+        return 0
+    await migrate_all(settings, say)
+    stop_on_signals(stopping)
+    supervisor = Supervisor(settings, say.print)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(supervisor.run(stopping))
+        async with Bus(wiring.transport(settings, "up")) as bus:
+            await _ready_or_stopped(bus, settings, stopping)
+            if not stopping.is_set():
+                for name, pid in supervisor.processes().items():
+                    say.print(f"  {name}: process {pid}")
+                say.print("berth is up. Ctrl-C stops it.")
+    return 0
+
+
+async def run_one(settings: Settings, worker: str, cell: str, alone: bool) -> int:
+    role = wiring.role(worker, cell, settings)
+    if alone and not (role.worker == "placement" and settings.placement.http):
+        raise Refusal("with a bus of its own only placement is of use, and only with --http")
+    if settings.embedded and not alone:
+        raise Refusal(
+            "a worker of its own needs a bus other processes reach: set BERTH_AMQP_URL and "
+            "BERTH_DATABASE_URL, or use `berth up`, which runs everything in one process"
+        )
+    way = wiring.alone() if alone else wiring.transport(settings, str(role), role.cell)
+    await run_worker(role, settings, way)
+    return 0
+
+
+async def ready(bus: Bus, settings: Settings, share: float = 1.0) -> int:
+    """Returns when placement knows the simulated hosts: how many it knows."""
+    find = bus.asker(topics.FIND_CANDIDATES, timeout=2.0)
+    question = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1}),), limit=1)
+    deadline = monotonic() + _READY_SECONDS
+    while monotonic() < deadline:
+        try:
+            found = await find(question)
+            if found.considered >= settings.compute.hosts * share:
+                return found.considered
+        except Unavailable:
+            pass
+        await asyncio.sleep(0.05)
+    raise Unavailable(
+        f"after {_READY_SECONDS:.0f} s placement still does not know {settings.compute.hosts} hosts"
+    )
+
+
+async def _ready_or_stopped(bus: Bus, settings: Settings, stopping: asyncio.Event) -> None:
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(stopping.wait())
+        getting = group.create_task(ready(bus, settings))
+        await asyncio.wait((waiting, getting), return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if stopping.is_set():
+            getting.cancel()
+
+
+async def migrate_all(settings: Settings, say: Console) -> int:
+    """How many migrations were applied, each with a line."""
+    made = 0
+    for role, package in wiring.stores(settings).items():
+        database = wiring.database(settings, role)
+        try:
+            applied = await migrate(database, package)
+        finally:
+            await database.close()
+        for name in applied:
+            say.print(f"{wiring.store_of(role)}: applied {name}")
+        made += len(applied)
+    return made
+
+
+async def migrate_and_say(settings: Settings, say: Console) -> int:
+    if not await migrate_all(settings, say):
+        say.print("every database is up to date")
+    return 0

@@ -1,0 +1,134 @@
+"""What every command has: its voice, the settings in force, the way to run, and words for what went wrong."""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import msgspec
+import typer
+from rich.console import Console
+
+from berth.configuration import Effective, read
+from berth.settings import BadSetting
+from bus import codec
+from bus.errors import AnswerRefused, BrokerRefused, TooBig, Unavailable, Undecodable, Unroutable
+from bus.messages import Message
+from bus.sql.migrations import MigrationsBroken
+
+M = TypeVar("M", bound=Message)
+
+_PIPED_WIDTH = 200  # columns of a table nobody looks at in a terminal
+
+
+class Refusal(Exception):
+    """The command will not do that; the text says why."""
+
+
+# What is the world's or the user's doing is told in a sentence; anything else is a bug and shows where.
+_CONDITIONS = (
+    Unavailable, Unroutable, BrokerRefused, AnswerRefused, MigrationsBroken, BadSetting, Refusal, OSError,
+)  # fmt: skip
+
+
+def console(file: IO[str]) -> Console:
+    """Sentences are never broken: that is for the terminal to do, and nobody wants it in a pipe."""
+    width = None if file.isatty() or os.environ.get("COLUMNS") else _PIPED_WIDTH
+    return Console(file=file, highlight=False, soft_wrap=True, width=width)
+
+
+say = console(sys.stdout)
+complain = console(sys.stderr)
+
+
+class _Given:
+    """What was said before the command: `berth --config FILE --set NAME=VALUE COMMAND`."""
+
+    config: Path | None = None
+    sets: Mapping[str, str] = {}
+
+
+def given(config: Path | None, sets: Mapping[str, str]) -> None:
+    _Given.config, _Given.sets = config, sets
+
+
+def effective(**flags: Any) -> Effective:
+    """The settings in force, with this command's flags on top."""
+    found = read(flags, sets=_Given.sets, file=_Given.config)
+    logging.basicConfig(
+        level=found.settings.process.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
+    return found
+
+
+def run(work: Coroutine[Any, Any, int | None]) -> None:
+    """Run a command to its exit code, on the fast event loop where there is one."""
+    try:
+        try:
+            import uvloop
+
+            code = uvloop.run(work)
+        except ImportError:
+            code = asyncio.run(work)
+    except KeyboardInterrupt:
+        code = 130
+    raise typer.Exit(code or 0)
+
+
+def write_json(value: Any) -> None:
+    """One line of it, for programs."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def coloured(status: str) -> str:
+    colour = "green" if status == "active" else "red"
+    return f"[{colour}]{status}[/{colour}]"
+
+
+def checked(message: M) -> M:
+    """The message as everybody else will read it, or a sentence about the field that is wrong."""
+    try:
+        return codec.decode(type(message), codec.encode(message))
+    except (Undecodable, TooBig) as problem:
+        raise BadSetting(str(problem)) from None
+
+
+def explained(app: typer.Typer) -> None:
+    """Run the command line; what went wrong is said in sentences, and becomes the exit code."""
+    try:
+        app()
+    except BaseExceptionGroup as group:
+        conditions, bugs = group.split(_CONDITIONS)
+        if bugs is not None or conditions is None:
+            raise
+        sys.exit(_explain(leaves(conditions)))
+    except _CONDITIONS as problem:
+        sys.exit(_explain([problem]))
+
+
+def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for problem in group.exceptions:
+        if isinstance(problem, BaseExceptionGroup):
+            yield from leaves(problem)
+        else:
+            yield problem
+
+
+def _explain(problems: Iterable[BaseException]) -> int:
+    """Each in a sentence, once; 2 when it is what the user gave that cannot be used."""
+    told = {_sentence(problem): problem for problem in problems}
+    for sentence in told:
+        complain.print(sentence, style="red", markup=False)
+    return 2 if all(isinstance(problem, BadSetting) for problem in told.values()) else 1
+
+
+def _sentence(problem: BaseException) -> str:
+    if isinstance(problem, OSError) and problem.strerror and problem.filename:
+        return f"{problem.filename}: {problem.strerror}"
+    return str(problem) or type(problem).__name__
