@@ -22,7 +22,9 @@ from bus.messages import (
     ReleaseAnswered,
     ReleaseRequested,
 )
-from bus.sql.database import Conflict, Database, retrying
+from bus.sql.database import Database
+from bus.sql.failures import Conflict
+from bus.sql.retrying import retrying
 from bus.worker import Outcome
 from cell_conductor import store
 from cell_conductor.core.build import Build, Effects, overdue

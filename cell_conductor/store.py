@@ -6,8 +6,10 @@ from typing import Any, Literal
 import msgspec
 
 from bus.messages import BuildPlaced
-from bus.sql.database import Conflict, Database, Transaction
+from bus.sql.database import Database
+from bus.sql.failures import Conflict
 from bus.sql.statement import Statement
+from bus.sql.transaction import Transaction
 from bus.vocabulary import Attempt, Compact
 from cell_conductor.core.build import Build
 from cell_conductor.schema import OVER, UNSETTLED

@@ -7,7 +7,8 @@ from itertools import chain
 from bus.clock import Clock
 from bus.messages import LoadProviders, ProvidersLoaded
 from bus.resources import LoadResult, ProviderLoad
-from bus.sql.database import Conflict, Database
+from bus.sql.database import Database
+from bus.sql.failures import Conflict
 from placement_worker.change_log import ChangeLog
 from placement_worker.core import bulk_load as loading
 from placement_worker.core.working_trees import WorkingTrees

@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from bus.messages import PlacementChanged
-from bus.sql.database import Conflict, Database, Transaction
+from bus.sql.database import Database
+from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement
+from bus.sql.transaction import Transaction
 from bus.vocabulary import ProviderChange
 from placement_worker.core.trees import Tree
 from placement_worker.memory import Memory

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from bus.clock import Clock
 from bus.messages import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
-from bus.sql.database import Database, Transaction, retrying
+from bus.sql.database import Database
+from bus.sql.retrying import retrying
+from bus.sql.transaction import Transaction
 from bus.vocabulary import Claimed, ClaimResult, ConsumerClaim, Contended, Released, ReleaseResult
 from placement_worker.change_log import ChangeLog
 from placement_worker.core import capacity

@@ -15,7 +15,8 @@ from bus.resources import (
     Standard,
     Taken,
 )
-from bus.sql.database import Database, retrying
+from bus.sql.database import Database
+from bus.sql.retrying import retrying
 from bus.vocabulary import Contended
 from placement_worker.change_log import ChangeLog
 from placement_worker.core.trees import is_custom, renamed

@@ -9,7 +9,8 @@ from bus.messages import (
     UsagesFound,
 )
 from bus.resources import Provider
-from bus.sql.database import Database, Transaction
+from bus.sql.database import Database
+from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT, ResourceGroup
 from placement_worker.store import lookups, trees
 from placement_worker.store.numbered_names import Book

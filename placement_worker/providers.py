@@ -25,7 +25,10 @@ from bus.resources import (
     SetInventory,
     SetTraits,
 )
-from bus.sql.database import Conflict, Database, Transaction, retrying
+from bus.sql.database import Database
+from bus.sql.failures import Conflict
+from bus.sql.retrying import retrying
+from bus.sql.transaction import Transaction
 from bus.vocabulary import Contended
 from placement_worker.change_log import ChangeLog
 from placement_worker.core import edits

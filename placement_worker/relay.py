@@ -7,7 +7,8 @@ from contextlib import suppress
 
 from bus.errors import Unavailable
 from bus.messages import PlacementChanged
-from bus.sql.database import Conflict, Database
+from bus.sql.database import Database
+from bus.sql.failures import Conflict
 from placement_worker.store import changes
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from bus.clock import Clock
 from bus.errors import Poison
 from bus.messages import InventoryReported
-from bus.sql.database import Database, Transaction
+from bus.sql.database import Database
+from bus.sql.transaction import Transaction
 from placement_worker.change_log import ChangeLog
 from placement_worker.core.trees import Tree, complaint, reported, swept
 from placement_worker.retrying_transactions import again, changing, portions

@@ -22,7 +22,8 @@ from bus.resources import (
     SetInventories,
     SetTraits,
 )
-from bus.sql.database import Database, Transaction
+from bus.sql.database import Database
+from bus.sql.transaction import Transaction
 from bus.vocabulary import Claimed, Inventory
 from placement_worker import Placement, breaches, metadata
 from placement_worker.store import changes

@@ -10,7 +10,8 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, text
 
-from bus.sql.database import Database, Transaction
+from bus.sql.database import Database
+from bus.sql.transaction import Transaction
 
 _HERE = text("SELECT 1 FROM pg_namespace WHERE nspname = :name")
 _LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")

@@ -14,12 +14,14 @@ from sqlalchemy.pool import PoolProxiedConnection
 from sqlalchemy.util import greenlet_spawn
 
 from bus.clock import monotonic
+from bus.sql.failures import READ_ONLY, sqlstate
 
 CONNECT_SECONDS = 10.0
 
 # What the driver raises when a statement fails, or cannot be said at all.
 FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
-_CUT_OFF = ("08", "57P", "25P03")  # SQLSTATEs that end a connection
+# SQLSTATEs that end a connection, or make it worthless: the next one may lead to another server.
+_CUT_OFF = ("08", "57P", "25P03", "25P04", "26", READ_ONLY)
 # The driver's own confusion is one too: the server has said good-bye, and not hung up yet.
 _LAST_WORDS = (asyncpg.InternalClientError, OSError)
 
@@ -81,7 +83,7 @@ class PostgresPool:
 
     def broken(self, driver: asyncpg.Connection, error: Exception) -> bool:
         """Whether this error was the connection's last word."""
-        state = getattr(error, "sqlstate", None) or ""
+        state = sqlstate(error)
         if isinstance(error, _LAST_WORDS) or state.startswith(_CUT_OFF):
             self._broke_at = monotonic()
             driver.terminate()

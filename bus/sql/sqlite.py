@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from bus.sql.failures import result_code
+
 T = TypeVar("T")
 
 Pause = Callable[[], Awaitable[None]]
@@ -26,24 +28,6 @@ _FILE = (
     "PRAGMA fullfsync = ON",
 )
 _ALWAYS = ("PRAGMA foreign_keys = ON", "PRAGMA temp_store = MEMORY")
-
-# Conditions of the machine, or of another process with the same file; not mistakes of ours.
-_AWAY = {
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_READONLY,
-}
-
-
-def is_away(error: BaseException) -> bool:
-    return _code(error) in _AWAY
-
-
-def _code(error: BaseException) -> int:
-    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 class SqliteFile:
@@ -249,7 +233,7 @@ async def _patiently(attempt: Callable[[], Awaitable[T]]) -> T:
         try:
             return await attempt()
         except sqlite3.OperationalError as error:
-            if _code(error) != sqlite3.SQLITE_BUSY or waited >= BUSY_SECONDS:
+            if result_code(error) != sqlite3.SQLITE_BUSY or waited >= BUSY_SECONDS:
                 raise
         await asyncio.sleep(BUSY_SLEEP)
         waited += BUSY_SLEEP

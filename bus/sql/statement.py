@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from bus.sql.database import Dialect, Transaction
 from bus.sql.rows import Rows, rows
+from bus.sql.transaction import Dialect, Transaction
 
 _LOCKING = re.compile(r"FOR (NO KEY )?UPDATE OF \w+")
 _EXACTLY = re.compile(r"EXACTLY\((\w+\.\w+)\)")

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from bus.messages import PlacementChanged
-from bus.sql.database import Transaction
 from bus.sql.statement import BoundStatement, Statement
+from bus.sql.transaction import Transaction
 from bus.vocabulary import ProviderChange
 from placement_worker.schema import LAST_CHANGE, LAST_TOLD, NAMES_EDITION
 

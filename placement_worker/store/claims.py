@@ -8,8 +8,9 @@ unique key then keeps apart two that claim at once, and a claim from the retirem
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from bus.sql.database import Conflict, Transaction
+from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement
+from bus.sql.transaction import Transaction
 from bus.vocabulary import ConsumerClaim, ProviderChange
 from placement_worker.core.capacity import ClaimWorld, Holder, Room, Stock
 from placement_worker.store.numbered_names import Book

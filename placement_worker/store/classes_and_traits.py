@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from bus.resources import Named, NameKind
-from bus.sql.database import Transaction
 from bus.sql.statement import Statement
+from bus.sql.transaction import Transaction
 from placement_worker.schema import CLASS_NUMBERS
 from placement_worker.store.numbered_names import Book, NumberedNames
 

@@ -7,8 +7,8 @@ from operator import itemgetter
 from typing import Any
 
 from bus.resources import Consumer, Provider
-from bus.sql.database import Transaction
 from bus.sql.statement import Statement, numbers
+from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT, ResourceGroup, Resources
 from placement_worker.schema import NAMES_EDITION
 from placement_worker.store.numbered_names import Book, NumberedNames

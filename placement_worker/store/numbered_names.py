@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 import os_resource_classes  # type: ignore[import-untyped]
 import os_traits  # type: ignore[import-untyped]
 
-from bus.sql.database import Conflict, Database, Transaction
+from bus.sql.database import Database
+from bus.sql.failures import Conflict
 from bus.sql.statement import Statement
+from bus.sql.transaction import Transaction
 from bus.vocabulary import ConsumerClaim, ProviderReport
 from placement_worker.schema import CLASS_NUMBERS, FIRST_CUSTOM_CLASS, NAMES_EDITION
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from bus.messages import ClaimRequested
 from bus.resources import Denied, EditResult, Reshape
-from bus.sql.database import Conflict, Transaction
+from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement
+from bus.sql.transaction import Transaction
 from bus.vocabulary import Claimed, ConsumerClaim, ProviderChange
 from placement_worker.core import capacity, edits
 from placement_worker.core.trees import Tree

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from bus.sql.database import Transaction
 from bus.sql.statement import BoundStatement, Statement
+from bus.sql.transaction import Transaction
 from bus.vocabulary import Inventory
 from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.store.numbered_names import Book

@@ -12,8 +12,9 @@ from typing import Any
 
 from bus.messages import InventoryReported
 from bus.resources import Inventories
-from bus.sql.database import Conflict, Transaction
+from bus.sql.failures import Conflict
 from bus.sql.statement import Statement, numbers
+from bus.sql.transaction import Transaction
 from bus.vocabulary import Inventory, ProviderChange
 from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.schema import LAST_CHANGE, NAMES_EDITION

@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from bus.messages import PlacementChanged
 from bus.sql.database import Database
+from bus.sql.failures import explained
 from deploy.servers import Postgres
 from placement_worker import Placement, breaches
 from placement_worker.store import changes, trees
@@ -121,14 +122,13 @@ async def furnished_url(postgres: Any) -> AsyncIterator[str]:
 def deadlocks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What PostgreSQL said when it ended one."""
     found: list[str] = []
-    explained = Database.explained
 
-    def noticed(database: Database, error: Exception) -> Exception:
+    def noticed(error: Exception, database: str) -> Exception:
         if getattr(error, "sqlstate", None) == "40P01":
             found.append(str(error))
-        return explained(database, error)
+        return explained(error, database)
 
-    monkeypatch.setattr(Database, "explained", noticed)
+    monkeypatch.setattr("bus.sql.transaction.explained", noticed)
     return found
 
 

@@ -20,7 +20,8 @@ from bus.messages import (
     DestroyOrdered,
     Message,
 )
-from bus.sql.database import Conflict, Database
+from bus.sql.database import Database
+from bus.sql.failures import Conflict
 from bus.sql.migrations import migrate
 from bus.worker import Outcome
 from cell_conductor import Standing, census, schema

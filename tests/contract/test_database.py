@@ -15,7 +15,10 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.sql.database import Conflict, Database, Transaction, retrying
+from bus.sql.database import Database
+from bus.sql.failures import Conflict
+from bus.sql.retrying import retrying
+from bus.sql.transaction import Transaction
 from deploy.servers import Postgres
 
 Open = Callable[..., Database]

@@ -10,7 +10,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from bus.messages import ClaimRequested, InventoryReported, PlacementChanged
-from bus.sql.database import Conflict
+from bus.sql.failures import Conflict
 from bus.vocabulary import (
     Choice,
     Claimed,

@@ -41,7 +41,7 @@ from bus.resources import (
     Stale,
     Taken,
 )
-from bus.sql.database import Conflict
+from bus.sql.failures import Conflict
 from bus.vocabulary import Claimed, Contended, Full, Held, Inventory, Moved, Refused
 from placement_worker import Placement
 from placement_worker.store import trees

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from bus import resources
 from bus.errors import Unavailable
-from bus.sql.database import Conflict
+from bus.sql.failures import Conflict
 from bus.sql.statement import Statement
 from bus.vocabulary import Claimed, Inventory, ProviderReport
 from deploy.servers import Postgres

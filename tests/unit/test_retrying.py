@@ -6,7 +6,8 @@ import random
 import pytest
 
 from bus.clock import Clock
-from bus.sql.database import ATTEMPTS, LONGEST_WAIT, SHORTEST_WAIT, Conflict, retrying
+from bus.sql.failures import Conflict
+from bus.sql.retrying import ATTEMPTS, LONGEST_WAIT, SHORTEST_WAIT, retrying
 
 
 class RetriedRace:

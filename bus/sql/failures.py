@@ -1,0 +1,126 @@
+"""What a database's error means: a race was lost, the database is away, a rule of ours was broken, or a bug.
+
+For PostgreSQL the longest beginning of the SQLSTATE that is listed counts, for SQLite the result code. What
+is not listed is a bug: a statement that can never do, or a value that does not fit.
+"""
+
+import sqlite3
+from enum import Enum
+from typing import Final
+
+from sqlalchemy import exc
+
+from bus.errors import Unavailable
+
+
+class Conflict(Exception):
+    """A concurrent writer won; run the transaction again."""
+
+
+class Meaning(Enum):
+    RACE = "run the transaction again"
+    AWAY = "wait: the machine, the network or an operator puts it right, and no message is to blame"
+    RULE = "a rule of the schema is broken: a key that is there already, a reference to nothing"
+    BUG = "it fails however often it is tried"
+
+
+READ_ONLY = "25006"
+
+SQLSTATES: Final[dict[str, Meaning]] = {
+    "08": Meaning.AWAY,  # no connection
+    "0A000": Meaning.BUG,  # but see OUTDATED_PLAN
+    "23": Meaning.RULE,
+    READ_ONLY: Meaning.AWAY,  # a standby, or a primary that was told to step down
+    "25P03": Meaning.AWAY,  # idle in a transaction for too long: we froze
+    "25P04": Meaning.AWAY,  # the transaction took too long
+    "26": Meaning.AWAY,  # it has forgotten our prepared statement: a pooler has changed servers
+    "28": Meaning.AWAY,  # not let in
+    "3D": Meaning.AWAY,  # no such database: not restored yet
+    "40": Meaning.RACE,  # serialization, deadlock
+    "40002": Meaning.RULE,
+    "40003": Meaning.AWAY,  # nobody knows whether the statement was done
+    "42501": Meaning.AWAY,  # a right was taken from us, and can be given back
+    "53": Meaning.AWAY,  # disk full, out of memory, too many connections
+    "55000": Meaning.AWAY,  # not in this state: recovering
+    "55006": Meaning.AWAY,  # in use by somebody who alters it
+    "55P03": Meaning.RACE,  # a lock was not to be had at once
+    "57": Meaning.AWAY,  # shut down, crashed, starting up, cancelled, dropped
+    "58": Meaning.AWAY,  # the system beneath it: I/O
+    "72": Meaning.RACE,  # the snapshot is too old
+    "F0": Meaning.AWAY,  # its configuration is broken
+    "XX": Meaning.AWAY,  # broken inside, or data or an index corrupted: until it is restored or fails over
+}
+OUTDATED_PLAN = "InvalidCachedStatementError"  # a table was altered since the statement was prepared
+
+RESULT_CODES: Final[dict[int, Meaning]] = {
+    sqlite3.SQLITE_PERM: Meaning.AWAY,
+    sqlite3.SQLITE_BUSY: Meaning.AWAY,  # another process has the file, for longer than we wait
+    sqlite3.SQLITE_LOCKED: Meaning.AWAY,
+    sqlite3.SQLITE_NOMEM: Meaning.AWAY,
+    sqlite3.SQLITE_READONLY: Meaning.AWAY,  # the disk was mounted so, or the file moved away
+    sqlite3.SQLITE_INTERRUPT: Meaning.AWAY,
+    sqlite3.SQLITE_IOERR: Meaning.AWAY,
+    sqlite3.SQLITE_CORRUPT: Meaning.AWAY,  # until somebody puts a good one there
+    sqlite3.SQLITE_FULL: Meaning.AWAY,
+    sqlite3.SQLITE_CANTOPEN: Meaning.AWAY,
+    sqlite3.SQLITE_PROTOCOL: Meaning.AWAY,  # others hold the write-ahead log's locks
+    sqlite3.SQLITE_SCHEMA: Meaning.RACE,  # a table was altered since the statement was prepared
+    sqlite3.SQLITE_CONSTRAINT: Meaning.RULE,
+    sqlite3.SQLITE_NOLFS: Meaning.AWAY,
+    sqlite3.SQLITE_AUTH: Meaning.AWAY,
+    sqlite3.SQLITE_NOTADB: Meaning.AWAY,
+}
+
+
+def sqlstate(error: BaseException) -> str:
+    """Empty when it is not PostgreSQL's. SQLAlchemy keeps what the driver said in `orig`."""
+    return getattr(getattr(error, "orig", None) or error, "sqlstate", None) or ""
+
+
+def result_code(error: BaseException) -> int:
+    """SQLite's, without what it adds; 0 when there is none."""
+    return int(getattr(getattr(error, "orig", None) or error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def meaning(error: BaseException) -> Meaning:
+    if getattr(error, "connection_invalidated", False):
+        return Meaning.AWAY
+    state = sqlstate(error)
+    if state:
+        if OUTDATED_PLAN in type(getattr(error, "orig", None) or error).__name__:
+            return Meaning.RACE
+        return next((SQLSTATES[state[:n]] for n in (5, 2) if state[:n] in SQLSTATES), Meaning.BUG)
+    code = result_code(error)
+    if code:
+        return RESULT_CODES.get(code, Meaning.BUG)
+    # No server has said anything: the connection is gone, or never was.
+    return Meaning.AWAY if isinstance(error, OSError | exc.TimeoutError) else Meaning.BUG
+
+
+def explained(error: Exception, database: str) -> Exception:
+    """As callers know it: Conflict, Unavailable, IntegrityError, or the error itself when it is a bug."""
+    match meaning(error):
+        case Meaning.RACE:
+            return Conflict(f"{database}: {reason(error)}")
+        case Meaning.AWAY:
+            return Unavailable(f"{database}: {_what_is_away(error)}")
+        case Meaning.RULE if not isinstance(error, exc.SQLAlchemyError):
+            return exc.IntegrityError(reason(error), None, error)
+    return error
+
+
+def _what_is_away(error: BaseException) -> str:
+    if sqlstate(error) or result_code(error):
+        return reason(error)
+    if isinstance(error, exc.TimeoutError):
+        return "all connections are busy and none came free in time"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return f"no connection: {reason(error)}"
+
+
+def reason(error: BaseException) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    cause = getattr(error, "orig", None) or error
+    return " ".join(str(cause).split()) or type(cause).__name__

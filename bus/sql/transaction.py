@@ -1,0 +1,176 @@
+"""A transaction on each of the two databases: its statements, its end, and what goes wrong in it."""
+
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, cast
+
+from sqlalchemy import exc
+from sqlalchemy.engine import CursorResult
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.pool import PoolProxiedConnection
+from sqlalchemy.sql.base import Executable
+
+from bus.errors import Unavailable
+from bus.sql import postgres
+from bus.sql.failures import READ_ONLY, explained, reason, sqlstate
+from bus.sql.postgres import PostgresPool
+
+Dialect = Literal["postgresql", "sqlite"]
+Params = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+
+
+class Transaction(ABC):
+    """What is done in here is committed together or not at all."""
+
+    def __init__(self, dialect: Dialect, name: str) -> None:
+        self.dialect: Final = dialect
+        self._name = name  # the database's
+        self._after_commit: list[Callable[[], None]] = []
+
+    @property
+    @abstractmethod
+    def connection(self) -> AsyncConnection:
+        """SQLAlchemy's, within this transaction."""
+
+    async def execute(self, statement: Executable, params: Params | None = None) -> CursorResult[Any]:
+        try:
+            # Core statements that are not ORM ones always give a CursorResult.
+            return cast(CursorResult[Any], await self.connection.execute(statement, params))
+        except (exc.SQLAlchemyError, OSError) as error:
+            raise self._explained(error) from error
+
+    @abstractmethod
+    async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Any]:
+        """The rows of a statement in the driver's own words, which is faster than `execute`.
+
+        Values are $1, $2 there (PostgreSQL) or ?1, ?2 (SQLite). A row is read by name, or unpacked.
+        """
+
+    def after_commit(self, callback: Callable[[], None]) -> None:
+        """Call this when the transaction has committed, before the next writer begins (SQLite)."""
+        self._after_commit.append(callback)
+
+    def _explained(self, error: Exception) -> Exception:
+        return explained(error, self._name)
+
+    @abstractmethod
+    async def begin(self, begin: str) -> None: ...
+
+    async def commit(self) -> None:
+        """What `write()` does on leaving."""
+        await self._commit()
+        for callback in self._after_commit:
+            callback()
+
+    @abstractmethod
+    async def _commit(self) -> None: ...
+
+    @abstractmethod
+    async def give_back(self) -> None:
+        """Roll back what was not committed, and return the connection to the pool."""
+
+
+class PostgresTransaction(Transaction):
+    def __init__(self, name: str, pool: PostgresPool, pooled: PoolProxiedConnection) -> None:
+        super().__init__("postgresql", name)
+        self._pool = pool
+        self._pooled = pooled
+        self._driver: Any = pooled.driver_connection
+        self._connection: AsyncConnection | None = None  # for whom asks: most statements are the driver's
+        self._begun = self._reads = False
+
+    @property
+    def connection(self) -> AsyncConnection:
+        if self._connection is None:
+            self._connection = self._pool.connection_on(self._pooled)
+        return self._connection
+
+    async def execute(self, statement: Executable, params: Params | None = None) -> CursorResult[Any]:
+        try:
+            return await super().execute(statement, params)
+        except postgres.FAILURES as error:  # what SQLAlchemy does not translate
+            raise self._explained(error) from error
+
+    async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Any]:
+        try:
+            found: Sequence[Any] = await self._driver.fetch(sql, *values)
+            return found
+        except postgres.FAILURES as error:
+            raise self._explained(error) from error
+
+    async def begin(self, begin: str) -> None:
+        self._begun, self._reads = True, begin == postgres.READ
+        await self._say(begin)
+
+    async def _commit(self) -> None:
+        if await self._say("COMMIT") != "COMMIT":
+            raise RuntimeError("a statement of this transaction had failed: it was rolled back")
+        self._begun = False
+
+    async def give_back(self) -> None:
+        try:
+            if self._begun and not self._driver.is_closed():
+                await postgres.roll_back(self._driver)
+        finally:
+            self._pooled.close()
+
+    async def _say(self, command: str) -> str:
+        try:
+            return str(await self._driver.execute(command))
+        except postgres.FAILURES as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: Exception) -> Exception:
+        if self._reads and sqlstate(error) == READ_ONLY:
+            return error  # it is we who said that nothing is to be written here
+        found = explained(error, self._name)
+        if self._pool.broken(self._driver, error) and found is error:
+            return Unavailable(f"{self._name}: no connection: {reason(error)}")
+        return found
+
+
+class SqliteTransaction(Transaction):
+    def __init__(self, name: str, connection: AsyncConnection) -> None:
+        super().__init__("sqlite", name)
+        self._connection = connection
+
+    @property
+    def connection(self) -> AsyncConnection:
+        return self._connection
+
+    async def fetch(self, sql: str, values: Sequence[Any]) -> Sequence[Any]:
+        try:
+            driver: Any = (await self._connection.get_raw_connection()).driver_connection
+            found: Sequence[Any] = await driver.fetch(sql, values)
+            return found
+        except (exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
+            raise self._explained(error) from error
+
+    async def begin(self, begin: str) -> None:
+        try:
+            await self._connection.exec_driver_sql(begin)
+        except (exc.SQLAlchemyError, OSError) as error:
+            raise self._explained(error) from error
+
+    async def _commit(self) -> None:
+        try:
+            await self._connection.commit()
+        except (exc.SQLAlchemyError, OSError) as error:
+            raise self._explained(error) from error
+
+    async def give_back(self) -> None:
+        await _give_back(self._connection)
+
+
+async def _give_back(connection: AsyncConnection) -> None:
+    """Roll back what was not committed, and return the connection to the pool."""
+    if connection.sync_connection is None:
+        return
+    try:
+        await connection.close()
+    except (exc.SQLAlchemyError, OSError) as error:
+        # It broke. That is no news to a caller who has committed, or is about to raise what broke it.
+        if not connection.closed:
+            await connection.invalidate(error)
+            await connection.close()
