@@ -36,6 +36,10 @@ class AnswerRefused(Exception):
     """The one who was asked could not take the question; the text says why."""
 
 
+class NoSuchLetter(Exception):
+    """There is no dead letter of this id, or none any more."""
+
+
 class TooBig(ValueError):
     """A message larger than the bus carries."""
 

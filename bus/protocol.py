@@ -15,6 +15,7 @@ R = TypeVar("R", bound=Message, covariant=True)
 MAX_MESSAGE_BYTES = 1024 * 1024
 MAX_FRAME_BYTES = 256 * 1024
 MAX_FRAME_ENVELOPES = 256
+MAX_PAGE_BYTES = 8 * 1024 * 1024  # of dead letters that are looked at together
 MAX_COUNT = 2**31 - 1  # of tries: AMQP headers, and every language, have room for it
 MAX_TIME = 2.0**32  # seconds since the epoch, as AMQP tells them: the year 2106
 
@@ -127,13 +128,19 @@ class Transport(Protocol):
 
     async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox: ...
 
-    async def dead_letters(self, limit: int = 1000) -> list[DeadLetter]:
-        """The oldest dead letters; they stay where they are."""
+    async def dead_letters(
+        self, limit: int = 1000, *, after: str = "", beginning: str = ""
+    ) -> list[DeadLetter]:
+        """A page of dead letters, oldest first; they stay where they are. An empty page is the end.
+
+        At most so many, and no more than fit into memory, from behind the one with the id `after` (which
+        raises NoSuchLetter when it is gone), and only those whose id begins with `beginning`.
+        """
 
     async def exhume(
-        self, ids: Collection[str], rescue: Callable[[DeadLetter], Awaitable[None]] | None = None
+        self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[None]] | None = None
     ) -> int:
-        """Take these letters out of the dead-letter queue for good, each after `rescue` has returned."""
+        """Take these letters, or all, out of the dead-letter queue for good, each after `rescue` returned."""
 
 
 class Ask(Protocol[A, R]):

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from bus.clock import Clock
-from bus.errors import Unroutable
+from bus.errors import NoSuchLetter, Unroutable
 from bus.local.journal import Journal
-from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, QueueSpec
+from bus.protocol import MAX_PAGE_BYTES, DeadLetter, Delivery, Envelope, Inbox, QueueSpec
 
 
 def matches(pattern: str, key: str) -> bool:
@@ -143,6 +143,23 @@ class LocalBroker:
         self.dead.pop(letter.id, None)
         if self._journal is not None:
             self._journal.exhume(letter.id)
+
+    def page_of_dead(self, limit: int, after: str, beginning: str) -> list[DeadLetter]:
+        if after and after not in self.dead:
+            raise NoSuchLetter(f"there is no dead letter {after} any more; begin again with the oldest")
+        behind = iter(self.dead.values())
+        while after and next(behind).id != after:
+            pass
+        page: list[DeadLetter] = []
+        size = 0
+        for letter in behind:
+            if not letter.id.startswith(beginning):
+                continue
+            size += len(letter.body)
+            if len(page) == limit or (page and size > MAX_PAGE_BYTES):
+                break
+            page.append(letter)
+        return page
 
     def _arrive(self, queue: _Queue, item: _Item, seconds: float) -> None:
         if seconds <= 0:
@@ -303,13 +320,15 @@ class LocalTransport:
         target.wake()
         return inbox
 
-    async def dead_letters(self, limit: int = 1000) -> list[DeadLetter]:
-        return list(self.broker.dead.values())[:limit]
+    async def dead_letters(
+        self, limit: int = 1000, *, after: str = "", beginning: str = ""
+    ) -> list[DeadLetter]:
+        return self.broker.page_of_dead(limit, after, beginning)
 
     async def exhume(
-        self, ids: Collection[str], rescue: Callable[[DeadLetter], Awaitable[None]] | None = None
+        self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[None]] | None = None
     ) -> int:
-        letters = [letter for letter in self.broker.dead.values() if letter.id in ids]
+        letters = [letter for letter in self.broker.dead.values() if ids is None or letter.id in ids]
         for letter in letters:
             if rescue is not None:
                 await rescue(letter)

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from bus.errors import Unavailable, Unroutable
+from bus.errors import NoSuchLetter, Unavailable, Unroutable
 from bus.local.broker import LocalBroker, LocalTransport
 from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, QueueSpec
 
@@ -34,6 +34,8 @@ class _Call(msgspec.Struct, omit_defaults=True):
     number: float = 0  # seconds, prefetch, limit, inbox or tag: what the deed needs
     letter: DeadLetter | None = None
     ids: list[str] = []
+    after: str = ""
+    beginning: str = ""
 
 
 class _Say(msgspec.Struct, omit_defaults=True):
@@ -42,6 +44,7 @@ class _Say(msgspec.Struct, omit_defaults=True):
     id: int = 0
     error: str = ""
     unroutable: bool = False
+    no_such_letter: bool = False
     letters: list[DeadLetter] = []
     count: int = 0
     inbox: int = 0
@@ -117,6 +120,8 @@ class _Visit:
             await self._deed(call, answer, group)
         except Unroutable as problem:
             answer.error, answer.unroutable = str(problem), True
+        except NoSuchLetter as problem:
+            answer.error, answer.no_such_letter = str(problem), True
         except Exception as problem:
             answer.error = f"{type(problem).__name__}: {problem}"
         self._say(answer)
@@ -136,7 +141,9 @@ class _Visit:
         elif call.do == "bury" and call.letter is not None:
             await transport.bury(call.letter)
         elif call.do == "dead":
-            answer.letters = await transport.dead_letters(int(call.number))
+            answer.letters = await transport.dead_letters(
+                int(call.number), after=call.after, beginning=call.beginning
+            )
         elif call.do == "exhume":
             letter = self.transport.broker.dead.get(call.ids[0])
             if letter is not None and letter.died == call.number:  # it has not died again meanwhile
@@ -211,20 +218,29 @@ class DoorTransport(asyncio.Protocol):
         await self._call(_Call("consume", queues=[queue], number=prefetch), number)
         return inbox
 
-    async def dead_letters(self, limit: int = 1000) -> list[DeadLetter]:
-        return (await self._call(_Call("dead", number=limit))).letters
+    async def dead_letters(
+        self, limit: int = 1000, *, after: str = "", beginning: str = ""
+    ) -> list[DeadLetter]:
+        return (await self._call(_Call("dead", number=limit, after=after, beginning=beginning))).letters
 
     async def exhume(
-        self, ids: Collection[str], rescue: Callable[[DeadLetter], Awaitable[None]] | None = None
+        self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[None]] | None = None
     ) -> int:
-        taken = 0
-        for letter in await self.dead_letters(1_000_000):
-            if letter.id in ids:
-                if rescue is not None:
-                    await rescue(letter)
-                call = _Call("exhume", ids=[letter.id], number=letter.died)
-                taken += max((await self._call(call)).count, 0 if rescue is None else 1)
-        return taken
+        taken: set[str] = set()
+        after = ""
+        while page := await self.dead_letters(after=after):
+            for letter in page:
+                gone = False
+                if letter.id not in taken and (ids is None or letter.id in ids):
+                    if rescue is not None:
+                        await rescue(letter)
+                    call = _Call("exhume", ids=[letter.id], number=letter.died)
+                    gone = bool((await self._call(call)).count)
+                    if gone or rescue is not None:
+                        taken.add(letter.id)
+                if not gone:
+                    after = letter.id
+        return len(taken)
 
     def say(self, call: _Call) -> None:
         if self._line is not None and not self._line.is_closing():
@@ -242,6 +258,8 @@ class DoorTransport(asyncio.Protocol):
             self._answers.pop(call.id, None)
         if said.unroutable:
             raise Unroutable(said.error)
+        if said.no_such_letter:
+            raise NoSuchLetter(said.error)
         if said.error:
             raise Unavailable(said.error)
         return said

@@ -3,68 +3,99 @@
 import asyncio
 import logging
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
-import aiormq
-from aiormq import Channel, Connection, SSLContextProvider, TransportFactory
-from yarl import URL
+from aio_pika import Connection, Message
+from aio_pika.abc import AbstractChannel, AbstractConnection
+from aio_pika.connection import make_url
+from aio_pika.exceptions import (
+    AMQPError,
+    AuthenticationError,
+    ChannelClosed,
+    InvalidFrameError,
+    ProbableAuthenticationError,
+)
 
 from bus.errors import Unavailable
-from bus.rabbit.wire import blank_if_unreadable
 
 # What it says about connections we say ourselves, once, and without a traceback for every attempt.
 logging.getLogger("aiormq.connection").setLevel(logging.CRITICAL)
 
 HEARTBEAT = 15  # seconds; a peer that is silent for three of them is gone
 _DIAL_SECONDS = 10.0
+_OPENING_SECONDS = 30.0  # a broker short of memory blocks us; one that is gone meanwhile never answers
 
-# The broker says no to one request, and closes the channel it came on.
-REFUSALS = (
-    aiormq.ChannelAccessRefused,
-    aiormq.ChannelNotFoundEntity,
-    aiormq.ChannelPreconditionFailed,
-    aiormq.ChannelLockedResource,
-)
-# The channel or the connection broke. aiormq also lets futures end as cancelled then: see `cancelled_by_us`.
-BROKEN = (aiormq.AMQPError, OSError, RuntimeError, asyncio.CancelledError)
+# The channel or the connection broke. A future may also end as cancelled then: see `cancelled_by_us`.
+BROKEN = (AMQPError, OSError, RuntimeError, asyncio.CancelledError)
+
+_REFUSALS = ("ACCESS_REFUSED", "NOT_FOUND", "RESOURCE_LOCKED", "PRECONDITION_FAILED")
 
 
 class BadCredentials(Unavailable):
     """The broker does not let us in; trying again will not help."""
 
 
-def broker_url(url: str, name: str) -> URL:
+class RequestRefused(Exception):
+    """The broker says no to one request, and closes the channel it came on. `code` is its word for why."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.code = text.partition(" ")[0]
+
+
+@contextmanager
+def telling_refusals() -> Iterator[None]:
+    """A request that is refused raises RequestRefused; a channel that breaks, one of BROKEN as before."""
+    try:
+        yield
+    except ChannelClosed as closed:
+        raise refusal(closed) from None
+
+
+def refusal(closed: ChannelClosed) -> Exception:
+    """What the end of a channel means: RequestRefused, or the same when nobody refused anything."""
+    text = reason(closed)
+    return RequestRefused(text) if text.startswith(_REFUSALS) else closed
+
+
+def broker_url(url: str, name: str) -> str:
     """The URL, checked, with our name and heartbeat where it does not set its own. Errors never show it."""
     try:
-        parsed = URL(url)
-        good = parsed.scheme in ("amqp", "amqps") and bool(parsed.host)
+        parts = urlsplit(url)
+        good = parts.scheme in ("amqp", "amqps") and bool(parts.hostname) and parts.port != 0
+        make_url(url)
     except ValueError:
         good = False
     if not good:
         raise ValueError("the RabbitMQ URL must look like amqp://user:password@host:5672/vhost (or amqps://)")
-    defaults = {"heartbeat": str(HEARTBEAT), "name": name or "berth"}
-    return parsed.update_query({**defaults, **parsed.query})
+    query = {"heartbeat": str(HEARTBEAT), "name": name or "berth", **dict(parse_qsl(parts.query))}
+    return urlunsplit(parts._replace(query=urlencode(query)))
 
 
-def place(url: URL) -> str:
+def place(url: str) -> str:
     """Where a URL leads, without its password."""
-    user = f"{url.user}@" if url.user else ""
-    vhost = f" vhost {url.path[1:]}" if len(url.path) > 1 else ""
-    return f"{user}{url.host}:{url.port or (5671 if url.scheme == 'amqps' else 5672)}{vhost}"
+    parts = urlsplit(url)
+    user = f"{unquote(parts.username)}@" if parts.username else ""
+    vhost = f" vhost {unquote(parts.path[1:])}" if len(parts.path) > 1 else ""
+    return f"{user}{parts.hostname}:{parts.port or (5671 if parts.scheme == 'amqps' else 5672)}{vhost}"
 
 
-async def dial(url: URL) -> Connection:
+async def dial(url: str) -> Connection:
     """A new connection, or a reason why not: Unavailable, or BadCredentials."""
-    connection = Connection(url, transport_factory=_Factory())
+    connection = Connection(make_url(url))
+    connection.kwargs["transport_factory"] = _TolerantStreams()
     try:
         async with asyncio.timeout(_DIAL_SECONDS):
             await connection.connect()
-    except (aiormq.ProbableAuthenticationError, aiormq.AuthenticationError) as refusal:
+    except (ProbableAuthenticationError, AuthenticationError) as refused:
         raise BadCredentials(
-            f"RabbitMQ at {place(url)} does not accept these credentials: {reason(refusal)}"
+            f"RabbitMQ at {place(url)} does not accept these credentials: {reason(refused)}"
         ) from None
-    except aiormq.InvalidFrameError as problem:
-        if "Connection.OpenOk" not in str(problem):  # the last step, where aiormq does not pass on why
+    except InvalidFrameError as problem:
+        if "Connection.OpenOk" not in str(problem):  # the last step, where we are not told why
             raise Unavailable(f"RabbitMQ at {place(url)} cannot be understood: {reason(problem)}") from None
         raise Unavailable(
             f"RabbitMQ at {place(url)} does not let us into the virtual host: "
@@ -76,30 +107,20 @@ async def dial(url: URL) -> Connection:
         if cancelled_by_us(problem):
             raise
         raise Unavailable(f"RabbitMQ at {place(url)} cannot be reached: {reason(problem)}") from None
+    finally:
+        if connection.transport is None:
+            await connection.close()  # there is nothing to close, but it would try when it is collected
     return connection
 
 
-async def hang_up(connection: Connection) -> None:
-    """Close it, and see to it that everybody who still waits for it hears that it is closed."""
-    try:
-        async with asyncio.timeout(5.0):
-            await connection.close()
-    except (*BROKEN, TimeoutError) as problem:
-        if cancelled_by_us(problem):
-            raise
-    # aiormq's queue of frames to write is bounded, and who waits for room in it would wait for ever
-    while not connection.write_queue.empty():
-        while not connection.write_queue.empty():
-            connection.write_queue.get_nowait()
-        await asyncio.sleep(0)
-
-
-async def open_channel(connection: Connection, *, confirms: bool) -> Channel:
-    return cast(Channel, await connection.channel(publisher_confirms=confirms))
+async def open_channel(connection: AbstractConnection, *, confirms: bool) -> AbstractChannel:
+    """A channel; one that confirms raises what comes back unheard."""
+    async with asyncio.timeout(_OPENING_SECONDS):
+        return await connection.channel(publisher_confirms=confirms, on_return_raises=confirms)
 
 
 def cancelled_by_us(problem: BaseException) -> bool:
-    """True when this task is really being cancelled, and aiormq did not only end a future that way."""
+    """True when this task is really being cancelled, and the library did not only end a future that way."""
     task = asyncio.current_task()
     return isinstance(problem, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
@@ -110,11 +131,29 @@ def reason(problem: BaseException) -> str:
     return " ".join(said.split()) or type(problem).__name__
 
 
-class _Factory(TransportFactory):
+def blank_if_unreadable(header: bytes) -> bytes:
+    """A content header frame; when its properties cannot be decoded, one that has none, of the same length.
+
+    Without this a stranger's odd timestamp ends our connection, again at every redelivery.
+    """
+    flags = int.from_bytes(header[12:14], "big")  # after the class, the weight and the size of the body
+    try:
+        if flags & 1:
+            raise ValueError("there are no properties beyond the first word of flags")
+        _Properties().unmarshal(flags, header[14:-1])
+    except Exception:  # whatever a decoder may stumble over
+        return header[:12] + b"\0\0" + header[14:]
+    return header
+
+
+_Properties = type(Message(b"").properties)
+
+
+class _TolerantStreams:
     """Opens TCP and TLS connections whose reader is tolerant."""
 
-    async def create(self, url: URL, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        provider: SSLContextProvider = options.pop("ssl_context_provider")
+    async def create(self, url: Any, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        provider = options.pop("ssl_context_provider")
         context: ssl.SSLContext | None = await provider.get_context() if url.scheme == "amqps" else None
         reader, writer = await asyncio.open_connection(
             url.host, url.port, ssl=context, limit=1024 * 1024, **options
@@ -125,7 +164,7 @@ class _Factory(TransportFactory):
 class _TolerantReader:
     """Replaces message headers that cannot be decoded, which would end the connection, again and again.
 
-    aiormq reads an AMQP frame in three steps: its type (1 byte), channel and size (6 bytes), and the rest.
+    An AMQP frame is read in three steps: its type (1 byte), channel and size (6 bytes), and the rest.
     """
 
     _HEADER = b"\x02"

@@ -1,57 +1,80 @@
-"""The dead-letter queue: burying, looking without taking, and taking out for good."""
+"""The dead-letter queue: burying, looking page by page without taking, and taking out for good."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from contextlib import aclosing
 
-from aiormq import Channel
-from aiormq.abc import DeliveredMessage
-
-from bus.errors import Unroutable
-from bus.protocol import DeadLetter
+from bus.errors import NoSuchLetter, Unroutable
+from bus.protocol import MAX_PAGE_BYTES, DeadLetter
+from bus.rabbit.amqp_messages import letter_id, letter_in, message_of_letter
 from bus.rabbit.connection import BROKEN, cancelled_by_us
-from bus.rabbit.link import Link, Post, Session
+from bus.rabbit.reconnecting import Link
+from bus.rabbit.session import Session
 from bus.rabbit.topology import LETTER
-from bus.rabbit.wire import letter, letter_properties
+from bus.rabbit.underlay import Arrived, BulkChannel, Post
 
 Rescue = Callable[[DeadLetter], Awaitable[None]]
 
+_AT_FIRST = 32  # letters fetched together; they may be a megabyte each
+_AT_MOST = 1024
+_SMALL_BYTES = 1024 * 1024  # letters that together are smaller make room for twice as many
+_FETCHING_SECONDS = 2.0  # somebody else may be looking at what we were promised
 
-class Graveyard:
+
+class DeadLetterQueue:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._name = link.names.dead
         self._one_at_a_time = asyncio.Lock()  # a letter that one of us looks at is out of the other's sight
 
     async def bury(self, dead: DeadLetter) -> None:
-        post = Post(self._name, LETTER, dead.body, letter_properties(dead), mandatory=True)
-        await self._link.insist(lambda session: session.topology.dead())
+        post = Post(self._name, LETTER, message_of_letter(dead), mandatory=True)
+        await self._link.declare_dead()
         try:
             await self._link.post(post)
         except Unroutable:  # somebody has deleted the queue meanwhile
             self._link.forget()
-            await self._link.insist(lambda session: session.topology.dead())
+            await self._link.declare_dead()
             await self._link.post(post)
 
-    async def letters(self, limit: int) -> list[DeadLetter]:
-        async def look(session: Session) -> list[DeadLetter]:
-            found: dict[str, DeadLetter] = {}
-            async with _Opened(session, self._name) as grave:
-                while len(found) < limit and (message := await grave.next()) is not None:
-                    dead = letter(message)
-                    found.setdefault(dead.id, dead)
-            return list(found.values())
+    async def page(self, limit: int, after: str, beginning: str) -> list[DeadLetter]:
+        async def look(session: Session) -> list[DeadLetter] | None:
+            page: list[DeadLetter] = []
+            met: set[str] = set()  # who was buried twice is one letter, where it was first
+            size, reached = 0, not after
+            async with _Walk(session, self._name) as walk, aclosing(walk.letters()) as letters:
+                async for message in letters:
+                    id_ = letter_id(message)
+                    if id_ in met:
+                        continue
+                    met.add(id_)
+                    if not reached:
+                        reached = id_ == after
+                        continue
+                    if not id_.startswith(beginning):
+                        continue
+                    size += len(message.body)
+                    if len(page) == limit or (page and size > MAX_PAGE_BYTES):
+                        break
+                    page.append(letter_in(message))
+            return page if reached else None
 
+        await self._link.declare_dead()
         async with self._one_at_a_time:
-            return await self._link.insist(look)
+            found = await self._link.insist(look)
+        if found is None:
+            raise NoSuchLetter(f"there is no dead letter {after} any more; begin again with the oldest")
+        return found
 
-    async def exhume(self, ids: Collection[str], rescue: Rescue | None) -> int:
-        wanted, rescued = set(ids), dict[str, float]()  # id → when it died
+    async def exhume(self, ids: Collection[str] | None, rescue: Rescue | None) -> int:
+        wanted = None if ids is None else set(ids)
+        rescued = dict[str, float]()  # id → when it died
 
         async def take(session: Session) -> Exception | None:
-            async with _Opened(session, self._name) as grave:
-                while (message := await grave.next()) is not None:
-                    dead = letter(message)
-                    if dead.id not in wanted:
+            async with _Walk(session, self._name) as walk, aclosing(walk.letters()) as letters:
+                async for message in letters:
+                    dead = letter_in(message)
+                    if wanted is not None and dead.id not in wanted:
                         continue
                     if rescue is not None and rescued.get(dead.id, dead.died) != dead.died:
                         continue  # it has died again of what we sent it back to
@@ -61,9 +84,10 @@ class Graveyard:
                         except Exception as failure:  # not the broker's: no reason to try again
                             return failure
                     rescued[dead.id] = dead.died
-                    await grave.remove(message)
+                    await walk.remove(message)
             return None
 
+        await self._link.declare_dead()
         async with self._one_at_a_time:
             failure = await self._link.insist(take)
         if failure is not None:
@@ -71,16 +95,17 @@ class Graveyard:
         return len(rescued)
 
 
-class _Opened:
-    """The dead-letter queue while somebody looks into it; what is not removed goes back to where it was."""
+class _Walk:
+    """Through the dead-letter queue, oldest first; what is not removed goes back to where it was."""
 
     def __init__(self, session: Session, name: str) -> None:
         self._session = session
         self._name = name
-        self._channel: Channel
+        self._channel: BulkChannel
         self._held: dict[int, None] = {}
 
-    async def __aenter__(self) -> "_Opened":
+    async def __aenter__(self) -> "_Walk":
+        self._session.topology.forget()  # it may have been deleted
         await self._session.topology.dead()
         self._channel = await self._session.channel()
         return self
@@ -88,20 +113,53 @@ class _Opened:
     async def __aexit__(self, *_: object) -> None:
         try:
             if self._held:
-                await self._channel.basic_nack(max(self._held), multiple=True, requeue=True)
+                await self._channel.nack(max(self._held), multiple=True)
             await self._channel.close()
         except BROKEN as problem:
             if cancelled_by_us(problem):
                 raise
 
-    async def next(self) -> DeliveredMessage | None:
-        message = await self._channel.basic_get(self._name)
-        if message.delivery_tag is None:
-            return None
-        self._held[message.delivery_tag] = None
-        return message
+    async def letters(self) -> AsyncGenerator[Arrived]:
+        """Each once, a few fetched together: their bodies must fit into memory."""
+        left, size = await self._channel.ready(self._name), _AT_FIRST
+        while True:
+            fetched = await (self._fetch(min(size, left)) if left > 0 else self._one_more())
+            if not fetched:
+                return
+            left = await self._channel.ready(self._name)
+            if sum(len(message.body) for message in fetched) < _SMALL_BYTES:
+                size = min(2 * size, _AT_MOST)
+            for message in fetched:
+                yield message
 
-    async def remove(self, message: DeliveredMessage) -> None:
-        tag = message.delivery_tag or 0
-        await self._channel.basic_ack(tag)
-        del self._held[tag]
+    async def remove(self, message: Arrived) -> None:
+        await self._channel.ack(message.tag)
+        del self._held[message.tag]
+
+    async def _fetch(self, count: int) -> list[Arrived]:
+        """The next so many. What a consumer holds and has not settled stays ours after it is cancelled."""
+        fetched: list[Arrived] = []
+        enough = asyncio.Event()
+
+        def hear(message: Arrived) -> None:
+            self._held[message.tag] = None
+            fetched.append(message)
+            if len(fetched) == count:
+                enough.set()
+
+        consumer = await self._channel.consume(self._name, count, hear)
+        try:
+            async with asyncio.timeout(_FETCHING_SECONDS):
+                await enough.wait()
+        except TimeoutError:
+            pass
+        await self._channel.cancel(consumer)
+        return fetched or await self._one_more()
+
+    async def _one_more(self) -> list[Arrived]:
+        """The next one, if there is any: this is asked behind all that went back before."""
+        message = await self._channel.get(self._name)
+        if message is None:
+            return []
+        self._held[message.tag] = None
+        return [message]

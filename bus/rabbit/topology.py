@@ -14,20 +14,18 @@ A user needs `write` on exchanges to publish, and to read a queue `configure`, `
 
 import asyncio
 import math
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from aiormq import (
-    Channel,
-    ChannelAccessRefused,
-    ChannelNotFoundEntity,
-    ChannelPreconditionFailed,
-    Connection,
-)
-from pamqp.common import FieldTable
+from aio_pika import ExchangeType
+from aio_pika.abc import AbstractChannel, AbstractConnection
 
 from bus.errors import BrokerRefused
 from bus.protocol import QueueSpec
-from bus.rabbit.connection import REFUSALS, open_channel, reason
+from bus.rabbit.connection import RequestRefused, open_channel, telling_refusals
+
+T = TypeVar("T")
 
 DELAYS = (0.1, 0.5, 1, 5, 15, 60, 300, 1800)
 MAX_DELAY = 24 * 3600
@@ -79,17 +77,37 @@ def delay_for(seconds: float) -> int:
     return int(min(math.ceil(seconds / longest) * longest, MAX_DELAY) * 1000)
 
 
+@dataclass(slots=True)
+class Declared:
+    """What one of us has ever wanted on the broker, so that all of it can be made again."""
+
+    queues: dict[str, QueueSpec] = field(default_factory=dict)
+    delays: set[int] = field(default_factory=set)  # milliseconds
+    dead: bool = False  # the queue of dead letters
+
+
+class ExchangeMissing(Exception):
+    """An exchange that was there before is gone."""
+
+
 class Topology:
     """Declares things over one connection. A refusal closes a channel, so it opens another one as needed."""
 
-    def __init__(self, connection: Connection, names: BrokerNames, quorum: bool) -> None:
+    def __init__(self, connection: AbstractConnection, names: BrokerNames, quorum: bool) -> None:
         self.names = names
         self._connection = connection
         self._quorum = quorum
-        self._channel: Channel | None = None
+        self._channel: AbstractChannel | None = None
         self._one_at_a_time = asyncio.Lock()
         self._made: set[str] = set()
         self._dead_is_ours = False
+
+    async def missing(self, *, delays: bool) -> list[str]:
+        """Which of our exchanges are not there; with that of the delays, once it was made."""
+        names = self.names
+        wanted = [names.exchange, names.dead, names.queues, *([names.delay] if delays else [])]
+        async with self._one_at_a_time:
+            return [name for name in wanted if not await self._exists(name)]
 
     async def base(self) -> None:
         """What everybody needs."""
@@ -122,7 +140,7 @@ class Topology:
         name = f"{names.delay}.{milliseconds}"
         if name in self._made:
             return
-        arguments: FieldTable = {"x-message-ttl": milliseconds, "x-dead-letter-exchange": names.queues}
+        arguments: dict[str, Any] = {"x-message-ttl": milliseconds, "x-dead-letter-exchange": names.queues}
         if self._quorum:  # whose dead-lettering may lose messages unless told not to
             arguments |= {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
         key = f"{milliseconds}.#"
@@ -148,57 +166,82 @@ class Topology:
             self._made.add(name)
         return self._dead_is_ours
 
-    async def _exchange(self, name: str, arguments: FieldTable | None = None) -> None:
+    async def _exists(self, exchange: str) -> bool:
         try:
-            await (await self._usable()).exchange_declare(name, passive=True)
-            return
-        except ChannelNotFoundEntity:
-            channel = await self._usable()
-        except REFUSALS as refusal:
-            raise BrokerRefused(f"the exchange {name} cannot be used: {reason(refusal)}") from None
-        try:
-            await channel.exchange_declare(name, exchange_type="topic", durable=True, arguments=arguments)
-        except REFUSALS as refusal:
-            raise BrokerRefused(f"the exchange {name} cannot be made: {reason(refusal)}") from None
+            await self._ask(lambda channel: channel.get_exchange(exchange))
+        except RequestRefused as refused:
+            if refused.code == "NOT_FOUND":
+                return False
+            raise BrokerRefused(f"the exchange {exchange} cannot be used: {refused}") from None
+        return True
 
-    async def _durable(self, name: str, arguments: FieldTable | None = None) -> bool:
-        """Make a durable queue. False when it is there but not ours to make or bind."""
-        kind: FieldTable = (
-            {"x-queue-type": "quorum", "x-delivery-limit": _NEVER}
-            if self._quorum
-            else {"x-queue-type": "classic"}
-        )
+    async def _exchange(self, name: str, arguments: dict[str, Any] | None = None) -> None:
+        if await self._exists(name):
+            return
         try:
-            channel = await self._usable()
-            await channel.queue_declare(name, durable=True, arguments={**kind, **(arguments or {})})
-        except ChannelAccessRefused as refusal:
-            try:
-                await (await self._usable()).queue_declare(name, passive=True)
-            except REFUSALS:
-                raise BrokerRefused(f"the queue {name} cannot be made: {reason(refusal)}") from None
-            return False
-        except ChannelPreconditionFailed as refusal:
-            raise BrokerRefused(
-                f"the queue {name} exists with other properties ({reason(refusal)}); "
-                "use it with the settings it was made with, or drain and delete it"
-            ) from None
+            await self._ask(
+                lambda channel: channel.declare_exchange(
+                    name, ExchangeType.TOPIC, durable=True, arguments=arguments
+                )
+            )
+        except RequestRefused as refused:
+            raise BrokerRefused(f"the exchange {name} cannot be made: {refused}") from None
+
+    async def _durable(self, name: str, arguments: dict[str, Any] | None = None) -> bool:
+        """Make a durable queue. False when it is there but not ours to make or bind."""
+        kind: dict[str, Any] = {"x-queue-type": "classic"}
+        if self._quorum:
+            kind = {"x-queue-type": "quorum", "x-delivery-limit": _NEVER}
+        try:
+            await self._ask(
+                lambda channel: channel.declare_queue(
+                    name, durable=True, arguments={**kind, **(arguments or {})}
+                )
+            )
+        except RequestRefused as refused:
+            if refused.code == "ACCESS_REFUSED":
+                try:
+                    await self._ask(lambda channel: channel.get_queue(name))
+                except RequestRefused:
+                    raise BrokerRefused(f"the queue {name} cannot be made: {refused}") from None
+                return False
+            if refused.code == "PRECONDITION_FAILED":
+                raise BrokerRefused(
+                    f"the queue {name} exists with other properties ({refused}); "
+                    "use it with the settings it was made with, or drain and delete it"
+                ) from None
+            raise
         return True
 
     async def _private(self, name: str) -> None:
-        arguments: FieldTable = {"x-queue-type": "classic"}  # also where the virtual host's default is quorum
+        arguments: dict[str, Any] = {
+            "x-queue-type": "classic"
+        }  # also where the virtual host's default is quorum
         try:
-            channel = await self._usable()
-            await channel.queue_declare(name, exclusive=True, auto_delete=True, arguments=arguments)
-        except (ChannelAccessRefused, ChannelPreconditionFailed) as refusal:
-            raise BrokerRefused(f"the private queue {name} cannot be made: {reason(refusal)}") from None
+            await self._ask(
+                lambda channel: channel.declare_queue(
+                    name, exclusive=True, auto_delete=True, arguments=arguments
+                )
+            )
+        except RequestRefused as refused:
+            if refused.code in ("ACCESS_REFUSED", "PRECONDITION_FAILED"):
+                raise BrokerRefused(f"the private queue {name} cannot be made: {refused}") from None
+            raise
 
     async def _bind(self, queue: str, exchange: str, key: str) -> None:
         try:
-            await (await self._usable()).queue_bind(queue, exchange, key)
-        except REFUSALS as refusal:
-            raise BrokerRefused(f"the queue {queue} cannot hear {key}: {reason(refusal)}") from None
+            await self._ask(lambda channel: _bind(channel, queue, exchange, key))
+        except RequestRefused as refused:
+            if "no exchange" in str(refused):
+                raise ExchangeMissing(str(refused)) from None
+            raise BrokerRefused(f"the queue {queue} cannot hear {key}: {refused}") from None
 
-    async def _usable(self) -> Channel:
+    async def _ask(self, request: Callable[[AbstractChannel], Awaitable[T]]) -> T:
         if self._channel is None or self._channel.is_closed:
             self._channel = await open_channel(self._connection, confirms=False)
-        return self._channel
+        with telling_refusals():
+            return await request(self._channel)
+
+
+async def _bind(channel: AbstractChannel, queue: str, exchange: str, key: str) -> None:
+    await (await channel.get_queue(queue, ensure=False)).bind(exchange, key)

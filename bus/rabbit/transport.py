@@ -8,10 +8,10 @@ from bus.clock import Clock
 from bus.errors import Unroutable
 from bus.protocol import DeadLetter, Envelope, Inbox, QueueSpec
 from bus.rabbit.connection import broker_url
-from bus.rabbit.dead_letters import Graveyard
-from bus.rabbit.inbox import RabbitInbox
-from bus.rabbit.link import Link
-from bus.rabbit.outgoing import Outgoing
+from bus.rabbit.consuming import RabbitInbox
+from bus.rabbit.dead_letters import DeadLetterQueue
+from bus.rabbit.publishing import Outgoing
+from bus.rabbit.reconnecting import Link
 from bus.rabbit.topology import BrokerNames, delay_for
 
 
@@ -27,13 +27,20 @@ class RabbitTransport:
         coalesce: bool = True,
         name: str = "",
         patience: float = 30.0,
+        look_seconds: float = 2.0,  # from one look after our exchanges to the next
         clock: Clock | None = None,
     ) -> None:
         self._names = BrokerNames(exchange)
         self._patience = patience
-        self._link = Link(broker_url(url, name), self._names, quorum=quorum, clock=clock or Clock())
+        self._link = Link(
+            broker_url(url, name),
+            self._names,
+            quorum=quorum,
+            look_seconds=look_seconds,
+            clock=clock or Clock(),
+        )
         self._outgoing = Outgoing(self._link, coalesce=coalesce)
-        self._graveyard = Graveyard(self._link)
+        self._dead = DeadLetterQueue(self._link)
         self._inboxes: list[RabbitInbox] = []
 
     async def open(self) -> None:
@@ -62,16 +69,16 @@ class RabbitTransport:
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
         milliseconds = delay_for(seconds)
         delayed = [(self._names.address(queue, milliseconds), envelope, True)]
-        await self._make_delay(milliseconds)
+        await self._link.declare_delay(milliseconds)
         try:
             await self._outgoing.send(self._names.delay, delayed)
         except Unroutable:  # somebody has deleted the delay queue meanwhile
             self._link.forget()
-            await self._make_delay(milliseconds)
+            await self._link.declare_delay(milliseconds)
             await self._outgoing.send(self._names.delay, delayed)
 
     async def bury(self, letter: DeadLetter) -> None:
-        await self._graveyard.bury(letter)
+        await self._dead.bury(letter)
 
     async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox:
         await self._link.declare(queue)
@@ -81,17 +88,16 @@ class RabbitTransport:
         self._inboxes.append(inbox)
         return inbox
 
-    async def dead_letters(self, limit: int = 1000) -> list[DeadLetter]:
-        return await self._graveyard.letters(limit)
+    async def dead_letters(
+        self, limit: int = 1000, *, after: str = "", beginning: str = ""
+    ) -> list[DeadLetter]:
+        return await self._dead.page(limit, after, beginning)
 
     async def exhume(
-        self, ids: Collection[str], rescue: Callable[[DeadLetter], Awaitable[None]] | None = None
+        self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[None]] | None = None
     ) -> int:
-        return await self._graveyard.exhume(ids, rescue)
+        return await self._dead.exhume(ids, rescue)
 
     async def _put_back(self, queue: str, envelopes: Sequence[Envelope]) -> None:
         key = self._names.address(queue)
         await self._outgoing.send(self._names.queues, [(key, envelope, True) for envelope in envelopes])
-
-    async def _make_delay(self, milliseconds: int) -> None:
-        await self._link.insist(lambda session: session.topology.delay(milliseconds))

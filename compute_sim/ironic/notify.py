@@ -7,25 +7,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
-import aiormq
-from aiormq import Channel, Connection
-from pamqp.commands import Basic
-
+from bus.backoff import Backoff
 from bus.clock import Clock
 from bus.errors import Unavailable, Unroutable
 from bus.messages import NodeChanged
-from bus.rabbit.connection import (
-    BROKEN,
-    BadCredentials,
-    broker_url,
-    cancelled_by_us,
-    dial,
-    hang_up,
-    open_channel,
-    place,
-    reason,
-)
-from bus.rabbit.link import Backoff
+from bus.rabbit.foreign import BadCredentials, ForeignPublisher
 from compute_sim.core import draw
 from compute_sim.ironic.conductor import Told
 from compute_sim.ironic.envelope import Envelopes, SentNotification
@@ -109,10 +95,9 @@ class IronicExchange:
         seed: int = 0,
         clock: Clock | None = None,
     ) -> None:
-        self._url = broker_url(url, "simulated Ironic")
-        self._exchange = exchange
-        self._durable = durable
-        self._confirms = confirms
+        self._publisher = ForeignPublisher(
+            url, exchange=exchange, name="simulated Ironic", durable=durable, confirms=confirms
+        )
         self._lossy = lossy
         self._seed = seed
         self._clock = clock or Clock()
@@ -125,7 +110,7 @@ class IronicExchange:
     @property
     def place(self) -> str:
         """Where it is, for people."""
-        return f"exchange {self._exchange} at {place(self._url)}"
+        return self._publisher.place
 
     def __call__(self, told: Told) -> None:
         if isinstance(told, SentNotification) and (told.silent or self._loses(told)):
@@ -138,27 +123,23 @@ class IronicExchange:
 
     async def run(self) -> None:
         backoff = Backoff(self._clock)
-        while True:
-            try:
-                connection = await dial(self._url)
-            except BadCredentials:
-                raise
-            except Unavailable as problem:
-                log.warning("%s; %d notifications wait", problem, len(self._backlog))
-                await backoff.pause()
-                continue
-            before = self.sent
-            try:
-                await self._carry(connection)
-            except BROKEN as problem:
-                if cancelled_by_us(problem):
+        try:
+            while True:
+                try:
+                    await self._publisher.ready()
+                    batch = await self._backlog.batch()
+                    await self._publisher.publish(batch)
+                except BadCredentials:
                     raise
-                log.warning("%s broke off: %s", self.place, reason(problem))
-            finally:
-                await hang_up(connection)
-            if self.sent > before:
-                backoff = Backoff(self._clock)
-            await backoff.pause()
+                except Unavailable as problem:  # a batch that breaks off comes again
+                    log.warning("%s; %d notifications wait", problem, len(self._backlog))
+                    await backoff.pause()
+                else:
+                    backoff = Backoff(self._clock)
+                    self._backlog.sent(len(batch))
+                    self.sent += len(batch)
+        finally:
+            await self._publisher.close()
 
     def _loses(self, told: SentNotification) -> bool:
         if not self._lossy or told.action != "provision_set" or told.phase == "start":
@@ -167,41 +148,6 @@ class IronicExchange:
         lost = draw(self._seed, "lost", self._steps) < self._lossy
         self.lost += lost
         return lost
-
-    async def _carry(self, connection: Connection) -> None:
-        """What waits, as long as the connection holds. A batch that breaks off comes again."""
-        channel = await self._channel(connection)
-        while True:
-            batch = await self._backlog.batch()
-            if self._confirms:
-                ended = await asyncio.gather(
-                    *(self._publish(channel, key, body) for key, body in batch), return_exceptions=True
-                )
-                if problems := [problem for problem in ended if isinstance(problem, BaseException)]:
-                    raise problems[0]
-            else:
-                for key, body in batch:
-                    await self._publish(channel, key, body)
-            self._backlog.sent(len(batch))
-            self.sent += len(batch)
-
-    async def _channel(self, connection: Connection) -> Channel:
-        """A channel to publish on. The exchange is taken as it is, or made as Ironic makes it."""
-        channel = await open_channel(connection, confirms=self._confirms)
-        try:
-            await channel.exchange_declare(self._exchange, exchange_type="topic", passive=True)
-        except aiormq.ChannelNotFoundEntity:
-            channel = await open_channel(connection, confirms=self._confirms)
-            await channel.exchange_declare(self._exchange, exchange_type="topic", durable=self._durable)
-        return channel
-
-    async def _publish(self, channel: Channel, key: str, body: bytes) -> None:
-        properties = Basic.Properties(  # aiormq writes into it
-            content_type="application/json", content_encoding="utf-8", delivery_mode=2, priority=0, headers={}
-        )
-        await channel.basic_publish(
-            body, exchange=self._exchange, routing_key=key, properties=properties, wait=False
-        )
 
 
 class BusVoice:

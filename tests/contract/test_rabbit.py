@@ -5,10 +5,10 @@ import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
-import aiormq
 import msgspec
 import pytest
-from aiormq.abc import DeliveredMessage
+from aio_pika import ExchangeType, IncomingMessage, connect
+from aio_pika.abc import AbstractChannel
 
 from bus.errors import BrokerRefused, Unavailable
 from bus.protocol import DeadLetter, QueueSpec
@@ -29,17 +29,18 @@ async def transport(amqp_url: str, bus_name: str) -> AsyncIterator[RabbitTranspo
 
 
 @pytest.fixture
-async def channel(amqp_url: str) -> AsyncIterator[aiormq.abc.AbstractChannel]:
+async def channel(amqp_url: str) -> AsyncIterator[AbstractChannel]:
     """A plain client's view of the same broker."""
-    connection = await aiormq.connect(amqp_url)
+    connection = await connect(amqp_url)
     yield await connection.channel()
     await connection.close()
 
 
-async def fetch(channel: aiormq.abc.AbstractChannel, queue: str) -> list[DeliveredMessage]:
+async def fetch(channel: AbstractChannel, queue: str) -> list[IncomingMessage]:
     """The AMQP messages in a queue."""
     found = []
-    while (message := await channel.basic_get(queue, no_ack=True)).delivery_tag is not None:
+    named = await channel.get_queue(queue)
+    while (message := await named.get(no_ack=True, fail=False)) is not None:
         found.append(message)
     return found
 
@@ -48,7 +49,7 @@ async def fetch(channel: aiormq.abc.AbstractChannel, queue: str) -> list[Deliver
 
 
 async def test_what_waits_for_one_key_shares_amqp_messages(
-    transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
+    transport: RabbitTransport, channel: AbstractChannel, bus_name: str
 ) -> None:
     await transport.declare(QUEUE)
     await asyncio.gather(*(publish(transport, an_envelope(number)) for number in range(1000)))
@@ -60,7 +61,7 @@ async def test_what_waits_for_one_key_shares_amqp_messages(
 
 
 async def test_what_is_published_while_the_broker_is_busy_waits_for_company(
-    transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
+    transport: RabbitTransport, channel: AbstractChannel, bus_name: str
 ) -> None:
     await transport.declare(QUEUE)
 
@@ -73,9 +74,7 @@ async def test_what_is_published_while_the_broker_is_busy_waits_for_company(
     assert len(await fetch(channel, f"{bus_name}:q")) <= 100
 
 
-async def test_frames_stay_small(
-    transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
-) -> None:
+async def test_frames_stay_small(transport: RabbitTransport, channel: AbstractChannel, bus_name: str) -> None:
     await transport.declare(QUEUE)
     body = msgspec.Raw(json.dumps("x" * 50_000).encode())
     await publish(transport, *(an_envelope(body=body) for _ in range(12)))
@@ -85,7 +84,7 @@ async def test_frames_stay_small(
 
 
 async def test_nothing_shares_when_told_not_to(
-    amqp_url: str, channel: aiormq.abc.AbstractChannel, bus_name: str
+    amqp_url: str, channel: AbstractChannel, bus_name: str
 ) -> None:
     transport = RabbitTransport(amqp_url, exchange=bus_name, coalesce=False)
     await transport.open()
@@ -97,7 +96,7 @@ async def test_nothing_shares_when_told_not_to(
 
 
 async def test_an_envelope_that_must_travel_alone_does(
-    transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
+    transport: RabbitTransport, channel: AbstractChannel, bus_name: str
 ) -> None:
     await transport.declare(QUEUE)
     await publish(transport, *(an_envelope(number, framed=number == 1) for number in range(5)))
@@ -105,7 +104,7 @@ async def test_an_envelope_that_must_travel_alone_does(
 
 
 async def test_a_frame_that_keeps_killing_its_reader_comes_apart(
-    amqp_url: str, transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
+    amqp_url: str, transport: RabbitTransport, channel: AbstractChannel, bus_name: str
 ) -> None:
     await transport.declare(QUEUE)
     await publish(transport, *(an_envelope(number) for number in range(5)))
@@ -117,8 +116,7 @@ async def test_a_frame_that_keeps_killing_its_reader_comes_apart(
     assert delivery.crashes == 0  # the frame's crashes are not its own
 
     async def apart() -> bool:
-        declared = await channel.queue_declare(f"{bus_name}:q", passive=True)
-        return declared.message_count == 5
+        return (await channel.get_queue(f"{bus_name}:q")).declaration_result.message_count == 5
 
     await soon(apart)
 
@@ -127,7 +125,7 @@ async def test_a_frame_that_keeps_killing_its_reader_comes_apart(
 
 
 async def test_a_message_is_json_that_any_client_can_read(
-    transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
+    transport: RabbitTransport, channel: AbstractChannel, bus_name: str
 ) -> None:
     await transport.declare(QUEUE)
     sent = an_envelope(
@@ -135,17 +133,16 @@ async def test_a_message_is_json_that_any_client_can_read(
     )
     await publish(transport, sent)
     (message,) = await fetch(channel, f"{bus_name}:q")
-    said = message.header.properties
     assert json.loads(message.body) == {"n": 1}
-    assert (said.content_type, said.delivery_mode, said.message_type) == ("application/json", 2, "T")
-    assert (said.message_id, said.correlation_id, said.reply_to) == (sent.id, "story", "reply:1")
-    assert said.timestamp == datetime.fromtimestamp(1_700_000_000, UTC)
-    headers = {key: value for key, value in (said.headers or {}).items() if not key.startswith("x-")}
+    assert (message.content_type, message.delivery_mode, message.type) == ("application/json", 2, "T")
+    assert (message.message_id, message.correlation_id, message.reply_to) == (sent.id, "story", "reply:1")
+    assert message.timestamp == datetime.fromtimestamp(1_700_000_000, UTC)
+    headers = {key: value for key, value in message.headers.items() if not key.startswith("x-")}
     assert headers == {"causation_id": "cause", "sent_at": "1700000000.75", "attempt": 2}
 
 
 async def test_a_dead_letter_explains_itself_to_any_client(
-    transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
+    transport: RabbitTransport, channel: AbstractChannel, bus_name: str
 ) -> None:
     letter = DeadLetter(
         id="i" * 300,
@@ -165,7 +162,7 @@ async def test_a_dead_letter_explains_itself_to_any_client(
     assert letter.reason.startswith(kept.reason)
     assert kept.traceback.endswith("ValueError: the last line")
     (message,) = await fetch(channel, f"{bus_name}.dead")
-    headers = message.header.properties.headers or {}
+    headers = message.headers
     assert message.body == b"{"
     assert len(str(headers["x-reason"]).encode()) <= 8 * 1024
     assert (headers["x-queue"], headers["x-attempt"]) == ("scheduler:build.requested", 2)
@@ -175,9 +172,9 @@ async def test_a_dead_letter_explains_itself_to_any_client(
 
 
 async def test_a_queue_that_was_made_otherwise_is_named(
-    transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
+    transport: RabbitTransport, channel: AbstractChannel, bus_name: str
 ) -> None:
-    await channel.queue_declare(f"{bus_name}:q", durable=True)
+    await channel.declare_queue(f"{bus_name}:q", durable=True)
     with pytest.raises(
         BrokerRefused, match=f"the queue {bus_name}:q exists with other properties .* delete it"
     ):
@@ -199,9 +196,9 @@ async def test_classic_queues_where_quorum_ones_are_not_wanted(amqp_url: str, bu
 
 
 async def test_a_refused_publish_is_told_and_harms_no_other(
-    amqp_url: str, channel: aiormq.abc.AbstractChannel, bus_name: str
+    amqp_url: str, channel: AbstractChannel, bus_name: str
 ) -> None:
-    await channel.exchange_declare(bus_name, exchange_type="topic", durable=True, internal=True)
+    await channel.declare_exchange(bus_name, ExchangeType.TOPIC, durable=True, internal=True)
     transport = RabbitTransport(amqp_url, exchange=bus_name)
     await transport.open()
     inbox = await transport.consume(QUEUE, 1000)
@@ -220,7 +217,7 @@ async def test_a_refused_publish_is_told_and_harms_no_other(
 
 
 async def test_a_queue_deleted_under_its_reader_is_made_again(
-    transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
+    transport: RabbitTransport, channel: AbstractChannel, bus_name: str
 ) -> None:
     inbox = await transport.consume(QUEUE, 10)
     await channel.queue_delete(f"{bus_name}:q")
@@ -237,7 +234,7 @@ async def test_a_queue_deleted_under_its_reader_is_made_again(
 
 
 async def test_what_was_delayed_for_a_queue_that_is_gone_is_a_dead_letter(
-    transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str
+    transport: RabbitTransport, channel: AbstractChannel, bus_name: str
 ) -> None:
     await transport.declare(QUEUE)
     await transport.delay("q", an_envelope(1), 0.5)
@@ -254,7 +251,7 @@ async def test_what_was_delayed_for_a_queue_that_is_gone_is_a_dead_letter(
 
 @pytest.mark.parametrize("gone", [".dead", ".delay.100"])
 async def test_our_own_queues_are_made_again_when_somebody_deletes_them(
-    transport: RabbitTransport, channel: aiormq.abc.AbstractChannel, bus_name: str, gone: str
+    transport: RabbitTransport, channel: AbstractChannel, bus_name: str, gone: str
 ) -> None:
     inbox = await transport.consume(QUEUE, 10)
     await transport.delay("q", an_envelope(1), 0.1)

@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-import aiormq
 import pytest
-from aiormq import Connection
-from aiormq.abc import AbstractConnection
-from pamqp.commands import Basic
-from yarl import URL
+from aio_pika import Connection, ExchangeType, Message, connect
+from aio_pika.connection import make_url
+from aio_pika.exceptions import AMQPError, PublishError
 
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus
@@ -38,7 +36,8 @@ class InsistentIronic:
         self._url = url
         self._exchange = exchange
         self._durable = durable
-        self._connection: AbstractConnection | None = None
+        self._connection: Connection | None = None
+        self._gone = False
 
     async def say(self, *messages: RecordedMessage) -> None:
         for message in messages:
@@ -52,7 +51,7 @@ class InsistentIronic:
         """Does a message under this key reach any queue?"""
         try:
             await self._publish(key, b"?")
-        except aiormq.PublishError:
+        except PublishError:
             return False
         return True
 
@@ -66,30 +65,33 @@ class InsistentIronic:
             try:
                 await self._publish(key, body)
                 return
-            except (aiormq.PublishError, aiormq.AMQPError, OSError) as problem:
+            except (AMQPError, OSError, RuntimeError) as problem:
                 assert monotonic() < deadline, f"nobody hears: {problem!r}"
                 await asyncio.sleep(0.02)
 
     async def _publish(self, key: str, body: bytes) -> None:
-        channel = await (await self._connected()).channel(publisher_confirms=True)
+        channel = await (await self._connected()).channel(on_return_raises=True)
         try:
-            await channel.exchange_declare(
-                self._exchange, exchange_type="topic", durable=self._durable, auto_delete=False
+            exchange = await channel.declare_exchange(
+                self._exchange, ExchangeType.TOPIC, durable=self._durable
             )
-            properties = Basic.Properties(
-                content_type="application/json", content_encoding="utf-8", delivery_mode=2, priority=0
+            message = Message(
+                body, content_type="application/json", content_encoding="utf-8", delivery_mode=2, priority=0
             )
-            await channel.basic_publish(
-                body, exchange=self._exchange, routing_key=key, properties=properties, mandatory=True
-            )
+            await exchange.publish(message, key)
         finally:
             if not channel.is_closed:
                 await channel.close()
 
-    async def _connected(self) -> AbstractConnection:
-        if self._connection is None or self._connection.is_closed:
-            self._connection = await aiormq.connect(self._url)
+    async def _connected(self) -> Connection:
+        if self._connection is None or self._gone:
+            self._connection = await connect(self._url)
+            self._gone = False
+            self._connection.close_callbacks.add(self._lost)
         return self._connection
+
+    def _lost(self, *_: object) -> None:
+        self._gone = True
 
 
 class Ear:
@@ -145,10 +147,10 @@ async def an_ironic(url: str, name: str, *, durable: bool = False) -> AsyncItera
 
 
 async def waiting(url: str, queue: str) -> int:
-    connection = await aiormq.connect(url)
+    connection = await connect(url)
     try:
         channel = await connection.channel()
-        return (await channel.queue_declare(queue, passive=True)).message_count or 0
+        return (await channel.get_queue(queue)).declaration_result.message_count or 0
     finally:
         await connection.close()
 
@@ -266,7 +268,7 @@ async def test_a_broker_that_restarts_loses_nothing_that_it_took(
 async def test_a_broker_that_is_not_there_or_not_ours_is_tried_until_it_is(
     amqp_url: str, bus_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stranger = str(URL(amqp_url).with_user("nobody").with_password("secret7"))
+    stranger = str(make_url(amqp_url).with_user("nobody").with_password("secret7"))
     async with Ear(stranger, bus_name).listening():
         await until(lambda: "does not accept these credentials" in caplog.text, "it says so")
     async with Ear("amqp://127.0.0.1:1/", bus_name).listening():

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aio_pika
-import aiormq
 import httpx
 import pytest
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+from aio_pika.exceptions import ChannelNotFoundEntity
 
 from bus.errors import Unavailable
 from bus.http import listen
@@ -144,7 +144,7 @@ async def exists(url: str, exchange: str) -> bool:
     async with a_channel(url) as channel:
         try:
             await channel.get_exchange(exchange, ensure=True)
-        except aiormq.ChannelNotFoundEntity:
+        except ChannelNotFoundEntity:
             return False
         return True
 

@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from aiormq import Channel
-from aiormq.abc import DeliveredMessage
-
+from bus.backoff import Backoff
 from bus.errors import BrokerRefused, Unavailable
 from bus.protocol import Delivery, Envelope, QueueSpec
-from bus.rabbit.connection import BROKEN, cancelled_by_us, reason
-from bus.rabbit.link import Backoff, Link, Session
-from bus.rabbit.wire import crashes, open_message
+from bus.rabbit.amqp_messages import crashes, open_message
+from bus.rabbit.connection import BROKEN, RequestRefused, cancelled_by_us, reason
+from bus.rabbit.reconnecting import Link
+from bus.rabbit.session import Session
+from bus.rabbit.underlay import Arrived, BulkChannel
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +33,15 @@ _SPLIT_AFTER = 3  # crashes: some envelope of this frame kills its reader, so th
 class _Reading:
     """One channel's worth of reading: what came over it can be settled only over it."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: BulkChannel) -> None:
         self.channel = channel
-        self.tag = ""
+        self.consumer = ""
         self.in_advance = 0
         self.over = False
-        self.deliveries: deque[DeliveredMessage] = deque()  # not taken apart yet
+        self.cancelled = False  # the queue was deleted under us
+        self.last_copies = 0  # what came up to this tag is in no queue any more: it cannot be refused into it
+        self.newest = 0
+        self.deliveries: deque[Arrived] = deque()  # not taken apart yet
         self.opened: deque[_Delivery] = deque()  # taken apart, not handed out yet
         self.in_hand = 0
         self.unsettled: dict[int, None] = {}  # tags, oldest first
@@ -48,8 +51,13 @@ class _Reading:
         self._telling = asyncio.Lock()
         self._closing = asyncio.Lock()
 
-    def end(self, _: object = None) -> None:
+    def end(self) -> None:
         self.over = True
+        self.wake.set()
+
+    def cancel(self, consumer: str) -> None:
+        self.cancelled = True
+        self.last_copies = self.newest
         self.wake.set()
 
     def ack(self, tag: int) -> None:
@@ -68,14 +76,14 @@ class _Reading:
             for tag in (*nacks, *acks):
                 del self.unsettled[tag]
             for tag in nacks:
-                await self.channel.basic_nack(tag, requeue=True, wait=False)
+                await self.channel.nack(tag)
             oldest = next(iter(self.unsettled), None)
             upto = max((tag for tag in acks if oldest is None or tag < oldest), default=0)
             if upto:
-                await self.channel.basic_ack(upto, multiple=True, wait=False)
+                await self.channel.ack(upto, multiple=True)
             for tag in acks:
                 if tag > upto:
-                    await self.channel.basic_ack(tag, wait=False)
+                    await self.channel.ack(tag)
 
     async def close(self) -> None:
         """Have everything told so far heard; what is unsettled the broker delivers again."""
@@ -128,7 +136,7 @@ class _Delivery:
     def requeue(self) -> None:
         if not self._release():
             return
-        if self._alone:
+        if self._alone and self._parcel.tag > self._parcel.reading.last_copies:
             self._parcel.reading.nack(self._parcel.tag)
         else:
             self._parcel.inbox.send_back(self._parcel, [self.envelope])
@@ -162,7 +170,7 @@ class RabbitInbox:
 
     @property
     def ended(self) -> bool:
-        return self._stopping and (self._reading is None or self._reading.channel.is_closed)
+        return self._stopping and (self._reading is None or self._reading.channel.closed)
 
     async def start(self) -> None:
         reading = await self._link.insist(self._begin)
@@ -194,16 +202,16 @@ class RabbitInbox:
             return
         try:
             async with self._steering:
-                await reading.channel.basic_cancel(reading.tag)
+                await reading.channel.cancel(reading.consumer)
         except BROKEN as problem:
             if cancelled_by_us(problem):
                 raise
             return  # the broker has it all back already
-        while reading.opened:
+        while reading.opened or (self._holds_last_copies(reading) and self._open_next(reading)):
             reading.in_hand += 1
             reading.opened.popleft().requeue()
-        while reading.deliveries:
-            reading.nack(reading.deliveries.popleft().delivery_tag or 0)
+        while reading.deliveries and reading.deliveries[0].tag > reading.last_copies:
+            reading.nack(reading.deliveries.popleft().tag)
         reading.wake.set()
         await self._all_back()
 
@@ -218,6 +226,8 @@ class RabbitInbox:
 
         async def send() -> None:
             try:
+                if parcel.tag <= parcel.reading.last_copies:
+                    await self._link.declare(self._spec)
                 await self._put_back(self._spec.name, envelopes)
             except Exception as problem:  # not settled, so the broker delivers the whole frame again
                 log.warning("%s: could not put back %s: %s", self._name, envelopes[0].key, problem)
@@ -228,6 +238,9 @@ class RabbitInbox:
         self._going_back.add(task)
         task.add_done_callback(self._going_back.discard)
 
+    def _holds_last_copies(self, reading: _Reading) -> bool:
+        return bool(reading.deliveries) and reading.deliveries[0].tag <= reading.last_copies
+
     async def _all_back(self) -> None:
         """Returns when what is put back has arrived; if the connection is gone, it comes again anyway."""
         if self._going_back and self._reading is not None and not self._reading.over:
@@ -237,20 +250,35 @@ class RabbitInbox:
         async with asyncio.timeout(_BEGINNING):
             await session.topology.queue(self._spec)
             reading = _Reading(await session.channel())
-            reading.channel.closing.add_done_callback(reading.end)
-            reading.channel.on_consumer_cancel_callbacks.add(reading.end)
+            reading.channel.when_closed(reading.end)
+            reading.channel.when_cancelled(reading.cancel)
             self._reading = reading
             await self._consume(reading, min(self._prefetch, _AT_FIRST))
         return reading
 
     async def _consume(self, reading: _Reading, in_advance: int) -> None:
         """Have at most so many AMQP messages sent in advance; a consumer that is there already makes way."""
-        before = reading.tag
-        await reading.channel.basic_qos(prefetch_count=in_advance)
-        answer = await reading.channel.basic_consume(self._name, partial(self._arrived, reading))
-        reading.tag, reading.in_advance = answer.consumer_tag or "", in_advance
+        before = reading.consumer
+        reading.consumer = await reading.channel.consume(
+            self._name, in_advance, partial(self._arrived, reading)
+        )
+        reading.in_advance = in_advance
         if before:
-            await reading.channel.basic_cancel(before)
+            await reading.channel.cancel(before)
+
+    async def _again(self, reading: _Reading) -> None:
+        """The queue was deleted: have it made again, and read on. What is in our hands is not lost."""
+        log.warning("%s: the queue is gone from the broker; it is made again", self._name)
+        async with self._steering:
+            if self._stopping or reading.over:
+                return
+            reading.cancelled, reading.consumer = False, ""
+            try:
+                await self._link.declare(self._spec)
+                await self._consume(reading, reading.in_advance)
+            except (BrokerRefused, RequestRefused) as problem:
+                log.warning("%s: %s; trying again", self._name, problem)
+                reading.end()
 
     async def _run(self, reading: _Reading) -> None:
         while True:
@@ -277,18 +305,20 @@ class RabbitInbox:
                 await reading.wake.wait()
                 reading.wake.clear()
                 await reading.settle()
+                if reading.cancelled:
+                    await self._again(reading)
                 await self._tune(reading)
-        except BROKEN as problem:
+        except (*BROKEN, RequestRefused) as problem:
             if cancelled_by_us(problem):
                 raise
             log.info("%s: reading was interrupted: %s", self._name, reason(problem))
         await reading.close()
 
-    async def _arrived(self, reading: _Reading, message: DeliveredMessage) -> None:
-        tag = message.delivery_tag or 0
-        reading.unsettled[tag] = None
+    def _arrived(self, reading: _Reading, message: Arrived) -> None:
+        reading.newest = max(reading.newest, message.tag)
+        reading.unsettled[message.tag] = None
         if self._stopping:
-            reading.nack(tag)
+            reading.nack(message.tag)
         else:
             reading.deliveries.append(message)
             self.more.set()
@@ -297,10 +327,10 @@ class RabbitInbox:
         """Take the next AMQP message apart; False when there is none."""
         while reading.deliveries:
             message = reading.deliveries.popleft()
-            key = self._link.names.heard_as(message.exchange or "", message.routing_key or "")
+            key = self._link.names.heard_as(message.exchange, message.key)
             envelopes, problem = open_message(message, key)
             self._size += (len(envelopes) - self._size) / 8
-            parcel = _Parcel(self, reading, message.delivery_tag or 0, len(envelopes))
+            parcel = _Parcel(self, reading, message.tag, len(envelopes))
             crashed = crashes(message)
             if not envelopes:
                 reading.ack(parcel.tag)

@@ -3,141 +3,45 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-import aiormq
-from aiormq import Channel, Connection
-from pamqp.commands import Basic
-from yarl import URL
+from aio_pika.exceptions import DeliveryError, PublishError
 
+from bus.backoff import Backoff
 from bus.clock import Clock, monotonic
 from bus.errors import BrokerRefused, Unavailable, Unroutable
 from bus.protocol import QueueSpec
-from bus.rabbit.connection import (
-    BROKEN,
-    REFUSALS,
-    BadCredentials,
-    cancelled_by_us,
-    dial,
-    hang_up,
-    open_channel,
-    place,
-    reason,
-)
-from bus.rabbit.topology import BrokerNames, Topology
+from bus.rabbit.connection import BROKEN, BadCredentials, RequestRefused, cancelled_by_us, dial, place, reason
+from bus.rabbit.session import Session
+from bus.rabbit.topology import BrokerNames, Declared, ExchangeMissing, Topology
+from bus.rabbit.underlay import Post, ended, hang_up
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 5.0
 _RESTORING = 60.0  # for declaring everything again: a queue without a leader answers late, or never
 _NACKS = 8  # a broker that refuses a message so often, with growing pauses, is unavailable
-
-
-@dataclass(frozen=True, slots=True)
-class Post:
-    """One AMQP message on its way out."""
-
-    exchange: str
-    key: str
-    body: bytes
-    properties: Basic.Properties
-    mandatory: bool
-
-
-class Backoff:
-    """Pauses that grow from 0.1 s to 5 s, each shortened by chance so that clients do not come in step."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._chance = clock.chance
-        self._next = _FIRST_PAUSE
-
-    async def pause(self) -> None:
-        await asyncio.sleep(self._next * (0.5 + self._chance.random() / 2))
-        self._next = min(self._next * 2, _LONGEST_PAUSE)
-
-
-class Session:
-    """What lives as long as one connection."""
-
-    def __init__(self, connection: Connection, topology: Topology) -> None:
-        self.connection = connection
-        self.topology = topology
-        self._publisher: Channel | None = None
-        self._opening = asyncio.Lock()
-        self._apart = asyncio.Lock()
-        self._under_way: set[str | None] = set()
-
-    async def channel(self) -> Channel:
-        """A channel to read from."""
-        return await open_channel(self.connection, confirms=False)
-
-    async def publish(self, post: Post, *, apart: bool) -> None:
-        """Returns when the broker has confirmed it. `apart`: on a channel of its own."""
-        id_ = post.properties.message_id
-        if apart or id_ in self._under_way:  # aiormq tells returned messages apart by their ids
-            async with self._apart:
-                own = await open_channel(self.connection, confirms=True)
-                try:
-                    await _publish(own, post)
-                finally:
-                    if not own.is_closed:
-                        await own.close()
-            return
-        self._under_way.add(id_)
-        try:
-            channel = self._publisher
-            if channel is None or channel.is_closed:
-                channel = await self.open_publisher()
-            await _publish(channel, post)
-        finally:
-            self._under_way.discard(id_)
-
-    async def over(self) -> str:
-        """Why the connection has ended, once it has. Looks for itself, in case nobody tells."""
-        closing = self.connection.closing
-        while not closing.done() and self.connection.is_opened:
-            await asyncio.wait([closing], timeout=1.0)
-        why = closing.exception() if closing.done() and not closing.cancelled() else None
-        closing.cancel()
-        return reason(why) if isinstance(why, Exception) else "it fell silent"
-
-    async def open_publisher(self) -> Channel:
-        async with self._opening:
-            if self._publisher is None or self._publisher.is_closed:
-                self._publisher = await open_channel(self.connection, confirms=True)
-            return self._publisher
 
 
 async def _declare(spec: QueueSpec, session: Session) -> None:
     await session.topology.queue(spec)
 
 
-async def _publish(channel: Channel, post: Post) -> None:
-    await channel.basic_publish(
-        post.body,
-        exchange=post.exchange,
-        routing_key=post.key,
-        properties=post.properties,
-        mandatory=post.mandatory,
-        wait=False,
-    )
-
-
 class Link:
     """Keeps a session open, declares in each what was ever declared, and acts in whichever there is."""
 
-    def __init__(self, url: URL, names: BrokerNames, *, quorum: bool, clock: Clock) -> None:
+    def __init__(
+        self, url: str, names: BrokerNames, *, quorum: bool, look_seconds: float, clock: Clock
+    ) -> None:
         self.names = names
         self.clock = clock
         self.place = place(url)
         self._url = url
         self._quorum = quorum
-        self._declared: dict[str, QueueSpec] = {}
+        self._look_seconds = look_seconds
+        self._declared = Declared()
         self._session: Session | None = None
         self._changed = asyncio.Event()  # there is a session, or there will be none any more
         self.closed = True
@@ -160,6 +64,7 @@ class Link:
         session, self._session = self._session, None
         if session is not None:  # first, so that nobody is cancelled in the middle of a request to the broker
             await hang_up(session.connection)
+            session.whole.set()
         if self._life is not None:
             self._life.cancel()
             await asyncio.wait([self._life])
@@ -187,10 +92,14 @@ class Link:
         backoff = Backoff(self.clock)
         while True:
             session = await self.session()
+            mended = session.mended
             try:
                 return await action(session)
-            except REFUSALS as refusal:
-                raise BrokerRefused(f"RabbitMQ at {self.place} refuses: {reason(refusal)}") from None
+            except RequestRefused as refused:
+                raise BrokerRefused(f"RabbitMQ at {self.place} refuses: {refused}") from None
+            except ExchangeMissing:
+                session.missed(mended)
+                await session.whole.wait()
             except BROKEN as problem:
                 if cancelled_by_us(problem):
                     raise
@@ -204,12 +113,20 @@ class Link:
 
     async def declare(self, *specs: QueueSpec) -> None:
         for spec in specs:
-            self._declared[spec.name] = spec
+            self._declared.queues[spec.name] = spec
             await self.insist(partial(_declare, spec))
 
     def undeclare(self, spec: QueueSpec) -> None:
         """Nobody will read it any more: do not make it again after a reconnect."""
-        self._declared.pop(spec.name, None)
+        self._declared.queues.pop(spec.name, None)
+
+    async def declare_delay(self, milliseconds: int) -> None:
+        self._declared.delays.add(milliseconds)
+        await self.insist(lambda session: session.topology.delay(milliseconds))
+
+    async def declare_dead(self) -> None:
+        self._declared.dead = True
+        await self.insist(lambda session: session.topology.dead())
 
     async def post(self, post: Post) -> None:
         """Returns when the broker has this message safe, however often the connection breaks meanwhile."""
@@ -218,25 +135,29 @@ class Link:
         backoff = Backoff(self.clock)
         while True:
             session = await self.session()
+            await session.whole.wait()
+            mended = session.mended
             try:
                 await session.publish(post, apart=apart)
                 return
-            except aiormq.PublishError:
+            except PublishError:
                 raise Unroutable(f"no queue hears {post.key}") from None
-            except aiormq.DeliveryError:
+            except DeliveryError:
                 nacks += 1
                 if nacks == _NACKS:
                     raise Unavailable(
                         f"RabbitMQ at {self.place} does not take messages for {post.key}"
                     ) from None
-            except REFUSALS as refusal:
+            except RequestRefused as refused:
                 # it closed the channel for everybody: find out by itself whether it is this message's fault
-                if apart:
-                    raise BrokerRefused(
-                        f"RabbitMQ refuses a message for {post.key}: {reason(refusal)}"
-                    ) from None
+                if refused.code == "NOT_FOUND":
+                    session.missed(mended)
+                elif apart:
+                    raise BrokerRefused(f"RabbitMQ refuses a message for {post.key}: {refused}") from None
                 apart = True
                 continue
+            except (ValueError, TypeError) as problem:
+                raise BrokerRefused(f"AMQP cannot carry a message for {post.key}: {problem}") from None
             except BROKEN as problem:
                 if cancelled_by_us(problem):
                     raise
@@ -259,13 +180,16 @@ class Link:
     async def _connect(self) -> Session:
         """A session in which everything declared is declared."""
         connection = await dial(self._url)
-        session = Session(connection, Topology(connection, self.names, self._quorum))
+        topology = Topology(connection, self.names, self._quorum)
+        session = Session(connection, topology, self._declared, self._look_seconds)
         try:
             async with asyncio.timeout(_RESTORING):
                 await self._restore(session)
         except BaseException as problem:
             await hang_up(connection)
-            if isinstance(problem, BROKEN) and not cancelled_by_us(problem):
+            if isinstance(problem, (*BROKEN, ExchangeMissing, RequestRefused)) and not cancelled_by_us(
+                problem
+            ):
                 raise Unavailable(f"RabbitMQ at {self.place} broke off: {reason(problem)}") from None
             raise
         log.info("connected to RabbitMQ at %s", self.place)
@@ -273,13 +197,8 @@ class Link:
 
     async def _restore(self, session: Session) -> None:
         await session.open_publisher()  # now: who comes first shall be published first
-        await session.topology.base()
-        for spec in self._declared.values():
-            try:
-                await session.topology.queue(spec)
-            except aiormq.ChannelLockedResource:
-                # the broker has not noticed yet that our last connection is gone; its reader will insist
-                log.info("the private queue %s still belongs to our last connection", spec.name)
+        await session.settle_in()
+        await session.declare_all()
 
     async def _live(self, session: Session, started: asyncio.Event) -> None:
         try:
@@ -288,8 +207,11 @@ class Link:
                 while True:
                     self._session = session
                     self._changed.set()
-                    why = await session.over()
+                    watching = self._group.create_task(session.watch())
+                    why = await ended(session.connection)
                     self._session = None
+                    watching.cancel()
+                    session.whole.set()  # who waits for it finds out that the connection is gone
                     if self.closed:
                         return
                     log.warning("lost the connection to RabbitMQ at %s: %s", self.place, why)

@@ -9,11 +9,11 @@ import itertools
 from collections import deque
 from collections.abc import Iterable
 
-from bus.codec import encode_frame
 from bus.errors import Unavailable
 from bus.protocol import MAX_FRAME_BYTES, MAX_FRAME_ENVELOPES, Envelope
-from bus.rabbit.link import Link, Post
-from bus.rabbit.wire import frame_properties, properties
+from bus.rabbit.amqp_messages import frame_of, message_of
+from bus.rabbit.reconnecting import Link
+from bus.rabbit.underlay import Post
 
 _FRAMES_AT_ONCE = 1  # unconfirmed frames of one lane; a second would only be smaller
 _SINGLES_AT_ONCE = 256  # the same for messages that share nothing
@@ -141,7 +141,7 @@ class Outgoing:
         exchange, key, mandatory, _ = lane
         if len(envelopes) == 1:
             alone = envelopes[0]
-            said = properties(alone, self._link.names.heard_as(exchange, key))
-            return Post(exchange, key, bytes(alone.body), said, mandatory)
+            message = message_of(alone, self._link.names.heard_as(exchange, key))
+            return Post(exchange, key, message, mandatory)
         id_ = f"{self._sender}-{next(self._frames)}"
-        return Post(exchange, key, encode_frame(envelopes), frame_properties(id_), mandatory)
+        return Post(exchange, key, frame_of(envelopes, id_), mandatory)

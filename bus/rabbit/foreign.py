@@ -1,0 +1,296 @@
+"""Exchanges that are not ours: hearing what somebody else says there, and saying something as they would.
+
+This is the one part of this room that workers may import.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from aio_pika import DeliveryMode, ExchangeType, Message
+from aio_pika.abc import AbstractChannel, AbstractConnection
+
+from bus.backoff import Backoff
+from bus.clock import Clock
+from bus.errors import BrokerRefused, Unavailable
+from bus.rabbit.connection import (
+    BROKEN,
+    BadCredentials,
+    RequestRefused,
+    broker_url,
+    cancelled_by_us,
+    dial,
+    open_channel,
+    place,
+    reason,
+    telling_refusals,
+)
+from bus.rabbit.underlay import Arrived, BulkChannel, Post, hang_up
+
+__all__ = ["BadCredentials", "ForeignListener", "ForeignPublisher", "Gap", "Hear"]
+
+log = logging.getLogger(__name__)
+
+PREFETCH = 1000
+TOGETHER = 256  # messages, at most, that are heard as one
+LOOK_SECONDS = 5.0  # between makings sure that we still hear
+FIRST_LOOK_SECONDS = 0.1  # while there is no exchange, growing to the above
+_NEVER = 1_000_000_000  # redeliveries: RabbitMQ 4 would drop after 20
+
+Hear = Callable[[Sequence[bytes]], Awaitable[None]]
+Gap = Callable[[], None]
+
+
+class ForeignListener:
+    """A durable queue of ours on an exchange somebody else makes, read for as long as `run` runs.
+
+    We never make the exchange: its owner could not use one made otherwise than they would make it. Until
+    there is one we look for it again and again. One that is not durable goes with its broker, and our binding
+    with it: so the binding is made anew now and then, and whenever something may have passed us by we say so.
+
+    The queue is one for all replicas, of which RabbitMQ lets one hear at a time: what is said has an order. A
+    message is acknowledged when what comes of it is safe; what was not comes again.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        exchange: str,
+        keys: Sequence[str],
+        queue: str,
+        name: str,
+        made_by: str,
+        quorum: bool = True,
+        kept_seconds: float | None = None,
+        look_seconds: float = LOOK_SECONDS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._url = broker_url(url, name)
+        self._exchange = exchange
+        self._keys = tuple(keys)
+        self._queue = queue
+        self._made_by = made_by  # a sentence for people: who makes the exchange, and when
+        self._quorum = quorum
+        self._kept_seconds = kept_seconds  # without us; then the broker drops our queue
+        self._look_seconds = look_seconds
+        self._clock = clock or Clock()
+        self._waiting = False  # we have said that there is no exchange
+        self._complaint = ""  # what we last said about the broker
+        self._binding: AbstractChannel | None = None
+        self.hearing = False  # connected, and bound to an exchange that is there
+
+    async def run(self, hear: Hear, gap: Gap) -> None:
+        """Hand what is said to `hear`, in order; call `gap` when something may have passed us by."""
+        backoff = Backoff(self._clock)
+        while True:
+            try:
+                connection = await dial(self._url)
+                try:
+                    backoff = Backoff(self._clock)
+                    await self._attend(connection, hear, gap)
+                finally:
+                    self.hearing, self._binding = False, None
+                    await hang_up(connection)
+            except (Unavailable, BrokerRefused) as problem:
+                if str(problem) != self._complaint:
+                    log.warning("not hearing %s: %s; trying again until it works", self._exchange, problem)
+                self._complaint = str(problem)
+            await backoff.pause()
+
+    async def _attend(self, connection: AbstractConnection, hear: Hear, gap: Gap) -> None:
+        """Hear over this connection until it ends."""
+        loop = asyncio.get_running_loop()
+        with self._plainly():
+            ear = await self._listen(connection)
+        pause, look_at = FIRST_LOOK_SECONDS, 0.0
+        while True:
+            if loop.time() >= look_at:
+                with self._plainly():
+                    before, self.hearing = self.hearing, await self._bind(connection)
+                if self.hearing and not before:
+                    gap()
+                pause = self._look_seconds if self.hearing else min(2 * pause, self._look_seconds)
+                look_at = loop.time() + pause
+            bodies, tag = await ear.next(look_at)
+            if bodies:
+                await hear(bodies)
+            with self._plainly():
+                ear.check()
+                if bodies:
+                    await ear.channel.ack(tag, multiple=True)
+
+    async def _listen(self, connection: AbstractConnection) -> "_Ear":
+        """Read our queue, which is made if need be; one that is there serves as it is."""
+        kind: dict[str, Any] = {"x-queue-type": "classic"}
+        if self._quorum:
+            kind = {"x-queue-type": "quorum", "x-delivery-limit": _NEVER}
+        if self._kept_seconds is not None:
+            kind = {**kind, "x-expires": int(self._kept_seconds * 1000)}
+        channel = await open_channel(connection, confirms=False)
+        try:
+            with telling_refusals():
+                arguments = {**kind, "x-single-active-consumer": True}
+                await channel.declare_queue(self._queue, durable=True, arguments=arguments)
+                await channel.close()
+        except RequestRefused as refused:
+            if refused.code not in ("PRECONDITION_FAILED", "ACCESS_REFUSED"):
+                raise
+        ear = _Ear(await BulkChannel().open(connection, confirms=False))
+        await ear.channel.consume(self._queue, PREFETCH, ear.heard)
+        return ear
+
+    async def _bind(self, connection: AbstractConnection) -> bool:
+        """Is there an exchange to hear? Then its keys come to our queue, and nothing else of it."""
+        if self._binding is None or self._binding.is_closed:
+            self._binding = await open_channel(connection, confirms=False)
+        try:
+            with telling_refusals():
+                queue = await self._binding.get_queue(self._queue, ensure=False)
+                for key in self._keys:
+                    await queue.bind(self._exchange, key)
+        except RequestRefused as refused:
+            if "no exchange" not in str(refused):
+                raise
+            if not self._waiting:
+                self._waiting = True
+                log.warning(
+                    "RabbitMQ at %s has no exchange %r: %s; waiting for it",
+                    place(self._url),
+                    self._exchange,
+                    self._made_by,
+                )
+            return False
+        if self._waiting or self._complaint:
+            log.warning("hearing the exchange %r at %s", self._exchange, place(self._url))
+        self._waiting, self._complaint = False, ""
+        return True
+
+    @contextmanager
+    def _plainly(self) -> Iterator[None]:
+        """What goes wrong with the broker, as one of two kinds."""
+        try:
+            yield
+        except RequestRefused as refused:
+            raise BrokerRefused(f"RabbitMQ at {place(self._url)} refuses: {refused}") from None
+        except BROKEN as problem:
+            if cancelled_by_us(problem):
+                raise
+            raise Unavailable(f"RabbitMQ at {place(self._url)} broke off: {reason(problem)}") from None
+
+
+class _Ear:
+    """What has come over one channel and was not taken yet."""
+
+    def __init__(self, channel: BulkChannel) -> None:
+        self.channel = channel
+        self._over = False
+        self._messages: deque[Arrived] = deque()
+        self._wake = asyncio.Event()
+        channel.when_closed(self._end)
+        channel.when_cancelled(self._end)
+
+    def heard(self, message: Arrived) -> None:
+        self._messages.append(message)
+        self._wake.set()
+
+    async def next(self, until: float) -> tuple[list[bytes], int]:
+        """The oldest messages, and the tag of the last; none if none comes until then, or ever again."""
+        if not self._messages and not self._over:
+            self._wake.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await self._wake.wait()
+        taken = [self._messages.popleft() for _ in range(min(len(self._messages), TOGETHER))]
+        return [bytes(one.body) for one in taken], taken[-1].tag if taken else 0
+
+    def check(self) -> None:
+        """Raises when nothing will come any more."""
+        if self._over:
+            raise ConnectionError("nothing comes from it any more")
+
+    def _end(self, _: str = "") -> None:
+        self._over = True
+        self._wake.set()
+
+
+class ForeignPublisher:
+    """Says things on an exchange in its owner's stead. The exchange is taken as it is, or made as they would.
+
+    While the broker is away whoever publishes hears Unavailable, and says all of it again.
+    """
+
+    def __init__(
+        self, url: str, *, exchange: str, name: str, durable: bool = False, confirms: bool = True
+    ) -> None:
+        self._url = broker_url(url, name)
+        self._exchange = exchange
+        self._durable = durable
+        self._confirms = confirms
+        self._connection: AbstractConnection | None = None
+        self._channel: BulkChannel | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return f"exchange {self._exchange} at {place(self._url)}"
+
+    async def ready(self) -> None:
+        """Returns when there is a connection, and an exchange; or raises Unavailable, or BadCredentials."""
+        await self._opened()
+
+    async def publish(self, messages: Sequence[tuple[str, bytes]]) -> None:
+        """Each body under its key, in this order. Returns when the broker has all, if it confirms."""
+        channel = await self._opened()
+        sending = [channel.publish(self._post(key, body)) for key, body in messages]
+        for problem in await asyncio.gather(*sending, return_exceptions=True):
+            if isinstance(problem, BaseException):
+                await self._broke_off(problem)
+
+    async def close(self) -> None:
+        connection, self._connection, self._channel = self._connection, None, None
+        if connection is not None:
+            await hang_up(connection)
+
+    async def _opened(self) -> BulkChannel:
+        if self._channel is not None and not self._channel.closed:
+            return self._channel
+        await self.close()
+        self._connection = await dial(self._url)
+        try:
+            with telling_refusals():
+                await self._make_exchange(self._connection)
+                self._channel = await BulkChannel().open(self._connection, confirms=self._confirms)
+        except (*BROKEN, RequestRefused) as problem:
+            await self._broke_off(problem)
+        assert self._channel is not None
+        return self._channel
+
+    async def _make_exchange(self, connection: AbstractConnection) -> None:
+        try:
+            with telling_refusals():
+                await (await open_channel(connection, confirms=False)).get_exchange(self._exchange)
+        except RequestRefused as refused:
+            if refused.code != "NOT_FOUND":
+                raise
+            channel = await open_channel(connection, confirms=False)
+            await channel.declare_exchange(self._exchange, ExchangeType.TOPIC, durable=self._durable)
+
+    async def _broke_off(self, problem: BaseException) -> None:
+        if cancelled_by_us(problem) or not isinstance(problem, (*BROKEN, RequestRefused)):
+            raise problem
+        await self.close()
+        raise Unavailable(f"{self.place} broke off: {reason(problem)}") from None
+
+    def _post(self, key: str, body: bytes) -> Post:
+        message = Message(
+            body,
+            content_type="application/json",
+            content_encoding="utf-8",
+            delivery_mode=DeliveryMode.PERSISTENT,
+            priority=0,
+        )
+        return Post(self._exchange, key, message, mandatory=False)
