@@ -14,13 +14,14 @@ import msgspec
 
 from berth import wiring
 from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
-from berth.settings import Settings
+from berth.settings import BadSetting, Settings
 from bus.clock import monotonic
 from bus.protocol import Transport
 
 log = logging.getLogger(__name__)
 
 _BACK_OFF = (0.2, 0.5, 1.0, 2.0, 5.0)
+_LAST_PORT = 65535
 _SETTLED = 30.0  # a worker that lived so long starts its back-off anew
 
 
@@ -42,13 +43,13 @@ async def run_worker(role: "wiring.Role", settings: Settings, way: Transport) ->
     """Serve one worker until told to stop."""
     stopping = asyncio.Event()
     stop_on_signals(stopping)
-    async with _telling(settings.process.metrics_port):
+    async with serving_metrics(settings.process.metrics_port):
         spare_the_collector()
         await wiring.serve(role, settings, way, stopping)
 
 
 @asynccontextmanager
-async def _telling(port: int) -> AsyncIterator[None]:
+async def serving_metrics(port: int) -> AsyncIterator[None]:
     """Metrics are served at this port of loopback while the block runs; 0: they are not."""
     if not port:
         yield
@@ -71,9 +72,25 @@ def spare_the_collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
+def metrics_url(port: int) -> str:
+    return f"http://127.0.0.1:{port}/metrics"
+
+
+def metrics_ports(settings: Settings) -> dict["wiring.Role", int]:
+    """Each process of service mode has a port of its own: the one of the settings, and those behind it."""
+    roles, first = wiring.roles(settings), settings.process.metrics_port
+    if first + len(roles) - 1 > _LAST_PORT:
+        raise BadSetting(
+            f"metrics_port = {first}: the {len(roles)} workers take a port each,"
+            f" and none is behind {_LAST_PORT}"
+        )
+    return {role: first + place if first else 0 for place, role in enumerate(roles)}
+
+
 @dataclass
 class _Child:
     role: "wiring.Role"
+    metrics_port: int = 0
     process: asyncio.subprocess.Process | None = None
     starts: int = 0
     failures: int = 0
@@ -88,7 +105,7 @@ class Supervisor:
     children: list[_Child] = field(default_factory=list)
 
     async def run(self, stopping: asyncio.Event) -> None:
-        self.children = [_Child(role) for role in wiring.roles(self.settings)]
+        self.children = [_Child(role, port) for role, port in metrics_ports(self.settings).items()]
         async with asyncio.TaskGroup() as group:
             watches = [group.create_task(self._keep(child, stopping)) for child in self.children]
             await stopping.wait()
@@ -96,10 +113,10 @@ class Supervisor:
             for watch in watches:
                 watch.cancel()
 
-    def processes(self) -> dict[str, int]:
-        """Who runs under which process id now."""
+    def processes(self) -> dict[str, tuple[int, int]]:
+        """Who runs now: its process id, and the port of its metrics."""
         return {
-            str(child.role): child.process.pid
+            str(child.role): (child.process.pid, child.metrics_port)
             for child in self.children
             if child.process is not None and child.process.returncode is None
         }
@@ -119,7 +136,9 @@ class Supervisor:
     async def _start(self, child: _Child) -> asyncio.subprocess.Process:
         environment = {
             **os.environ,
-            EFFECTIVE_ENV: msgspec.json.encode(self.settings).decode(),
+            EFFECTIVE_ENV: msgspec.json.encode(
+                self.settings.having(metrics_port=child.metrics_port)
+            ).decode(),
             SUPERVISED_ENV: "1",
         }
         child.starts += 1

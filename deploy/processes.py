@@ -54,8 +54,8 @@ def executable(path: Path) -> bool:
 _ports_lock = threading.Lock()
 
 
-def free_port() -> int:
-    """A loopback port nobody listens on.
+def free_port(in_a_row: int = 1) -> int:
+    """A loopback port nobody listens on, nor on so many from it on.
 
     Taken from below the ephemeral range (32768.. on Linux, 49152.. elsewhere).  A port from inside it
     could, while the server is down for a restart, be given to an outgoing connection, even to a
@@ -66,8 +66,8 @@ def free_port() -> int:
     chooser = random.SystemRandom()
     with _ports_lock:
         for _ in range(1000):
-            port = chooser.randrange(15000, 32000)
-            if _can_bind(port) and _reserve(port):
+            port = chooser.randrange(15000, 32000 - in_a_row)
+            if all(_can_bind(one) and _reserve(one) for one in range(port, port + in_a_row)):
                 return port
     raise RuntimeError("no free loopback port between 15000 and 32000")
 

@@ -54,10 +54,10 @@ class Running:
 
     async def kill(self, role: str) -> None:
         """End a worker as a crash would; waits for it to be there first."""
-        while (pid := self.supervisor.processes().get(role)) is None:
+        while (process := self.supervisor.processes().get(role)) is None:
             await asyncio.sleep(0.02)
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(process[0], signal.SIGKILL)
 
     def starts(self) -> dict[str, int]:
         """How often each worker was started."""
@@ -153,7 +153,7 @@ class Up:
 
     def workers(self) -> dict[str, int]:
         """Every worker it has told of, and its process id."""
-        return {name: int(pid) for name, pid in re.findall(r"^  (\S+): process (\d+)$", self.log, re.M)}
+        return {name: int(pid) for name, pid in re.findall(r"^  (\S+): process (\d+)", self.log, re.M)}
 
     def berth(self, *arguments: str, seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
         """Another process: `berth ...` in the same environment."""

@@ -11,7 +11,14 @@ from berth.commands import options
 from berth.commands.options import BuildTime, Cells, Fail, Hosts, Seed, StateDir, cells_named
 from berth.commands.terminal import Refusal, effective, run, say
 from berth.embedded import embedded
-from berth.services import Supervisor, run_worker, stop_on_signals
+from berth.services import (
+    Supervisor,
+    metrics_ports,
+    metrics_url,
+    run_worker,
+    serving_metrics,
+    stop_on_signals,
+)
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
@@ -76,15 +83,19 @@ def migrate_command(cells: Cells = None, state_dir: StateDir = None) -> None:
 async def up(settings: Settings, say: Console) -> int:
     stopping = asyncio.Event()
     if settings.embedded:
-        async with embedded(settings, door=True) as house:
+        port = settings.process.metrics_port
+        async with embedded(settings, door=True) as house, serving_metrics(port):
             stop_on_signals(stopping)
             await ready(house.bus, settings)
+            if port:
+                say.print(f"metrics at {metrics_url(port)}")
             say.print(
                 f"berth is up: {settings.compute.hosts} simulated hosts in cells "
                 f"{', '.join(settings.cell_names)}; state in {settings.database.state_dir}. Ctrl-C stops it."
             )
             await stopping.wait()
         return 0
+    metrics_ports(settings)  # that they can be had is said before anything is done
     await migrate_all(settings, say)
     stop_on_signals(stopping)
     supervisor = Supervisor(settings, say.print)
@@ -93,8 +104,9 @@ async def up(settings: Settings, say: Console) -> int:
         async with Bus(wiring.transport(settings, "up")) as bus:
             await _ready_or_stopped(bus, settings, stopping)
             if not stopping.is_set():
-                for name, pid in supervisor.processes().items():
-                    say.print(f"  {name}: process {pid}")
+                for name, (pid, port) in supervisor.processes().items():
+                    metrics = f", metrics at {metrics_url(port)}" if port else ""
+                    say.print(f"  {name}: process {pid}{metrics}")
                 say.print("berth is up. Ctrl-C stops it.")
     return 0
 

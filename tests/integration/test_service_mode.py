@@ -3,10 +3,12 @@
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from berth import wiring
@@ -14,7 +16,7 @@ from berth.commands.builds import boot_request
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.topics import BUILD_ENDED
-from deploy.servers import Postgres, RabbitMQ
+from deploy.servers import Postgres, RabbitMQ, free_port
 from tests.running import Up, a_database, alive, settled, url_of
 
 FLAGS = ("--hosts", "10", "--build-time", "constant:0.1")
@@ -98,6 +100,38 @@ def test_a_worker_that_dies_is_started_again(services: dict[str, str], tmp_path:
         booted = berth.berth("boot", "--wait")
         assert booted.returncode == 0, booted.stdout + booted.stderr
         assert "scheduler: ended with signal SIGKILL; starting it again" in berth.log
+        assert berth.stop() == 0
+
+
+@pytest.mark.services
+@pytest.mark.slow
+def test_every_worker_tells_its_metrics_at_a_port_of_its_own(
+    services: dict[str, str], tmp_path: Path
+) -> None:
+    first = free_port(in_a_row=len(WORKERS))
+    with Up(tmp_path, {**services, "BERTH_METRICS_PORT": str(first)}, *FLAGS) as berth:
+        told = dict(re.findall(r"^  (\S+): process \d+, metrics at (\S+)$", berth.log, re.M))
+        ports = range(first, first + len(WORKERS))
+        assert set(told) == WORKERS
+        assert sorted(told.values()) == [f"http://127.0.0.1:{port}/metrics" for port in ports]
+        os.kill(
+            berth.workers()["scheduler"], signal.SIGKILL
+        )  # the one that is started in its place tells there
+        assert berth.berth("boot", "--wait").returncode == 0
+        for worker in ("placement", "scheduler"):
+            assert f'worker="{worker}"' in httpx.get(told[worker], trust_env=False).text
+        assert berth.stop() == 0
+
+
+def test_embedded_all_tell_their_metrics_at_one_port(tmp_path: Path) -> None:
+    port = free_port()
+    with Up(tmp_path, {**EMBEDDED, "BERTH_METRICS_PORT": str(port)}, *FLAGS) as berth:
+        url = f"http://127.0.0.1:{port}/metrics"
+        assert f"metrics at {url}\n" in berth.log
+        assert berth.berth("boot", "--wait").returncode == 0
+        told = httpx.get(url, trust_env=False).text
+        for worker in ("placement", "scheduler"):
+            assert f'worker="{worker}"' in told
         assert berth.stop() == 0
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from berth import ironic, wiring
 from berth.configuration import EFFECTIVE_ENV, Effective, read
+from berth.services import metrics_ports
 from berth.settings import GROUP_OF, KINDS, BadSetting, Cell, Settings, by_name, shown
 
 SECRET = "geheim"
@@ -519,6 +520,25 @@ def test_a_relative_state_directory_is_where_we_stand() -> None:
 def test_without_a_broker_all_is_embedded() -> None:
     assert Settings().embedded
     assert not Settings().having(amqp_url="amqp://h/").embedded
+
+
+@pytest.mark.parametrize(
+    ("given", "ports"),
+    [
+        ({}, (0, 0, 0, 0, 0)),
+        ({"metrics_port": 9100}, (9100, 9101, 9102, 9103, 9104)),
+        ({"metrics_port": 65531}, (65531, 65532, 65533, 65534, 65535)),
+    ],
+)
+def test_every_process_has_a_port_for_its_metrics(given: dict[str, Any], ports: tuple[int, ...]) -> None:
+    found = metrics_ports(settings_of(cells=("c1",), **given).settings)
+    assert [str(role) for role in found] == ["placement", "ironic", "conductor.c1", "compute.c1", "scheduler"]
+    assert tuple(found.values()) == ports
+
+
+def test_ports_that_are_not_there_are_not_given_out() -> None:
+    with pytest.raises(BadSetting, match="the 5 workers take a port each, and none is behind"):
+        metrics_ports(settings_of(cells=("c1",), metrics_port=65532).settings)
 
 
 # A worker under its supervisor
