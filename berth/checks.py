@@ -21,8 +21,10 @@ _AT_LEAST = {
     "baremetal": 0, "crash_after": 0, "drain": 0, "metrics_port": 0, "ironic_reads_at_once": 1,
     "ironic_full_every": 1, "placement_http_connections": 1,
 }  # fmt: skip
-_FINITE = ("build_timeout", "heartbeat", "drain", "ironic_sweep_seconds", "ironic_pages_per_second",
-           "placement_http_idle", "placement_http_slow")  # fmt: skip
+_FINITE = (
+    "build_timeout", "heartbeat", "drain", "ironic_sweep_seconds", "ironic_pages_per_second",
+    "ironic_deaf_sweep_seconds", "placement_http_idle", "placement_http_slow",
+)  # fmt: skip
 _CHOICES = {
     "queue_type": ("quorum", "classic"),
     "log_level": ("debug", "info", "warning", "error"),
@@ -62,7 +64,8 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
         if not math.isfinite(values[name]):
             refuse(name, "must be a finite number of seconds")
     for name in (
-        "build_timeout", "heartbeat", "ironic_sweep_seconds", "placement_http_idle", "placement_http_slow",
+        "build_timeout", "heartbeat", "ironic_sweep_seconds", "ironic_deaf_sweep_seconds",
+        "placement_http_idle", "placement_http_slow",
     ):  # fmt: skip
         if values[name] <= 0:
             refuse(name, "must be more than 0 seconds")

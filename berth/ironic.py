@@ -134,6 +134,7 @@ def followed(settings: Settings, clock: Clock) -> FollowedIronic:
         skip_reserve_in_use=settings.ironic.sweeps.skip_reserve_in_use,
         reads_at_once=settings.ironic.sweeps.reads_at_once,
         sweep_seconds=settings.ironic.sweeps.sweep_seconds,
+        deaf_sweep_seconds=settings.ironic.sweeps.deaf_sweep_seconds,
         full_every=settings.ironic.sweeps.full_every,
         pages_per_second=settings.ironic.sweeps.pages_per_second,
         share_gone=settings.ironic.sweeps.share_gone,

@@ -125,6 +125,7 @@ class IronicSweepSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_i
 
     reads_at_once: int = 16
     sweep_seconds: float = 60.0  # from one look at what changed lately to the next
+    deaf_sweep_seconds: float = 5.0  # the same, while it cannot be heard
     full_every: int = 10  # such looks, of which one is at everything
     pages_per_second: float = 4.0
     share_gone: float = 0.1  # of the nodes; more are not removed at once

@@ -57,20 +57,27 @@ class Sweep:
         self._horizon: Horizon | None = None
         self._known: dict[str, int] = {}  # the sequence placement had of a node before it was read
 
-    async def round(self) -> None:
-        """What is due. Raises Unavailable, or IronicRefused: then the next round looks at everything."""
-        await self._look(full=self._rounds_to_full == 0)
+    async def round(self, *, deaf: bool = False) -> None:
+        """What is due. Raises Unavailable, or IronicRefused: then the next round looks at everything.
+
+        `deaf`: nothing is heard, so where what changed lately cannot be told everything is looked at.
+        """
+        await self._look(full=self._rounds_to_full == 0 or (deaf and self._horizon is None))
 
     async def everything(self) -> None:
         """Look at everything now, whatever is due."""
         await self._look(full=True)
 
-    async def _look(self, *, full: bool) -> None:
+    async def lately(self) -> None:
+        """What changed since the last look, if that can be told. Raises as `round` does."""
+        await self._look(full=False, all_if_must=False)
+
+    async def _look(self, *, full: bool, all_if_must: bool = True) -> None:
         try:
-            if full or not await self._lately():
+            if full or (not await self._lately() and all_if_must):
                 await self._everything()
                 self._rounds_to_full = self._full_every
-            self._rounds_to_full -= 1
+            self._rounds_to_full = max(self._rounds_to_full - 1, 0)
         except (Unavailable, IronicRefused):
             SWEEPS_FAILED.inc()
             self._rounds_to_full = 0

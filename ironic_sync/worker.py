@@ -3,20 +3,17 @@
 Placement knows by the sequence which of two reports of a node counts, whoever made them.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from bus.clock import Clock
-from bus.errors import Poison, Unavailable
+from bus.errors import Poison
 from bus.messages import FindProviders, InventoryReported, NodeChanged, ProvidersFound
 from bus.protocol import Ask
 from bus.topics import INVENTORY_REPORTED, IRONIC_NODE, PLACEMENT_CHANGED, PROVIDERS
 from bus.worker import Worker, on_many
-from ironic_sync.access import IronicRefused
 from ironic_sync.api import WITH_ALL, IronicApi
 from ironic_sync.core.belief import BeliefRules
 from ironic_sync.core.rule import Invalid, inventory_of
@@ -24,13 +21,11 @@ from ironic_sync.core.selection import NodeSelection
 from ironic_sync.following import Following, Publish
 from ironic_sync.notifications import Notifications
 from ironic_sync.reader import Reader
+from ironic_sync.schedule import SweepSchedule
 from ironic_sync.survey import Survey
 from ironic_sync.sweep import Sweep
 
 log = logging.getLogger(__name__)
-
-SOONEST_SECONDS = 5.0  # from one sweep to the next, however often something may have passed us by
-SETTLING_SECONDS = 2.0  # until what was hinted at is so
 
 Find = Ask[FindProviders, ProvidersFound]
 Run = Callable[[], Coroutine[Any, Any, None]]
@@ -46,6 +41,7 @@ class FollowedIronic:
     skip_reserve_in_use: bool = False  # see `core/rule.py`
     reads_at_once: int = 16
     sweep_seconds: float = 60.0  # from one look at what changed lately to the next
+    deaf_sweep_seconds: float = 5.0  # the same, while its notifications cannot be heard
     full_every: int = 10  # such looks, of which one is at everything
     pages_per_second: float = 4.0
     share_gone: float = 0.1  # of the nodes; more are not removed at once
@@ -79,12 +75,15 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
         only_reads_place=ironic.selection.only_reads_place,
         skip_reserve_in_use=ironic.skip_reserve_in_use,
     )
-    wake = _Wake()
+    notifications = ironic.notifications
     runs: list[Run] = []
+    after_gap: list[Callable[[], None]] = [lambda: following.interrupted()]
     if ironic.api is None or find is None:
         following = Following(rules, publish, clock)
     else:
-        following = Following(rules, publish, clock, lambda uuid: reader.wish(uuid), wake.hinted)
+        following = Following(
+            rules, publish, clock, lambda uuid: reader.wish(uuid), lambda: schedule.hinted()
+        )
         reader = Reader(
             ironic.api,
             clock,
@@ -103,17 +102,23 @@ def _following(ironic: FollowedIronic, publish: Publish, find: Find | None, cloc
             pages_per_second=ironic.pages_per_second,
             share=ironic.share_gone,
         )
+        schedule = SweepSchedule(
+            sweep,
+            seconds=ironic.sweep_seconds,
+            deaf_seconds=ironic.deaf_sweep_seconds,
+            hears=None if notifications is None else lambda: notifications.hearing,
+        )
+        after_gap.append(schedule.missed)
         runs = [
             lambda: reader.run(following.moment, following.found),
-            lambda: _sweeping(sweep, ironic.sweep_seconds, wake, heard=ironic.notifications is not None),
+            schedule.run,
         ]
-    notifications = ironic.notifications
     consumes = [_by_tools(ironic.skip_reserve_in_use, following)]
     if notifications is not None:
 
         def interrupted() -> None:
-            following.interrupted()
-            wake.missed()
+            for tell in after_gap:
+                tell()
 
         runs.append(lambda: notifications.run(following.hear, interrupted))
         consumes.append(on_many(PLACEMENT_CHANGED, following.changed, private=True))
@@ -144,45 +149,3 @@ def _by_tools(skip_reserve_in_use: bool, following: Following | None) -> Any:
         return [told(node) for node in nodes]
 
     return on_many(IRONIC_NODE, sync, emits=[INVENTORY_REPORTED])
-
-
-class _Wake:
-    """Why a sweep does not wait until it is due."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-        self.gap = True  # something may have passed us by: only everything will do
-
-    def missed(self) -> None:
-        self.gap = True
-        self._event.set()
-
-    def hinted(self) -> None:
-        self._event.set()
-
-    async def within(self, seconds: float) -> bool:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._event.wait()
-        return self._event.is_set()
-
-    def taken(self) -> None:
-        self.gap = False
-        self._event.clear()
-
-
-async def _sweeping(sweep: Sweep, seconds: float, wake: _Wake, *, heard: bool) -> None:
-    """Round after round; of everything at first, and whenever notifications may have passed us by."""
-    if heard:  # what is not read yet when we begin to hear cannot pass us by
-        await wake.within(SOONEST_SECONDS)
-    while True:
-        everything, pause = wake.gap, seconds
-        wake.taken()
-        try:
-            await (sweep.everything() if everything else sweep.round())
-        except (Unavailable, IronicRefused) as problem:
-            log.warning("no sweep over Ironic's nodes: %s", problem)
-            wake.gap, pause = True, min(seconds, 2 * SOONEST_SECONDS)
-        await asyncio.sleep(min(SOONEST_SECONDS, pause))
-        if await wake.within(max(0.0, pause - SOONEST_SECONDS)) and not wake.gap:
-            await asyncio.sleep(SETTLING_SECONDS)

@@ -97,11 +97,13 @@ class SaidByHand:
 
     def __init__(self) -> None:
         self.bound = asyncio.Event()
+        self.hearing = False
         self._hear: Hear
         self._gap: Gap
 
     async def run(self, hear: Hear, gap: Gap) -> None:
         self._hear, self._gap = hear, gap
+        self.hearing = True
         gap()
         self.bound.set()
         await asyncio.get_running_loop().create_future()
@@ -115,7 +117,12 @@ class SaidByHand:
         await self.bound.wait()
         await self._hear(bodies)
 
+    def goes_deaf(self) -> None:
+        """The broker is away."""
+        self.hearing = False
+
     def was_interrupted(self) -> None:
+        self.hearing = True
         self._gap()
 
 
