@@ -147,6 +147,9 @@ class Candidate(Compact, frozen=True):
     capacity: dict[str, int] = {}
     traits: tuple[str, ...] = ()
     mappings: dict[str, tuple[str, ...]] = {}  # group suffix → the providers that serve it
+    # Of each provider in allocations, what is free of what is taken there; empty where the root is its whole
+    # tree and serves all: then `free` says it.
+    rooms: dict[str, dict[str, int]] = {}
 
 
 class Removal(Value, frozen=True, kw_only=True):

@@ -18,13 +18,14 @@ from bus.vocabulary import (
     Refusal,
     Selection,
 )
-from scheduler_worker.core.choose import Pick, Ranking
 from scheduler_worker.core.funnel import MAX_REASON, MAX_REFUSED, Search
 from scheduler_worker.core.held import ClaimPlace
-from scheduler_worker.core.host import Host
+from scheduler_worker.core.host import Host, selection_of
+from scheduler_worker.core.ranking import HostChoice, Pick, Ranking
 from scheduler_worker.pending import PendingChoice
 
 MAX_CHOICES = 600  # in all claims of an order together: a message has an end
+MAX_CHOICES_EACH = 64  # in one of its claims
 MAX_SPEC_BYTES = 256 * 1024  # what is built travels on with the hosts and the decision: they must fit as well
 
 _encode = msgspec.json.Encoder().encode
@@ -41,7 +42,7 @@ class Order:
         self.picks: list[Pick] = []  # one for each of these, in order
         self.entries: list[PendingChoice] = []  # and what the ledger knows of them
         self.search = Search()
-        self.avoid: set[str] = set()  # roots that refused us
+        self.avoid: set[str] = set()  # providers that were full or gone when we wanted them
         self.refused: list[str] = []
         self.obstacle = ""  # why it has no host yet
         self.reason = ""  # why it has none for good: what is left of it is to be fenced and ends
@@ -92,10 +93,10 @@ class Order:
 
     def pick(self, ranking: Ranking, several: int) -> list[Pick]:
         """Take hosts from a page for the instances that have none; the new picks."""
-        several = max(1, min(several, MAX_CHOICES // len(self.instances)))
+        most = max(1, MAX_CHOICES // len(self.instances))
         new: list[Pick] = []
         while len(self.picks) < len(self.instances):
-            pick = ranking.take(several, self.avoid)
+            pick = ranking.take(min(several, most), self.avoid, min(most, MAX_CHOICES_EACH))
             if pick is None:
                 break
             self.picks.append(pick)
@@ -115,9 +116,7 @@ class Order:
             ConsumerClaim(
                 consumer=instance,
                 generation=None,
-                choices=tuple(
-                    Choice(host.candidate.allocations, host.candidate.shapes) for host in pick.hosts
-                ),
+                choices=tuple([Choice(way.allocations, way.shapes) for _, way in pick.choices]),
                 project=request.project,
                 user=request.user,
             )
@@ -125,26 +124,26 @@ class Order:
         )
 
     def turned_down(self, pick: Pick, refusals: Sequence[Refusal]) -> None:
-        """Remember what placement refused. A host that only changed is tried again; a full one comes last."""
-        for host, refusal in zip(pick.hosts, refusals, strict=False):
+        """Remember what placement refused. What only changed is tried again; what is full comes last."""
+        for (host, _), refusal in zip(pick.choices, refusals, strict=False):
             self.refused.append(f"{host.candidate.host}: {refusal}")
             if not isinstance(refusal, Moved):
-                self.avoid.add(host.root)
+                self.avoid.add(refusal.provider)
 
-    def place(self, instance: Id, host: Host, pick: Pick, claimed: Claimed, beside: set[str]) -> None:
+    def place(self, instance: Id, choice: HostChoice, pick: Pick, claimed: Claimed, beside: set[str]) -> None:
         """This instance has its host."""
-        request = self.request
+        request, (host, way) = self.request, choice
         self.turned_down(pick, claimed.refused)
-        spares = pick.ranking.alternates(host.candidate.cell, request.alternates, beside | self.avoid)
+        spares = pick.ranking.alternates(way.cell, request.alternates, beside, self.avoid)
         scores = pick.ranking.scores(host) if claimed.choice else pick.scores
         self._placed.append(
             BuildPlaced(
                 build=instance,
                 request=request.request,
-                cell=host.candidate.cell,
-                chosen=host.selection(),
+                cell=way.cell,
+                chosen=selection_of(way),
                 generation=claimed.generation,
-                alternates=tuple([spare.selection() for spare in spares]),
+                alternates=self._selections(spares),
                 spec=self._spec,
                 decision=self.search.decision(scores, self.refusals),
                 reply_to=request.reply_to,
@@ -159,7 +158,7 @@ class Order:
         spares: list[Host] = []
         for ranking in self.search.rankings:
             several = self.request.alternates - len(spares)
-            spares += ranking.alternates(place.cell, several, {chosen.root, *self.avoid})
+            spares += ranking.alternates(place.cell, several, {chosen.root}, self.avoid)
         self._placed.append(
             BuildPlaced(
                 build=instance,
@@ -167,7 +166,7 @@ class Order:
                 cell=place.cell,
                 chosen=chosen,
                 generation=held.generation,
-                alternates=tuple(spare.selection() for spare in spares),
+                alternates=self._selections(spares),
                 spec=self._spec,
                 decision=Decision(considered=self.search.considered),
                 reply_to=self.request.reply_to,
@@ -183,3 +182,6 @@ class Order:
         """It is retired: whoever still works on it will never place it. The request ends for that reason."""
         self.reason = reason[:MAX_REASON]
         self._fenced.append(instance)
+
+    def _selections(self, spares: Sequence[Host]) -> tuple[Selection, ...]:
+        return tuple([selection_of(spare.ways_now(self.avoid)[0]) for spare in spares])

@@ -16,14 +16,13 @@ TIMEOUT = 15.0  # longer than a claim may take to be answered
 class PendingChoice:
     """One choice, from the moment it is made until placement's answers show it."""
 
-    root: str
-    resources: Resources
+    allocations: Mapping[str, Resources]
     until: float
     open: bool = True
 
 
 class PendingChoices:
-    """Open entries by root."""
+    """What is taken by open choices, provider by provider."""
 
     def __init__(self, timeout: float = TIMEOUT) -> None:
         self.timeout = timeout
@@ -33,13 +32,14 @@ class PendingChoices:
         self._seen = 0
         self._ties = 0
 
-    def enter(self, root: str, resources: Resources, now: float) -> PendingChoice:
+    def enter(self, allocations: Mapping[str, Resources], now: float) -> PendingChoice:
         """A choice is made."""
         self._expire(now)
-        entry = PendingChoice(root, resources, now + self.timeout)
-        taken = self._taken.setdefault(root, {})
-        for resource_class, amount in resources.items():
-            taken[resource_class] = taken.get(resource_class, 0) + amount
+        entry = PendingChoice(allocations, now + self.timeout)
+        for provider, resources in allocations.items():
+            taken = self._taken.setdefault(provider, {})
+            for resource_class, amount in resources.items():
+                taken[resource_class] = taken.get(resource_class, 0) + amount
         self._open.append(entry)
         return entry
 
@@ -56,15 +56,16 @@ class PendingChoices:
         if not entry.open:
             return
         entry.open = False
-        taken = self._taken[entry.root]
-        for resource_class, amount in entry.resources.items():
-            left = taken[resource_class] - amount
-            if left:
-                taken[resource_class] = left
-            else:
-                del taken[resource_class]
-        if not taken:
-            del self._taken[entry.root]
+        for provider, resources in entry.allocations.items():
+            taken = self._taken[provider]
+            for resource_class, amount in resources.items():
+                left = taken[resource_class] - amount
+                if left:
+                    taken[resource_class] = left
+                else:
+                    del taken[resource_class]
+            if not taken:
+                del self._taken[provider]
 
     def seen(self, number: int, now: float) -> None:
         """Placement's answers know of everything up to this change."""
@@ -74,9 +75,9 @@ class PendingChoices:
             self.drop(heappop(confirmed)[2])
         self._expire(now)
 
-    def taken(self, root: str) -> Mapping[str, int]:
+    def taken(self, provider: str) -> Mapping[str, int]:
         """What is chosen there and not yet seen. A view: copy it before entering more."""
-        return self._taken.get(root, NOTHING)
+        return self._taken.get(provider, NOTHING)
 
     def _expire(self, now: float) -> None:
         while self._open and (not self._open[0].open or self._open[0].until <= now):

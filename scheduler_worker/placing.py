@@ -39,10 +39,11 @@ from bus.vocabulary import (
     ReleaseResult,
     Retired,
 )
-from scheduler_worker.core.choose import ChoicePolicy, Pick, Ranking, rank
 from scheduler_worker.core.funnel import MAX_REASON, Search
 from scheduler_worker.core.held import place_of
 from scheduler_worker.core.host import Host
+from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.ranking import Pick, Ranking, rank
 from scheduler_worker.core.request import Unreadable, question_of
 from scheduler_worker.hosts import GRACE, HostBook
 from scheduler_worker.order import Order, Verdict
@@ -54,6 +55,8 @@ T = TypeVar("T")
 Claims = Callable[[Sequence[ClaimRequested]], Awaitable[Sequence[ClaimAnswered]]]
 
 PAGE = 256  # candidates asked for at a time
+FEW_WAYS = 16  # of using one tree, looked at while several builds look for room
+PAGES_OF_ALL_WAYS = 64  # how far it is looked when all ways of all hosts are wanted
 ROUNDS = 5  # how often a batch looks again at once, before its losers wait
 CHOICES = 3  # hosts named in one claim, best first
 PATIENCE = 30.0  # how long a request waits for what passes by itself
@@ -129,29 +132,38 @@ class Scheduler:
         await _together([self._search(alike) for alike in shapes.values()])
 
     async def _search(self, alike: list[Order]) -> None:
-        """Hosts for requests of one shape, page by page until everyone has his."""
-        search, request = Search(), alike[0].request
-        for order in alike:
-            order.search = search
+        """Hosts for requests of one shape. In the end all ways to use a tree are tried."""
+        first = len(alike) == 1 and len(alike[0].instances) == 1 and not alike[0].refused
         try:
-            question = question_of(request, self._page)
-            waiting = alike
-            while True:
-                found = await self._candidates(question)
-                waiting = self._hand_out(search, request, found, waiting)
-                if not waiting or found.more is None:
-                    break
-                question = msgspec.structs.replace(question, after=found.more)
+            search, waiting = await self._look_through(alike, 1 if first else FEW_WAYS)
+            if waiting and search.cut:
+                search, waiting = await self._look_through(waiting, 0)
         except (Unreadable, AnswerRefused) as problem:
             for order in alike:
                 self._give_up(order, str(problem))
             return
-        if any(order.picks for order in waiting):
-            waiting = self._share_again(search, waiting)
         for order in waiting:
             order.obstacle = search.reason(order.request, self.book.cells, self.book.zones, order.refusals)
             if not search.may_pass:
                 self._give_up(order, order.obstacle)
+
+    async def _look_through(self, alike: list[Order], per_host: int) -> tuple[Search, list[Order]]:
+        """Page by page until everyone has his hosts; who has not, has none."""
+        search, request = Search(self.ledger.taken, per_host), alike[0].request
+        for order in alike:
+            order.search = search
+        question = question_of(request, self._page, per_host)
+        waiting, pages = alike, 0
+        while True:
+            found = await self._candidates(question)
+            waiting = self._hand_out(search, request, found, waiting)
+            pages += 1
+            if not waiting or found.more is None or (not per_host and pages == PAGES_OF_ALL_WAYS):
+                break
+            question = msgspec.structs.replace(question, after=found.more)
+        if any(order.picks for order in waiting):
+            waiting = self._share_again(search, waiting)
+        return search, waiting
 
     def _hand_out(
         self, search: Search, request: BuildRequested, found: CandidatesFound, waiting: Sequence[Order]
@@ -159,26 +171,43 @@ class Scheduler:
         """Share one page's hosts out; who is still without. Nothing is awaited here, for answers age."""
         now = self.clock.now()
         self.ledger.seen(found.seen, now)
-        book, taken = self.book, self.ledger.taken
-        hosts = [
-            Host(
-                candidate,
-                book.state(candidate.root),
-                book.down(candidate.agent, now),
-                book.recent(candidate.root, now),
-                taken(candidate.root),
-            )
-            for candidate in found.candidates
-        ]
+        hosts = self._hosts(search, found, now)
         ranking = rank(request, hosts, self.policy, request.request)
         search.add(found, hosts, ranking)
         return [order for order in waiting if not self._pick(order, ranking, now)]
 
+    def _hosts(self, search: Search, found: CandidatesFound, now: float) -> list[Host]:
+        """The hosts of a page. The ways to use one come one after the other."""
+        book, taken, rooms = self.book, self.ledger.taken, search.rooms
+        hosts: list[Host] = []
+        trees: list[Host] = []
+        for candidate in found.candidates:
+            root = candidate.root
+            several = bool(candidate.rooms) or len(candidate.allocations) > 1
+            if several:
+                rooms.add(candidate)
+                if trees and trees[-1].root == root:
+                    trees[-1].ways.append(candidate)
+                    continue
+            host = Host(
+                candidate,
+                book.state(root),
+                book.down(candidate.agent, now),
+                book.recent(root, now),
+                taken(root),
+            )
+            hosts.append(host)
+            if several:
+                host.rooms, host.ways = rooms, [candidate]
+                trees.append(host)
+        for tree in trees:
+            tree.taken = rooms.taken_at(tree.ways)
+        return hosts
+
     def _pick(self, order: Order, ranking: Ranking, now: float) -> bool:
         """Hosts from this ranking for the instances that have none; have all one now?"""
         for pick in order.pick(ranking, CHOICES):
-            host = pick.hosts[0]
-            order.entries.append(self.ledger.enter(host.root, host.asked, now))
+            order.entries.append(self.ledger.enter(pick.way.allocations, now))
         return order.ready
 
     def _share_again(self, search: Search, waiting: Sequence[Order]) -> list[Order]:
@@ -276,18 +305,19 @@ class Scheduler:
         claimed: list[Claimed],
         now: float,
     ) -> None:
-        hosts = [pick.hosts[result.choice] for pick, result in zip(picks, claimed, strict=True)]
-        beside = {host.root for host in hosts}
+        choices = [pick.choices[result.choice] for pick, result in zip(picks, claimed, strict=True)]
+        beside = {host.root for host, _ in choices}
         instances, order.instances = order.instances, []
-        for instance, host, pick, entry, result in zip(
-            instances, hosts, picks, entries, claimed, strict=True
+        for instance, choice, pick, entry, result in zip(
+            instances, choices, picks, entries, claimed, strict=True
         ):
+            host, way = choice
             if result.choice:
                 self.ledger.drop(entry)
-                entry = self.ledger.enter(host.root, host.asked, now)
+                entry = self.ledger.enter(way.allocations, now)
             self.book.chose(host.root, now)
             self.ledger.confirm(entry, result.number)
-            order.place(instance, host, pick, result, beside)
+            order.place(instance, choice, pick, result, beside)
 
     def _refused(self, order: Order, picks: list[Pick], results: Sequence[ClaimResult]) -> None:
         """Nothing was claimed: next round, beside the hosts that are full or gone."""

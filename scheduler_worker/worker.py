@@ -21,7 +21,7 @@ from bus.topics import (
     RELEASE,
 )
 from bus.worker import Worker, on, on_many
-from scheduler_worker.core.choose import ChoicePolicy
+from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.hosts import GRACE
 from scheduler_worker.placing import PAGE, PATIENCE, Claims, Scheduler
 

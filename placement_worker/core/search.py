@@ -226,6 +226,7 @@ def _candidate(fit: Fit, free: dict[str, int], capacity: dict[str, int]) -> Cand
         capacity,
         row.traits,
         fit.mappings if fit.mappings.keys() != {""} else {},
+        {one.uuid: {name: one.free[name] for name in fit.allocations[one.uuid]} for one in rows},
     )
 
 
@@ -245,7 +246,8 @@ def _sums(rows: list[Row]) -> tuple[dict[str, int], dict[str, int]]:
 def _beside(fit: Fit, free: dict[str, int]) -> int:
     """About how many bytes a fit takes beside those of its root."""
     mapped = sum(len(suffix) + 8 + 40 * len(uuids) for suffix, uuids in fit.mappings.items())
-    return 120 * len(fit.rows) + mapped + 2 * sum(len(name) + 24 for name in free)
+    rooms = sum(len(name) + 16 for asked in fit.allocations.values() for name in asked)
+    return 170 * len(fit.rows) + mapped + rooms + 2 * sum(len(name) + 24 for name in free)
 
 
 # Going round

@@ -1,12 +1,13 @@
 """One shape's search: what was looked at, what each constraint removed, and how that reads as a sentence."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from bus.messages import BuildRequested, CandidatesFound
 from bus.vocabulary import Decision, NearMiss, Removal
-from scheduler_worker.core.choose import NEAREST, Ranking
 from scheduler_worker.core.filters import same_zone
 from scheduler_worker.core.host import Host
+from scheduler_worker.core.ranking import NEAREST, Ranking
+from scheduler_worker.core.rooms import Rooms, Taken, nothing_taken
 
 NOT_LOOKED_AT = "not looked at: enough was found before"
 MAX_REASON = 3900  # a Cause, with room for the word that fences it
@@ -16,7 +17,10 @@ MAX_REFUSED = 16  # how many refusals a record keeps
 class Search:
     """The pages of one search, shared by the requests that it was made for."""
 
-    def __init__(self) -> None:
+    def __init__(self, taken: Taken = nothing_taken, per_host: int = 0) -> None:
+        self.rooms = Rooms(taken)
+        self.cut = False  # may some host be used in more ways than were looked at?
+        self._per_host = per_host  # how many these were, at most; 0: all
         self.rankings: list[Ranking] = []
         self.considered = 0
         self._fitting = 0
@@ -26,13 +30,14 @@ class Search:
         self._zones: set[str] = set()
         self._removals: tuple[Removal, ...] | None = None
 
-    def add(self, found: CandidatesFound, hosts: Collection[Host], ranking: Ranking) -> None:
+    def add(self, found: CandidatesFound, hosts: Sequence[Host], ranking: Ranking) -> None:
         """One more page."""
+        self.cut = self.cut or any(len(host.ways) == self._per_host for host in hosts if host.ways)
         if not self.rankings:
             self.considered, self._fitting = found.considered, found.fitting
             self._before, self._nearest = found.removals, found.nearest
         self.rankings.append(ranking)
-        self._looked_at += len(found.candidates)
+        self._looked_at += len(hosts)
         self._removals = None
         if same_zone.__name__ in ranking.removed:
             self._zones.update(host.zone for host in hosts)
@@ -60,10 +65,6 @@ class Search:
         """Hosts that came furthest: ours passed all of placement's constraints."""
         ours = [miss for ranking in self.rankings for miss in ranking.nearest]
         return (*ours, *self._nearest)[:NEAREST]
-
-    def hosts(self) -> Iterator[Host]:
-        for ranking in self.rankings:
-            yield from ranking.hosts
 
     def decision(self, scores: dict[str, float] | None = None, refused: tuple[str, ...] = ()) -> Decision:
         """The record of a decision; without a winner's scores, that of none, with the near misses."""

@@ -45,7 +45,7 @@ def shape_of(request: BuildRequested) -> Hashable:
     return _shapes.encode((request.flavor, request.image, request.zone, request.cell, request.aggregates))
 
 
-def question_of(request: BuildRequested, limit: int) -> FindCandidates:
+def question_of(request: BuildRequested, limit: int, per_host: int = 1) -> FindCandidates:
     """What placement must find room for; Unreadable when the request cannot be meant.
 
     As Nova's flavors say it: `resources:CLASS` and `trait:NAME` without a suffix, which a tree may meet
@@ -74,6 +74,7 @@ def question_of(request: BuildRequested, limit: int) -> FindCandidates:
         cell=request.cell,
         limit=limit,
         seed=request.request,
+        per_host=per_host,
     )
 
 

@@ -9,14 +9,16 @@ from bus.messages import (
     BuildPlaced,
     BuildRequested,
     BuildUnplaceable,
+    CandidatesFound,
+    FindCandidates,
     HostReported,
     ReleaseAnswered,
     ReleaseRequested,
 )
-from bus.vocabulary import Flavor, HostState, Inventory
+from bus.vocabulary import Flavor, HostState, Inventory, ResourceGroup
 from placement_worker import Placement
 from scheduler_worker.placing import Scheduler
-from tests.builders import a_provider, a_report, uid
+from tests.builders import a_claim, a_provider, a_report, an_order, uid
 from tests.fleet import a_request
 
 NUMA = Flavor(
@@ -107,6 +109,76 @@ async def test_the_second_cell_of_a_host_is_used_when_the_first_is_full(cells: P
     placed = await said(scheduler, *(a_request(number, flavor=asked) for number in range(1, 5)))
     taken = [uuid for one in placed if isinstance(one, BuildPlaced) for uuid in one.chosen.choice.allocations]
     assert sorted(taken) == [uid(number, "a") for number in (11, 12, 21, 22)]
+
+
+@pytest.fixture
+async def four(placement: Placement) -> Placement:
+    """One host of four NUMA cells of 4 CPUs."""
+    cpus = {"VCPU": Inventory(total=4)}
+    children = [a_provider(cell, 1, inventories=cpus) for cell in (11, 12, 13, 14)]
+    report = a_report(1, *children, inventories={"MEMORY_MB": Inventory(total=1024)})
+    assert await placement.reports.report_many([report]) == [None]
+    return placement
+
+
+ONE_CELL = {"resources_a:VCPU": "4"}
+TWO_CELLS = {"resources_a:VCPU": "4", "resources_b:VCPU": "4", "group_policy": "isolate"}
+HALF_A_CELL = {"resources_a:VCPU": "2"}
+
+
+@pytest.mark.parametrize(
+    ("specs", "instances", "cells_used"),
+    [
+        pytest.param(ONE_CELL, 2, {4}, id="a cell each"),
+        pytest.param(ONE_CELL, 4, {4}, id="all cells"),
+        pytest.param(TWO_CELLS, 2, {4}, id="two cells each"),
+        pytest.param(HALF_A_CELL, 8, {2}, id="two to a cell"),
+    ],
+)
+async def test_instances_of_one_request_share_out_the_cells_of_one_host(
+    four: Placement, specs: dict[str, str], instances: int, cells_used: set[int]
+) -> None:
+    scheduler = await a_scheduler(four)
+    flavor = Flavor(name="f", memory_mb=8, extra_specs=specs)
+    placed = await said(scheduler, a_request(flavor=flavor, instances=instances))
+    assert len(placed) == instances
+    taken = [
+        (cell, asked["VCPU"])
+        for one in placed
+        if isinstance(one, BuildPlaced)
+        for cell, asked in one.chosen.choice.allocations.items()
+        if "VCPU" in asked
+    ]
+    assert {amount for _, amount in taken} == cells_used
+    assert all(sum(amount for at, amount in taken if at == cell) <= 4 for cell, _ in taken)
+
+
+async def test_one_instance_more_than_there_are_cells_is_no_room(four: Placement) -> None:
+    scheduler = await a_scheduler(four)
+    request = a_request(flavor=Flavor(name="f", extra_specs=ONE_CELL), instances=5)
+    (verdict,) = await scheduler.place_many([request])
+    assert isinstance(verdict, Retry) or all(isinstance(one, BuildUnplaceable) for one in verdict)
+    assert not any(row.used.get("VCPU") for row in four.memory.index.rows.values())
+
+
+async def test_every_cell_of_the_best_host_is_tried_before_the_next_host(four: Placement) -> None:
+    """The memory that candidates come from is behind: three cells of the best host are full by now."""
+    other = a_report(2, a_provider(21, 2, inventories={"VCPU": Inventory(total=4)}))
+    assert await four.reports.report_many([other]) == [None]
+    scheduler = await a_scheduler(four)
+    flavor = Flavor(name="f", extra_specs=ONE_CELL)
+    asked = FindCandidates(groups=(ResourceGroup(suffix="_a", resources={"VCPU": 4}),), per_host=16)
+    stale = await four.find_candidates(asked)
+
+    async def behind(question: FindCandidates) -> CandidatesFound:
+        return stale
+
+    full = [a_claim(number, {uid(cell, "a"): {"VCPU": 4}}) for number, cell in ((1, 11), (2, 12), (3, 13))]
+    await four.claims.claim_many([an_order(*full)])
+    scheduler._candidates = behind
+    (placed,) = await said(scheduler, a_request(flavor=flavor))
+    assert isinstance(placed, BuildPlaced)
+    assert placed.chosen.choice.allocations == {uid(14, "a"): {"VCPU": 4}}
 
 
 async def test_a_group_that_means_nothing_is_unplaceable_by_name(cells: Placement) -> None:

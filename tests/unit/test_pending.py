@@ -9,19 +9,20 @@ ROOT = an_id(1, "c")
 ONE = {"VCPU": 1, "MEMORY_MB": 512}
 
 
-def test_choices_add_up_by_root() -> None:
+def test_choices_add_up_by_provider() -> None:
     ledger = PendingChoices()
-    ledger.enter(ROOT, ONE, 0)
-    ledger.enter(ROOT, {"VCPU": 2}, 0)
-    ledger.enter(an_id(2, "c"), {"DISK_GB": 5}, 0)
+    ledger.enter({ROOT: ONE}, 0)
+    ledger.enter({ROOT: {"VCPU": 2}, an_id(2, "c"): {"VCPU": 7}}, 0)
+    ledger.enter({an_id(2, "c"): {"DISK_GB": 5}}, 0)
     assert ledger.taken(ROOT) == {"VCPU": 3, "MEMORY_MB": 512}
+    assert ledger.taken(an_id(2, "c")) == {"VCPU": 7, "DISK_GB": 5}
     assert ledger.taken(an_id(3, "c")) == {}
 
 
 def test_a_failed_claim_is_given_back_once() -> None:
     ledger = PendingChoices()
-    first = ledger.enter(ROOT, ONE, 0)
-    ledger.enter(ROOT, ONE, 0)
+    first = ledger.enter({ROOT: ONE}, 0)
+    ledger.enter({ROOT: ONE}, 0)
     ledger.drop(first)
     ledger.drop(first)
     assert ledger.taken(ROOT) == ONE
@@ -30,14 +31,14 @@ def test_a_failed_claim_is_given_back_once() -> None:
 @pytest.mark.parametrize(("seen", "left"), [(6, ONE), (7, {}), (8, {})])
 def test_a_claim_is_counted_until_an_answer_has_seen_it(seen: int, left: dict[str, int]) -> None:
     ledger = PendingChoices()
-    ledger.confirm(ledger.enter(ROOT, ONE, 0), 7)
+    ledger.confirm(ledger.enter({ROOT: ONE}, 0), 7)
     ledger.seen(seen, 0)
     assert ledger.taken(ROOT) == left
 
 
 def test_a_claim_whose_answer_came_after_it_was_seen_is_not_counted_twice() -> None:
     ledger = PendingChoices()
-    entry = ledger.enter(ROOT, ONE, 0)
+    entry = ledger.enter({ROOT: ONE}, 0)
     ledger.seen(9, 0)
     assert ledger.taken(ROOT) == ONE
     ledger.confirm(entry, 7)
@@ -47,7 +48,7 @@ def test_a_claim_whose_answer_came_after_it_was_seen_is_not_counted_twice() -> N
 @pytest.mark.parametrize("confirmed", [False, True])
 def test_nothing_is_counted_for_ever(confirmed: bool) -> None:
     ledger = PendingChoices(timeout=10)
-    entry = ledger.enter(ROOT, ONE, 100)
+    entry = ledger.enter({ROOT: ONE}, 100)
     if confirmed:
         ledger.confirm(entry, 7)
     ledger.seen(1, 109)
@@ -62,5 +63,5 @@ def test_numbers_that_start_over_do_not_hide_choices() -> None:
     ledger = PendingChoices()
     ledger.seen(1000, 0)
     ledger.seen(1, 0)
-    ledger.confirm(ledger.enter(ROOT, ONE, 0), 2)
+    ledger.confirm(ledger.enter({ROOT: ONE}, 0), 2)
     assert ledger.taken(ROOT) == ONE

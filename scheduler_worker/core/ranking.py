@@ -1,68 +1,35 @@
-"""Which hosts, in which order: filters, weighers, and a ranking that is used up as it is handed out."""
+"""Which hosts, in which order: an evaluation that is used up as hosts are handed out of it."""
 
 import random
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from bus.messages import BuildRequested
-from bus.vocabulary import NearMiss
-from scheduler_worker.core.filters import FILTERS, MAX_BUILDS, PASSING, Filter, at_most_building
+from bus.vocabulary import Candidate, NearMiss
 from scheduler_worker.core.host import Host
-from scheduler_worker.core.request import shape_of
-from scheduler_worker.core.weighers import WEIGHERS, Scale, Weight
+from scheduler_worker.core.policy import ChoicePolicy, named
+from scheduler_worker.core.weighers import Scale
 
 NEAREST = 5  # near misses a ranking remembers
+WAYS_A_HOST = 4  # of a tree's ways, how many are named in one claim
 NO_AGENT = "has_agent"  # the rule that no policy can leave out: somebody must be there to build
 CHOSEN_BY_OTHERS = "already chosen by others of this batch"
 
 Key = tuple[float, int, float, int]  # least first: −score, times chosen, tie-breaker, position
 
 
-@dataclass(frozen=True)
-class ChoicePolicy:
-    """What admits a host and what makes one better than another."""
-
-    filters: tuple[Filter, ...] = FILTERS
-    weighers: tuple[Weight, ...] = WEIGHERS
-    shape: Callable[[BuildRequested], Hashable] = shape_of  # requests alike in this share an evaluation
-    passing: frozenset[str] = PASSING  # filters whose refusal passes by itself
-
-    @classmethod
-    def from_names(
-        cls,
-        filters: Iterable[str] | None = None,
-        weighers: Iterable[str] | Mapping[str, float] | None = None,
-        *,
-        max_builds: int = MAX_BUILDS,
-    ) -> "ChoicePolicy":
-        """As an operator writes it: names in order, a mapping when weighers get multipliers, None for all."""
-        known = {named(filter_): filter_ for filter_ in (*FILTERS, at_most_building(max_builds))}
-        weights = {named(weight.weigher): weight for weight in WEIGHERS}
-        chosen = known if filters is None else filters
-        weighed = weights if weighers is None else weighers
-        for kind, names, all_ in (("filter", chosen, known), ("weigher", weighed, weights)):
-            for name in names:
-                if name not in all_:
-                    raise ValueError(f"unknown {kind} {name!r}; known {kind}s: {', '.join(all_)}")
-        if isinstance(weighers, Mapping):
-            weights |= {name: replace(weights[name], multiplier=by) for name, by in weighers.items()}
-        return cls(tuple(known[name] for name in chosen), tuple(weights[name] for name in weighed))
-
-    def refusal(self, host: Host, request: BuildRequested) -> str | None:
-        return next((why for admits in self.filters if (why := admits(host, request)) is not None), None)
-
-
 def rank(request: BuildRequested, hosts: Sequence[Host], policy: ChoicePolicy, seed: str) -> "Ranking":
     """The admitted hosts, best first; the same request, hosts and seed give the same ranking."""
     admitted: list[Host] = []
     crowded: list[Host] = []
-    unowned: list[tuple[Host, str]] = []
+    unserved: list[tuple[Host, str]] = []
     refused: list[list[tuple[Host, str]]] = [[] for _ in policy.filters]
     filters = tuple(enumerate(policy.filters))
     for host in hosts:
-        if not host.candidate.agent or not host.candidate.cell:
-            unowned.append((host, "no agent builds on it"))
+        nobody = policy.nobody_builds(host)
+        if nobody:
+            unserved.append((host, nobody))
             continue
         for position, admits in filters:
             why = admits(host, request)
@@ -71,7 +38,7 @@ def rank(request: BuildRequested, hosts: Sequence[Host], policy: ChoicePolicy, s
                 break
         else:
             (admitted if host.fits() else crowded).append(host)
-    removed = {NO_AGENT: len(unowned)}
+    removed = {NO_AGENT: len(unserved)}
     for filter_, gone in zip(policy.filters, refused, strict=True):
         name = named(filter_)
         removed[name] = removed.get(name, 0) + len(gone)
@@ -79,7 +46,7 @@ def rank(request: BuildRequested, hosts: Sequence[Host], policy: ChoicePolicy, s
     closest = [
         *((host, "room: chosen by others a moment ago") for host in crowded[:NEAREST]),
         *(miss for gone in reversed(refused) for miss in gone[:NEAREST]),
-        *unowned[:NEAREST],
+        *unserved[:NEAREST],
     ]
     nearest = [NearMiss(host=host.candidate.host, lacks=why) for host, why in closest[:NEAREST]]
     return Ranking(request, admitted, policy, seed, removed, nearest)
@@ -126,36 +93,43 @@ class Ranking:
             name == CHOSEN_BY_OTHERS or name in passing for name in self.removed
         )
 
-    def take(self, several: int = 1, avoid: Collection[str] = ()) -> "Pick | None":
+    def take(self, several: int = 1, avoid: Collection[str] = (), most: int = 64) -> "Pick | None":
         """The best host, from now on counted as used, and the next best should it be refused.
 
-        Hosts to avoid come only when there is no other.
+        Each comes in its ways before the next does, up to so many choices. Hosts that cannot be used without
+        a provider to avoid come only when there is no other.
         """
         best: list[Key] = []
         avoided: list[Key] = []
         while self._heap and len(best) < several:
             key = heappop(self._heap)
-            (avoided if self.hosts[key[3]].root in avoid else best).append(key)
+            host = self.hosts[key[3]]
+            if host.rooms is not None and not host.fits():
+                continue  # what it shares with other hosts was used up there
+            (avoided if host.avoided(avoid) else best).append(key)
         if not best:
             best, avoided = avoided[:several], avoided[several:]
         for key in (*best[1:], *avoided):
             heappush(self._heap, key)
         if not best:
             return None
-        hosts = [self.hosts[key[3]] for key in best]
-        winner = hosts[0]
-        pick = Pick(self, hosts, self.scores(winner))
-        winner.choose()
+        winner = self.hosts[best[0][3]]
+        pick = Pick(self, self._choices(best, avoid)[:most], self.scores(winner))
+        winner.choose(pick.way)
         self.handed_out += 1
         if winner.fits() and self._policy.refusal(winner, self._request) is None:
             heappush(self._heap, self._rekeyed(best[0], winner))
         self._spares.clear()
         return pick
 
+    def _choices(self, best: list[Key], avoid: Collection[str]) -> list["HostChoice"]:
+        hosts = [self.hosts[key[3]] for key in best]
+        return [(host, way) for host in hosts for way in host.ways_now(avoid)[:WAYS_A_HOST]]
+
     def put_back(self, picks: Collection["Pick"]) -> None:
         """These are not wanted after all: as if they had never been taken."""
         for pick in picks:
-            pick.hosts[0].unchoose()
+            pick.host.unchoose(pick.way)
         self.handed_out -= len(picks)
         self._spares.clear()
         self._heap = [
@@ -165,8 +139,10 @@ class Ranking:
         ]
         heapify(self._heap)
 
-    def alternates(self, cell: str, several: int, beside: Collection[str]) -> list[Host]:
-        """The next best hosts of a cell. One named here counts as fuller for the next."""
+    def alternates(
+        self, cell: str, several: int, beside: Collection[str], avoid: Collection[str] = ()
+    ) -> list[Host]:
+        """The next best hosts of a cell, without some roots. One named here counts as fuller for the next."""
         if not several:
             return []
         spares = self._spares.get(cell)
@@ -179,12 +155,13 @@ class Ranking:
         passed_over: list[tuple[Key, Host]] = []
         while spares and len(found) < several:
             spare = heappop(spares)
-            (passed_over if spare[1].root in beside else found).append(spare)
+            host = spare[1]
+            useless = host.root in beside or host.avoided(avoid) or not host.ways_now()
+            (passed_over if useless else found).append(spare)
         for spare in passed_over:
             heappush(spares, spare)
         for key, host in found:
-            fuller = host.copy()
-            fuller.choose()
+            fuller = host.fuller()
             heappush(spares, (self._rekeyed(key, fuller), fuller))
         return [host for _, host in found]
 
@@ -215,15 +192,21 @@ class Ranking:
         return (-score, key[1] + 1, key[2], key[3])
 
 
+HostChoice = tuple[Host, Candidate]  # a host, and the way to use it
+
+
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """What a ranking handed out: hosts for a claim's choices, best first, and why the first won."""
+    """What a ranking handed out: a claim's choices, best first, and why the first won."""
 
     ranking: Ranking
-    hosts: Sequence[Host]
+    choices: Sequence[HostChoice]
     scores: dict[str, float]
 
+    @property
+    def host(self) -> Host:
+        return self.choices[0][0]
 
-def named(function: Callable[..., object]) -> str:
-    """The name an operator knows a filter or weigher by."""
-    return str(getattr(function, "__name__", repr(function)))
+    @property
+    def way(self) -> Candidate:
+        return self.choices[0][1]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from bus.messages import BuildRequested
 from bus.vocabulary import Resources
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.core.choose import Pick, Ranking, rank
 from scheduler_worker.core.host import Host
+from scheduler_worker.core.ranking import Pick, Ranking, rank
 from scheduler_worker.core.weighers import free_ram, free_vcpu
 from tests.fleet import METAL, a_candidate, a_host, a_request, a_state
 
@@ -36,6 +36,10 @@ def take(ranking: Ranking, several: int = 1, avoid: Sequence[str] = ()) -> Pick:
     return pick
 
 
+def hosts_of(pick: Pick) -> list[Host]:
+    return list(dict.fromkeys(host for host, _ in pick.choices))
+
+
 def test_best_first() -> None:
     ranking = ranked(free(1, 2048), free(2, 8192), free(3, 4096))
     assert names(ranking.best_first) == ["host2", "host3", "host1"]
@@ -57,7 +61,7 @@ def test_ties_break_the_same_way_for_the_same_seed_and_otherwise_for_others() ->
 
 def test_the_winner_is_recorded_with_the_scores_it_won_by() -> None:
     pick = take(ranked(free(1, 4096, 4), free(2, 8192, 8)))
-    assert names(pick.hosts) == ["host2"]
+    assert names(hosts_of(pick)) == ["host2"]
     assert pick.scores == {"free_ram": 1, "free_vcpu": 1, "load": 0, "builds_in_flight": 0, "total": 2}
 
 
@@ -69,13 +73,13 @@ def test_equal_builds_on_as_many_equal_hosts_land_one_each(policy: ChoicePolicy,
         shape = {"asked": {"CUSTOM_BAREMETAL": 1}, "free": {"CUSTOM_BAREMETAL": 1}}
     hosts = [Host(a_candidate(number, **shape)) for number in range(30)]  # type: ignore[arg-type]
     ranking = rank(a_request(flavor=METAL) if metal else a_request(), hosts, policy, "s")
-    assert set(Counter(take(ranking).hosts[0].root for _ in range(30)).values()) == {1}
+    assert set(Counter(take(ranking).host.root for _ in range(30)).values()) == {1}
     assert (ranking.take() is None) == metal
 
 
 def test_what_is_taken_counts_as_used_until_nothing_is_left() -> None:
     ranking = ranked(free(1, 2048), free(2, 4096))
-    order = [names(take(ranking).hosts)[0] for _ in range(6)]
+    order = [names(hosts_of(take(ranking)))[0] for _ in range(6)]
     assert order[:4] == ["host2", "host2", "host1", "host2"]
     assert Counter(order) == {"host1": 2, "host2": 4}
     assert ranking.take() is None
@@ -83,21 +87,21 @@ def test_what_is_taken_counts_as_used_until_nothing_is_left() -> None:
 
 def test_a_host_that_reaches_its_limit_of_builds_is_not_handed_out_again() -> None:
     ranking = ranked(free(1, 8192), policy=ChoicePolicy.from_names(max_builds=2))
-    assert [names(take(ranking).hosts) for _ in range(2)] == [["host1"], ["host1"]]
+    assert [names(hosts_of(take(ranking))) for _ in range(2)] == [["host1"], ["host1"]]
     assert ranking.take() is None
 
 
 def test_the_next_best_come_along_untaken() -> None:
     ranking = ranked(free(1, 2048), free(2, 8192), free(3, 4096))
-    assert names(take(ranking, several=3).hosts) == ["host2", "host3", "host1"]
+    assert names(hosts_of(take(ranking, several=3))) == ["host2", "host3", "host1"]
     assert [host.chosen for host in ranking.hosts] == [0, 1, 0]
 
 
 def test_hosts_to_avoid_come_only_when_there_is_no_other() -> None:
     ranking = ranked(free(1, 2048), free(2, 8192))
     second = ranking.hosts[1].root
-    assert names(take(ranking, 3, [second]).hosts) == ["host1"]
-    assert names(take(ranked(free(2, 8192)), 3, [second]).hosts) == ["host2"]
+    assert names(hosts_of(take(ranking, 3, [second]))) == ["host1"]
+    assert names(hosts_of(take(ranked(free(2, 8192)), 3, [second]))) == ["host2"]
 
 
 def test_what_is_put_back_was_never_taken() -> None:
@@ -107,7 +111,7 @@ def test_what_is_put_back_was_never_taken() -> None:
     ranking.put_back(picks)
     assert names(ranking.best_first) == before
     assert ranking.handed_out == 0
-    assert names(take(ranking).hosts) == before[:1]
+    assert names(hosts_of(take(ranking))) == before[:1]
 
 
 # Alternates
@@ -115,7 +119,7 @@ def test_what_is_put_back_was_never_taken() -> None:
 
 def test_alternates_are_the_next_best_of_the_same_cell() -> None:
     ranking = ranked(free(1, 8192), free(2, 6000, cell="cell2"), free(3, 5000), free(4, 4000), free(5, 3000))
-    chosen = take(ranking).hosts[0]
+    chosen = take(ranking).host
     assert names(ranking.alternates("cell1", 2, {chosen.root})) == ["host3", "host4"]
     assert names(ranking.alternates("cell2", 2, {chosen.root})) == ["host2"]
     assert ranking.alternates("cell1", 0, set()) == []
@@ -123,7 +127,7 @@ def test_alternates_are_the_next_best_of_the_same_cell() -> None:
 
 def test_alternates_leave_out_every_host_chosen_for_the_request() -> None:
     ranking = ranked(*(free(number, 8192 - number) for number in range(4)))
-    chosen = {take(ranking).hosts[0].root for _ in range(2)}
+    chosen = {take(ranking).host.root for _ in range(2)}
     assert names(ranking.alternates("cell1", 5, chosen)) == ["host2", "host3"]
 
 
@@ -241,7 +245,7 @@ def test_the_same_hosts_and_seed_give_the_same_choices(
         hosts = [free(n, ram, vcpus) for n, (vcpus, ram) in enumerate(figures)]
         ranking = ranked(*hosts, policy=ChoicePolicy.from_names(max_builds=1000), seed=seed)
         picks = [ranking.take(3) for _ in range(takes)]
-        return [names(pick.hosts) if pick else None for pick in picks]
+        return [names(hosts_of(pick)) if pick else None for pick in picks]
 
     first = choices()
     assert first == choices()
