@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class EmbeddedBerth:
 async def embedded(settings: Settings, *, door: bool = False) -> AsyncIterator[EmbeddedBerth]:
     """Runs while the block does. With a door, other processes of this machine may come in by the socket."""
     directory = Path(settings.database.state_dir)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
         stack.enter_context(_alone(directory))
         journal = Journal(directory / "bus.db")
@@ -56,10 +57,18 @@ async def embedded(settings: Settings, *, door: bool = False) -> AsyncIterator[E
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Two berths over one state would each undo what the other knows. The lock goes with the process."""
-    with (directory / "lock").open("w") as lock:
+    """Nobody else looks into this directory, nor does another berth work in it, undoing what this one does.
+
+    The directory itself is locked: no file that somebody might tidy away. The lock goes with the process.
+    """
+    opened = os.open(directory, os.O_RDONLY)
+    try:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Unavailable(f"another berth is running with its state in {directory}") from None
+        if os.fstat(opened).st_uid == os.geteuid():
+            os.fchmod(opened, 0o700)  # also when an earlier berth, or a umask, left it open
         yield
+    finally:
+        os.close(opened)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from bus.clock import Clock
-from bus.protocol import Delivery, Envelope, Inbox, Transport
+from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, Transport
 
 DEADLINE = 20.0
 
@@ -17,6 +17,23 @@ _clock = Clock()
 def an_envelope(number: int = 0, key: str = "build.requested", **more: Any) -> Envelope:
     said: dict[str, Any] = {"id": _clock.uuid(), "type": "T", "body": msgspec.Raw(b'{"n":%d}' % number)}
     return Envelope(key=key, **(said | more))
+
+
+def a_letter(number: int = 0, **more: Any) -> DeadLetter:
+    said: dict[str, Any] = {
+        "id": f"letter-{number}",
+        "queue": "scheduler:build.requested",
+        "key": "build.requested",
+        "type": "BuildRequested",
+        "reason": "flavor: a name is missing",
+        "first_died": 1_700_000_000.25,
+        "died": 1_700_000_060.5,
+        "attempt": 3,
+        "correlation": "story-1",
+        "body": b"\xff not JSON \x00",
+        "traceback": "Traceback: ...",
+    }
+    return DeadLetter(**(said | more))
 
 
 def number_in(delivery: Delivery) -> int:

@@ -18,6 +18,8 @@ from bus.errors import NoSuchLetter, Unroutable
 from bus.local.journal import Journal
 from bus.protocol import MAX_PAGE_BYTES, DeadLetter, Delivery, Envelope, Inbox, QueueSpec
 
+LONGEST_DELAY = 86400.0  # of what the file says: the wall clock may have been turned back meanwhile
+
 
 def matches(pattern: str, key: str) -> bool:
     """AMQP topic matching: `*` is exactly one word, `#` any number of them, none included."""
@@ -174,11 +176,11 @@ class LocalBroker:
         self._arrive(queue, item, 0.0)
 
     def _restore(self, journal: Journal) -> None:
-        kept, letters = journal.restore()
         now = self.clock.now()
-        for row, name, envelope, due in kept:
-            queue = self.queues.setdefault(name, _Queue(QueueSpec(name)))
-            self._arrive(queue, _Item(envelope, 1, row), due - now)
+        kept, letters = journal.restore(now)
+        for one in kept:
+            queue = self.queues.setdefault(one.queue, _Queue(QueueSpec(one.queue)))
+            self._arrive(queue, _Item(one.envelope, 1, one.row), min(one.due - now, LONGEST_DELAY))
         self.dead = {letter.id: letter for letter in letters}
 
 

@@ -9,11 +9,14 @@ import itertools
 import logging
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from bus.errors import Unavailable
 from bus.protocol import DeadLetter, Envelope
+from bus.sql.private import keep_private
 
 log = logging.getLogger(__name__)
 
@@ -28,26 +31,57 @@ CREATE TABLE IF NOT EXISTS dead (id TEXT PRIMARY KEY, letter BLOB NOT NULL);
 _envelopes = msgspec.json.Decoder(Envelope)
 _letters = msgspec.json.Decoder(DeadLetter)
 
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError, ValueError)
+
 _Statement = tuple[str, tuple[object, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEnvelope:
+    """What a queue had in it when the process ended."""
+
+    row: int
+    queue: str
+    envelope: Envelope
+    due: float  # wall time; 0: at once
 
 
 class Journal:
     def __init__(self, path: Path) -> None:
         self._file = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._file.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _SCHEMA)
-        last = self._file.execute("SELECT max(row) FROM kept").fetchone()[0]
+        keep_private(path)
+        try:
+            self._file.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _SCHEMA)
+            last = self._file.execute("SELECT max(row) FROM kept").fetchone()[0]
+        except sqlite3.Error as problem:
+            self._file.close()
+            raise Unavailable(f"{path}, with what was on its way, cannot be used: {problem}") from None
         self._rows = itertools.count((last or 0) + 1)
         self._pending: list[_Statement] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._writing = False
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
 
-    def restore(self) -> tuple[list[tuple[int, str, Envelope, float]], list[DeadLetter]]:
-        """Everything kept, oldest first: (row, queue, envelope, due), and the dead letters."""
+    def restore(self, now: float) -> tuple[list[KeptEnvelope], list[DeadLetter]]:
+        """Everything kept, oldest first, and the dead letters; what cannot be read is one of those."""
+        letters = [
+            _letter(str(id_), data)
+            for id_, data in self._file.execute("SELECT id, letter FROM dead ORDER BY rowid")
+        ]
+        items = []
         kept = self._file.execute("SELECT row, queue, envelope, due FROM kept ORDER BY row")
-        items = [(row, queue, _envelopes.decode(data), due) for row, queue, data, due in kept]
-        letters = self._file.execute("SELECT letter FROM dead ORDER BY rowid")
-        return items, [_letters.decode(data) for (data,) in letters]
+        for row, queue, data, due in kept:
+            try:
+                items.append(KeptEnvelope(row, str(queue), _envelopes.decode(data), float(due or 0.0)))
+            except _UNREADABLE as problem:
+                letter = _unreadable(
+                    f"journal-{row}", str(queue), data, f"it was kept unreadably: {problem}", now
+                )
+                log.error("%s: %s to the dead letters: %s", letter.queue, letter.id, letter.reason)
+                self.bury(letter)
+                self.remove(row)
+                letters.append(letter)
+        return items, letters
 
     def add(self, queue: str, envelope: Envelope, due: float) -> int:
         row = next(self._rows)
@@ -119,3 +153,25 @@ class Journal:
             self._file.execute("COMMIT")
         finally:
             self._file.rollback()  # of no effect on what is committed
+
+
+def _letter(id_: str, data: bytes) -> DeadLetter:
+    try:
+        return _letters.decode(data)
+    except _UNREADABLE as problem:  # it stays in the file as it is, and goes with its id like any other
+        return _unreadable(id_, "", data, f"this letter was kept unreadably: {problem}", 0.0)
+
+
+def _unreadable(id_: str, queue: str, data: object, reason: str, died: float) -> DeadLetter:
+    return DeadLetter(
+        id=id_,
+        queue=queue,
+        key="",
+        type="",
+        reason=reason,
+        first_died=died,
+        died=died,
+        attempt=1,
+        correlation="",
+        body=data if isinstance(data, bytes) else str(data).encode("utf-8", "replace"),
+    )

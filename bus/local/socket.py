@@ -6,7 +6,7 @@ Transport like any other; what it says and hears are lines of JSON.
 
 import asyncio
 import itertools
-import os
+import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
@@ -67,11 +67,10 @@ class SocketServer:
 
     async def open(self) -> None:
         self.path.unlink(missing_ok=True)
-        before = os.umask(0o177)
-        try:
-            self._server = await asyncio.start_unix_server(self._visit, self.path, limit=_LINE_LIMIT)
-        finally:
-            os.umask(before)
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(self.path))
+        self.path.chmod(0o600)  # before it listens: nobody else ever gets in
+        self._server = await asyncio.start_unix_server(self._visit, sock=listening, limit=_LINE_LIMIT)
 
     async def close(self) -> None:
         self._server.close()

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from bus.sql.failures import result_code
+from bus.sql.private import keep_private
 
 T = TypeVar("T")
 
 Pause = Callable[[], Awaitable[None]]
 
+MEMORY = ":memory:"
 BUSY_SECONDS = 10.0
 BUSY_SLEEP = 0.002
 
@@ -43,7 +45,7 @@ class SqliteFile:
         self.memory: sqlite3.Connection | None = None
         self._thread: ThreadPoolExecutor | None = None
         if path is None:
-            self.memory = _open(":memory:", 0.0, _ALWAYS)
+            self.memory = _open(MEMORY, 0.0, _ALWAYS)
             if not inline:
                 self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sqlite")
 
@@ -77,7 +79,7 @@ class SqliteFile:
 
     def _open_file(self, busy_seconds: float) -> sqlite3.Connection:
         assert self.path is not None
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return _open(str(self.path), busy_seconds, (*_FILE, *_ALWAYS))
 
 
@@ -199,6 +201,8 @@ def _open(name: str, busy_seconds: float, pragmas: Sequence[str]) -> sqlite3.Con
         name, timeout=busy_seconds, isolation_level=None, check_same_thread=False, cached_statements=512
     )
     try:
+        if name != MEMORY:
+            keep_private(Path(name))
         for pragma in pragmas:
             raw.execute(pragma)
     except BaseException:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ from bus.local.broker import LocalBroker, LocalTransport
 from bus.local.socket import DoorTransport, SocketServer
 from bus.protocol import MAX_COUNT, DeadLetter, Inbox, QueueSpec, Transport
 from bus.rabbit import RabbitTransport
-from tests.envelopes import DEADLINE, an_envelope, number_in, numbers, publish, take
+from tests.envelopes import DEADLINE, a_letter, an_envelope, number_in, numbers, publish, take
 
 Connect = Callable[[], Awaitable[Transport]]
 
@@ -62,23 +61,6 @@ async def _connections(make: Callable[[], Transport]) -> AsyncIterator[Connect]:
 @pytest.fixture
 async def transport(connect: Connect) -> Transport:
     return await connect()
-
-
-def a_letter(number: int = 0, **more: Any) -> DeadLetter:
-    said: dict[str, Any] = {
-        "id": f"letter-{number}",
-        "queue": "scheduler:build.requested",
-        "key": "build.requested",
-        "type": "BuildRequested",
-        "reason": "flavor: a name is missing",
-        "first_died": 1_700_000_000.25,
-        "died": 1_700_000_060.5,
-        "attempt": 3,
-        "correlation": "story-1",
-        "body": b"\xff not JSON \x00",
-        "traceback": "Traceback: ...",
-    }
-    return DeadLetter(**(said | more))
 
 
 # Who hears what

@@ -1,17 +1,21 @@
 """What the in-process broker keeps on disk, also when the disk will not take it for a while."""
 
 import asyncio
+import os
 import sqlite3
+import stat
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from bus.local.broker import LocalBroker, LocalTransport
+from bus.clock import Clock
+from bus.errors import Unavailable
+from bus.local.broker import LONGEST_DELAY, LocalBroker, LocalTransport
 from bus.local.journal import Journal
 from bus.protocol import Envelope, QueueSpec
-from tests.envelopes import DEADLINE, an_envelope, publish
+from tests.envelopes import DEADLINE, a_letter, an_envelope, number_in, publish, take
 
 QUEUE = QueueSpec("reader", ("build.requested",))
 
@@ -49,3 +53,118 @@ async def test_on_a_full_disk_publishers_wait_and_nothing_is_lost_or_doubled(
 
     assert kept() == [1, 2, 3, 4]  # as the queue has them
     await journal.close()
+
+
+# What cannot be read any more
+
+
+async def a_full_journal(path: Path) -> None:
+    """Two messages for the reader, one of them put off, and a dead letter."""
+    journal = Journal(path)
+    transport = LocalTransport(LocalBroker(journal=journal))
+    await transport.declare(QUEUE)
+    await publish(transport, an_envelope(1), an_envelope(2))
+    await transport.delay(QUEUE.name, an_envelope(3), 3600.0)
+    await transport.bury(a_letter(1))
+    await journal.close()
+
+
+async def letters_in(path: Path) -> list[str]:
+    journal = Journal(path)
+    _, letters = journal.restore(0.0)
+    await journal.close()
+    return [letter.id for letter in letters]
+
+
+def spoil(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as file, file:
+        assert file.execute(statement).rowcount == 1
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        "UPDATE kept SET envelope = x'ff00' WHERE row = 1",
+        "UPDATE kept SET envelope = 'not bytes' WHERE row = 1",
+        "UPDATE kept SET envelope = 17 WHERE row = 1",
+        """UPDATE kept SET envelope = CAST('{"id": 7}' AS BLOB) WHERE row = 1""",
+        "UPDATE kept SET envelope = CAST(replace(hex(zeroblob(20000)), '0', '[') AS BLOB) WHERE row = 1",
+        "UPDATE kept SET due = 'tomorrow' WHERE row = 1",
+        "UPDATE kept SET queue = x'ff', envelope = x'' WHERE row = 1",
+    ],
+)
+async def test_a_row_that_cannot_be_read_is_a_dead_letter_and_the_others_go_on(
+    tmp_path: Path, spoilt: str
+) -> None:
+    await a_full_journal(path := tmp_path / "bus.db")
+    spoil(path, spoilt)
+    for _ in range(2):  # and it is so at the next start
+        journal = Journal(path)
+        transport = LocalTransport(LocalBroker(journal=journal))
+        inbox = await transport.consume(QUEUE, 10)
+        assert number_in(await take(inbox)) == 2
+        assert inbox.get_nowait() is None
+        buried, unreadable = await transport.dead_letters()
+        assert buried == a_letter(1)
+        assert unreadable.reason.startswith("it was kept unreadably: ")
+        assert unreadable.id == "journal-1"
+        await transport.close()
+        await journal.close()
+    journal = Journal(path)
+    assert await LocalTransport(LocalBroker(journal=journal)).exhume(["journal-1"]) == 1
+    await journal.close()
+    assert await letters_in(path) == ["letter-1"]
+
+
+@pytest.mark.parametrize("letter", ["x'ff00'", "'not bytes'", "17", """CAST('{"id": 7}' AS BLOB)"""])
+async def test_a_letter_that_cannot_be_read_is_one_with_that_as_its_reason(
+    tmp_path: Path, letter: str
+) -> None:
+    await a_full_journal(path := tmp_path / "bus.db")
+    spoil(path, f"UPDATE dead SET letter = {letter}")
+    journal = Journal(path)
+    transport = LocalTransport(LocalBroker(journal=journal))
+    (found,) = await transport.dead_letters()
+    assert found.id == "letter-1"
+    assert found.reason.startswith("this letter was kept unreadably: ")
+    assert await transport.exhume(["letter-1"]) == 1
+    await journal.close()
+    assert await letters_in(path) == []
+
+
+async def test_what_is_no_journal_at_all_is_said_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "bus.db"
+    path.write_bytes(b"these are not the bytes of a database, however often one looks at them" * 100)
+    with pytest.raises(Unavailable, match=r"bus\.db, with what was on its way, cannot be used: file is not"):
+        Journal(path)
+
+
+async def test_a_wall_clock_that_was_turned_back_does_not_put_off_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays: list[float] = []
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda seconds, *_: delays.append(seconds))
+    journal = Journal(tmp_path / "bus.db")
+    broker = LocalBroker(journal=journal, clock=Clock(now=lambda: 1_700_000_000.0))
+    broker.declare(QUEUE)
+    broker.put(broker.queues[QUEUE.name], an_envelope(1), seconds=60.0)
+    await journal.close()
+    journal = Journal(tmp_path / "bus.db")
+    LocalBroker(journal=journal, clock=Clock(now=lambda: 0.0))
+    await journal.close()
+    assert delays == [60.0, LONGEST_DELAY]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o277])
+def test_only_its_owner_may_read_the_journal(tmp_path: Path, umask: int) -> None:
+    path = tmp_path / "bus.db"
+    path.touch(0o644)  # as an earlier berth left it
+    before = os.umask(umask)
+    try:
+        journal = Journal(path)
+    finally:
+        os.umask(before)
+    journal._file.execute("INSERT INTO dead VALUES ('a', '')")
+    modes = {one.name: stat.S_IMODE(one.stat().st_mode) for one in tmp_path.iterdir()}
+    assert modes == {"bus.db": 0o600, "bus.db-wal": 0o600, "bus.db-shm": 0o600}
+    asyncio.run(journal.close())
