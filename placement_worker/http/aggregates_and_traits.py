@@ -1,9 +1,9 @@
 """What providers belong to and what they are like: their aggregates and traits."""
 
-from bus.resources import Edited, EditResult, Provider, SetAggregates, SetTraits, Stale
+from bus.resources import Edited, EditResult, Missing, Provider, SetAggregates, SetTraits, Stale
 from placement_worker.http import bodies, schemas
 from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
-from placement_worker.http.errors import CONCURRENT_UPDATE, conflict
+from placement_worker.http.errors import CONCURRENT_UPDATE, bad_request, conflict
 from placement_worker.http.providers import EditOne, provider_of
 from placement_worker.http.refusals import refused
 from placement_worker.placement import Placement
@@ -56,4 +56,6 @@ def _edited(result: EditResult) -> Provider:
                 "Resource provider's generation already changed. Please update the generation and try again.",
                 CONCURRENT_UPDATE,
             )
+        case Missing(what="trait", names=names):
+            raise bad_request(f"No such trait {', '.join(names)}")
     raise refused(result)

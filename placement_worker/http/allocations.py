@@ -12,8 +12,8 @@ from bus.messages import (
     ReleaseAnswered,
     ReleaseRequested,
 )
-from bus.resources import Denied, Edited, Missing, Reshape, SetInventories
-from bus.vocabulary import Claimed, ClaimResult, ConsumerClaim, Released
+from bus.resources import Denied, Edited, Missing, Reshape, SetInventories, Stale
+from bus.vocabulary import Claimed, ClaimResult, ConsumerClaim, Released, Retired
 from placement_worker.batching import Batched
 from placement_worker.http import bodies, queries, schemas
 from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
@@ -22,6 +22,7 @@ from placement_worker.http.errors import (
     PROVIDER_NOT_FOUND,
     Problem,
     bad_request,
+    conflict,
     not_found,
 )
 from placement_worker.http.name_check import unknown
@@ -56,7 +57,7 @@ class AllocationHandlers:
         id_ = call.path["uuid"]
         answer = await self.placement.lookups.allocations(FindAllocations(providers=(id_,)))
         if id_ not in answer.generations:
-            raise no_provider(id_)
+            raise not_found(f"Resource provider '{id_}' not found: {no_provider(id_)}")
         told = bodies.allocations_of_provider(id_, answer.generations[id_], answer.consumers, call.minor)
         return said(told, max((one.updated for one in answer.consumers), default=0.0))
 
@@ -70,12 +71,13 @@ class AllocationHandlers:
         id_ = _consumer(call)
         if not schemas.is_uuid(id_):
             raise bad_request(f"Malformed consumer_uuid: {id_}")
-        await self._take([bodies.claim_from(id_, body, call.minor)])
+        claims = [bodies.claim_from(id_, body, call.minor)]
+        await self._take(claims, f"Unable to allocate inventory for consumer {id_}: ")
         return nothing()
 
     async def post(self, call: ApiCall) -> ApiAnswer:
         body = await call.json(schemas.at(call.minor, schemas.POST_ALLOCATIONS))
-        await self._take(_claims(body, call.minor))
+        await self._take(_claims(body, call.minor), "Unable to allocate inventory ")
         return nothing()
 
     async def delete(self, call: ApiCall) -> ApiAnswer:
@@ -86,7 +88,9 @@ class AllocationHandlers:
                 raise not_found(f"No allocations for consumer '{id_}'")
             case Released():
                 return nothing()
-        raise Problem(409, CONTENDED)
+            case Retired(why=why):  # it has ended, and what it held was given back then
+                raise Problem(404, f"No allocations for consumer '{id_}'", headers={"berth-why": why})
+        raise conflict(f"update conflict: {CONTENDED}", CONCURRENT_UPDATE)
 
     async def reshape(self, call: ApiCall) -> ApiAnswer:
         body = await call.json(schemas.at(call.minor, schemas.RESHAPE))
@@ -104,19 +108,28 @@ class AllocationHandlers:
                 return nothing()
             case Missing(what="provider", names=names):
                 raise bad_request(
-                    f"Resource provider {', '.join(names)} in inventories does not exist.", PROVIDER_NOT_FOUND
+                    f"Resource provider {names[0]} in inventories not found: {no_provider(names[0])}",
+                    PROVIDER_NOT_FOUND,
+                )
+            case Stale(provider=provider, actual=actual, given=given):
+                raise conflict(
+                    f"resource provider generation conflict for provider {provider}: actual: {actual},"
+                    f" given: {given}",
+                    CONCURRENT_UPDATE,
                 )
             case Denied(results=results):
-                raise await self._denied(results, claims)
+                raise await self._denied(results, claims, "malformed reshaper data: ")
             case result:
-                raise refused(result, "Unable to reshape")
+                raise refused(result, "malformed reshaper data")
 
-    async def _take(self, claims: Sequence[ConsumerClaim]) -> None:
+    async def _take(self, claims: Sequence[ConsumerClaim], doing: str) -> None:
         results = (await self._claim_together(ClaimRequested(claims=tuple(claims)))).results
         if not all(isinstance(one, Claimed) for one in results):
-            raise await self._denied(results, claims)
+            raise await self._denied(results, claims, doing)
 
-    async def _denied(self, results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim]) -> Problem:
+    async def _denied(
+        self, results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim], doing: str
+    ) -> Problem:
         """What does not exist counts for more than room, and a generation for more than both."""
         problem = denied(results, claims)
         named = {
@@ -128,17 +141,9 @@ class AllocationHandlers:
         gone = named.keys() - {one.id for one in there.providers}
         if gone:
             return bad_request(f"Allocation for resource provider '{min(gone)}' that does not exist.")
-        absent = await self._absent(claims)
-        return bad_request(absent) if absent else problem
-
-    async def _absent(self, claims: Sequence[ConsumerClaim]) -> str:
-        """A sentence about the classes these claims name that do not exist; empty: all do."""
-        named = {name for share in _shares(claims) for name in share}
-        absent = await unknown(self.placement, "resource class", named)
-        if not absent:
-            return ""
-        consumers = ", ".join(one.consumer for one in claims)
-        return f"Unable to allocate inventory for consumer {consumers}: {no_class(', '.join(absent))}"
+        classes = {name for share in _shares(claims) for name in share}
+        absent = await unknown(self.placement, "resource class", classes)
+        return bad_request(f"{doing}{no_class(', '.join(absent))}") if absent else problem
 
 
 def _consumer(call: ApiCall) -> str:

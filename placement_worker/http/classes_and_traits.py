@@ -52,7 +52,7 @@ class ClassAndTraitHandlers:
             case NameEdited(made=True):
                 return nothing(201, location=call.location(f"/resource_classes/{name}"))
             case NameEdited() | Taken():
-                raise conflict(f"Conflicting resource class already exists: {name}.")
+                raise conflict(f"Conflicting resource class already exists: {name}")
             case result:
                 raise refused(result)
 
@@ -89,7 +89,7 @@ class ClassAndTraitHandlers:
             case Missing():
                 raise not_found(no_class(name))
             case InUse():
-                raise conflict(f"{doing}: Class is in use in inventory.")
+                raise conflict(f"{doing}: Cannot delete resource class {name}. Class is in use in inventory.")
             case result:
                 raise refused(result)
 

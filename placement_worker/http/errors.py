@@ -1,7 +1,7 @@
 """What goes wrong, in the API's form: JSON, HTML or plain text, as the client accepts."""
 
 import html
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 
 import msgspec
@@ -17,20 +17,27 @@ DUPLICATE_KEY = "placement.query.duplicate_key"
 BAD_VALUE = "placement.query.bad_value"
 MISSING_VALUE = "placement.query.missing_value"
 
+# The sentences every refusal of a status begins with, as clients have known them for long.
 _GENERAL = {
-    400: "The request is malformed or otherwise incorrect.",
-    401: "Who you are could not be verified.",
+    400: "The server could not comply with the request since it is either malformed or otherwise incorrect.",
+    401: (
+        "This server could not verify that you are authorized to access the document you requested.  Either"
+        " you supplied the wrong credentials (e.g., bad password), or your browser does not understand how to"
+        " supply the credentials required."
+    ),
     403: "Access was denied to this resource.",
     404: "The resource could not be found.",
     405: "The method is not allowed for this resource.",
-    406: "There is nothing here in a form that you accept.",
+    406: "The resource could not be generated that was acceptable to your browser (content of type {accept}.",
+    408: "The server has waited too long for the request to be sent by the client.",
     409: "There was a conflict when trying to complete your request.",
-    413: "The request is larger than is taken here.",
-    414: "The address is longer than is taken here.",
-    410: "It is not kept any more.",
-    415: "The media type of the request is not supported.",
-    500: "The server failed; it has noted why.",
-    503: "The server cannot answer now; try again.",
+    410: "This resource is no longer available.",
+    413: "The body of your request was too large for this server.",
+    414: "The request URI was too long for this server.",
+    415: "The request media type is not supported by this server.",
+    431: "The request header fields were too large.",
+    500: "The server has either erred or is incapable of performing the requested operation.",
+    503: "The server is currently unavailable. Please try again at a later time.",
 }
 _LONGEST = 4000  # characters of one message: a refused body may be large
 
@@ -49,6 +56,7 @@ class Problem(Exception):
         *,
         headers: Mapping[str, str] | None = None,
         more: Mapping[str, str] | None = None,
+        general: str = "",
     ) -> None:
         super().__init__(why)
         self.status = status
@@ -56,6 +64,7 @@ class Problem(Exception):
         self.code = code
         self.headers = dict(headers or {})
         self.more = dict(more or {})  # beside the usual in a JSON error
+        self._general = general or _GENERAL.get(status, self.title)
 
     @property
     def title(self) -> str:
@@ -64,13 +73,13 @@ class Problem(Exception):
     def rendered(self, accept: str, request_id: str, minor: int) -> tuple[str, bytes]:
         """The content type and the body."""
         title = self.title
-        general = _GENERAL.get(self.status, title)
+        general = self._general.replace("{accept}", accept)
         kind = best(accept) or TEXT
         if kind == HTML:
+            told = f"{html.escape(general)}<br /><br />\n{html.escape(self.why)}\n"
             page = (
                 f"<html>\n <head>\n  <title>{self.status} {title}</title>\n </head>\n <body>\n"
-                f"  <h1>{self.status} {title}</h1>\n  {general}<br /><br />\n{html.escape(self.why)}\n"
-                " </body>\n</html>\n"
+                f"  <h1>{self.status} {title}</h1>\n  {told} </body>\n</html>\n"
             )
             return f"{HTML}; charset=UTF-8", page.encode(errors="replace")
         if kind == TEXT:
@@ -85,6 +94,13 @@ class Problem(Exception):
 
 def bad_request(why: str, code: str = UNDEFINED) -> Problem:
     return Problem(400, why, code)
+
+
+def not_allowed(method: str, why: str = "", allowed: Iterable[str] = ()) -> Problem:
+    headers = {"allow": ", ".join(sorted(allowed))} if allowed else None
+    return Problem(
+        405, why, headers=headers, general=f"The method {method} is not allowed for this resource."
+    )
 
 
 def not_found(why: str = "") -> Problem:

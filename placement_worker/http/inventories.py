@@ -87,22 +87,25 @@ class Inventories:
         match await self._edit(DropInventory(provider=id_, resource_class=name)):
             case Edited():
                 return nothing()
-            case Missing(what="inventory" | "resource class"):
+            case Missing(what="inventory"):
                 raise not_found(f"No inventory of class {name} found for delete")
+            case Missing(what="resource class"):
+                raise not_found(f"No inventory of class {name} found for delete: {no_class(name)}")
             case InUse():  # as the API has it, with another code than for all at once
                 raise conflict(
-                    f"Inventory for '{name}' on resource provider '{id_}' in use.", CONCURRENT_UPDATE
+                    f"Unable to delete inventory of class {name}:"
+                    f" Inventory for '{name}' on resource provider '{id_}' in use.",
+                    CONCURRENT_UPDATE,
                 )
             case result:
-                raise refused(result, f"Unable to delete inventory of class {name}")
+                raise refused(result, conflicts=f"Unable to delete inventory of class {name}: ")
 
     async def delete_all(self, call: ApiCall) -> ApiAnswer:
         id_ = call.path["uuid"]
-        doing = f"Unable to delete inventory for resource provider {id_}"
-        await self._edited(SetInventories(provider=id_, inventories={}), doing)
+        await self._edited(SetInventories(provider=id_, inventories={}), conflicts="")
         return nothing()
 
-    async def _edited(self, edit: Edit, doing: str) -> Provider:
+    async def _edited(self, edit: Edit, doing: str = "", conflicts: str = "update conflict: ") -> Provider:
         """The provider as it is after this edit, or why it could not be made."""
         match await self._edit(edit):
             case Edited(provider=Provider() as one):
@@ -120,7 +123,7 @@ class Inventories:
                     f" No inventory of class {names[0]} found."
                 )
             case result:
-                raise refused(result, doing)
+                raise refused(result, doing, conflicts)
 
 
 def _check(name: str, stock: Inventory, provider: str, doing: str, minor: int) -> None:

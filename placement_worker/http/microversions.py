@@ -25,7 +25,7 @@ def negotiated(header: str) -> int:
             asked = version.strip()
     if not asked:
         return 0
-    if asked.lower() == "latest":
+    if asked == "latest":
         return LATEST_MINOR
     form = _FORM.fullmatch(asked)
     if form is None:

@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 
 from placement_worker.http import microversions
 from placement_worker.http.api_call import ApiAnswer, ApiCall, too_large
-from placement_worker.http.errors import JSON, Problem, not_found, takes_json
+from placement_worker.http.errors import JSON, Problem, not_allowed, not_found, takes_json
 from placement_worker.http.extensions import Feed
 from placement_worker.http.policy import AccessPolicy
 from placement_worker.http.providers import provider_of
@@ -77,22 +77,26 @@ class Resource:
             await call.send(answer, send)
 
     def _chosen(self, call: ApiCall) -> Operation:
-        why = f"The method {call.method} is not allowed for this resource."
         if call.method not in self._offered:
-            raise Problem(405, why, headers={"allow": ", ".join(sorted(self._offered))})
+            why = "The method specified is not allowed for this resource."
+            raise not_allowed(call.method, why, self._offered)
         offered = self._offered[call.method]
         for one in offered:
             if one.since <= call.minor <= one.until:
                 return one
-        raise Problem(405, why) if offered[0].before == 405 else not_found()
+        raise not_allowed(call.method) if offered[0].before == 405 else not_found()
 
     def _check(self, operation: Operation, call: ApiCall) -> None:
         if operation.method == "GET" and operation.json and not takes_json(call.accept):
             raise Problem(406, f"Only {JSON} is provided")
         if operation.body:
-            kind = call.headers.get("content-type")
-            if kind is None or kind.partition(";")[0].strip().lower() != JSON:
-                raise Problem(415, f"The media type {kind} is not supported, use {JSON}")
+            kind = call.headers.get("content-type", "None").partition(";")[0].strip()
+            if kind.lower() != JSON:
+                raise Problem(
+                    415,
+                    f"The media type {kind} is not supported, use {JSON}",
+                    general=f"The request media type {kind} is not supported by this server.",
+                )
             if int(call.headers.get("content-length", 0)) > operation.body:
                 raise too_large(operation.body)
             call.limit = operation.body

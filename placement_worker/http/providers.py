@@ -63,7 +63,7 @@ class ProviderHandlers:
         id_ = str(uuid.UUID(given)) if given else self.placement.clock.uuid()
         doing = f'Unable to create resource provider "{name}", {id_}'
         if not name:
-            raise bad_request(f"{doing}: Object action failed because: name is required")
+            raise bad_request(f"{doing}: Object action create failed because: name is required")
         edit = MakeProvider(provider=id_, name=name, parent=body.get("parent_provider_uuid"))
         result = await self._edit(edit)
         if not isinstance(result, Edited) or result.provider is None:

@@ -129,7 +129,7 @@ def _check_groups(
         if unknown := sorted(tied - set(grouped)):
             raise bad_request(
                 f"Real suffixes should be specified in `same_subtree`: {unknown} not found in"
-                f" {sorted(suffix for suffix in grouped if suffix)}.",
+                f" {list(grouped)}.",
                 BAD_VALUE,
             )
         return
@@ -242,10 +242,7 @@ def traits(query_string: bytes) -> FindNames:
     if "associated" in values:
         said = values["associated"].lower()
         if said not in ("true", "false"):
-            raise bad_request(
-                'The query parameter "associated" only accepts "true" or "false".'
-                f' Got: "{values["associated"]}"'
-            )
+            raise bad_request('The query parameter "associated" only accepts "true" or "false"')
         associated = said == "true"
     return FindNames(kind="trait", names=names, prefix=prefix, associated=associated)
 

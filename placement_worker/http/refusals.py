@@ -37,13 +37,16 @@ from placement_worker.http.errors import (
     not_found,
 )
 
-CONTENDED = "Lost the same race too often: what you name is being concurrently updated. Please try again."
+CONTENDED = "Another thread concurrently updated the data. Please retry your update"  # lost a race too often
 
 _TANGLED = {
-    "itself": "parent provider UUID cannot be same as UUID. Leave it out if there is no parent.",
-    "loop": "creating loop in the provider tree is not allowed.",
-    "re-parenting": "re-parenting a provider is not currently allowed.",
-    "un-parenting": "un-parenting a provider is not currently allowed.",
+    "itself": (
+        "create failed because: parent provider UUID cannot be same as UUID. Please set parent provider UUID"
+        " to None if there is no parent."
+    ),
+    "loop": "update failed because: creating loop in the provider tree is not allowed.",
+    "re-parenting": "update failed because: re-parenting a provider is not currently allowed.",
+    "un-parenting": "update failed because: un-parenting a provider is not currently allowed.",
 }
 
 
@@ -63,19 +66,19 @@ def no_traits(names: Sequence[str]) -> str:
     return f"No such trait(s): {', '.join(sorted(names))}."
 
 
-def refused(result: EditResult | NameResult, doing: str = "") -> Problem:
-    """Why an edit was not made. `doing` says what was tried, where the sentence needs it."""
+def refused(
+    result: EditResult | NameResult, doing: str = "", conflicts: str = "update conflict: "
+) -> Problem:
+    """Why an edit was not made. `doing` says what was tried, where the sentence needs it; so does the other
+    where somebody else is in the way."""
     doing = f"{doing}: " if doing else ""
     match result:
         case Missing():
             return _missing(result, doing)
-        case Stale(actual=actual, given=given):
-            return conflict(
-                f"{doing}resource provider generation conflict: actual: {actual}, given: {given}",
-                CONCURRENT_UPDATE,
-            )
+        case Stale():
+            return conflict("resource provider generation conflict", CONCURRENT_UPDATE)
         case Taken(what="inventory"):
-            return conflict(f"Update conflict: {doing}it has {result.value} already", CONCURRENT_UPDATE)
+            return conflict(f"Update conflict: it has {result.value} already", CONCURRENT_UPDATE)
         case Taken(what="resource class"):
             return conflict(f"Resource class already exists: {result.value}")
         case Taken():
@@ -90,7 +93,7 @@ def refused(result: EditResult | NameResult, doing: str = "") -> Problem:
             )
         case InUse():
             return conflict(
-                f"{doing}Inventory for '{', '.join(result.classes)}' on resource provider"
+                f"{conflicts}Inventory for '{', '.join(result.classes)}' on resource provider"
                 f" '{result.what}' in use.",
                 INVENTORY_IN_USE,
             )
@@ -101,11 +104,11 @@ def refused(result: EditResult | NameResult, doing: str = "") -> Problem:
                 HAS_CHILDREN,
             )
         case Tangled():
-            return bad_request(f"{doing}Object action failed because: {_TANGLED[result.why]}")
+            return bad_request(f"{doing}Object action {_TANGLED[result.why]}")
         case Standard():
             return bad_request(f"{doing}{result.name} is a standard name")
         case Contended():
-            return conflict(doing + CONTENDED, CONCURRENT_UPDATE)
+            return conflict(conflicts + CONTENDED, CONCURRENT_UPDATE)
         case _:
             raise TypeError(f"{result} is no refusal")
 
@@ -116,7 +119,9 @@ def _missing(result: Missing, doing: str) -> Problem:
         case "provider":
             return no_provider(names[0])
         case "parent":
-            return bad_request(f"{doing}Object action failed because: parent provider UUID does not exist.")
+            return bad_request(
+                f"{doing}Object action create failed because: parent provider UUID does not exist."
+            )
         case "resource class":
             return bad_request(doing + no_class(", ".join(names)))
         case "trait":
@@ -147,31 +152,35 @@ def denied(results: Sequence[ClaimResult], claims: Sequence[ConsumerClaim]) -> P
             case Retired(why=why):
                 return conflict(f"Consumer {claim.consumer} has ended and can hold nothing again: {why}")
             case Refused(refusals=refusals):
-                return _no_room(claim.consumer, refusals[0])
-    return conflict(CONTENDED, CONCURRENT_UPDATE)
+                return _no_room(refusals[0])
+    return conflict(
+        f"Inventory and/or allocations changed while attempting to allocate: {CONTENDED}", CONCURRENT_UPDATE
+    )
 
 
-def _no_room(consumer: str, refusal: Refusal) -> Problem:
+def _no_room(refusal: Refusal) -> Problem:
+    """The figures are in a header: the sentence is the API's own."""
+    figures = ""
     match refusal:
         case Gone(provider=provider):
             return bad_request(f"Allocation for resource provider '{provider}' that does not exist.")
         case Full(limit="inventory"):
             why = (
-                f"Inventory for '{refusal.resource_class}' on resource provider '{refusal.provider}'"
-                " does not exist."
+                f"Inventory for '{refusal.resource_class}' on resource provider '{refusal.provider}' invalid."
             )
         case Full(limit=""):
             why = (
                 f"Unable to create allocation for '{refusal.resource_class}' on resource provider"
-                f" '{refusal.provider}'. The requested amount would exceed the capacity:"
-                f" asked {refusal.asked}, free {refusal.free}."
+                f" '{refusal.provider}'. The requested amount would exceed the capacity."
             )
+            figures = f"asked {refusal.asked}, free {refusal.free}"
         case Full():
             why = (
                 f"Unable to create allocation for '{refusal.resource_class}' on resource provider"
-                f" '{refusal.provider}'. The requested amount would violate inventory constraints:"
-                f" {refusal.asked} breaks its {refusal.limit}."
+                f" '{refusal.provider}'. The requested amount would violate inventory constraints."
             )
+            figures = f"{refusal.asked} breaks its {refusal.limit}"
         case _:
             return conflict(str(refusal), CONCURRENT_UPDATE)
-    return conflict(f"Unable to allocate inventory for consumer {consumer}: {why}")
+    headers = {"berth-why": figures} if figures else None
+    return Problem(409, f"Unable to allocate inventory: {why}", headers=headers)

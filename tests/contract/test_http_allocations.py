@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from bus.messages import ReleaseRequested
 from tests.builders import uid
 from tests.http_client import Door, claim, error_of
 
@@ -144,7 +145,7 @@ async def test_nothing_is_left_of_a_claim_of_nothing(door: Door) -> None:
     ("resources", "status", "says"),
     [
         ({"VCPU": 9}, 409, "The requested amount would exceed the capacity"),
-        ({"VCPU": 10**20}, 409, "Unable to allocate inventory for consumer"),
+        ({"VCPU": 10**20}, 409, "Unable to allocate inventory: Unable to create allocation"),
         ({"PCI_DEVICE": 1}, 409, f"Inventory for 'PCI_DEVICE' on resource provider '{A}'"),
         ({"CUSTOM_PONY": 1}, 400, "No such resource class CUSTOM_PONY"),
         ({"VCPU": 0}, 400, "0 is less than the minimum of 1"),
@@ -156,6 +157,16 @@ async def test_claims_refused(near: Door, resources: dict[str, int], status: int
     error = error_of(await near("PUT", f"/allocations/{uid(1)}", claim((A, resources))))
     assert error[:2] == (status, UNDEFINED)
     assert any(one.strip("()") in error[2] for one in says.split("|"))
+
+
+async def test_the_figures_of_a_refusal_are_in_a_header(near: Door) -> None:
+    """The sentence is the API's own, which clients match."""
+    await near.provider(A, VCPU=8)
+    inventory = {"resource_class": "MEMORY_MB", "total": 64, "max_unit": 8}
+    await near.made(STOCK, inventory, method="POST")
+    for resources, says in (({"VCPU": 9}, "asked 9, free 8"), ({"MEMORY_MB": 9}, "9 breaks its max_unit")):
+        refusal = await near("PUT", f"/allocations/{uid(1)}", claim((A, resources)))
+        assert (refusal.status_code, refusal.headers["berth-why"]) == (409, says)
 
 
 async def test_what_does_not_exist_counts_for_more_than_room(near: Door) -> None:
@@ -227,6 +238,18 @@ async def test_many_claims_at_once_never_take_more_than_there_is(door: Door) -> 
     assert (await door.made(f"/resource_providers/{A}/usages", method="GET"))["usages"] == {"VCPU": 20}
 
 
+async def test_a_consumer_that_has_ended_holds_nothing_that_could_be_deleted(door: Door) -> None:
+    await door.provider(A, VCPU=8)
+    at = f"/allocations/{uid(1)}"
+    await door.made(at, claim((A, {"VCPU": 1})))
+    end = ReleaseRequested(consumer=uid(1), generation=None, fenced=False, retire="deleted")
+    await door.placement.claims.release_many([end])
+    refusal = await door("DELETE", at)
+    assert error_of(refusal)[0] == 404
+    assert f"No allocations for consumer '{uid(1)}'" in refusal.text
+    assert refusal.headers["berth-why"] == "deleted"
+
+
 async def test_what_is_held_keeps_its_provider_and_inventory(door: Door) -> None:
     await door.provider(A, VCPU=8)
     await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 1})))
@@ -236,7 +259,7 @@ async def test_what_is_held_keeps_its_provider_and_inventory(door: Door) -> None
     gone = {"resource_provider_generation": 2, "inventories": {"DISK_GB": {"total": 1}}}
     error = error_of(await door("PUT", STOCK, gone))
     assert error[:2] == (409, "placement.inventory.inuse")
-    assert f"Inventory for 'VCPU' on resource provider '{A}' in use" in error[2]
+    assert error[2].endswith(f"update conflict: Inventory for 'VCPU' on resource provider '{A}' in use.")
     assert error_of(await door("DELETE", f"{STOCK}/VCPU"))[:2] == (409, HELD)
     assert error_of(await door("DELETE", STOCK))[:2] == (409, "placement.inventory.inuse")
 

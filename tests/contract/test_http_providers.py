@@ -101,7 +101,7 @@ async def test_parents(door: Door) -> None:
             {"name": "child", "uuid": C, "parent_provider_uuid": uid(9, "a")},
             400,
             UNDEFINED,
-            f'Unable to create resource provider "child", {C}: Object action failed because: parent'
+            f'Unable to create resource provider "child", {C}: Object action create failed because: parent'
             " provider UUID does not exist",
         ),
         (
