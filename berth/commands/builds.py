@@ -17,7 +17,14 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
+from bus.messages import (
+    BuildDeleteRequested,
+    BuildEnded,
+    BuildRequested,
+    BuildUnplaceable,
+    FindAllocations,
+    FindProviders,
+)
 from bus.vocabulary import Flavor
 
 _METAL = {
@@ -177,10 +184,32 @@ async def delete(settings: Settings, id_: str, cell: str, wait: bool, timeout: f
         if wait:
             try:
                 async with asyncio.timeout(timeout):
-                    await deleted.get()
+                    said = await deleted.get()
             except TimeoutError:
                 raise Refusal(
                     f"not waiting any longer: {id_} was not taken down within {timeout:g} s"
                 ) from None
+            held = await _held(bus, id_)
+            if not said.known:
+                raise Refusal(f"{id_} is not a build of cell {cell}{f': it holds {held}' if held else ''}")
+            if held:
+                raise Refusal(f"{id_} is down, and yet it holds {held}")
     say.print(f"{id_} {'deleted' if wait else 'will be deleted'}")
     return 0
+
+
+async def _held(bus: Bus, consumer: str) -> str:
+    """What placement still holds for it, and where; empty when that is nothing."""
+    found = await bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=(consumer,)))
+    if not found.consumers:
+        return ""
+    allocations = found.consumers[0].allocations
+    question = FindProviders(ids=tuple(allocations), parts=("owner",))
+    places = {one.id: one for one in (await bus.asker(topics.PROVIDERS)(question)).providers}
+    told = []
+    for provider, amounts in allocations.items():
+        place = places.get(provider)
+        where = (place.host or place.name) if place is not None else provider
+        cell = f" in cell {place.cell}" if place is not None and place.cell else ""
+        told.append(f"{', '.join(f'{amount} {name}' for name, amount in amounts.items())} on {where}{cell}")
+    return "; ".join(told)

@@ -164,6 +164,22 @@ def test_a_build_is_taken_down(berth: Up) -> None:
     assert counted["deleted"] >= 1
 
 
+def test_a_build_of_another_cell_is_not_taken_down_and_not_said_to_be(berth: Up) -> None:
+    ended = json.loads(says(berth.berth("boot", "--wait", "--json")))
+    other = "c2" if ended["cell"] == "c1" else "c1"
+    sentence = complains(berth.berth("delete", ended["build"], "--cell", other, "--wait"), 1)
+    assert sentence == (
+        f"{ended['build']} is not a build of cell {other}: it holds 1 VCPU, 512 MEMORY_MB, 1 DISK_GB"
+        f" on {ended['host']} in cell {ended['cell']}"
+    )
+    stranger = "00000000-0000-0000-0000-00000000000a"
+    assert complains(berth.berth("delete", stranger, "--cell", "c1", "--wait"), 1) == (
+        f"{stranger} is not a build of cell c1"
+    )
+    says(berth.berth("delete", ended["build"], "--cell", ended["cell"], "--wait"))
+    says(berth.berth("delete", ended["build"], "--cell", ended["cell"], "--wait"))  # deleted is deleted
+
+
 def test_a_node_comes_out_of_cleaning_and_is_built_on(berth: Up) -> None:
     told = says(berth.berth("node", "set", "free-node", "--event", "clean"))
     assert told.startswith("published on ironic.node.clean\n")
