@@ -23,7 +23,8 @@ _AT_LEAST = {
 }  # fmt: skip
 _FINITE = (
     "build_timeout", "heartbeat", "drain", "ironic_sweep_seconds", "ironic_pages_per_second",
-    "ironic_deaf_sweep_seconds", "placement_http_idle", "placement_http_slow",
+    "ironic_deaf_sweep_seconds", "ironic_build_patience", "ironic_maintenance_patience",
+    "placement_http_idle", "placement_http_slow",
 )  # fmt: skip
 _CHOICES = {
     "queue_type": ("quorum", "classic"),
@@ -65,7 +66,7 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
             refuse(name, "must be a finite number of seconds")
     for name in (
         "build_timeout", "heartbeat", "ironic_sweep_seconds", "ironic_deaf_sweep_seconds",
-        "placement_http_idle", "placement_http_slow",
+        "ironic_build_patience", "ironic_maintenance_patience", "placement_http_idle", "placement_http_slow",
     ):  # fmt: skip
         if values[name] <= 0:
             refuse(name, "must be more than 0 seconds")

@@ -178,4 +178,13 @@ def metal(settings: Settings, cell: str, clock: Clock) -> Worker:
         queue = f"{settings.ironic.news.queue}.{agent}.{clock.uuid()[:8]}"
         news = news_of(_notifications(settings, queue, clock, _NEWS_KEPT))
     api = IronicApi(access(settings), clock)
-    return metal_agent(agent, cell, api, news=news, period=settings.compute.heartbeat, clock=clock)
+    return metal_agent(
+        agent,
+        cell,
+        api,
+        news=news,
+        period=settings.compute.heartbeat,
+        patience=settings.ironic.builds.build_patience,
+        maintenance_patience=settings.ironic.builds.maintenance_patience,
+        clock=clock,
+    )

@@ -132,6 +132,13 @@ class IronicSweepSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_i
     skip_reserve_in_use: bool = False  # an available node with an instance stays open
 
 
+class IronicBuildSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
+    """For how long berth's agent waits for a node it builds on."""
+
+    build_patience: float = 3600.0  # in one state; then the conductor is no longer told that it goes on
+    maintenance_patience: float = 300.0  # in maintenance and not yet deployed; then the build goes elsewhere
+
+
 class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
     """Which of its nodes are ours, and where each belongs."""
 
@@ -154,6 +161,7 @@ class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
     news: IronicNewsSettings = IronicNewsSettings()
     api: IronicApiSettings = IronicApiSettings()
     sweeps: IronicSweepSettings = IronicSweepSettings()
+    builds: IronicBuildSettings = IronicBuildSettings()
     nodes: IronicNodeSettings = IronicNodeSettings()
 
     @property

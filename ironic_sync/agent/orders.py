@@ -20,6 +20,7 @@ from ironic_sync.agent.core import instance, steps
 from ironic_sync.agent.core.node import FIELDS, MetalNode, node_of
 from ironic_sync.agent.core.steps import Order, Step, next_step
 from ironic_sync.api import IronicApi
+from ironic_sync.core.states import DEPLOYING
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +44,27 @@ class OrderProgress:
         self.refused: Step | None = None  # what Ironic would not do the last time
         self.state = ""
         self.changed = now  # when its node was last seen to be other than before
+        self.maintained: float | None = None  # since when its node is in maintenance, and not deployed yet
         self.begun = 0  # how often Ironic was set to work: more than once for the same is to no avail
         self.pause = SHORTEST_PAUSE
 
-    def saw(self, node: MetalNode | None, now: float) -> None:
+    def saw(self, node: MetalNode | None, now: float, maintenance_patience: float) -> None:
+        """`now` is a monotonic clock's."""
+        self._look_at_maintenance(node, now, maintenance_patience)
         state = "gone" if node is None else f"{node.provision_state} {node.instance_uuid}"
         if state != self.state:
             self.state, self.changed, self.pause = state, now, SHORTEST_PAUSE
+
+    def _look_at_maintenance(self, node: MetalNode | None, now: float, patience: float) -> None:
+        """Ironic itself waits without end for a node in maintenance to call back."""
+        ours = node is not None and node.attempt_of(self.order.build) == self.order.attempt
+        if node is None or not ours or not node.maintenance or node.provision_state not in DEPLOYING:
+            self.maintained = None
+        elif self.maintained is None:
+            self.maintained = now
+        elif now - self.maintained >= patience and isinstance(self.order, BuildOrdered):
+            reason = node.maintenance_reason or "no reason is given"
+            self.given_up = f"the node has been in maintenance for {now - self.maintained:.0f} s: {reason}"
 
     def rest(self) -> float:
         """For how long it is left alone whatever befalls its node: a tear-down may fail again and again."""
@@ -63,6 +78,7 @@ class OrdersInHand:
     agent: str
     api: IronicApi
     longest_pause: float
+    maintenance_patience: float
     clock: Clock
     builds: AgentBuilds
     _jobs: dict[Key, OrderProgress] = field(default_factory=dict)
@@ -113,7 +129,7 @@ class OrdersInHand:
                 said = await self._advance(job)
                 if said is not None:
                     self._forget(key)
-                    return report(order, said.outcome, cause=said.cause)
+                    return report(order, said.outcome, cause=said.cause, retry=said.retry)
             await self._pause(job)
         raise Retry(1.0, f"{order.host} takes longer than {HOLD_SECONDS:.0f} s")
 
@@ -125,7 +141,7 @@ class OrdersInHand:
             said = await self.api.node(order.root, FIELDS)
             node = None if said is None else node_of(said)
             while True:
-                job.saw(node, self.clock.now())
+                job.saw(node, self.clock.monotonic(), self.maintenance_patience)
                 step = next_step(node, order, given_up=job.given_up, writes=job.writes)
                 match step:
                     case steps.Say():
@@ -195,7 +211,7 @@ class OrdersInHand:
         """Whoever carried it out until now is told to let go."""
         job = self._jobs.get(key)
         if job is None:
-            job = self._jobs[key] = OrderProgress(order, self.clock.now())
+            job = self._jobs[key] = OrderProgress(order, self.clock.monotonic())
             self._on[order.root].add(job)
         job.turn += 1
         job.woken.set()

@@ -81,7 +81,7 @@ class _Tidings:
 
     async def progress(self) -> Sequence[AgentReported]:
         """The builds that are under way; not those in which nothing has moved for too long."""
-        since = self._orders.clock.now() - self._patience
+        since = self._orders.clock.monotonic() - self._patience
         return [
             AgentReported(
                 build=job.order.build,
@@ -106,6 +106,7 @@ def metal_agent(
     period: float = 10.0,
     progress_every: float = 30.0,
     patience: float = 3600.0,
+    maintenance_patience: float = 300.0,
     concurrency: int = 5000,
     clock: Clock | None = None,
     remembered: int = REMEMBERED,
@@ -113,11 +114,13 @@ def metal_agent(
     """An agent that builds on the nodes of an Ironic.
 
     `patience` is how long a node may stay as it is, and the conductor is still told that the build goes on.
+    `maintenance_patience` is for how long one that goes into maintenance while it is deployed is waited for.
     """
     orders = OrdersInHand(
         agent,
         api,
         LONGEST_PAUSE if news is None else LONGEST_PAUSE_WITH_NEWS,
+        maintenance_patience,
         clock or Clock(),
         AgentBuilds(remembered),
     )

@@ -3,14 +3,16 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from bus.messages import AgentReported
+from bus.vocabulary import Image
 from compute_sim.core import Durations
 from compute_sim.ironic import SimPlan
 from ironic_sync.agent.core.node import SEEN
 from ironic_sync.agent.core.steps import UNDONE
 from tests.cells import an_id
-from tests.yard import QUIET, Yard, story, yard
+from tests.yard import QUIET, SPEC, Yard, story, yard
 
 US, THEM = an_id(1), an_id(2)
 SLOW = SimPlan(step_time=Durations("constant", (60.0,)))
@@ -313,6 +315,56 @@ async def test_news_of_a_node_is_acted_on_at_once_and_its_absence_does_no_harm()
         assert y.clock.now() - began < 100.1
         await y.bus.publish(y.build(node=1, build=2))
         assert await y.next_report() == ("built", "")
+
+
+@pytest.mark.parametrize(
+    ("interface", "image", "needs"),
+    [
+        ("direct", None, "an image to write (image_source)"),
+        ("direct", Image(name="rescue", properties={"boot_iso": "http://images/r.iso"}), "an image to write"),
+        ("ramdisk", None, "an image to boot (boot_iso, or kernel and ramdisk, or image_source)"),
+        ("direct", Image(name="debian"), ""),
+        ("ramdisk", Image(name="net", properties={"kernel": "file:///k", "ramdisk": "file:///r"}), ""),
+        ("fake", None, ""),
+    ],
+)
+@story
+async def test_where_an_image_is_needed_and_none_is_named_the_build_ends_before_anything_is_done(
+    interface: str, image: Image | None, needs: str
+) -> None:
+    async with yard() as y:
+        y.ironic.conductor.change(y.nodes[0], deploy_interface=interface)
+        (said,) = await y.order(replace(y.build(), spec=replace(SPEC, image=image)))
+        if needs:
+            assert said[0] == "failed" and needs in said[1] and interface in said[1]
+            assert not y.retry, "the next node would need one as well"
+            assert (of_node(y), y.state()) == ([], ("available", None))
+        else:
+            assert said == ("built", "")
+
+
+@pytest.mark.parametrize("comes_out", [False, True])
+@story
+async def test_a_node_that_goes_into_maintenance_before_it_is_deployed_is_not_waited_for_without_end(
+    comes_out: bool,
+) -> None:
+    plan = SimPlan(step_time=Durations("constant", (400.0,)), call_back=True)
+    async with yard(plan, maintenance_patience=120.0) as y:
+        await y.bus.publish(y.build())
+        await y.until(lambda: y.state()[0] == "wait call-back", 1000.0)
+        y.ironic.conductor.change(y.nodes[0], maintenance=True, maintenance_reason="a fan")
+        if comes_out:
+            await asyncio.sleep(100.0)
+            y.ironic.conductor.change(y.nodes[0], maintenance=False)
+            assert await y.next_report(2000.0) == ("built", "")
+            return
+        began = y.clock.monotonic()
+        await y.until(lambda: y.state()[0] == "deleting")
+        assert 120.0 <= y.clock.monotonic() - began < 150.0
+        outcome, cause = await y.next_report(1000.0)
+        assert (outcome, y.retry) == ("failed", True)
+        assert "in maintenance for 12" in cause and cause.endswith("a fan")
+        assert y.state()[1] is None
 
 
 @pytest.mark.parametrize("fault", [None, "deploy"])

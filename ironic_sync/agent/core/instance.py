@@ -19,6 +19,15 @@ OF_IMAGES = (
     "boot_iso", "image_pull_secret",
 )  # fmt: skip
 
+# What a deploy interface cannot do without: any of these sets of names; and as people may read it.
+_WRITTEN = ((("image_source",),), "an image to write (image_source)")
+_BOOTED = ((("boot_iso",), ("kernel", "ramdisk"), ("image_source",)),
+           "an image to boot (boot_iso, or kernel and ramdisk, or image_source)")  # fmt: skip
+_NEEDED = {
+    "direct": _WRITTEN, "ansible": _WRITTEN, "bootc": _WRITTEN, "anaconda": _WRITTEN, "ramdisk": _BOOTED,
+    "autodetect": _BOOTED,
+}  # fmt: skip
+
 
 def classes_of(flavor: Flavor) -> list[str]:
     """The custom classes this flavor asks for."""
@@ -71,6 +80,19 @@ def instance_info(spec: BuildSpec) -> Json:
     info["traits"] = _traits(flavor, image.traits_required if image is not None else ())
     info["project_id"] = spec.project
     return info
+
+
+def image_lacking(node: MetalNode, spec: BuildSpec) -> str:
+    """What the node's deploy interface needs and the build does not name; empty when it can be tried."""
+    if node.deploy_interface not in _NEEDED:
+        return ""
+    ways, what = _NEEDED[node.deploy_interface]
+    info = instance_info(spec)
+    if any(all(name in info for name in way) for way in ways):
+        return ""
+    return (
+        f"the deploy interface of the node, {node.deploy_interface}, needs {what}, and the build names none"
+    )
 
 
 def _traits(flavor: Flavor, of_image: Sequence[str]) -> list[str]:

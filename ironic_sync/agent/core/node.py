@@ -31,6 +31,7 @@ class MetalNode(msgspec.Struct, frozen=True, kw_only=True):
     maintenance_reason: str | None = None
     resource_class: str | None = None
     last_error: str | None = None
+    deploy_interface: str | None = None
 
     @property
     def seen(self) -> list[SeenAttempt]:

@@ -8,6 +8,7 @@ comes late finds the node closed to it.
     build:    available → Claim → Deploy → ... → active: built
                 ours and deploy failed → Close(why) → Undeploy or LetGo → no longer ours: failed(why)
                 anybody else's, in maintenance, in any other state: failed
+                its deploy interface needs an image and none is named: failed, and no other node is tried
     destroy:  ours → Undeploy, LetGo or Abort → no longer ours: destroyed
                 never seen: Close, if the node may be written to → destroyed
 """
@@ -17,7 +18,7 @@ from typing import Literal
 
 from bus.messages import BuildOrdered, DestroyOrdered
 from bus.vocabulary import Flavor
-from ironic_sync.agent.core.instance import classes_of
+from ironic_sync.agent.core.instance import classes_of, image_lacking
 from ironic_sync.agent.core.node import MetalNode
 from ironic_sync.core.rule import Invalid, class_of
 from ironic_sync.core.states import DEPLOYED, DEPLOYING, FREE, HELD, UNDEPLOYABLE, UNUSED, WRITABLE
@@ -71,6 +72,7 @@ class Wait:
 class Say:
     outcome: Literal["built", "failed", "destroyed"]
     cause: str = ""
+    retry: bool = True  # failed: another node may do better
 
 
 Step = Claim | Deploy | Close | Undeploy | LetGo | Abort | Wait | Say
@@ -94,7 +96,10 @@ def _toward_built(node: MetalNode | None, order: BuildOrdered, given_up: str, wr
         if last.attempt == order.attempt:
             why = why or last.cause or UNDONE
         why = why or _unusable(node, order.spec.flavor)
-        return Say("failed", why) if why else Claim()
+        if why:
+            return Say("failed", why)
+        lacking = image_lacking(node, order.spec)
+        return Say("failed", lacking, retry=False) if lacking else Claim()
     if held > order.attempt:
         return Say("destroyed")
     if 0 < held < order.attempt:
