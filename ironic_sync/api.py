@@ -36,8 +36,8 @@ WITH_ALL = frozenset({"created_at", "updated_at"})
 # The minor version that brought a field of nodes, or a filter of their list; the others were always there.
 FIELD_SINCE = {
     "name": 5, "resource_class": 21, "deploy_interface": 31, "traits": 37, "fault": 42, "conductor_group": 46,
-    "automated_clean": 47, "protected": 48, "conductor": 49, "owner": 50, "description": 51, "allocation_uuid": 52,
-    "retired": 61, "lessee": 65, "shard": 82, "parent_node": 83, "instance_name": 104,
+    "automated_clean": 47, "protected": 48, "conductor": 49, "owner": 50, "description": 51,
+    "allocation_uuid": 52, "retired": 61, "lessee": 65, "shard": 82, "parent_node": 83, "instance_name": 104,
 }  # fmt: skip
 FILTER_SINCE = {
     "provision_state": 9, "driver": 16, "resource_class": 21, "fault": 42, "conductor_group": 46,
