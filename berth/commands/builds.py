@@ -25,7 +25,7 @@ from bus.messages import (
     FindAllocations,
     FindProviders,
 )
-from bus.vocabulary import Flavor
+from bus.vocabulary import Flavor, Image
 
 _METAL = {
     "resources:CUSTOM_BAREMETAL": "1",
@@ -51,6 +51,17 @@ def boot_command(
             metavar="KEY=VALUE", help="resources:CLASS=n, trait:NAME=required, ...; may be repeated."
         ),
     ] = None,
+    image: Annotated[
+        str, typer.Option(metavar="NAME", help="What is to run; for Ironic a name or URL it can fetch.")
+    ] = "",
+    image_property: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Of the image, as Ironic may need it: image_source, image_checksum, kernel, ramdisk, "
+            "boot_iso, ...; may be repeated.",
+        ),
+    ] = None,
     count: Annotated[int, typer.Option(min=1, max=1000, help="Instances, all or none.")] = 1,
     zone: Annotated[str, typer.Option(help="Only hosts of this zone.")] = "",
     cell: Annotated[str, typer.Option(help="Only hosts of this cell.")] = "",
@@ -63,7 +74,8 @@ def boot_command(
 ) -> None:
     """Publish a build request; with --wait, see it through."""
     settings = effective(state_dir=state_dir).settings
-    request = boot_request(vcpus, memory_mb, disk_gb, flavor, extra_spec or [], count, zone, cell)
+    chosen = image_named(image, image_property or [])
+    request = boot_request(vcpus, memory_mb, disk_gb, flavor, extra_spec or [], count, zone, cell, chosen)
     run(boot(settings, request, wait, timeout, as_json, say))
 
 
@@ -90,23 +102,35 @@ def boot_request(
     count: int,
     zone: str,
     cell: str,
+    image: Image | None = None,
 ) -> BuildRequested:
     clock = Clock()
-    specs = dict(_METAL) if flavor == "metal" else {}
-    for pair in extra_specs:
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise BadSetting(f"--extra-spec takes KEY=VALUE, not {pair!r}")
-        specs[key] = value
+    specs = {**(_METAL if flavor == "metal" else {}), **_pairs("--extra-spec", extra_specs)}
     return BuildRequested(
         request=clock.uuid(),
         instances=tuple(clock.uuid() for _ in range(count)),
         flavor=Flavor(
             name=flavor or "custom", vcpus=vcpus, memory_mb=memory_mb, disk_gb=disk_gb, extra_specs=specs
         ),
+        image=image,
         zone=zone,
         cell=cell,
     )
+
+
+def image_named(name: str, properties: Sequence[str]) -> Image | None:
+    """The image a person chose; None when they chose none."""
+    if properties and not name:
+        raise BadSetting("--image-property is of an image: name it with --image")
+    return Image(name=name, properties=_pairs("--image-property", properties)) if name else None
+
+
+def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    pairs = [one.partition("=") for one in given]
+    for one, (key, equals, _) in zip(given, pairs, strict=True):
+        if not key or not equals:
+            raise BadSetting(f"{option} takes KEY=VALUE, not {one!r}")
+    return {key: value for key, _, value in pairs}
 
 
 async def boot(
