@@ -1,10 +1,12 @@
 """All SQL about builds. Takes and returns values, never rows; a batch is one statement."""
 
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
 
+from bus.errors import Poison
 from bus.messages import BuildPlaced
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
@@ -14,7 +16,11 @@ from bus.vocabulary import Attempt, Compact
 from cell_conductor.core.build import Build
 from cell_conductor.schema import OVER, UNSETTLED
 
-_COLUMNS = ("id", "version", "status", "attempt", "generation", "deadline", "placed", "story")
+log = logging.getLogger(__name__)
+
+LOST = "what its conductor had stored of it could not be read any more"
+
+_COLUMNS = ("id", "version", "status", "root", "attempt", "generation", "deadline", "placed", "story")
 _BUILD = ", ".join(f"builds.{column}" for column in _COLUMNS)
 _NOW = "CAST(:now AS double precision)"
 
@@ -86,6 +92,7 @@ class _Story(Compact, frozen=True):
 _encode = msgspec.json.Encoder().encode
 _story = msgspec.json.Decoder(_Story).decode
 _placed = msgspec.json.Decoder(BuildPlaced).decode
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 async def add(tx: Transaction, made: Iterable[Build], now: float) -> set[str]:
@@ -137,12 +144,12 @@ async def place(tx: Transaction, build: Build) -> None:
 
 
 async def overdue(tx: Transaction, now: float, limit: int) -> list[Build]:
-    return [_build(row) for row in await _OVERDUE(tx, now=now, most=limit)]
+    return _those_readable(await _OVERDUE(tx, now=now, most=limit))
 
 
 async def silent(tx: Transaction, since: float, now: float, after: str, limit: int) -> list[Build]:
     """Builds with ids beyond `after` that wait, and were last heard or spoken of by then; now they are."""
-    return [_build(row) for row in await _SILENT(tx, since=since, now=now, after=after, most=limit)]
+    return _those_readable(await _SILENT(tx, since=since, now=now, after=after, most=limit))
 
 
 async def prune(tx: Transaction, before: float, limit: int) -> int:
@@ -165,13 +172,28 @@ def _story_of(build: Build) -> _Story:
     return _Story(build.cell, build.at, build.started, build.attempts, build.doom, build.end, build.replies)
 
 
+def _those_readable(rows: Iterable[Mapping[str, Any]]) -> list[Build]:
+    """For a timer, whom one build that cannot be read must not keep from all the others."""
+    found = []
+    for row in rows:
+        try:
+            found.append(_build(row))
+        except Poison as unreadable:
+            log.error("passed over: %s", unreadable)
+    return found
+
+
 def _build(row: Mapping[str, Any]) -> Build:
-    told = _story(row["story"])
+    try:
+        placed = _placed(row["placed"]) if row["placed"] else None
+    except _UNREADABLE as problem:
+        raise Poison(f"build {row['id']}: what was placed cannot be read any more: {problem}") from None
+    told = _told(row, placed)
     return Build(
         id=row["id"],
         cell=told.cell,
         status=row["status"],
-        placed=_placed(row["placed"]) if row["placed"] else None,
+        placed=placed,
         version=row["version"],
         attempt=row["attempt"],
         at=told.at,
@@ -182,4 +204,25 @@ def _build(row: Mapping[str, Any]) -> Build:
         doom=told.doom,
         end=told.end,
         replies=told.replies,
+    )
+
+
+def _told(row: Mapping[str, Any], placed: BuildPlaced | None) -> _Story:
+    """Its story. Of one that cannot be read, what its end needs is made out from what is stored beside it."""
+    hosts = (placed.chosen, *placed.alternates) if placed else ()
+    try:
+        told = _story(row["story"])
+        if 0 <= told.at < max(len(hosts), 1):
+            return told
+        problem: object = f"it is on its host {told.at} of {len(hosts)}"
+    except _UNREADABLE as undecodable:
+        problem = undecodable
+    log.error("build %s goes on without its story, which cannot be read any more: %s", row["id"], problem)
+    status = row["status"]
+    return _Story(
+        cell=placed.cell if placed else "unknown",
+        at=next((number for number, host in enumerate(hosts) if host.root == row["root"]), 0),
+        started=0.0,
+        doom=LOST if status in ("swapping", "error") else "",  # it may have been doomed: it does not go on
+        end=status if status in ("active", "error") else "",
     )

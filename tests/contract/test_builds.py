@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from bus.clock import Clock
-from bus.errors import AnswerRefused, Retry
+from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import (
     AgentReported,
     BuildDeleted,
@@ -469,3 +469,80 @@ async def test_the_migrations_make_what_the_schema_says(store: Database) -> None
     async with store.write() as tx:
         rows = await tx.execute(text("SELECT * FROM builds"))
         assert set(rows.keys()) == {column.name for column in schema.builds.columns}
+
+
+# What was stored and cannot be read any more
+
+
+async def spoil(store: Database, column: str, value: str) -> None:
+    async with store.write() as tx:
+        await tx.execute(
+            text(f"UPDATE builds SET {column} = :value WHERE id = :id"), {"value": value, "id": ONE.build}
+        )
+
+
+BROKEN = ["", "{", '"a story"', '{"cell": "c1"}', '{"cell": 7, "at": 0, "started": 0}', '["c1", 99, 0.0]']
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+async def test_a_build_without_its_story_still_ends(
+    builds: Builds, books: Books, store: Database, broken: str
+) -> None:
+    await placed(builds, books, ONE)
+    await spoil(store, "story", broken)
+    ((end,),) = await heard(builds, BUILT)
+    assert isinstance(end, BuildEnded)
+    assert (end.status, end.host, end.request) == ("active", "host0", ONE.request)
+    assert await heard(builds, BUILT) == [[end]]
+
+
+async def test_without_its_story_a_build_is_still_on_the_host_of_its_last_attempt(
+    builds: Builds, books: Books, store: Database
+) -> None:
+    await placed(builds, books, ONE)
+    assert await heard(builds, FAILED) == [[a_destroy(ONE, 1), SECOND]]
+    await spoil(store, "story", "")
+    ((end,),) = await heard(builds, a_report(SECOND, "built"))
+    assert isinstance(end, BuildEnded)
+    assert (end.status, end.host) == ("active", SECOND.host)
+
+
+async def test_without_its_story_a_build_between_two_hosts_gives_back_and_ends_in_error(
+    builds: Builds, books: Books, store: Database
+) -> None:
+    """It may have been doomed: nobody can say any more that it was not."""
+    await placed(builds, books, ONE)
+    books.away = True
+    assert isinstance((await heard(builds, ABORTED))[0], Retry)
+    await spoil(store, "story", "")
+    books.away = False
+    ((*_, end),) = await heard(builds, ABORTED)
+    assert isinstance(end, BuildEnded)
+    assert (end.status, end.reason) == ("error", sql.LOST)
+    assert ONE.build not in books.held
+
+
+@pytest.mark.parametrize("status", ["active", "error"])
+async def test_without_its_story_a_build_that_is_over_can_still_be_deleted(
+    builds: Builds, books: Books, store: Database, status: str
+) -> None:
+    await placed(builds, books, ONE)
+    await heard(builds, BUILT if status == "active" else ABORTED)
+    await spoil(store, "story", "")
+    said = (await heard(builds, a_delete(ONE), a_report(FIRST, "destroyed")))[-1 if status == "active" else 0]
+    assert isinstance(said, list)
+    assert [type(one) for one in said] == [BuildDeleted]
+    assert ONE.build not in books.held
+
+
+async def test_one_that_cannot_be_read_at_all_is_told_of_and_holds_up_no_other(
+    builds: Builds, books: Books, store: Database, time: ToldClock
+) -> None:
+    other = a_placed(2)
+    await placed(builds, books, ONE, other)
+    await spoil(store, "placed", "{")
+    time.now += 200
+    assert [late.build for late in await builds.time_out()] == [other.build]
+    assert [said.build for said in await builds.resume()] == [other.build]
+    with pytest.raises(Poison, match=f"build {ONE.build}: what was placed cannot be read any more: "):
+        await heard(builds, BUILT)
