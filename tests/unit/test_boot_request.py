@@ -12,7 +12,7 @@ def test_an_image_reaches_ironic_as_it_was_said() -> None:
     image = image_named(
         "debian",
         [
-            "image_source=http://images/debian.qcow2",
+            "image_source=http://img/debian",
             "image_checksum=0123",
             "kernel=file:///k=1",
             "os_distro=debian",
