@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from berth.loadtest import Load, LoadOutcome, LoadPlan
@@ -69,6 +70,15 @@ def plain_settings(amqp_url: str, database_url: str, bus_name: str) -> Settings:
     )
 
 
+async def told(server: Postgres, *commands: str) -> None:
+    connection = await asyncpg.connect(server.url.replace("+asyncpg", ""))
+    try:
+        for command in commands:
+            await connection.execute(command)
+    finally:
+        await connection.close()
+
+
 async def load_through(settings: Settings, trouble: Trouble) -> tuple[LoadOutcome, Running]:
     """Load a berth, make trouble meanwhile, and see that every promise was kept."""
     plan = LoadPlan(boots=int(RATE * SECONDS), rate=RATE, patience=25.0)
@@ -79,7 +89,9 @@ async def load_through(settings: Settings, trouble: Trouble) -> tuple[LoadOutcom
             group.create_task(until_under_way(load, trouble, berth))
         result = loading.result()
         found = await settled(settings, 1.0 if result.lost else 20.0)
+        buried = [letter.reason for letter in await berth.bus.transport.dead_letters(10)]
     assert result.lost == 0, f"{result.lost} of {plan.boots} builds never ended"
+    assert not buried
     assert result.changed == 0, f"{result.changed} builds ended in two ways"
     assert not found.breaches
     assert result.statuses["unplaceable"] == 0, result.reasons()  # there is room for all of them
@@ -153,6 +165,24 @@ async def test_the_database_may_go_away_and_come_back(
         for _ in range(2):
             await asyncio.to_thread(end, own_postgres)
             await asyncio.sleep(1.0)
+
+    _, berth = await load_through(plain_settings(amqp_url, own_postgres.url, bus_name), trouble)
+    assert set(berth.starts().values()) == {1}  # nobody fell over it
+
+
+async def test_a_database_that_is_read_only_for_ten_seconds_loses_nothing(
+    amqp_url: str, own_postgres: Postgres, bus_name: str
+) -> None:
+    """As in a fail-over: connections stay, reads are answered, and whoever writes is refused (25006)."""
+
+    async def trouble(berth: Running) -> None:
+        for mode, seconds in (("on", 10.0), ("off", 0.0)):
+            await told(
+                own_postgres,
+                f"ALTER SYSTEM SET default_transaction_read_only = {mode}",
+                "SELECT pg_reload_conf()",
+            )
+            await asyncio.sleep(seconds)
 
     _, berth = await load_through(plain_settings(amqp_url, own_postgres.url, bus_name), trouble)
     assert set(berth.starts().values()) == {1}  # nobody fell over it
