@@ -267,13 +267,14 @@ class ReleaseRequested(Message, frozen=True, kw_only=True):
     """Give back all this consumer holds. With `retire` it can never hold again: the end of a build.
 
     `generation` fences as in a claim: None says "it holds nothing", and only retires. Unless `fenced`,
-    whatever it holds is given back.
+    whatever it holds is given back. With `keep` it goes to the consumer of that name, as in a claim.
     """
 
     consumer: Id
     generation: Ordinal | None
     fenced: bool = True
     retire: Cause = ""
+    keep: Id | None = None
 
 
 class ReleaseAnswered(Message, frozen=True, kw_only=True):

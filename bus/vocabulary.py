@@ -34,6 +34,8 @@ Resources = dict[ClassName, Amount]
 Allocations = dict[Id, Resources]  # provider → how much of what
 Shapes = dict[Id, Ordinal]  # provider → the shape it was chosen under
 
+CLEANUP = "CLEANUP"  # the type of consumers that keep the room of a guest nobody wants, until it is gone
+
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
     """A value that travels by name: fields may be added with defaults, never renamed."""
@@ -189,7 +191,9 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     """Give this consumer the first of these choices that fits, replacing what it holds.
 
     `generation` fences: None says "it holds nothing yet", a number says "it holds what I last saw". Unless
-    `fenced`, whatever it holds is replaced (clients of the API before 1.28).
+    `fenced`, whatever it holds is replaced (clients of the API before 1.28). With `keep`, what it held is not
+    given back but goes, in the same transaction, to the consumer of that name and of the type CLEANUP: its
+    guest may still be there.
     """
 
     consumer: Id
@@ -200,6 +204,7 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     user: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
     # None: keep the type it has (clients of the API before 1.38)
     type: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END)] | None = "INSTANCE"
+    keep: Id | None = None
 
 
 class Full(Tagged, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from bus.messages import ClaimAnswered, ClaimRequested, ReleaseAnswered, Release
 from bus.sql.database import Database
 from bus.sql.retrying import retrying
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Claimed, ClaimResult, ConsumerClaim, Contended, Released, ReleaseResult
+from bus.vocabulary import CLEANUP, Claimed, ClaimResult, ConsumerClaim, Contended, Released, ReleaseResult
 from placement_worker.change_log import ChangeLog
 from placement_worker.core import capacity
 from placement_worker.retrying_transactions import changing, portions
@@ -51,16 +51,10 @@ class ClaimOperations:
     async def _claim_together(
         self, orders: Sequence[ClaimRequested], *, all_choices: bool = True
     ) -> list[tuple[ClaimResult, ...] | None]:
-        newcomers: dict[str, ConsumerClaim | None] = {}
-        others = set()
-        for order in orders:
-            for one in order.claims:
-                if one.generation is None or not one.fenced:
-                    newcomers.setdefault(one.consumer, one)
-                else:
-                    others.add(one.consumer)
+        every = [one for order in orders for one in order.claims]
+        newcomers, others = claims.consumers_of(every)
         now = self.clock.now()
-        await self.book.know_owners(self.database, [one for order in orders for one in order.claims], now)
+        await self.book.know_owners(self.database, every, now)
         providers = capacity.providers_of(orders, all_choices=all_choices)
         async with changing(self.database, self.book) as tx:
             opened = await claims.open_world(tx, self.book, newcomers, others, providers, now)
@@ -79,8 +73,12 @@ class ClaimOperations:
     async def _release_together(self, orders: Sequence[ReleaseRequested]) -> list[ReleaseResult]:
         # One that is to be retired and holds nothing is kept from claiming until its tombstone is there.
         newcomers: dict[str, ConsumerClaim | None] = {one.consumer: None for one in orders if one.retire}
+        keepers = {one.keep for one in orders if one.keep}
+        newcomers |= dict.fromkeys(keepers)
         others = {one.consumer for one in orders}
         now = self.clock.now()
+        if keepers:
+            await self.book.types.ensure(self.database, (CLEANUP,), now)
         async with changing(self.database, self.book) as tx:
             opened = await claims.open_world(tx, self.book, newcomers, others, (), now)
             results = [capacity.release(order, opened.world) for order in orders]

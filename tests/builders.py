@@ -77,11 +77,12 @@ def a_claim(
     project: str = "p1",
     type: str | None = "INSTANCE",
     fenced: bool = True,
+    keep: int | None = None,
 ) -> ConsumerClaim:
     made = tuple(one if isinstance(one, Choice) else Choice(one) for one in choices)
     return ConsumerClaim(
         consumer=uid(consumer), generation=generation, choices=made, project=project, user="u1", type=type,
-        fenced=fenced,
+        fenced=fenced, keep=None if keep is None else uid(keep),
     )  # fmt: skip
 
 
@@ -90,9 +91,20 @@ def an_order(*claims: ConsumerClaim) -> ClaimRequested:
 
 
 def a_release(
-    consumer: int, generation: int | None, retire: str = "", *, fenced: bool = True
+    consumer: int,
+    generation: int | None,
+    retire: str = "",
+    *,
+    fenced: bool = True,
+    keep: int | None = None,
 ) -> ReleaseRequested:
-    return ReleaseRequested(consumer=uid(consumer), generation=generation, retire=retire, fenced=fenced)
+    return ReleaseRequested(
+        consumer=uid(consumer),
+        generation=generation,
+        retire=retire,
+        fenced=fenced,
+        keep=None if keep is None else uid(keep),
+    )
 
 
 def looking_for(resources: Resources, *, limit: int = 256, cell: str = "", **demands: Any) -> FindCandidates:

@@ -62,6 +62,7 @@ class Holder:
     generation: int = 0
     held: Allocations = field(default_factory=dict)
     by: ConsumerClaim | None = None  # the claim that gave it what it holds now
+    heir_of: "Holder | None" = None  # or who left it to it: a clean-up is of its project and user
 
 
 @dataclass(slots=True)
@@ -103,10 +104,10 @@ def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] |
         _take_back(world, steps)
         return tuple(Refused(refusals=()) if type(one) is Claimed else one for one in results)
     named: set[str] = set()
+    keepers = {one.keep for one in order.claims}
     for holder, _, before, _ in steps:
-        named.update(
-            holder.held or before
-        )  # a provider merely left behind keeps its generation, as in the API
+        if holder.uuid not in keepers:  # a provider merely left behind keeps its generation, as in the API
+            named.update(holder.held or before)
         _touch(world, before)
         if before or holder.held:
             world.stirred[holder.uuid] = holder
@@ -125,8 +126,15 @@ def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
     if holder is not None and holder.generation:
         if order.fenced and order.generation != holder.generation:
             return Held(generation=holder.generation, allocations=holder.held)
+        if order.keep and order.keep in world.retired:
+            return Retired(why=f"{order.keep}: {world.retired[order.keep]}")
         _touch(world, holder.held)  # whose generation stays, as in the API
-        _hold(world, holder, 0, {}, None)
+        if order.keep:
+            keeper = world.holders[order.keep]
+            _leave_to(world, holder, keeper)
+            world.stirred[keeper.uuid] = keeper
+        else:
+            _hold(world, holder, 0, {}, None)
         world.stirred[holder.uuid] = holder
     if order.retire:
         world.retired[order.consumer] = world.tombstones[order.consumer] = order.retire
@@ -136,17 +144,22 @@ def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
 def _judge(order: ClaimRequested, world: ClaimWorld, steps: _Steps) -> list[ClaimResult]:
     """The results; what was taken and given back is in `steps`."""
     fences = [_fence(one, world) for one in order.claims]
-    if any(fences) or len({one.consumer for one in order.claims}) < len(fences):
+    named = [name for one in order.claims for name in (one.consumer, one.keep) if name]
+    if any(fences) or len(set(named)) < len(named):
         return _fenced_off(order, world, fences)
     holders = [world.holders[one.consumer] for one in order.claims]
     generations = [holder.generation for holder in holders]
     before: _Before = {}
-    for holder in holders:
+    for one, holder in zip(order.claims, holders, strict=True):
         steps.append((holder, holder.generation, holder.held, holder.by))
         for provider, resources in holder.held.items():
             for name in resources:
                 before.setdefault((provider, name), _room(world, provider).stocks[name].used)
-        if holder.held:
+        if holder.held and one.keep:
+            keeper = world.holders[one.keep]
+            steps.append((keeper, keeper.generation, keeper.held, keeper.by))
+            _leave_to(world, holder, keeper)
+        elif holder.held:
             _hold(world, holder, 0, {}, None)
     return [
         _take(one, holder, generation, before, world)
@@ -156,9 +169,11 @@ def _judge(order: ClaimRequested, world: ClaimWorld, steps: _Steps) -> list[Clai
 
 def _fence(one: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
     """Why this consumer cannot claim whatever there is room for; None when it can."""
-    why = world.retired.get(one.consumer)
-    if why is not None:
-        return Retired(why=why)
+    for name in (one.consumer, one.keep):
+        if name and name in world.retired:
+            return Retired(why=world.retired[name])
+    if one.keep and one.keep not in world.holders:
+        raise _Unread
     holder = world.holders.get(one.consumer)
     if holder is None:
         if one.generation is None or not one.fenced:
@@ -174,7 +189,7 @@ def _fenced_off(
 ) -> list[ClaimResult]:
     """Those behind their fence say why, as does who comes twice in one order; the others are not judged."""
     results: list[ClaimResult] = []
-    seen = set()
+    seen: set[str | None] = {one.keep for one in order.claims}
     for one, fence in zip(order.claims, fences, strict=True):
         if fence is None and one.consumer in seen:
             holder = world.holders[one.consumer]
@@ -234,6 +249,19 @@ def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> st
     if asked > max_unit:
         return "max_unit"
     return "step_size" if asked % step_size else ""
+
+
+def _leave_to(world: ClaimWorld, holder: Holder, keeper: Holder) -> None:
+    """What is held goes to another, who may hold something already: of nothing more is in use, nor less."""
+    left = holder.held
+    _hold(world, holder, 0, {}, None)
+    both = {provider: dict(resources) for provider, resources in keeper.held.items()}
+    for provider, resources in left.items():
+        there = both.setdefault(provider, {})
+        for name, amount in resources.items():
+            there[name] = there.get(name, 0) + amount
+    _hold(world, keeper, keeper.generation + 1, both, None)
+    keeper.heir_of = holder
 
 
 def _hold(

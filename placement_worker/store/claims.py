@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import ConsumerClaim, ProviderChange
+from bus.vocabulary import CLEANUP, ConsumerClaim, ProviderChange
 from placement_worker.core.capacity import ClaimWorld, Holder, Room, Stock
 from placement_worker.store.numbered_names import Book
 
@@ -74,6 +74,15 @@ _SET_CONSUMERS = Statement(
     owner=int,
     type=int,
 )
+_SET_CLEANUPS = Statement(
+    "UPDATE consumers SET generation = n.generation, project_id = o.project_id, user_id = o.user_id,"
+    f" consumer_type_id = n.type, updated_at = {_NOW}"
+    " FROM {n} JOIN consumers o ON o.id = n.heir_of WHERE consumers.id = n.id",
+    id=int,
+    generation=int,
+    heir_of=int,
+    type=int,
+)
 _DELETE_CONSUMERS = Statement("DELETE FROM consumers WHERE id IN (SELECT n.id FROM {n})", id=int)
 _DELETE_ALLOCATIONS = Statement("DELETE FROM allocations WHERE consumer_id IN (SELECT n.id FROM {n})", id=int)
 _INSERT_ALLOCATIONS = Statement(
@@ -89,6 +98,21 @@ _INSERT_RETIRED = Statement(
     why=str,
 )
 _PRUNE_RETIRED = Statement("DELETE FROM retired_consumers WHERE at < :before")
+
+
+def consumers_of(claims: Collection[ConsumerClaim]) -> tuple[dict[str, ConsumerClaim | None], set[str]]:
+    """Those that may not exist yet, with what claims for them; and those that should."""
+    newcomers: dict[str, ConsumerClaim | None] = {}
+    others = set()
+    for one in claims:
+        if one.generation is None or not one.fenced:
+            newcomers.setdefault(one.consumer, one)
+        else:
+            others.add(one.consumer)
+    for one in claims:
+        if one.keep:
+            newcomers.setdefault(one.keep, None)
+    return newcomers, others
 
 
 @dataclass(slots=True)
@@ -175,16 +199,19 @@ async def save_world(
     world, placeholders = opened.world, opened.placeholders
     writes = list(_save_rooms(world.touched.values(), now))
     gone = [(world.holders[uuid].id,) for uuid in placeholders if not world.holders[uuid].generation]
-    replaced, advanced, allocations = [], [], []
+    replaced, advanced, cleanups, allocations = [], [], [], []
     for holder in world.stirred.values():
         if holder.uuid not in placeholders:
             replaced.append((holder.id,))
             if not holder.generation:
                 gone.append((holder.id,))
         claim = holder.by
-        if claim is None:
+        if claim is None and holder.heir_of is not None and holder.held:
+            kind = book.types.ids[CLEANUP]
+            cleanups.append((holder.id, holder.generation, holder.heir_of.id, kind))
+        elif claim is None:
             continue
-        if holder.uuid not in placeholders or placeholders[holder.uuid] is not claim:
+        elif holder.uuid not in placeholders or placeholders[holder.uuid] is not claim:
             advanced.append((holder.id, holder.generation, *_owner(book, claim)))
         for provider, resources in holder.held.items():
             room = world.touched[provider]
@@ -196,6 +223,8 @@ async def save_world(
         writes.append(_INSERT_ALLOCATIONS.of(allocations, now=now))
     if advanced:
         writes.append(_SET_CONSUMERS.of(advanced, now=now))
+    if cleanups:  # before the consumers they take after are gone
+        writes.append(_SET_CLEANUPS.of(cleanups, now=now))
     if gone:
         writes.append(_DELETE_CONSUMERS.of(gone))
     if world.tombstones:

@@ -14,7 +14,7 @@ from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import ConsumerClaim, ProviderReport
+from bus.vocabulary import CLEANUP, ConsumerClaim, ProviderReport
 from placement_worker.schema import CLASS_NUMBERS, FIRST_CUSTOM_CLASS, NAMES_EDITION
 
 _NOW = "CAST(:now AS double precision)"
@@ -183,7 +183,10 @@ class Book:
         """Of the consumers that claim."""
         await self.projects.ensure(database, {one.project for one in claims}, now)
         await self.users.ensure(database, {one.user for one in claims}, now)
-        await self.types.ensure(database, {one.type for one in claims if one.type is not None}, now)
+        types = {one.type for one in claims if one.type is not None}
+        if any(one.keep for one in claims):
+            types.add(CLEANUP)
+        await self.types.ensure(database, types, now)
 
     async def know_contents(
         self, database: Database, providers: Collection[ProviderReport], now: float

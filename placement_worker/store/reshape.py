@@ -8,7 +8,7 @@ from bus.resources import Denied, EditResult, Reshape
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Claimed, ConsumerClaim, ProviderChange
+from bus.vocabulary import Claimed, ProviderChange
 from placement_worker.core import capacity, edits
 from placement_worker.core.trees import Tree
 from placement_worker.core.working_trees import KnownNames, WorkingTrees
@@ -69,13 +69,7 @@ async def _open(
     edition = book.edition
     listed = [one.provider for one in order.inventories]
     before = WorkingTrees(await trees.read(tx, book, listed))
-    newcomers: dict[str, ConsumerClaim | None] = {}
-    others = set()
-    for one in order.claims:
-        if one.generation is None or not one.fenced:
-            newcomers[one.consumer] = one
-        else:
-            others.add(one.consumer)
+    newcomers, others = claims.consumers_of(order.claims)
     named = capacity.providers_of([ClaimRequested(claims=order.claims)], all_choices=True)
     opened = await claims.open_world(tx, book, newcomers, others, named | before.homes.keys(), now)
     forest = WorkingTrees(await trees.read(tx, book, listed))

@@ -9,7 +9,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from bus.messages import ClaimRequested, InventoryReported, PlacementChanged
+from bus.messages import ClaimRequested, FindAllocations, InventoryReported, PlacementChanged
 from bus.sql.failures import Conflict
 from bus.vocabulary import (
     Choice,
@@ -153,6 +153,73 @@ async def test_a_refused_swap_keeps_what_is_held(placement: Placement) -> None:
     (refused,) = await claim(placement, an_order(a_claim(1, on_hosts(2, VCPU=8), generation=1)))
     assert isinstance(refused, Refused)
     assert (await holdings(placement.database))[uid(1)][:2] == (1, on_hosts(1, VCPU=8))
+
+
+async def held_by(placement: Placement) -> dict[str, tuple[Any, ...]]:
+    """Consumer → its type, project and generation, and what it holds."""
+    found = await placement.lookups.allocations(FindAllocations(providers=(uid(1, "a"), uid(2, "a"))))
+    whole = await placement.lookups.allocations(
+        FindAllocations(consumers=tuple(c.id for c in found.consumers))
+    )
+    return {one.id: (one.type, one.project, one.generation, one.allocations) for one in whole.consumers}
+
+
+async def test_a_swap_may_keep_what_was_held_until_the_guest_is_gone(placement: Placement) -> None:
+    await report(placement, a_report(1, inventories=VCPU), a_report(2, inventories=VCPU))
+    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=5), project="p7")))
+    swap = an_order(a_claim(1, on_hosts(2, VCPU=5), generation=1, project="p7", keep=9))
+
+    assert await claim(placement, swap) == [Claimed(choice=0, generation=2, number=3)]
+    assert await held_by(placement) == {
+        uid(1): ("INSTANCE", "p7", 2, on_hosts(2, VCPU=5)),
+        uid(9): ("CLEANUP", "p7", 1, on_hosts(1, VCPU=5)),
+    }
+    # its room is nobody else's until then; the same swap once more keeps nothing twice
+    (full,) = await claim(placement, an_order(a_claim(3, on_hosts(1, VCPU=4))))
+    assert full == Refused(refusals=(Full(provider=uid(1, "a"), resource_class="VCPU", asked=4, free=3),))
+    (again,) = await claim(placement, swap)
+    assert again == Held(generation=2, allocations=on_hosts(2, VCPU=5))
+    assert await release(placement, a_release(9, None, fenced=False)) == [Released(number=4)]
+    assert await claim(placement, an_order(a_claim(3, on_hosts(1, VCPU=8)))) == [
+        Claimed(choice=0, generation=1, number=5)
+    ]
+
+
+async def test_a_swap_that_keeps_needs_room_beside_what_it_keeps(placement: Placement) -> None:
+    await report(placement, a_report(1, inventories=VCPU))
+    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=5))))
+    (full,) = await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=4), generation=1, keep=9)))
+    assert full == Refused(refusals=(Full(provider=uid(1, "a"), resource_class="VCPU", asked=4, free=3),))
+    assert await held_by(placement) == {uid(1): ("INSTANCE", "p1", 1, on_hosts(1, VCPU=5))}
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_release_may_keep_what_was_held(placement: Placement, together: bool) -> None:
+    await report(placement, a_report(1, inventories=VCPU))
+    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=5), project="p7")))
+    keeping, again = (a_release(1, 1, "error: lost", keep=9) for _ in range(2))
+    if together:
+        first, second = await release(placement, keeping, again)
+    else:
+        (first,), (second,) = await release(placement, keeping), await release(placement, again)
+    assert (first, second) == (Released(number=3), Retired(why="error: lost"))
+    assert await held_by(placement) == {uid(9): ("CLEANUP", "p7", 1, on_hosts(1, VCPU=5))}
+    assert await release(placement, a_release(9, None, fenced=False)) == [Released(number=4)]
+    assert await held_by(placement) == {}
+
+
+async def test_who_holds_nothing_has_nothing_to_keep(placement: Placement) -> None:
+    await report(placement, a_report(1, inventories=VCPU))
+    await claim(placement, an_order(a_claim(1, on_hosts(1), keep=9)))
+    await release(placement, a_release(2, None, "deleted", keep=8))
+    assert (await held_by(placement)).keys() == {uid(1)}
+
+
+async def test_what_is_kept_is_kept_beside_what_was_kept_before(placement: Placement) -> None:
+    await report(placement, a_report(1, inventories=VCPU), a_report(2, inventories=VCPU))
+    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=2))), an_order(a_claim(2, on_hosts(1))))
+    await release(placement, a_release(1, 1, keep=9), a_release(2, 1, keep=9))
+    assert await held_by(placement) == {uid(9): ("CLEANUP", "p1", 2, on_hosts(1, VCPU=3))}
 
 
 async def test_claim_and_swap_in_one_batch(placement: Placement) -> None:

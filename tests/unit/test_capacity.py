@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bus.messages import ClaimRequested, ReleaseRequested
 from bus.vocabulary import (
@@ -294,3 +295,74 @@ def test_releasing_what_holds_nothing_is_done_already_and_may_retire(generation:
     assert release(let_go(generation, "ended"), there) == Released()
     assert release(let_go(generation, "again"), there) == Retired(why="ended")
     assert there.tombstones == {X: "ended"}
+
+
+# What is kept of a guest that may still be there
+
+
+def keeps(consumer: str, keep: str, *choices: Any, generation: int | None = 4) -> ConsumerClaim:
+    return replace(wants(consumer, *choices, generation=generation), keep=keep)
+
+
+def one_who_holds(amount: int, capacity: int = 8) -> ClaimWorld:
+    """X holds that much of A; Y and Z hold nothing; B is empty."""
+    there = world(room(A, VCPU=stock(capacity, used=amount)), room(B, VCPU=stock(capacity)))
+    there.holders[X].generation, there.holders[X].held = 4, {A: {"VCPU": amount}}
+    return there
+
+
+KEPT: list[Any] = [
+    pytest.param([keeps(X, Y, {B: {"VCPU": 5}})], {X: {B: 5}, Y: {A: 5}}, id="elsewhere"),
+    pytest.param([keeps(X, Y, {A: {"VCPU": 3}})], {X: {A: 3}, Y: {A: 5}}, id="beside what is kept"),
+    pytest.param([keeps(X, Y, {A: {"VCPU": 4}})], {X: {A: 5}}, id="no room beside it"),
+    pytest.param([keeps(X, Y, {A: {"VCPU": 9}}, {B: {"VCPU": 8}})], {X: {B: 8}, Y: {A: 5}}, id="the second"),
+    pytest.param([keeps(X, Y, {})], {Y: {A: 5}}, id="nothing instead"),
+    pytest.param([keeps(X, Y, {B: {"VCPU": 1}}, generation=3)], {X: {A: 5}}, id="behind the fence"),
+    pytest.param([keeps(X, X, {B: {"VCPU": 1}})], {X: {A: 5}}, id="by itself"),
+    pytest.param(
+        [keeps(X, Y, {B: {"VCPU": 1}}), wants(Y, {B: {"VCPU": 1}})], {X: {A: 5}}, id="by one who claims"
+    ),
+    pytest.param(
+        [keeps(X, Y, {B: {"VCPU": 5}}), wants(Z, {B: {"VCPU": 4}})], {X: {A: 5}}, id="another does not fit"
+    ),
+]
+
+
+@pytest.mark.parametrize(("claims", "then"), KEPT)
+def test_a_swap_keeps_what_was_held_or_changes_nothing(
+    claims: list[ConsumerClaim], then: dict[str, dict[str, int]]
+) -> None:
+    there = one_who_holds(5)
+    claim(order(*claims), there)
+    held = {name: holder.held for name, holder in there.holders.items() if holder.held}
+    assert held == {
+        name: {provider: {"VCPU": amount} for provider, amount in amounts.items()}
+        for name, amounts in then.items()
+    }
+    for provider in (A, B):
+        used = sum(resources.get(provider, {}).get("VCPU", 0) for resources in held.values())
+        found = there.rooms[provider]
+        assert found is not None and found.stocks["VCPU"].used == used
+
+
+def test_a_keeper_that_was_not_read_leaves_the_order_unjudged() -> None:
+    there = one_who_holds(5)
+    del there.holders[Y]
+    assert claim(order(keeps(X, Y, {B: {"VCPU": 5}})), there) is None
+
+
+def test_a_keeper_that_has_retired_keeps_nothing_any_more() -> None:
+    there = one_who_holds(5)
+    there.retired[Y] = "gone"
+    assert claim(order(keeps(X, Y, {B: {"VCPU": 5}})), there) == (Retired(why="gone"),)
+    asked = ReleaseRequested(consumer=X, generation=4, keep=Y)
+    assert isinstance(release(asked, there), Retired)
+    assert there.holders[X].held == {A: {"VCPU": 5}}
+
+
+def test_a_release_that_keeps_leaves_as_much_in_use() -> None:
+    there = one_who_holds(5)
+    assert release(ReleaseRequested(consumer=X, generation=4, retire="error", keep=Y), there) == Released()
+    assert there.holders[X].held == {} and there.holders[Y].held == {A: {"VCPU": 5}}
+    assert there.rooms[A] == room(A, VCPU=Stock(0, 8, 5, 5, 1, 100, 1))
+    assert there.stirred.keys() == {X, Y} and there.tombstones == {X: "error"}
