@@ -1,6 +1,7 @@
 """The import itself: bring over what differs, as often as it takes, and say what could not be."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,6 +54,7 @@ class Import:
                   for what in ("class", "trait", "provider", "consumer")}  # fmt: skip
         await self._name("resource_classes", unlike["class"])
         await self._name("traits", unlike["trait"])
+        await self._free_names(prune)
         again = await self._load(self.theirs.parents_first(unlike["provider"]))
         if prune:
             await self._release(one.id for one in found if one.ours_alone and one.what == "consumer")
@@ -72,13 +74,39 @@ class Import:
 
         await each(sorted(names), make, "names made", self.progress)
 
+    async def _free_names(self, prune: bool) -> None:
+        """Who has a name here that another provider will have is called otherwise for the time being.
+
+        It gets its own name when it is written; or, where it is only here, it goes in the end. That may be a
+        host that was rebuilt with another id, or two that swapped their names. Without `prune` a provider
+        that is only here keeps its name, and who wants it is refused.
+        """
+        owners = {provider.name: provider.id for provider in self.theirs.providers.values()}
+
+        async def rename(provider: ImportedProvider) -> None:
+            at, body = f"/resource_providers/{provider.id}", {"name": _for_now(provider)}
+            with suppress(Rejected):  # then who wants the name is refused, with the reason
+                await self.berth.request("PUT", at, body)
+
+        in_the_way = [
+            provider
+            for provider in self.ours.providers.values()
+            if owners.get(provider.name, provider.id) != provider.id
+            and (prune or provider.id in self.theirs.providers)
+        ]
+        await each(in_the_way, rename, "names freed", self.progress)
+
     async def _load(self, providers: list[ImportedProvider], *, last: bool = False) -> list[ImportedProvider]:
         """Those that were refused; the last time, that is told."""
         refused: list[ImportedProvider] = []
         done = 0
         for portion in _portions(providers):
             by_id = {provider.id: provider for provider in portion}
-            for result in await self._send(portion):
+            try:
+                results = await self._send(portion)
+            except Rejected as why:
+                results = [{"provider": id_, "did": "refused", "why": str(why)} for id_ in by_id]
+            for result in results:
                 match result["did"]:
                     case "refused":
                         refused.append(by_id[result["provider"]])
@@ -166,6 +194,11 @@ class Import:
                 self.outcome.dropped += 1
             except Rejected as why:
                 self.outcome.failed[provider.id] = str(why)
+
+
+def _for_now(provider: ImportedProvider) -> str:
+    """A name nobody else has, from which people can tell what it was."""
+    return f"{provider.name[:150]} ({provider.id})"
 
 
 def _load(provider: ImportedProvider) -> Mapping[str, Any]:

@@ -96,10 +96,25 @@ class PlacementClient:
                 raise Unavailable(f"{self.url} does not answer as a Placement") from None
         if answer.status_code == 401:
             raise Unavailable(f"{self.url} does not accept the token")
+        if answer.status_code == 403:
+            raise Unavailable(f"{self.url} does not let this token {method} {path}: {_reason(answer)}")
         raise Rejected(answer.status_code, _reason(answer))
 
     async def _get(self, path: str) -> Any:
-        return await self.request("GET", path)
+        """What every Placement has there."""
+        found = await self._find(path)
+        if found is None:
+            raise Unavailable(f"{self.url} does not answer as a Placement: there is nothing at {path}")
+        return found
+
+    async def _find(self, path: str) -> Any:
+        """What is there; None where it is not, or not any more."""
+        try:
+            return await self.request("GET", path)
+        except Rejected as why:
+            if why.status == 404:
+                return None
+            raise Unavailable(f"{self.url} cannot be read: GET {path}: {why}") from None
 
     # Reading
 
@@ -113,9 +128,10 @@ class PlacementClient:
         holders: set[str] = set()
 
         async def provider(entry: Any) -> None:
-            found, holding = await self._provider(entry)
-            world.providers[found.id] = found
-            holders.update(holding)
+            if (read := await self._provider(entry)) is not None:
+                found, holding = read
+                world.providers[found.id] = found
+                holders.update(holding)
 
         await each(listed, provider, "providers read", progress)
 
@@ -126,28 +142,28 @@ class PlacementClient:
         await each(sorted(holders), consumer, "consumers read", progress)
         return world
 
-    async def _provider(self, entry: Any) -> tuple[ImportedProvider, list[str]]:
-        """It, and who holds something of it."""
-        at = f"/resource_providers/{entry['uuid']}"
-        inventories = (await self._get(f"{at}/inventories"))["inventories"]
-        traits = (await self._get(f"{at}/traits"))["traits"]
-        aggregates = (await self._get(f"{at}/aggregates"))["aggregates"]
-        held = (await self._get(f"{at}/allocations"))["allocations"]
+    async def _provider(self, entry: Any) -> tuple[ImportedProvider, list[str]] | None:
+        """It, and who holds something of it; None when it was deleted since."""
+        parts = {}
+        for part in ("inventories", "traits", "aggregates", "allocations"):
+            if (told := await self._find(f"/resource_providers/{entry['uuid']}/{part}")) is None:
+                return None
+            parts[part] = told[part]
         parent = entry["parent_provider_uuid"]
         found = ImportedProvider(
             id=same(entry["uuid"]),
             name=entry["name"],
             parent=same(parent) if parent else None,
-            inventories={name: Inventory(**fields) for name, fields in inventories.items()},
-            traits=frozenset(traits),
-            aggregates=frozenset(map(same, aggregates)),
+            inventories={name: Inventory(**fields) for name, fields in parts["inventories"].items()},
+            traits=frozenset(parts["traits"]),
+            aggregates=frozenset(map(same, parts["aggregates"])),
         )
-        return found, list(held)
+        return found, list(parts["allocations"])
 
     async def consumer(self, id_: str) -> ImportedConsumer | None:
         """None when it holds nothing."""
-        found = await self._get(f"/allocations/{id_}")
-        if not found["allocations"]:
+        found = await self._find(f"/allocations/{id_}")
+        if found is None or not found["allocations"]:
             return None
         kind = found.get("consumer_type")
         return ImportedConsumer(

@@ -1,6 +1,7 @@
 """The flags of `berth import`, and what it says."""
 
 import os
+import ssl
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -73,6 +74,7 @@ def commands(
         here = settings().settings.placement.http
         if not to and not here:
             raise BadSetting("say with --to where berth's Placement API is, or set placement_http")
+        _check_certificates(cacert)
         source = PlacementClient(_url("--url", url), _token(token_file, "OS_TOKEN"), cacert)
         target = PlacementClient(
             _url("--to", to or f"http://{here}"), _token(to_token_file, "BERTH_TOKEN"), cacert
@@ -88,10 +90,24 @@ def _url(flag: str, given: str) -> str:
     return given
 
 
+def _check_certificates(file: str) -> None:
+    try:
+        ssl.create_default_context(cafile=file or None)
+    except ssl.SSLError:
+        raise BadSetting(f"--cacert {file}: there is no certificate in it") from None
+    except OSError as problem:
+        raise BadSetting(f"--cacert {file}: cannot be read: {problem.strerror}") from None
+
+
 def _token(file: Path | None, variable: str) -> str:
     if file is None:
         return os.environ.get(variable, "admin")
-    return file.read_text().strip()
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except OSError as problem:
+        raise BadSetting(f"{file}: {problem.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadSetting(f"{file}: holds no token, it is not text") from None
 
 
 async def _import(

@@ -126,6 +126,42 @@ def test_room_that_is_handed_on_is_handed_on_here(here: PlacementApi, there: Pla
     assert (done.returncode, "both sides hold the same" in done.stdout) == (0, True), done.stdout
 
 
+def test_a_host_that_was_rebuilt_comes_over_at_once(here: PlacementApi, there: PlacementApi) -> None:
+    """The same name, another id: what is here under that name goes, with who is only here on it."""
+    (old,) = load(there, ("host", {"VCPU": 4}))
+    stays, goes = hold(there, old, "VCPU", 1), hold(there, old, "VCPU", 2)
+    assert both(there, here).returncode == 0
+    for consumer in (stays, goes):
+        there.do("DELETE", f"/allocations/{consumer}")
+    there.do("DELETE", f"/resource_providers/{old}")
+    (new,) = load(there, ("host", {"VCPU": 8}))
+    hold(there, new, "VCPU", 1, stays)
+    done = both(there, here, "--prune")
+    assert (done.returncode, "both sides hold the same" in done.stdout) == (0, True), done.stdout
+    again = both(there, here, "--prune")
+    assert "nothing had to be changed" in again.stdout
+
+
+def test_providers_that_swapped_names_come_over(here: PlacementApi, there: PlacementApi) -> None:
+    """Three in a ring, of different trees; a name is free as soon as the next has it no more."""
+    ids = load(there, ("a", {"VCPU": 4}), ("b", {"VCPU": 4}), ("c", {"VCPU": 4}))
+    assert both(there, here).returncode == 0
+    for id_, name in zip((*ids, *ids), ("x", "y", "z", "b", "c", "a"), strict=True):
+        there.do("PUT", f"/resource_providers/{id_}", {"name": name})
+    done = both(there, here)
+    assert (done.returncode, "both sides hold the same" in done.stdout) == (0, True), done.stdout
+
+
+def test_without_prune_a_name_stays_with_who_has_it_only_here(
+    here: PlacementApi, there: PlacementApi
+) -> None:
+    load(there, ("host", {"VCPU": 4}))
+    (ours,) = load(here, ("host", {"VCPU": 4}))
+    done = both(there, here)
+    assert (done.returncode, f"is the name of provider {ours}" in done.stdout) == (1, True), done.stdout
+    assert here.get(f"/resource_providers/{ours}")["name"] == "host"
+
+
 def test_a_dry_run_writes_nothing(here: PlacementApi, there: PlacementApi) -> None:
     load(there, ("a", {"VCPU": 4}))
     done = both(there, here, "--dry-run")
@@ -173,6 +209,8 @@ def _root(newest: str) -> bytes:
         (200, b'{"versions": []}', "does not answer as a Placement"),
         (200, _root("1.13"), "knows versions up to 1.13; at least 1.14 is needed"),
         (401, b"who are you?", "does not accept the token"),
+        (403, b"not you", "does not let this token GET /: Forbidden"),
+        (400, b"what?", "cannot be read: GET /: Bad Request (400)"),
     ],
 )
 def test_what_is_no_placement_is_told_in_a_sentence(
@@ -182,6 +220,44 @@ def test_what_is_no_placement_is_told_in_a_sentence(
         done = berth("--url", url, "--to", here.wire.base_url)
     assert done.returncode == 1 and done.stdout == ""
     assert says in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_token_that_may_not_read_all_is_told_in_a_sentence(here: PlacementApi) -> None:
+    entry = {"uuid": str(uuid.uuid4()), "name": "a", "parent_provider_uuid": None}
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        bodies = {
+            "/": _root("1.39"),
+            "/resource_classes": b'{"resource_classes": []}',
+            "/traits?name=startswith:CUSTOM_": b'{"traits": []}',
+            "/resource_providers": json.dumps({"resource_providers": [entry] * 40}).encode(),
+        }
+        body = bodies.get(handler.path, b"")
+        reply(handler, 200 if body else 403, body)
+
+    with serving(answer) as url:
+        done = berth("--url", url, "--to", here.wire.base_url)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1), done.stderr
+    assert f"does not let this token GET /resource_providers/{entry['uuid']}/inventories" in done.stderr
+
+
+def test_what_is_deleted_while_it_is_read_is_left_out(here: PlacementApi) -> None:
+    entry = {"uuid": str(uuid.uuid4()), "name": "a", "parent_provider_uuid": None}
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        bodies = {
+            "/": _root("1.39"),
+            "/resource_classes": b'{"resource_classes": []}',
+            "/traits?name=startswith:CUSTOM_": b'{"traits": []}',
+            "/resource_providers": json.dumps({"resource_providers": [entry]}).encode(),
+        }
+        body = bodies.get(handler.path, b"")
+        reply(handler, 200 if body else 404, body)
+
+    with serving(answer) as url:
+        done = berth("--url", url, "--to", here.wire.base_url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "nothing had to be changed"
 
 
 def test_a_source_that_is_away_for_a_moment_is_asked_again(here: PlacementApi) -> None:
@@ -208,6 +284,15 @@ def test_a_source_that_is_away_for_a_moment_is_asked_again(here: PlacementApi) -
         (("--url", "ftp://x", "--to", "http://x"), "--url takes an address"),
         (("--url", "http://x"), "say with --to where"),
         (("--url", "http://x", "--to", "http://x", "--token-file", "absent"), "absent: No such file"),
+        (("--url", "http://x", "--to", "http://x", "--token-file", "/"), "/: Is a directory"),
+        (
+            ("--url", "https://x", "--to", "http://x", "--cacert", "absent"),
+            "absent: cannot be read: No such file",
+        ),
+        (
+            ("--url", "https://x", "--to", "http://x", "--cacert", "pyproject.toml"),
+            "there is no certificate in it",
+        ),
     ],
 )
 def test_flags_that_cannot_be_used(flags: tuple[str, ...], says: str) -> None:
