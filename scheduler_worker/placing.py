@@ -56,7 +56,8 @@ Claims = Callable[[Sequence[ClaimRequested]], Awaitable[Sequence[ClaimAnswered]]
 
 PAGE = 256  # candidates asked for at a time
 FEW_WAYS = 16  # of using one tree, looked at while several builds look for room
-PAGES_OF_ALL_WAYS = 64  # how far it is looked when all ways of all hosts are wanted
+ALL_WAYS = 2048  # of using trees, at a time, when all are looked at: as many of one tree as one answer holds
+PAGES_OF_ALL_WAYS = 64
 ROUNDS = 5  # how often a batch looks again at once, before its losers wait
 CHOICES = 3  # hosts named in one claim, best first
 PATIENCE = 30.0  # how long a request waits for what passes by itself
@@ -152,7 +153,7 @@ class Scheduler:
         search, request = Search(self.ledger.taken, per_host), alike[0].request
         for order in alike:
             order.search = search
-        question = question_of(request, self._page, per_host)
+        question = question_of(request, self._page if per_host else ALL_WAYS, per_host)
         waiting, pages = alike, 0
         while True:
             found = await self._candidates(question)

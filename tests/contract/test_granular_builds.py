@@ -153,6 +153,17 @@ async def test_instances_of_one_request_share_out_the_cells_of_one_host(
     assert all(sum(amount for at, amount in taken if at == cell) <= 4 for cell, _ in taken)
 
 
+async def test_ways_far_down_the_list_are_found_in_the_end(placement: Placement) -> None:
+    """Of 132 ways to take two of twelve cells, the first sixty take one of the first five."""
+    cpus = {"VCPU": Inventory(total=4)}
+    cells = [a_provider(cell, 1, inventories=cpus) for cell in range(11, 23)]
+    report = a_report(1, *cells, inventories={"MEMORY_MB": Inventory(total=1024)})
+    assert await placement.reports.report_many([report]) == [None]
+    scheduler = await a_scheduler(placement)
+    placed = await said(scheduler, a_request(flavor=Flavor(name="f", extra_specs=TWO_CELLS), instances=6))
+    assert len({cell for one in placed for cell in one.chosen.choice.allocations}) == 12  # type: ignore[union-attr]
+
+
 async def test_one_instance_more_than_there_are_cells_is_no_room(four: Placement) -> None:
     scheduler = await a_scheduler(four)
     request = a_request(flavor=Flavor(name="f", extra_specs=ONE_CELL), instances=5)
