@@ -252,6 +252,7 @@ def _without_store(role: Role, settings: Settings, bus: Bus) -> list[Worker]:
             crashes=crashes,
             period=settings.compute.heartbeat,
             clock=bus.clock,
+            providers=bus.asker(topics.PROVIDERS),
         )
         for agent in agents(settings)
         if agent.cell == role.cell

@@ -191,7 +191,8 @@ class HostReported(Message, frozen=True, kw_only=True):
 
     cell: Word
     agent: Word
-    sequence: Ordinal
+    sequence: Ordinal  # of one run of the agent the highest counts
+    run: Annotated[str, Meta(max_length=64)] = ""  # which run of it: another one begins to count anew
     period: Seconds = 10.0  # the next one is due after so long
     hosts: tuple[HostState, ...]
 

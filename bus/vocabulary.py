@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 MAX_INT = 2**31 - 1
+MAX_ORDINAL = 2**62
 END = r"$(?!\n)"  # of a text: $ alone lets a last newline through
 
 Id = Annotated[
@@ -26,7 +27,7 @@ TraitName = Annotated[
 ]
 Amount = Annotated[int, Meta(ge=1, le=MAX_INT)]
 Count = Annotated[int, Meta(ge=0, le=MAX_INT)]
-Ordinal = Annotated[int, Meta(ge=0, le=2**62)]
+Ordinal = Annotated[int, Meta(ge=0, le=MAX_ORDINAL)]
 Seconds = Annotated[float, Meta(ge=0)]
 
 

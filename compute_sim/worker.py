@@ -15,10 +15,14 @@ from bus.messages import (
     AgentReported,
     BuildOrdered,
     DestroyOrdered,
+    FindProviders,
     HostReported,
     InventoryReported,
     NodeChanged,
+    ProvidersFound,
 )
+from bus.protocol import Ask
+from bus.report_sequence import ReportSequence
 from bus.topics import (
     AGENT_BUILD,
     AGENT_DESTROY,
@@ -26,6 +30,7 @@ from bus.topics import (
     HOST_REPORTED,
     INVENTORY_REPORTED,
     IRONIC_NODE,
+    PROVIDERS,
 )
 from bus.vocabulary import HostState, ProviderReport
 from bus.worker import Worker, every, on
@@ -66,6 +71,7 @@ class _Agent:
         announce_every: float,
         clock: Clock,
         remembered: int,
+        providers: Ask[FindProviders, ProvidersFound] | None,
     ) -> None:
         self.agent = agent
         self.cell = cell
@@ -85,6 +91,10 @@ class _Agent:
         self._to_announce: deque[SimHost] = deque()
         self._gap = FIRST_GAP
         self._next_round = 0.0
+        self._run = clock.uuid()
+        self._sequence = ReportSequence(clock)
+        self._providers = providers
+        self._to_recall = [host.root for host in hosts if not host.metal] if providers else []
 
     # What it is told to do
 
@@ -171,12 +181,13 @@ class _Agent:
         """The state of all hosts, while there is power."""
         if not self._power.is_set():
             return []
-        sequence = self._sequence()
+        sequence = self._sequence.next()
         return [
             HostReported(
                 cell=self.cell,
                 agent=self.agent,
                 sequence=sequence,
+                run=self._run,
                 period=self.period,
                 hosts=tuple(map(self._state, self.hosts[start : start + HOSTS_IN_A_REPORT])),
             )
@@ -185,19 +196,26 @@ class _Agent:
 
     async def announce(self) -> Sequence[InventoryReported | NodeChanged]:
         """Some of the inventories that are due: all of them at the start, after a crash, and now and then."""
-        now = self.clock.now()
+        await self._recall()
+        now = self.clock.monotonic()
         if not self._power.is_set():
             return []
         if now >= self._next_round and not self._to_announce:
             self._to_announce.extend(self.hosts)
             self._next_round = now + self._gap
             self._gap = min(2 * self._gap, self.announce_every)
-        sequence = self._sequence()
+        sequence = self._sequence.next()
         chunk = min(len(self._to_announce), HOSTS_IN_A_REPORT)
         return [self._said_of(self._to_announce.popleft(), sequence) for _ in range(chunk)]
 
-    def _sequence(self) -> int:
-        return int(self.clock.now() * 1_000_000)
+    async def _recall(self) -> None:
+        """What was reported of these hosts before, by whomever: what we report comes after it."""
+        while self._providers is not None and self._to_recall:
+            some = self._to_recall[-HOSTS_IN_A_REPORT:]
+            found = await self._providers(FindProviders(ids=tuple(some), parts=("owner",)))
+            for one in found.providers:
+                self._sequence.follow(one.sequence)
+            del self._to_recall[-len(some) :]
 
     def _state(self, host: SimHost) -> HostState:
         building = self._building[host.root]
@@ -260,8 +278,12 @@ def compute_sim(
     concurrency: int = 5000,
     clock: Clock | None = None,
     remembered: int = REMEMBERED,
+    providers: Ask[FindProviders, ProvidersFound] | None = None,
 ) -> Worker:
-    """An agent that builds on these hosts; with other faults it fails, with other crashes it goes away."""
+    """An agent that builds on these hosts; with other faults it fails, with other crashes it goes away.
+
+    Where it can ask for `providers`, its reports count even if an earlier run's clock was ahead.
+    """
     simulated = _Agent(
         agent,
         cell,
@@ -272,6 +294,7 @@ def compute_sim(
         announce_every,
         clock or Clock(),
         remembered,
+        providers,
     )
     return Worker(
         f"agent.{agent}",
@@ -279,6 +302,7 @@ def compute_sim(
             on(AGENT_BUILD.at(agent=agent), simulated.build, emits=[AGENT_REPORT], concurrency=concurrency),
             on(AGENT_DESTROY.at(agent=agent), simulated.destroy, emits=[AGENT_REPORT]),
         ],
+        asks=[PROVIDERS] if providers else [],
         timers=[
             every(period, simulated.beat, emits=[HOST_REPORTED], at_once=True),
             every(0.1, simulated.announce, emits=[INVENTORY_REPORTED, IRONIC_NODE], at_once=True),

@@ -85,7 +85,7 @@ class Scheduler:
     ) -> None:
         self.policy = policy or ChoicePolicy()
         self.clock = clock or Clock()
-        self.book = HostBook(self.clock.now(), grace)
+        self.book = HostBook(self.clock.monotonic(), grace)
         self.ledger = PendingChoices()
         self._candidates = candidates
         self._claim_many = claim_many
@@ -96,13 +96,14 @@ class Scheduler:
         self._waiting: dict[Id, float] = {}  # request → when it first had to wait
 
     async def opened(self) -> None:
-        self.book.opened(self.clock.now())
+        self.book.opened(self.clock.monotonic())
 
     async def hear(self, report: HostReported) -> None:
-        self.book.hear(report, self.clock.now())
+        self.book.hear(report, self.clock.monotonic())
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
         """A host for each of these requests, or the reason why there is none."""
+        self.book.listened(self.clock.monotonic())
         orders = [Order(request) for request in requests]
         try:
             for _ in range(ROUNDS):
@@ -170,7 +171,7 @@ class Scheduler:
         self, search: Search, request: BuildRequested, found: CandidatesFound, waiting: Sequence[Order]
     ) -> list[Order]:
         """Share one page's hosts out; who is still without. Nothing is awaited here, for answers age."""
-        now = self.clock.now()
+        now = self.clock.monotonic()
         self.ledger.seen(found.seen, now)
         hosts = self._hosts(search, found, now)
         ranking = rank(request, hosts, self.policy, request.request)
@@ -216,7 +217,7 @@ class Scheduler:
         for order in waiting:
             order.put_back()
             self._forget(order)
-        now = self.clock.now()
+        now = self.clock.monotonic()
         without = []
         for order in waiting:
             if not any(self._pick(order, ranking, now) for ranking in search.rankings):
@@ -256,7 +257,7 @@ class Scheduler:
         """For how long it has come again and again; 0 the first time."""
         while len(self._waiting) > WAITING:
             del self._waiting[next(iter(self._waiting))]
-        now = self.clock.now()
+        now = self.clock.monotonic()
         return now - self._waiting.setdefault(order.request.request, now)
 
     # Claiming
@@ -269,7 +270,7 @@ class Scheduler:
         for order in orders:  # without an answer nobody knows what came of them: their entries time out
             order.picks, order.entries = [], []
         answers = await self._answers([question for *_, question in asked])
-        now = self.clock.now()
+        now = self.clock.monotonic()
         elsewhere: list[Unexpected] = []
         for (order, picks, entries, _), answer in zip(asked, answers, strict=True):
             if isinstance(answer, AnswerRefused):

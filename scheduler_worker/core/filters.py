@@ -49,4 +49,4 @@ few_builds_in_flight = at_most_building(MAX_BUILDS)
 FILTERS: tuple[Filter, ...] = (host_is_up, host_is_enabled, same_zone, few_builds_in_flight)
 
 # Refusals that pass by themselves in seconds: no host because of these is no reason to give up at once.
-PASSING = frozenset({"few_builds_in_flight"})
+PASSING = frozenset({"few_builds_in_flight", "host_is_up"})

@@ -26,6 +26,8 @@ def rank(request: BuildRequested, hosts: Sequence[Host], policy: ChoicePolicy, s
     unserved: list[tuple[Host, str]] = []
     refused: list[list[tuple[Host, str]]] = [[] for _ in policy.filters]
     filters = tuple(enumerate(policy.filters))
+    passing = [named(filter_) in policy.passing for filter_ in policy.filters]
+    may_pass = False
     for host in hosts:
         nobody = policy.nobody_builds(host)
         if nobody:
@@ -35,6 +37,10 @@ def rank(request: BuildRequested, hosts: Sequence[Host], policy: ChoicePolicy, s
             why = admits(host, request)
             if why is not None:
                 refused[position].append((host, why))
+                may_pass = may_pass or (
+                    passing[position]
+                    and all(passing[behind] or later(host, request) is None for behind, later in filters)
+                )
                 break
         else:
             (admitted if host.fits() else crowded).append(host)
@@ -49,7 +55,7 @@ def rank(request: BuildRequested, hosts: Sequence[Host], policy: ChoicePolicy, s
         *unserved[:NEAREST],
     ]
     nearest = [NearMiss(host=host.candidate.host, lacks=why) for host, why in closest[:NEAREST]]
-    return Ranking(request, admitted, policy, seed, removed, nearest)
+    return Ranking(request, admitted, policy, seed, removed, nearest, may_pass or bool(crowded))
 
 
 class Ranking:
@@ -63,11 +69,13 @@ class Ranking:
         seed: str,
         removed: Mapping[str, int],
         nearest: Sequence[NearMiss],
+        may_pass: bool,
     ) -> None:
         self.removed = {name: count for name, count in removed.items() if count}
         self.nearest = tuple(nearest)
         self.hosts = hosts
         self.handed_out = 0
+        self._passes = may_pass  # some were refused for nothing but what passes by itself
         self._request = request
         self._policy = policy
         self._scales: tuple[Scale, ...] = ()
@@ -88,10 +96,7 @@ class Ranking:
     @property
     def may_pass(self) -> bool:
         """Does something that passes by itself stand in the way? Then no host now is not no host."""
-        passing = self._policy.passing
-        return self.handed_out > 0 or any(
-            name == CHOSEN_BY_OTHERS or name in passing for name in self.removed
-        )
+        return self.handed_out > 0 or self._passes
 
     def take(self, several: int = 1, avoid: Collection[str] = (), most: int = 64) -> "Pick | None":
         """The best host, from now on counted as used, and the next best should it be refused.

@@ -7,8 +7,17 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bus.delivery.runner import Bus, Listener
+from bus.errors import Unavailable
 from bus.local.broker import LocalBroker, LocalTransport
-from bus.messages import AgentReported, HostReported, InventoryReported, NodeChanged
+from bus.messages import (
+    AgentReported,
+    FindProviders,
+    HostReported,
+    InventoryReported,
+    NodeChanged,
+    ProvidersFound,
+)
+from bus.resources import Provider
 from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED, IRONIC_NODE
 from bus.worker import Worker
 from compute_sim import CrashPlan, Durations, FaultPlan, SimHost, compute_sim, fleet
@@ -203,6 +212,39 @@ async def test_all_hosts_are_announced_and_their_hearts_beat(world: AgentWorld) 
     assert announced[0].providers[0].inventories == everything[0].inventory
     assert [host.root for beat in beats for host in beat.hosts] == [host.root for host in everything]
     assert {beat.period for beat in beats} == {0.05}
+
+
+async def test_reports_count_for_more_than_those_of_a_run_whose_clock_was_ahead(world: AgentWorld) -> None:
+    """It asks what was reported of its hosts before; while nobody answers it announces nothing."""
+    everything, answered = hosts(600), [False, True, True]
+
+    async def providers(question: FindProviders) -> ProvidersFound:
+        if not answered.pop(0):
+            raise Unavailable("placement is not there yet")
+        assert question.parts == ("owner",)
+        return ProvidersFound(
+            providers=tuple(
+                Provider(id=one, name=one, parent=None, root=one, generation=1, sequence=2**60 + nth)
+                for nth, one in enumerate(question.ids)
+            )
+        )
+
+    agent = compute_sim("agent0", CELL, everything, period=0.05, providers=providers)
+    async with world.serving(agent), asyncio.timeout(DEADLINE):
+        announced = [await world.inventories.get() for _ in everything]
+    assert {said.root for said in announced} == {host.root for host in everything}
+    assert min(said.sequence for said in announced) >= 2**60 + 500
+    assert answered == []
+
+
+async def test_each_run_of_an_agent_has_a_name_of_its_own(world: AgentWorld) -> None:
+    runs = set()
+    for _ in range(2):
+        async with world.serving(an_agent()), asyncio.timeout(DEADLINE):
+            one, two = [await world.beats.get() for _ in range(2)]
+        assert (one.run, one.sequence < two.sequence) == (two.run, True)
+        runs.add(one.run)
+    assert len(runs) == 2 and "" not in runs
 
 
 async def test_a_bare_metal_node_is_spoken_of_as_ironic_would_at_the_beginning_of_time(

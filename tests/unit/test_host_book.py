@@ -1,8 +1,10 @@
 """Which hosts are up, what they last said, and what is not their fault."""
 
 import pytest
+from msgspec.structs import replace
 
 from bus.messages import HostReported
+from scheduler_worker import hosts
 from scheduler_worker.hosts import RECENT, HostBook
 from tests.fleet import a_report, a_state, an_id
 
@@ -13,18 +15,20 @@ def a_book(**fields: float) -> HostBook:
     return HostBook(0.0, **fields)
 
 
+def listened(book: HostBook, start: float, end: float) -> float:
+    """Something came in every second: requests, or answers."""
+    for second in range(int(start), int(end) + 1):
+        book.listened(float(second))
+    return end
+
+
 def test_a_scheduler_that_never_hears_anybody_gives_up_after_one_grace() -> None:
     book = a_book(grace=30)
-    assert [bool(book.down("agent1", now)) for now in (0, 29, 30, 31, 59, 90)] == [False, False, *[True] * 4]
+    assert book.down("agent1", listened(book, 0, 29)) == ""
+    assert book.down("agent1", listened(book, 30, 30)) == "down: nothing is heard of its agent agent1"
     book.opened(100.0)
-    assert not book.down("agent1", 129.0)
-
-
-def test_nobody_is_down_before_he_could_have_been_heard() -> None:
-    book = a_book(grace=30)
-    book.hear(a_report(2), 29.0)
-    assert book.down("agent1", 29.9) == ""
-    assert book.down("agent1", 30.0) == "down: nothing was ever heard of its agent agent1"
+    assert book.down("agent1", listened(book, 100, 129)) == ""
+    assert book.down("agent1", listened(book, 129, 131)) != ""
 
 
 @pytest.mark.parametrize(
@@ -53,19 +57,18 @@ def test_the_last_report_counts_and_a_late_or_repeated_one_changes_nothing() -> 
     assert state is not None
     assert state.load == 0.5
     book.hear(a_report(sequence=6, load=0.6, cell="cell2"), 4.0)
-    known = book.find(ROOT)
-    assert known is not None
-    assert (known.state.load, known.agent, known.cell) == (0.6, "agent1", "cell2")
-    assert book.cells == {"cell1", "cell2"}
-    assert book.zones == {"z"}
+    state = book.state(ROOT)
+    assert state is not None
+    assert state.load == 0.6
+    assert (book.cells, book.zones) == ({"cell2"}, set())
 
 
 def test_a_stale_report_is_no_sign_of_life() -> None:
     book = a_book(grace=1)
     book.hear(a_report(sequence=5), 0.0)
+    listened(book, 1, 20)
     book.hear(a_report(sequence=4), 20.0)
-    book.hear(a_report(2, sequence=1), 31.0)
-    assert book.down("agent1", 33.0) != ""
+    assert book.down("agent1", listened(book, 21, 33)) != ""
 
 
 def test_reports_of_other_hosts_of_the_agent_may_overtake_each_other() -> None:
@@ -81,35 +84,106 @@ def test_reports_of_other_hosts_of_the_agent_may_overtake_each_other() -> None:
 def test_an_agent_back_from_the_dead_may_count_from_the_beginning() -> None:
     book = a_book(grace=1)
     book.hear(a_report(sequence=500, load=0.5), 0.0)
-    book.hear(a_report(sequence=1, load=0.1), 31.0)
+    book.hear(a_report(sequence=1, load=0.1), listened(book, 1, 31))
     state = book.state(ROOT)
     assert state is not None
     assert state.load == 0.1
-    assert book.down("agent1", 40.0) == ""
+    assert book.down("agent1", listened(book, 31, 40)) == ""
+
+
+def test_a_new_run_counts_from_the_beginning_at_once() -> None:
+    """The clock of the first was a year ahead."""
+    book = a_book()
+    book.hear(replace(a_report(sequence=2**60, load=0.5), run="one"), 0.0)
+    book.hear(replace(a_report(sequence=7, load=0.1), run="two"), 1.0)
+    book.hear(replace(a_report(sequence=6, load=0.9), run="two"), 2.0)
+    state = book.state(ROOT)
+    assert state is not None
+    assert state.load == 0.1
 
 
 def test_a_host_that_moves_to_another_agent_is_the_new_one_s() -> None:
     book = a_book()
     book.hear(HostReported(cell="c", agent="old", sequence=900, hosts=(a_state(),)), 0.0)
-    book.hear(HostReported(cell="c", agent="new", sequence=1, hosts=(a_state(),)), 1.0)
-    known = book.find(ROOT)
-    assert known is not None
-    assert known.agent == "new"
+    book.hear(HostReported(cell="d", agent="new", sequence=1, hosts=(a_state(load=0.7),)), 1.0)
+    state = book.state(ROOT)
+    assert state is not None
+    assert (state.load, book.cells) == (0.7, {"d"})
 
 
-def test_when_nobody_at_all_was_heard_it_may_be_our_own_ears() -> None:
-    """A broker away for two minutes must not empty the cloud; an agent that stays silent is down later."""
-    book = a_book(grace=30)
+# Our own ears
+
+
+@pytest.mark.parametrize("away", [19.0, 120.0, 3600.0])
+@pytest.mark.parametrize("period", [1.0, 2.0, 10.0, 60.0])
+def test_what_was_not_heard_while_our_ears_were_away_is_no_verdict(period: float, away: float) -> None:
+    """Builds come before the first report after it, and every agent has its period to be heard again."""
+    book, agents = a_book(grace=1), [f"agent{number}" for number in range(5)]
+
+    def reports(sequence: int, now: float, some: list[str] = agents) -> None:
+        for agent in some:
+            book.hear(HostReported(cell="c", agent=agent, sequence=sequence, period=period, hosts=()), now)
+
+    for nth in range(4):
+        reports(nth, nth * period)
+    last = 3 * period
+    back = last + away
+    book.listened(back)
+    assert [book.down(agent, back) for agent in agents] == [""] * 5
+    reports(5, back + period / 2, agents[:3])
+    listened(book, back + period / 2, back + period)
+    reports(6, back + period, agents[3:])
+    assert [book.down(agent, back + period) for agent in agents] == [""] * 5
+
+
+def test_who_stays_silent_while_others_are_heard_again_is_down() -> None:
+    book = a_book(grace=1)
     for number in (1, 2):
         book.hear(a_report(number), 0.0)
-    assert book.down("agent1", 120.0) == ""
-    assert book.down("agent1", 149.0) == ""
-    assert book.down("agent1", 151.0) != ""
-    book.hear(a_report(2, sequence=2), 200.0)
-    assert book.down("agent1", 229.0) == ""
-    book.hear(a_report(2, sequence=3), 225.0)
-    assert book.down("agent1", 231.0) != ""
-    assert book.down("agent2", 231.0) == ""
+    for nth in range(2, 8):
+        book.hear(a_report(2, sequence=nth), 100.0 + 10 * nth)
+    assert book.down("agent1", 170.0) == "down: nothing heard of its agent agent1 for 170 s"
+    assert book.down("agent2", 170.0) == ""
+
+
+def test_who_alone_is_silent_is_down_when_requests_still_come() -> None:
+    book = a_book(grace=1)
+    book.hear(a_report(), 0.0)
+    assert book.down("agent1", listened(book, 1, 30)) == ""
+    assert book.down("agent1", listened(book, 30, 31)) != ""
+
+
+def test_a_clock_that_does_not_move_or_moves_back_does_no_harm() -> None:
+    book = a_book(grace=1)
+    book.hear(a_report(), 100.0)
+    book.listened(50.0)
+    assert book.down("agent1", listened(book, 50, 60)) == ""
+
+
+# What is forgotten
+
+
+def test_who_was_not_heard_for_very_long_is_forgotten() -> None:
+    book = a_book(grace=1)
+    for number in range(1000):
+        book.hear(a_report(number, cell=f"forged{number}", zone=f"z{number}"), 0.0)
+    assert len(book) == len(book.cells) == len(book.zones) == 1000
+    for second in range(5, 700, 5):
+        book.hear(a_report(1, sequence=second), float(second))
+    assert (len(book), book.cells, book.zones) == (1, {"cell1"}, set())
+    assert book.down("agent2", 700.0) == "down: nothing is heard of its agent agent2"
+
+
+def test_no_more_hosts_are_remembered_than_there_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that go on reporting stay; forged ones push each other out."""
+    monkeypatch.setattr(hosts, "MOST_HOSTS", 10)
+    book = a_book()
+    for number in range(100):
+        book.hear(a_report(1000 + number, sequence=1), float(number))
+        book.hear(a_report(1, sequence=number + 1, load=1.0), float(number))
+    assert len(book) == 10
+    assert book.state(ROOT) is not None
+    assert book.down("agent1", 100.0) == ""
 
 
 def test_own_choices_count_as_builds_for_a_moment() -> None:

@@ -180,10 +180,12 @@ def test_removals_are_counted_by_rule_and_near_misses_named() -> None:
     [
         (a_host(building=8), True),
         (Host(a_candidate(asked=ONE, free=ONE), taken=ONE), True),
-        (a_host(down="down: silent"), False),
+        (a_host(down="down: silent"), True),
         (a_host(enabled=False), False),
+        (a_host(down="down: silent", enabled=False), False),
+        (a_host(building=8, enabled=False), False),
     ],
-    ids=["busy", "chosen a moment ago", "down", "disabled"],
+    ids=["busy", "chosen a moment ago", "down", "disabled", "down and disabled", "busy and disabled"],
 )
 def test_some_obstacles_pass_by_themselves(host: Host, passes: bool) -> None:
     assert ranked(host).may_pass == passes

@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
+from bus.clock import Clock
 from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
 from bus.messages import (
     BuildPlaced,
@@ -502,15 +504,42 @@ async def test_no_host_is_fenced_before_it_is_said_and_says_why() -> None:
     assert placement.retired == {message.instances[0]: f"unplaceable: {message.reason}"}
 
 
-async def test_every_host_down_names_the_nearest() -> None:
+async def test_every_host_down_is_waited_for_and_then_names_the_nearest() -> None:
     placement, time = hosts(1), TurnedClock()
     scheduler = a_scheduler(placement, time)
     for second in range(0, 60, 5):
         time.now = 1000.0 + second
         await scheduler.hear(a_report(7, sequence=second + 1))
+    await retry(scheduler, a_request())
+    time.now += 30
     message = await unplaceable(scheduler, a_request())
     assert "host_is_up removed 1" in message.reason
-    assert "host0 (down: nothing was ever heard of its agent agent0)" in message.reason
+    assert "host0 (down: nothing is heard of its agent agent0)" in message.reason
+
+
+async def test_a_broker_that_was_away_makes_no_host_unfit() -> None:
+    """Requests come before the first report after 19 s without any, with a report every two seconds."""
+    placement, time = hosts(3), TurnedClock()
+    scheduler = a_scheduler(placement, time)
+    for sequence in range(20):
+        time.now = 1000.0 + 2 * sequence
+        for number in range(3):
+            await scheduler.hear(replace(a_report(number, sequence=sequence), period=2.0))
+    time.now += 19
+    await placed(scheduler, *(a_request(number) for number in range(9)))
+
+
+async def test_a_wall_clock_that_jumps_back_holds_nothing_up() -> None:
+    """What was chosen in the last second is over a second later, whatever the wall clock says."""
+    placement, time = hosts(1), TurnedClock()
+    wall = [1000.0]
+    time.clock = Clock(now=lambda: wall[0], chance=time.clock.chance, monotonic=lambda: time.now)
+    scheduler = a_scheduler(placement, time, policy=ChoicePolicy.from_names(max_builds=2))
+    await placed(scheduler, a_request(1), a_request(2))
+    await retry(scheduler, a_request(3))
+    time.now += 1
+    wall[0] -= 3600
+    await placed(scheduler, a_request(3))
 
 
 @pytest.mark.parametrize(
