@@ -20,6 +20,7 @@ from bus.topics import (
     HOST_REPORTED,
     INVENTORY_REPORTED,
     IRONIC_NODE,
+    PROVIDERS,
     QUERIES,
     RELEASE,
     TOPIC_OF,
