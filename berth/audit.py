@@ -1,23 +1,26 @@
 """The promises, checked from the databases: nothing over-allocated, doubled, or without an owner."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from berth import wiring
-from berth.settings import Settings
+from berth.settings import Settings, names_a_file
 from bus.clock import Clock
 from bus.errors import Unavailable
 from cell_conductor import census
-from placement_worker import breaches, holdings, retired
+from placement_worker import TreesOfConsumer, breaches, retired, trees_of_consumers
 
 _UNDER_WAY = 30.0  # a claim younger than this may belong to a build its cell has not stored yet
+_BUILD, _CLEANUP = "INSTANCE", "CLEANUP"  # types of consumers that berth itself makes
 
 
 @dataclass
 class Audit:
-    """What was counted and what was found wrong."""
+    """What was counted, what was found wrong, and what is sound but worth knowing."""
 
     breaches: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     consumers: int = 0
     builds: dict[str, int] = field(default_factory=dict)
 
@@ -26,31 +29,42 @@ class Audit:
         return not self.breaches
 
 
-async def audit(settings: Settings, *, settled: bool = False, clock: Clock | None = None) -> Audit:
+async def audit(
+    settings: Settings, *, settled: bool = False, placement_only: bool = False, clock: Clock | None = None
+) -> Audit:
     """`settled` says that no boot is under way, so that everything must add up now."""
     clock = clock or Clock()
-    await refuse_the_unmade(settings)
+    await refuse_the_unmade(settings, placement_only=placement_only)
+    cells = () if placement_only else settings.cell_names
     found = Audit()
     placement = wiring.database(settings, wiring.Role("placement"))
     try:
         # The cells are read first: a build seen alive there must be held in what placement says afterwards,
         # unless it has ended meanwhile, which the second reading tells.
-        before = await _builds(settings)
+        before = await _builds(settings, cells)
         found.breaches += await breaches(placement)
-        held = await holdings(placement)
+        held = await trees_of_consumers(placement)
         gone = await retired(placement)
-        after = await _builds(settings)
+        after = await _builds(settings, cells)
     finally:
         await placement.close()
     found.consumers = len(held)
-    for status in after.statuses():
-        found.builds[status] = found.builds.get(status, 0) + 1
-    found.breaches += after.doubled
-    found.breaches += _unheld(before, after, held)
-    found.breaches += _unowned(after, held, clock.now() - (0 if settled else _UNDER_WAY))
+    found.builds = dict(Counter(after.statuses()))
     found.breaches += [
         f"{consumer}: retired, and yet holds resources" for consumer in held if consumer in gone
     ]
+    if placement_only:
+        found.notes.append("placement alone was checked: not whether what is held has an owner")
+        return found
+    found.breaches += after.doubled
+    found.breaches += _unheld(before, after, held)
+    old = clock.now() - (0 if settled else _UNDER_WAY)
+    for consumer, what in _without_a_build(after, held):
+        if (why := _not_ours(what, settings)) is not None:
+            found.notes.append(f"{consumer}: {why}")
+        elif what.since <= old:
+            found.breaches.append(f"{consumer}: holds resources, and no cell knows it")
+    found.breaches += _held_after_the_end(after, held)
     if settled:
         found.breaches += [
             f"{id_}: still {known.status} in cell {known.cell}"
@@ -60,15 +74,30 @@ async def audit(settings: Settings, *, settled: bool = False, clock: Clock | Non
     return found
 
 
-async def refuse_the_unmade(settings: Settings) -> None:
+async def has_no_cell(settings: Settings) -> bool:
+    """None of the cells ever kept anything: there is placement alone, as behind its HTTP door."""
+    if names_a_file(settings.database.url):
+        return True
+    for cell in settings.cell_names:
+        if await wiring.ever_made(settings, wiring.Role("conductor", cell)):
+            return False
+    return True
+
+
+async def refuse_the_unmade(settings: Settings, *, placement_only: bool = False) -> None:
     """Nothing can be said of what was never there: an empty audit would look like a clean one."""
     where = settings.database.state_dir if settings.embedded else "the database"
     if not await wiring.ever_made(settings, wiring.Role("placement")):
         raise Unavailable(f"no berth has ever kept its state in {where}: nothing to audit")
+    if placement_only:
+        return
+    if names_a_file(settings.database.url):
+        raise Unavailable(f"{where} has room for placement alone: say --placement-only")
     for cell in settings.cell_names:
         if not await wiring.ever_made(settings, wiring.Role("conductor", cell)):
             raise Unavailable(
-                f"there never was a cell {cell} in {where}: say which cells there are (--cells, BERTH_CELLS)"
+                f"there never was a cell {cell} in {where}: say which cells there are (--cells, BERTH_CELLS),"
+                " or --placement-only"
             )
 
 
@@ -88,9 +117,9 @@ class _Builds:
         return [known.status for known in self.builds.values()]
 
 
-async def _builds(settings: Settings) -> _Builds:
+async def _builds(settings: Settings, cells: Sequence[str]) -> _Builds:
     found = _Builds()
-    for cell in settings.cell_names:
+    for cell in cells:
         database = wiring.database(settings, wiring.Role("conductor", cell))
         try:
             for id_, standing in (await census(database)).items():
@@ -102,30 +131,41 @@ async def _builds(settings: Settings) -> _Builds:
     return found
 
 
-def _unheld(
-    before: _Builds, after: _Builds, held: Mapping[str, tuple[int, Mapping[str, object], float]]
-) -> list[str]:
-    """Active builds that hold nothing, or hold something elsewhere."""
-    found = []
+def _unheld(before: _Builds, after: _Builds, held: Mapping[str, TreesOfConsumer]) -> Iterator[str]:
+    """Active builds that hold nothing, or nothing in their host's tree, wherever else they hold something."""
     for id_, known in before.builds.items():
         if known.status != "active" or after.builds.get(id_) != known:
             continue
         if id_ not in held:
-            found.append(f"{id_}: active on {known.root} in cell {known.cell}, and holds nothing")
-        elif known.root not in held[id_][1]:
-            found.append(f"{id_}: active on {known.root}, but holds resources of {', '.join(held[id_][1])}")
-    return found
+            yield f"{id_}: active on {known.root} in cell {known.cell}, and holds nothing"
+        elif known.root not in held[id_].trees:
+            yield f"{id_}: active on {known.root}, but holds resources of {', '.join(held[id_].trees)}"
 
 
-def _unowned(
-    after: _Builds, held: Mapping[str, tuple[int, Mapping[str, object], float]], old: float
-) -> list[str]:
-    """Resources held for builds no cell knows, or knows to have ended."""
-    found = []
-    for consumer, (_, _, since) in held.items():
+def _without_a_build(
+    after: _Builds, held: Mapping[str, TreesOfConsumer]
+) -> Iterator[tuple[str, TreesOfConsumer]]:
+    return ((consumer, what) for consumer, what in held.items() if consumer not in after.builds)
+
+
+def _not_ours(held: TreesOfConsumer, settings: Settings) -> str | None:
+    """Why a consumer may well hold something though no cell of ours has built for it; None: it may not."""
+    if held.type == _CLEANUP:
+        return "keeps the room of a guest that may still be there"
+    if held.type != _BUILD:
+        return f"not ours: its type is {held.type or 'unknown'}"
+    reported = [tree for tree in held.trees.values() if tree is not None]
+    if not reported:
+        return "not ours: on providers that no agent reports"
+    if all(held.since < tree.since for tree in reported):
+        return "not ours: it was there before an agent reported its host"
+    if all(tree.agent in settings.ironic.nodes.agents.values() for tree in reported):
+        return f"not ours: on hosts of {reported[0].agent}, which is no agent of berth's"
+    return None
+
+
+def _held_after_the_end(after: _Builds, held: Mapping[str, TreesOfConsumer]) -> Iterator[str]:
+    for consumer in held:
         known = after.builds.get(consumer)
-        if known is None and since <= old:
-            found.append(f"{consumer}: holds resources, and no cell knows it")
-        elif known is not None and known.status in ("error", "deleted"):
-            found.append(f"{consumer}: ended as {known.status} in cell {known.cell}, and holds resources")
-    return found
+        if known is not None and known.status in ("error", "deleted"):
+            yield f"{consumer}: ended as {known.status} in cell {known.cell}, and holds resources"

@@ -2,7 +2,17 @@
 
 from placement_worker.placement import Placement
 from placement_worker.schema import metadata
-from placement_worker.store.audit import breaches, holdings, retired
+from placement_worker.store.audit import TreesOfConsumer, breaches, holdings, retired, trees_of_consumers
 from placement_worker.worker import ANNOUNCES, placement_worker
 
-__all__ = ["ANNOUNCES", "Placement", "breaches", "holdings", "metadata", "placement_worker", "retired"]
+__all__ = [
+    "ANNOUNCES",
+    "Placement",
+    "TreesOfConsumer",
+    "breaches",
+    "holdings",
+    "metadata",
+    "placement_worker",
+    "retired",
+    "trees_of_consumers",
+]

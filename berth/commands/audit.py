@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from berth.audit import Audit, audit
-from berth.commands.options import Cells, Json, StateDir, cells_named
+from berth.audit import Audit, audit, has_no_cell
+from berth.commands.options import Cells, Database, Json, StateDir, cells_named
 from berth.commands.terminal import effective, run, say
 from berth.settings import Settings
+
+_MOST = 50  # sentences of a kind
 
 commands = typer.Typer()
 
@@ -21,21 +23,40 @@ def audit_command(
     settled: Annotated[
         bool, typer.Option("--settled", help="No boot is under way: everything must add up now.")
     ] = False,
+    placement_only: Annotated[
+        bool,
+        typer.Option(
+            "--placement-only", help="Only what placement keeps, as where it is served without cells."
+        ),
+    ] = False,
     cells: Cells = None,
+    database: Database = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Check from the databases that nothing is over-allocated, doubled or without an owner; else exit 1."""
-    settings = effective(cells=cells_named(cells), state_dir=state_dir).settings
-    run(audit_and_say(settings, settled, as_json, say))
+    """Check from the databases that nothing is over-allocated, doubled or without an owner; else exit 1.
+
+    What is held for others than berth's builds (made over HTTP, imported, migrations) is told as a note.
+    Where no cell ever was, and none is named, placement alone is checked.
+    """
+    found = effective(cells=cells_named(cells), database_url=database, state_dir=state_dir)
+    run(audit_and_say(found.settings, settled, placement_only, "cells" in found.origins, as_json, say))
 
 
-async def audit_and_say(settings: Settings, settled: bool, as_json: bool, say: Console) -> int:
-    found = await audit(settings, settled=settled)
+async def audit_and_say(
+    settings: Settings,
+    settled: bool,
+    placement_only: bool,
+    cells_are_named: bool,
+    as_json: bool,
+    say: Console,
+) -> int:
+    placement_only = placement_only or (not cells_are_named and await has_no_cell(settings))
+    found = await audit(settings, settled=settled, placement_only=placement_only)
     if as_json:
         sys.stdout.write(
             json.dumps(
-                {"clean": found.clean, "breaches": found.breaches, "consumers": found.consumers,
-                 "builds": found.builds}, indent=2) + "\n"
+                {"clean": found.clean, "breaches": found.breaches, "notes": found.notes,
+                 "consumers": found.consumers, "builds": found.builds}, indent=2) + "\n"
         )  # fmt: skip
     else:
         show_audit(found, say)
@@ -46,5 +67,8 @@ def show_audit(found: Audit, say: Console) -> None:
     builds = ", ".join(f"{count} {status}" for status, count in sorted(found.builds.items())) or "none"
     verdict = "[green]clean[/green]" if found.clean else f"[red]{len(found.breaches)} breaches[/red]"
     say.print(f"audit: {verdict}; {found.consumers} consumers hold resources; builds: {builds}")
-    for breach in found.breaches[:50]:
-        say.print(f"  {breach}", style="red", markup=False)
+    for sentences, style in ((found.breaches, "red"), (found.notes, "dim")):
+        for sentence in sentences[:_MOST]:
+            say.print(f"  {sentence}", style=style, markup=False)
+        if len(sentences) > _MOST:
+            say.print(f"  ... and {len(sentences) - _MOST} more: --json tells all", style=style, markup=False)

@@ -1,5 +1,8 @@
 """Is what is stored sound? Said from SQL alone, for `berth audit`, the tests and the simulation."""
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 from bus.sql.database import Database
 from bus.sql.statement import Statement
 from bus.vocabulary import Allocations
@@ -47,7 +50,35 @@ _HOLDINGS = Statement(
     " JOIN resource_classes k ON k.id = a.resource_class_id"
     " ORDER BY c.uuid, p.uuid, a.resource_class_id"
 )
+_CONSUMER_TREES = Statement(
+    "SELECT DISTINCT c.uuid AS consumer, t.name AS type, c.created_at, r.uuid AS root,"
+    " h.cell, h.agent, h.created_at AS reported"
+    " FROM consumers c"
+    " JOIN allocations a ON a.consumer_id = c.id"
+    " JOIN resource_providers p ON p.id = a.resource_provider_id"
+    " JOIN resource_providers r ON r.id = p.root_provider_id"
+    " LEFT JOIN consumer_types t ON t.id = c.consumer_type_id"
+    " LEFT JOIN hosts h ON h.root = r.uuid AND h.sequence >= 0"
+    " ORDER BY c.uuid, r.uuid"
+)
 _RETIRED = Statement("SELECT uuid FROM retired_consumers")
+
+
+class ReportedTree(NamedTuple):
+    """Whose a tree is: who reports it, and since when."""
+
+    cell: str
+    agent: str
+    since: float
+
+
+@dataclass(frozen=True)
+class TreesOfConsumer:
+    """In which trees a consumer holds something, by their roots; None: a tree that nobody reports."""
+
+    type: str | None  # None: written before there were types
+    since: float
+    trees: dict[str, ReportedTree | None]
 
 
 async def breaches(database: Database) -> list[str]:
@@ -105,6 +136,19 @@ async def holdings(database: Database) -> dict[str, tuple[int, Allocations, floa
             _, allocations, _ = held.setdefault(row["consumer"], (row["generation"], {}, row["created_at"]))
             allocations.setdefault(row["provider"], {})[row["name"]] = row["used"]
     return held
+
+
+async def trees_of_consumers(database: Database) -> dict[str, TreesOfConsumer]:
+    """Everybody who holds something."""
+    found: dict[str, TreesOfConsumer] = {}
+    async with database.read() as tx:
+        for row in await _CONSUMER_TREES(tx):
+            one = found.setdefault(row["consumer"], TreesOfConsumer(row["type"], row["created_at"], {}))
+            reported = row["reported"]
+            one.trees[row["root"]] = (
+                None if reported is None else ReportedTree(row["cell"], row["agent"], reported)
+            )
+    return found
 
 
 async def retired(database: Database) -> set[str]:

@@ -1,11 +1,16 @@
 """The audit: quiet about a sound berth, and loud about every breach that was planted in its databases."""
 
+import asyncio
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from berth.audit import Audit, audit
@@ -13,7 +18,10 @@ from berth.commands.run import migrate_all
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.errors import Unavailable
-from tests.builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts, uid
+from bus.messages import LoadProviders
+from bus.resources import ProviderLoad
+from bus.vocabulary import Allocations, Claimed, Inventory
+from tests.builders import a_claim, a_placement, a_provider, a_release, a_report, an_order, on_hosts, uid
 
 NOW = 1_000_000.0
 ACTIVE, FAILED, DELETED, BUILDING = 1, 2, 3, 4  # the builds of a sound berth
@@ -68,8 +76,8 @@ async def test_a_sound_berth_is_clean(sound: Settings) -> None:
     assert found.builds == {"active": 1, "error": 1, "deleted": 1, "building": 1}
 
 
-def over_used(settings: Settings) -> None:
-    sql(settings, "placement", "UPDATE inventories SET total = 1 WHERE used = 2")
+def over_used(settings: Settings, used: int = 2, total: int = 1) -> None:
+    sql(settings, "placement", "UPDATE inventories SET total = ? WHERE used = ?", total, used)
 
 
 def miscounted(settings: Settings) -> None:
@@ -142,6 +150,126 @@ async def test_what_was_just_claimed_may_belong_to_a_build_its_cell_has_not_stor
     assert (await audited(sound, after=1.0)).clean
     assert not (await audited(sound, after=60.0)).clean
     assert not (await audited(sound, after=1.0, settled=True)).clean
+
+
+# What is held for others, or in other ways, is sound
+
+CHILD, POOL, LONE, FOREIGN = (
+    11,
+    12,
+    13,
+    14,
+)  # beside hosts 1 and 2: a child of 2, what 2 shares, nobody's, another's
+SOMEBODY = 7
+
+
+async def holding(settings: Settings, consumer: int, allocations: Allocations, **given: Any) -> None:
+    """Have placement keep this for somebody, from a minute after everything was reported."""
+    url = f"sqlite+aiosqlite:///{settings.database.state_dir}/placement.db"
+    async with a_placement(url, Clock(now=lambda: NOW + 60, monotonic=lambda: NOW + 60)) as placement:
+        pool = ProviderLoad(id=uid(POOL, "a"), name="pool", inventories={"DISK_GB": Inventory(total=100)})
+        lone = ProviderLoad(id=uid(LONE, "a"), name="lone", inventories={"VCPU": Inventory(total=8)})
+        await placement.bulk_load.load(LoadProviders(providers=(pool, lone)))
+        await placement.reports.report_many(
+            [
+                a_report(2, a_provider(CHILD, parent=2), sequence=2),
+                replace(a_report(FOREIGN), agent="theirs"),
+            ]
+        )
+        (answer,) = await placement.claims.claim_many([an_order(a_claim(consumer, allocations, **given))])
+        assert isinstance(answer.results[0], Claimed)
+
+
+@pytest.mark.parametrize(
+    ("allocations", "known_on"),
+    [
+        ({uid(CHILD, "a"): {"VCPU": 1}}, 2),
+        ({uid(2, "a"): {"VCPU": 1}, uid(POOL, "a"): {"DISK_GB": 5}}, 2),
+        ({uid(CHILD, "a"): {"VCPU": 1}, uid(POOL, "a"): {"DISK_GB": 5}}, 2),
+    ],
+)
+async def test_a_build_may_hold_what_is_below_its_host_and_what_is_shared(
+    sound: Settings, allocations: Allocations, known_on: int
+) -> None:
+    await holding(sound, SOMEBODY, allocations)
+    know(sound, "c1", SOMEBODY, "active", known_on)
+    found = await audited(sound)
+    assert (found.breaches, found.notes) == ([], [])
+
+
+async def test_a_build_that_holds_only_what_is_shared_holds_nothing_of_its_host(sound: Settings) -> None:
+    await holding(sound, SOMEBODY, {uid(POOL, "a"): {"DISK_GB": 5}})
+    know(sound, "c1", SOMEBODY, "active", 2)
+    assert (await audited(sound)).breaches == [
+        f"{uid(SOMEBODY)}: active on {A2}, but holds resources of {uid(POOL, 'a')}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("allocations", "given", "note"),
+    [
+        (on_hosts(2), {"type": "CLEANUP"}, "keeps the room of a guest that may still be there"),
+        (on_hosts(2), {"type": "MIGRATION"}, "not ours: its type is MIGRATION"),
+        (on_hosts(2), {"type": None}, "not ours: its type is unknown"),
+        (on_hosts(LONE), {}, "not ours: on providers that no agent reports"),
+        (on_hosts(FOREIGN), {}, "not ours: on hosts of theirs, which is no agent of berth's"),
+    ],
+)
+async def test_what_others_hold_is_a_note(
+    sound: Settings, allocations: Allocations, given: dict[str, Any], note: str
+) -> None:
+    await holding(sound, SOMEBODY, allocations, **given)
+    found = await audited(sound.having(ironic_agents={"c2": "theirs"}))
+    assert (found.clean, found.breaches, found.notes) == (True, [], [f"{uid(SOMEBODY)}: {note}"])
+
+
+async def test_what_was_imported_before_an_agent_reported_its_host_is_a_note(sound: Settings) -> None:
+    known_to_no_cell(sound)
+    sql(sound, "placement", "UPDATE hosts SET created_at = created_at + 1")
+    found = await audited(sound)
+    assert found.notes == [f"{uid(ACTIVE)}: not ours: it was there before an agent reported its host"]
+    assert found.clean
+
+
+# Placement alone
+
+
+async def test_placement_may_be_checked_alone(settings: Settings) -> None:
+    url = f"sqlite+aiosqlite:///{settings.database.state_dir}/placement.db"
+    async with a_placement(url, Clock(now=lambda: NOW, monotonic=lambda: NOW)) as placement:
+        await placement.reports.report_many([a_report(1)])
+        await placement.claims.claim_many([an_order(a_claim(1, on_hosts(1)))])
+    with pytest.raises(Unavailable, match=r"there never was a cell c1 in .* or --placement-only"):
+        await audited(settings)
+    found = await audit(settings, placement_only=True)
+    assert (found.breaches, found.consumers, found.builds) == ([], 1, {})
+    assert found.notes == ["placement alone was checked: not whether what is held has an owner"]
+    over_used(settings, used=1, total=0)
+    assert (await audit(settings, placement_only=True)).breaches
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "says"),
+    [
+        ("", 0, "placement alone was checked"),
+        ("--placement-only", 0, "placement alone was checked"),
+        ("--cells c1", 1, "there never was a cell c1"),
+    ],
+)
+@pytest.mark.parametrize("store", ["placement.db", ""])
+async def test_without_cells_it_is_checked_alone_unless_some_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, code: int, says: str, store: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with a_placement(f"sqlite+aiosqlite:///{tmp_path}/placement.db"):
+        pass
+    if store and code:
+        says = "has room for placement alone: say --placement-only"
+    command = ["audit", "--database", f"sqlite+aiosqlite:///{tmp_path}/{store}", *flags.split()]
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-m", "berth", *command], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, says in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
 
 
 async def test_when_all_has_settled_nothing_may_be_under_way(sound: Settings) -> None:

@@ -216,6 +216,7 @@ def test_a_load_of_the_running_berth(berth: Up) -> None:
 
 
 def test_the_audit_of_a_running_berth_is_clean(berth: Up) -> None:
+    says(berth.berth("boot", "--wait"))
     assert re.fullmatch(
         r"audit: clean; \d+ consumers hold resources; builds: .*\d+ active.*\n", says(berth.berth("audit"))
     )
