@@ -8,10 +8,10 @@ import typer
 
 from berth import __version__
 from berth.commands import audit, builds, dead, describe, load, nodes, run
+from berth.commands.ironic import commands as ironic_commands
 from berth.commands.terminal import complain, effective, explained, given, say
 from berth.commands.terminal import run as run_to_its_end
 from berth.importing.command import commands as import_commands
-from berth.ironic_commands import commands as ironic_commands
 from bus.masking import masked
 
 app = typer.Typer(

@@ -114,7 +114,7 @@ class Survey:
 
     async def placed_now(self, uuids: Iterable[str]) -> dict[str, Provider]:
         found: dict[str, Provider] = {}
-        for some in _portions(uuids, PROVIDERS_A_QUESTION):
+        for some in portions(uuids, PROVIDERS_A_QUESTION):
             found.update((one.id, one) for one in await self._ask(ids=some))
         return found
 
@@ -124,21 +124,30 @@ class Survey:
     # Ironic's side
 
     async def everything(
-        self, placed: Mapping[str, Provider], read: set[str]
+        self, placed: Mapping[str, Provider], read: dict[str, str | None]
     ) -> AsyncIterator[list[SurveyedNode]]:
-        """Page after page those that differ; `read` becomes all that were."""
+        """Page after page those that differ; `read` becomes all that were, each with its instance."""
         pages = self._api.nodes(fields=self._fields, limit=self._page, **self._filters)
         while True:
             began = self._moment()
             page = await anext(pages, None)
             if page is None:
                 return
-            read.update(str(raw.get("uuid")) for raw in page)
+            read.update((str(raw.get("uuid")), raw.get("instance_uuid")) for raw in page)
             yield await self.judged([(raw, began) for raw in page], placed)
 
     def unread(self, placed: Mapping[str, Provider], read: Collection[str]) -> list[str]:
         """Those of placement's that a listing left out. What is gone but held on to is no news."""
         return [uuid for uuid, one in placed.items() if uuid not in read and not one.gone]
+
+    async def instances(self, uuids: Iterable[str]) -> dict[str, str | None]:
+        """The instances of these nodes now, each node read by itself; one that is gone has none."""
+        found: dict[str, str | None] = {}
+        for some in portions(uuids, READS_AT_ONCE):
+            reads = await asyncio.gather(*(self._api.node(uuid, self._fields) for uuid in some))
+            for uuid, raw in zip(some, reads, strict=True):
+                found[uuid] = None if raw is None else raw.get("instance_uuid")
+        return found
 
     async def unlisted(
         self, uuids: Iterable[str], placed: Mapping[str, Provider], most_gone: int | None = None
@@ -148,7 +157,7 @@ class Survey:
         When more than `most_gone` are gone it looks no further.
         """
         found: list[SurveyedNode] = []
-        for some in _portions(uuids, READS_AT_ONCE):
+        for some in portions(uuids, READS_AT_ONCE):
             began = self._moment()
             reads = await asyncio.gather(*(self._api.node(uuid, self._fields) for uuid in some))
             for uuid, raw in zip(some, reads, strict=True):
@@ -274,26 +283,6 @@ def _is_node(provider: Provider) -> bool:
     )
 
 
-def _portions(uuids: Iterable[str], most: int) -> Iterator[tuple[str, ...]]:
+def portions(uuids: Iterable[str], most: int) -> Iterator[tuple[str, ...]]:
     listed = tuple(uuids)
     return (listed[at : at + most] for at in range(0, len(listed), most))
-
-
-class Comparison(NamedTuple):
-    """All of Ironic against all of placement, at one time."""
-
-    nodes: int  # of Ironic's, that were listed
-    placed: int  # of ours, that placement has
-    differences: tuple[NodeDifference, ...]
-
-
-async def diff(survey: Survey) -> Comparison:
-    """What differs now, node by node."""
-    read: set[str] = set()
-    placed = await survey.placed()
-    found = [one async for page in survey.everything(placed, read) for one in page]
-    found += await survey.unlisted(survey.unread(placed, read), placed)
-    differences = (one for seen in found for one in seen.differences)
-    return Comparison(
-        len(read), len(placed), tuple(sorted(differences, key=lambda one: (one.what, one.node)))
-    )

@@ -89,7 +89,7 @@ class Sweep:
         placed = await self._survey.placed()
         self._placed(placed)
         self._known = {uuid: one.sequence for uuid, one in placed.items()}
-        read: set[str] = set()
+        read: dict[str, str | None] = {}
         left: Counter[str] = Counter()
         page_began = monotonic()
         async for found in self._survey.everything(placed, read):

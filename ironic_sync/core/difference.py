@@ -11,7 +11,7 @@ from bus.vocabulary import Inventory
 
 What = Literal[
     "missing", "gone", "not ours", "no class", "bad", "class", "reserved", "inventory", "traits",
-    "aggregates", "zone", "cell", "agent",
+    "aggregates", "zone", "cell", "agent", "instance",
 ]  # fmt: skip
 
 FEW = 3
@@ -32,7 +32,7 @@ class NodeDifference(msgspec.Struct, frozen=True):
     @property
     def stays(self) -> bool:
         """Is it for people to put right? A sweep repairs the others; what is gone it removes with care."""
-        return self.what in WAITING
+        return self.what in WAITING or self.what == "instance"
 
     def __str__(self) -> str:
         called = f"{self.node} ({self.name})" if self.name else self.node
@@ -50,6 +50,9 @@ class NodeDifference(msgspec.Struct, frozen=True):
                 return "it has no resource class, so placement keeps what it knows"
             case "bad":
                 return f"placement cannot have it: {self.ironic}"
+            case "instance":
+                has = f"Ironic has {self.ironic} there" if self.ironic else "Ironic has no instance there"
+                return f"instance: placement says that {self.placement} holds it, and {has}"
         if self.what in _SETS:
             sides = (("Ironic", self.ironic), ("placement", self.placement))
             return f"{self.what}: " + "; ".join(f"only {side} has {has}" for side, has in sides if has)

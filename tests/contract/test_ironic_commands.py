@@ -14,17 +14,18 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+from berth.commands.ironic import Sides, add_diff, show_diff, sweep_gone
+from berth.commands.ironic_trouble import way
 from berth.commands.terminal import Refusal, leaves
-from berth.ironic_commands import add_diff
-from berth.ironic_diff import Sides, show_diff, sweep_gone
-from berth.ironic_trouble import way
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.local.broker import LocalBroker, LocalTransport
+from bus.messages import ClaimRequested
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
+from bus.vocabulary import Choice, Claimed, ConsumerClaim
 from bus.worker import Worker
 from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
 from placement_worker import Placement, placement_worker
@@ -129,6 +130,64 @@ async def test_as_json_each_difference_is_a_line(
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
         {"node": node_number(1), "what": "missing", "ironic": "", "placement": "", "name": "n1"}
     ]
+
+
+async def claimed(house: PlacementBesideIronic, number: int, build: str) -> None:
+    """Placement gives the node to this build."""
+    choice = Choice({node_number(number): {"CUSTOM_GOLD": 1}})
+    order = ClaimRequested(claims=(ConsumerClaim(consumer=build, generation=None, choices=(choice,)),))
+    async with Bus(LocalTransport(house.broker)) as bus:
+        (result,) = (await bus.asker(topics.CLAIM)(order)).results
+        assert isinstance(result, Claimed)
+
+
+async def test_an_instance_that_placement_has_on_a_node_and_ironic_has_not_is_told(
+    house: PlacementBesideIronic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a node is undeployed by hand: its build stays active, and nobody can be placed there."""
+    monkeypatch.setattr("ironic_sync.side_by_side.SETTLING_SECONDS", 0.05)
+    for number in range(1, 4):
+        house.ironic.have(number)
+    async with house.serving(house.following):
+        await until(lambda: in_step(house))
+    builds = [node_number(90 + number) for number in range(4)]
+    for number in range(1, 4):
+        await claimed(house, number, builds[number])
+        house.ironic.change(number, provision_state="active", instance_uuid=builds[number])
+    async with house.serving(house.following):
+        await until(lambda: in_step(house))
+    house.ironic.change(1, provision_state="available", instance_uuid=None)
+    house.ironic.change(2, instance_uuid=builds[0])
+    code, lines = await house.diff()
+    assert code == 1
+    assert [line for line in lines if "instance:" in line] == [
+        f"{node_number(1)}: instance: placement says that {builds[1]} holds it,"
+        " and Ironic has no instance there",
+        f"{node_number(2)}: instance: placement says that {builds[2]} holds it,"
+        f" and Ironic has {builds[0]} there",
+    ]
+
+
+async def test_a_build_on_its_way_to_its_node_is_no_difference(
+    house: PlacementBesideIronic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ironic_sync.side_by_side.SETTLING_SECONDS", 0.05)
+    house.ironic.have(1)
+    build = node_number(91)
+    async with house.serving(house.following):
+        await until(lambda: in_step(house))
+        await claimed(house, 1, build)
+    reads = 0
+
+    def arrives(request: httpx.Request) -> None:
+        nonlocal reads
+        reads += request.url.path.endswith(node_number(1))
+        if reads:
+            house.ironic.nodes[node_number(1)]["instance_uuid"] = build
+
+    house.ironic.before = arrives
+    _, lines = await house.diff()
+    assert reads == 1 and not any("instance:" in line for line in lines)
 
 
 async def emptied(house: PlacementBesideIronic) -> None:

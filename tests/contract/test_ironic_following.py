@@ -24,7 +24,8 @@ from ironic_sync.core.node import IronicNode
 from ironic_sync.following import Following
 from ironic_sync.meters import CLAIMABLE_SECONDS, EVENTS, REPORTED_SECONDS, SKIPPED
 from ironic_sync.reader import Reader
-from ironic_sync.survey import Survey, diff
+from ironic_sync.side_by_side import diff
+from ironic_sync.survey import Survey
 from ironic_sync.sweep import Sweep
 from placement_worker import Placement, placement_worker
 from tests.fake_ironic import FakeIronic, fault, node_number

@@ -15,7 +15,8 @@ from compute_sim.ironic import Simulation, enrolled
 from ironic_sync.api import Access, IronicApi
 from ironic_sync.core.belief import BeliefRules, Moment
 from ironic_sync.core.selection import NodeSelection
-from ironic_sync.survey import Survey, SurveyedNode, diff
+from ironic_sync.side_by_side import diff
+from ironic_sync.survey import Survey, SurveyedNode
 from ironic_sync.sweep import Sweep
 from placement_worker import Placement
 from tests.builders import Wall, a_claim, a_provider, a_report, an_order, gone, on_hosts, uid

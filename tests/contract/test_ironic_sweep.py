@@ -18,7 +18,8 @@ from ironic_sync.core.belief import BeliefRules, Moment
 from ironic_sync.core.node import Place, from_rest
 from ironic_sync.core.rule import report
 from ironic_sync.core.selection import NodeSelection
-from ironic_sync.survey import Comparison, Survey, SurveyedNode, diff
+from ironic_sync.side_by_side import Comparison, diff
+from ironic_sync.survey import Survey, SurveyedNode
 from ironic_sync.sweep import Sweep
 from tests.fake_ironic import FakeIronic, fault, node_number
 from tests.followed_ironic import PlacedTrees

@@ -20,9 +20,9 @@ import pytest
 from rich.console import Console
 
 from berth import wiring
+from berth.commands.ironic import show_diff, sides_of
 from berth.commands.run import migrate_all
 from berth.configuration import read
-from berth.ironic_diff import show_diff, sides_of
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus

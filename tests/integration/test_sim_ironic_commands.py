@@ -16,9 +16,9 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+from berth.commands.ironic import commands
 from berth.commands.terminal import Refusal
 from berth.configuration import Effective, read
-from berth.ironic_commands import commands
 from berth.settings import BadSetting
 from bus.errors import Unavailable
 from bus.http import listen
@@ -31,7 +31,7 @@ SERVE = """
 import asyncio, sys
 import typer
 from rich.console import Console
-from berth.ironic_commands import commands
+from berth.commands.ironic import commands
 from berth.configuration import read
 app = commands(lambda: read(environment={}), asyncio.run, Console(soft_wrap=True, width=200))
 app()

@@ -2,19 +2,17 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from berth.commands.terminal import Refusal
+from berth.commands.ironic_trouble import HERE, Json, Node, Run, Url, add_trouble, way
+from berth.commands.terminal import Refusal, write_json
 from berth.configuration import Effective
-from berth.ironic_trouble import HERE, Json, Node, Run, Url, add_trouble, way
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
 
@@ -102,7 +100,7 @@ def _add_looking(app: typer.Typer, reach: Reach, say: Console) -> None:
         async def work(api: "IronicApi") -> None:
             told = await _known(api, node)
             if as_json:
-                _write_json(told)
+                write_json(told)
                 return
             for name, value in sorted(told.items()):
                 if value not in (None, "", {}, []) and name not in ("links", "ports", "portgroups", "states"):
@@ -114,7 +112,7 @@ def _add_looking(app: typer.Typer, reach: Reach, say: Console) -> None:
 def _show_list(nodes: Sequence[Json], as_json: bool, say: Console) -> None:
     if as_json:
         for node in nodes:
-            _write_json(node)
+            write_json(node)
         return
     table = Table(
         "name", "uuid", "state", "power", "maintenance", "class", "instance", box=None, pad_edge=False
@@ -346,7 +344,3 @@ def _pair(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         return name, value
-
-
-def _write_json(value: Any) -> None:
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")

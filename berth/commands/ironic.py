@@ -1,24 +1,29 @@
-"""`berth ironic`: a simulated Ironic to play with, and the nodes of any Ironic driven by hand."""
+"""`berth ironic`: what differs between Ironic and placement, a simulated Ironic, and `berth ironic node`."""
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.console import Console
 
+from berth.commands.ironic_nodes import node_commands
+from berth.commands.ironic_trouble import Run
 from berth.commands.options import Json
+from berth.commands.terminal import Refusal, write_json
 from berth.configuration import Effective
-from berth.ironic_nodes import node_commands
-from berth.ironic_trouble import Run
 from berth.services import spare_the_collector, stop_on_signals
-from berth.settings import BadSetting
+from berth.settings import BadSetting, Settings
+from bus import topics
 from bus.clock import Clock
+from bus.delivery.runner import Bus
 from compute_sim import Durations
 
 if TYPE_CHECKING:  # what speaks HTTP takes long to load, and most commands do not
-    from berth.ironic_diff import Sides
+    from bus.protocol import Transport
     from compute_sim.ironic import IronicExchange, SimPlan, Simulation
+    from ironic_sync import FollowedIronic, IronicApi
 
 Count = Annotated[int, typer.Option(min=0, help="How many nodes it has at first.")]
 Http = Annotated[
@@ -58,6 +63,19 @@ User = Annotated[str, typer.Option(help="Let in this user only (basic authentica
 Password = Annotated[str, typer.Option(envvar="BERTH_IRONIC_PASSWORD", help="The user's.")]
 
 
+class Sides(NamedTuple):
+    """The Ironic that is followed, and the way to placement."""
+
+    ironic: "FollowedIronic"
+    transport: "Transport"
+
+    @property
+    def api(self) -> "IronicApi":
+        if self.ironic.api is None:
+            raise Refusal("this takes Ironic's API: set BERTH_IRONIC_API_URL")
+        return self.ironic.api
+
+
 def commands(settings: Callable[[], Effective], run: Run, say: Console) -> typer.Typer:
     """The sub-commands of `berth ironic`."""
     app = typer.Typer(
@@ -66,12 +84,7 @@ def commands(settings: Callable[[], Effective], run: Run, say: Console) -> typer
     )
     app.add_typer(node_commands(settings, run, say), name="node")
 
-    def sides() -> "Sides":
-        from berth.ironic_diff import sides_of
-
-        return sides_of(settings().settings)
-
-    add_diff(app, sides, run, say)
+    add_diff(app, lambda: sides_of(settings().settings), run, say)
 
     @app.command()
     def sim(
@@ -129,14 +142,12 @@ def commands(settings: Callable[[], Effective], run: Run, say: Console) -> typer
     return app
 
 
-def add_diff(app: typer.Typer, sides: Callable[[], "Sides"], run: Run, say: Console) -> None:
+def add_diff(app: typer.Typer, sides: Callable[[], Sides], run: Run, say: Console) -> None:
     """The sub-commands that look at both Ironic and placement."""
 
     @app.command("diff")
     def diff(as_json: Json = False) -> None:
         """Show node by node what differs between Ironic and placement; exit 1 when something does."""
-        from berth.ironic_diff import show_diff
-
         run(show_diff(sides(), as_json, say))
 
     @app.command("sweep")
@@ -146,9 +157,60 @@ def add_diff(app: typer.Typer, sides: Callable[[], "Sides"], run: Run, say: Cons
         ] = False,
     ) -> None:
         """Take out of placement the nodes that are gone from Ironic. All else the ironic worker repairs."""
-        from berth.ironic_diff import sweep_gone
-
         run(sweep_gone(sides(), allow_removals, say))
+
+
+def sides_of(settings: Settings) -> Sides:
+    from berth.ironic import followed
+    from berth.wiring import transport
+
+    return Sides(followed(settings.having(ironic_amqp_url=""), Clock()), transport(settings, "ironic diff"))
+
+
+async def show_diff(sides: Sides, as_json: bool, say: Console) -> int:
+    from ironic_sync.side_by_side import diff, survey_of
+
+    api = sides.api
+    async with Bus(sides.transport) as bus, api:
+        survey = survey_of(sides.ironic, api, bus.asker(topics.PROVIDERS), bus.clock)
+        with _in_words():
+            compared = await diff(survey, bus.asker(topics.ALLOCATIONS))
+    if as_json:
+        for one in compared.differences:
+            write_json(one)
+    else:
+        for line in compared.lines(sides.ironic.share_gone):
+            say.print(line, markup=False)
+    return 1 if compared.differences else 0
+
+
+async def sweep_gone(sides: Sides, allow_removals: bool, say: Console) -> int:
+    from ironic_sync.side_by_side import remove_gone, survey_of
+
+    api = sides.api
+    async with Bus(sides.transport) as bus, api:
+        survey = survey_of(sides.ironic, api, bus.asker(topics.PROVIDERS), bus.clock)
+        with _in_words():
+            done = await remove_gone(sides.ironic, survey, bus.publish, bus.clock, allow=allow_removals)
+    for uuid in done.removed:
+        say.print(f"{uuid}: gone", markup=False)
+    if done.held_back:
+        raise Refusal(
+            f"at least {done.held_back} nodes are gone from Ironic, more at once than is believed: none was"
+            f" removed; if it is so, say --allow-removals"
+        )
+    say.print(f"{len(done.removed)} nodes are gone, and taken out of placement")
+    return 0
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    from ironic_sync.api import IronicRefused
+
+    try:
+        yield
+    except IronicRefused as refused:
+        raise Refusal(str(refused)) from None
 
 
 def _say_where(

@@ -1,0 +1,135 @@
+"""All of Ironic against all of placement: what differs now, and taking out of placement what is gone."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from bus.clock import Clock
+from bus.messages import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
+from bus.protocol import Ask
+from bus.resources import Provider
+from ironic_sync.api import IronicApi
+from ironic_sync.core.belief import BeliefRules, Moment
+from ironic_sync.core.difference import NodeDifference, allowance
+from ironic_sync.following import Publish
+from ironic_sync.survey import PROVIDERS_A_QUESTION, Survey, SurveyedNode, portions
+from ironic_sync.sweep import Sweep
+from ironic_sync.worker import FollowedIronic
+
+ALLOW = "berth ironic sweep --allow-removals"
+SETTLING_SECONDS = 2.0  # in which a build that has just been placed reaches its node
+
+Find = Ask[FindProviders, ProvidersFound]
+FindHolders = Ask[FindAllocations, AllocationsFound]
+
+
+class Comparison(NamedTuple):
+    """All of Ironic against all of placement, at one time."""
+
+    nodes: int  # of Ironic's, that were listed
+    placed: int  # of ours, that placement has
+    differences: tuple[NodeDifference, ...]
+
+    def lines(self, share_gone: float) -> list[str]:
+        """One for each difference, and what they come to."""
+        lines = [str(one) for one in self.differences]
+        nodes = len({one.node for one in self.differences})
+        differ = f"{nodes} differ" if nodes else "nothing differs"
+        lines.append(f"{self.nodes} nodes in Ironic, {self.placed} in placement: {differ}")
+        gone = sum(one.what == "gone" for one in self.differences)
+        if gone > allowance(self.placed, share_gone):
+            lines.append(
+                f"{gone} are gone from Ironic, more at once than is believed: none is removed until it is"
+                f" allowed by `{ALLOW}`"
+            )
+        return lines
+
+
+class NodesRemoved(NamedTuple):
+    """What was taken out of placement."""
+
+    removed: tuple[str, ...]
+    held_back: int  # that are gone, at least so many, and were not removed: too many at once
+
+
+def survey_of(ironic: FollowedIronic, api: IronicApi, find: Find, clock: Clock) -> Survey:
+    """For one who follows nothing, and looks once."""
+    return Survey(api, find, ironic.selection, _rules(ironic), lambda: Moment(clock.now(), 0))
+
+
+async def diff(survey: Survey, holders: FindHolders | None = None) -> Comparison:
+    """What differs now, node by node; with `holders` also whose instance is on it."""
+    read: dict[str, str | None] = {}
+    placed = await survey.placed()
+    found = [one async for page in survey.everything(placed, read) for one in page]
+    found += await survey.unlisted(survey.unread(placed, read), placed)
+    differences = [one for seen in found for one in seen.differences]
+    if holders is not None:
+        differences += await _of_instances(survey, holders, placed, read)
+    return Comparison(
+        len(read), len(placed), tuple(sorted(differences, key=lambda one: (one.what, one.node)))
+    )
+
+
+async def remove_gone(
+    ironic: FollowedIronic, survey: Survey, publish: Publish, clock: Clock, *, allow: bool
+) -> NodesRemoved:
+    """Of the other differences the worker must know what placement was told: it repairs them itself."""
+    rules = _rules(ironic)
+    removed: list[str] = []
+
+    async def tell(seen: Sequence[SurveyedNode]) -> None:
+        gone = [one for one in seen if one.node is None]
+        await publish(*(said for one in gone if (said := one.report(rules)) is not None))
+        removed.extend(one.uuid for one in gone)
+
+    sweep = Sweep(
+        survey,
+        tell,
+        clock,
+        pages_per_second=ironic.pages_per_second,
+        share=ironic.share_gone,
+        allow_removals=allow,
+    )
+    await sweep.everything()
+    return NodesRemoved(tuple(removed), sweep.held_back)
+
+
+async def _of_instances(
+    survey: Survey, holders: FindHolders, placed: Mapping[str, Provider], read: Mapping[str, str | None]
+) -> list[NodeDifference]:
+    """Nodes that placement says an instance holds while Ironic has none there, or another.
+
+    Somebody undeployed them by hand, or no agent has come to deploy them. Each is looked at twice: a build
+    that was placed just now is not there yet.
+    """
+    used = [uuid for uuid, one in placed.items() if uuid in read and any(one.used.values())]
+    odd = await _odd(holders, used, read)
+    if not odd:
+        return []
+    await asyncio.sleep(SETTLING_SECONDS)
+    now = await survey.instances(odd)
+    still = await _odd(holders, odd, now)
+    return [
+        NodeDifference(uuid, "instance", now[uuid] or "", still[uuid])
+        for uuid in still
+        if still[uuid] == odd[uuid]
+    ]
+
+
+async def _odd(
+    holders: FindHolders, nodes: Iterable[str], instances: Mapping[str, str | None]
+) -> dict[str, str]:
+    """Node → who holds it in placement, where Ironic has not that one there."""
+    odd = {}
+    for some in portions(nodes, PROVIDERS_A_QUESTION):
+        for consumer in (await holders(FindAllocations(providers=some))).consumers:
+            if consumer.type in ("INSTANCE", None):
+                for uuid in set(consumer.allocations) & set(some):
+                    if instances[uuid] != consumer.id:
+                        odd[uuid] = consumer.id
+    return odd
+
+
+def _rules(ironic: FollowedIronic) -> BeliefRules:
+    return BeliefRules(place=ironic.selection.place, skip_reserve_in_use=ironic.skip_reserve_in_use)
