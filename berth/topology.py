@@ -7,25 +7,23 @@ from typing import Any
 import msgspec
 
 from berth import __version__
-from bus.topics import QUERIES, TOPICS, Query, Topic
+from bus.topics import ANYONE, QUERIES, TOPICS, Query, Topic
 from bus.worker import Worker
-
-_OUTSIDE = "anyone"
 
 
 def emitters(topic: Topic[Any], workers: Iterable[Worker]) -> list[str]:
     inside = sorted({_kind(w) for w in workers if topic.message in w.emits})
-    return [*inside, _OUTSIDE] if topic.flow.startswith(_OUTSIDE) else inside
+    return [*inside, ANYONE] if topic.source == ANYONE else inside
 
 
 def hearers(topic: Topic[Any], workers: Iterable[Worker]) -> list[str]:
     inside = sorted({_kind(w) for w in workers if any(row.address.topic is topic for row in w.consumes)})
-    return [*inside, topic.flow.rpartition("→ ")[2]] if topic.outsiders else inside
+    return [*inside, topic.target] if topic.outsiders else inside
 
 
 def askers(query: Query[Any, Any], workers: Iterable[Worker]) -> list[str]:
     inside = sorted({_kind(w) for w in workers if query in w.asks})
-    return [*inside, _OUTSIDE] if query.flow.startswith(_OUTSIDE) else inside
+    return [*inside, ANYONE] if query.source == ANYONE else inside
 
 
 def answerers(query: Query[Any, Any], workers: Iterable[Worker]) -> list[str]:

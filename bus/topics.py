@@ -11,6 +11,8 @@ M = TypeVar("M", bound=Message, covariant=True)
 A = TypeVar("A", bound=Message, contravariant=True)
 R = TypeVar("R", bound=Message, covariant=True)
 
+ANYONE = "anyone"  # who is a source or a target: people and programs outside berth as well
+
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
@@ -25,7 +27,8 @@ class Topic(Generic[M]):
     pattern: str
     message: type[M]
     says: str
-    flow: str  # from → to, for people
+    source: str  # who says it, and who hears it, for people
+    target: str
     expected: bool = True
     outsiders: bool = False
 
@@ -67,21 +70,24 @@ class Query(Generic[A, R]):
     asks: type[A]
     answer: type[R]
     says: str
-    flow: str
+    source: str  # who asks, and who answers
+    target: str
 
 
-BUILD_REQUESTED = Topic("build.requested", m.BuildRequested, "build these instances", "anyone → scheduler")
+BUILD_REQUESTED = Topic("build.requested", m.BuildRequested, "build these instances", ANYONE, "scheduler")
 BUILD_PLACED = Topic(
     "build.placed.{cell}",
     m.BuildPlaced,
     "host, ready claim, alternates",
-    "scheduler → that cell's conductor",
+    "scheduler",
+    "that cell's conductor",
 )
 BUILD_UNPLACEABLE = Topic(
     "build.unplaceable",
     m.BuildUnplaceable,
     "no host, and exactly why",
-    "scheduler → whoever asked",
+    "scheduler",
+    "whoever asked",
     expected=False,
     outsiders=True,
 )
@@ -89,7 +95,8 @@ BUILD_ENDED = Topic(
     "build.ended",
     m.BuildEnded,
     "active or error, host, every attempt with its cause",
-    "conductor → whoever asked",
+    "conductor",
+    "whoever asked",
     expected=False,
     outsiders=True,
 )
@@ -97,42 +104,48 @@ BUILD_DELETE = Topic(
     "build.delete.{cell}",
     m.BuildDeleteRequested,
     "take it down, give its resources back",
-    "anyone → that cell's conductor",
+    ANYONE,
+    "that cell's conductor",
 )
 BUILD_DELETED = Topic(
     "build.deleted",
     m.BuildDeleted,
     "it is down, its resources are free",
-    "conductor → whoever asked",
+    "conductor",
+    "whoever asked",
     expected=False,
     outsiders=True,
 )
-AGENT_BUILD = Topic("agent.build.{agent}", m.BuildOrdered, "build it", "conductor → agent")
-AGENT_DESTROY = Topic("agent.destroy.{agent}", m.DestroyOrdered, "leave nothing of it", "conductor → agent")
+AGENT_BUILD = Topic("agent.build.{agent}", m.BuildOrdered, "build it", "conductor", "agent")
+AGENT_DESTROY = Topic("agent.destroy.{agent}", m.DestroyOrdered, "leave nothing of it", "conductor", "agent")
 AGENT_REPORT = Topic(
     "agent.report.{cell}",
     m.AgentReported,
     "built, failed (reschedule or abort), destroyed, progress; overdue",
-    "agent, and the conductor's own timer → conductor",
+    "agent, and the conductor's own timer",
+    "conductor",
 )
 INVENTORY_REPORTED = Topic(
     "inventory.reported",
     m.InventoryReported,
     "a provider tree as its owner sees it",
-    "agents, ironic_sync → placement",
+    "agents, ironic_sync",
+    "placement",
 )
 HOST_REPORTED = Topic(
     "host.reported",
     m.HostReported,
     "service state, load, metrics, heartbeat",
-    "agents → every scheduler",
+    "agents",
+    "every scheduler",
     expected=False,
 )
 PLACEMENT_CHANGED = Topic(
     "placement.changed",
     m.PlacementChanged,
     "what changed, in commit order, numbered",
-    "placement → anyone",
+    "placement",
+    ANYONE,
     expected=False,
     outsiders=True,
 )
@@ -140,7 +153,8 @@ IRONIC_NODE = Topic(
     "ironic.node.{event}",
     m.NodeChanged,
     "Ironic-style state change from simulation and tools",
-    "anyone → ironic_sync",
+    ANYONE,
+    "ironic_sync",
 )
 
 FIND_CANDIDATES = Query(
@@ -148,21 +162,24 @@ FIND_CANDIDATES = Query(
     m.FindCandidates,
     m.CandidatesFound,
     "what would fit",
-    "scheduler → placement",
+    "scheduler",
+    "placement",
 )
 CLAIM = Query(
     "placement.claim",
     m.ClaimRequested,
     m.ClaimAnswered,
     "take, or swap what is held for something else",
-    "scheduler, conductor → placement",
+    "scheduler, conductor",
+    "placement",
 )
 RELEASE = Query(
     "placement.release",
     m.ReleaseRequested,
     m.ReleaseAnswered,
     "give back, and retire",
-    "scheduler, conductor → placement",
+    "scheduler, conductor",
+    "placement",
 )
 
 PROVIDERS = Query(
@@ -170,39 +187,44 @@ PROVIDERS = Query(
     m.FindProviders,
     m.ProvidersFound,
     "which providers there are, with what they have",
-    "anyone → placement",
+    ANYONE,
+    "placement",
 )
 EDIT = Query(
     "placement.edit",
     m.EditRequested,
     m.EditAnswered,
     "make, change or drop a provider, its inventory, traits, aggregates; reshape",
-    "anyone → placement",
+    ANYONE,
+    "placement",
 )
 LOAD = Query(
     "placement.load",
     m.LoadProviders,
     m.ProvidersLoaded,
     "make or change thousands of providers at once",
-    "anyone → placement",
+    ANYONE,
+    "placement",
 )
 ALLOCATIONS = Query(
     "placement.allocations",
     m.FindAllocations,
     m.AllocationsFound,
     "who holds what",
-    "anyone → placement",
+    ANYONE,
+    "placement",
 )
-USAGES = Query("placement.usages", m.FindUsages, m.UsagesFound, "what a project uses", "anyone → placement")
+USAGES = Query("placement.usages", m.FindUsages, m.UsagesFound, "what a project uses", ANYONE, "placement")
 NAMES = Query(
-    "placement.names", m.FindNames, m.NamesFound, "resource classes and traits", "anyone → placement"
+    "placement.names", m.FindNames, m.NamesFound, "resource classes and traits", ANYONE, "placement"
 )
 EDIT_NAME = Query(
     "placement.name",
     m.NameEditRequested,
     m.NameEditAnswered,
     "make, rename or drop a custom class or trait",
-    "anyone → placement",
+    ANYONE,
+    "placement",
 )
 
 TOPICS: tuple[Topic[Any], ...] = (

@@ -90,7 +90,9 @@ def test_a_backslash_before_u0000_is_only_text() -> None:
     assert encode(message).count(b"u0000") == 1
 
 
-@pytest.mark.parametrize("wrong", [{"correlation": "x" * 256}, {"traceparent": "x" * 256}, {"faults": -9}])
+@pytest.mark.parametrize(
+    "wrong", [{"correlation": "x" * 256}, {"traceparent": "x" * 256}, {"faults": "nine"}]
+)
 def test_what_is_said_beside_a_message_in_a_frame_has_bounds(wrong: dict[str, object]) -> None:
     """It goes on in all that the message leads to."""
     good = {"id": "1", "type": "", "key": "k", "body": {}}
