@@ -71,14 +71,17 @@ class Memory:
             if len(missed) < CHANGES_A_PAGE:
                 return
 
-    async def feed(self, after: int) -> AsyncIterator[PlacementChanged]:
-        """Every change from this number on, in order, as it is committed; Forgotten when it is too old."""
+    async def feed(self, after: int, until: asyncio.Event | None = None) -> AsyncIterator[PlacementChanged]:
+        """Every change from this number on, in order, as it is committed; Forgotten when it is too old.
+
+        It ends within LOOK_SECONDS of `until` being set.
+        """
         async with self._database.read() as tx:
             last = await changes.last_number(tx)
             page = await changes.after(tx, after, CHANGES_A_PAGE)
         if after > last or (after < last and (not page or page[0].number > after + 1)):
             raise Forgotten(after, page[0].number if page else last + 1)
-        while True:
+        while until is None or not until.is_set():
             for message in page:
                 yield message
                 after = message.number

@@ -50,7 +50,7 @@ class ApiCall:
 
     __slots__ = (
         "_receive", "clock", "headers", "id", "limit", "method", "minor", "path", "pattern", "scope",
-        "shared", "status", "who",
+        "status", "who",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, clock: Clock) -> None:
@@ -69,7 +69,6 @@ class ApiCall:
         self.who = NOBODY
         self.limit = 0  # bytes of body that are taken
         self.status = 0  # of the answer, once it is being told
-        self.shared: dict[str, str] = {}  # headers that let pages of other origins read the answer
 
     @property
     def accept(self) -> str:
@@ -111,11 +110,6 @@ class ApiCall:
         """The body, which is as the schema says."""
         return schema.read(await self.body())
 
-    async def gone(self) -> None:
-        """Returns when the client has left."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-
     async def send(self, answer: ApiAnswer, send: Send) -> None:
         headers, body = self._headers_of(answer), answer.body or b""
         status = answer.status
@@ -147,7 +141,7 @@ class ApiCall:
         if self.minor >= 0:
             headers.append((b"openstack-api-version", microversions.text(self.minor).encode()))
             headers.append((b"vary", microversions.NAME.encode()))
-        return headers + _encoded(self.shared)
+        return headers
 
     def _headers_of(self, answer: ApiAnswer) -> Headers:
         headers = self.own_headers()

@@ -2,12 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -19,13 +22,13 @@ from placement_worker.batching import Batched
 from placement_worker.http import microversions
 from placement_worker.http.aggregates_and_traits import Contents
 from placement_worker.http.allocations import AllocationHandlers
-from placement_worker.http.api_call import ApiAnswer, ApiCall, ClientLeft
+from placement_worker.http.api_call import ApiCall, ClientLeft
 from placement_worker.http.auth import Authenticate, noauth2
 from placement_worker.http.candidates import Candidates
+from placement_worker.http.change_feed import ChangeFeed
 from placement_worker.http.classes_and_traits import ClassAndTraitHandlers
-from placement_worker.http.cors import Cors
 from placement_worker.http.errors import Problem, bad_request, not_found
-from placement_worker.http.extensions import Ours
+from placement_worker.http.extensions import ExtensionHandlers
 from placement_worker.http.inventories import Inventories
 from placement_worker.http.meters import count
 from placement_worker.http.operations import CALL, Resource
@@ -72,14 +75,15 @@ def http_app(placement: Placement, options: Options | None = None) -> Starlette:
         ClassAndTraitHandlers(placement),
         AllocationHandlers(placement, edit, claim, release),
         Candidates(placement),
-        Ours(placement, closing),
+        ExtensionHandlers(placement, closing),
+        ChangeFeed(placement, closing),
     )
     app = Starlette(
         routes=[
             Route(pattern, Resource(pattern, placement, options.policy, offered))
             for pattern, offered in operations.items()
         ],
-        middleware=[Middleware(_Door, options, placement.clock)],
+        middleware=[*_shared_with(options.origins), Middleware(_Entry, options, placement.clock)],
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
@@ -101,13 +105,44 @@ async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
     raise not_found()
 
 
-class _Door:
-    """From outside in: an id, other origins, who asks, the version, the length; then the route."""
+_MAY_ASK = ("GET", "PUT", "POST", "DELETE")
+_MAY_READ = (
+    "etag", "location", "openstack-api-version", "x-openstack-request-id", "berth-why",
+    "berth-candidates-cut",
+)  # fmt: skip
+_ASKED_FOR = 3600  # seconds a browser may remember whether it may ask
+
+
+def _shared_with(origins: Sequence[str]) -> list[Middleware]:
+    """Pages of these origins may ask here. Without origins there is no such thing."""
+    if not origins:
+        return []
+    return [
+        Middleware(
+            _Pages,
+            allow_origins=origins,
+            allow_methods=_MAY_ASK,
+            allow_headers=("*",),
+            expose_headers=_MAY_READ,
+            max_age=_ASKED_FOR,
+        )
+    ]
+
+
+class _Pages(CORSMiddleware):
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """Who may not is not told that it may: that is the answer, and as the API has it no failure."""
+        if not self.is_allowed_origin(request_headers["origin"]):
+            return Response()
+        return super().preflight_response(request_headers)
+
+
+class _Entry:
+    """From outside in: an id, who asks, the version, the length; then the route."""
 
     def __init__(self, app: ASGIApp, options: Options, clock: Clock) -> None:
         self._app = app
         self._authenticate = options.authenticate
-        self._cors = Cors(options.origins)
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,9 +167,6 @@ class _Door:
         log.debug("%s: %s %s: %d", call.id, call.method, scope["path"], call.status)
 
     async def _enter(self, call: ApiCall, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._cors.asks_first(call):
-            await call.send(ApiAnswer(), send)
-            return
         who = self._authenticate(call.headers)
         if who is not None:
             call.who = who

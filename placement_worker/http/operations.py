@@ -4,17 +4,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from placement_worker.http import microversions
 from placement_worker.http.api_call import ApiAnswer, ApiCall, too_large
 from placement_worker.http.errors import JSON, Problem, not_allowed, not_found, takes_json
-from placement_worker.http.extensions import Feed
 from placement_worker.http.policy import AccessPolicy
 from placement_worker.http.providers import provider_of
 from placement_worker.placement import Placement
 
-Handler = Callable[[ApiCall], Awaitable[ApiAnswer]] | Callable[[ApiCall], Awaitable[Feed]]
+Handler = Callable[[ApiCall], Awaitable[ApiAnswer]] | Callable[[ApiCall], Awaitable[Response]]
 
 CALL = "berth.call"  # where a call waits in an ASGI scope
 BODY = 1 << 20  # bytes
@@ -71,8 +71,9 @@ class Resource:
             if operation.of_provider and problem.status == 400:
                 await provider_of(self._placement, call.path["uuid"])
             raise
-        if isinstance(answer, Feed):
-            await answer.send(send)
+        if isinstance(answer, Response):  # it tells as it goes
+            call.status = answer.status_code
+            await answer(scope, receive, send)
         else:
             await call.send(answer, send)
 

@@ -7,8 +7,9 @@ from placement_worker.http.aggregates_and_traits import Contents
 from placement_worker.http.allocations import AllocationHandlers
 from placement_worker.http.api_call import ApiAnswer, ApiCall, said
 from placement_worker.http.candidates import Candidates
+from placement_worker.http.change_feed import ChangeFeed
 from placement_worker.http.classes_and_traits import ClassAndTraitHandlers
-from placement_worker.http.extensions import Ours
+from placement_worker.http.extensions import ExtensionHandlers
 from placement_worker.http.inventories import Inventories
 from placement_worker.http.operations import BULK_BODY, LARGE_BODY, Operation, delete, get, post, put
 from placement_worker.http.providers import ProviderHandlers
@@ -41,7 +42,8 @@ def table(
     names: ClassAndTraitHandlers,
     allocations: AllocationHandlers,
     candidates: Candidates,
-    ours: Ours,
+    extensions: ExtensionHandlers,
+    feed: ChangeFeed,
 ) -> Table:
     """What is asked most comes first: addresses are looked for in this order."""
     return {
@@ -106,9 +108,9 @@ def table(
         "/": (get("", _root, json=False),),
         # ours, whatever the version
         "/berth/explain": (get("placement:allocation_candidates:list", candidates.explain),),
-        "/berth/providers": (post("berth:providers:load", ours.load, body=BULK_BODY),),
-        "/berth/changes": (get("berth:changes:list", ours.changes, json=False),),
-        "/healthz": (get("", ours.alive, json=False),),
-        "/readyz": (get("", ours.ready, json=False),),
-        "/metrics": (get("", ours.metrics, json=False),),
+        "/berth/providers": (post("berth:providers:load", extensions.load, body=BULK_BODY),),
+        "/berth/changes": (get("berth:changes:list", feed.changes, json=False),),
+        "/healthz": (get("", extensions.alive, json=False),),
+        "/readyz": (get("", extensions.ready, json=False),),
+        "/metrics": (get("", extensions.metrics, json=False),),
     }

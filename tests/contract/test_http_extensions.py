@@ -125,7 +125,9 @@ async def test_the_feed_tells_every_change_in_order_and_resumes(door: Door) -> N
     await door.provider(A, VCPU=8)
     await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 2})))
     async with a_stream(door, "/berth/changes", f"after={start}") as stream:
-        assert (stream.status, stream.headers["content-type"]) == (200, "text/event-stream")
+        assert (stream.status, stream.headers["cache-control"]) == (200, "no-store")
+        assert stream.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert stream.headers["x-openstack-request-id"].startswith("req-")
         told = [change_of(event) for event in await stream.events(await seen(door) - start)]
         assert [number for number, _ in told] == list(range(start + 1, start + 1 + len(told)))
         assert told[-1][1]["provider"] == A
@@ -149,9 +151,19 @@ async def test_what_is_not_kept_any_more_is_gone(door: Door, monkeypatch: pytest
     monkeypatch.setattr(changes, "KEEP", 1)
     await tell_all(door.placement)
     await door.placement.log.trim()
-    for after in (0, await seen(door) + 5):
-        answer = await door("GET", f"/berth/changes?after={after}")
+    answer = await door("GET", "/berth/changes?after=0")
+    assert answer.status_code == 410
+    assert "are not kept any more" in answer.text
+    assert "read everything again" in answer.text
+
+
+async def test_a_change_that_has_not_been_is_told_apart(door: Door) -> None:
+    """A slip, or a database that was put back: what the client knows is of no use either way."""
+    newest = await seen(door)
+    for number in (newest + 1, 10**17):
+        answer = await door("GET", f"/berth/changes?after={number}")
         assert answer.status_code == 410
+        assert f"there has been no change {number}, the newest is {newest}" in answer.text
         assert "read everything again" in answer.text
 
 

@@ -1,0 +1,84 @@
+"""The feed of changes: every commit of placement as a server-sent event, which whoever follows resumes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from bus.errors import Unavailable
+from bus.messages import PlacementChanged
+from placement_worker.http.api_call import ApiCall, encode
+from placement_worker.http.errors import Problem, bad_request
+from placement_worker.memory import Forgotten
+from placement_worker.placement import Placement
+
+BEAT_SECONDS = 15.0  # between comments that keep a quiet feed open
+
+_ANEW = "read everything again, and follow from there"
+
+
+class ChangeFeed:
+    def __init__(self, placement: Placement, closing: asyncio.Event) -> None:
+        """`closing` ends the feeds, which would otherwise never end."""
+        self._placement = placement
+        self._closing = closing
+
+    async def changes(self, call: ApiCall) -> EventSourceResponse:
+        after = await self._after(call)
+        changes = self._placement.memory.feed(after, self._closing)
+        first = None
+        if after != self._placement.memory.index.seen:
+            try:
+                first = await anext(changes)  # there is one, or it is kept no more
+            except Forgotten as gone:
+                raise Problem(410, f"{gone}: {_ANEW}") from None
+        return EventSourceResponse(
+            _events(first, changes),
+            headers={name.decode(): value.decode() for name, value in call.own_headers()},
+            ping=BEAT_SECONDS,
+            ping_message_factory=_beat,
+            sep="\n",
+        )
+
+    async def _after(self, call: ApiCall) -> int:
+        """The number the client knows already; without one, the newest there is."""
+        await self._placement.memory.fresh()
+        newest = self._placement.memory.index.seen
+        given = call.headers.get("last-event-id") or dict(call.pairs).get("after")
+        if given is None:
+            return newest
+        if not given.isascii() or not given.isdigit() or len(given) > 18:
+            raise bad_request(f"after: the number of a change, not {given[:40]!r}")
+        after = int(given)
+        if after > newest:
+            raise Problem(
+                410,
+                f"after: there has been no change {after}, the newest is {newest}; if there was one, the"
+                f" database is another or was put back: {_ANEW}",
+            )
+        return after
+
+
+async def _events(
+    first: PlacementChanged | None, changes: AsyncIterator[PlacementChanged]
+) -> AsyncIterator[ServerSentEvent]:
+    yield _beat()  # the client knows at once that it is heard
+    try:
+        if first is not None:
+            yield _event(first)
+        async for change in changes:
+            yield _event(change)
+    except Forgotten as gone:  # the client is slower than changes are kept
+        yield ServerSentEvent(encode(str(gone)).decode(), event="forgotten", sep="\n")
+    except Unavailable:
+        return  # it comes back by itself, from the last number it saw
+
+
+def _beat() -> ServerSentEvent:
+    return ServerSentEvent(comment="berth", sep="\n")
+
+
+def _event(change: PlacementChanged) -> ServerSentEvent:
+    told = {"number": change.number, "changes": [msgspec.structs.asdict(one) for one in change.changes]}
+    return ServerSentEvent(encode(told).decode(), event="changed", id=str(change.number), sep="\n")
