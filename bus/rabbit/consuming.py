@@ -38,7 +38,6 @@ class _Reading:
         self.consumer = ""
         self.in_advance = 0
         self.over = False
-        self.cancelled = False  # the queue was deleted under us
         self.last_copies = 0  # what came up to this tag is in no queue any more: it cannot be refused into it
         self.newest = 0
         self.deliveries: deque[Arrived] = deque()  # not taken apart yet
@@ -55,10 +54,12 @@ class _Reading:
         self.over = True
         self.wake.set()
 
-    def cancel(self, consumer: str) -> None:
-        self.cancelled = True
+    def queue_is_gone(self, _: str = "") -> None:
         self.last_copies = self.newest
-        self.wake.set()
+        self.end()
+
+    def is_last_copy(self, tag: int) -> bool:
+        return tag <= self.last_copies
 
     def ack(self, tag: int) -> None:
         self.acks.append(tag)
@@ -136,7 +137,7 @@ class _Delivery:
     def requeue(self) -> None:
         if not self._release():
             return
-        if self._alone and self._parcel.tag > self._parcel.reading.last_copies:
+        if self._alone and not self._parcel.reading.is_last_copy(self._parcel.tag):
             self._parcel.reading.nack(self._parcel.tag)
         else:
             self._parcel.inbox.send_back(self._parcel, [self.envelope])
@@ -144,7 +145,7 @@ class _Delivery:
     def _release(self) -> bool:
         """Make room for the next one. False when there is nothing to settle any more."""
         reading = self._parcel.reading
-        if not self._open or reading.over:
+        if not self._open or (reading.over and not reading.is_last_copy(self._parcel.tag)):
             return False
         self._open = False
         reading.in_hand -= 1
@@ -206,11 +207,9 @@ class RabbitInbox:
         except BROKEN as problem:
             if cancelled_by_us(problem):
                 raise
-            return  # the broker has it all back already
-        while reading.opened or (self._holds_last_copies(reading) and self._open_next(reading)):
-            reading.in_hand += 1
-            reading.opened.popleft().requeue()
-        while reading.deliveries and reading.deliveries[0].tag > reading.last_copies:
+            reading.end()  # the broker has all back already, but for the last copies
+        self._let_go(reading)
+        while reading.deliveries:
             reading.nack(reading.deliveries.popleft().tag)
         reading.wake.set()
         await self._all_back()
@@ -225,25 +224,36 @@ class RabbitInbox:
         """Put some of a frame's envelopes back into the queue; then this frame is done with them."""
 
         async def send() -> None:
-            try:
-                if parcel.tag <= parcel.reading.last_copies:
-                    await self._link.declare(self._spec)
-                await self._put_back(self._spec.name, envelopes)
-            except Exception as problem:  # not settled, so the broker delivers the whole frame again
-                log.warning("%s: could not put back %s: %s", self._name, envelopes[0].key, problem)
-            else:
+            backoff = Backoff(self._link.clock)
+            while True:
+                last = parcel.reading.is_last_copy(parcel.tag)
+                try:
+                    if last:  # into the queue as it is made again, not into one that is just being deleted
+                        await backoff.pause()
+                        await self._link.declare(self._spec)
+                    await self._put_back(self._spec.name, envelopes)
+                except Exception as problem:
+                    log.warning("%s: could not put back %s: %s", self._name, envelopes[0].key, problem)
+                    if last and not isinstance(problem, Unavailable):
+                        continue
+                    return  # not settled, so the broker delivers the whole frame again
                 parcel.settled(len(envelopes))
+                return
 
         task = self._link.spawn(send())
         self._going_back.add(task)
         task.add_done_callback(self._going_back.discard)
 
-    def _holds_last_copies(self, reading: _Reading) -> bool:
-        return bool(reading.deliveries) and reading.deliveries[0].tag <= reading.last_copies
+    def _let_go(self, reading: _Reading) -> None:
+        """Put back what is taken apart, and what came out of a queue that is gone meanwhile."""
+        while reading.opened or (reading.deliveries and reading.is_last_copy(reading.deliveries[0].tag)):
+            if reading.opened or self._open_next(reading):
+                reading.in_hand += 1
+                reading.opened.popleft().requeue()
 
     async def _all_back(self) -> None:
         """Returns when what is put back has arrived; if the connection is gone, it comes again anyway."""
-        if self._going_back and self._reading is not None and not self._reading.over:
+        if self._going_back:
             await asyncio.wait(self._going_back, timeout=5.0)
 
     async def _begin(self, session: Session) -> _Reading:
@@ -251,7 +261,7 @@ class RabbitInbox:
             await session.topology.queue(self._spec)
             reading = _Reading(await session.channel())
             reading.channel.when_closed(reading.end)
-            reading.channel.when_cancelled(reading.cancel)
+            reading.channel.when_cancelled(reading.queue_is_gone)
             self._reading = reading
             await self._consume(reading, min(self._prefetch, _AT_FIRST))
         return reading
@@ -265,20 +275,6 @@ class RabbitInbox:
         reading.in_advance = in_advance
         if before:
             await reading.channel.cancel(before)
-
-    async def _again(self, reading: _Reading) -> None:
-        """The queue was deleted: have it made again, and read on. What is in our hands is not lost."""
-        log.warning("%s: the queue is gone from the broker; it is made again", self._name)
-        async with self._steering:
-            if self._stopping or reading.over:
-                return
-            reading.cancelled, reading.consumer = False, ""
-            try:
-                await self._link.declare(self._spec)
-                await self._consume(reading, reading.in_advance)
-            except (BrokerRefused, RequestRefused) as problem:
-                log.warning("%s: %s; trying again", self._name, problem)
-                reading.end()
 
     async def _run(self, reading: _Reading) -> None:
         while True:
@@ -305,13 +301,14 @@ class RabbitInbox:
                 await reading.wake.wait()
                 reading.wake.clear()
                 await reading.settle()
-                if reading.cancelled:
-                    await self._again(reading)
                 await self._tune(reading)
         except (*BROKEN, RequestRefused) as problem:
             if cancelled_by_us(problem):
                 raise
             log.info("%s: reading was interrupted: %s", self._name, reason(problem))
+            if isinstance(problem, RequestRefused) and problem.code == "NOT_FOUND":
+                reading.queue_is_gone()  # it was deleted while we began to read it in another way
+        self._let_go(reading)
         await reading.close()
 
     def _arrived(self, reading: _Reading, message: Arrived) -> None:

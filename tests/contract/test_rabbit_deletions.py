@@ -1,0 +1,250 @@
+"""What an operator deletes on RabbitMQ, under traffic: all of it is there again, and nothing is lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from aio_pika import connect
+from aio_pika.abc import AbstractChannel
+
+from bus.errors import Unroutable
+from bus.protocol import DeadLetter, Inbox, QueueSpec
+from bus.rabbit import RabbitTransport
+from tests.envelopes import DEADLINE, an_envelope, number_in, numbers, publish, soon, take
+
+pytestmark = pytest.mark.services
+
+QUEUE = QueueSpec("q", ("build.requested",))
+LOOK = 0.1
+
+Connected = Callable[[], Awaitable[RabbitTransport]]
+
+
+@pytest.fixture
+async def connected(amqp_url: str, bus_name: str) -> AsyncIterator[Connected]:
+    """Opens one more connection that looks after its exchanges often."""
+    opened: list[RabbitTransport] = []
+
+    async def one_more() -> RabbitTransport:
+        opened.append(RabbitTransport(amqp_url, exchange=bus_name, look_seconds=LOOK))
+        await opened[-1].open()
+        return opened[-1]
+
+    yield one_more
+    for transport in opened:
+        await transport.close()
+
+
+@pytest.fixture
+async def operator(amqp_url: str) -> AsyncIterator[AbstractChannel]:
+    connection = await connect(amqp_url)
+    yield await connection.channel()
+    await connection.close()
+
+
+async def read_all(inbox: Inbox, wanted: set[int]) -> None:
+    """Until all of these have been heard, some of them perhaps twice."""
+    missing = set(wanted)
+    async with asyncio.timeout(DEADLINE):
+        while missing:
+            delivery = await inbox.get()
+            missing.discard(number_in(delivery))
+            delivery.done()
+
+
+# Exchanges
+
+
+async def test_what_is_published_to_a_deleted_exchange_waits_until_all_hear_again(
+    connected: Connected, operator: AbstractChannel, bus_name: str
+) -> None:
+    """Also what nobody need hear: a broker that has the exchange but no bindings would swallow it."""
+    readers = [await connected() for _ in range(3)]
+    inboxes = [
+        await reader.consume(QueueSpec(f"q{number}", ("build.ended",)), 1000)
+        for number, reader in enumerate(readers)
+    ]
+    publishers = [await connected() for _ in range(3)]
+    await operator.exchange_delete(bus_name)
+    count = 0
+    for _ in range(60):
+        for publisher in publishers:
+            await publish(publisher, an_envelope(count, "build.ended"), expected=False)
+            count += 1
+        await asyncio.sleep(LOOK / 20)
+    for inbox in inboxes:
+        await read_all(inbox, set(range(count)))
+
+
+async def test_under_traffic_nothing_is_lost_however_often_the_exchange_is_deleted(
+    connected: Connected, operator: AbstractChannel, bus_name: str
+) -> None:
+    publisher, reader = await connected(), await connected()
+    inbox = await reader.consume(QUEUE, 1000)
+    published: set[int] = set()
+    enough = asyncio.Event()
+
+    async def go_on(first: int) -> None:
+        number = first
+        while not enough.is_set():
+            try:
+                await publish(publisher, an_envelope(number))
+            except Unroutable:  # in the very moment of the deletion: the bus tries it again later
+                await asyncio.sleep(LOOK)
+                continue
+            published.add(number)
+            number += 10
+
+    async with asyncio.TaskGroup() as group:
+        for first in range(10):
+            group.create_task(go_on(first))
+        for _ in range(3):
+            seen = len(published)
+            await soon(lambda seen=seen: _is(len(published) > seen + 50))  # type: ignore[misc]
+            await operator.exchange_delete(bus_name)
+        seen = len(published)
+        await soon(lambda: _is(len(published) > seen + 50))
+        enough.set()
+    await read_all(inbox, published)
+    assert await reader.dead_letters() == []
+
+
+async def _is(so: bool) -> bool:
+    return so
+
+
+async def test_who_connects_just_then_does_not_make_it_alone(
+    connected: Connected, operator: AbstractChannel, bus_name: str
+) -> None:
+    """It would find everything as it should be, and publish to nobody."""
+    reader = await connected()
+    inbox = await reader.consume(QUEUE, 10)
+    await operator.exchange_delete(bus_name)
+    newcomer = await connected()
+    await publish(newcomer, an_envelope(1), expected=False)
+    assert number_in(await take(inbox)) == 1
+
+
+@pytest.mark.parametrize("gone", ["", ".queues", ".delay", ".dead"])
+async def test_whichever_exchange_is_deleted_all_of_them_work_again(
+    connected: Connected, operator: AbstractChannel, bus_name: str, gone: str
+) -> None:
+    transport = await connected()
+    inbox = await transport.consume(QUEUE, 10)
+    letter = DeadLetter("1", "q", "k", "T", "why", 1.0, 1.0, 1, "", b"")
+    await transport.delay("q", an_envelope(0), 0.1)
+    await transport.bury(letter)
+    assert await numbers(inbox, 1) == [0]
+    await operator.exchange_delete(bus_name + gone)
+
+    async def all_of_it() -> bool:
+        try:
+            await transport.send("q", an_envelope(2), expected=True)
+            await transport.delay("q", an_envelope(3), 0.1)
+            await publish(transport, an_envelope(1))
+            await transport.bury(letter)
+        except Unroutable:  # not bound again yet
+            return False
+        return True
+
+    await soon(all_of_it)
+    await read_all(inbox, {1, 2, 3})
+    assert {dead.id for dead in await transport.dead_letters()} >= {"1"}
+
+
+# Bindings
+
+
+async def test_a_binding_that_is_deleted_is_made_again(
+    connected: Connected, operator: AbstractChannel, bus_name: str
+) -> None:
+    transport = await connected()
+    inbox = await transport.consume(QUEUE, 10)
+    await (await operator.get_queue(f"{bus_name}:q")).unbind(bus_name, "build.requested")
+    with pytest.raises(Unroutable):
+        await publish(transport, an_envelope(0))
+
+    async def heard() -> bool:
+        try:
+            await publish(transport, an_envelope(1))
+        except Unroutable:
+            return False
+        return True
+
+    await soon(heard)
+    assert number_in(await take(inbox)) == 1
+
+
+# Queues
+
+
+async def test_between_two_publishes_a_queue_may_be_deleted_and_nothing_is_lost(
+    connected: Connected, operator: AbstractChannel, bus_name: str
+) -> None:
+    """What had come out of it is in its readers' hands, and what comes now finds nobody, and waits.
+
+    Only what the broker is just putting into the queue goes with it: no client can tell that.
+    """
+    publisher, reader = await connected(), await connected()
+    inbox = await reader.consume(QUEUE, 1000)
+    count, deletions = 600, (100, 300, 450)
+
+    async def say(number: int) -> None:
+        while True:
+            try:
+                return await publish(publisher, an_envelope(number, framed=number % 2 == 0))
+            except Unroutable:
+                await asyncio.sleep(LOOK)
+
+    async def go_on() -> None:
+        for first in range(0, count, 10):
+            await asyncio.gather(*(say(number) for number in range(first, first + 10)))
+            if first in deletions:
+                await operator.queue_delete(f"{bus_name}:q")
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(go_on())
+        await read_all(inbox, set(range(count)))
+
+
+async def test_what_is_in_hand_when_its_queue_is_deleted_can_still_be_put_back(
+    connected: Connected, operator: AbstractChannel, bus_name: str
+) -> None:
+    transport = await connected()
+    inbox = await transport.consume(QUEUE, 1000)
+    await publish(transport, *(an_envelope(number, framed=False) for number in range(4)))
+    held = [await take(inbox), await take(inbox)]  # and two wait behind them, which nobody has taken yet
+    await operator.queue_delete(f"{bus_name}:q")
+
+    async def there_again() -> bool:
+        try:
+            await publish(transport, an_envelope(4))
+        except Unroutable:
+            return False
+        return True
+
+    await soon(there_again)
+    held[0].done()
+    held[1].requeue()
+    assert sorted(await numbers(inbox, 4)) == [1, 2, 3, 4]
+
+
+async def test_a_reader_that_stops_gives_back_what_it_had_of_a_deleted_queue(
+    connected: Connected, operator: AbstractChannel, bus_name: str
+) -> None:
+    one, other = await connected(), await connected()
+    inbox = await one.consume(QUEUE, 1000)
+    await publish(one, *(an_envelope(number, framed=False) for number in range(3)))
+    (await take(inbox)).done()
+    await operator.queue_delete(f"{bus_name}:q")
+
+    async def there_again() -> bool:
+        try:
+            await publish(one, an_envelope(3))
+        except Unroutable:
+            return False
+        return True
+
+    await soon(there_again)
+    await inbox.stop()
+    assert sorted(await numbers(await other.consume(QUEUE, 10), 3)) == [1, 2, 3]
