@@ -1,12 +1,7 @@
-"""Reading a queue: AMQP messages taken apart into envelopes, each of which settles by itself.
-
-An AMQP message is acknowledged when all its envelopes have settled. One that is put back out of a frame is
-sent to the queue again, alone; one that came alone is simply refused with requeue.
-"""
+"""Reading a queue, now and after every reconnect: how much in advance, and what goes back into it."""
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
@@ -15,9 +10,10 @@ from bus.errors import BrokerRefused, Unavailable
 from bus.protocol import Delivery, Envelope, QueueSpec
 from bus.rabbit.amqp_messages import crashes, open_message
 from bus.rabbit.connection import BROKEN, RequestRefused, cancelled_by_us, reason
+from bus.rabbit.deliveries import Parcel, RabbitDelivery, Reading
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.session import Session
-from bus.rabbit.underlay import Arrived, BulkChannel
+from bus.rabbit.underlay import Arrived
 
 log = logging.getLogger(__name__)
 
@@ -30,129 +26,6 @@ _BEGINNING = 60.0  # seconds; a queue without a leader does not answer, and is a
 _SPLIT_AFTER = 3  # crashes: some envelope of this frame kills its reader, so they come one by one from now on
 
 
-class _Reading:
-    """One channel's worth of reading: what came over it can be settled only over it."""
-
-    def __init__(self, channel: BulkChannel) -> None:
-        self.channel = channel
-        self.consumer = ""
-        self.in_advance = 0
-        self.over = False
-        self.last_copies = 0  # what came up to this tag is in no queue any more: it cannot be refused into it
-        self.newest = 0
-        self.deliveries: deque[Arrived] = deque()  # not taken apart yet
-        self.opened: deque[_Delivery] = deque()  # taken apart, not handed out yet
-        self.in_hand = 0
-        self.unsettled: dict[int, None] = {}  # tags, oldest first
-        self.acks: list[int] = []
-        self.nacks: list[int] = []
-        self.wake = asyncio.Event()
-        self._telling = asyncio.Lock()
-        self._closing = asyncio.Lock()
-
-    def end(self) -> None:
-        self.over = True
-        self.wake.set()
-
-    def queue_is_gone(self, _: str = "") -> None:
-        self.last_copies = self.newest
-        self.end()
-
-    def is_last_copy(self, tag: int) -> bool:
-        return tag <= self.last_copies
-
-    def ack(self, tag: int) -> None:
-        self.acks.append(tag)
-        self.wake.set()
-
-    def nack(self, tag: int) -> None:
-        self.nacks.append(tag)
-        self.wake.set()
-
-    async def settle(self) -> None:
-        """Tell the broker what has settled since the last time."""
-        async with self._telling:
-            nacks, self.nacks = self.nacks, []
-            acks, self.acks = self.acks, []
-            for tag in (*nacks, *acks):
-                del self.unsettled[tag]
-            for tag in nacks:
-                await self.channel.nack(tag)
-            oldest = next(iter(self.unsettled), None)
-            upto = max((tag for tag in acks if oldest is None or tag < oldest), default=0)
-            if upto:
-                await self.channel.ack(upto, multiple=True)
-            for tag in acks:
-                if tag > upto:
-                    await self.channel.ack(tag)
-
-    async def close(self) -> None:
-        """Have everything told so far heard; what is unsettled the broker delivers again."""
-        self.end()
-        self.deliveries.clear()
-        self.opened.clear()
-        try:
-            async with asyncio.timeout(5.0), self._closing:  # whoever comes second waits for the first
-                await self.settle()
-                await self.channel.close()
-        except (*BROKEN, TimeoutError) as problem:
-            if cancelled_by_us(problem):
-                raise
-
-
-class _Parcel:
-    """One AMQP message and how many of its envelopes are still to settle."""
-
-    __slots__ = ("inbox", "left", "reading", "tag")
-
-    def __init__(self, inbox: "RabbitInbox", reading: _Reading, tag: int, left: int) -> None:
-        self.inbox = inbox
-        self.reading = reading
-        self.tag = tag
-        self.left = left
-
-    def settled(self, count: int = 1) -> None:
-        self.left -= count
-        if not self.left:
-            self.reading.ack(self.tag)
-
-
-class _Delivery:
-    """An envelope in a reader's hand. Of a connection that is gone it settles nothing: it comes again."""
-
-    __slots__ = ("_alone", "_open", "_parcel", "crashes", "envelope", "problem")
-
-    def __init__(self, envelope: Envelope, problem: str, crashes: int, parcel: _Parcel) -> None:
-        self.envelope = envelope
-        self.problem = problem
-        self.crashes = crashes
-        self._parcel = parcel
-        self._alone = parcel.left == 1
-        self._open = True
-
-    def done(self) -> None:
-        if self._release():
-            self._parcel.settled()
-
-    def requeue(self) -> None:
-        if not self._release():
-            return
-        if self._alone and not self._parcel.reading.is_last_copy(self._parcel.tag):
-            self._parcel.reading.nack(self._parcel.tag)
-        else:
-            self._parcel.inbox.send_back(self._parcel, [self.envelope])
-
-    def _release(self) -> bool:
-        """Make room for the next one. False when there is nothing to settle any more."""
-        reading = self._parcel.reading
-        if not self._open or (reading.over and not reading.is_last_copy(self._parcel.tag)):
-            return False
-        self._open = False
-        reading.in_hand -= 1
-        self._parcel.inbox.more.set()
-        return True
-
-
 class RabbitInbox:
     """A queue being read, now and after every reconnect."""
 
@@ -163,7 +36,7 @@ class RabbitInbox:
         self._name = link.names.queue(spec.name)
         self._prefetch = prefetch
         self._put_back = put_back
-        self._reading: _Reading | None = None
+        self._reading: Reading | None = None
         self._stopping = False
         self._going_back: set[asyncio.Task[None]] = set()
         self._steering = asyncio.Lock()
@@ -200,6 +73,7 @@ class RabbitInbox:
             self._link.undeclare(self._spec)  # it ends with its last reader
         reading = self._reading
         if reading is None or reading.over:
+            await self._all_back()
             return
         try:
             async with self._steering:
@@ -220,7 +94,7 @@ class RabbitInbox:
         if self._reading is not None:
             await self._reading.close()
 
-    def send_back(self, parcel: _Parcel, envelopes: Sequence[Envelope]) -> None:
+    def send_back(self, parcel: Parcel, envelopes: Sequence[Envelope]) -> None:
         """Put some of a frame's envelopes back into the queue; then this frame is done with them."""
 
         async def send() -> None:
@@ -244,7 +118,7 @@ class RabbitInbox:
         self._going_back.add(task)
         task.add_done_callback(self._going_back.discard)
 
-    def _let_go(self, reading: _Reading) -> None:
+    def _let_go(self, reading: Reading) -> None:
         """Put back what is taken apart, and what came out of a queue that is gone meanwhile."""
         while reading.opened or (reading.deliveries and reading.is_last_copy(reading.deliveries[0].tag)):
             if reading.opened or self._open_next(reading):
@@ -256,17 +130,17 @@ class RabbitInbox:
         if self._going_back:
             await asyncio.wait(self._going_back, timeout=5.0)
 
-    async def _begin(self, session: Session) -> _Reading:
+    async def _begin(self, session: Session) -> Reading:
         async with asyncio.timeout(_BEGINNING):
             await session.topology.queue(self._spec)
-            reading = _Reading(await session.channel())
+            reading = Reading(await session.channel())
             reading.channel.when_closed(reading.end)
             reading.channel.when_cancelled(reading.queue_is_gone)
             self._reading = reading
             await self._consume(reading, min(self._prefetch, _AT_FIRST))
         return reading
 
-    async def _consume(self, reading: _Reading, in_advance: int) -> None:
+    async def _consume(self, reading: Reading, in_advance: int) -> None:
         """Have at most so many AMQP messages sent in advance; a consumer that is there already makes way."""
         before = reading.consumer
         reading.consumer = await reading.channel.consume(
@@ -276,7 +150,7 @@ class RabbitInbox:
         if before:
             await reading.channel.cancel(before)
 
-    async def _run(self, reading: _Reading) -> None:
+    async def _run(self, reading: Reading) -> None:
         while True:
             await self._attend(reading)
             if self._stopping:
@@ -294,7 +168,7 @@ class RabbitInbox:
                 except Unavailable:
                     return  # we close
 
-    async def _attend(self, reading: _Reading) -> None:
+    async def _attend(self, reading: Reading) -> None:
         """Tell the broker what settles, until the channel ends or, told to stop, until everything has."""
         try:
             while not reading.over and not (self._stopping and not reading.unsettled):
@@ -311,7 +185,7 @@ class RabbitInbox:
         self._let_go(reading)
         await reading.close()
 
-    def _arrived(self, reading: _Reading, message: Arrived) -> None:
+    def _arrived(self, reading: Reading, message: Arrived) -> None:
         reading.newest = max(reading.newest, message.tag)
         reading.unsettled[message.tag] = None
         if self._stopping:
@@ -320,14 +194,14 @@ class RabbitInbox:
             reading.deliveries.append(message)
             self.more.set()
 
-    def _open_next(self, reading: _Reading) -> bool:
+    def _open_next(self, reading: Reading) -> bool:
         """Take the next AMQP message apart; False when there is none."""
         while reading.deliveries:
             message = reading.deliveries.popleft()
             key = self._link.names.heard_as(message.exchange, message.key)
             envelopes, problem = open_message(message, key)
             self._size += (len(envelopes) - self._size) / 8
-            parcel = _Parcel(self, reading, message.tag, len(envelopes))
+            parcel = Parcel(reading, message.tag, len(envelopes), self.more, self.send_back)
             crashed = crashes(message)
             if not envelopes:
                 reading.ack(parcel.tag)
@@ -336,13 +210,13 @@ class RabbitInbox:
                     envelope.framed = False
                 self.send_back(parcel, envelopes)
             else:
-                reading.opened.extend(_Delivery(each, problem, crashed, parcel) for each in envelopes)
+                reading.opened.extend(RabbitDelivery(each, problem, crashed, parcel) for each in envelopes)
                 if not self._fits(reading.in_advance):
                     reading.wake.set()
                 return True
         return False
 
-    async def _tune(self, reading: _Reading) -> None:
+    async def _tune(self, reading: Reading) -> None:
         """Prefetch is meant in envelopes; the broker counts AMQP messages, and those hold one or hundreds."""
         async with self._steering:
             if not self._stopping and not reading.over and not self._fits(reading.in_advance):

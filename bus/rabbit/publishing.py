@@ -68,7 +68,7 @@ class _Queue:
         return [waiting.popleft() for _ in range(count)]
 
 
-class Outgoing:
+class Publisher:
     def __init__(self, link: Link, *, coalesce: bool) -> None:
         self._link = link
         self._coalesce = coalesce

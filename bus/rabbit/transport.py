@@ -10,7 +10,7 @@ from bus.protocol import DeadLetter, Envelope, Inbox, QueueSpec
 from bus.rabbit.connection import broker_url
 from bus.rabbit.consuming import RabbitInbox
 from bus.rabbit.dead_letters import DeadLetterQueue
-from bus.rabbit.publishing import Outgoing
+from bus.rabbit.publishing import Publisher
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.topology import BrokerNames, delay_for
 
@@ -39,7 +39,7 @@ class RabbitTransport:
             look_seconds=look_seconds,
             clock=clock or Clock(),
         )
-        self._outgoing = Outgoing(self._link, coalesce=coalesce)
+        self._publisher = Publisher(self._link, coalesce=coalesce)
         self._dead = DeadLetterQueue(self._link)
         self._inboxes: list[RabbitInbox] = []
 
@@ -51,31 +51,31 @@ class RabbitTransport:
             await inbox.close()
         self._inboxes.clear()
         await self._link.close()
-        self._outgoing.abandon()
+        self._publisher.abandon()
 
     async def declare(self, *queues: QueueSpec) -> None:
         await self._link.declare(*queues)
 
     async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
-        await self._outgoing.send(
+        await self._publisher.send(
             self._names.exchange,
             [(envelope.key, envelope, must) for envelope, must in zip(envelopes, expected, strict=True)],
         )
 
     async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
         sent = msgspec.structs.replace(envelope, key=queue)
-        await self._outgoing.send(self._names.queues, [(self._names.address(queue), sent, expected)])
+        await self._publisher.send(self._names.queues, [(self._names.address(queue), sent, expected)])
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
         milliseconds = delay_for(seconds)
         delayed = [(self._names.address(queue, milliseconds), envelope, True)]
         await self._link.declare_delay(milliseconds)
         try:
-            await self._outgoing.send(self._names.delay, delayed)
+            await self._publisher.send(self._names.delay, delayed)
         except Unroutable:  # somebody has deleted the delay queue meanwhile
             self._link.forget()
             await self._link.declare_delay(milliseconds)
-            await self._outgoing.send(self._names.delay, delayed)
+            await self._publisher.send(self._names.delay, delayed)
 
     async def bury(self, letter: DeadLetter) -> None:
         await self._dead.bury(letter)
@@ -100,4 +100,4 @@ class RabbitTransport:
 
     async def _put_back(self, queue: str, envelopes: Sequence[Envelope]) -> None:
         key = self._names.address(queue)
-        await self._outgoing.send(self._names.queues, [(key, envelope, True) for envelope in envelopes])
+        await self._publisher.send(self._names.queues, [(key, envelope, True) for envelope in envelopes])

@@ -1,0 +1,142 @@
+"""What has come over one channel: AMQP messages taken apart into envelopes, each of which settles by itself.
+
+An AMQP message is acknowledged when all its envelopes have settled. One that is put back out of a frame is
+sent to the queue again, alone; one that came alone is simply refused with requeue. What came out of a queue
+that was deleted meanwhile is in no queue any more: that, too, is sent, into the queue as it is made again.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from bus.protocol import Envelope
+from bus.rabbit.connection import BROKEN, cancelled_by_us
+from bus.rabbit.underlay import Arrived, BulkChannel
+
+SendBack = Callable[["Parcel", Sequence[Envelope]], None]
+
+
+class Reading:
+    """One channel's worth of reading: what came over it can be settled only over it."""
+
+    def __init__(self, channel: BulkChannel) -> None:
+        self.channel = channel
+        self.consumer = ""
+        self.in_advance = 0
+        self.over = False
+        self.last_copies = 0  # what came up to this tag is in no queue any more: it cannot be refused into it
+        self.newest = 0
+        self.deliveries: deque[Arrived] = deque()  # not taken apart yet
+        self.opened: deque[RabbitDelivery] = deque()  # taken apart, not handed out yet
+        self.in_hand = 0
+        self.unsettled: dict[int, None] = {}  # tags, oldest first
+        self.acks: list[int] = []
+        self.nacks: list[int] = []
+        self.wake = asyncio.Event()
+        self._telling = asyncio.Lock()
+        self._closing = asyncio.Lock()
+
+    def end(self) -> None:
+        self.over = True
+        self.wake.set()
+
+    def queue_is_gone(self, _: str = "") -> None:
+        self.last_copies = self.newest
+        self.end()
+
+    def is_last_copy(self, tag: int) -> bool:
+        return tag <= self.last_copies
+
+    def ack(self, tag: int) -> None:
+        self.acks.append(tag)
+        self.wake.set()
+
+    def nack(self, tag: int) -> None:
+        self.nacks.append(tag)
+        self.wake.set()
+
+    async def settle(self) -> None:
+        """Tell the broker what has settled since the last time."""
+        async with self._telling:
+            nacks, self.nacks = self.nacks, []
+            acks, self.acks = self.acks, []
+            for tag in (*nacks, *acks):
+                del self.unsettled[tag]
+            for tag in nacks:
+                await self.channel.nack(tag)
+            oldest = next(iter(self.unsettled), None)
+            upto = max((tag for tag in acks if oldest is None or tag < oldest), default=0)
+            if upto:
+                await self.channel.ack(upto, multiple=True)
+            for tag in acks:
+                if tag > upto:
+                    await self.channel.ack(tag)
+
+    async def close(self) -> None:
+        """Have everything told so far heard; what is unsettled the broker delivers again."""
+        self.end()
+        self.deliveries.clear()
+        self.opened.clear()
+        try:
+            async with asyncio.timeout(5.0), self._closing:  # whoever comes second waits for the first
+                await self.settle()
+                await self.channel.close()
+        except (*BROKEN, TimeoutError) as problem:
+            if cancelled_by_us(problem):
+                raise
+
+
+class Parcel:
+    """One AMQP message and how many of its envelopes are still to settle."""
+
+    __slots__ = ("left", "more", "reading", "send_back", "tag")
+
+    def __init__(
+        self, reading: Reading, tag: int, left: int, more: asyncio.Event, send_back: "SendBack"
+    ) -> None:
+        self.more = more  # there is room for the next one
+        self.reading = reading
+        self.send_back = send_back
+        self.tag = tag
+        self.left = left
+
+    def settled(self, count: int = 1) -> None:
+        self.left -= count
+        if not self.left:
+            self.reading.ack(self.tag)
+
+
+class RabbitDelivery:
+    """An envelope in a reader's hand. Of a connection that is gone it settles nothing: it comes again."""
+
+    __slots__ = ("_alone", "_open", "_parcel", "crashes", "envelope", "problem")
+
+    def __init__(self, envelope: Envelope, problem: str, crashes: int, parcel: Parcel) -> None:
+        self.envelope = envelope
+        self.problem = problem
+        self.crashes = crashes
+        self._parcel = parcel
+        self._alone = parcel.left == 1
+        self._open = True
+
+    def done(self) -> None:
+        if self._release():
+            self._parcel.settled()
+
+    def requeue(self) -> None:
+        if not self._release():
+            return
+        if self._alone and not self._parcel.reading.is_last_copy(self._parcel.tag):
+            self._parcel.reading.nack(self._parcel.tag)
+        else:
+            self._parcel.send_back(self._parcel, [self.envelope])
+
+    def _release(self) -> bool:
+        """Make room for the next one. False when there is nothing to settle any more."""
+        reading = self._parcel.reading
+        if not self._open or (reading.over and not reading.is_last_copy(self._parcel.tag)):
+            return False
+        self._open = False
+        reading.in_hand -= 1
+        self._parcel.more.set()
+        return True
