@@ -1,7 +1,6 @@
 """`berth dead`: the messages nobody could handle, each with its reason; to look at, try again, or drop."""
 
-import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -12,12 +11,13 @@ from rich.markup import escape
 
 from berth import wiring
 from berth.commands.options import StateDir
-from berth.commands.terminal import effective, run, say
-from berth.settings import Settings
+from berth.commands.terminal import effective, printable, run, say, write_json
+from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
-from bus.protocol import DeadLetter, Envelope
+from bus.protocol import DeadLetter, Envelope, Transport
 
-_ALL = 1_000_000
+_SHOWN = 100  # letters, unless told otherwise
+_TOGETHER = 1000  # that are asked for at once
 
 commands = typer.Typer(no_args_is_help=True, help="Messages nobody could handle, each with its reason.")
 
@@ -27,11 +27,16 @@ Ids = Annotated[list[str], typer.Argument(metavar="ID", help="Ids, or their begi
 
 @commands.command("list")
 def list_command(
-    as_json: Annotated[bool, typer.Option("--json", help="Whole, as JSON lines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Whole, as JSON lines; all of them.")] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help=f"At most so many.  [default: {_SHOWN}]", show_default=False)
+    ] = None,
+    after: Annotated[str, typer.Option(metavar="ID", help="Only those behind this one.")] = "",
     state_dir: StateDir = None,
 ) -> None:
     """One line each, oldest first."""
-    run(list_letters(effective(state_dir=state_dir).settings, as_json, say))
+    settings = effective(state_dir=state_dir).settings
+    run(list_letters(settings, say, as_json=as_json, limit=limit, after=after))
 
 
 @commands.command("show")
@@ -52,37 +57,52 @@ def drop_command(ids: Ids, state_dir: StateDir = None) -> None:
     run(drop(effective(state_dir=state_dir).settings, ids, say))
 
 
-async def list_letters(settings: Settings, as_json: bool, say: Console) -> int:
+async def list_letters(
+    settings: Settings, say: Console, *, as_json: bool = False, limit: int | None = None, after: str = ""
+) -> int:
+    most = limit or (None if as_json else _SHOWN)
+    together = _TOGETHER if most is None else min(most + 1, _TOGETHER)
+    shown, more = 0, False
     async with Bus(wiring.transport(settings, "dead")) as bus:
-        letters = await bus.transport.dead_letters(_ALL)
+        async for letter in _letters(bus.transport, together, after=after):
+            if shown == most:
+                more = True
+                break
+            shown, after = shown + 1, letter.id
+            if as_json:
+                write_json({**_facts(letter), "body": _text(letter)})
+            else:
+                reason = printable(" ".join(letter.reason.split())[:200])
+                where = f"{printable(letter.id)}  {_when(letter.died)}  {printable(letter.queue)}"
+                say.print(f"{where}  {reason}", markup=False)
     if as_json:
-        for letter in letters:
-            sys.stdout.write(msgspec.json.encode({**_facts(letter), "body": _text(letter)}).decode() + "\n")
         return 0
-    if not letters:
+    if not shown:
         say.print("no dead letters")
-        return 0
-    for letter in letters:
-        reason = " ".join(letter.reason.split())[:200]
-        say.print(f"{letter.id}  {_when(letter.died)}  {letter.queue}  {reason}", markup=False)
+    if more:
+        say.print(f"there are more: berth dead list --after {printable(after)}", markup=False)
     return 0
 
 
 async def show_letter(settings: Settings, id_: str, say: Console) -> int:
+    _check([id_])
+    found = False
     async with Bus(wiring.transport(settings, "dead")) as bus:
-        letters = await bus.transport.dead_letters(_ALL)
-    chosen = _chosen(letters, [id_], say)
-    for letter in chosen:
-        for name, value in _facts(letter).items():
-            say.print(f"[bold]{name}[/bold]: {escape(str(value))}")
-        if letter.traceback:
-            say.print(letter.traceback, markup=False)
-        say.print(_text(letter), markup=False)
-    return 0 if chosen else 1
+        async for letter in _letters(bus.transport, beginning=id_):
+            found = True
+            for name, value in _facts(letter).items():
+                say.print(f"[bold]{name}[/bold]: {escape(printable(str(value), lines=name == 'reason'))}")
+            if letter.traceback:
+                say.print(printable(letter.traceback, lines=True), markup=False)
+            say.print(printable(_text(letter), lines=True), markup=False)
+    if not found:
+        _say_there_is_none(id_, say)
+    return 0 if found else 1
 
 
 async def replay(settings: Settings, ids: Sequence[str], say: Console) -> int:
     """Send letters back to the queue they died in, as if for the first time; then take them out."""
+    _check(ids)
     async with Bus(wiring.transport(settings, "dead")) as bus:
 
         async def rescue(letter: DeadLetter) -> None:
@@ -98,33 +118,56 @@ async def replay(settings: Settings, ids: Sequence[str], say: Console) -> int:
             )
             await bus.transport.send(letter.queue, envelope, expected=True)
 
-        chosen = _chosen(await bus.transport.dead_letters(_ALL), ids, say)
-        count = await bus.transport.exhume({letter.id for letter in chosen}, rescue)
+        chosen = await _chosen(bus.transport, ids, say)
+        count = await bus.transport.exhume(chosen, rescue)
     say.print(f"{count} replayed")
-    return 0 if chosen or _all(ids) else 1
+    return 0 if chosen is None or chosen else 1
 
 
 async def drop(settings: Settings, ids: Sequence[str], say: Console) -> int:
+    _check(ids)
     async with Bus(wiring.transport(settings, "dead")) as bus:
-        chosen = _chosen(await bus.transport.dead_letters(_ALL), ids, say)
-        count = await bus.transport.exhume({letter.id for letter in chosen})
+        chosen = await _chosen(bus.transport, ids, say)
+        count = await bus.transport.exhume(chosen)
     say.print(f"{count} dropped")
-    return 0 if chosen or _all(ids) else 1
+    return 0 if chosen is None or chosen else 1
 
 
-def _chosen(letters: Sequence[DeadLetter], ids: Sequence[str], say: Console) -> list[DeadLetter]:
-    """The letters meant: by the beginning of an id, or `all`."""
-    if _all(ids):
-        return list(letters)
-    chosen = [letter for letter in letters if any(letter.id.startswith(id_) for id_ in ids)]
+def _check(ids: Sequence[str]) -> None:
+    if not all(id_.strip() for id_ in ids):
+        raise BadSetting("an empty id is the beginning of every id: say `all` if all letters are meant")
+    if "all" in ids and len(ids) > 1:
+        raise BadSetting("`all` leaves nothing for other ids to name: say it alone, or not at all")
+
+
+async def _chosen(transport: Transport, ids: Sequence[str], say: Console) -> Collection[str] | None:
+    """The letters meant, by the beginnings of their ids; None for all."""
+    if list(ids) == ["all"]:
+        return None
+    chosen: set[str] = set()
     for id_ in ids:
-        if not any(letter.id.startswith(id_) for letter in letters):
-            say.print(f"no dead letter's id begins with {id_!r}", style="red", markup=False)
+        found = {letter.id async for letter in _letters(transport, beginning=id_)}
+        if not found:
+            _say_there_is_none(id_, say)
+        chosen |= found
     return chosen
 
 
-def _all(ids: Sequence[str]) -> bool:
-    return list(ids) == ["all"]
+async def _letters(
+    transport: Transport, together: int = _TOGETHER, *, after: str = "", beginning: str = ""
+) -> AsyncIterator[DeadLetter]:
+    """Page by page; by the beginning of an id as it is, or as `list` prints it."""
+    as_printed = "\\" in beginning
+    asked = "" if as_printed else beginning
+    while page := await transport.dead_letters(together, after=after, beginning=asked):
+        for letter in page:
+            if not as_printed or printable(letter.id).startswith(beginning):
+                yield letter
+        after = page[-1].id
+
+
+def _say_there_is_none(id_: str, say: Console) -> None:
+    say.print(f"no dead letter's id begins with {id_!r}", style="red", markup=False)
 
 
 def _facts(letter: DeadLetter) -> dict[str, str | int]:
@@ -142,7 +185,12 @@ def _facts(letter: DeadLetter) -> dict[str, str | int]:
 
 
 def _when(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    """The moment; strangers may say it was none there has ever been."""
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC) if seconds > 0 else None
+    except (OverflowError, ValueError, OSError):
+        moment = None
+    return moment.isoformat(timespec="seconds") if moment else "unknown"
 
 
 def _text(letter: DeadLetter) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 import sys
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,12 +16,24 @@ from rich.console import Console
 from berth.configuration import Effective, read
 from berth.settings import BadSetting
 from bus import codec
-from bus.errors import AnswerRefused, BrokerRefused, TooBig, Unavailable, Undecodable, Unroutable
+from bus.errors import (
+    AnswerRefused,
+    BrokerRefused,
+    NoSuchLetter,
+    TooBig,
+    Unavailable,
+    Undecodable,
+    Unroutable,
+)
 from bus.messages import Message
 from bus.sql.migrations import MigrationsBroken
 
 M = TypeVar("M", bound=Message)
 
+# Control characters, and those that turn the direction of writing or cannot be seen at all.
+_OBEYED = re.compile(
+    "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff\\ud800-\\udfff]"
+)
 _PIPED_WIDTH = 200  # columns of a table nobody looks at in a terminal
 
 
@@ -30,7 +43,8 @@ class Refusal(Exception):
 
 # What is the world's or the user's doing is told in a sentence; anything else is a bug and shows where.
 _CONDITIONS = (
-    Unavailable, Unroutable, BrokerRefused, AnswerRefused, MigrationsBroken, BadSetting, Refusal, OSError,
+    Unavailable, Unroutable, BrokerRefused, AnswerRefused, NoSuchLetter, MigrationsBroken, BadSetting,
+    Refusal, OSError,
 )  # fmt: skip
 
 
@@ -81,9 +95,19 @@ def run(work: Coroutine[Any, Any, int | None]) -> None:
     raise typer.Exit(code or 0)
 
 
+def printable(text: str, *, lines: bool = False) -> str:
+    """What strangers wrote, with nothing in it that a terminal would obey; line breaks stay if asked for."""
+    return _OBEYED.sub(lambda found: found[0] if lines and found[0] in "\n\t" else _escaped(found), text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
 def write_json(value: Any) -> None:
-    """One line of it, for programs."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    """One line of it, for programs; what JSON does not escape and terminals obey is escaped as well."""
+    text = msgspec.json.encode(value).decode()
+    sys.stdout.write(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
 def coloured(status: str) -> str:
@@ -124,7 +148,7 @@ def _explain(problems: Iterable[BaseException]) -> int:
     """Each in a sentence, once; 2 when it is what the user gave that cannot be used."""
     told = {_sentence(problem): problem for problem in problems}
     for sentence in told:
-        complain.print(sentence, style="red", markup=False)
+        complain.print(printable(sentence, lines=True), style="red", markup=False)
     return 2 if all(isinstance(problem, BadSetting) for problem in told.values()) else 1
 
 

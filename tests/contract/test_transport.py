@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from bus.clock import monotonic
-from bus.errors import Unroutable
+from bus.errors import NoSuchLetter, Unroutable
 from bus.local.broker import LocalBroker, LocalTransport
 from bus.local.socket import DoorTransport, SocketServer
 from bus.protocol import MAX_COUNT, DeadLetter, Inbox, QueueSpec, Transport
@@ -393,6 +393,62 @@ async def test_dead_letters_are_listed_oldest_first_and_stay(connect: Connect) -
     for _ in range(25):  # more often than a broker may by default hand out the same message
         assert await looking.dead_letters() == letters
     assert await looking.dead_letters(limit=2) == letters[:2]
+
+
+async def test_dead_letters_come_page_by_page(transport: Transport) -> None:
+    for number in range(25):
+        await transport.bury(a_letter(number))
+    await transport.bury(a_letter(3))  # twice, and still one
+    ids: list[str] = []
+    while page := await transport.dead_letters(10, after=ids[-1] if ids else ""):
+        assert len(page) <= 10
+        ids += [letter.id for letter in page]
+    assert ids == [f"letter-{number}" for number in range(25)]
+    assert len(await transport.dead_letters()) == 25  # and they are all still there
+
+
+async def test_dead_letters_are_found_by_the_beginning_of_their_ids(transport: Transport) -> None:
+    for number in range(25):
+        await transport.bury(a_letter(number))
+    found = await transport.dead_letters(5, beginning="letter-1")
+    assert [letter.id for letter in found] == ["letter-1", *(f"letter-{number}" for number in range(10, 14))]
+    found = await transport.dead_letters(5, beginning="letter-1", after="letter-17")
+    assert [letter.id for letter in found] == ["letter-18", "letter-19"]
+    assert await transport.dead_letters(beginning="x") == []
+
+
+async def test_a_page_behind_a_letter_that_is_gone_is_refused(transport: Transport) -> None:
+    await transport.bury(a_letter(1))
+    with pytest.raises(NoSuchLetter, match="there is no dead letter letter-0 any more; begin again"):
+        await transport.dead_letters(after="letter-0")
+
+
+async def test_a_page_of_huge_letters_is_a_short_one(transport: Transport) -> None:
+    for number in range(5):
+        await transport.bury(a_letter(number, body=b"x" * 3_000_000))
+    sizes = []
+    after = ""
+    while page := await transport.dead_letters(after=after):
+        sizes.append(len(page))
+        after = page[-1].id
+    assert sizes == [2, 2, 1]
+
+
+async def test_all_that_is_dead_can_be_taken_out_at_once(transport: Transport) -> None:
+    for number in range(70):
+        await transport.bury(a_letter(number))
+    rescued: list[str] = []
+
+    async def rescue(letter: DeadLetter) -> None:
+        rescued.append(letter.id)
+        if letter.id == "letter-7":
+            await transport.bury(a_letter(7, died=letter.died + 1, reason="again"))
+
+    assert await transport.exhume(None, rescue) == 70
+    assert rescued == [f"letter-{number}" for number in range(70)]
+    assert [letter.reason for letter in await transport.dead_letters()] == ["again"]
+    assert await transport.exhume(None) == 1
+    assert await transport.dead_letters() == []
 
 
 async def test_nothing_is_dead_at_first(transport: Transport) -> None:

@@ -1,0 +1,205 @@
+"""`berth dead`: what it prints of what strangers wrote, page by page, and which letters it means."""
+
+import io
+import json
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from berth import wiring
+from berth.commands import dead
+from berth.settings import BadSetting, Settings
+from bus.errors import NoSuchLetter, Unroutable
+from bus.local.broker import LocalBroker, LocalTransport
+from bus.protocol import DeadLetter, QueueSpec
+
+ESC = "\x1b[2J\x1b]0;owned\x07"
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> LocalBroker:
+    broker = LocalBroker()
+    monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
+    return broker
+
+
+@pytest.fixture
+def say() -> Console:
+    return Console(file=io.StringIO(), highlight=False, soft_wrap=True, width=1000)
+
+
+def said(say: Console) -> str:
+    assert isinstance(say.file, io.StringIO)
+    return say.file.getvalue()
+
+
+def a_letter(id_: str = "letter", **more: Any) -> DeadLetter:
+    facts: dict[str, Any] = {
+        "id": id_,
+        "queue": "scheduler:build.requested",
+        "key": "build.requested",
+        "type": "BuildRequested",
+        "reason": "flavor: a name is missing",
+        "first_died": 1_700_000_000.25,
+        "died": 1_700_000_060.5,
+        "attempt": 3,
+        "correlation": "story-1",
+        "body": b'{"n":1}',
+    }
+    return DeadLetter(**(facts | more))
+
+
+# What strangers wrote
+
+
+@pytest.mark.parametrize(
+    ("seconds", "printed"),
+    [
+        (1_700_000_060.5, "2023-11-14T22:14:20+00:00"),
+        (0.0, "unknown"),
+        (-1e18, "unknown"),
+        (1e300, "unknown"),
+        (float("inf"), "unknown"),
+        (float("nan"), "unknown"),
+        (253_402_300_800.0, "unknown"),
+    ],
+)
+async def test_a_moment_that_never_was_is_unknown(
+    broker: LocalBroker, say: Console, seconds: float, printed: str
+) -> None:
+    broker.bury(a_letter(died=seconds, first_died=seconds))
+    assert await dead.list_letters(Settings(), say) == 0
+    assert await dead.show_letter(Settings(), "letter", say) == 0
+    assert said(say).count(printed) == 3
+
+
+@pytest.mark.parametrize(
+    "field", ["id", "queue", "key", "type", "reason", "correlation", "traceback", "body"]
+)
+@pytest.mark.parametrize(
+    ("written", "printed"),
+    [
+        (ESC, r"\x1b[2J\x1b]0;owned\x07"),
+        ("\x9b31mred", r"\x9b31mred"),
+        ("\u202egnp.exe", r"\u202egnp.exe"),
+        ("back\x08\x7f", r"back\x08\x7f"),
+        ("[red]no markup[/red]", "[red]no markup[/red]"),
+    ],
+)
+async def test_nothing_strangers_wrote_is_obeyed_by_a_terminal(
+    broker: LocalBroker,
+    say: Console,
+    capsys: pytest.CaptureFixture[str],
+    field: str,
+    written: str,
+    printed: str,
+) -> None:
+    broker.bury(a_letter(**{field: written.encode() if field == "body" else written}))
+    await dead.list_letters(Settings(), say)
+    await dead.show_letter(Settings(), printed if field == "id" else "letter", say)
+    assert written not in said(say) or written == printed
+    assert printed in said(say)
+    await dead.list_letters(Settings(), say, as_json=True)
+    line = capsys.readouterr().out
+    assert written not in line or written == printed
+    if field != "traceback":
+        assert json.loads(line)[field] == written
+
+
+async def test_the_lines_of_a_body_and_a_traceback_stay(broker: LocalBroker, say: Console) -> None:
+    broker.bury(a_letter(traceback="one\n  two", body=b'{\n\t"n": 1}'))
+    await dead.show_letter(Settings(), "letter", say)
+    assert said(say).endswith('one\n  two\n{\n        "n": 1}\n') or said(say).endswith(
+        'one\n  two\n{\n\t"n": 1}\n'
+    )
+
+
+async def test_a_letter_with_an_odd_id_is_named_as_it_is_printed(broker: LocalBroker, say: Console) -> None:
+    broker.bury(a_letter(ESC))
+    broker.bury(a_letter("other"))
+    assert await dead.drop(Settings(), [r"\x1b[2J"], say) == 0
+    assert list(broker.dead) == ["other"]
+
+
+# Pages
+
+
+async def test_a_list_is_shown_page_by_page(broker: LocalBroker, say: Console) -> None:
+    for number in range(250):
+        broker.bury(a_letter(f"{number:03}"))
+    await dead.list_letters(Settings(), say)
+    *lines, more = said(say).splitlines()
+    assert [line.split()[0] for line in lines] == [f"{number:03}" for number in range(100)]
+    assert more == "there are more: berth dead list --after 099"
+    say.file = io.StringIO()
+    await dead.list_letters(Settings(), say, limit=200, after="099")
+    assert [line.split()[0] for line in said(say).splitlines()] == [
+        f"{number:03}" for number in range(100, 250)
+    ]
+
+
+async def test_as_json_all_are_told(
+    broker: LocalBroker, say: Console, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(2500):
+        broker.bury(a_letter(str(number)))
+    await dead.list_letters(Settings(), say, as_json=True)
+    assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == [
+        str(number) for number in range(2500)
+    ]
+
+
+async def test_a_page_behind_a_letter_that_is_gone_is_refused(broker: LocalBroker, say: Console) -> None:
+    with pytest.raises(ExceptionGroup) as group:
+        await dead.list_letters(Settings(), say, after="gone")
+    (problem,) = group.value.exceptions
+    assert isinstance(problem, NoSuchLetter)
+    assert str(problem) == "there is no dead letter gone any more; begin again with the oldest"
+
+
+# Which letters are meant
+
+
+@pytest.mark.parametrize("ids", [[""], ["  "], ["letter", ""], ["all", ""]])
+async def test_an_empty_id_is_refused(broker: LocalBroker, say: Console, ids: list[str]) -> None:
+    broker.bury(a_letter())
+    for command in (dead.drop, dead.replay):
+        with pytest.raises(BadSetting, match="an empty id is the beginning of every id: say `all`"):
+            await command(Settings(), ids, say)
+    with pytest.raises(BadSetting, match="an empty id"):
+        await dead.show_letter(Settings(), ids[-1], say)
+    assert list(broker.dead) == ["letter"]
+
+
+async def test_all_is_said_alone(broker: LocalBroker, say: Console) -> None:
+    broker.bury(a_letter())
+    with pytest.raises(BadSetting, match="`all` leaves nothing for other ids"):
+        await dead.drop(Settings(), ["all", "letter"], say)
+    assert await dead.drop(Settings(), ["all"], say) == 0
+    assert (said(say), broker.dead) == ("1 dropped\n", {})
+
+
+async def test_the_beginning_of_an_id_is_enough(broker: LocalBroker, say: Console) -> None:
+    for id_ in ("aa", "ab", "b", "c"):
+        broker.bury(a_letter(id_))
+    assert await dead.drop(Settings(), ["a", "b", "x"], say) == 0
+    assert list(broker.dead) == ["c"]
+    assert said(say) == "no dead letter's id begins with 'x'\n3 dropped\n"
+
+
+async def test_a_replayed_letter_is_in_its_queue_again(broker: LocalBroker, say: Console) -> None:
+    broker.declare(QueueSpec("scheduler:build.requested"))
+    broker.bury(a_letter())
+    assert await dead.replay(Settings(), ["let"], say) == 0
+    (item,) = broker.queues["scheduler:build.requested"].items
+    assert (bytes(item.envelope.body), item.envelope.attempt) == (b'{"n":1}', 1)
+    assert broker.dead == {}
+
+
+async def test_a_letter_whose_queue_is_gone_stays(broker: LocalBroker, say: Console) -> None:
+    broker.bury(a_letter())
+    with pytest.raises(ExceptionGroup) as group:
+        await dead.replay(Settings(), ["all"], say)
+    assert isinstance(group.value.exceptions[0], Unroutable)
+    assert list(broker.dead) == ["letter"]
