@@ -26,7 +26,9 @@ from scheduler_worker.pending import PendingChoice
 
 MAX_CHOICES = 600  # in all claims of an order together: a message has an end
 MAX_CHOICES_EACH = 64  # in one of its claims
+MAX_METADATA_BYTES = 64 * 1024
 MAX_SPEC_BYTES = 256 * 1024  # what is built travels on with the hosts and the decision: they must fit as well
+MAX_SPECS_BYTES = 16 * 1024 * 1024  # it does so once for each instance
 
 _encode = msgspec.json.Encoder().encode
 
@@ -58,10 +60,11 @@ class Order:
             metadata=request.metadata,
         )
         size = len(_encode(self._spec))
-        if size > MAX_SPEC_BYTES:  # said before anything is claimed
-            self.fail(
-                f"flavor, image and metadata: {size} bytes together, at most {MAX_SPEC_BYTES} can be built"
-            )
+        self.bytes = size * len(self.instances)  # about as much is said in the end
+        too_much = _too_much(request, size, self.bytes)
+        if too_much:  # said before anything is claimed
+            self.bytes = 0
+            self.fail(too_much)
 
     @property
     def open(self) -> bool:
@@ -185,3 +188,18 @@ class Order:
 
     def _selections(self, spares: Sequence[Host]) -> tuple[Selection, ...]:
         return tuple([selection_of(spare.ways_now(self.avoid)[0]) for spare in spares])
+
+
+def _too_much(request: BuildRequested, size: int, together: int) -> str:
+    """Why this cannot be carried to its agents, naming the field; empty when it can."""
+    metadata = len(_encode(request.metadata))
+    if metadata > MAX_METADATA_BYTES:
+        return f"metadata: {metadata} bytes, at most {MAX_METADATA_BYTES}"
+    if size > MAX_SPEC_BYTES:
+        return f"flavor, image and metadata: {size} bytes together, at most {MAX_SPEC_BYTES} can be built"
+    if together > MAX_SPECS_BYTES:
+        return (
+            f"instances: {len(request.instances)} of them with {size} bytes of flavor, image and metadata each"
+            f" are {together} bytes in all, at most {MAX_SPECS_BYTES} in one request"
+        )
+    return ""

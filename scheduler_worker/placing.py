@@ -56,6 +56,7 @@ Claims = Callable[[Sequence[ClaimRequested]], Awaitable[Sequence[ClaimAnswered]]
 
 PAGE = 256  # candidates asked for at a time
 FEW_WAYS = 16  # of using one tree, looked at while several builds look for room
+BATCH_BYTES = 16 * 1024 * 1024  # of flavors, images and metadata that a batch says; one request always goes
 ALL_WAYS = 2048  # of using trees, at a time, when all are looked at: as many of one tree as one answer holds
 PAGES_OF_ALL_WAYS = 64
 ROUNDS = 5  # how often a batch looks again at once, before its losers wait
@@ -105,6 +106,7 @@ class Scheduler:
         """A host for each of these requests, or the reason why there is none."""
         self.book.listened(self.clock.monotonic())
         orders = [Order(request) for request in requests]
+        self._put_off(orders)
         try:
             for _ in range(ROUNDS):
                 await self._choose([order for order in orders if order.open])
@@ -123,6 +125,17 @@ class Scheduler:
             if order.again is None:
                 self._waiting.pop(order.request.request, None)
         return [order.verdict for order in orders]
+
+    def _put_off(self, orders: Sequence[Order]) -> None:
+        """What would be said of all of these at once must not be more than a process has room for."""
+        room = BATCH_BYTES
+        for order in orders:
+            if order.bytes > room and room < BATCH_BYTES:
+                order.again = Retry(
+                    after=self.clock.chance.uniform(0.1, 0.5), why="other large requests go first"
+                )
+            else:
+                room -= order.bytes
 
     # Choosing
 

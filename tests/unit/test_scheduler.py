@@ -23,7 +23,7 @@ from bus.messages import (
 )
 from bus.vocabulary import Contended, Flavor, Gone, Held, Moved, Refused, Removal
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.order import MAX_SPEC_BYTES
+from scheduler_worker.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
 from scheduler_worker.placing import Scheduler
 from tests.fleet import (
     METAL,
@@ -607,12 +607,47 @@ async def test_a_reason_never_outgrows_its_field() -> None:
     assert len(message.reason) <= 4000
 
 
-async def test_what_is_too_large_to_travel_on_is_refused_before_anything_is_claimed() -> None:
-    placement = hosts(1)
-    message = await unplaceable(a_scheduler(placement), a_request(metadata={"notes": "x" * 1_000_000}))
-    assert "metadata" in message.reason
-    assert str(MAX_SPEC_BYTES) in message.reason
-    assert not placement.held
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        pytest.param(
+            {"metadata": {"notes": "x" * 65_536}}, "metadata: 65548 bytes, at most 65536", id="metadata"
+        ),
+        pytest.param(
+            {"flavor": Flavor(name="f", vcpus=1, extra_specs={"notes": "x" * 300_000})},
+            f"bytes together, at most {MAX_SPEC_BYTES} can be built",
+            id="a large flavor",
+        ),
+        pytest.param(
+            {"metadata": {"notes": "x" * 20_000}, "instances": 1000},
+            f"bytes in all, at most {MAX_SPECS_BYTES} in one request",
+            id="some metadata for many instances",
+        ),
+    ],
+)
+async def test_what_is_too_large_to_travel_on_is_refused_before_anything_is_claimed(
+    fields: dict[str, object], reason: str
+) -> None:
+    placement = hosts(3)
+    message = await unplaceable(a_scheduler(placement), a_request(**fields))  # type: ignore[arg-type]
+    assert reason in message.reason
+    assert placement.orders == []
+
+
+async def test_many_large_requests_take_turns() -> None:
+    """Each says 8 MB in the end: two go at once, however many come together, and none is lost."""
+    placement = hosts(40, free={"VCPU": 1000, "MEMORY_MB": 10**7, "DISK_GB": 10**6})
+    scheduler = a_scheduler(placement, policy=PLENTY)
+    large = [a_request(n, instances=400, metadata={"notes": "x" * 20_000}) for n in range(5)]
+    small, turns = a_request(99), []
+    waiting = [*large, small]
+    while waiting:
+        verdicts = await scheduler.place_many(waiting)
+        later = [one for one, said in zip(waiting, verdicts, strict=True) if isinstance(said, Retry)]
+        turns.append(len(waiting) - len(later))
+        waiting = later
+    assert turns == [3, 2, 1]
+    assert len(placement.held) == 5 * 400 + 1
 
 
 # Trouble
