@@ -199,7 +199,7 @@ def _too_much(request: BuildRequested, size: int, together: int) -> str:
         return f"flavor, image and metadata: {size} bytes together, at most {MAX_SPEC_BYTES} can be built"
     if together > MAX_SPECS_BYTES:
         return (
-            f"instances: {len(request.instances)} of them with {size} bytes of flavor, image and metadata each"
-            f" are {together} bytes in all, at most {MAX_SPECS_BYTES} in one request"
+            f"instances: {len(request.instances)} of them, with {size} bytes of flavor, image and metadata"
+            f" each, are {together} bytes in all, at most {MAX_SPECS_BYTES} in one request"
         )
     return ""
