@@ -30,8 +30,8 @@ from rich.table import Table
 
 from bench.http_client import LoopbackClient
 from bus.clock import monotonic
+from deploy.placement import COMPLIANCE, ROOT, BerthPlacement, Kind, OpenStackPlacement
 from deploy.servers import Postgres, private_directory
-from tests.compliance.serving import COMPLIANCE, ROOT, Berth, Kind, OpenStackPlacement
 
 HEADERS = {"x-auth-token": "admin", "openstack-api-version": "placement 1.39", "accept": "application/json"}
 ROOM = {"VCPU": 1000, "MEMORY_MB": 4_000_000, "DISK_GB": 100_000}
@@ -237,7 +237,7 @@ async def side(kind: Kind, directory: Path, seconds: float) -> AsyncIterator[Sid
     with Postgres(directory / "postgres") as postgres:
         home = directory / kind
         made = (
-            Berth(home, postgres.url)
+            BerthPlacement(home, postgres.url)
             if kind == "berth"
             else OpenStackPlacement(home, postgres.url, processes=2)
         )

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from deploy.placement import BERTH, ROOT
 from tests.compliance.api import PlacementApi
-from tests.compliance.serving import BERTH, ROOT
 
 Import = Callable[..., tuple[int, str]]
 OWNER = {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}

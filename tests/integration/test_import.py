@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from deploy.placement import ROOT, BerthPlacement
 from tests.compliance.api import PlacementApi, empty
-from tests.compliance.serving import ROOT, Berth
 
 pytestmark = pytest.mark.slow  # two servers, and each command is a process of its own
 
@@ -30,8 +30,8 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """The addresses of the berth that is read and the one that is written to."""
     there, here = (tmp_path_factory.mktemp(name) for name in ("there", "here"))
     with (
-        Berth(there, f"sqlite+aiosqlite:///{there}/placement.db") as source,
-        Berth(here, f"sqlite+aiosqlite:///{here}/placement.db") as target,
+        BerthPlacement(there, f"sqlite+aiosqlite:///{there}/placement.db") as source,
+        BerthPlacement(here, f"sqlite+aiosqlite:///{here}/placement.db") as target,
     ):
         yield source.base_url, target.base_url
 

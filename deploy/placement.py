@@ -1,0 +1,154 @@
+"""Two services that speak the Placement API, each alone on a loopback port: berth's, and OpenStack Placement.
+
+OpenStack Placement and a WSGI server for it are looked for in the environment that `make compliance` builds.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from deploy.processes import Server, Watchdog, exchange
+
+ROOT = Path(__file__).resolve().parent.parent
+# We run in one of the two environments, whatever it is called; the other is where the Makefile puts it.
+_APART = find_spec("placement") is not None
+BERTH = ROOT / ".venv/bin/python" if _APART else Path(sys.executable)
+COMPLIANCE = Path(sys.executable) if _APART else ROOT / ".venv-compliance/bin/python"
+_CORS_HEADER = "openstack-api-version"
+
+Kind = Literal["berth", "placement"]
+
+
+@dataclass(frozen=True)
+class ApiAccess:
+    """Whom a service lets in."""
+
+    strict: bool = False  # the new policy alone
+    policy: str = ""  # the text of a policy file
+    cors_origin: str = ""  # whose pages may ask; empty: nobody's
+
+
+class HttpServer(Server):
+    """A server that answers `/` on its port."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def _run(self, command: list[str], environment: Mapping[str, str]) -> None:
+        strange = {
+            name: value for name, value in os.environ.items() if not name.startswith(("BERTH_", "OS_"))
+        }
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                env={**strange, **environment},
+                start_new_session=True,
+            )
+        self._watchdog = Watchdog("TERM", self._process.pid)
+
+    def _ready(self) -> bool:
+        request = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+        return exchange(self.port, request, 12).endswith(b"200")
+
+    def _signal_processes(self, graceful: bool) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM if graceful else signal.SIGKILL)
+
+
+class BerthPlacement(HttpServer):
+    """`berth run placement`, as a process of its own, without any other service."""
+
+    name = "berth"
+
+    def __init__(self, directory: Path, database_url: str, access: ApiAccess | None = None) -> None:
+        super().__init__(directory)
+        self._database_url = database_url
+        self._access = access or ApiAccess()
+
+    def _launch(self) -> None:
+        command = [
+            str(BERTH), "-m", "berth", "run", "placement", "--bus", "local", "--auth", "noauth2",
+            "--http", f"127.0.0.1:{self.port}", "--database", self._database_url,
+        ]  # fmt: skip
+        environment = {
+            "PYTHONPATH": str(ROOT),
+            "BERTH_PLACEMENT_ENFORCE_NEW_DEFAULTS": str(self._access.strict).lower(),
+        }
+        if self._access.cors_origin:
+            environment["BERTH_PLACEMENT_CORS_ORIGINS"] = self._access.cors_origin
+        if self._access.policy:
+            policy = self.directory / "policy.yaml"
+            policy.write_text(self._access.policy)
+            command += ["--policy", str(policy)]
+        self._run(command, environment)
+
+
+class OpenStackPlacement(HttpServer):
+    """OpenStack Placement from its published package.
+
+    With so many processes uWSGI serves it: the fastest, if clients do not keep their connections. Else one
+    of gunicorn's: the most correct.
+    """
+
+    name = "placement"
+
+    def __init__(
+        self, directory: Path, database_url: str, access: ApiAccess | None = None, processes: int = 0
+    ) -> None:
+        super().__init__(directory)
+        self._database_url = database_url.replace("+asyncpg", "+psycopg2").replace("+aiosqlite", "")
+        self._access = access or ApiAccess()
+        self._processes = processes
+
+    def _launch(self) -> None:
+        settings = self.directory / "placement.conf"
+        policy = self.directory / "policy.yaml"
+        policy.write_text(self._access.policy)
+        lines = [
+            "[DEFAULT]", "log_dir =", "[api]", "auth_strategy = noauth2",
+            "[placement_database]", f"connection = {self._database_url}",
+            "[oslo_policy]", f"enforce_new_defaults = {self._access.strict}", f"policy_file = {policy}",
+            "enforce_scope = true",
+        ]  # fmt: skip
+        if self._access.cors_origin:
+            lines += [
+                "[cors]",
+                f"allowed_origin = {self._access.cors_origin}",
+                f"allow_headers = {_CORS_HEADER}",
+            ]
+        settings.write_text("\n".join(lines) + "\n")
+        environment = {"OS_PLACEMENT_CONFIG_DIR": str(self.directory), "PYTHONWARNINGS": "ignore"}
+        manage = [str(COMPLIANCE.with_name("placement-manage")), "--config-file", str(settings), "db", "sync"]
+        made = subprocess.run(manage, capture_output=True, text=True, env={**os.environ, **environment})
+        if made.returncode:
+            raise RuntimeError(f"placement-manage db sync: {made.stderr[-2000:]}")
+        at = f"127.0.0.1:{self.port}"
+        if self._processes:
+            serve = [
+                str(COMPLIANCE.with_name("uwsgi")), "--http-socket", at, "--processes", str(self._processes),
+                "--module", "placement.wsgi.api:application", "--master", "--need-app", "--lazy-apps",
+                "--die-on-term", "--disable-logging", "--virtualenv", str(COMPLIANCE.parent.parent),
+            ]  # fmt: skip
+        else:
+            serve = [
+                str(COMPLIANCE.with_name("gunicorn")), "--bind", at, "--keep-alive", "60", "--threads", "8",
+                "placement.wsgi.api:application",
+            ]  # fmt: skip
+        self._run(serve, environment)
