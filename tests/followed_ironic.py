@@ -22,7 +22,7 @@ from ironic_sync.notifications import Gap, Hear
 from placement_worker.core.trees import Tree, reported
 from placement_worker.store.trees import changes_between
 from tests.fake_ironic import FakeIronic, node_number
-from tests.ironic_case import a_notification
+from tests.ironic_builders import a_notification
 
 SELECTION = NodeSelection(cell="c1")
 NOON = 1_800_000_000.0

@@ -4,7 +4,7 @@ import pytest
 
 from tests.fake_ironic import FakeIronic
 from tests.followed_ironic import FollowedWorld, SaidByHand, followed
-from tests.yard import story
+from tests.simulation.clockwork import in_virtual_time
 
 
 async def with_nodes(world: FollowedWorld) -> SaidByHand:
@@ -17,7 +17,7 @@ async def with_nodes(world: FollowedWorld) -> SaidByHand:
 
 
 @pytest.mark.parametrize("nulls_first", [False, True], ids=["by what changed", "by reading everything"])
-@story
+@in_virtual_time
 async def test_while_nothing_is_heard_what_changed_is_found_within_seconds(nulls_first: bool) -> None:
     async with followed(sweep_seconds=60.0, deaf_sweep_seconds=5.0) as world:
         world.ironic = FakeIronic(nulls_first=nulls_first)
@@ -29,7 +29,7 @@ async def test_while_nothing_is_heard_what_changed_is_found_within_seconds(nulls
             assert await world.takes(1, open=not maintenance) < 6.0
 
 
-@story
+@in_virtual_time
 async def test_while_it_is_heard_nobody_looks_so_often() -> None:
     async with followed(sweep_seconds=60.0, deaf_sweep_seconds=5.0) as world:
         await with_nodes(world)
@@ -39,7 +39,7 @@ async def test_while_it_is_heard_nobody_looks_so_often() -> None:
         assert len(world.ironic.requests) - before < 10
 
 
-@story
+@in_virtual_time
 async def test_when_it_is_heard_again_what_was_missed_is_found_at_once() -> None:
     async with followed(sweep_seconds=3600.0, deaf_sweep_seconds=3600.0) as world:
         replica = await with_nodes(world)
@@ -50,7 +50,7 @@ async def test_when_it_is_heard_again_what_was_missed_is_found_at_once() -> None
             assert await world.takes(1, open=not maintenance) < 1.0
 
 
-@story
+@in_virtual_time
 async def test_a_node_that_went_while_nothing_was_heard_is_found_soon_after() -> None:
     async with followed(sweep_seconds=3600.0, deaf_sweep_seconds=3600.0) as world:
         replica = await with_nodes(world)
@@ -60,7 +60,7 @@ async def test_a_node_that_went_while_nothing_was_heard_is_found_soon_after() ->
         assert await world.takes(1, open=False) < 6.0
 
 
-@story
+@in_virtual_time
 async def test_an_ironic_that_never_said_a_word_is_looked_at_often_until_it_does() -> None:
     async with followed(sweep_seconds=60.0, deaf_sweep_seconds=5.0) as world:
         replica = await with_nodes(world)

@@ -4,7 +4,7 @@ import pytest
 
 from tests.fake_ironic import fault
 from tests.followed_ironic import FollowedWorld, followed
-from tests.yard import story
+from tests.simulation.clockwork import in_virtual_time
 
 SOON = 1.0  # virtual seconds
 HOUR = 3600.0
@@ -15,7 +15,7 @@ async def with_a_node(world: FollowedWorld) -> None:
     world.ironic.have(1)
 
 
-@story
+@in_virtual_time
 async def test_what_another_replica_told_meanwhile_does_not_count_as_told() -> None:
     async with followed() as world:
         await with_a_node(world)
@@ -25,7 +25,7 @@ async def test_what_another_replica_told_meanwhile_does_not_count_as_told() -> N
             assert await world.takes(1, open=not maintenance) < SOON
 
 
-@story
+@in_virtual_time
 async def test_who_takes_over_before_it_knows_what_another_told_finds_out() -> None:
     """Placement tells all what it has taken in, and that may come after Ironic's next word."""
     async with followed() as world:
@@ -41,7 +41,7 @@ async def test_who_takes_over_before_it_knows_what_another_told_finds_out() -> N
         assert await world.takes(1, open=False) < SOON
 
 
-@story
+@in_virtual_time
 async def test_who_was_interrupted_forgets_what_was_told() -> None:
     async with followed() as world:
         await with_a_node(world)
@@ -57,7 +57,7 @@ async def test_who_was_interrupted_forgets_what_was_told() -> None:
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["forward", "back"])
 @pytest.mark.parametrize("restarted", [False, True], ids=["goes on", "is started again"])
-@story
+@in_virtual_time
 async def test_when_the_clock_jumps_what_is_heard_counts_at_once(restarted: bool, jump: float) -> None:
     async with followed() as world:
         await with_a_node(world)
@@ -79,7 +79,7 @@ async def test_when_the_clock_jumps_what_is_heard_counts_at_once(restarted: bool
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["forward", "back"])
-@story
+@in_virtual_time
 async def test_when_the_clock_jumps_what_nobody_said_is_found_by_the_next_look(jump: float) -> None:
     async with followed(sweep_seconds=60.0) as world:
         await with_a_node(world)

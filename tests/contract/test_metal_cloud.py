@@ -30,8 +30,9 @@ from ironic_sync import ironic_sync
 from ironic_sync.agent import metal_agent
 from ironic_sync.api import Access, IronicApi
 from tests.cells import CELL
+from tests.metal_world import AGENT, WayToSimulatedIronic
+from tests.simulation.clockwork import in_virtual_time
 from tests.workers import of_one_cell
-from tests.yard import AGENT, Line, story
 
 LONG = 600.0  # virtual seconds in which whatever would still happen has happened
 METAL = Flavor(
@@ -65,7 +66,7 @@ class MetalCloud:
         self.unplaceable: dict[str, BuildUnplaceable] = {}
         self.bus: Bus
         self.ironic: Simulation
-        self.line: Line
+        self.line: WayToSimulatedIronic
         self.group: asyncio.TaskGroup
 
     @property
@@ -178,7 +179,7 @@ async def cloud(
         made.bus, made.group = bus, group
         voice = BusVoice(bus.publish, lambda node: (CELL, AGENT, ""), made.clock)
         made.ironic = Simulation(made.enrolled, plan=made.plan, voice=voice, clock=made.clock)
-        made.line = Line(made.ironic)
+        made.line = WayToSimulatedIronic(made.ironic)
         await made.hear()
         for name in made.factories():
             made.start(name)
@@ -193,7 +194,7 @@ async def cloud(
     await made.cell_db.close()
 
 
-@story
+@in_virtual_time
 async def test_a_node_stays_closed_from_its_claim_until_it_is_clean_again() -> None:
     async with cloud(nodes=1, plan=SimPlan(step_time=Durations("constant", (60.0,)))) as c:
         (root,) = c.nodes
@@ -232,7 +233,7 @@ async def test_a_node_stays_closed_from_its_claim_until_it_is_clean_again() -> N
 
 
 @pytest.mark.parametrize("how", ["by hand", "in maintenance", "cleaned again", "gone"])
-@story
+@in_virtual_time
 async def test_a_build_that_finds_its_node_taken_is_active_on_another(how: str) -> None:
     """Before placement knows: Ironic tells of it only after the claim."""
     async with cloud(nodes=2) as c:
@@ -258,7 +259,7 @@ async def test_a_build_that_finds_its_node_taken_is_active_on_another(how: str) 
         assert await c.held() == {build: c.ended[build].root}
 
 
-@story
+@in_virtual_time
 async def test_a_node_that_is_no_longer_free_is_not_claimed() -> None:
     async with cloud(nodes=3) as c:
         taken, kept = list(c.nodes)[:2]
@@ -278,7 +279,7 @@ async def test_a_node_that_is_no_longer_free_is_not_claimed() -> None:
 def test_whatever_goes_wrong_every_node_is_in_the_end_where_its_build_is(seed: int) -> None:
     """Works that fail; workers killed; messages doubled and out of order; an Ironic that is away."""
 
-    @story
+    @in_virtual_time
     async def told() -> None:
         chance = random.Random(seed)
         plan = SimPlan(

@@ -15,8 +15,8 @@ from compute_sim.fleet import SimHost
 from tests.builders import uid
 from tests.cells import CELL
 from tests.contract.test_metal_cloud import METAL, MetalCloud, cloud
+from tests.simulation.clockwork import in_virtual_time
 from tests.workers import scheduler_that_never_tells
-from tests.yard import story
 
 FLAT, TREE, CHILDREN = uid(1, "a"), uid(2, "a"), (uid(21, "a"), uid(22, "a"))
 AGENT = "vms"
@@ -57,7 +57,7 @@ async def held(c: MetalCloud, builds: Sequence[str]) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("kind", FLAVORS)
-@story
+@in_virtual_time
 async def test_a_claim_nobody_was_told_of_is_told_by_the_next_scheduler(kind: str) -> None:
     """It has heard of no host, and all are full: only placement knows where the builds are."""
     async with cloud(nodes=2) as c:

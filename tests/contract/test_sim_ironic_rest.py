@@ -12,7 +12,7 @@ import pytest
 from compute_sim.core import Durations
 from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
 from ironic_sync.api import Access, IronicApi, IronicRefused
-from tests.ironics import INSTANCE, NOW, OTHER
+from tests.sim_ironic import INSTANCE, NOW, OTHER
 
 NEWEST = {"X-OpenStack-Ironic-API-Version": "1.115"}
 ALICE = "metal00001"

@@ -8,7 +8,8 @@ import pytest
 
 from deploy.ironic import Drivers, IronicServer, find_ironic
 from deploy.servers import RabbitMQ, find_rabbitmq, private_directory
-from tests.ironic.hall import Delays, Hall, hall
+from tests.ironic.cloud import IronicCloud, ironic_cloud
+from tests.ironic.delays import Delays
 from tests.running import installed
 
 FAULTY = Drivers(
@@ -60,11 +61,11 @@ def delays() -> Iterator[Delays]:
 
 
 @pytest.fixture
-async def yard(
+async def cloud(
     ironic: IronicServer, broker: RabbitMQ, database_url: str, bus_name: str, delays: Delays
-) -> AsyncIterator[Hall]:
-    """The hall, with every node that a test has left in it removed when it ends."""
-    async with hall(ironic, broker.url, database_url, bus_name, kind=bus_name) as made:
+) -> AsyncIterator[IronicCloud]:
+    """The cloud, with every node that a test has left in it removed when it ends."""
+    async with ironic_cloud(ironic, broker.url, database_url, bus_name, kind=bus_name) as made:
         yield made
         for uuid in made.nodes:
             await made.remove(uuid)

@@ -4,155 +4,155 @@ import asyncio
 
 import pytest
 
-from tests.ironic.hall import CLOSED, OPEN, Hall
+from tests.ironic.cloud import CLOSED, OPEN, IronicCloud
 
 pytestmark = [pytest.mark.ironic, pytest.mark.services]
 
 
-async def test_from_enrolment_to_the_pool_and_out_again(yard: Hall) -> None:
-    node = await yard.create(driver_info={"berth_clean": 1})
-    await yard.follows(node, CLOSED)
-    await yard.move(node, "manage", "manageable")
-    await yard.follows(node, CLOSED)
-    await yard.patiently(yard.api.set_provision_state, node, "provide")
-    await yard.reaches(node, "cleaning", unlocked=False)
-    await yard.follows(node, CLOSED)
-    await yard.reaches(node, "available")
-    await yard.follows(node, OPEN)
-    await yard.move(node, "manage", "manageable")
-    await yard.follows(node, CLOSED)
-    await yard.delete(node)
-    await yard.until(lambda: yard.gone(node), "the provider is gone")
+async def test_from_enrolment_to_the_pool_and_out_again(cloud: IronicCloud) -> None:
+    node = await cloud.create(driver_info={"berth_clean": 1})
+    await cloud.follows(node, CLOSED)
+    await cloud.move(node, "manage", "manageable")
+    await cloud.follows(node, CLOSED)
+    await cloud.patiently(cloud.api.set_provision_state, node, "provide")
+    await cloud.reaches(node, "cleaning", unlocked=False)
+    await cloud.follows(node, CLOSED)
+    await cloud.reaches(node, "available")
+    await cloud.follows(node, OPEN)
+    await cloud.move(node, "manage", "manageable")
+    await cloud.follows(node, CLOSED)
+    await cloud.delete(node)
+    await cloud.until(lambda: cloud.gone(node), "the provider is gone")
 
 
-async def test_maintenance(yard: Hall) -> None:
-    node = await yard.provided()
+async def test_maintenance(cloud: IronicCloud) -> None:
+    node = await cloud.provided()
     for _ in range(2):
-        await yard.patiently(yard.api.set_maintenance, node, True, "a disk is replaced")
-        await yard.follows(node, CLOSED)
-        await yard.patiently(yard.api.set_maintenance, node, False)
-        await yard.follows(node, OPEN)
-        await yard.change(node, maintenance=True)
-        await yard.follows(node, CLOSED)
-        await yard.change(node, maintenance=False)
-        await yard.follows(node, OPEN)
+        await cloud.patiently(cloud.api.set_maintenance, node, True, "a disk is replaced")
+        await cloud.follows(node, CLOSED)
+        await cloud.patiently(cloud.api.set_maintenance, node, False)
+        await cloud.follows(node, OPEN)
+        await cloud.change(node, maintenance=True)
+        await cloud.follows(node, CLOSED)
+        await cloud.change(node, maintenance=False)
+        await cloud.follows(node, OPEN)
 
 
-async def test_traits(yard: Hall) -> None:
-    node = await yard.provided()
+async def test_traits(cloud: IronicCloud) -> None:
+    node = await cloud.provided()
     for traits in (["CUSTOM_GOLD", "HW_CPU_X86_VMX"], ["CUSTOM_GOLD", "CUSTOM_RAID"], []):
-        await yard.patiently(yard.api.set_traits, node, traits)
-        await yard.follows(node, OPEN, traits=traits)
-    await yard.move(node, "manage", "manageable")
-    await yard.patiently(yard.api.set_traits, node, ["CUSTOM_GOLD"])
-    await yard.follows(node, CLOSED, traits=["CUSTOM_GOLD"])
+        await cloud.patiently(cloud.api.set_traits, node, traits)
+        await cloud.follows(node, OPEN, traits=traits)
+    await cloud.move(node, "manage", "manageable")
+    await cloud.patiently(cloud.api.set_traits, node, ["CUSTOM_GOLD"])
+    await cloud.follows(node, CLOSED, traits=["CUSTOM_GOLD"])
 
 
-async def test_resource_class(yard: Hall) -> None:
+async def test_resource_class(cloud: IronicCloud) -> None:
     """Again and again: of two changes within a second Ironic does not say which is the newer."""
-    node = await yard.provided()
+    node = await cloud.provided()
     for _ in range(5):
-        await yard.change(node, resource_class="Bare.Metal-silver 2")
-        await yard.follows(node, OPEN, resource_class="CUSTOM_BARE_METAL_SILVER_2")
-        await yard.change(node, resource_class=None)
-        await yard.change(node, extra__told="after that")
-        await yard.follows(node, OPEN, resource_class="CUSTOM_BARE_METAL_SILVER_2")
-        await yard.change(node, resource_class=yard.kind)
-        await yard.follows(node, OPEN)
+        await cloud.change(node, resource_class="Bare.Metal-silver 2")
+        await cloud.follows(node, OPEN, resource_class="CUSTOM_BARE_METAL_SILVER_2")
+        await cloud.change(node, resource_class=None)
+        await cloud.change(node, extra__told="after that")
+        await cloud.follows(node, OPEN, resource_class="CUSTOM_BARE_METAL_SILVER_2")
+        await cloud.change(node, resource_class=cloud.kind)
+        await cloud.follows(node, OPEN)
 
 
-async def test_deployed_and_torn_down_by_somebody_else(yard: Hall) -> None:
-    node = await yard.provided(driver_info={"berth_clean": 1})
-    await yard.change(node, instance_uuid=yard.clock.uuid())
-    await yard.follows(node, CLOSED)
-    await yard.change(node, instance_uuid=None)
-    await yard.follows(node, OPEN)
-    await yard.change(node, instance_uuid=yard.clock.uuid())
-    await yard.move(node, "active", "active")
-    await yard.follows(node, CLOSED)
-    await yard.patiently(yard.api.set_provision_state, node, "deleted")
-    await yard.reaches(node, "cleaning", unlocked=False)
-    await yard.follows(node, CLOSED)
-    await yard.reaches(node, "available")
-    await yard.follows(node, OPEN)
+async def test_deployed_and_torn_down_by_somebody_else(cloud: IronicCloud) -> None:
+    node = await cloud.provided(driver_info={"berth_clean": 1})
+    await cloud.change(node, instance_uuid=cloud.clock.uuid())
+    await cloud.follows(node, CLOSED)
+    await cloud.change(node, instance_uuid=None)
+    await cloud.follows(node, OPEN)
+    await cloud.change(node, instance_uuid=cloud.clock.uuid())
+    await cloud.move(node, "active", "active")
+    await cloud.follows(node, CLOSED)
+    await cloud.patiently(cloud.api.set_provision_state, node, "deleted")
+    await cloud.reaches(node, "cleaning", unlocked=False)
+    await cloud.follows(node, CLOSED)
+    await cloud.reaches(node, "available")
+    await cloud.follows(node, OPEN)
 
 
-async def test_a_deploy_and_a_tear_down_that_fail(yard: Hall) -> None:
-    node = await yard.provided(driver_info={"berth_deploy": "fail", "berth_tear_down": "fail"})
-    await yard.change(node, instance_uuid=yard.clock.uuid())
-    await yard.move(node, "active", "deploy failed")
-    await yard.follows(node, CLOSED)
-    await yard.move(node, "deleted", "error")
-    await yard.follows(node, CLOSED)
-    await yard.change(node, driver_info__berth_tear_down=None)
-    await yard.move(node, "deleted", "available")
-    await yard.follows(node, OPEN)
+async def test_a_deploy_and_a_tear_down_that_fail(cloud: IronicCloud) -> None:
+    node = await cloud.provided(driver_info={"berth_deploy": "fail", "berth_tear_down": "fail"})
+    await cloud.change(node, instance_uuid=cloud.clock.uuid())
+    await cloud.move(node, "active", "deploy failed")
+    await cloud.follows(node, CLOSED)
+    await cloud.move(node, "deleted", "error")
+    await cloud.follows(node, CLOSED)
+    await cloud.change(node, driver_info__berth_tear_down=None)
+    await cloud.move(node, "deleted", "available")
+    await cloud.follows(node, OPEN)
 
 
-async def test_a_cleaning_that_fails(yard: Hall) -> None:
-    node = await yard.provided()
-    await yard.change(node, driver_info__berth_clean="fail")
-    await yard.move(node, "manage", "manageable")
-    await yard.move(node, "provide", "clean failed")
-    await yard.follows(node, CLOSED)
-    await yard.change(node, driver_info__berth_clean=None)
-    await yard.patiently(yard.api.set_maintenance, node, False)
-    await yard.move(node, "manage", "manageable")
-    await yard.follows(node, CLOSED)
-    await yard.move(node, "provide", "available")
-    await yard.follows(node, OPEN)
+async def test_a_cleaning_that_fails(cloud: IronicCloud) -> None:
+    node = await cloud.provided()
+    await cloud.change(node, driver_info__berth_clean="fail")
+    await cloud.move(node, "manage", "manageable")
+    await cloud.move(node, "provide", "clean failed")
+    await cloud.follows(node, CLOSED)
+    await cloud.change(node, driver_info__berth_clean=None)
+    await cloud.patiently(cloud.api.set_maintenance, node, False)
+    await cloud.move(node, "manage", "manageable")
+    await cloud.follows(node, CLOSED)
+    await cloud.move(node, "provide", "available")
+    await cloud.follows(node, OPEN)
 
 
 @pytest.mark.parametrize("says", ["unreachable", "error"])
-async def test_power_fails_and_comes_back(yard: Hall, says: str) -> None:
-    node = await yard.provided()
-    await yard.change(node, driver_info__berth_power=says)
-    await yard.until(lambda: yard.is_so(node, fault="power failure"), "Ironic has noticed", 30.0)
-    await yard.follows(node, CLOSED)
-    await yard.change(node, driver_info__berth_power=None)
-    await yard.until(lambda: yard.is_so(node, maintenance=False), "Ironic has noticed", 30.0)
-    await yard.follows(node, OPEN)
+async def test_power_fails_and_comes_back(cloud: IronicCloud, says: str) -> None:
+    node = await cloud.provided()
+    await cloud.change(node, driver_info__berth_power=says)
+    await cloud.until(lambda: cloud.is_so(node, fault="power failure"), "Ironic has noticed", 30.0)
+    await cloud.follows(node, CLOSED)
+    await cloud.change(node, driver_info__berth_power=None)
+    await cloud.until(lambda: cloud.is_so(node, maintenance=False), "Ironic has noticed", 30.0)
+    await cloud.follows(node, OPEN)
 
 
-async def test_power_is_switched(yard: Hall) -> None:
-    node = await yard.provided()
+async def test_power_is_switched(cloud: IronicCloud) -> None:
+    node = await cloud.provided()
     for target in ("power on", "power off", "rebooting"):
-        await yard.patiently(yard.api.set_power_state, node, target)
-        await yard.follows(node, OPEN)
+        await cloud.patiently(cloud.api.set_power_state, node, target)
+        await cloud.follows(node, OPEN)
 
 
-async def test_a_retired_node_does_not_come_back(yard: Hall) -> None:
-    node = await yard.provided()
-    await yard.change(node, instance_uuid=yard.clock.uuid())
-    await yard.move(node, "active", "active")
-    await yard.change(node, retired=True)
-    await yard.move(node, "deleted", "manageable")
-    await yard.follows(node, CLOSED)
-    await yard.change(node, retired=False)
-    await yard.move(node, "provide", "available")
-    await yard.follows(node, OPEN)
+async def test_a_retired_node_does_not_come_back(cloud: IronicCloud) -> None:
+    node = await cloud.provided()
+    await cloud.change(node, instance_uuid=cloud.clock.uuid())
+    await cloud.move(node, "active", "active")
+    await cloud.change(node, retired=True)
+    await cloud.move(node, "deleted", "manageable")
+    await cloud.follows(node, CLOSED)
+    await cloud.change(node, retired=False)
+    await cloud.move(node, "provide", "available")
+    await cloud.follows(node, OPEN)
 
 
-async def test_nodes_that_changed_while_nobody_listened(yard: Hall) -> None:
+async def test_nodes_that_changed_while_nobody_listened(cloud: IronicCloud) -> None:
     """Their queue has kept what was said; what was never said is found by reading all."""
-    kept, gone = await yard.provided(), await yard.provided()
-    await yard.kill("ironic_sync")
-    made = await yard.create()
-    await yard.move(made, "manage", "manageable")
-    await yard.move(made, "provide", "available")
-    await yard.patiently(yard.api.set_maintenance, kept, True)
-    await yard.delete(gone)
-    yard.start("ironic_sync")
-    await yard.follows(made, OPEN)
-    await yard.follows(kept, CLOSED)
-    await yard.until(lambda: yard.gone(gone), "the provider is gone")
+    kept, gone = await cloud.provided(), await cloud.provided()
+    await cloud.kill("ironic_sync")
+    made = await cloud.create()
+    await cloud.move(made, "manage", "manageable")
+    await cloud.move(made, "provide", "available")
+    await cloud.patiently(cloud.api.set_maintenance, kept, True)
+    await cloud.delete(gone)
+    cloud.start("ironic_sync")
+    await cloud.follows(made, OPEN)
+    await cloud.follows(kept, CLOSED)
+    await cloud.until(lambda: cloud.gone(gone), "the provider is gone")
 
 
-async def test_ironic_dies_and_comes_back(yard: Hall) -> None:
-    node = await yard.provided()
-    await asyncio.to_thread(yard.ironic.kill)
-    await asyncio.to_thread(yard.ironic.start)
-    await yard.patiently(yard.api.set_maintenance, node, True)
-    await yard.follows(node, CLOSED)
-    await yard.patiently(yard.api.set_maintenance, node, False)
-    await yard.follows(node, OPEN)
+async def test_ironic_dies_and_comes_back(cloud: IronicCloud) -> None:
+    node = await cloud.provided()
+    await asyncio.to_thread(cloud.ironic.kill)
+    await asyncio.to_thread(cloud.ironic.start)
+    await cloud.patiently(cloud.api.set_maintenance, node, True)
+    await cloud.follows(node, CLOSED)
+    await cloud.patiently(cloud.api.set_maintenance, node, False)
+    await cloud.follows(node, OPEN)

@@ -10,7 +10,18 @@ from ironic_sync.core.beliefs import Beliefs
 from ironic_sync.core.envelope import HeardNotification, Phase
 from ironic_sync.core.rule import Invalid
 from tests.cells import an_id
-from tests.ironic_case import API, FREE, INSTANCE, NODE, READ, BeliefCase, T, closed, opened, with_and_without
+from tests.ironic_builders import (
+    API,
+    FREE,
+    INSTANCE,
+    NODE,
+    READ,
+    BeliefCase,
+    T,
+    closed,
+    opened,
+    with_and_without,
+)
 from tests.ironic_world import PLACE
 
 # Opening is confirmed, closing is not

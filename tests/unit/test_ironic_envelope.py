@@ -8,7 +8,7 @@ import pytest
 from ironic_sync.core.envelope import HeardNotification, Skipped, opened
 from ironic_sync.core.node import Malformed, from_payload, from_rest, seconds
 from tests.cells import an_id
-from tests.recordings import recorded
+from tests.ironic_recordings import recorded
 
 NODE = an_id(1, "c")
 DATA: dict[str, Any] = {

@@ -6,7 +6,7 @@ import pytest
 
 from ironic_sync.core.envelope import HeardNotification
 from tests.ironic_world import WAYS, NodeWorld, Vary
-from tests.tiny_ironic import TinyIronic
+from tests.random_ironic import RandomIronic
 
 
 def a_life(
@@ -14,7 +14,7 @@ def a_life(
 ) -> None:
     """A node that changes many times a second: never open against what was said, and right after a sweep."""
     chance = random.Random(seed)
-    ironic = TinyIronic(chance, reads_tell_times=reads_tell_times)
+    ironic = RandomIronic(chance, reads_tell_times=reads_tell_times)
     world = NodeWorld(ironic, can_read=can_read, chance=chance)
     held: list[HeardNotification] = []
     for turn in range(25):
@@ -52,7 +52,7 @@ def test_whatever_happens_no_node_stays_open_that_was_said_to_be_closed(
 def test_with_an_api_and_nothing_lost_placement_is_always_right(reads_tell_times: bool) -> None:
     for seed in range(300):
         chance = random.Random(seed)
-        ironic = TinyIronic(chance, reads_tell_times=reads_tell_times, tells_all=True)
+        ironic = RandomIronic(chance, reads_tell_times=reads_tell_times, tells_all=True)
         world = NodeWorld(ironic, can_read=True, chance=chance)
         for said in ironic.said:
             world.deliver(said)

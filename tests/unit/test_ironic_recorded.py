@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from ironic_sync.core.envelope import HeardNotification
+from tests.ironic_recordings import Recorded, Truth, recorded
 from tests.ironic_world import WAYS, NodeWorld, Vary
-from tests.recordings import Recorded, Truth, recorded
 
 TRUTH = Truth()
 SEEDS = range(10)

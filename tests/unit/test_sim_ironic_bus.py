@@ -14,7 +14,7 @@ from bus.topics import IRONIC_NODE
 from compute_sim.ironic import BusVoice, Simulation, enrolled
 from compute_sim.ironic.node import SimNode
 from compute_sim.ironic.plan import SimPlan
-from tests.ironics import INSTANCE, NOW, OTHER, Bench, a_node
+from tests.sim_ironic import INSTANCE, NOW, OTHER, SimIronicPlayer, a_node
 from tests.simulation.clockwork import run
 
 
@@ -40,7 +40,7 @@ def facts(message: NodeChanged) -> tuple[str, str | None, bool, str | None]:
     return message.event, message.provision_state, message.maintenance, message.instance_uuid
 
 
-async def spoken(bus: Told, *stories: Awaitable[None], bench: Bench, voice: BusVoice) -> None:
+async def spoken(bus: Told, *stories: Awaitable[None], bench: SimIronicPlayer, voice: BusVoice) -> None:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(voice.run()), group.create_task(bench.conductor.run())]
         for story in stories:
@@ -54,7 +54,7 @@ def test_every_change_is_told_as_it_is_and_requests_are_not() -> None:
     async def story() -> Told:
         bus = Told()
         voice = BusVoice(bus.publish, whose, Clock(lambda: NOW))
-        bench = Bench(SimPlan(), a_node(), emit=voice)
+        bench = SimIronicPlayer(SimPlan(), a_node(), emit=voice)
         acts = (
             "claim",
             f"claim {OTHER}",
@@ -83,7 +83,7 @@ def test_a_deleted_node_is_told_as_deleted() -> None:
     async def story() -> Told:
         bus = Told()
         voice = BusVoice(bus.publish, whose, Clock(lambda: NOW))
-        bench = Bench(SimPlan(), a_node(), emit=voice)
+        bench = SimIronicPlayer(SimPlan(), a_node(), emit=voice)
         await spoken(bus, bench.act("delete"), bench=bench, voice=voice)
         return bus
 
@@ -97,7 +97,7 @@ def test_nodes_are_introduced_when_somebody_hears(away: int) -> None:
         bus = Told(away)
         voice = BusVoice(bus.publish, whose, Clock(lambda: NOW))
         voice.introduce(enrolled(1000, now=NOW))
-        await spoken(bus, asyncio.sleep(0), bench=Bench(SimPlan()), voice=voice)
+        await spoken(bus, asyncio.sleep(0), bench=SimIronicPlayer(SimPlan()), voice=voice)
         return bus
 
     told = run(story()).messages

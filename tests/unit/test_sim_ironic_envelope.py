@@ -13,7 +13,7 @@ from compute_sim.ironic.conductor import Told
 from compute_sim.ironic.envelope import Envelopes, SentNotification
 from compute_sim.ironic.notify import IronicExchange
 from compute_sim.ironic.plan import SimPlan
-from tests.ironics import INSTANCE, NODE, NOW, Bench, a_node, play
+from tests.sim_ironic import INSTANCE, NODE, NOW, SimIronicPlayer, a_node, play
 from tests.simulation.clockwork import run
 
 
@@ -81,7 +81,7 @@ EVERYTHING = """
 
 def heard() -> list[Told]:
     async def more() -> list[Told]:
-        bench = Bench(SimPlan())
+        bench = SimIronicPlayer(SimPlan())
         await bench.api.create({"driver": "fake-hardware", "name": "new"}, 82, "req-1")
         await NodeAllocations(bench.conductor).create({"resource_class": "baremetal"}, "req-1")
         return bench.heard
@@ -185,8 +185,8 @@ def test_a_lossy_ironic_loses_later_steps_and_only_those(lossy: float, steps: in
 
 
 def test_an_allocation_takes_a_node_and_no_node_event_tells() -> None:
-    async def story() -> Bench:
-        bench = Bench(SimPlan(), a_node(traits=("CUSTOM_A",)))
+    async def story() -> SimIronicPlayer:
+        bench = SimIronicPlayer(SimPlan(), a_node(traits=("CUSTOM_A",)))
         allocations = NodeAllocations(bench.conductor)
         async with asyncio.TaskGroup() as group:
             running = group.create_task(bench.conductor.run())

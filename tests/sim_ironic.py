@@ -43,7 +43,7 @@ def line(told: SentNotification) -> str:
     return ", ".join(words)
 
 
-class Bench:
+class SimIronicPlayer:
     def __init__(self, plan: SimPlan, *nodes: SimNode, emit: Emit | None = None) -> None:
         self.told: list[str] = []
         self.heard: list[Told] = []
@@ -131,11 +131,11 @@ def a_node(**fields: Any) -> SimNode:
     )
 
 
-def play(acts: str, *, plan: SimPlan | None = None, idle: float = 1.0, **fields: Any) -> Bench:
+def play(acts: str, *, plan: SimPlan | None = None, idle: float = 1.0, **fields: Any) -> SimIronicPlayer:
     """Plays acts, one a line, on one node, in virtual time."""
 
-    async def story() -> Bench:
-        bench = Bench(plan or SimPlan(), a_node(**fields))
+    async def story() -> SimIronicPlayer:
+        bench = SimIronicPlayer(plan or SimPlan(), a_node(**fields))
         await bench.play([words.strip() for words in acts.strip().splitlines()], idle)
         return bench
 

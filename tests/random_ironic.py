@@ -18,7 +18,7 @@ from tests.cells import an_id
 SAID_AFTER = 0.002  # seconds from a change to its notification
 
 
-class TinyIronic:
+class RandomIronic:
     """Its one node's history, and what was said of it, by the time it was said."""
 
     def __init__(
@@ -155,7 +155,8 @@ class TinyIronic:
         self._say("update", "start", snapshot)
         self._pass(0.0, 0.05)
         if self._chance.random() < 0.6:
-            self._chance.choice([TinyIronic._provision, TinyIronic._power_fails, TinyIronic._nothing])(self)
+            meanwhile = [RandomIronic._provision, RandomIronic._power_fails, RandomIronic._nothing]
+            self._chance.choice(meanwhile)(self)
             self._pass(0.0, 0.05)
         self._change(traits=traits)
         self._pass(SAID_AFTER)
@@ -220,8 +221,18 @@ class TinyIronic:
 
 
 _TOLD = (
-    TinyIronic._provision, TinyIronic._provision, TinyIronic._provision, TinyIronic._patch, TinyIronic._patch,
-    TinyIronic._set_maintenance, TinyIronic._set_maintenance, TinyIronic._set_traits, TinyIronic._set_traits,
-    TinyIronic._power_fails, TinyIronic._set_power, TinyIronic._nothing, TinyIronic._delete,
-)  # fmt: skip
-_NOT_TOLD = (TinyIronic._power_recovers, TinyIronic._allocated)
+    RandomIronic._provision,
+    RandomIronic._provision,
+    RandomIronic._provision,
+    RandomIronic._patch,
+    RandomIronic._patch,
+    RandomIronic._set_maintenance,
+    RandomIronic._set_maintenance,
+    RandomIronic._set_traits,
+    RandomIronic._set_traits,
+    RandomIronic._power_fails,
+    RandomIronic._set_power,
+    RandomIronic._nothing,
+    RandomIronic._delete,
+)
+_NOT_TOLD = (RandomIronic._power_recovers, RandomIronic._allocated)

@@ -1,10 +1,9 @@
-"""A yard for tests of the bare-metal agent: a simulated Ironic, the agent before it, and a bus between us."""
+"""The bare-metal agent before a simulated Ironic: it can be cut off, killed, and started again."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import wraps
-from typing import Any, ParamSpec
+from typing import Any
 
 import httpx
 
@@ -18,9 +17,6 @@ from compute_sim.ironic import SimNode, SimPlan, Simulation, enrolled
 from ironic_sync.agent import metal_agent
 from ironic_sync.api import Access, IronicApi
 from tests.cells import CELL, an_id
-from tests.simulation.clockwork import run
-
-P = ParamSpec("P")
 
 AGENT = f"{CELL}-metal"
 SPEC = BuildSpec(flavor=Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"}))
@@ -31,7 +27,7 @@ class Killed(BaseException):
     """What a process that is killed gets to see: nothing it could catch."""
 
 
-class Line(httpx.AsyncBaseTransport):
+class WayToSimulatedIronic(httpx.AsyncBaseTransport):
     """The way to the simulated Ironic: it can be cut, and whoever uses it killed in mid-call."""
 
     def __init__(self, simulation: Simulation) -> None:
@@ -59,14 +55,14 @@ class Line(httpx.AsyncBaseTransport):
             raise Killed
 
 
-class Yard:
+class MetalWorld:
     """A simulated Ironic with nodes, a broker, and an agent that can be killed and started again."""
 
     def __init__(self, plan: SimPlan | None = None, nodes: int = 2) -> None:
         self.clock = Clock(now=(time := asyncio.get_running_loop().time), monotonic=time)
         self.ironic = Simulation(enrolled(nodes, now=0.0), plan=plan, clock=self.clock)
         self.nodes: Sequence[SimNode] = list(self.ironic.conductor.nodes.values())
-        self.line = Line(self.ironic)
+        self.line = WayToSimulatedIronic(self.ironic)
         self.broker = LocalBroker(clock=self.clock)
         self.bus: Bus
         self.reports: Listener[AgentReported]
@@ -146,8 +142,8 @@ class Yard:
 
 
 @asynccontextmanager
-async def yard(plan: SimPlan | None = None, nodes: int = 2, **more: Any) -> AsyncIterator[Yard]:
-    made = Yard(plan, nodes)
+async def metal_world(plan: SimPlan | None = None, nodes: int = 2, **more: Any) -> AsyncIterator[MetalWorld]:
+    made = MetalWorld(plan, nodes)
     made.more = more
     async with Bus(LocalTransport(made.broker)) as bus, asyncio.TaskGroup() as group:
         made.bus, made._group = bus, group
@@ -162,13 +158,3 @@ async def yard(plan: SimPlan | None = None, nodes: int = 2, **more: Any) -> Asyn
         finally:
             await made.kill()
             ironic.cancel()
-
-
-def story(tell: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """A test in virtual time."""
-
-    @wraps(tell)
-    def told(*args: P.args, **more: P.kwargs) -> None:
-        run(tell(*args, **more))
-
-    return told

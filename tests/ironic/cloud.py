@@ -1,9 +1,8 @@
-"""A machine hall: a real Ironic, and a berth beside it on RabbitMQ and PostgreSQL that follows it."""
+"""A real Ironic, and a berth beside it on RabbitMQ and PostgreSQL that follows it and builds on it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from bus import topics
@@ -29,7 +28,7 @@ from ironic_sync import Access, IronicApi, NodeSelection, Notifications, ironic_
 from ironic_sync import FollowedIronic as Followed
 from ironic_sync.access import IronicRefused
 from ironic_sync.agent import metal_agent, news_of
-from ironic_sync.core.envelope import HeardNotification, opened
+from tests.ironic.delays import Delays
 from tests.workers import Make, of_one_cell
 
 CELL = "c1"
@@ -38,25 +37,7 @@ SOON = 10.0  # seconds for what takes milliseconds, on a machine that does much 
 CLOSED, OPEN = 1, 0
 
 
-@dataclass
-class Delays:
-    """How long after Ironic said that a node is available it could be claimed."""
-
-    seconds: list[float] = field(default_factory=list)
-    said: dict[str, float] = field(default_factory=dict)  # node → when Ironic said so
-
-    def __str__(self) -> str:
-        in_order = sorted(self.seconds)
-        if not in_order:
-            return "no node became available"
-        half, most, last = (1000 * in_order[int(share * (len(in_order) - 1))] for share in (0.5, 0.9, 1.0))
-        return (
-            f"Ironic's event → claimable, {len(in_order)} times: "
-            f"p50 {half:.1f} ms, p90 {most:.1f} ms, longest {last:.1f} ms"
-        )
-
-
-class Hall:
+class IronicCloud:
     """What a test sees of it. Its nodes are those of one resource class."""
 
     def __init__(self, ironic: IronicServer, amqp_url: str, database_url: str, name: str, kind: str) -> None:
@@ -312,33 +293,6 @@ class Hall:
             await asyncio.sleep(0.01)
         return found
 
-    # How long things take
-
-    async def _time(self) -> None:
-        """From Ironic's word that a node is available to the commit that lets it be claimed."""
-
-        async def hear(bodies: Sequence[bytes]) -> None:
-            for body in bodies:
-                said = opened(body)
-                if not isinstance(said, HeardNotification) or said.node is None:
-                    continue
-                node = said.node
-                ends = said.event == "provision_set" and said.phase == "end"
-                if ends and node.provision_state == "available":
-                    self.delays.said[said.uuid] = said.at
-
-        queue = Notifications(self._amqp_url, queue=f"{self._name}.stopwatch", quorum=False)
-        await queue.run(hear, lambda: None)
-
-    async def _look(self) -> None:
-        changes = await self.bus.listen(topics.PLACEMENT_CHANGED.at())
-        while True:
-            for change in (await changes.get()).changes:
-                now = self.clock.now()
-                root = change.root
-                if change.reshaped and root in self.delays.said and root in await self.claimable():
-                    self.delays.seconds.append(now - self.delays.said.pop(root))
-
     async def open(self, bus: Bus, group: asyncio.TaskGroup) -> None:
         self.bus, self._group = bus, group
         await migrate(self._placement_db, "placement_worker")
@@ -350,14 +304,18 @@ class Hall:
 
 
 @asynccontextmanager
-async def hall(
+async def ironic_cloud(
     ironic: IronicServer, amqp_url: str, database_url: str, name: str, kind: str
-) -> AsyncIterator[Hall]:
-    made = Hall(ironic, amqp_url, database_url, name, kind)
+) -> AsyncIterator[IronicCloud]:
+    made = IronicCloud(ironic, amqp_url, database_url, name, kind)
     way = RabbitTransport(amqp_url, exchange=name, quorum=False, name="test")
     async with made.api, Bus(way, made.clock) as bus, asyncio.TaskGroup() as group:
         await made.open(bus, group)
-        beside = [group.create_task(work()) for work in (made._time, made._look)]
+        heard = Notifications(amqp_url, queue=f"{name}.stopwatch", quorum=False)
+        beside = [
+            group.create_task(made.delays.hear(heard)),
+            group.create_task(made.delays.look(bus, made.clock, made.claimable)),
+        ]
         try:
             yield made
         finally:
