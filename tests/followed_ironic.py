@@ -2,94 +2,29 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.local.broker import LocalBroker, LocalTransport
-from bus.messages import FindProviders, InventoryReported, PlacementChanged, ProvidersFound
-from bus.resources import Provider
+from bus.messages import InventoryReported, PlacementChanged
 from bus.vocabulary import ProviderChange
 from bus.worker import Worker, answers, on_many
 from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
 from ironic_sync.core.node import Place, from_rest
 from ironic_sync.core.rule import report
 from ironic_sync.notifications import Gap, Hear
-from placement_worker.core.trees import Tree, reported
+from placement_worker.core.trees import Tree
 from placement_worker.store.trees import changes_between
 from tests.fake_ironic import FakeIronic, node_number
 from tests.ironic_builders import a_notification
+from tests.swept_ironic import PlacedTrees
 
 SELECTION = NodeSelection(cell="c1")
 NOON = 1_800_000_000.0
-
-
-class PlacedTrees:
-    """Placement, as far as it is asked here: trees that become what is reported, and answers to a query."""
-
-    def __init__(self) -> None:
-        self.trees: dict[str, Tree] = {}
-        self.questions: list[FindProviders] = []
-        self.before: Callable[[FindProviders], None] = lambda query: None
-
-    def report(self, *reports: InventoryReported) -> None:
-        for one in reports:
-            self.trees[one.root] = reported(self.trees.get(one.root, Tree(one.root)), one)
-
-    def hold(self, number: int, amount: int = 1) -> None:
-        """Somebody takes the node, or gives it back."""
-        tree = self.trees[node_number(number)]
-        (provider,) = tree.providers
-        used = dict.fromkeys(provider.inventories, amount)
-        self.trees[tree.root] = replace(tree, providers=(replace(provider, used=used),))
-
-    async def find(self, query: FindProviders) -> ProvidersFound:
-        self.questions.append(query)
-        self.before(query)
-        found = [
-            Provider(
-                id=one.uuid,
-                name=one.name,
-                parent=one.parent,
-                root=tree.root,
-                generation=one.generation,
-                inventories=one.inventories,
-                used=one.used,
-                traits=one.traits,
-                aggregates=one.aggregates,
-                cell=tree.cell,
-                agent=tree.agent,
-                zone=tree.zone,
-                sequence=tree.sequence,
-                gone=tree.gone,
-            )
-            for tree in self._matching(query)
-            for one in tree.providers
-        ]
-        return ProvidersFound(providers=tuple(found))
-
-    def _matching(self, query: FindProviders) -> list[Tree]:
-        if query.ids:
-            return [self.trees[root] for root in query.ids if root in self.trees]
-        behind = sorted(root for root, tree in self.trees.items() if tree.agent in query.agents)
-        behind = [root for root in behind if root > query.after and self.trees[root].providers]
-        return [self.trees[root] for root in behind[: query.limit]]
-
-    def open(self) -> set[int]:
-        """The nodes something may be placed on."""
-        return {
-            int(root[-12:], 16)
-            for root, tree in self.trees.items()
-            for one in tree.providers
-            if all(inventory.reserved == 0 for inventory in one.inventories.values())
-        }
-
-    def is_open(self, number: int) -> bool:
-        return number in self.open()
 
 
 class SaidByHand:

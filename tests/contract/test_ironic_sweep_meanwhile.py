@@ -1,0 +1,181 @@
+"""What happens while a sweep is under way is never undone by it; trouble ends a round and not the next."""
+
+import asyncio
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from bus.errors import NoAnswer, Unavailable
+from bus.messages import FindProviders
+from ironic_sync.api import IronicRefused
+from tests.fake_ironic import fault, node_number
+from tests.swept_ironic import SweptIronic
+
+
+def when_listed(world: SweptIronic, page: int, then: Callable[[], None]) -> None:
+    """Something happens while this page is on its way: it is older than that."""
+    answer, pages = world.ironic._list, [0]
+
+    def listing(params: dict[str, str], fields: list[str] | None) -> httpx.Response:
+        answered = answer(params, fields)
+        answered.read()
+        if "sort_key" not in params:
+            pages[0] += 1
+            if pages[0] == page:
+                then()
+        return answered
+
+    world.ironic._list = listing  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("skew", [0.0, 3600.0], ids=["clocks agree", "Ironic's is an hour ahead"])
+async def test_an_event_during_the_sweep_is_not_undone_by_an_older_page(skew: float) -> None:
+    async with SweptIronic(full_every=1) as world:
+        world.ironic.have(1, provision_state="active")
+        world.ironic.have(2)
+        await world.sweep.round()
+        world.event(1, world.now + 5 + skew, provision_state="cleaning")
+        world.ironic.change(1, provision_state="available")  # no event
+        when_listed(world, 1, lambda: world.event(1, world.now + 10 + skew, maintenance=True))
+        await world.sweep.round()
+        assert world.placed.open() == {2}
+        await world.sweep.round()
+        assert await world.differences() == []
+
+
+async def test_what_an_hours_wrong_clock_dated_is_repaired_when_it_is_missed_later() -> None:
+    """By order, not by date: placement heard nothing since before the node was read."""
+    async with SweptIronic(full_every=1) as world:
+        world.ironic.have(1)
+        world.event(1, world.now + 3600)
+        world.ironic.change(1, maintenance=True)  # no event
+        await world.sweep.round()
+        assert world.placed.open() == set()
+
+
+async def test_between_reading_and_telling_placement_is_looked_at_again() -> None:
+    async with SweptIronic(full_every=1) as world:
+        world.ironic.have(1)
+        await world.sweep.round()
+        world.told.clear()
+        world.ironic.change(1, maintenance=True)
+
+        def event_before_telling(query: FindProviders) -> None:
+            if query.ids:
+                world.say(1, world.now - 0.5)
+
+        world.placed.before = event_before_telling
+        await world.sweep.round()
+        assert world.told == []
+
+
+async def test_a_node_that_appears_between_pages_is_seen() -> None:
+    async with SweptIronic(page=3) as world:
+        for number in range(7):
+            world.ironic.have(number)
+        when_listed(world, 2, lambda: None if node_number(77) in world.ironic.nodes else _have(world, 77))
+        await world.sweep.round()
+        assert 77 in world.placed.open() and await world.differences() == []
+
+
+def _have(world: SweptIronic, number: int) -> None:
+    world.ironic.have(number)
+
+
+async def test_a_node_the_listing_left_out_is_read_before_it_is_called_gone() -> None:
+    """It was made after the last page, and an event told of it."""
+    async with SweptIronic(full_every=1) as world:
+        world.ironic.have(1)
+        await world.sweep.round()
+        listing = world.ironic._list
+        world.ironic._list = (  # type: ignore[method-assign]
+            lambda params, fields: (
+                httpx.Response(200, json={"nodes": []})
+                if "sort_key" not in params
+                else listing(params, fields)
+            )
+        )
+        await world.sweep.round()
+        assert world.placed.open() == {1}
+
+
+AWAY = {
+    "Ironic, at once": 1,
+    "Ironic, in the middle": 3,
+}
+
+
+@pytest.mark.parametrize("page", AWAY.values(), ids=AWAY.keys())
+async def test_ironic_going_away_ends_the_round_and_the_next_reads_all(
+    page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_sleep(seconds: float) -> None: ...
+
+    async with SweptIronic(page=3, full_every=99) as world:
+        for number in range(12):
+            world.ironic.have(number)
+        await world.sweep.round()
+        for number in range(12):
+            world.ironic.change(number, maintenance=True)
+        for number in range(12, 14):
+            world.ironic.have(number)
+        asked: list[str] = []
+
+        def before(request: httpx.Request) -> httpx.Response | None:
+            if request.url.path == "/v1/nodes":
+                asked.append(request.url.path)
+            return fault(503, "away") if len(asked) >= page else None
+
+        world.sweep._rounds_to_full = 0
+        world.ironic.before = before
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "sleep", no_sleep)
+            with pytest.raises(Unavailable):
+                await world.sweep.round()
+        assert len(world.placed.open()) == 12 - 3 * (page - 1)  # what had been read is told
+        assert len(world.placed.trees) == 12  # and nobody is called gone
+        world.ironic.before = lambda request: None
+        await world.sweep.round()
+        assert await world.differences() == [] and len(world.placed.trees) == 14
+
+
+async def test_after_trouble_the_next_round_reads_all_for_what_went_leaves_no_mark() -> None:
+    async with SweptIronic(full_every=99) as world:
+        for number in range(3):
+            world.ironic.have(number)
+        await world.sweep.round()
+        world.placed.before = _away
+        world.ironic.change(2, maintenance=True)
+        with pytest.raises(Unavailable):
+            await world.sweep.round()
+        world.placed.before = lambda query: None
+        del world.ironic.nodes[node_number(1)]
+        await world.sweep.round()
+        assert world.placed.open() == {0} and await world.differences() == []
+
+
+def _away(query: FindProviders) -> None:
+    raise NoAnswer("nobody")
+
+
+async def test_placement_being_away_ends_the_round_too() -> None:
+    async with SweptIronic() as world:
+        world.ironic.have(1)
+        world.placed.before = _away
+        with pytest.raises(Unavailable):
+            await world.sweep.round()
+        world.placed.before = lambda query: None
+        await world.sweep.round()
+        assert await world.differences() == []
+
+
+async def test_an_ironic_that_refuses_ends_the_round_as_well() -> None:
+    async with SweptIronic() as world:
+        world.ironic.have(1)
+        world.ironic.before = lambda request: fault(403, "you may not list nodes")
+        with pytest.raises(IronicRefused, match="you may not list nodes"):
+            await world.sweep.round()
+        world.ironic.before = lambda request: None
+        await world.sweep.round()
+        assert world.placed.open() == {1}

@@ -1,0 +1,143 @@
+"""An Ironic that is swept over: a little one, a placement in memory, and a sweep between them."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bus.clock import Clock
+from bus.messages import FindProviders, InventoryReported, ProvidersFound
+from bus.resources import Provider
+from ironic_sync.core.belief import BeliefRules, Moment
+from ironic_sync.core.node import Place, from_rest
+from ironic_sync.core.rule import report
+from ironic_sync.core.selection import NodeSelection
+from ironic_sync.side_by_side import diff
+from ironic_sync.survey import Survey, SurveyedNode
+from ironic_sync.sweep import Sweep
+from placement_worker.core.trees import Tree, reported
+from tests.fake_ironic import FakeIronic, node_number
+
+SELECTION = NodeSelection(cell="c1", aggregates_by=("properties.rack",), zone_by="properties.az")
+
+
+class PlacedTrees:
+    """Placement, as far as it is asked here: trees that become what is reported, and answers to a query."""
+
+    def __init__(self) -> None:
+        self.trees: dict[str, Tree] = {}
+        self.questions: list[FindProviders] = []
+        self.before: Callable[[FindProviders], None] = lambda query: None
+
+    def report(self, *reports: InventoryReported) -> None:
+        for one in reports:
+            self.trees[one.root] = reported(self.trees.get(one.root, Tree(one.root)), one)
+
+    def hold(self, number: int, amount: int = 1) -> None:
+        """Somebody takes the node, or gives it back."""
+        tree = self.trees[node_number(number)]
+        (provider,) = tree.providers
+        used = dict.fromkeys(provider.inventories, amount)
+        self.trees[tree.root] = replace(tree, providers=(replace(provider, used=used),))
+
+    async def find(self, query: FindProviders) -> ProvidersFound:
+        self.questions.append(query)
+        self.before(query)
+        found = [
+            Provider(
+                id=one.uuid,
+                name=one.name,
+                parent=one.parent,
+                root=tree.root,
+                generation=one.generation,
+                inventories=one.inventories,
+                used=one.used,
+                traits=one.traits,
+                aggregates=one.aggregates,
+                cell=tree.cell,
+                agent=tree.agent,
+                zone=tree.zone,
+                sequence=tree.sequence,
+                gone=tree.gone,
+            )
+            for tree in self._matching(query)
+            for one in tree.providers
+        ]
+        return ProvidersFound(providers=tuple(found))
+
+    def _matching(self, query: FindProviders) -> list[Tree]:
+        if query.ids:
+            return [self.trees[root] for root in query.ids if root in self.trees]
+        behind = sorted(root for root, tree in self.trees.items() if tree.agent in query.agents)
+        behind = [root for root in behind if root > query.after and self.trees[root].providers]
+        return [self.trees[root] for root in behind[: query.limit]]
+
+    def open(self) -> set[int]:
+        """The nodes something may be placed on."""
+        return {
+            int(root[-12:], 16)
+            for root, tree in self.trees.items()
+            for one in tree.providers
+            if all(inventory.reserved == 0 for inventory in one.inventories.values())
+        }
+
+    def is_open(self, number: int) -> bool:
+        return number in self.open()
+
+
+class SweptIronic:
+    """A little Ironic, a placement, and a sweep between them. Its clock stands still unless it is moved."""
+
+    def __init__(
+        self, selection: NodeSelection = SELECTION, ironic: FakeIronic | None = None, **more: Any
+    ) -> None:
+        self.ironic = ironic or FakeIronic()
+        self.placed = PlacedTrees()
+        self.now = 1_800_000_000.0
+        self.heard = 0
+        self.told: list[list[SurveyedNode]] = []
+        self.clock = Clock(lambda: self.now, random.Random(1), lambda: self.now)
+        self.rules = BeliefRules(
+            place=selection.place, can_read=True, only_reads_place=selection.only_reads_place
+        )
+        page = more.pop("page", 500)
+        self.api = self.ironic.api(clock=self.clock)
+        self.survey = Survey(self.api, self.placed.find, selection, self.rules, self.moment, page=page)
+        self.sweep = Sweep(self.survey, self.tell, self.clock, **{"pages_per_second": 1e9} | more)
+
+    async def __aenter__(self) -> "SweptIronic":
+        await self.api.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.api.close()
+
+    def moment(self) -> Moment:
+        self.now += 1
+        return Moment(self.now, self.heard)
+
+    async def tell(self, seen: Sequence[SurveyedNode]) -> None:
+        self.told.append(list(seen))
+        self.placed.report(*(said for one in seen if (said := one.report(self.rules)) is not None))
+
+    def event(self, number: int, at: float, **node: Any) -> None:
+        """Ironic's node changes, and placement hears of it at once, as of this time."""
+        self.ironic.change(number, **node)
+        self.say(number, at)
+
+    def say(self, number: int, at: float) -> None:
+        said = report(
+            from_rest(self.ironic.nodes[node_number(number)]), Place(cell="c1", agent="c1-metal"), 0
+        )
+        assert said is not None
+        self.placed.report(InventoryReported(**{**_fields(said), "sequence": int(at * 1e6)}))
+
+    async def differences(self) -> list[str]:
+        return [one.what for one in (await diff(self.survey)).differences]
+
+    def told_of(self) -> set[int]:
+        return {int(one.uuid[-12:], 16) for seen in self.told for one in seen}
+
+
+def _fields(message: InventoryReported) -> dict[str, Any]:
+    return {field: getattr(message, field) for field in message.__struct_fields__}
