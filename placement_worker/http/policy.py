@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 import msgspec
@@ -67,6 +68,7 @@ class AccessPolicy:
             except BadPolicy as problem:
                 raise BadPolicy(f"{name}: {text!r}: {problem}") from None
         _refuse_circles(texts)
+        _refuse_unknown(rules, texts)
 
     def allows(self, rule: str, who: Identity, target: Target) -> bool:
         """A token for the whole system is for nobody here: everything belongs to projects."""
@@ -182,9 +184,25 @@ class _Parser:
         raise BadPolicy(f"{word!r} is no check: there are @, !, role:, rule:, project_id: and user_id:")
 
 
+def _used(text: str) -> list[str]:
+    """The rules that this one looks at."""
+    return re.findall(r"rule:([^\s()]+)", text)
+
+
+def _refuse_unknown(rules: Mapping[str, str], texts: Mapping[str, str]) -> None:
+    """A rule that nothing looks at has no effect, and who wrote it believes that it has: mostly a slip."""
+    known = {*_OWN, *DEFAULTS}
+    used = {name for text in texts.values() for name in _used(text)}
+    for name in rules:
+        if name not in known and name not in used:
+            nearest = get_close_matches(name, known, 1)
+            hint = f"; the nearest is {nearest[0]!r}" if nearest else ""
+            raise BadPolicy(f"there is no rule {name!r}, and no other uses it{hint}")
+
+
 def _refuse_circles(texts: Mapping[str, str]) -> None:
     """A rule that comes to itself again would never be decided."""
-    uses = {name: re.findall(r"rule:([^\s()]+)", text) for name, text in texts.items()}
+    uses = {name: _used(text) for name, text in texts.items()}
     settled: set[str] = set()
 
     def visit(name: str, above: tuple[str, ...]) -> None:

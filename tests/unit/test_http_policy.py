@@ -98,6 +98,26 @@ def test_what_defaults_are_made_of_may_be_changed() -> None:
     assert not policy.allows(SHOW, somebody("admin"), {})
 
 
+@pytest.mark.parametrize(
+    ("rules", "why"),
+    [
+        ({"placement:resource_provider:show": "@"}, f"the nearest is '{SHOW}'"),
+        ({"amdin_api": "role:root"}, "the nearest is 'admin_api'"),
+        ({"unlike:all:others": "@"}, "there is no rule 'unlike:all:others', and no other uses it"),
+        ({"mine": "role:x", SHOW: "role:mine"}, "there is no rule 'mine'"),
+    ],
+)
+def test_a_rule_without_effect_is_refused(rules: dict[str, str], why: str) -> None:
+    with pytest.raises(BadPolicy) as refusal:
+        AccessPolicy(rules)
+    assert why in str(refusal.value)
+
+
+def test_a_rule_of_ones_own_that_another_uses_may_be() -> None:
+    policy = AccessPolicy({"mine": "role:x", SHOW: "rule:mine"})
+    assert policy.allows(SHOW, somebody("x"), {})
+
+
 LINES = """\
 ---
 # everything for everybody
