@@ -16,6 +16,7 @@ from time import monotonic
 
 import pytest
 
+from bus.http import listen
 from tests.builders import uid
 
 pytestmark = pytest.mark.slow  # each is a process of its own
@@ -234,3 +235,17 @@ async def test_idle_connections_do_not_use_up_the_files_of_a_process(tmp_path: P
             for _, writer in idle:
                 writer.close()
     assert door.process.returncode is not None
+
+
+async def test_a_process_tells_its_metrics_and_that_it_lives(tmp_path: Path) -> None:
+    with listen("127.0.0.1:0") as free:
+        port = free.getsockname()[1]
+    async with served(tmp_path, "--metrics-port", str(port)) as door:
+        at_metrics = ServedDoor(door.process, port)
+        status, told = await at_metrics.ask("GET", "/metrics")
+        assert (status, b"berth_handling_seconds" in told) == (200, True)
+        assert await at_metrics.ask("GET", "/healthz") == (200, b'{"status":"alive"}')
+        assert (await at_metrics.ask("GET", "/nowhere"))[0] == 404
+        door.process.send_signal(signal.SIGTERM)
+        _, complaints = await door.process.communicate()
+        assert (door.process.returncode, complaints) == (0, b"")
