@@ -6,6 +6,7 @@ from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import CONCURRENT_UPDATE, bad_request, conflict
 from placement_worker.http.providers import EditOne, provider_of
 from placement_worker.http.refusals import refused
+from placement_worker.http.validation import at
 from placement_worker.placement import Placement
 
 GENERATION_SINCE = 19  # aggregates have a generation
@@ -21,7 +22,7 @@ class Contents:
         return said(bodies.aggregates_of(one, call.minor), one.updated)
 
     async def set_aggregates(self, call: ApiCall) -> ApiAnswer:
-        body = await call.json(schemas.at(call.minor, schemas.PUT_AGGREGATES))
+        body = await call.json(at(call.minor, schemas.PUT_AGGREGATES))
         generation = None
         if call.minor >= GENERATION_SINCE:
             generation = bodies.generation(body["resource_provider_generation"])

@@ -28,6 +28,7 @@ from placement_worker.http.errors import (
 from placement_worker.http.name_check import unknown
 from placement_worker.http.providers import EditOne
 from placement_worker.http.refusals import CONTENDED, denied, no_class, no_provider, refused
+from placement_worker.http.validation import at, is_uuid, is_uuid_like
 from placement_worker.placement import Placement
 
 
@@ -67,16 +68,16 @@ class AllocationHandlers:
         return said(bodies.usages(found.used, found.consumers, kind, call.minor))
 
     async def put(self, call: ApiCall) -> ApiAnswer:
-        body = await call.json(schemas.at(call.minor, schemas.PUT_ALLOCATIONS))
+        body = await call.json(at(call.minor, schemas.PUT_ALLOCATIONS))
         id_ = _consumer(call)
-        if not schemas.is_uuid(id_):
+        if not is_uuid(id_):
             raise bad_request(f"Malformed consumer_uuid: {id_}")
         claims = [bodies.claim_from(id_, body, call.minor)]
         await self._take(claims, f"Unable to allocate inventory for consumer {id_}: ")
         return nothing()
 
     async def post(self, call: ApiCall) -> ApiAnswer:
-        body = await call.json(schemas.at(call.minor, schemas.POST_ALLOCATIONS))
+        body = await call.json(at(call.minor, schemas.POST_ALLOCATIONS))
         await self._take(_claims(body, call.minor), "Unable to allocate inventory ")
         return nothing()
 
@@ -93,7 +94,7 @@ class AllocationHandlers:
         raise conflict(f"update conflict: {CONTENDED}", CONCURRENT_UPDATE)
 
     async def reshape(self, call: ApiCall) -> ApiAnswer:
-        body = await call.json(schemas.at(call.minor, schemas.RESHAPE))
+        body = await call.json(at(call.minor, schemas.RESHAPE))
         sets = tuple(
             SetInventories(
                 provider=id_,
@@ -149,7 +150,7 @@ class AllocationHandlers:
 def _consumer(call: ApiCall) -> str:
     """The consumer of the address; one without dashes is the same."""
     given = call.path["consumer"]
-    return str(uuid.UUID(given)) if schemas.is_uuid_like(given) else given
+    return str(uuid.UUID(given)) if is_uuid_like(given) else given
 
 
 def _claims(body: Mapping[str, Any], minor: int) -> tuple[ConsumerClaim, ...]:

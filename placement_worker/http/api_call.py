@@ -14,7 +14,7 @@ from placement_worker.http import microversions
 from placement_worker.http.auth import Identity
 from placement_worker.http.errors import JSON, Problem
 from placement_worker.http.query_groups import Pairs, pairs_of
-from placement_worker.http.schemas import Schema
+from placement_worker.http.validation import Schema
 
 CACHED_SINCE = 15
 NOBODY = Identity("", "", frozenset())

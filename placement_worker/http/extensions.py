@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from bus.messages import LoadProviders
 from placement_worker.http.api_call import ApiAnswer, ApiCall, said
 from placement_worker.http.errors import Problem, bad_request
-from placement_worker.http.schemas import refuse_nul
+from placement_worker.http.validation import refuse_nul
 from placement_worker.placement import Placement
 
 _load = msgspec.json.Decoder(LoadProviders)

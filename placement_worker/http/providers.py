@@ -23,6 +23,7 @@ from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import DUPLICATE_NAME, bad_request, conflict
 from placement_worker.http.name_check import check_query
 from placement_worker.http.refusals import no_provider, refused
+from placement_worker.http.validation import at
 from placement_worker.placement import Placement
 
 Part = Literal["inventories", "traits", "aggregates"]
@@ -58,7 +59,7 @@ class ProviderHandlers:
         )
 
     async def create(self, call: ApiCall) -> ApiAnswer:
-        body = await call.json(schemas.at(call.minor, schemas.POST_PROVIDER))
+        body = await call.json(at(call.minor, schemas.POST_PROVIDER))
         given, name = body.get("uuid"), body["name"]
         id_ = str(uuid.UUID(given)) if given else self.placement.clock.uuid()
         doing = f'Unable to create resource provider "{name}", {id_}'
@@ -80,7 +81,7 @@ class ProviderHandlers:
 
     async def update(self, call: ApiCall) -> ApiAnswer:
         id_ = call.path["uuid"]
-        body = await call.json(schemas.at(call.minor, schemas.PUT_PROVIDER))
+        body = await call.json(at(call.minor, schemas.PUT_PROVIDER))
         edit = ChangeProvider(
             provider=id_,
             name=body["name"],

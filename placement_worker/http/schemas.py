@@ -1,124 +1,14 @@
-"""What bodies must look like, by version; what is wrong with one is said in the words of jsonschema.
+"""What bodies must look like, by version."""
 
-Most bodies are plain and good: where a schema has a `plain` type, msgspec proves it in microseconds, and
-jsonschema only looks at what is left.
-"""
-
-import re
-from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Annotated, Any
 
-import jsonschema
 import msgspec
-from jsonschema.exceptions import ValidationError, best_match
-from jsonschema.validators import extend
 from msgspec import UNSET, Meta, UnsetType
 
-from placement_worker.http.errors import bad_request
-
-Json = dict[str, Any]
+from placement_worker.http.validation import Json, Schema
 
 MAX = 2**31 - 1
 MAX_RATIO = 3.40282e38
-LONGEST_UUID = 36
-_ERRORS = 50  # looked at to tell the most telling one
-_SHOWN = 1000  # characters of it
-
-_CANONICAL = re.compile(r"[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
-_BARE = re.compile(r"[0-9a-f]{32}")
-
-
-def is_uuid_like(value: str) -> bool:
-    """As lenient as the API is in bodies: without dashes, in capitals."""
-    return len(value) <= LONGEST_UUID and _BARE.fullmatch(value.replace("-", "").lower()) is not None
-
-
-def is_uuid(value: str) -> bool:
-    return _CANONICAL.fullmatch(value) is not None
-
-
-def _unique(_: Any, wanted: bool, instance: Any, __: Any) -> Iterator[ValidationError]:
-    """In one pass; anything but texts is refused by its type."""
-    if wanted and isinstance(instance, list):
-        texts = [one for one in instance if isinstance(one, str)]
-        if len(set(texts)) < len(texts):
-            yield ValidationError(f"{instance!r} has non-unique elements")
-
-
-def _pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[ValidationError]:
-    """All of the text: $ alone lets a last newline through."""
-    if isinstance(instance, str) and not re.fullmatch(pattern, instance):
-        yield ValidationError(f"{instance!r} does not match {pattern!r}")
-
-
-_Validator = extend(  # type: ignore[no-untyped-call]
-    jsonschema.Draft202012Validator, {"uniqueItems": _unique, "pattern": _pattern}
-)
-
-_formats = jsonschema.FormatChecker(formats=())
-_formats.checks("uuid")(lambda value: not isinstance(value, str) or is_uuid_like(value))
-_query_formats = jsonschema.FormatChecker(formats=())
-_query_formats.checks("uuid")(lambda value: not isinstance(value, str) or is_uuid(value))
-
-
-ByVersion = Mapping[int, "Schema"]  # each from that minor version on
-
-
-def at(minor: int, schemas: ByVersion) -> "Schema":
-    return schemas[max(since for since in schemas if since <= minor)]
-
-
-class Schema:
-    """A JSON schema; `plain` is a type that takes only what the schema takes too."""
-
-    def __init__(self, schema: Json, plain: Any = None, *, query: bool = False) -> None:
-        formats = _query_formats if query else _formats
-        self._validator = _Validator(schema, format_checker=formats)
-        self._plain = None if plain is None else msgspec.json.Decoder(plain)
-
-    def read(self, body: bytes) -> Any:
-        try:
-            value = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-            raise bad_request(f"Malformed JSON: {problem}") from None
-        refuse_nul(body)
-        if self._plain is not None:
-            try:
-                self._plain.decode(body)
-            except msgspec.ValidationError:
-                pass
-            else:
-                return value
-        if wrong := self.complaint(value):
-            raise bad_request(f"JSON does not validate: {wrong}")
-        return value
-
-    def complaint(self, value: Any) -> str:
-        """What is most telling of what is wrong; empty when nothing is."""
-        try:
-            worst = best_match(islice(self._validator.iter_errors(value), _ERRORS))
-        except RecursionError:
-            return "nested too deeply"
-        if worst is None:
-            return ""
-        path = "".join(f"[{part!r}]" for part in list(worst.relative_schema_path)[:-1])
-        return f"{worst.message[:_SHOWN]}\n\nFailed validating {worst.validator!r} in schema{path}"
-
-
-def refuse_nul(body: bytes) -> None:
-    """No database takes it, and nothing is called so. The body is JSON."""
-    if b"\\u0000" in body and _holds_nul(msgspec.json.decode(body)):
-        raise bad_request("JSON does not validate: a text holds the character U+0000")
-
-
-def _holds_nul(value: Any) -> bool:
-    if isinstance(value, str):
-        return "\0" in value
-    if isinstance(value, dict):
-        return any("\0" in key or _holds_nul(item) for key, item in value.items())
-    return isinstance(value, list) and any(map(_holds_nul, value))
-
 
 # Parts
 
