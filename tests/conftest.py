@@ -44,6 +44,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return item.get_closest_marker("services") is not None, place
 
     items.sort(key=rank)  # stable: the order inside a directory stays
+    changing = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if changing:  # several processes run the tests, and each must call them by the same names
+        raise pytest.UsageError(f"this test's name is another in every process: {changing[0]}")
 
 
 @dataclass(frozen=True)

@@ -23,25 +23,25 @@ def tried(attempt: int = 1, faults: int = 0) -> Envelope:
 
 
 @pytest.mark.parametrize(
-    "problem, envelope, expected",
+    ("problem", "tries", "expected"),
     [
-        (Retry(2.5), tried(), Again(2.5)),
-        (Retry(2.5), tried(attempt=1000), Again(2.5)),
-        (Poison("no"), tried(), Dead("no")),
-        (TooBig("2 MB"), tried(), Dead("2 MB")),
-        (AnswerRefused("no such class"), tried(), Dead("no such class")),
-        (BrokerRefused("no right to write"), tried(), Dead("no right to write")),
-        (Unavailable("away"), tried(), Again(0.5, "away", away=True)),
-        (NoAnswer("away"), tried(attempt=4), Again(2.0, "away", away=True)),
-        (Unavailable("away"), tried(attempt=MAX_COUNT), Again(5.0, "away", away=True)),
-        (Unroutable("nobody"), tried(), Again(0.5, "nobody")),
-        (Unroutable("nobody"), tried(attempt=MAX_UNROUTABLE - 1), Again(5.0, "nobody")),
-        (Unroutable("nobody"), tried(attempt=MAX_UNROUTABLE), Dead("nobody")),
+        (Retry(2.5), 1, Again(2.5)),
+        (Retry(2.5), 1000, Again(2.5)),
+        (Poison("no"), 1, Dead("no")),
+        (TooBig("2 MB"), 1, Dead("2 MB")),
+        (AnswerRefused("no such class"), 1, Dead("no such class")),
+        (BrokerRefused("no right to write"), 1, Dead("no right to write")),
+        (Unavailable("away"), 1, Again(0.5, "away", away=True)),
+        (NoAnswer("away"), 4, Again(2.0, "away", away=True)),
+        (Unavailable("away"), MAX_COUNT, Again(5.0, "away", away=True)),
+        (Unroutable("nobody"), 1, Again(0.5, "nobody")),
+        (Unroutable("nobody"), MAX_UNROUTABLE - 1, Again(5.0, "nobody")),
+        (Unroutable("nobody"), MAX_UNROUTABLE, Dead("nobody")),
     ],
     ids=repr,
 )
-def test_what_a_handler_says_is_done(problem: Exception, envelope: Envelope, expected: Again | Dead) -> None:
-    assert verdict(problem, envelope) == expected
+def test_what_a_handler_says_is_done(problem: Exception, tries: int, expected: Again | Dead) -> None:
+    assert verdict(problem, tried(attempt=tries)) == expected
 
 
 @pytest.mark.parametrize("bug", [KeyError("three"), Undecodable("of an answer"), TimeoutError()], ids=repr)
