@@ -138,7 +138,7 @@ def _unheld(before: _Builds, after: _Builds, held: Mapping[str, TreesOfConsumer]
             continue
         if id_ not in held:
             yield f"{id_}: active on {known.root} in cell {known.cell}, and holds nothing"
-        elif known.root not in held[id_].trees:
+        elif not held[id_].may_be_on(known.root):
             yield f"{id_}: active on {known.root}, but holds resources of {', '.join(held[id_].trees)}"
 
 
@@ -154,6 +154,8 @@ def _not_ours(held: TreesOfConsumer, settings: Settings) -> str | None:
         return "keeps the room of a guest that may still be there"
     if held.type != _BUILD:
         return f"not ours: its type is {held.type or 'unknown'}"
+    if held.client:
+        return "not ours: a client of the API claimed for it"
     reported = [tree for tree in held.trees.values() if tree is not None]
     if not reported:
         return "not ours: on providers that no agent reports"

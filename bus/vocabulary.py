@@ -206,6 +206,7 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     # None: keep the type it has (clients of the API before 1.38)
     type: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END)] | None = "INSTANCE"
     keep: Id | None = None
+    client: bool = False  # a client of the API claims, for a consumer that no cell knows
 
 
 class Full(Tagged, frozen=True, kw_only=True):

@@ -19,7 +19,8 @@ from bus.sql.database import Database
 from bus.sql.retrying import retrying
 from bus.vocabulary import Contended
 from placement_worker.change_log import ChangeLog
-from placement_worker.core.trees import is_custom, renamed
+from placement_worker.core.report_checks import is_custom
+from placement_worker.core.trees import renamed
 from placement_worker.retrying_transactions import changing
 from placement_worker.store import classes_and_traits as stored
 from placement_worker.store import trees

@@ -8,7 +8,9 @@ from bus.messages import InventoryReported
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
 from placement_worker.change_log import ChangeLog
-from placement_worker.core.trees import Tree, complaint, reported, swept
+from placement_worker.core.report_checks import complaint
+from placement_worker.core.reports import reported, settled, swept
+from placement_worker.core.trees import Tree
 from placement_worker.retrying_transactions import again, changing, portions
 from placement_worker.store import changes, tree_writes, trees
 from placement_worker.store.numbered_names import Book
@@ -69,18 +71,19 @@ class ReportOperations:
         return clashing
 
     async def sweep(self) -> None:
-        """Remove the trees that are gone and that nobody holds anything of any more."""
+        """Remove trees that are gone once nobody holds anything of them; open what need not be withheld."""
         await self._sweep()
 
     async def _sweep_together(self) -> None:
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
-            roots = await trees.leftovers(tx)
+            roots = {*await trees.leftovers(tx), *await trees.withholding(tx)}
             if not roots:
                 return
             await trees.enter(tx, roots, now)
-            before = await trees.read_locked(tx, self.book, roots)
-            await self._save(tx, [(was, swept(was)) for was in before.values() if was.gone], now)
+            before = (await trees.read_locked(tx, self.book, roots)).values()
+            await self._save(tx, [(was, swept(was) if was.gone else settled(was)) for was in before], now)
+            await trees.leave(tx, roots)
 
     async def _save(
         self,

@@ -19,6 +19,9 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
+    text,
+    true,
 )
 
 metadata = MetaData(
@@ -38,6 +41,11 @@ _ROOM = {"fillfactor": 80}  # PostgreSQL updates in place while a page has room
 
 def _times() -> tuple[Column[float], Column[float]]:
     return Column("created_at", Double, nullable=False), Column("updated_at", Double, nullable=False)
+
+
+def _reported() -> Column[bool]:
+    """Put there by a report of the tree's owner; what is not is an operator's."""
+    return Column("reported", Boolean, nullable=False, server_default=true())
 
 
 def _names(table: str, column: str, length: int, *, numbered: bool = True) -> Table:
@@ -69,6 +77,7 @@ resource_providers = Table(
     Column("shape", BigInteger, nullable=False),  # moves only with inventory, traits, aggregates or the tree
     Column("parent_provider_id", Integer, ForeignKey("resource_providers.id")),
     Column("root_provider_id", Integer, ForeignKey("resource_providers.id")),  # null only while being made
+    _reported(),
     *_times(),
     UniqueConstraint("uuid"),
     UniqueConstraint("name"),
@@ -89,9 +98,15 @@ inventories = Table(
     Column("step_size", Integer, nullable=False),
     Column("allocation_ratio", Double, nullable=False),
     Column("used", BigInteger, nullable=False),  # the sum of its allocations
+    # Of what is reserved: so much while as much is still held of old inventory of its tree.
+    Column("withheld", Integer, nullable=False, server_default="0"),
+    # What was used when these figures were set: where there is less than that, nobody sold too much.
+    Column("used_when_set", BigInteger, nullable=False, server_default="0"),
+    _reported(),
     *_times(),
     PrimaryKeyConstraint("resource_provider_id", "resource_class_id"),
     Index(None, "resource_class_id"),
+    Index(None, "withheld", postgresql_where=text("withheld > 0"), sqlite_where=text("withheld > 0")),
     postgresql_with=_ROOM,
 )
 
@@ -100,6 +115,7 @@ provider_traits = Table(
     metadata,
     Column("resource_provider_id", Integer, ForeignKey("resource_providers.id"), nullable=False),
     Column("trait_id", Integer, ForeignKey("traits.id"), nullable=False),
+    _reported(),
     *_times(),
     PrimaryKeyConstraint("resource_provider_id", "trait_id"),
     Index(None, "trait_id"),
@@ -110,6 +126,7 @@ provider_aggregates = Table(
     metadata,
     Column("resource_provider_id", Integer, ForeignKey("resource_providers.id"), nullable=False),
     Column("aggregate_id", Integer, ForeignKey("aggregates.id"), nullable=False),
+    _reported(),
     *_times(),
     PrimaryKeyConstraint("resource_provider_id", "aggregate_id"),
     Index(None, "aggregate_id"),
@@ -124,8 +141,11 @@ consumers = Table(
     Column("project_id", Integer, nullable=False),
     Column("user_id", Integer, nullable=False),
     Column("consumer_type_id", Integer),  # null is told as `unknown`
+    # A client of the API claimed for it: no cell knows it.
+    Column("client", Boolean, nullable=False, server_default=false()),
     *_times(),
     UniqueConstraint("uuid"),
+    Index(None, "project_id", "user_id"),
 )
 
 allocations = Table(

@@ -4,7 +4,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bus.resources import LoadResult, ProviderLoad
-from placement_worker.core.trees import ProviderState, wrong_contents
+from placement_worker.core.report_checks import wrong_contents
+from placement_worker.core.trees import ProviderState
 from placement_worker.core.working_trees import WorkingTrees
 
 Item = tuple[int, ProviderLoad]  # with its position in the whole load, for people
@@ -87,6 +88,7 @@ def _put(one: ProviderLoad, forest: WorkingTrees) -> LoadResult:
             shape=forest.next_shape(one.id),
             inventories=one.inventories,
             used={name: state.used.get(name, 0) for name in one.inventories},
+            withheld=state.withheld_with(one.inventories),
             traits=traits,
             aggregates=aggregates,
         )

@@ -160,7 +160,8 @@ def _set_inventories(
     changed = replace(state, generation=state.generation + 1)
     if after != state.inventories:
         shape, used = forest.next_shape(state.uuid), {name: state.used.get(name, 0) for name in after}
-        changed = replace(changed, shape=shape, inventories=after, used=used)
+        withheld = state.withheld_with(after)
+        changed = replace(changed, shape=shape, inventories=after, used=used, withheld=withheld)
     forest.put(changed)
     return changed
 
@@ -210,7 +211,8 @@ def widen(edit: Reshape, forest: WorkingTrees, known: KnownNames) -> Refused | N
         both = {**state.inventories, **one.inventories}
         used = {name: state.used.get(name, 0) for name in both}
         interim = state.generation + bool(one.inventories)
-        forest.put(replace(state, inventories=both, used=used, generation=interim))
+        withheld = state.withheld_with(both)
+        forest.put(replace(state, inventories=both, used=used, generation=interim, withheld=withheld))
     return None
 
 
@@ -228,6 +230,7 @@ def settle(edit: Reshape, forest: WorkingTrees, known: KnownNames) -> InUse | No
                 shape=state.shape if same else forest.next_shape(one.provider),
                 inventories=one.inventories,
                 used={name: state.used[name] for name in one.inventories},
+                withheld=state.withheld_with(one.inventories),
             )
         )
     return None

@@ -88,7 +88,10 @@ class WorkingTrees:
             del self.owners[state.name]
 
     def move(self, moved: ProviderState) -> None:
-        """This provider has another parent from now on; all below it goes with it."""
+        """This provider has another parent from now on; all below it goes with it.
+
+        In another tree it is an operator's: the owner of that tree never reported it.
+        """
         before = self.homes[moved.uuid]
         root = moved.uuid if moved.parent is None else self.homes[moved.parent]
         if root == before:
@@ -98,7 +101,8 @@ class WorkingTrees:
         for uuid in self.below(moved.uuid):
             state = moved if uuid == moved.uuid else self.there(uuid)
             del self.members[before][uuid]
-            self.put(replace(state, shape=self.next_shape(uuid)), root)
+            put = replace(state.reported, provider=False)
+            self.put(replace(state, shape=self.next_shape(uuid), reported=put), root)
 
     def changed(self) -> list[tuple[Tree, Tree]]:
         """The trees that differ from what was read: before, after."""

@@ -150,6 +150,7 @@ def claim_from(consumer: str, body: Json, minor: int) -> ConsumerClaim:
         project=body.get("project_id", NOBODY),
         user=body.get("user_id", NOBODY),
         type=body.get("consumer_type"),
+        client=True,
     )
 
 

@@ -6,16 +6,19 @@ from typing import NamedTuple
 from bus.sql.database import Database
 from bus.sql.statement import Statement
 from bus.vocabulary import Allocations
+from placement_worker.core.index import SHARES
 
 _USAGE = Statement(
-    "SELECT p.uuid, c.name, i.used, COALESCE(a.used, 0) AS allocated, i.total, i.allocation_ratio"
+    "SELECT p.uuid, c.name, i.used, COALESCE(a.used, 0) AS allocated, i.used_when_set,"
+    " i.total, i.reserved, i.allocation_ratio"
     " FROM inventories i"
     " JOIN resource_providers p ON p.id = i.resource_provider_id"
     " JOIN resource_classes c ON c.id = i.resource_class_id"
     " LEFT JOIN (SELECT resource_provider_id, resource_class_id, CAST(sum(used) AS bigint) AS used"
     " FROM allocations GROUP BY resource_provider_id, resource_class_id) a"
     " ON a.resource_provider_id = i.resource_provider_id AND a.resource_class_id = i.resource_class_id"
-    " WHERE i.used <> COALESCE(a.used, 0) OR i.used > i.total * i.allocation_ratio OR i.used < 0"
+    " WHERE i.used <> COALESCE(a.used, 0) OR i.used < 0"
+    " OR (i.used > (i.total - i.reserved) * i.allocation_ratio AND i.used > i.used_when_set)"
     " ORDER BY p.uuid, c.name"
 )
 _ORPHANS = Statement(
@@ -51,15 +54,24 @@ _HOLDINGS = Statement(
     " ORDER BY c.uuid, p.uuid, a.resource_class_id"
 )
 _CONSUMER_TREES = Statement(
-    "SELECT DISTINCT c.uuid AS consumer, t.name AS type, c.created_at, r.uuid AS root,"
-    " h.cell, h.agent, h.created_at AS reported"
+    "SELECT DISTINCT c.uuid AS consumer, t.name AS type, c.client, c.created_at, r.uuid AS root,"
+    " p.uuid AS provider, h.cell, h.agent, h.created_at AS reported"
     " FROM consumers c"
     " JOIN allocations a ON a.consumer_id = c.id"
     " JOIN resource_providers p ON p.id = a.resource_provider_id"
     " JOIN resource_providers r ON r.id = p.root_provider_id"
     " LEFT JOIN consumer_types t ON t.id = c.consumer_type_id"
     " LEFT JOIN hosts h ON h.root = r.uuid AND h.sequence >= 0"
-    " ORDER BY c.uuid, r.uuid"
+    " ORDER BY c.uuid, r.uuid, p.uuid"
+)
+_SERVED = Statement(
+    "SELECT DISTINCT p.uuid AS provider, r.uuid AS root FROM traits t"
+    " JOIN resource_provider_traits m ON m.trait_id = t.id"
+    " JOIN resource_providers p ON p.id = m.resource_provider_id"
+    " JOIN resource_provider_aggregates a ON a.resource_provider_id = p.id"
+    " JOIN resource_provider_aggregates b ON b.aggregate_id = a.aggregate_id"
+    " JOIN resource_providers q ON q.id = b.resource_provider_id"
+    " JOIN resource_providers r ON r.id = q.root_provider_id WHERE t.name = :shares"
 )
 _RETIRED = Statement("SELECT uuid FROM retired_consumers")
 
@@ -78,7 +90,13 @@ class TreesOfConsumer:
 
     type: str | None  # None: written before there were types
     since: float
+    client: bool  # a client of the API claimed for it: no cell need know it
     trees: dict[str, ReportedTree | None]
+    pools: list[frozenset[str]]  # of each provider that shares: the roots it shares with
+
+    def may_be_on(self, root: str) -> bool:
+        """Could an instance that holds this be on that host?"""
+        return root in self.trees or any(root in roots for roots in self.pools)
 
 
 async def breaches(database: Database) -> list[str]:
@@ -87,11 +105,13 @@ async def breaches(database: Database) -> list[str]:
     async with database.read() as tx:
         for row in await _USAGE(tx):
             at, name, used = f"provider {row['uuid']}", row["name"], row["used"]
-            total, ratio = row["total"], row["allocation_ratio"]
+            capacity = int((row["total"] - row["reserved"]) * row["allocation_ratio"])
             if used != row["allocated"]:
                 found.append(f"{at}: {used} {name} counted as used, {row['allocated']} allocated")
-            if used > total * ratio:
-                found.append(f"{at}: overcommitted, {used} {name} used of {total} x {ratio}")
+            if used > max(
+                capacity, row["used_when_set"]
+            ):  # less than is used is no breach, more than there was is
+                found.append(f"{at}: oversold, {used} {name} used of {capacity}")
             if used < 0:
                 found.append(f"{at}: {used} {name} used")
         for row in await _ORPHANS(tx):
@@ -141,13 +161,20 @@ async def holdings(database: Database) -> dict[str, tuple[int, Allocations, floa
 async def trees_of_consumers(database: Database) -> dict[str, TreesOfConsumer]:
     """Everybody who holds something."""
     found: dict[str, TreesOfConsumer] = {}
+    served: dict[str, set[str]] = {}
     async with database.read() as tx:
+        for provider, root in await _SERVED(tx, shares=SHARES):
+            served.setdefault(provider, set()).add(root)
+        pools = {provider: frozenset(roots) for provider, roots in served.items()}
         for row in await _CONSUMER_TREES(tx):
-            one = found.setdefault(row["consumer"], TreesOfConsumer(row["type"], row["created_at"], {}))
+            fresh = TreesOfConsumer(row["type"], row["created_at"], bool(row["client"]), {}, [])
+            one = found.setdefault(row["consumer"], fresh)
             reported = row["reported"]
             one.trees[row["root"]] = (
                 None if reported is None else ReportedTree(row["cell"], row["agent"], reported)
             )
+            if row["provider"] in pools:
+                one.pools.append(pools[row["provider"]])
     return found
 
 

@@ -18,13 +18,15 @@ from placement_worker.store.numbered_names import Book
 _NOW = "CAST(:now AS double precision)"
 
 _INSERT_CONSUMERS = Statement(
-    "INSERT INTO consumers (uuid, generation, project_id, user_id, consumer_type_id, created_at, updated_at)"
-    f" SELECT n.uuid, 1, n.project, n.owner, n.type, {_NOW}, {_NOW} FROM {{n}} WHERE true ORDER BY n.uuid"
-    " ON CONFLICT (uuid) DO NOTHING RETURNING id, uuid",
+    "INSERT INTO consumers"
+    " (uuid, generation, project_id, user_id, consumer_type_id, client, created_at, updated_at)"
+    f" SELECT n.uuid, 1, n.project, n.owner, n.type, n.client, {_NOW}, {_NOW} FROM {{n}} WHERE true"
+    " ORDER BY n.uuid ON CONFLICT (uuid) DO NOTHING RETURNING id, uuid",
     uuid=str,
     project=int,
     owner=int,
     type=int,
+    client=bool,
 )
 _LOCK_CONSUMERS = Statement(
     "SELECT c.id, c.uuid, c.generation FROM {n} JOIN consumers c ON c.uuid = n.uuid"
@@ -136,7 +138,10 @@ async def open_world(
     holders: dict[str, Holder] = {}
     placeholders: dict[str, ConsumerClaim | None] = {}
     if newcomers:
-        rows = [(uuid, *_owner(book, claim)) for uuid, claim in newcomers.items()]
+        rows = [
+            (uuid, *_owner(book, claim), claim is not None and claim.client)
+            for uuid, claim in newcomers.items()
+        ]
         for id_, uuid in await _INSERT_CONSUMERS(tx, rows, now=now):
             holders[uuid] = Holder(uuid, id_)
             placeholders[uuid] = newcomers[uuid]

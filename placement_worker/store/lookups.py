@@ -147,15 +147,15 @@ async def providers(
     aggregates = await _named(tx, book.aggregates, rows, "aggregates")
     whens = ["updated_at", *(f"{part}_updated" for part in _PARTS)]
     for row in rows:
-        inventories, used = inventories_in(row["inventories"], classes)
+        stocks = inventories_in(row["inventories"], classes)
         one = Provider(
             id=row["uuid"],
             name=row["name"],
             parent=row["parent"],
             root=row["root"],
             generation=row["generation"],
-            inventories=inventories,
-            used=used,
+            inventories=stocks.inventories,
+            used=stocks.used,
             traits=traits[row["traits"]],
             aggregates=aggregates[row["aggregates"]],
             updated=max(when for name in whens if (when := row[name]) is not None),

@@ -1,7 +1,7 @@
 """Writing provider trees: the difference between what they were and what they become, set by set."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bus.sql.statement import BoundStatement, Statement
@@ -14,7 +14,8 @@ _NOW = "CAST(:now AS double precision)"
 
 _INSERT_PROVIDERS = Statement(
     "INSERT INTO resource_providers (id, uuid, name, generation, shape, parent_provider_id, root_provider_id,"
-    " created_at, updated_at) SELECT n.id, n.uuid, n.called, n.generation, n.shape, n.parent, n.root,"
+    " reported, created_at, updated_at)"
+    " SELECT n.id, n.uuid, n.called, n.generation, n.shape, n.parent, n.root, n.reported,"
     f" {_NOW}, {_NOW} FROM {{n}}",
     id=int,
     uuid=str,
@@ -23,13 +24,15 @@ _INSERT_PROVIDERS = Statement(
     shape=int,
     parent=int,
     root=int,
+    reported=bool,
 )
 _SET_PARENTS = Statement(
     "UPDATE resource_providers SET parent_provider_id = n.parent, root_provider_id = n.root,"
-    f" updated_at = {_NOW} FROM {{n}} WHERE resource_providers.id = n.id",
+    f" reported = n.reported, updated_at = {_NOW} FROM {{n}} WHERE resource_providers.id = n.id",
     id=int,
     parent=int,
     root=int,
+    reported=bool,
 )
 _SET_PROVIDERS = Statement(
     f"UPDATE resource_providers SET generation = n.generation, shape = n.shape, updated_at = {_NOW}"
@@ -47,12 +50,13 @@ _SET_NAMES = Statement(
 _DELETE_PROVIDERS = Statement("DELETE FROM resource_providers WHERE id IN (SELECT n.id FROM {n})", id=int)
 _UPSERT_INVENTORIES = Statement(
     "INSERT INTO inventories (resource_provider_id, resource_class_id, total, reserved, min_unit, max_unit,"
-    " step_size, allocation_ratio, used, created_at, updated_at)"
-    " SELECT n.provider, n.class, n.total, n.reserved, n.least, n.most, n.step, n.ratio, 0,"
-    f" {_NOW}, {_NOW} FROM {{n}} WHERE true"
+    " step_size, allocation_ratio, used, withheld, reported, created_at, updated_at)"
+    " SELECT n.provider, n.class, n.total, n.reserved, n.least, n.most, n.step, n.ratio, 0, n.withheld,"
+    f" n.reported, {_NOW}, {_NOW} FROM {{n}} WHERE true"
     " ON CONFLICT (resource_provider_id, resource_class_id) DO UPDATE SET total = excluded.total,"
     " reserved = excluded.reserved, min_unit = excluded.min_unit, max_unit = excluded.max_unit,"
     " step_size = excluded.step_size, allocation_ratio = excluded.allocation_ratio,"
+    " withheld = excluded.withheld, reported = excluded.reported, used_when_set = inventories.used,"
     " updated_at = excluded.updated_at",
     **{
         "provider": int,
@@ -63,6 +67,8 @@ _UPSERT_INVENTORIES = Statement(
         "most": int,
         "step": int,
         "ratio": float,
+        "withheld": int,
+        "reported": bool,
     },
 )
 _DELETE_INVENTORIES = Statement(
@@ -74,10 +80,11 @@ _DELETE_INVENTORIES = Statement(
 
 def _insert_pairs(table: str, column: str) -> Statement:
     return Statement(
-        f"INSERT INTO {table} (resource_provider_id, {column}, created_at, updated_at)"
-        f" SELECT n.provider, n.other, {_NOW}, {_NOW} FROM {{n}}",
+        f"INSERT INTO {table} (resource_provider_id, {column}, reported, created_at, updated_at)"
+        f" SELECT n.provider, n.other, n.reported, {_NOW}, {_NOW} FROM {{n}}",
         provider=int,
         other=int,
+        reported=bool,
     )
 
 
@@ -96,21 +103,7 @@ _INSERT_AGGREGATES = _insert_pairs("resource_provider_aggregates", "aggregate_id
 _DELETE_AGGREGATES = _delete_pairs("resource_provider_aggregates", "aggregate_id")
 
 _Pairs = list[tuple[int, int]]
-
-
-@dataclass(slots=True)
-class _Links:
-    """Pairs of a provider and something else, to insert and to delete."""
-
-    new: _Pairs = field(default_factory=list)
-    old: _Pairs = field(default_factory=list)
-
-    def between(self, id_: int, before: Iterable[str], after: Iterable[str], ids: dict[str, int]) -> None:
-        if before == after:
-            return
-        had, has = set(before), set(after)
-        self.new += [(id_, ids[name]) for name in sorted(has - had)]
-        self.old += [(id_, ids[name]) for name in sorted(had - has)]
+_Links = list[tuple[int, int, bool]]  # a provider, what it is given, and whether by a report
 
 
 NONE_NEW: Iterator[int] = iter(())
@@ -189,7 +182,8 @@ def writes_between(
 def _contents_that_go(book: Book, steps: Sequence[_Step]) -> Iterator[BoundStatement]:
     """First what leaves: it frees names, and room in unique keys."""
     inventories: _Pairs = []
-    traits, aggregates = _Links(), _Links()
+    traits: _Pairs = []
+    aggregates: _Pairs = []
     for was, now, _, _ in steps:
         if was is _NEVER:
             continue
@@ -197,12 +191,16 @@ def _contents_that_go(book: Book, steps: Sequence[_Step]) -> Iterator[BoundState
         inventories += [
             (was.id, book.classes.ids[name]) for name in was.inventories if name not in then.inventories
         ]
-        traits.between(was.id, was.traits, then.traits, book.traits.ids)
-        aggregates.between(was.id, was.aggregates, then.aggregates, book.aggregates.ids)
+        if was.traits != then.traits:
+            gone = sorted(set(was.traits) - set(then.traits))
+            traits += [(was.id, book.traits.ids[name]) for name in gone]
+        if was.aggregates != then.aggregates:
+            gone = sorted(set(was.aggregates) - set(then.aggregates))
+            aggregates += [(was.id, book.aggregates.ids[uuid]) for uuid in gone]
     for statement, rows in (
         (_DELETE_INVENTORIES, inventories),
-        (_DELETE_TRAITS, traits.old),
-        (_DELETE_AGGREGATES, aggregates.old),
+        (_DELETE_TRAITS, traits),
+        (_DELETE_AGGREGATES, aggregates),
     ):
         if rows:
             yield statement.of(rows)
@@ -223,7 +221,15 @@ def _names_that_go(steps: Sequence[_Step], now: float) -> Iterator[BoundStatemen
 
 def _new_providers(steps: Sequence[_Step], ids: Mapping[str, int], now: float) -> list[BoundStatement]:
     rows = [
-        (ids[then.uuid], then.uuid, then.name, then.generation, then.shape, *_link(then, root, ids))
+        (
+            ids[then.uuid],
+            then.uuid,
+            then.name,
+            then.generation,
+            then.shape,
+            *_link(then, root, ids),
+            then.reported.provider,
+        )
         for was, then, root, _ in steps
         if then is not None and was is _NEVER
     ]
@@ -236,7 +242,7 @@ def _link(then: ProviderState, root: str, ids: Mapping[str, int]) -> tuple[int |
 
 def _moves(steps: Sequence[_Step], ids: Mapping[str, int], now: float) -> Iterator[BoundStatement]:
     links = [
-        (then.id, *_link(then, root, ids))
+        (then.id, *_link(then, root, ids), then.reported.provider)
         for was, then, root, moved in steps
         if then is not None and was is not _NEVER and (moved or was.parent != then.parent)
     ]
@@ -260,27 +266,41 @@ def _advance(steps: Sequence[_Step], now: float) -> Iterator[BoundStatement]:
 
 def _inventories(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> list[tuple[Any, ...]]:
     return [
-        (ids[then.uuid], book.classes.ids[name], *_figures(inventory))
+        (
+            ids[then.uuid],
+            book.classes.ids[name],
+            *_figures(inventory),
+            then.withheld.get(name, 0),
+            name in then.reported.classes,
+        )
         for was, then, _, _ in steps
         if then is not None
         for name, inventory in then.inventories.items()
         if was.inventories.get(name) != inventory
+        or was.withheld.get(name) != then.withheld.get(name)
+        or (name in was.reported.classes) != (name in then.reported.classes)
     ]
 
 
-def _links(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> tuple[_Pairs, _Pairs]:
+def _links(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> tuple[_Links, _Links]:
     """New traits and aggregates."""
-    traits, aggregates = _Links(), _Links()
+    traits: _Links = []
+    aggregates: _Links = []
     for was, then, _, _ in steps:
-        if then is not None:
-            id_ = ids[then.uuid]
-            traits.between(id_, was.traits, then.traits, book.traits.ids)
-            aggregates.between(id_, was.aggregates, then.aggregates, book.aggregates.ids)
-    return traits.new, aggregates.new
+        if then is None:
+            continue
+        id_, put = ids[then.uuid], then.reported
+        if was.traits != then.traits:
+            new = sorted(set(then.traits) - set(was.traits))
+            traits += [(id_, book.traits.ids[name], name in put.traits) for name in new]
+        if was.aggregates != then.aggregates:
+            new = sorted(set(then.aggregates) - set(was.aggregates))
+            aggregates += [(id_, book.aggregates.ids[uuid], uuid in put.aggregates) for uuid in new]
+    return traits, aggregates
 
 
-def _insert(statement: Statement, pairs: _Pairs, now: float) -> list[BoundStatement]:
-    return [statement.of(pairs, now=now)] if pairs else []
+def _insert(statement: Statement, links: _Links, now: float) -> list[BoundStatement]:
+    return [statement.of(links, now=now)] if links else []
 
 
 def _figures(inventory: Inventory) -> tuple[int, int, int, int, int, float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import zip_longest
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from bus.messages import InventoryReported
 from bus.resources import Inventories
@@ -16,7 +16,7 @@ from bus.sql.failures import Conflict
 from bus.sql.statement import Statement, numbers
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Inventory, ProviderChange
-from placement_worker.core.trees import ProviderState, Tree
+from placement_worker.core.trees import ProviderState, Reported, Tree
 from placement_worker.schema import LAST_CHANGE, NAMES_EDITION
 from placement_worker.store.numbered_names import Book
 
@@ -50,6 +50,10 @@ _PRUNE_HOSTS = Statement(
     "DELETE FROM hosts WHERE updated_at < :before"
     " AND NOT EXISTS (SELECT 1 FROM resource_providers p WHERE p.uuid = hosts.root)"
 )
+_WITHHOLDING = Statement(
+    "SELECT DISTINCT r.uuid FROM inventories i JOIN resource_providers p ON p.id = i.resource_provider_id"
+    " JOIN resource_providers r ON r.id = p.root_provider_id WHERE i.withheld > 0"
+)
 _LEFTOVERS = Statement("SELECT h.root FROM hosts h JOIN resource_providers p ON p.uuid = h.root WHERE h.gone")
 
 _ROOTS = Statement(
@@ -68,17 +72,20 @@ INVENTORIES = (
     "(SELECT string_agg(CAST(i.resource_class_id AS text) || ':' || CAST(i.total AS text)"
     " || ':' || CAST(i.reserved AS text) || ':' || CAST(i.min_unit AS text)"
     " || ':' || CAST(i.max_unit AS text) || ':' || CAST(i.step_size AS text)"
-    " || ':' || EXACTLY(i.allocation_ratio) || '=' || CAST(i.used AS text), ';')"
+    " || ':' || EXACTLY(i.allocation_ratio) || '=' || CAST(i.used AS text)"
+    " || ',' || CAST(i.withheld AS text) || CASE WHEN i.reported THEN ',1' ELSE ',0' END, ';')"
     " FROM inventories i WHERE i.resource_provider_id = p.id)"
 )
 # Everything of the trees that hold these providers, a row each. What a provider has is listed by subqueries:
 # joined, it would be read from one end of the tables to the other while there are no statistics of them.
+# The number of a trait or aggregate is negative where no report put it.
 _READ = Statement(
     "SELECT p.id, p.uuid, p.name, p.parent_provider_id, p.root_provider_id, p.generation, p.shape,"
-    f" {INVENTORIES} AS inventories,"
-    " (SELECT string_agg(CAST(t.trait_id AS text), ',')"
+    f" p.reported, {INVENTORIES} AS inventories,"
+    " (SELECT string_agg(CAST(CASE WHEN t.reported THEN t.trait_id ELSE -t.trait_id END AS text), ',')"
     " FROM resource_provider_traits t WHERE t.resource_provider_id = p.id) AS traits,"
-    " (SELECT string_agg(CAST(a.aggregate_id AS text), ',')"
+    " (SELECT string_agg("
+    "CAST(CASE WHEN a.reported THEN a.aggregate_id ELSE -a.aggregate_id END AS text), ',')"
     " FROM resource_provider_aggregates a WHERE a.resource_provider_id = p.id) AS aggregates,"
     " h.host, h.cell, h.agent, h.zone, h.sequence, h.gone,"
     f" (SELECT number FROM changes WHERE id = {LAST_CHANGE}) AS last_change,"
@@ -138,6 +145,11 @@ async def leftovers(tx: Transaction) -> list[str]:
     return [root for (root,) in await _LEFTOVERS(tx)]
 
 
+async def withholding(tx: Transaction) -> list[str]:
+    """Roots of the trees in which something is withheld."""
+    return [root for (root,) in await _WITHHOLDING(tx)]
+
+
 async def prune_hosts(tx: Transaction, before: float) -> None:
     await _PRUNE_HOSTS(tx, before=before)
 
@@ -180,7 +192,9 @@ async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tu
     states: dict[str, list[ProviderState]] = {}
     for row in rows:
         uuid, parent = row["uuid"], row["parent_provider_id"]
-        inventories, used = inventories_in(row["inventories"], classes)
+        stocks = inventories_in(row["inventories"], classes)
+        traits, put_traits = _named(row["traits"], trait_names)
+        aggregates, put_aggregates = _named(row["aggregates"], aggregate_names)
         state = ProviderState(
             row["id"],
             uuid,
@@ -188,10 +202,12 @@ async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tu
             None if parent is None else uuids[parent],
             row["generation"],
             row["shape"],
-            inventories,
-            used,
-            _sorted(row["traits"], trait_names),
-            _sorted(row["aggregates"], aggregate_names),
+            stocks.inventories,
+            stocks.used,
+            traits,
+            aggregates,
+            Reported(bool(row["reported"]), frozenset(stocks.reported), put_traits, put_aggregates),
+            stocks.withheld,
         )
         members = states.setdefault(uuids[row["root_provider_id"]], [])
         members.insert(0 if parent is None else len(members), state)
@@ -213,12 +229,17 @@ async def _know_all(tx: Transaction, book: Book, rows: Sequence[Any]) -> None:
     """Read the names again when another process has made one."""
     await book.class_names(tx, classes_in(rows))
     for names, column in ((book.traits, "traits"), (book.aggregates, "aggregates")):
-        if any(one not in names.names for listed in {row[column] for row in rows} for one in numbers(listed)):
+        lists = {row[column] for row in rows}
+        if any(abs(one) not in names.names for listed in lists for one in numbers(listed)):
             await names.read_all(tx)
 
 
-def _sorted(listed: str | None, names: Mapping[int, str]) -> tuple[str, ...]:
-    return tuple(sorted([names[one] for one in numbers(listed)])) if listed else ()
+def _named(listed: str | None, names: Mapping[int, str]) -> tuple[tuple[str, ...], frozenset[str]]:
+    """All that are listed, sorted; and those of them that a report put there."""
+    if not listed:
+        return (), frozenset()
+    ids = numbers(listed)
+    return tuple(sorted([names[abs(one)] for one in ids])), frozenset([names[one] for one in ids if one > 0])
 
 
 def classes_in(rows: Sequence[Any]) -> set[int]:
@@ -227,16 +248,30 @@ def classes_in(rows: Sequence[Any]) -> set[int]:
     return {int(one.partition(":")[0]) for listed in lists for one in listed.split(";")}
 
 
-def inventories_in(listed: str | None, names: Mapping[int, str]) -> tuple[Inventories, dict[str, int]]:
-    """What INVENTORIES lists of a provider: inventories, and what is used of them."""
-    inventories: Inventories = {}
-    used: dict[str, int] = {}
+class Stocks(NamedTuple):
+    """What a provider has of each class, what is used and withheld of it, and which a report put there."""
+
+    inventories: Inventories
+    used: dict[str, int]
+    withheld: dict[str, int]
+    reported: list[str]
+
+
+def inventories_in(listed: str | None, names: Mapping[int, str]) -> Stocks:
+    """What INVENTORIES lists of a provider."""
+    found = Stocks({}, {}, {}, [])
     for one in listed.split(";") if listed else ():
-        figures, _, amount = one.partition("=")
+        figures, _, standing = one.partition("=")
         class_id, inventory = _inventory(figures)
-        inventories[names[class_id]] = inventory
-        used[names[class_id]] = int(amount)
-    return inventories, used
+        name = names[class_id]
+        used, withheld, reported = standing.split(",")
+        found.inventories[name] = inventory
+        found.used[name] = int(used)
+        if withheld != "0":
+            found.withheld[name] = int(withheld)
+        if reported == "1":
+            found.reported.append(name)
+    return found
 
 
 @lru_cache(maxsize=20_000)

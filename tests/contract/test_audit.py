@@ -118,7 +118,7 @@ A1, A2 = uid(1, "a"), uid(2, "a")
 @pytest.mark.parametrize(
     ("plant", "breaches"),
     [
-        (over_used, [f"provider {A1}: overcommitted, 2 VCPU used of 1 x 1.0"]),
+        (over_used, [f"provider {A1}: oversold, 2 VCPU used of 1"]),
         (miscounted, [f"provider {A1}: 1 VCPU counted as used, 2 allocated"]),
         (active_without_resources, [f"{uid(5)}: active on {A2} in cell c1, and holds nothing"]),
         (held_elsewhere, [f"{uid(ACTIVE)}: active on {A2}, but holds resources of {A1}"]),
@@ -154,13 +154,10 @@ async def test_what_was_just_claimed_may_belong_to_a_build_its_cell_has_not_stor
 
 # What is held for others, or in other ways, is sound
 
-CHILD, POOL, LONE, FOREIGN = (
-    11,
-    12,
-    13,
-    14,
-)  # beside hosts 1 and 2: a child of 2, what 2 shares, nobody's, another's
+# Beside hosts 1 and 2: a child of 2, one with disk, nobody's, another's; a pool, and a host it serves.
+CHILD, POOL, LONE, FOREIGN, SHARED, SERVED = range(11, 17)
 SOMEBODY = 7
+DISK, RACK = {"DISK_GB": Inventory(total=100)}, (uid(1, "e"),)
 
 
 async def holding(settings: Settings, consumer: int, allocations: Allocations, **given: Any) -> None:
@@ -174,9 +171,12 @@ async def holding(settings: Settings, consumer: int, allocations: Allocations, *
             [
                 a_report(2, a_provider(CHILD, parent=2), sequence=2),
                 replace(a_report(FOREIGN), agent="theirs"),
+                a_report(SHARED, inventories=DISK, traits=("MISC_SHARES_VIA_AGGREGATE",), aggregates=RACK),
+                a_report(SERVED, aggregates=RACK),
             ]
         )
-        (answer,) = await placement.claims.claim_many([an_order(a_claim(consumer, allocations, **given))])
+        claim = replace(a_claim(consumer, allocations), **given)
+        (answer,) = await placement.claims.claim_many([an_order(claim)])
         assert isinstance(answer.results[0], Claimed)
 
 
@@ -205,12 +205,32 @@ async def test_a_build_that_holds_only_what_is_shared_holds_nothing_of_its_host(
     ]
 
 
+async def test_a_pool_may_serve_a_host_alone(sound: Settings) -> None:
+    """Where both are in an aggregate."""
+    await holding(sound, SOMEBODY, on_hosts(SHARED, DISK_GB=5))
+    know(sound, "c1", SOMEBODY, "active", SERVED)
+    assert (await audited(sound)).breaches == []
+    sql(sound, "placement", "DELETE FROM resource_provider_aggregates")
+    assert len((await audited(sound)).breaches) == 1
+
+
+async def test_less_than_is_used_is_no_breach_until_somebody_takes_more(sound: Settings) -> None:
+    url = f"sqlite+aiosqlite:///{sound.database.state_dir}/placement.db"
+    async with a_placement(url, Clock(now=lambda: NOW, monotonic=lambda: NOW)) as placement:
+        closed = {"VCPU": Inventory(total=8, reserved=8)}
+        await placement.reports.report_many([a_report(1, sequence=2, inventories=closed)])
+    assert (await audited(sound)).breaches == []
+    sql(sound, "placement", "UPDATE inventories SET used = 3 WHERE used = 2")
+    assert f"provider {A1}: oversold, 3 VCPU used of 0" in (await audited(sound)).breaches
+
+
 @pytest.mark.parametrize(
     ("allocations", "given", "note"),
     [
         (on_hosts(2), {"type": "CLEANUP"}, "keeps the room of a guest that may still be there"),
         (on_hosts(2), {"type": "MIGRATION"}, "not ours: its type is MIGRATION"),
         (on_hosts(2), {"type": None}, "not ours: its type is unknown"),
+        (on_hosts(2), {"client": True}, "not ours: a client of the API claimed for it"),
         (on_hosts(LONE), {}, "not ours: on providers that no agent reports"),
         (on_hosts(FOREIGN), {}, "not ours: on hosts of theirs, which is no agent of berth's"),
     ],

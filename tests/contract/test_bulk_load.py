@@ -135,7 +135,7 @@ async def test_owners_reports_and_loads_go_together(placement: Placement) -> Non
     assert outcomes(await load(placement, a_load(2, 1))) == [("made", 1)]
     assert placement.memory.index.rows[uid(2, "a")].cell == "c1"
     await placement.reports.report_many([a_report(1, sequence=2)])
-    assert sorted(placement.memory.index.rows) == [uid(1, "a")]
+    assert sorted(placement.memory.index.rows) == [uid(1, "a"), uid(2, "a")]
 
 
 async def test_thousands_at_once(placement: Placement) -> None:

@@ -173,3 +173,47 @@ async def test_what_waited_in_an_outbox_is_told_from_the_log(
         tables = await tx.connection.run_sync(lambda connection: inspect(connection).get_table_names())
     assert numbers == {LAST_CHANGE: made, LAST_TOLD: told}
     assert "change_log" in tables and "outbox" not in tables
+
+
+async def test_what_a_reported_tree_holds_was_put_there_by_its_owner(
+    store: Database, take: Callable[[str], None]
+) -> None:
+    """And the rest by an operator; what older processes go on writing counts as reported."""
+    for name in ("0001_first", "0002_change_log", "0003_told_from_the_log"):
+        take(name)
+    await migrate(store, PACKAGE)
+    provider = (
+        "INSERT INTO resource_providers (id, uuid, name, generation, shape, root_provider_id, created_at,"
+        " updated_at) VALUES ({id}, '{id}', '{id}', 1, 1, {id}, 0, 0)"
+    )
+    stock = (
+        "INSERT INTO inventories (resource_provider_id, resource_class_id, total, reserved, min_unit,"
+        " max_unit, step_size, allocation_ratio, used, created_at, updated_at)"
+        " VALUES ({id}, {name}, 8, 0, 1, 8, 1, 1.0, 3, 0, 0)"
+    )
+    host = (
+        "INSERT INTO hosts (root, cell, agent, host, zone, sequence, gone, created_at, updated_at)"
+        " VALUES ('{id}', 'c1', 'a', 'h', '', {sequence}, false, 0, 0)"
+    )
+    async with store.write() as tx:
+        await tx.execute(
+            text("INSERT INTO resource_classes VALUES (0, 'VCPU', 0, 0), (1, 'MEMORY_MB', 0, 0)")
+        )
+        for number in (1, 2):
+            await tx.execute(text(provider.format(id=number)))
+            await tx.execute(text(stock.format(id=number, name=0)))
+        await tx.execute(text(host.format(id=1, sequence=0)))
+    take("0004_who_put_what")
+    assert await migrate(store, PACKAGE) == ["0004_who_put_what"]
+    async with store.write() as tx:
+        await tx.execute(text(stock.format(id=2, name=1)))
+    async with store.read() as tx:
+        figures = "resource_provider_id, resource_class_id, reported, withheld, used_when_set"
+        query = f"SELECT {figures} FROM inventories"
+        assert sorted(tuple(row) for row in await tx.execute(text(query))) == [
+            (1, 0, True, 0, 3),
+            (2, 0, False, 0, 3),
+            (2, 1, True, 0, 0),
+        ]
+        query = "SELECT id, reported FROM resource_providers"
+        assert sorted(tuple(row) for row in await tx.execute(text(query))) == [(1, True), (2, False)]

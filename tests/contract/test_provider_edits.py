@@ -287,10 +287,10 @@ async def test_owners_and_clients_change_the_same_tree(placement: Placement) -> 
     await make(placement, (C, B))
     await edited(placement, SetTraits(provider=A, traits=("COMPUTE_NODE",)))
     assert await report(placement, a_report(1, a_provider(2, 1), sequence=2)) == ""
-    assert roots(placement) == {A: (A, B)}  # a report is the whole tree
-    assert placement.memory.index.rows[A].traits == ()
-    await edited(placement, DropProvider(provider=B))
-    await edited(placement, DropProvider(provider=A))
+    assert roots(placement) == {A: (A, B, C)}  # what clients put there stays
+    assert placement.memory.index.rows[A].traits == ("COMPUTE_NODE",)
+    for provider in (C, B, A):
+        await edited(placement, DropProvider(provider=provider))
     assert await report(placement, a_report(1, sequence=2)) == ""  # late
     assert placement.memory.index.rows == {}
     assert await report(placement, a_report(1, sequence=3)) == ""

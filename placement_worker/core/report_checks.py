@@ -1,0 +1,87 @@
+"""What is wrong with a report or a load of providers, whatever is stored."""
+
+import re
+from collections.abc import Callable
+
+from bus.messages import InventoryReported
+from bus.vocabulary import ProviderReport
+
+_CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
+MAX_NAMES = 100_000  # characters; every candidate carries those of its provider, some three times over
+
+
+def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> str:
+    """What is wrong with this report, naming the field; empty when it is sound.
+
+    `known(kind, name)` says whether a resource class or trait exists.
+    """
+    if report.gone:
+        return ""
+    if not report.providers:
+        return "providers: none; to say that the tree is no more, set gone"
+    if report.providers[0].id != report.root:
+        return f"providers[0].id: the first provider must be the root, {report.root}"
+    ids: set[str] = set()
+    names: set[str] = set()
+    for position, provider in enumerate(report.providers):
+        at = f"providers[{position}]"
+        if provider.id in ids:
+            return f"{at}.id: {provider.id} is there twice"
+        if provider.name in names:
+            return f"{at}.name: {provider.name!r} is there twice"
+        ids.add(provider.id)
+        names.add(provider.name)
+        if wrong := wrong_contents(provider, known):
+            return f"{at}.{wrong}"
+    return _wrong_parents(report.providers)
+
+
+def wrong_contents(provider: ProviderReport, known: Callable[[str, str], bool]) -> str:
+    """The field of its inventories, traits and aggregates that is wrong, and how; empty when all is well."""
+    for name, inventory in provider.inventories.items():
+        if not (known("resource class", name) or is_custom(name)):
+            return f"inventories.{name}: no such resource class; those of your own begin with CUSTOM_"
+        if inventory.reserved > inventory.total:
+            return (
+                f"inventories.{name}.reserved: {inventory.reserved} is more than the total, {inventory.total}"
+            )
+    for name in provider.traits:
+        if not (known("trait", name) or is_custom(name)):
+            return f"traits: no such trait {name}; those of your own begin with CUSTOM_"
+    return _too_many(provider)
+
+
+def _too_many(provider: ProviderReport) -> str:
+    size = sum(map(len, (*provider.inventories, *provider.traits)))
+    if size > MAX_NAMES:
+        return f"inventories and traits: their names are {size} characters together, at most {MAX_NAMES}"
+    return ""
+
+
+def is_custom(name: str) -> bool:
+    """May a class or trait of this name be made?"""
+    return _CUSTOM.fullmatch(name) is not None
+
+
+def _wrong_parents(providers: tuple[ProviderReport, ...]) -> str:
+    parents = {provider.id: provider.parent for provider in providers}
+    for position, provider in enumerate(providers):
+        at = f"providers[{position}].parent"
+        if position == 0:
+            if provider.parent is not None:
+                return f"{at}: the first provider is the root and has none"
+        elif provider.parent is None:
+            return f"{at}: only the first provider, the root, has none"
+        elif provider.parent not in parents:
+            return f"{at}: {provider.parent} is not in this tree"
+    rooted = {providers[0].id}
+    for position, provider in enumerate(providers):
+        path: list[str] = []
+        here: str | None = provider.id
+        while here is not None and here not in rooted:
+            if here in path:
+                return f"providers[{position}].parent: {provider.id} is its own ancestor"
+            path.append(here)
+            here = parents[here]
+        rooted.update(path)
+    return ""

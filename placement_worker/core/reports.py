@@ -1,0 +1,143 @@
+"""What a provider tree becomes by its owner's report. What operators put there stays."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from bus.messages import InventoryReported
+from bus.vocabulary import Inventory, ProviderReport
+from placement_worker.core.trees import ProviderState, Reported, Tree
+from placement_worker.core.withholding import released, withheld
+
+
+def reported(before: Tree, report: InventoryReported, number: int = 0) -> Tree:
+    """What the tree becomes by this report. A report that is not news gives the tree as it was.
+
+    `number` is that of the last change: a new provider has a shape above it (see WorkingTrees.next_shape).
+    """
+    if report.sequence <= before.sequence:
+        return before
+    if report.gone:
+        return swept(replace(before, sequence=report.sequence, gone=True))
+    left = {provider.uuid: provider for provider in before.providers}
+    named = [_named(left.pop(provider.id, None), provider, number + 1) for provider in report.providers]
+    stay = _left_out(left, {provider.uuid for provider in named}, report.root)
+    facts = (report.host, report.cell, report.agent, report.zone)
+    after = Tree(report.root, *facts, report.sequence, False, (*named, *stay))
+    moved = facts != (before.host, before.cell, before.agent, before.zone)
+    return _advanced(before, withheld(before, after), root_too=moved)
+
+
+def swept(tree: Tree) -> Tree:
+    """A tree that is gone: all of it goes, whoever put it there, but is only closed while it is in use."""
+    if not tree.in_use:
+        return replace(tree, providers=())
+    return _advanced(tree, replace(tree, providers=tuple(map(_closed, tree.providers))))
+
+
+def settled(tree: Tree) -> Tree:
+    """The tree with what was withheld opened again, as far as the old inventory has been given back."""
+    return _advanced(tree, released(tree))
+
+
+def _named(was: ProviderState | None, now: ProviderReport, shape: int) -> ProviderState:
+    """A provider that is in the report; its generation and shape do not move yet."""
+    if was is None:
+        return ProviderState(
+            0,
+            now.id,
+            now.name,
+            now.parent,
+            1,
+            shape,
+            dict(now.inventories),
+            dict.fromkeys(now.inventories, 0),
+            tuple(sorted(set(now.traits))),
+            tuple(sorted(set(now.aggregates))),
+            Reported(True, frozenset(now.inventories), frozenset(now.traits), frozenset(now.aggregates)),
+        )
+    put = was.reported
+    inventories = {name: one for name, one in was.inventories.items() if name not in put.classes}
+    inventories |= now.inventories
+    shut = {name for name, used in was.used.items() if used and name not in inventories}
+    inventories |= {name: _shut(was.inventories[name]) for name in shut}
+    traits = {name for name in was.traits if name not in put.traits}
+    aggregates = {uuid for uuid in was.aggregates if uuid not in put.aggregates}
+    return replace(
+        was,
+        name=now.name,
+        parent=now.parent,
+        inventories=inventories,
+        used={name: was.used.get(name, 0) for name in inventories},
+        traits=tuple(sorted(traits.union(now.traits))),
+        aggregates=tuple(sorted(aggregates.union(now.aggregates))),
+        reported=Reported(
+            put.provider,
+            frozenset(now.inventories) | shut,
+            frozenset(now.traits) - traits,
+            frozenset(now.aggregates) - aggregates,
+        ),
+        withheld={},
+    )
+
+
+def _left_out(left: dict[str, ProviderState], named: Collection[str], root: str) -> list[ProviderState]:
+    """Of the providers that are not in the report: those that stay.
+
+    An operator's stay as they are, and what is above them. One of the owner's that is in use stays closed.
+    """
+    stay = {uuid for uuid, provider in left.items() if provider.in_use}
+    for provider in left.values():
+        here = None if provider.reported.provider else provider.uuid
+        while here is not None and here in left:
+            stay.add(here)
+            here = left[here].parent
+    kept = []
+    for provider in left.values():
+        if provider.uuid not in stay:
+            continue
+        one = _closed(provider) if provider.reported.provider else provider
+        if one.parent not in named and one.parent not in stay:
+            one = replace(one, parent=root)
+        kept.append(one)
+    return kept
+
+
+def _advanced(before: Tree, after: Tree, *, root_too: bool = False) -> Tree:
+    """Generation and shape move where inventory, traits, aggregates or the parent did.
+
+    With `root_too` the root's shape moves in any case: something was said of the whole tree.
+    """
+    old = {provider.uuid: provider for provider in before.providers}
+    providers = []
+    for one in after.providers:
+        was = old.get(one.uuid)
+        if was is not None:
+            same = (one.inventories, one.parent, one.traits, one.aggregates) == (
+                was.inventories,
+                was.parent,
+                was.traits,
+                was.aggregates,
+            )
+            if not same:
+                one = replace(one, generation=was.generation + 1, shape=was.shape + 1)
+            elif root_too and one.uuid == after.root:
+                one = replace(one, shape=was.shape + 1)
+        providers.append(one)
+    return replace(after, providers=tuple(providers))
+
+
+def _closed(provider: ProviderState) -> ProviderState:
+    shut = {name: _shut(inventory) for name, inventory in provider.inventories.items()}
+    return replace(provider, inventories=shut, withheld={})
+
+
+def _shut(inventory: Inventory) -> Inventory:
+    """Nothing more can be taken of it."""
+    return Inventory(
+        total=inventory.total,
+        reserved=inventory.total,
+        min_unit=inventory.min_unit,
+        max_unit=inventory.max_unit,
+        step_size=inventory.step_size,
+        allocation_ratio=inventory.allocation_ratio,
+    )

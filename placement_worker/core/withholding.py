@@ -1,0 +1,89 @@
+"""Inventory that moves within a tree while it is in use: no more of it opens than is free.
+
+A report may shut a class at one provider and open it at others: a flat host becomes a tree of NUMA cells.
+What is still held of the old inventory is withheld from the new: so much more of that is reserved, until it
+is given back.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from bus.vocabulary import Inventory
+from placement_worker.core.trees import ProviderState, Tree
+
+
+def withheld(before: Tree, after: Tree) -> Tree:
+    """`after`, which withholds nothing, with so much reserved of what opens as is held beyond capacity.
+
+    Of each class the sum of what is used and what is free grows no higher than the sum of the capacities.
+    """
+    beyond = _beyond_capacity(after)
+    if not beyond:
+        return after
+    stood = {(one.uuid, name): inventory for one, name, inventory in _inventories(before)}
+    providers = []
+    for one in after.providers:
+        inventories, kept_back = dict(one.inventories), {}
+        for name, inventory in one.inventories.items():
+            if not beyond.get(name):
+                continue
+            old = stood.get((one.uuid, name))
+            opens = inventory.capacity - max(old.capacity if old else 0, one.used.get(name, 0))
+            if opens > 0:
+                less = _smaller(inventory, inventory.capacity - min(opens, beyond[name]))
+                beyond[name] = max(beyond[name] - (inventory.capacity - less.capacity), 0)
+                inventories[name] = less
+                kept_back[name] = less.reserved - inventory.reserved
+        providers.append(replace(one, inventories=inventories, withheld=kept_back) if kept_back else one)
+    return replace(after, providers=tuple(providers))
+
+
+def released(tree: Tree) -> Tree:
+    """The tree with no more withheld than is still held beyond capacity."""
+    return withheld(tree, replace(tree, providers=tuple(map(_opened, tree.providers))))
+
+
+def _opened(provider: ProviderState) -> ProviderState:
+    """With nothing withheld."""
+    if not provider.withheld:
+        return provider
+    inventories = dict(provider.inventories)
+    for name, amount in provider.withheld.items():
+        inventories[name] = _with_reserved(inventories[name], inventories[name].reserved - amount)
+    return replace(provider, inventories=inventories, withheld={})
+
+
+def _beyond_capacity(tree: Tree) -> dict[str, int]:
+    """Class → how much is held of it where there is less, over the whole tree."""
+    beyond: dict[str, int] = {}
+    for one, name, inventory in _inventories(tree):
+        excess = one.used.get(name, 0) - inventory.capacity
+        if excess > 0:
+            beyond[name] = beyond.get(name, 0) + excess
+    return beyond
+
+
+def _inventories(tree: Tree) -> Iterator[tuple[ProviderState, str, Inventory]]:
+    for one in tree.providers:
+        for name, inventory in one.inventories.items():
+            yield one, name, inventory
+
+
+def _smaller(inventory: Inventory, capacity: int) -> Inventory:
+    """With more reserved, so that no more than this capacity is left."""
+    left = int(capacity / inventory.allocation_ratio)
+    less = _with_reserved(inventory, inventory.total - left)
+    while less.capacity > capacity:
+        less = _with_reserved(inventory, less.reserved + 1)
+    return less
+
+
+def _with_reserved(inventory: Inventory, reserved: int) -> Inventory:
+    return Inventory(
+        total=inventory.total,
+        reserved=reserved,
+        min_unit=inventory.min_unit,
+        max_unit=inventory.max_unit,
+        step_size=inventory.step_size,
+        allocation_ratio=inventory.allocation_ratio,
+    )

@@ -1,0 +1,152 @@
+"""Reports beside operators and claims: who put what is kept, and nothing is ever sold twice."""
+
+import asyncio
+import random
+
+from sqlalchemy import text
+
+from bus.messages import EditRequested, FindProviders, InventoryReported
+from bus.resources import (
+    AddInventory,
+    Edit,
+    Edited,
+    MakeProvider,
+    Provider,
+    SetAggregates,
+    SetInventory,
+    SetTraits,
+)
+from bus.vocabulary import Claimed, Inventory
+from placement_worker import Placement, breaches
+from tests.builders import a_claim, a_placement, a_provider, a_release, a_report, an_order, on_hosts, uid
+
+A, B, C = (uid(number, "a") for number in (1, 2, 3))
+TOTAL = 8
+MEMORY = {"MEMORY_MB": Inventory(total=1024)}
+
+
+async def report(placement: Placement, *reports: InventoryReported) -> None:
+    assert await placement.reports.report_many(reports) == [None] * len(reports)
+
+
+async def edit(placement: Placement, one: Edit) -> None:
+    answer = await placement.providers.edit(EditRequested(edit=one))
+    assert isinstance(answer.result, Edited), answer
+
+
+async def shown(placement: Placement, provider: str) -> Provider:
+    [one] = (await placement.lookups.providers(FindProviders(ids=(provider,)))).providers
+    return one
+
+
+async def test_what_others_put_there_stays(url: str, placement: Placement) -> None:
+    await report(placement, a_report(1, a_provider(3, 1), traits=("CUSTOM_X",), aggregates=(uid(1, "e"),)))
+    await placement.bulk_load.book.traits.ensure(placement.database, ["CUSTOM_GOLD"], 0.0)
+    await edit(placement, MakeProvider(provider=B, name="by hand", parent=A))
+    await edit(placement, SetTraits(provider=A, traits=("CUSTOM_GOLD", "CUSTOM_X")))
+    await edit(placement, SetAggregates(provider=A, aggregates=(uid(1, "e"), uid(2, "e"))))
+    await edit(placement, AddInventory(provider=A, resource_class="DISK_GB", inventory=Inventory(total=5)))
+    async with a_placement(url) as other:  # which knows only what is stored
+        await report(other, a_report(1, traits=("CUSTOM_Y",), sequence=2))
+    await placement.memory.fresh()
+    assert sorted(placement.memory.index.rows) == [A, B]
+    one = await shown(placement, A)
+    assert set(one.traits) == {"CUSTOM_GOLD", "CUSTOM_Y"}
+    assert one.aggregates == (uid(2, "e"),)
+    assert set(one.inventories) == {"VCPU", "DISK_GB"}
+
+
+def a_shape(children: int, sequence: int) -> InventoryReported:
+    """All VCPUs at the root, or in so many children."""
+    share = {"VCPU": Inventory(total=TOTAL // children)} if children else {}
+    below = [a_provider(2 + nth, 1, inventories=share) for nth in range(children)]
+    return a_report(
+        1, *below, sequence=sequence, inventories=MEMORY if children else {"VCPU": Inventory(total=TOTAL)}
+    )
+
+
+SOLD = text(
+    "SELECT SUM(used), SUM(CASE WHEN used > (total - reserved) * allocation_ratio THEN 0"
+    " ELSE (total - reserved) * allocation_ratio - used END)"
+    " FROM inventories WHERE resource_class_id = (SELECT id FROM resource_classes WHERE name = 'VCPU')"
+)
+
+
+async def sold(placement: Placement) -> tuple[int, int]:
+    """VCPUs that are used, and that could be taken now."""
+    async with placement.database.read() as tx:
+        used, free = (await tx.execute(SOLD)).one()
+    return int(used), int(free)
+
+
+async def test_a_flat_host_in_use_becomes_a_tree_and_opens_as_it_is_given_back(placement: Placement) -> None:
+    await report(placement, a_shape(0, 1))
+    await placement.claims.claim_many([an_order(a_claim(nth, on_hosts(1, VCPU=2))) for nth in (1, 2)])
+    await report(placement, a_shape(2, 2))
+    assert await sold(placement) == (4, 4)
+    taken = await placement.claims.claim_many([an_order(a_claim(3, on_hosts(2, 3, VCPU=2)))])
+    assert not isinstance(taken[0].results[0], Claimed)
+    await placement.claims.claim_many([an_order(a_claim(4, on_hosts(3, VCPU=4)))])
+    assert await sold(placement) == (8, 0)
+    await placement.claims.release_many([a_release(1, 1)])
+    await placement.reports.sweep()
+    assert await sold(placement) == (6, 2)
+    await placement.claims.release_many([a_release(2, 1)])
+    await report(placement, a_shape(2, 3))
+    assert await sold(placement) == (4, 4)
+    assert (await shown(placement, B)).inventories["VCPU"] == Inventory(total=4)
+
+
+async def test_an_operator_may_open_what_is_withheld(placement: Placement) -> None:
+    await report(placement, a_shape(0, 1))
+    await placement.claims.claim_many([an_order(a_claim(1, on_hosts(1, VCPU=4)))])
+    await report(placement, a_shape(2, 2))
+    opened = SetInventory(provider=B, resource_class="VCPU", inventory=Inventory(total=4))
+    await edit(placement, opened)
+    await placement.reports.sweep()
+    assert (await shown(placement, B)).inventories["VCPU"].reserved == 0
+
+
+async def test_whoever_reports_and_claims_at_once_no_vcpu_is_sold_twice(
+    url: str, placement: Placement
+) -> None:
+    """Looked at in every commit there is time to look at."""
+    await report(placement, a_shape(0, 1))
+    chance, ending, looks = random.Random(3), asyncio.Event(), 0
+
+    async def claim(one: Placement, consumers: range) -> None:
+        held: dict[int, int] = {}
+        while not ending.is_set():
+            consumer = chance.choice(consumers)
+            if consumer in held:
+                await one.claims.release_many([a_release(consumer, held.pop(consumer))])
+                continue
+            order = an_order(
+                a_claim(consumer, *(on_hosts(host, VCPU=chance.randint(1, 3)) for host in (1, 2, 3, 4)))
+            )
+            (result,) = (await one.claims.claim_many([order]))[0].results
+            if isinstance(result, Claimed):
+                held[consumer] = result.generation
+
+    async def reshape(one: Placement) -> None:
+        for sequence in range(2, 42):
+            await report(one, a_shape(chance.choice((0, 1, 2)), sequence))
+            if sequence % 3 == 0:
+                await one.reports.sweep()
+        ending.set()
+
+    async def look(one: Placement) -> None:
+        nonlocal looks
+        while not ending.is_set():
+            figures = await sold(one)
+            assert sum(figures) <= TOTAL, figures
+            looks += 1
+
+    async with a_placement(url) as other, a_placement(url) as third, asyncio.TaskGroup() as group:
+        group.create_task(look(third))
+        group.create_task(reshape(placement))
+        group.create_task(claim(other, range(1, 8)))
+        group.create_task(claim(placement, range(8, 15)))
+    await placement.memory.fresh()
+    assert looks > 20
+    assert await breaches(placement.database) == []

@@ -1,0 +1,234 @@
+"""What a provider tree becomes by a report: what operators put stays, and no more opens than is free."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from bus.vocabulary import Inventory, ProviderReport
+from placement_worker.core.reports import reported, settled, swept
+from placement_worker.core.trees import ProviderState, Reported, Tree
+from tests.builders import a_provider, a_report, uid
+
+A, B, C, D = (uid(number, "a") for number in (1, 2, 3, 4))
+RACK, OTHER = uid(1, "e"), uid(2, "e")
+GPU, LICENCE = "CUSTOM_GPU", "CUSTOM_LICENCE"
+
+
+def vcpu(total: int, **more: Any) -> dict[str, Inventory]:
+    return {"VCPU": Inventory(total=total, **more)}
+
+
+def first(*children: ProviderReport, **root: Any) -> Tree:
+    return reported(Tree(A), a_report(1, *children, **root))
+
+
+def again(tree: Tree, *children: ProviderReport, **root: Any) -> Tree:
+    return reported(tree, a_report(1, *children, sequence=tree.sequence + 1, **root))
+
+
+def changed(tree: Tree, provider: str, **more: Any) -> Tree:
+    """An operator's edit, or a claim."""
+    return replace(
+        tree, providers=tuple(replace(one, **more) if one.uuid == provider else one for one in tree.providers)
+    )
+
+
+def with_child(tree: Tree, provider: str, parent: str) -> Tree:
+    """Which an operator made."""
+    made = ProviderState(9, provider, provider, parent, 1, 1, vcpu(2), {"VCPU": 0}, (), ())
+    return replace(tree, providers=(*tree.providers, made))
+
+
+def of(tree: Tree, provider: str = A) -> ProviderState:
+    return next(one for one in tree.providers if one.uuid == provider)
+
+
+def names(tree: Tree) -> list[str]:
+    return [one.uuid for one in tree.providers]
+
+
+# Owners
+
+
+def test_what_a_report_puts_there_goes_when_it_leaves_the_report() -> None:
+    tree = first(a_provider(2, 1), traits=("CUSTOM_X", "CUSTOM_Y"), aggregates=(RACK,))
+    tree = again(tree, traits=("CUSTOM_Y",))
+    assert names(tree) == [A]
+    assert (of(tree).traits, of(tree).aggregates) == (("CUSTOM_Y",), ())
+
+
+def test_traits_and_aggregates_of_others_stay() -> None:
+    tree = first(traits=("CUSTOM_X",), aggregates=(RACK,))
+    tree = changed(tree, A, traits=("CUSTOM_GOLD", "CUSTOM_X"), aggregates=(RACK, OTHER))
+    tree = again(tree, traits=("CUSTOM_Y",))
+    assert (of(tree).traits, of(tree).aggregates) == (("CUSTOM_GOLD", "CUSTOM_Y"), (OTHER,))
+    assert again(tree, traits=("CUSTOM_Y",)).providers == tree.providers
+
+
+def test_what_an_operator_put_first_stays_when_a_report_that_said_so_too_no_longer_does() -> None:
+    tree = changed(first(), A, traits=("CUSTOM_GOLD",), aggregates=(OTHER,))
+    tree = again(again(tree, traits=("CUSTOM_GOLD",), aggregates=(OTHER,)))
+    assert (of(tree).traits, of(tree).aggregates) == (("CUSTOM_GOLD",), (OTHER,))
+
+
+def test_traits_that_an_operator_took_away_come_back_with_the_next_report() -> None:
+    tree = changed(first(traits=("CUSTOM_X",)), A, traits=())
+    assert of(again(tree, traits=("CUSTOM_X",))).traits == ("CUSTOM_X",)
+
+
+def test_inventory_of_others_stays_and_what_a_report_names_is_its_own_from_then_on() -> None:
+    tree = first(inventories=vcpu(8))
+    both = {**vcpu(8), LICENCE: Inventory(total=5)}
+    tree = changed(tree, A, inventories=both, used={"VCPU": 0, LICENCE: 2})
+    assert again(tree, inventories=vcpu(8)).providers == tree.providers
+    tree = again(tree, inventories={LICENCE: Inventory(total=3)})
+    assert of(tree).inventories == {LICENCE: Inventory(total=3)}
+    assert of(again(tree, inventories=vcpu(8))).inventories == {
+        **vcpu(8),
+        LICENCE: Inventory(total=3, reserved=3),
+    }
+
+
+def test_children_of_others_stay_open_and_so_does_what_is_above_them() -> None:
+    tree = first(a_provider(2, 1), a_provider(3, 1))
+    tree = again(with_child(with_child(tree, D, A), uid(5, "a"), B))
+    assert names(tree) == [A, B, D, uid(5, "a")]
+    assert of(tree, B).inventories["VCPU"].capacity == 0
+    assert of(tree, D) == of(with_child(tree, D, A), D)
+    assert of(tree, uid(5, "a")).parent == B
+    without = replace(tree, providers=tuple(one for one in tree.providers if one.uuid != uid(5, "a")))
+    assert names(again(without)) == [A, D]
+
+
+def test_who_takes_a_tree_over_takes_over_what_was_reported_of_it() -> None:
+    tree = first(a_provider(2, 1), traits=("CUSTOM_X",))
+    tree = changed(tree, A, traits=("CUSTOM_GOLD", "CUSTOM_X"))
+    moved = reported(tree, msgspec.structs.replace(a_report(1, sequence=2, cell="c2"), agent="another"))
+    assert (names(moved), of(moved).traits) == ([A], ("CUSTOM_GOLD",))
+
+
+def test_with_a_root_that_is_gone_goes_all_below_it() -> None:
+    assert swept(with_child(first(), D, A)).providers == ()
+
+
+def test_a_made_provider_is_wholly_reported() -> None:
+    tree = first(traits=("CUSTOM_X",), aggregates=(RACK,), inventories=vcpu(8))
+    put = Reported(True, frozenset({"VCPU"}), frozenset({"CUSTOM_X"}), frozenset({RACK}))
+    assert of(tree).reported == put
+    tree = again(with_child(first(), D, A), a_provider(4, 1, inventories=vcpu(2)))
+    assert of(tree, D).reported == Reported(False, frozenset({"VCPU"}))
+
+
+# Inventory that moves while it is in use
+
+
+def sold(tree: Tree) -> tuple[int, int]:
+    """Of all VCPUs: how many are used, and how many more could be taken now."""
+    used = free = 0
+    for one in tree.providers:
+        for name, inventory in one.inventories.items():
+            if name == "VCPU":
+                used += one.used[name]
+                free += max(inventory.capacity - one.used[name], 0)
+    return used, free
+
+
+def numa(*totals: int, **more: Any) -> list[ProviderReport]:
+    return [a_provider(2 + nth, 1, inventories=vcpu(total, **more)) for nth, total in enumerate(totals)]
+
+
+MEMORY = {"MEMORY_MB": Inventory(total=1024)}
+
+
+@pytest.mark.parametrize(
+    ("used", "totals", "free", "withheld"),
+    [
+        pytest.param(0, (4, 4), 8, {}, id="none in use"),
+        pytest.param(4, (4, 4), 4, {B: 4}, id="half in use"),
+        pytest.param(3, (4, 4), 5, {B: 3}, id="less than a child"),
+        pytest.param(6, (4, 4), 2, {B: 4, C: 2}, id="more than a child"),
+        pytest.param(8, (4, 4), 0, {B: 4, C: 4}, id="all in use"),
+        pytest.param(8, (2, 2), 0, {B: 2, C: 2}, id="and fewer than before"),
+        pytest.param(4, (8, 8), 12, {B: 4}, id="and more than before"),
+    ],
+)
+def test_what_is_held_of_a_flat_host_is_withheld_from_its_children(
+    used: int, totals: tuple[int, ...], free: int, withheld: Mapping[str, int]
+) -> None:
+    tree = changed(first(inventories=vcpu(8)), A, used={"VCPU": used})
+    nested = again(tree, *numa(*totals), inventories=MEMORY)
+    assert sold(nested) == (used, free)
+    assert {one.uuid: one.withheld["VCPU"] for one in nested.providers if one.withheld} == withheld
+    assert again(nested, *numa(*totals), inventories=MEMORY).providers == nested.providers
+    assert settled(nested) == nested
+
+
+def test_what_is_given_back_opens_by_the_next_report_or_sweep() -> None:
+    tree = changed(first(inventories=vcpu(8)), A, used={"VCPU": 6})
+    nested = changed(again(tree, *numa(4, 4), inventories=MEMORY), A, used={"VCPU": 1, "MEMORY_MB": 0})
+    assert sold(nested) == (1, 2)
+    for later in (settled(nested), again(nested, *numa(4, 4), inventories=MEMORY)):
+        assert sold(later) == (1, 7)
+        assert [
+            one.shape - was.shape for one, was in zip(later.providers, nested.providers, strict=True)
+        ] == [
+            0,
+            1,
+            1,
+        ]
+    free = changed(settled(nested), A, used={"VCPU": 0, "MEMORY_MB": 0})
+    assert sold(settled(free)) == (0, 8)
+    assert all(not one.withheld for one in settled(free).providers)
+
+
+def test_also_where_a_unit_is_sold_many_times() -> None:
+    tree = changed(first(inventories=vcpu(8, allocation_ratio=16.0)), A, used={"VCPU": 50})
+    nested = again(tree, *numa(4, 4, allocation_ratio=16.0), inventories=MEMORY)
+    used, free = sold(nested)
+    assert used == 50 and 62 <= free <= 78  # whole units are withheld
+
+
+def test_a_host_that_only_shrank_withholds_nothing_from_its_neighbours() -> None:
+    tree = first(*numa(4, 4), inventories=MEMORY)
+    tree = changed(tree, B, used={"VCPU": 4})
+    assert sold(again(tree, *numa(2, 4), inventories=MEMORY)) == (4, 4)
+    assert sold(again(tree, *numa(2, 6), inventories=MEMORY)) == (
+        4,
+        4,
+    )  # what it lost did not come to another
+
+
+def test_what_an_operator_sets_is_withheld_no_longer() -> None:
+    tree = changed(first(inventories=vcpu(8)), A, used={"VCPU": 4})
+    child = of(again(tree, *numa(4, 4), inventories=MEMORY), B)
+    assert child.withheld_with(child.inventories) == {"VCPU": 4}
+    assert child.withheld_with(vcpu(4)) == child.withheld_with({}) == {}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_reported_and_claimed_no_more_is_sold_than_there_is(seed: int) -> None:
+    chance = Random(seed)
+    tree, total = first(inventories=vcpu(12)), 12
+    for _ in range(200):
+        step = chance.random()
+        if step < 0.2:
+            parts = chance.choice([(), (12,), (6, 6), (4, 4, 4), (1, 11), (2, 4, 6)])
+            tree = again(tree, *numa(*parts), inventories=MEMORY if parts else vcpu(12))
+        elif step < 0.3:
+            tree = settled(tree)
+        else:
+            one = chance.choice([one for one in tree.providers if "VCPU" in one.inventories])
+            used = one.used["VCPU"]
+            if step < 0.7 and used < one.inventories["VCPU"].capacity:
+                used += 1
+            elif used:
+                used -= 1
+            tree = changed(tree, one.uuid, used={**one.used, "VCPU": used})
+        assert sum(sold(tree)) <= total
+    for one in tree.providers:
+        tree = changed(tree, one.uuid, used=dict.fromkeys(one.used, 0))
+    assert sold(again(tree, *numa(6, 6), inventories=MEMORY)) == (0, 12)
