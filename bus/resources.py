@@ -45,6 +45,10 @@ class Provider(Value, frozen=True, kw_only=True):
     host: str = ""  # what the owner calls the tree: builds are ordered under this name
     sequence: int = -1  # of the last report
     gone: bool = False  # the owner said so; it stays while somebody holds something of it
+    # part `owner`, of the other parts: what no report put there, and none takes away
+    kept_classes: tuple[str, ...] = ()
+    kept_traits: tuple[str, ...] = ()
+    kept_aggregates: tuple[str, ...] = ()
 
 
 class Consumer(Value, frozen=True, kw_only=True):

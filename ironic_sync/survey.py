@@ -276,10 +276,11 @@ class Survey:
 
 def _is_node(provider: Provider) -> bool:
     """Does it look as we make them? Agents may have other hosts, and those must never be swept away."""
+    ours = provider.inventories.keys() - provider.kept_classes
     return (
         provider.id == provider.root == provider.name
-        and all(one.startswith("CUSTOM_") for one in provider.inventories)
-        and all(one.total == 1 for one in provider.inventories.values())
+        and all(one.startswith("CUSTOM_") for one in ours)
+        and all(provider.inventories[one].total == 1 for one in ours)
     )
 
 

@@ -72,7 +72,10 @@ def compare(told: InventoryReported, provider: Provider | None, name: str = "") 
 def _between(told: InventoryReported, provider: Provider) -> Iterator[tuple[What, str, str]]:
     wanted = told.providers[0]
     ((class_, inventory),) = wanted.inventories.items()
-    others = [other for other in provider.inventories if other != class_ and not _left_over(provider, other)]
+    stays = {class_, *provider.kept_classes}
+    others = [
+        other for other in provider.inventories if other not in stays and not _left_over(provider, other)
+    ]
     has = provider.inventories.get(class_)
     if has is None or others:
         yield "class", class_, ", ".join(others if has is None else [class_, *others])
@@ -80,9 +83,9 @@ def _between(told: InventoryReported, provider: Provider) -> Iterator[tuple[What
         yield "reserved", str(inventory.reserved), str(has.reserved)
     elif has is not None and has != inventory:
         yield "inventory", _written(inventory), _written(has)
-    if extra := _unequal(wanted.traits, provider.traits):
+    if extra := _unequal(wanted.traits, provider.traits, provider.kept_traits):
         yield "traits", *extra
-    if extra := _unequal(wanted.aggregates, provider.aggregates):
+    if extra := _unequal(wanted.aggregates, provider.aggregates, provider.kept_aggregates):
         yield "aggregates", *extra
     if told.zone != provider.zone:
         yield "zone", told.zone, provider.zone
@@ -107,9 +110,9 @@ def _written(inventory: Inventory) -> str:
     )
 
 
-def _unequal(theirs: Sequence[str], ours: Sequence[str]) -> tuple[str, str] | None:
-    """What only one side has."""
-    ahead, behind = sorted({*theirs} - {*ours}), sorted({*ours} - {*theirs})
+def _unequal(theirs: Sequence[str], ours: Sequence[str], kept: Sequence[str]) -> tuple[str, str] | None:
+    """What only one side has, but for what an operator put there."""
+    ahead, behind = sorted({*theirs} - {*ours}), sorted({*ours} - {*theirs, *kept})
     return (", ".join(ahead), ", ".join(behind)) if ahead or behind else None
 
 

@@ -12,7 +12,7 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT, ResourceGroup, Resources
 from placement_worker.schema import NAMES_EDITION
 from placement_worker.store.numbered_names import Book, NumberedNames
-from placement_worker.store.trees import INVENTORIES, classes_in, inventories_in
+from placement_worker.store.trees import AGGREGATES, INVENTORIES, TRAITS, Stocks, classes_in, inventories_in
 
 _EDITION = f"(SELECT number FROM changes WHERE id = {NAMES_EDITION})"
 
@@ -23,13 +23,11 @@ _PARTS = {
         "(SELECT max(i.updated_at) FROM inventories i WHERE i.resource_provider_id = p.id)",
     ),
     "traits": (
-        "(SELECT string_agg(CAST(t.trait_id AS text), ',')"
-        " FROM resource_provider_traits t WHERE t.resource_provider_id = p.id)",
+        TRAITS,
         "(SELECT max(t.updated_at) FROM resource_provider_traits t WHERE t.resource_provider_id = p.id)",
     ),
     "aggregates": (
-        "(SELECT string_agg(CAST(a.aggregate_id AS text), ',')"
-        " FROM resource_provider_aggregates a WHERE a.resource_provider_id = p.id)",
+        AGGREGATES,
         "(SELECT max(a.updated_at) FROM resource_provider_aggregates a WHERE a.resource_provider_id = p.id)",
     ),
 }
@@ -159,17 +157,22 @@ async def providers(
             traits=traits[row["traits"]],
             aggregates=aggregates[row["aggregates"]],
             updated=max(when for name in whens if (when := row[name]) is not None),
-            **(_owner(row) if "owner" in parts else {}),
+            **(_owner(row, book, stocks) if "owner" in parts else {}),
         )
         found.append((row["id"], one))
     return found
 
 
-def _owner(row: Mapping[str, Any]) -> dict[str, Any]:
+def _owner(row: Mapping[str, Any], book: Book, stocks: Stocks) -> dict[str, Any]:
     """Nothing when nobody reports the tree."""
     if row["cell"] is None:
         return {}
-    return {name: row[name] for name in _OWNER} | {"gone": bool(row["gone"])}
+    told = {name: row[name] for name in _OWNER} | {"gone": bool(row["gone"])}
+    if len(stocks.reported) < len(stocks.inventories):
+        told["kept_classes"] = tuple(name for name in stocks.inventories if name not in stocks.reported)
+    for part, names in (("traits", book.traits), ("aggregates", book.aggregates)):
+        told[f"kept_{part}"] = tuple(names.names[-one] for one in numbers(row[part]) if one < 0)
+    return told
 
 
 async def _named(
@@ -177,9 +180,9 @@ async def _named(
 ) -> dict[str | None, tuple[str, ...]]:
     """Each list of numbers that is there → the names, in the order of their numbers."""
     lists = {row[column] for row in rows}
-    if any(one not in names.names for listed in lists for one in numbers(listed)):
+    if any(abs(one) not in names.names for listed in lists for one in numbers(listed)):
         await names.read_all(tx)
-    return {listed: tuple(names.names[one] for one in sorted(numbers(listed))) for listed in lists}
+    return {listed: tuple(names.names[one] for one in sorted(map(abs, numbers(listed)))) for listed in lists}
 
 
 async def fitting(tx: Transaction, book: Book, wanted: Resources) -> set[int]:

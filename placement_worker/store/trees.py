@@ -76,17 +76,21 @@ INVENTORIES = (
     " || ',' || CAST(i.withheld AS text) || CASE WHEN i.reported THEN ',1' ELSE ',0' END, ';')"
     " FROM inventories i WHERE i.resource_provider_id = p.id)"
 )
+# And its traits and aggregates: their numbers, negative where no report put them there.
+TRAITS = (
+    "(SELECT string_agg(CAST(CASE WHEN t.reported THEN t.trait_id ELSE -t.trait_id END AS text), ',')"
+    " FROM resource_provider_traits t WHERE t.resource_provider_id = p.id)"
+)
+AGGREGATES = (
+    "(SELECT string_agg(CAST(CASE WHEN a.reported THEN a.aggregate_id ELSE -a.aggregate_id END AS text), ',')"
+    " FROM resource_provider_aggregates a WHERE a.resource_provider_id = p.id)"
+)
 # Everything of the trees that hold these providers, a row each. What a provider has is listed by subqueries:
 # joined, it would be read from one end of the tables to the other while there are no statistics of them.
-# The number of a trait or aggregate is negative where no report put it.
 _READ = Statement(
     "SELECT p.id, p.uuid, p.name, p.parent_provider_id, p.root_provider_id, p.generation, p.shape,"
     f" p.reported, {INVENTORIES} AS inventories,"
-    " (SELECT string_agg(CAST(CASE WHEN t.reported THEN t.trait_id ELSE -t.trait_id END AS text), ',')"
-    " FROM resource_provider_traits t WHERE t.resource_provider_id = p.id) AS traits,"
-    " (SELECT string_agg("
-    "CAST(CASE WHEN a.reported THEN a.aggregate_id ELSE -a.aggregate_id END AS text), ',')"
-    " FROM resource_provider_aggregates a WHERE a.resource_provider_id = p.id) AS aggregates,"
+    f" {TRAITS} AS traits, {AGGREGATES} AS aggregates,"
     " h.host, h.cell, h.agent, h.zone, h.sequence, h.gone,"
     f" (SELECT number FROM changes WHERE id = {LAST_CHANGE}) AS last_change,"
     f" (SELECT number FROM changes WHERE id = {NAMES_EDITION}) AS edition"

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from bus.clock import Clock
 from bus.messages import EditRequested, FindProviders
-from bus.resources import MakeProvider, Provider
-from bus.vocabulary import ResourceGroup
+from bus.resources import AddInventory, MakeProvider, Provider, SetAggregates, SetTraits
+from bus.vocabulary import Inventory, ResourceGroup
 from compute_sim.ironic import Simulation, enrolled
 from ironic_sync.api import Access, IronicApi
 from ironic_sync.core.belief import BeliefRules, Moment
@@ -130,6 +130,34 @@ async def test_a_whole_sweep(placement: Placement, wall: Wall) -> None:
         assert await sweeping.differences() == ["gone", "missing", "reserved", "traits"]
         await sweeping.sweep.everything()
         assert await sweeping.differences() == []
+
+
+async def test_what_an_operator_puts_on_a_node_is_no_difference(placement: Placement, wall: Wall) -> None:
+    ironic, node = FakeIronic(), node_number(1)
+    ironic.have(1, traits=["CUSTOM_A"], properties={"rack": "r1"})
+    async with ironic.api(clock=wall.clock) as api:
+        sweeping = Sweeping(api, placement, wall.clock)
+        await sweeping.sweep.everything()
+        await placement.book.traits.ensure(placement.database, ["CUSTOM_GOLD"], 0.0)
+        [before] = await found(placement, ids=(node,))
+        rack = uid(9, "e")
+        for edit in (
+            SetTraits(provider=node, traits=("CUSTOM_A", "CUSTOM_GOLD")),
+            SetAggregates(provider=node, aggregates=(*before.aggregates, rack)),
+            AddInventory(provider=node, resource_class="DISK_GB", inventory=Inventory(total=5)),
+        ):
+            await placement.providers.edit(EditRequested(edit=edit))
+        [after] = await found(placement, ids=(node,), parts=("inventories", "traits", "aggregates", "owner"))
+        kept = (after.kept_classes, after.kept_traits, after.kept_aggregates)
+        assert kept == (("DISK_GB",), ("CUSTOM_GOLD",), (rack,))
+        assert await sweeping.differences() == []
+        wall.time += 10
+        ironic.change(1, traits=["CUSTOM_B"])
+        assert await sweeping.differences() == ["traits"]
+        await sweeping.sweep.everything()
+        assert await sweeping.differences() == []
+        [after] = await found(placement, ids=(node,))
+        assert set(after.traits) == {"CUSTOM_B", "CUSTOM_GOLD"}
 
 
 async def test_a_sweep_over_the_simulated_ironic(placement: Placement, wall: Wall) -> None:

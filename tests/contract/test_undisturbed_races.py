@@ -48,9 +48,7 @@ OPEN_LOCKS: dict[str, tuple[deeds.Deed, resources.Edit]] = {
 
 
 def stop_before_its_number(monkeypatch: pytest.MonkeyPatch, other: Placement, gate: midway.Gate) -> None:
-    announce = gate.before(other._announce)
-    for one in (other, other.providers, other.classes_and_traits):
-        monkeypatch.setattr(one, "_announce", announce)
+    monkeypatch.setattr(other.log, "write", gate.before(other.log.write))
 
 
 @pytest.mark.parametrize("deed, one", OPEN_LOCKS.values(), ids=OPEN_LOCKS.keys())
@@ -113,7 +111,7 @@ async def test_a_number_that_is_being_taken_is_waited_for(
         await deeds.claims(7)(both.locked.other)
     expected = await deeds.edit(both.locked.mine, deeds.stocked(deeds.LONE, 0))
     calm = both.calm
-    monkeypatch.setattr(calm.other, "_announce", gate.after(calm.other._announce))
+    monkeypatch.setattr(calm.other.log, "write", gate.after(calm.other.log.write))
     async with (
         midway.under_way(gate, deeds.claims(7)(calm.other)) as theirs,
         midway.begun(deeds.edit(calm.mine, deeds.stocked(deeds.LONE, 0))) as mine,
@@ -407,7 +405,7 @@ async def test_a_database_that_goes_away_in_the_middle_leaves_nothing_half_done(
 ) -> None:
     calm = both.calm
     before = await locked_and_calm.stored(calm.mine)
-    monkeypatch.setattr(calm.other, "_announce", gate.after(calm.other._announce))
+    monkeypatch.setattr(calm.other.log, "write", gate.after(calm.other.log.write))
     async with (
         midway.under_way(gate, deeds.claims(7)(calm.other)) as theirs,
         midway.begun(deeds.edit(calm.mine, deeds.stocked(deeds.LONE, 0))) as mine,
@@ -462,7 +460,7 @@ async def test_an_edit_that_is_given_up_in_the_middle_leaves_nothing_half_done(
     async def nobody_waits() -> bool:
         return not await midway.count(calm.mine.database, midway.WAITING)
 
-    monkeypatch.setattr(calm.other, "_announce", gate.after(calm.other._announce))
+    monkeypatch.setattr(calm.other.log, "write", gate.after(calm.other.log.write))
     async with (
         midway.under_way(gate, deeds.claims(7)(calm.other)) as theirs,
         midway.begun(deeds.edit(calm.mine, deeds.stocked(deeds.LONE, 0))) as mine,
