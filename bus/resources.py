@@ -14,7 +14,6 @@ from bus.vocabulary import (
     Inventory,
     Name,
     Ordinal,
-    ProviderReport,
     Tagged,
     TraitName,
     Value,
@@ -250,9 +249,18 @@ NameKind = Literal["resource class", "trait"]
 # Bulk
 
 
-class ProviderLoad(ProviderReport, frozen=True, kw_only=True):
-    """Make this provider what is written here; with a generation, only if it still has that one."""
+class ProviderLoad(Value, frozen=True, kw_only=True):
+    """Make this provider what is written here; with a generation, only if it still has that one.
 
+    What is not named stays as it is: the parent, traits, aggregates.
+    """
+
+    id: Id
+    name: Name
+    parent: Id | UnsetType | None = UNSET
+    inventories: Inventories
+    traits: tuple[TraitName, ...] | UnsetType = UNSET
+    aggregates: tuple[Id, ...] | UnsetType = UNSET
     generation: Ordinal | None = None
 
 

@@ -25,7 +25,8 @@ LINGER = 0.01  # between rounds, while commits come one upon the other: a round 
 class Relay:
     """A number in the database says how far the bus has been told; it moves when a publish has returned.
 
-    So what is told twice has the same number twice.
+    So what is told twice has the same number twice. What the log had to forget while the bus was away is not
+    told: whoever listens finds numbers missing.
     """
 
     def __init__(self, database: Database) -> None:

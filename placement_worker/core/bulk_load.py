@@ -3,12 +3,24 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from msgspec import UNSET
+
 from bus.resources import LoadResult, ProviderLoad
+from bus.vocabulary import ProviderReport
 from placement_worker.core.report_checks import wrong_contents
 from placement_worker.core.trees import ProviderState
 from placement_worker.core.working_trees import WorkingTrees
 
 Item = tuple[int, ProviderLoad]  # with its position in the whole load, for people
+
+
+class _Whole(ProviderReport, frozen=True, kw_only=True):
+    """What a provider is to be, with what its load did not name as it is stored."""
+
+    generation: int | None
+
+
+_WholeItem = tuple[int, _Whole]
 
 
 def wrong(items: Iterable[Item], known: Callable[[str, str], bool]) -> dict[int, str]:
@@ -43,7 +55,8 @@ def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]
 
     listed = list(items)
     for _, one in listed:
-        for other in (homes.get(one.id), one.parent, homes.get(one.parent) if one.parent else None):
+        parent = one.parent or None
+        for other in (homes.get(one.id), parent, homes.get(parent) if parent else None):
             if other is not None and (lower := top(other)) != (upper := top(one.id)):
                 above[lower] = upper
     together: dict[str, list[Item]] = {}
@@ -54,23 +67,40 @@ def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]
 
 def load(items: Sequence[Item], forest: WorkingTrees) -> list[LoadResult]:
     """Make one tree's providers what is written; in order, one result each. All of them or none."""
-    if why := _objection(items, forest):
+    whole = [(position, _filled(one, forest.find(one.id))) for position, one in items]
+    if why := _objection(whole, forest):
         return refused(items, why)
     results = {}
-    for _, one in items:
+    for _, one in whole:
         state = forest.find(one.id)
         if state is not None and state.name != one.name:
             forest.free_name(state)
-    for one in _parents_first(items, forest):
+    for one in _parents_first(whole, forest):
         results[one.id] = _put(one, forest)
-    return [results[one.id] for _, one in items]
+    return [results[one.id] for _, one in whole]
 
 
 def refused(items: Iterable[Item], why: str) -> list[LoadResult]:
     return [LoadResult(provider=one.id, did="refused", why=why) for _, one in items]
 
 
-def _put(one: ProviderLoad, forest: WorkingTrees) -> LoadResult:
+def _filled(one: ProviderLoad, state: ProviderState | None) -> _Whole:
+    """Without a provider that is there, what is not named is nothing."""
+    parent, traits, aggregates = (
+        (None, (), ()) if state is None else (state.parent, state.traits, state.aggregates)
+    )
+    return _Whole(
+        id=one.id,
+        name=one.name,
+        parent=parent if one.parent is UNSET else one.parent,
+        inventories=one.inventories,
+        traits=traits if one.traits is UNSET else one.traits,
+        aggregates=aggregates if one.aggregates is UNSET else one.aggregates,
+        generation=one.generation,
+    )
+
+
+def _put(one: _Whole, forest: WorkingTrees) -> LoadResult:
     state = forest.find(one.id)
     traits, aggregates = tuple(sorted(set(one.traits))), tuple(sorted(set(one.aggregates)))
     if state is None:
@@ -102,7 +132,7 @@ def _put(one: ProviderLoad, forest: WorkingTrees) -> LoadResult:
     return LoadResult(provider=one.id, did="changed", generation=changed.generation)
 
 
-def _objection(items: Sequence[Item], forest: WorkingTrees) -> str:
+def _objection(items: Sequence[_WholeItem], forest: WorkingTrees) -> str:
     """The first thing that cannot be, naming the field; empty when all can."""
     parents = {one.id: one.parent for _, one in items}
     before: set[str] = set()
@@ -130,7 +160,7 @@ def _left_out(state: ProviderState, stay: Collection[str]) -> str:
     return ", ".join(sorted(name for name, amount in state.used.items() if amount and name not in stay))
 
 
-def _in_a_loop(one: ProviderLoad, parents: Mapping[str, str | None], forest: WorkingTrees) -> bool:
+def _in_a_loop(one: _Whole, parents: Mapping[str, str | None], forest: WorkingTrees) -> bool:
     """Does climbing from it, by the parents there will be, never reach a root?"""
     seen = set()
     here: str | None = one.id
@@ -144,7 +174,7 @@ def _in_a_loop(one: ProviderLoad, parents: Mapping[str, str | None], forest: Wor
     return here is not None
 
 
-def _parents_first(items: Sequence[Item], forest: WorkingTrees) -> list[ProviderLoad]:
+def _parents_first(items: Sequence[_WholeItem], forest: WorkingTrees) -> list[_Whole]:
     """So that no provider is moved below one that has yet to leave its own descendants."""
     loads = {one.id: one for _, one in items}
     if len(loads) == 1 or not any(one.id in forest.homes for one in loads.values()):

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 
 from bus.messages import InventoryReported
+from bus.resources import ProviderLoad
 from bus.vocabulary import ProviderReport
 
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
@@ -36,7 +37,7 @@ def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> s
     return _wrong_parents(report.providers)
 
 
-def wrong_contents(provider: ProviderReport, known: Callable[[str, str], bool]) -> str:
+def wrong_contents(provider: ProviderReport | ProviderLoad, known: Callable[[str, str], bool]) -> str:
     """The field of its inventories, traits and aggregates that is wrong, and how; empty when all is well."""
     for name, inventory in provider.inventories.items():
         if not (known("resource class", name) or is_custom(name)):
@@ -45,14 +46,14 @@ def wrong_contents(provider: ProviderReport, known: Callable[[str, str], bool]) 
             return (
                 f"inventories.{name}.reserved: {inventory.reserved} is more than the total, {inventory.total}"
             )
-    for name in provider.traits:
+    for name in provider.traits or ():
         if not (known("trait", name) or is_custom(name)):
             return f"traits: no such trait {name}; those of your own begin with CUSTOM_"
     return _too_many(provider)
 
 
-def _too_many(provider: ProviderReport) -> str:
-    size = sum(map(len, (*provider.inventories, *provider.traits)))
+def _too_many(provider: ProviderReport | ProviderLoad) -> str:
+    size = sum(map(len, (*provider.inventories, *(provider.traits or ()))))
     if size > MAX_NAMES:
         return f"inventories and traits: their names are {size} characters together, at most {MAX_NAMES}"
     return ""

@@ -18,6 +18,9 @@ from placement_worker.schema import LAST_CHANGE, LAST_TOLD, NAMES_EDITION
 
 CHANGES_A_MESSAGE = 500
 KEEP = 20_000  # numbers
+KEEP_UNTOLD = (
+    500_000  # numbers, while the bus is away; who listens to it then sees a gap and reads everything
+)
 
 _NEXT = (
     f"UPDATE changes SET number = number + :more WHERE id = {LAST_CHANGE} AND {{after}}"
@@ -64,7 +67,8 @@ _UNTOLD = Statement(
 _TELL = Statement(f"UPDATE changes SET number = :number WHERE id = {LAST_TOLD} AND number < :number")
 _TRIM = Statement(
     f"DELETE FROM change_log WHERE number <= (SELECT number FROM changes WHERE id = {LAST_CHANGE}) - :keep"
-    f" AND number <= (SELECT number FROM changes WHERE id = {LAST_TOLD})"
+    f" AND (number <= (SELECT number FROM changes WHERE id = {LAST_TOLD})"
+    f" OR number <= (SELECT number FROM changes WHERE id = {LAST_CHANGE}) - :untold)"
 )
 
 _encode = msgspec.json.Encoder().encode
@@ -149,5 +153,5 @@ def _messages(rows: Sequence[Any]) -> list[PlacementChanged]:
 
 
 async def trim(tx: Transaction) -> None:
-    """Keep no more than the last ones, and those the bus has not been told."""
-    await _TRIM(tx, keep=KEEP)
+    """Keep no more than the last ones, and many more where the bus has not been told of them."""
+    await _TRIM(tx, keep=KEEP, untold=KEEP_UNTOLD)

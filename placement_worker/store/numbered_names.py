@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 import os_resource_classes  # type: ignore[import-untyped]
 import os_traits  # type: ignore[import-untyped]
 
+from bus.resources import ProviderLoad
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.statement import Statement
@@ -189,12 +190,14 @@ class Book:
         await self.types.ensure(database, types, now)
 
     async def know_contents(
-        self, database: Database, providers: Collection[ProviderReport], now: float
+        self, database: Database, providers: Collection[ProviderReport | ProviderLoad], now: float
     ) -> None:
         """What providers have, made where nobody has heard of it."""
         await self.classes.ensure(database, {name for one in providers for name in one.inventories}, now)
-        await self.traits.ensure(database, {name for one in providers for name in one.traits}, now)
-        await self.aggregates.ensure(database, {uuid for one in providers for uuid in one.aggregates}, now)
+        await self.traits.ensure(database, {name for one in providers for name in one.traits or ()}, now)
+        await self.aggregates.ensure(
+            database, {uuid for one in providers for uuid in one.aggregates or ()}, now
+        )
 
     def known(self, kind: str, name: str) -> bool:
         return name in (self.classes if kind == "resource class" else self.traits).ids

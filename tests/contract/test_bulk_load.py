@@ -77,6 +77,21 @@ async def test_trees_are_made_changed_and_then_left_alone(url: str, placement: P
     )
 
 
+async def test_what_is_not_named_stays(placement: Placement) -> None:
+    gold = a_load(2, 1, traits=("CUSTOM_GOLD",), aggregates=(uid(1, "e"),))
+    await load(placement, a_load(1), gold)
+    bare = ProviderLoad(id=gold.id, name="renamed", inventories=EIGHT)
+    assert outcomes(await load(placement, bare)) == [("changed", 1)]
+    row = placement.memory.index.rows[gold.id]
+    assert (row.parent, row.traits, row.aggregates) == (uid(1, "a"), gold.traits, gold.aggregates)
+    nothing = ProviderLoad(
+        id=gold.id, name="renamed", inventories=EIGHT, parent=None, traits=(), aggregates=()
+    )
+    assert outcomes(await load(placement, nothing)) == [("changed", 2)]
+    row = placement.memory.index.rows[gold.id]
+    assert (row.parent, row.traits, row.aggregates) == (None, (), ())
+
+
 async def test_one_bad_provider_takes_its_tree_with_it_and_no_other(placement: Placement) -> None:
     bad = a_load(3, 1, traits=("HW_NO",))
     results = await load(placement, a_load(1), a_load(2), bad, a_load(4, 2))

@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from bus.messages import (
     EditRequested,
@@ -23,6 +24,7 @@ from bus.resources import (
 )
 from bus.vocabulary import ConsumerClaim, Inventory, ResourceGroup
 from placement_worker import Placement
+from placement_worker.store import lookups
 from tests.builders import Wall, a_claim, a_placement, an_order, on_hosts, uid
 
 A, B, C, D = (uid(number, "a") for number in (1, 2, 3, 4))
@@ -237,6 +239,20 @@ async def test_usages_are_summed_by_project_user_and_consumer_type(rack: Placeme
     assert await usages("p1") == await usages("p1", "u1") == whole
     assert await usages("p2") == UsagesFound(used={"unknown": {"DISK_GB": 4}}, consumers={"unknown": 1})
     assert await usages("p1", "u2") == await usages("nobody") == UsagesFound(used={}, consumers={})
+
+
+async def test_usages_look_at_no_other_projects_consumers(placement: Placement) -> None:
+    """By the database's own plan, even where a table is so small that it would rather read it all."""
+    made = lookups._USED.made(placement.database.dialect, False)
+    async with placement.database.read() as tx:
+        if placement.database.dialect == "postgresql":
+            await tx.execute(text("SET LOCAL enable_seqscan = off"))
+            rows = await tx.fetch(f"EXPLAIN {made.alone}", ["p1"] * len(made.names))
+        else:
+            rows = await tx.fetch(f"EXPLAIN QUERY PLAN {made.alone}", ["p1"] * len(made.names))
+    plan = "\n".join(str(tuple(row)) for row in rows)
+    assert "ix_consumers_project_id_user_id" in plan
+    assert "Seq Scan on consumers" not in plan and "SCAN c" not in plan
 
 
 # Against a slow search that is obviously right

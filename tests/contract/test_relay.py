@@ -361,20 +361,24 @@ async def test_a_database_that_restarts_costs_nothing_but_time(
 
 
 @pytest.mark.parametrize(
-    ("keep", "up_to", "left"),
+    ("keep", "untold", "up_to", "left"),
     [
-        (1, 0, [1, 2, 3, 4]),  # nobody was told anything
-        (1, 2, [3, 4]),
-        (1, 3, [4]),
-        (1, 4, [4]),
-        (3, 4, [2, 3, 4]),
-        (9, 4, [1, 2, 3, 4]),
+        (1, 9, 0, [1, 2, 3, 4]),  # nobody was told anything
+        (1, 9, 2, [3, 4]),
+        (1, 9, 3, [4]),
+        (1, 9, 4, [4]),
+        (3, 9, 4, [2, 3, 4]),
+        (9, 9, 4, [1, 2, 3, 4]),
+        (1, 3, 0, [2, 3, 4]),  # the bus was away for too long
+        (1, 3, 3, [4]),
+        (2, 2, 0, [3, 4]),
     ],
 )
-async def test_of_the_log_the_last_are_kept_and_what_was_not_told(
-    placement: Placement, monkeypatch: pytest.MonkeyPatch, keep: int, up_to: int, left: list[int]
+async def test_of_the_log_the_last_are_kept_and_many_that_were_not_told(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch, keep: int, untold: int, up_to: int, left: list[int]
 ) -> None:
     monkeypatch.setattr(changes, "KEEP", keep)
+    monkeypatch.setattr(changes, "KEEP_UNTOLD", untold)
     await change(placement, 4)
     async with placement.database.write() as tx:
         await changes.tell(tx, up_to)
@@ -382,7 +386,7 @@ async def test_of_the_log_the_last_are_kept_and_what_was_not_told(
     assert await kept(placement) == left
 
 
-async def test_however_long_the_bus_is_away_it_is_told_everything(
+async def test_a_bus_that_was_away_is_told_everything_the_log_had_room_for(
     placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "KEEP", 0)
@@ -392,3 +396,23 @@ async def test_however_long_the_bus_is_away_it_is_told_everything(
         await told_up_to(placement, 3)
     await placement.log.trim()
     assert (wire.numbers, await kept(placement)) == ([1, 2, 3], [])
+
+
+async def test_who_hears_only_what_came_after_a_gap_reads_everything(
+    url: str, placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "KEEP", 1)
+    monkeypatch.setattr(changes, "KEEP_UNTOLD", 2)
+    async with a_placement(url) as listener:
+        for number in (1, 2, 3, 4):
+            await placement.reports.report_many([a_report(number)])
+        await placement.log.trim()
+        async with relaying((placement, wire)):
+            await told_up_to(placement, 4)
+        assert wire.numbers == [3, 4]
+        for message in wire.told:
+            await listener.memory.hear(message)
+        assert listener.memory.index.seen == 0  # it knows that something is missing
+        await listener.memory.fresh()
+        assert listener.memory.index.seen == 4
+        assert sorted(listener.memory.index.rows) == sorted(placement.memory.index.rows)
