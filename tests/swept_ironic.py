@@ -15,7 +15,8 @@ from ironic_sync.core.selection import NodeSelection
 from ironic_sync.side_by_side import diff
 from ironic_sync.survey import Survey, SurveyedNode
 from ironic_sync.sweep import Sweep
-from placement_worker.core.trees import Tree, reported
+from placement_worker.core.reports import reported
+from placement_worker.core.trees import Tree
 from tests.fake_ironic import FakeIronic, node_number
 
 SELECTION = NodeSelection(cell="c1", aggregates_by=("properties.rack",), zone_by="properties.az")
