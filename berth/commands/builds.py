@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from berth import wiring
 from berth.commands.options import DiskGb, MemoryMb, StateDir, Vcpus
-from berth.commands.terminal import Refusal, checked, coloured, effective, run, say, write_json
+from berth.commands.terminal import CommandRefused, checked, coloured, effective, run, say, write_json
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock
@@ -169,7 +169,7 @@ async def boot(
                         _tell_ended(said, as_json, say)
                 no_host.cancel()
         except TimeoutError:
-            raise Refusal(
+            raise CommandRefused(
                 f"not waiting any longer: {', '.join(sorted(open_))} did not end within {timeout:g} s"
             ) from None
     return 0 if active == len(request.instances) else 1
@@ -210,14 +210,16 @@ async def delete(settings: Settings, id_: str, cell: str, wait: bool, timeout: f
                 async with asyncio.timeout(timeout):
                     said = await deleted.get()
             except TimeoutError:
-                raise Refusal(
+                raise CommandRefused(
                     f"not waiting any longer: {id_} was not taken down within {timeout:g} s"
                 ) from None
             held = await _held(bus, id_)
             if not said.known:
-                raise Refusal(f"{id_} is not a build of cell {cell}{f': it holds {held}' if held else ''}")
+                raise CommandRefused(
+                    f"{id_} is not a build of cell {cell}{f': it holds {held}' if held else ''}"
+                )
             if held:
-                raise Refusal(f"{id_} is down, and yet it holds {held}")
+                raise CommandRefused(f"{id_} is down, and yet it holds {held}")
     say.print(f"{id_} {'deleted' if wait else 'will be deleted'}")
     return 0
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from berth.commands.ironic_nodes import node_commands
 from berth.commands.ironic_trouble import Run
 from berth.commands.options import Json
-from berth.commands.terminal import Refusal, write_json
+from berth.commands.terminal import CommandRefused, write_json
 from berth.configuration import Effective
 from berth.services import spare_the_collector, stop_on_signals
 from berth.settings import BadSetting, Settings
@@ -72,7 +72,7 @@ class Sides(NamedTuple):
     @property
     def api(self) -> "IronicApi":
         if self.ironic.api is None:
-            raise Refusal("this takes Ironic's API: set BERTH_IRONIC_API_URL")
+            raise CommandRefused("this takes Ironic's API: set BERTH_IRONIC_API_URL")
         return self.ironic.api
 
 
@@ -195,7 +195,7 @@ async def sweep_gone(sides: Sides, allow_removals: bool, say: Console) -> int:
     for uuid in done.removed:
         say.print(f"{uuid}: gone", markup=False)
     if done.held_back:
-        raise Refusal(
+        raise CommandRefused(
             f"at least {done.held_back} nodes are gone from Ironic, more at once than is believed: none was"
             f" removed; if it is so, say --allow-removals"
         )
@@ -210,7 +210,7 @@ def _in_words() -> Iterator[None]:
     try:
         yield
     except IronicRefused as refused:
-        raise Refusal(str(refused)) from None
+        raise CommandRefused(str(refused)) from None
 
 
 def _say_where(

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from berth.commands.ironic_trouble import HERE, Json, Node, Run, Url, add_trouble, way
-from berth.commands.terminal import Refusal, write_json
+from berth.commands.terminal import CommandRefused, write_json
 from berth.configuration import Effective
 from berth.settings import BadSetting, Settings
 from bus.clock import Clock
@@ -297,13 +297,13 @@ async def _with_api(settings: Settings, url: str, work: Work) -> int | None:
         async with IronicApi(access(way(settings, url))) as api:
             return await work(api)
     except IronicRefused as refused:
-        raise Refusal(str(refused)) from None
+        raise CommandRefused(str(refused)) from None
 
 
 async def _known(api: "IronicApi", node: str, fields: Sequence[str] | None = None) -> Json:
     told = await api.node(node, fields)
     if told is None:
-        raise Refusal(f"this Ironic knows no node {node}")
+        raise CommandRefused(f"this Ironic knows no node {node}")
     return told
 
 

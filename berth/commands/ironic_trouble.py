@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 import typer
 from rich.console import Console
 
-from berth.commands.terminal import Refusal
+from berth.commands.terminal import CommandRefused
 from berth.configuration import Effective
 from berth.settings import BadSetting, Settings
 
@@ -89,9 +89,11 @@ async def _trouble(settings: Settings, path: str, body: Json, told: str, say: Co
     except httpx.TransportError as problem:
         raise IronicUnavailable(f"Ironic at {at} cannot be reached: {problem}") from None
     if answer.status_code == 404 and "could not be found" not in answer.text:
-        raise Refusal(f"the Ironic at {at} is a real one: only a simulated one can be asked for trouble")
+        raise CommandRefused(
+            f"the Ironic at {at} is a real one: only a simulated one can be asked for trouble"
+        )
     if answer.status_code >= 400:
-        raise Refusal(_sentence(answer.text))
+        raise CommandRefused(_sentence(answer.text))
     say.print(told or f"{answer.json()['nodes']} nodes were asked", markup=False)
     return 0
 

@@ -37,7 +37,7 @@ from berth.commands.options import (
     cells_named,
 )
 from berth.commands.run import migrate_all, ready
-from berth.commands.terminal import Refusal, coloured, complain, effective, run, say
+from berth.commands.terminal import CommandRefused, coloured, complain, effective, run, say
 from berth.embedded import embedded
 from berth.loadtest import Load, LoadOutcome, LoadPlan
 from berth.picture import latency_svg
@@ -215,7 +215,7 @@ def refuse_strangers(settings: Settings) -> None:
         parts = urlsplit(url)
         for host in (parts.hostname, *parse_qs(parts.query).get("host", ())):
             if host and not _loopback(host):
-                raise Refusal(f"{name}: load tests aim at loopback only, and {host} is not")
+                raise CommandRefused(f"{name}: load tests aim at loopback only, and {host} is not")
 
 
 def _loopback(host: str) -> bool:

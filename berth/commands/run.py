@@ -9,7 +9,7 @@ from rich.console import Console
 from berth import wiring
 from berth.commands import options
 from berth.commands.options import BuildTime, Cells, Fail, Hosts, Seed, StateDir, cells_named
-from berth.commands.terminal import Refusal, effective, run, say
+from berth.commands.terminal import CommandRefused, effective, run, say
 from berth.embedded import embedded
 from berth.services import (
     Supervisor,
@@ -114,9 +114,9 @@ async def up(settings: Settings, say: Console) -> int:
 async def run_one(settings: Settings, worker: str, cell: str, alone: bool) -> int:
     role = wiring.role(worker, cell, settings)
     if alone and not (role.worker == "placement" and settings.placement.http):
-        raise Refusal("with a bus of its own only placement is of use, and only with --http")
+        raise CommandRefused("with a bus of its own only placement is of use, and only with --http")
     if settings.embedded and not alone:
-        raise Refusal(
+        raise CommandRefused(
             "a worker of its own needs a bus other processes reach: set BERTH_AMQP_URL and "
             "BERTH_DATABASE_URL, or use `berth up`, which runs everything in one process"
         )

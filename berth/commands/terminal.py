@@ -37,14 +37,14 @@ _OBEYED = re.compile(
 _PIPED_WIDTH = 200  # columns of a table nobody looks at in a terminal
 
 
-class Refusal(Exception):
+class CommandRefused(Exception):
     """The command will not do that; the text says why."""
 
 
 # What is the world's or the user's doing is told in a sentence; anything else is a bug and shows where.
 _CONDITIONS = (
     Unavailable, Unroutable, BrokerRefused, AnswerRefused, NoSuchLetter, MigrationsBroken, BadSetting,
-    Refusal, OSError,
+    CommandRefused, OSError,
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from berth import wiring
 from berth.commands.builds import delete
-from berth.commands.terminal import Refusal, leaves
+from berth.commands.terminal import CommandRefused, leaves
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
@@ -84,7 +84,7 @@ async def test_a_delete_is_done_when_the_cell_knew_the_build_and_nothing_is_held
             code = await delete(Settings(), BUILD, "c1", True, 10.0, Console(file=told))
         except BaseExceptionGroup as several:
             (problem,) = leaves(several)
-        except Refusal as refusal:
+        except CommandRefused as refusal:
             problem = refusal
         stopping.set()
     if says is None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from berth.commands.ironic import Sides, add_diff, show_diff, sweep_gone
 from berth.commands.ironic_trouble import way
-from berth.commands.terminal import Refusal, leaves
+from berth.commands.terminal import CommandRefused, leaves
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
@@ -206,7 +206,7 @@ async def test_too_many_that_are_gone_are_only_removed_when_it_is_allowed(
     code, lines = await house.diff()
     assert code == 1 and "`berth ironic sweep --allow-removals`" in lines[-1]
     assert lines[-2] == "0 nodes in Ironic, 20 in placement: 20 differ"
-    with pytest.raises(Refusal, match="say --allow-removals"):
+    with pytest.raises(CommandRefused, match="say --allow-removals"):
         await sweep_gone(house.sides(), False, house.say)
     assert len((await house.diff())[1]) == 22
     assert await sweep_gone(house.sides(), True, house.say) == 0
@@ -246,7 +246,7 @@ async def test_the_worker_removes_what_went_while_it_was_away_though_it_never_to
 
 
 async def test_without_an_api_there_is_nothing_to_compare(house: PlacementBesideIronic) -> None:
-    with pytest.raises(Refusal, match="BERTH_IRONIC_API_URL"):
+    with pytest.raises(CommandRefused, match="BERTH_IRONIC_API_URL"):
         await show_diff(house.sides(api=None), False, house.say)
 
 
@@ -291,4 +291,4 @@ async def test_an_ironic_that_refuses_is_quoted(house: PlacementBesideIronic) ->
     with pytest.raises(ExceptionGroup) as problems:  # of the bus's task group
         await house.diff()
     (problem,) = leaves(problems.value)
-    assert isinstance(problem, Refusal) and "Ironic refused (403)" in str(problem)
+    assert isinstance(problem, CommandRefused) and "Ironic refused (403)" in str(problem)

@@ -17,7 +17,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from berth.commands.ironic import commands
-from berth.commands.terminal import Refusal
+from berth.commands.terminal import CommandRefused
 from berth.configuration import Effective, read
 from berth.settings import BadSetting
 from bus.errors import Unavailable
@@ -103,7 +103,7 @@ def test_a_node_lives_from_create_to_delete(person: Person) -> None:
     assert "instance_uuid" in person.types("show", "mine")
     assert "mine: available; power off" in person.types("undeploy", "mine", "--wait")
     assert person.types("delete", "mine") == "mine is gone\n"
-    with pytest.raises(Refusal, match="knows no node mine"):
+    with pytest.raises(CommandRefused, match="knows no node mine"):
         person.types("show", "mine")
 
 
@@ -137,13 +137,13 @@ def test_it_can_be_made_to_fail_and_a_command_that_waits_says_so(person: Person)
 @pytest.mark.parametrize(
     ("words", "problem", "says"),
     [
-        (("provide", "metal00020"), Refusal, "can not be performed"),
+        (("provide", "metal00020"), CommandRefused, "can not be performed"),
         (("power", "metal00001", "up"), BadSetting, "power is one of"),
         (("maintenance", "metal00001", "maybe"), BadSetting, "on or off"),
         (("set", "metal00001", "owner"), BadSetting, "NAME=VALUE"),
-        (("fail", "metal00001", "nonsense"), Refusal, "work is one of"),
-        (("fail", "nobody", "clean"), Refusal, "could not be found"),
-        (("show", "nobody"), Refusal, "knows no node"),
+        (("fail", "metal00001", "nonsense"), CommandRefused, "work is one of"),
+        (("fail", "nobody", "clean"), CommandRefused, "could not be found"),
+        (("show", "nobody"), CommandRefused, "knows no node"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_sentence(
