@@ -151,7 +151,7 @@ class IronicServer(Server):
     def _interfaces(self) -> dict[str, str]:
         """What is enabled of each kind."""
         enabled = {
-            "power": "fake", "management": "fake", "boot": "fake", "deploy": "fake", "vendor": "fake",
+            "power": "fake", "management": "fake", "boot": "fake", "deploy": "fake,direct", "vendor": "fake",
             "inspect": "fake,no-inspect", "raid": "fake,no-raid", "bios": "fake,no-bios",
             "rescue": "fake,no-rescue", "network": "noop", "storage": "noop", "firmware": "no-firmware",
             "console": "no-console",

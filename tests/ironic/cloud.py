@@ -84,6 +84,7 @@ class IronicCloud:
                 self._api_for("agent"),
                 news=news_of(Notifications(self._amqp_url, queue=f"{self._name}.agent", quorum=False)),
                 period=1.0,
+                maintenance_patience=3.0,
                 clock=self.clock,
             ),
         }

@@ -131,6 +131,32 @@ async def test_a_deploy_that_waits_is_ended_by_a_deletion(cloud: IronicCloud) ->
     await cloud.until(cloud.holds_nothing, "its resources are given back")
 
 
+async def test_a_node_whose_hardware_needs_an_image_is_not_touched_without_one(cloud: IronicCloud) -> None:
+    node = await cloud.provided()
+    await cloud.change(node, deploy_interface="direct")
+    ended = await cloud.ended(await cloud.build())
+    (attempt,) = ended.attempts
+    assert ended.status == "error" and "direct, needs an image to write (image_source)" in attempt.cause
+    said = await cloud.node(node)
+    assert (said["provision_state"], said["instance_uuid"]) == ("available", None)
+    await cloud.until(cloud.holds_nothing, "its resources are given back")
+
+
+async def test_a_deploy_that_waits_on_a_node_in_maintenance_goes_to_another_node(cloud: IronicCloud) -> None:
+    nodes = [await cloud.provided(driver_info={"berth_deploy": "wait"}) for _ in range(2)]
+    build = await cloud.build()
+    await cloud.until(cloud.held, "it is placed")
+    ((_, first),) = (await cloud.held()).items()
+    (other,) = set(nodes) - {first}
+    await cloud.reaches(first, "wait call-back")
+    await cloud.change(other, driver_info__berth_deploy=None)
+    await cloud.patiently(cloud.api.set_maintenance, first, True, "a fan")
+    ended = await cloud.ended(build, 60.0)
+    assert (ended.status, ended.root) == ("active", other)
+    assert "in maintenance" in ended.attempts[0].cause and "a fan" in ended.attempts[0].cause
+    assert (await cloud.node(first))["instance_uuid"] is None
+
+
 async def test_a_tear_down_that_fails_is_done_in_the_end(cloud: IronicCloud) -> None:
     node = await cloud.provided(driver_info={"berth_tear_down": "fail"})
     build = await cloud.build()
