@@ -206,9 +206,9 @@ def _with_store(role: Role, settings: Settings, bus: Bus, store: Database) -> li
         placement = Placement(store, bus.clock)
         worker = placement_worker(placement, bus.publish)
         if settings.placement.http:
-            from berth.http_door import http_door
+            from berth.placement_http import placement_http
 
-            worker = replace(worker, runs=[*worker.runs, http_door(placement, settings)])
+            worker = replace(worker, runs=[*worker.runs, placement_http(placement, settings)])
         return [worker]
     return [
         cell_conductor(

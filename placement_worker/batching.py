@@ -1,4 +1,4 @@
-"""Callers who come at the same time are served together: how the HTTP door shares transactions."""
+"""Callers who come at the same time are served together: how the API over HTTP shares transactions."""
 
 import asyncio
 from collections import deque

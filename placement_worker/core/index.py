@@ -51,7 +51,7 @@ class Row:
     number: int  # the last change it knows of
     shaped: int  # the last change that shaped it
     size: int  # about how many bytes it takes in an answer
-    told: Any = None  # what a door made of it; nothing again after every change
+    told: Any = None  # what the API over HTTP made of it; nothing again after every change
 
 
 @dataclass(slots=True, eq=False)

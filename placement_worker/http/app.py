@@ -1,4 +1,4 @@
-"""The HTTP door: what every request goes through before it comes to its route."""
+"""The Placement API over HTTP: what every request goes through before it comes to its route."""
 
 import asyncio
 import logging

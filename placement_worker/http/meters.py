@@ -1,4 +1,4 @@
-"""What the HTTP door counts, for Prometheus."""
+"""What the API over HTTP counts, for Prometheus."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""The route table of the HTTP door: every address, its methods, their versions, rules and handlers."""
+"""The route table of the API over HTTP: every address, its methods, their versions, rules and handlers."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Placement's HTTP door as the settings want it. Imported only where there is one: it takes a while."""
+"""Placement over HTTP as the settings want it. Imported only where it is wanted: it takes a while."""
 
 import sys
 from collections.abc import Callable, Coroutine
@@ -11,7 +11,7 @@ from placement_worker import Placement
 from placement_worker.http import Options, auth, http_app, policy, tell_refusal
 
 
-def http_door(placement: Placement, settings: Settings) -> Callable[[], Coroutine[Any, Any, None]]:
+def placement_http(placement: Placement, settings: Settings) -> Callable[[], Coroutine[Any, Any, None]]:
     """What serves it, until cancelled."""
     app = http_app(placement, _options(settings))
 
