@@ -11,6 +11,7 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.local.broker import LocalBroker, LocalTransport
 from bus.local.socket import DoorTransport
+from bus.masking import masked
 from bus.protocol import Transport
 from bus.rabbit import RabbitTransport
 from bus.sql.database import Database
@@ -80,7 +81,7 @@ def roles(settings: Settings) -> list[Role]:
     """Everybody a whole berth needs. Those who answer come before those who ask."""
     if names_a_file(settings.database.url):
         raise BadSetting(
-            f"database_url = {settings.database.url!r}: is one file, and every store needs its own:"
+            f"database_url = {masked(settings.database.url)!r}: is one file, and every store needs its own:"
             " name a directory, with a / at the end"
         )
     found = [Role("placement"), Role("ironic")]
