@@ -167,6 +167,7 @@ class AgentReported(Message, frozen=True, kw_only=True):
     # overdue is the conductor's reminder to itself: nothing was heard of this attempt in time
     outcome: Literal["built", "failed", "destroyed", "progress", "overdue"]
     retry: bool = True  # failed: may another host succeed (reschedule), or none (abort)?
+    leftover: bool = False  # failed: something of it may still be there, and its room is kept until it is not
     cause: Cause = ""
 
 

@@ -30,6 +30,7 @@ from cell_conductor import store
 from cell_conductor.core.build import Build, Effects, overdue
 from cell_conductor.core.step import (
     AttemptLimits,
+    CleanedUp,
     Event,
     GivenBack,
     Stalled,
@@ -61,7 +62,7 @@ class Builds:
         claim_many: AskMany[ClaimRequested, ClaimAnswered],
         release_many: AskMany[ReleaseRequested, ReleaseAnswered],
         *,
-        policy: AttemptLimits | None = None,
+        limits: AttemptLimits | None = None,
         clock: Clock | None = None,
         stalled_after: float = 60.0,
         keep: float = 7 * 86400.0,
@@ -69,7 +70,7 @@ class Builds:
         self.database = database
         self.claim_many = claim_many
         self.release_many = release_many
-        self.policy = policy or AttemptLimits()
+        self.limits = limits or AttemptLimits()
         self.clock = clock or Clock()
         self.stalled_after = stalled_after
         self.keep = keep
@@ -87,7 +88,7 @@ class Builds:
         first = {message.build: position for position, message in reversed(list(enumerate(placed)))}
         made: dict[int, tuple[Build, Effects]] = {}
         for position in first.values():
-            build, effects = step(None, placed[position], now, self.policy)
+            build, effects = step(None, placed[position], now, self.limits)
             assert build is not None  # whatever is placed is a build
             made[position] = build, effects
         added = await self._add([build for build, _ in made.values()], now)
@@ -112,7 +113,7 @@ class Builds:
     # What is done again and again
 
     async def time_out(self) -> Sequence[AgentReported]:
-        """Remind ourselves of the builds whose agents stayed silent for too long."""
+        """Remind ourselves of those whose agents were silent too long, also about what was left behind."""
         async with self.database.read() as tx:
             late = await store.overdue(tx, self.clock.now(), PAGE)
         return [overdue(build) for build in late]
@@ -126,7 +127,7 @@ class Builds:
         while page == PAGE:
             waiting = await self._silent(since, now, after)
             for build in waiting:
-                _, effects = step(build, Stalled(), now, self.policy)
+                _, effects = step(build, Stalled(), now, self.limits)
                 said += [effect for effect in effects if isinstance(effect, _Reminder)]
             page, after = len(waiting), max((build.id for build in waiting), default="")
         if said:
@@ -220,7 +221,9 @@ class Builds:
             return {}
         return {
             build.id: GivenBack(build.status, answer.result)
-            for (build, _), answer in zip(releases, answers, strict=True)
+            if question.consumer == build.id
+            else CleanedUp(question.consumer, answer.result)
+            for (build, question), answer in zip(releases, answers, strict=True)
         }
 
     # One transaction each
@@ -239,9 +242,11 @@ class Builds:
             known = await store.load(tx, events)
             for id_, event in events.items():
                 before = known.get(id_)
-                after, effects = step(before, event, now, self.policy)
+                after, effects = step(before, event, now, self.limits)
                 if after is None:
                     continue
+                if before is not None:
+                    _tell_of_the_given_up(before, after)
                 judged[id_] = after, effects
                 if before is None:
                     new.append(after)
@@ -258,6 +263,18 @@ class Builds:
     async def _silent_once(self, since: float, now: float, after: str) -> list[Build]:
         async with self.database.write() as tx:
             return await store.silent(tx, since, now, after, PAGE)
+
+
+def _tell_of_the_given_up(before: Build, after: Build) -> None:
+    kept = {left.attempt for left in after.leftovers}
+    for left in before.leftovers:
+        if not left.gone and left.attempt not in kept:
+            host = before.hosts[left.at]
+            log.warning(
+                "build %s: nothing was heard of agent %s, and what its attempt %d may have left on %s"
+                " keeps no room any more",
+                *(before.id, host.agent, left.attempt, host.host),
+            )
 
 
 # What is answered instead when every try met a concurrent writer

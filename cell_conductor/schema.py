@@ -6,6 +6,7 @@ metadata = MetaData()
 
 UNSETTLED = "status IN ('building', 'swapping', 'deleting')"
 OVER = "status IN ('error', 'deleted')"
+LEFTOVER = "status IN ('active', 'error', 'deleted') AND deadline > 0"
 
 builds = Table(
     "builds",
@@ -20,6 +21,7 @@ builds = Table(
     Column("said", Double, nullable=False),  # when it last changed or was last spoken of
     Column("placed", Text, nullable=False),  # the BuildPlaced, as it came
     Column("story", Text, nullable=False),  # what only a step reads
+    Column("leftovers", Text, nullable=False, server_default=""),  # what may be left where it is not any more
     # Partial: a build that is settled, as most are, costs these indexes nothing.
     Index(
         "builds_unsettled",
@@ -29,4 +31,5 @@ builds = Table(
         sqlite_where=text(UNSETTLED),
     ),
     Index("builds_over", "said", postgresql_where=text(OVER), sqlite_where=text(OVER)),
+    Index("builds_leftover", "deadline", postgresql_where=text(LEFTOVER), sqlite_where=text(LEFTOVER)),
 )

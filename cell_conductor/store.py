@@ -13,14 +13,25 @@ from bus.sql.failures import Conflict
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Attempt, Compact
-from cell_conductor.core.build import Build
-from cell_conductor.schema import OVER, UNSETTLED
+from cell_conductor.core.build import Build, Leftover
+from cell_conductor.schema import LEFTOVER, OVER, UNSETTLED
 
 log = logging.getLogger(__name__)
 
 LOST = "what its conductor had stored of it could not be read any more"
 
-_COLUMNS = ("id", "version", "status", "root", "attempt", "generation", "deadline", "placed", "story")
+_COLUMNS = (
+    "id",
+    "version",
+    "status",
+    "root",
+    "attempt",
+    "generation",
+    "deadline",
+    "placed",
+    "story",
+    "leftovers",
+)
 _BUILD = ", ".join(f"builds.{column}" for column in _COLUMNS)
 _NOW = "CAST(:now AS double precision)"
 
@@ -40,7 +51,8 @@ _INSERT = Statement(
 _SELECT = Statement(f"SELECT {_BUILD} FROM {{n}} JOIN builds ON builds.id = n.id", id=str)
 _UPDATE = Statement(
     "UPDATE builds SET version = n.version + 1, status = n.status, root = n.root, attempt = n.attempt,"
-    f" generation = n.generation, deadline = n.deadline, said = {_NOW}, story = n.story"
+    f" generation = n.generation, deadline = n.deadline, said = {_NOW}, story = n.story,"
+    " leftovers = n.leftovers"
     " FROM {n} WHERE builds.id = n.id AND builds.version = n.version RETURNING builds.id",
     id=str,
     version=int,
@@ -50,12 +62,17 @@ _UPDATE = Statement(
     generation=int,
     deadline=float,
     story=str,
+    leftovers=str,
 )
 _PLACE = Statement("UPDATE builds SET placed = n.placed FROM {n} WHERE builds.id = n.id", id=str, placed=str)
 # Each names the condition of its partial index, word for word: SQLite uses the index only then.
 _OVERDUE = Statement(
     f"SELECT {_BUILD} FROM builds"
-    f" WHERE {UNSETTLED} AND status = 'building' AND deadline <= {_NOW} ORDER BY deadline LIMIT :most"
+    f" WHERE {UNSETTLED} AND status IN ('building', 'deleting') AND deadline <= {_NOW}"
+    " ORDER BY deadline LIMIT :most"
+)
+_LEFTOVER = Statement(
+    f"SELECT {_BUILD} FROM builds WHERE {LEFTOVER} AND deadline <= {_NOW} ORDER BY deadline LIMIT :most"
 )
 _SILENT = Statement(
     f"UPDATE builds SET said = {_NOW}"
@@ -63,8 +80,8 @@ _SILENT = Statement(
     f" ORDER BY id LIMIT :most) RETURNING {_BUILD}"
 )
 _PRUNE = Statement(
-    "DELETE FROM builds WHERE id IN"
-    f" (SELECT id FROM builds WHERE {OVER} AND said < :before ORDER BY said LIMIT :most) RETURNING id"
+    "DELETE FROM builds WHERE id IN (SELECT id FROM builds"
+    f" WHERE {OVER} AND deadline = 0 AND said < :before ORDER BY said LIMIT :most) RETURNING id"
 )
 _CENSUS = Statement("SELECT id, status, root, generation FROM builds")
 
@@ -92,6 +109,7 @@ class _Story(Compact, frozen=True):
 _encode = msgspec.json.Encoder().encode
 _story = msgspec.json.Decoder(_Story).decode
 _placed = msgspec.json.Decoder(BuildPlaced).decode
+_leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -130,6 +148,7 @@ async def save(tx: Transaction, changed: Iterable[Build], now: float) -> None:
             build.generation,
             build.deadline,
             _encode(_story_of(build)).decode(),
+            _encode(build.leftovers).decode() if build.leftovers else "",
         )
         for build in sorted(changed, key=_by_id)
     ]
@@ -144,7 +163,9 @@ async def place(tx: Transaction, build: Build) -> None:
 
 
 async def overdue(tx: Transaction, now: float, limit: int) -> list[Build]:
-    return _those_readable(await _OVERDUE(tx, now=now, most=limit))
+    """Builds whose agents have been silent for too long, or those of what they left behind."""
+    late = _those_readable(await _OVERDUE(tx, now=now, most=limit))
+    return late + _those_readable(await _LEFTOVER(tx, now=now, most=limit))
 
 
 async def silent(tx: Transaction, since: float, now: float, after: str, limit: int) -> list[Build]:
@@ -204,7 +225,20 @@ def _build(row: Mapping[str, Any]) -> Build:
         doom=told.doom,
         end=told.end,
         replies=told.replies,
+        leftovers=_left(row, placed),
     )
+
+
+def _left(row: Mapping[str, Any], placed: BuildPlaced | None) -> tuple[Leftover, ...]:
+    """Those of a build that cannot be read keep their room until somebody gives it back by hand."""
+    if not row["leftovers"] or placed is None:
+        return ()
+    try:
+        left = _leftovers(row["leftovers"])
+    except _UNREADABLE as problem:
+        log.error("build %s goes on without knowing what it left behind: %s", row["id"], problem)
+        return ()
+    return tuple(one for one in left if 0 <= one.at <= len(placed.alternates))
 
 
 def _told(row: Mapping[str, Any], placed: BuildPlaced | None) -> _Story:

@@ -29,6 +29,8 @@ def cell_conductor(
     *,
     max_attempts: int = 3,
     build_timeout: float = 1800.0,
+    delete_timeout: float = 600.0,
+    cleanup_timeout: float = 86400.0,
     look_every: float = 5.0,
     stalled_after: float = 60.0,
     clock: Clock | None = None,
@@ -38,7 +40,7 @@ def cell_conductor(
         database,
         claim_many,
         release_many,
-        policy=AttemptLimits(max_attempts, build_timeout),
+        limits=AttemptLimits(max_attempts, build_timeout, delete_timeout, cleanup_timeout),
         clock=clock,
         stalled_after=stalled_after,
     )

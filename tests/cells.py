@@ -169,6 +169,7 @@ class Books:
                 refused.append(Full(provider=root, resource_class="VCPU", asked=1, free=0))
                 continue
             now = (generation or 0) + 1
+            self._keep(claim.keep, allocations)
             self.held[claim.consumer] = now, choice.allocations
             return Claimed(choice=number, generation=now, number=0, refused=tuple(refused))
         return Refused(refusals=tuple(refused))
@@ -177,9 +178,15 @@ class Books:
         if question.consumer in self.retired:
             return Retired(why=self.retired[question.consumer])
         generation, allocations = self.held.get(question.consumer, (None, {}))
-        if generation != question.generation:
+        if question.fenced and generation != question.generation:
             return Held(generation=generation or 0, allocations=allocations)
+        self._keep(question.keep, allocations)
         self.held.pop(question.consumer, None)
         if question.retire:
             self.retired[question.consumer] = question.retire
         return Released()
+
+    def _keep(self, keeper: str | None, allocations: Allocations) -> None:
+        if keeper is not None and allocations:
+            assert keeper not in self.held
+            self.held[keeper] = 1, allocations

@@ -1,6 +1,7 @@
 """A build as its conductor knows it, and everything it may have to say."""
 
 from typing import Literal
+from uuid import UUID, uuid5
 
 import msgspec
 
@@ -15,12 +16,21 @@ from bus.messages import (
     Message,
     ReleaseRequested,
 )
-from bus.vocabulary import Attempt, ConsumerClaim, Selection
+from bus.vocabulary import Attempt, Compact, ConsumerClaim, Selection
 
 Status = Literal["building", "swapping", "active", "error", "deleting", "deleted"]
 Effects = tuple[Message, ...]
 
 MAX_CAUSE = 4000  # characters, as in vocabulary.Cause
+
+
+class Leftover(Compact, frozen=True):
+    """A guest that may still be on a host the build has left: a consumer of its own keeps its room there."""
+
+    attempt: int
+    at: int  # which of the hosts
+    until: float  # when its agent is given up
+    gone: bool = False  # the agent has said so
 
 
 class Build(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,11 +45,12 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     at: int = 0  # which of the hosts that attempt is on
     generation: int | None = None  # what placement holds for it
     started: float = 0.0
-    deadline: float = 0.0
+    deadline: float = 0.0  # of the attempt, or of its deletion; when it is settled, of its first leftover
     attempts: tuple[Attempt, ...] = ()  # those that are over
     doom: str = ""  # why it can only end in error, once that is certain
     end: Literal["", "active", "error"] = ""  # what it ended as; set once, never changed
     replies: tuple[str, ...] = ()  # who waits for its deletion
+    leftovers: tuple[Leftover, ...] = ()
 
     @property
     def hosts(self) -> tuple[Selection, ...]:
@@ -74,19 +85,27 @@ def overdue(build: Build) -> AgentReported:
     )
 
 
+def keeper(build: Build, attempt: int) -> str:
+    """The consumer that keeps the room of what may be left of this attempt."""
+    return str(uuid5(UUID(build.id), f"what is left of attempt {attempt}"))
+
+
 def question(build: Build) -> ClaimRequested | ReleaseRequested:
     """What placement is to decide: the next host, or that nothing is held."""
+    kept = any(left.attempt == build.attempt and not left.gone for left in build.leftovers)
+    keep = keeper(build, build.attempt) if kept else None
     if build.status == "deleting":
-        return ReleaseRequested(consumer=build.id, generation=build.generation, retire="deleted")
+        return ReleaseRequested(consumer=build.id, generation=build.generation, retire="deleted", keep=keep)
     if build.doom:
         retire = f"error: {build.doom}"[:MAX_CAUSE]
-        return ReleaseRequested(consumer=build.id, generation=build.generation, retire=retire)
+        return ReleaseRequested(consumer=build.id, generation=build.generation, retire=retire, keep=keep)
     claim = ConsumerClaim(
         consumer=build.id,
         generation=build.generation,
         choices=tuple(spare.choice for spare in build.spares),
         project=build.as_placed.spec.project,
         user=build.as_placed.spec.user,
+        keep=keep,
     )
     return ClaimRequested(claims=(claim,))
 
@@ -112,6 +131,15 @@ def destroy(build: Build) -> DestroyOrdered:
         root=build.host.root,
         host=build.host.host,
     )
+
+
+def clean_up(build: Build, left: Leftover) -> Effects:
+    """Nothing is left there, or nobody will ever say so: its room is free. Should it be there, it must go."""
+    release = ReleaseRequested(consumer=keeper(build, left.attempt), generation=None, fenced=False)
+    if left.gone:
+        return (release,)
+    there = msgspec.structs.replace(build, attempt=left.attempt, at=left.at)
+    return (destroy(there), release)
 
 
 def ended(build: Build) -> BuildEnded:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import text
 
 from bus.clock import Clock
@@ -65,7 +66,7 @@ def a_conductor(store: Database, books: Books, time: ToldClock, **policy: Any) -
         store,
         books.claim_many,
         books.release_many,
-        policy=AttemptLimits(**{"max_attempts": 3, "build_timeout": 100.0, **policy}),
+        limits=AttemptLimits(**{"max_attempts": 3, "build_timeout": 100.0, **policy}),
         clock=time.clock,
     )
 
@@ -315,6 +316,80 @@ async def test_deletion_destroys_first_gives_back_then_and_says_so_last(
     assert (await census(store))[ONE.build].status == "deleted"
 
 
+async def test_a_deletion_whose_agent_is_dead_ends_and_its_room_is_kept_until_the_agent_is_back(
+    builds: Builds, books: Books, store: Database, time: ToldClock
+) -> None:
+    await placed(builds, books, ONE)
+    await heard(builds, BUILT, a_delete(ONE, "me"))
+    time.now += 599
+    assert await builds.time_out() == []
+    time.now += 1
+    (reminder,) = await builds.time_out()
+    gone = BuildDeleted(build=ONE.build, cell=ONE.cell, reply_to="me")
+    assert await heard(builds, reminder) == [[gone]]
+
+    ((keeper, (_, allocations)),) = books.held.items()
+    assert keeper != ONE.build and allocations == ONE.chosen.choice.allocations
+    assert books.retired == {ONE.build: "deleted"}
+    assert (await census(store))[ONE.build].status == "deleted"
+    time.now += 86000
+    await builds.prune()
+    restarted = a_conductor(store, books, time)
+    ((destroy, end),) = await heard(restarted, BUILT)  # it is back, and has it still
+    assert destroy == a_destroy(ONE, 1) and isinstance(end, BuildEnded)
+    assert await heard(restarted, a_report(FIRST, "destroyed")) == [[gone]]
+    assert books.held == {}
+    assert await heard(restarted, a_report(FIRST, "destroyed")) == [[gone]]
+
+
+async def test_an_agent_that_never_comes_back_is_given_up_and_its_host_has_its_room_again(
+    builds: Builds, books: Books, store: Database, time: ToldClock
+) -> None:
+    await placed(builds, books, ONE)
+    await heard(builds, BUILT, a_delete(ONE))
+    time.now += 600
+    await heard(builds, *await builds.time_out())
+    time.now += 86399
+    assert await builds.time_out() == []
+    time.now += 1
+    assert await heard(builds, *await builds.time_out()) == [
+        [BuildDeleted(build=ONE.build, cell=ONE.cell), a_destroy(ONE, 1)]
+    ]
+    assert books.held == {} and await builds.time_out() == []
+
+
+async def test_room_that_could_not_be_given_back_at_once_is_given_back_later(
+    builds: Builds, books: Books, time: ToldClock
+) -> None:
+    await placed(builds, books, ONE)
+    time.now += 100
+    await heard(builds, *await builds.time_out())
+    assert len(books.held) == 2
+    books.away = True
+    (waits,) = await heard(builds, a_report(FIRST, "destroyed"))
+    assert isinstance(waits, Retry)
+    books.away = False
+    assert await heard(builds, a_report(FIRST, "destroyed")) == [[]]
+    assert books.held.keys() == {ONE.build}
+
+
+async def test_what_is_left_is_not_forgotten_with_the_build(
+    builds: Builds, books: Books, store: Database, time: ToldClock
+) -> None:
+    patient = a_conductor(store, books, time, cleanup_timeout=30 * 86400.0)
+    await placed(patient, books, ONE)
+    await heard(patient, BUILT, a_delete(ONE))
+    time.now += 600
+    await heard(patient, *await patient.time_out())
+    time.now += 8 * 86400
+    await patient.prune()
+    assert await heard(patient, a_report(FIRST, "destroyed")) != [[]]
+    assert books.held == {}
+    time.now += 8 * 86400
+    await patient.prune()
+    assert await census(store) == {}
+
+
 async def test_deletion_while_building_ends_the_build_in_error_once(builds: Builds, books: Books) -> None:
     await placed(builds, books, ONE)
     destroyed = a_report(FIRST, "destroyed")
@@ -377,6 +452,39 @@ async def test_two_replicas_that_hear_the_same_failure_agree(
     assert books.held[ONE.build][0] == 2
 
 
+class SomeAgents:
+    """What the agents of three hosts do, decided for good for each attempt; some orders are lost."""
+
+    def __init__(self, chance: random.Random, deaf: float) -> None:
+        self.guests: set[str] = set()  # where there is one, or may be
+        self.lost = 0
+        self._chance, self._deaf = chance, deaf
+        self._fates: dict[int, str] = {}
+        self._fenced: dict[str, int] = {}
+
+    def hear(self, order: BuildOrdered | DestroyOrdered) -> list[Message]:
+        if isinstance(order, DestroyOrdered):
+            if self._chance.random() < self._deaf:
+                self.lost += 1
+                return []
+            self._fenced[order.agent] = max(order.attempt, self._fenced.get(order.agent, 0))
+            self.guests.discard(order.root)
+            return [a_report(order, "destroyed")]
+        if order.attempt <= self._fenced.get(order.agent, 0):
+            return [a_report(order, "destroyed")]
+        fate = self._fates.setdefault(
+            order.attempt, self._chance.choice(["built", "failed", "failed", "silent", "left"])
+        )
+        if fate != "failed":
+            self.guests.add(order.root)
+        match fate:
+            case "silent":
+                return []
+            case "left":
+                return [replace(a_report(order, "failed"), leftover=True)]
+        return [a_report(order, "built" if fate == "built" else "failed")]
+
+
 @pytest.mark.parametrize("seed", range(40))
 async def test_however_events_are_repeated_and_shuffled_a_build_ends_once_with_one_outcome(
     store: Database, books: Books, time: ToldClock, seed: int
@@ -388,25 +496,19 @@ async def test_however_events_are_repeated_and_shuffled_a_build_ends_once_with_o
     waiting: list[Message] = [ONE]
     if chance.random() < 0.4:
         waiting.append(a_delete(ONE))
-    outcome_of: dict[int, str] = {}  # what the agents decide, per attempt, for good
+    agents = SomeAgents(chance, deaf=0.2 if seed % 4 == 3 else 0.0)
     told: list[BuildEnded] = []
     gone = 0
-    for _ in range(400):
+    for _ in range(600):
         if not waiting:
             time.now += 61
             waiting += [*await conductor.resume(), *await conductor.time_out()]
             if not waiting:
                 break
         event = waiting.pop(chance.randrange(len(waiting)))
-        if isinstance(event, BuildOrdered):
-            fate = outcome_of.setdefault(
-                event.attempt, chance.choice(["built", "failed", "failed", "silent"])
-            )
-            if fate != "silent":
-                waiting.append(a_report(event, fate))  # type: ignore[arg-type]
-            continue
-        if isinstance(event, DestroyOrdered):
-            waiting.append(a_report(event, "destroyed"))
+        if isinstance(event, BuildOrdered | DestroyOrdered):
+            waiting += agents.hear(event)
+            assert agents.guests <= {root for _, held in books.held.values() for root in held}
             continue
         if chance.random() < 0.3:
             waiting.append(event)  # delivered once more, some time
@@ -435,6 +537,8 @@ async def test_however_events_are_repeated_and_shuffled_a_build_ends_once_with_o
     standing = (await census(store))[ONE.build]
     assert standing.status in ("active", "error", "deleted")
     assert (standing.status == "active") == (ONE.build in books.held)
+    assert agents.guests <= {root for _, held in books.held.values() for root in held}
+    assert agents.lost or set(books.held) <= {ONE.build}  # what was kept has been given back
     assert gone or standing.status != "deleted"
 
 

@@ -1,5 +1,7 @@
 """Every status of a build, every event: what it becomes, and what the conductor then says."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -24,9 +26,10 @@ from bus.vocabulary import (
     Released,
     Retired,
 )
-from cell_conductor.core.build import Build
+from cell_conductor.core.build import Build, keeper
 from cell_conductor.core.step import (
     AttemptLimits,
+    CleanedUp,
     Event,
     GivenBack,
     Stalled,
@@ -36,17 +39,17 @@ from cell_conductor.core.step import (
 )
 from tests.cells import a_delete, a_destroy, a_placed, a_report, a_selection, an_order
 
-POLICY = AttemptLimits(max_attempts=3, build_timeout=100.0)
+LIMITS = AttemptLimits(max_attempts=3, build_timeout=100.0, delete_timeout=600.0, cleanup_timeout=5000.0)
 PLACED = a_placed(generation=1)
 FIRST, SECOND, THIRD = (an_order(PLACED, attempt) for attempt in (1, 2, 3))
 
 
-def after(*events: Event | tuple[float, Event], policy: AttemptLimits = POLICY) -> Build:
+def after(*events: Event | tuple[float, Event], limits: AttemptLimits = LIMITS) -> Build:
     """The build these events lead to; at 0 s where no time is given."""
     build: Build | None = None
     for event in events:
         now, event = event if isinstance(event, tuple) else (0.0, event)
-        build, _ = step(build, event, now, policy)
+        build, _ = step(build, event, now, limits)
     assert build is not None
     return build
 
@@ -64,15 +67,24 @@ def _in_short(effect: Message) -> str:
             return f"destroy {effect.attempt} at {effect.host}"
         case ClaimRequested():
             (claim,) = effect.claims
-            return f"swap {claim.generation} to {len(claim.choices)}"
+            return f"swap {claim.generation} to {len(claim.choices)}{_kept(claim.keep)}"
+        case ReleaseRequested() if effect.consumer == PLACED.build:
+            return f"release {effect.generation}{_kept(effect.keep)}"
         case ReleaseRequested():
-            return f"release {effect.generation}"
+            assert not effect.fenced
+            return f"free{_kept(effect.consumer)}"
         case BuildEnded():
             return f"end {effect.status}"
         case BuildDeleted():
             return "deleted"
         case _:
             return getattr(effect, "outcome", repr(effect))
+
+
+def _kept(consumer: str | None) -> str:
+    """Which attempt's room this consumer keeps."""
+    kept = (attempt for attempt in range(1, 4) if keeper(BUILDING, attempt) == consumer)
+    return "" if consumer is None else f" keeping {next(kept)}"
 
 
 def claimed(choice: int = 0, generation: int = 2, *refused: Full | Moved | Gone) -> Claimed:
@@ -134,6 +146,7 @@ EVENTS: dict[str, Event] = {
     "no swap": SwapImpossible(1, "no such class"),
     "released": RELEASED_IN_SWAP,
     "released at last": GivenBack("deleting", Released()),
+    "cleaned up": CleanedUp(keeper(BUILDING, 1), Released()),
     "stalled": Stalled(),
     "future": a_report(replace(FIRST, attempt=7), "built"),
 }
@@ -146,7 +159,7 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
         "failed": ("swapping", ["swap 1 to 2"]),
         "aborted": ("swapping", ["release 1"]),
         "destroyed": ("swapping", ["swap 1 to 2"]),
-        "overdue": ("swapping", ["swap 1 to 2"]),
+        "overdue": ("swapping", ["swap 1 to 2 keeping 1"]),
         "progress": ("building", []),
         "delete": ("deleting", ["destroy 1 at host0"]),
         "stalled": ("building", ["order 1 at host0"]),
@@ -186,6 +199,7 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
         "failed": ("error", ["destroy 1 at host0", "end error"]),
         "aborted": ("error", ["destroy 1 at host0", "end error"]),
         "overdue": ("error", ["destroy 1 at host0", "end error"]),
+        "progress": ("error", ["destroy 1 at host0"]),
         "delete": ("deleted", ["deleted"]),
     },
     "deleting": {
@@ -207,19 +221,21 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
     },
     "gone": {
         "placed": ("deleted", ["end active"]),
-        "built": ("deleted", ["end active"]),
-        "failed": ("deleted", ["end active"]),
-        "aborted": ("deleted", ["end active"]),
-        "overdue": ("deleted", ["end active"]),
+        "built": ("deleted", ["destroy 1 at host0", "end active"]),
+        "failed": ("deleted", ["destroy 1 at host0", "end active"]),
+        "aborted": ("deleted", ["destroy 1 at host0", "end active"]),
+        "progress": ("deleted", ["destroy 1 at host0"]),
+        "overdue": ("deleted", ["deleted"]),
         "destroyed": ("deleted", ["deleted"]),
         "delete": ("deleted", ["deleted"]),
     },
     "cancelled and gone": {
         "placed": ("deleted", ["end error"]),
-        "built": ("deleted", ["end error"]),
-        "failed": ("deleted", ["end error"]),
-        "aborted": ("deleted", ["end error"]),
-        "overdue": ("deleted", ["end error"]),
+        "built": ("deleted", ["destroy 1 at host0", "end error"]),
+        "failed": ("deleted", ["destroy 1 at host0", "end error"]),
+        "aborted": ("deleted", ["destroy 1 at host0", "end error"]),
+        "progress": ("deleted", ["destroy 1 at host0"]),
+        "overdue": ("deleted", ["end error", "deleted"]),
         "destroyed": ("deleted", ["end error", "deleted"]),
         "delete": ("deleted", ["deleted"]),
     },
@@ -236,7 +252,7 @@ def test_what_every_event_means_in_every_state(state: str, event: str) -> None:
     before = STATES[state]
     expected = TABLE[state].get(event, (before.status, []))
 
-    build, effects = step(before, EVENTS[event], 100.0, POLICY)
+    build, effects = step(before, EVENTS[event], 100.0, LIMITS)
 
     assert build is not None
     assert (build.status, said(effects)) == expected
@@ -246,32 +262,32 @@ def test_what_every_event_means_in_every_state(state: str, event: str) -> None:
 
 @pytest.mark.parametrize("event", [name for name in EVENTS if name not in ("placed", "delete")])
 def test_nothing_is_made_of_what_is_said_of_an_unknown_build(event: str) -> None:
-    assert step(None, EVENTS[event], 0.0, POLICY) == (None, ())
+    assert step(None, EVENTS[event], 0.0, LIMITS) == (None, ())
 
 
 def test_an_unknown_build_is_started_when_placed_and_gone_when_deleted() -> None:
-    build, effects = step(None, PLACED, 5.0, POLICY)
+    build, effects = step(None, PLACED, 5.0, LIMITS)
     assert build is not None and (build.status, build.attempt, build.deadline) == ("building", 1, 105.0)
     assert said(effects) == ["order 1 at host0"]
 
-    build, effects = step(None, a_delete(PLACED, "me"), 5.0, POLICY)
+    build, effects = step(None, a_delete(PLACED, "me"), 5.0, LIMITS)
     assert build is not None and build.status == "deleted"
     gone = BuildDeleted(build=PLACED.build, cell=PLACED.cell, reply_to="me", known=False)
     assert effects == (gone,)
-    assert step(build, a_delete(PLACED, "me"), 6.0, POLICY)[1] == (gone,)
+    assert step(build, a_delete(PLACED, "me"), 6.0, LIMITS)[1] == (gone,)
 
 
 def test_a_deletion_that_overtook_the_placing_wins_and_nothing_stays_claimed() -> None:
     build = after(a_delete(PLACED), PLACED)
-    assert said(step(build, PLACED, 0.0, POLICY)[1]) == ["release 1"]
-    build, effects = step(build, RELEASED_IN_SWAP, 0.0, POLICY)
+    assert said(step(build, PLACED, 0.0, LIMITS)[1]) == ["release 1"]
+    build, effects = step(build, RELEASED_IN_SWAP, 0.0, LIMITS)
     assert build is not None and build.doom == "deleted before it was built"
     assert said(effects) == ["destroy 1 at host0", "end error"]
 
 
 def test_an_attempt_is_overdue_only_when_its_time_is_up() -> None:
-    assert step(BUILDING, a_report(FIRST, "overdue"), 99.9, POLICY) == (BUILDING, ())
-    build, _ = step(BUILDING, a_report(FIRST, "overdue"), 100.0, POLICY)
+    assert step(BUILDING, a_report(FIRST, "overdue"), 99.9, LIMITS) == (BUILDING, ())
+    build, _ = step(BUILDING, a_report(FIRST, "overdue"), 100.0, LIMITS)
     assert build is not None
     assert build.attempts == (
         Attempt(
@@ -299,15 +315,15 @@ def test_a_report_of_an_earlier_attempt_changes_nothing_but_cleans_and_orders_ag
     outcome: str, says: list[str]
 ) -> None:
     stale = replace(a_report(FIRST, "built"), outcome=outcome)
-    build, effects = step(SECOND_BUILDING, stale, 1.0, POLICY)
+    build, effects = step(SECOND_BUILDING, stale, 1.0, LIMITS)
     assert build is SECOND_BUILDING
     assert said(effects) == says
 
 
 def test_a_build_that_is_heard_of_has_time_anew() -> None:
-    build, _ = step(BUILDING, EVENTS["progress"], 90.0, POLICY)
-    assert build is not None and build.deadline == 90.0 + POLICY.build_timeout
-    later, effects = step(build, EVENTS["overdue"], 150.0, POLICY)
+    build, _ = step(BUILDING, EVENTS["progress"], 90.0, LIMITS)
+    assert build is not None and build.deadline == 90.0 + LIMITS.build_timeout
+    later, effects = step(build, EVENTS["overdue"], 150.0, LIMITS)
     assert later is build and not effects
 
 
@@ -357,7 +373,7 @@ SWAPS = [
 def test_what_placement_may_answer_to_a_swap(
     answer: Claimed, status: str, says: list[str], refused: list[str]
 ) -> None:
-    build, effects = step(SWAPPING, SwapAnswered(1, answer), 7.0, POLICY)
+    build, effects = step(SWAPPING, SwapAnswered(1, answer), 7.0, LIMITS)
     assert build is not None
     assert (build.status, said(effects)) == (status, says)
     assert [f"{tried.host} {tried.outcome}: {tried.cause}" for tried in build.attempts] == [
@@ -369,19 +385,19 @@ def test_what_placement_may_answer_to_a_swap(
 def test_an_answer_that_comes_late_is_not_taken_for_that_of_a_later_swap() -> None:
     again = after(PLACED, FAILED, SWAPPED, a_report(SECOND, "failed"))
     assert again.status == "swapping" and again.attempt == 2
-    assert step(again, SWAPPED, 0.0, POLICY) == (again, ())
+    assert step(again, SWAPPED, 0.0, LIMITS) == (again, ())
 
 
 def test_a_release_asked_while_swapping_does_not_end_a_deletion_that_came_meanwhile() -> None:
     build = after(PLACED, ABORTED, a_delete(PLACED))
-    assert step(build, RELEASED_IN_SWAP, 0.0, POLICY) == (build, ())
+    assert step(build, RELEASED_IN_SWAP, 0.0, LIMITS) == (build, ())
 
 
 def test_a_refused_alternate_costs_no_attempt() -> None:
-    policy = AttemptLimits(max_attempts=2, build_timeout=100.0)
-    build = after(PLACED, FAILED, SwapAnswered(1, claimed(1, 2, FULL)), policy=policy)
+    limits = AttemptLimits(max_attempts=2, build_timeout=100.0)
+    build = after(PLACED, FAILED, SwapAnswered(1, claimed(1, 2, FULL)), limits=limits)
     assert (build.attempt, build.host.host, build.spares) == (2, "host2", ())
-    build, effects = step(build, a_report(replace(THIRD, attempt=2), "built"), 9.0, policy)
+    build, effects = step(build, a_report(replace(THIRD, attempt=2), "built"), 9.0, limits)
     assert build is not None and build.status == "active"
     (end,) = effects
     assert isinstance(end, BuildEnded)
@@ -389,9 +405,9 @@ def test_a_refused_alternate_costs_no_attempt() -> None:
     assert [tried.outcome for tried in end.attempts] == ["failed", "refused", "built"]
 
 
-def end_of(*events: Event, policy: AttemptLimits = POLICY) -> BuildEnded:
+def end_of(*events: Event, limits: AttemptLimits = LIMITS) -> BuildEnded:
     *before, last = events
-    _, effects = step(after(*before, policy=policy), last, 3.0, policy)
+    _, effects = step(after(*before, limits=limits), last, 3.0, limits)
     (end,) = (effect for effect in effects if isinstance(effect, BuildEnded))
     return end
 
@@ -428,7 +444,7 @@ REASONS = [
 def test_an_error_tells_the_whole_chain_of_causes_and_placement_the_same(
     events: list[Event], reason: str
 ) -> None:
-    (release,) = step(after(PLACED, *events), PLACED, 0.0, POLICY)[1]
+    (release,) = step(after(PLACED, *events), PLACED, 0.0, LIMITS)[1]
     assert isinstance(release, ReleaseRequested) and release.retire == f"error: {reason}"
     end = end_of(PLACED, *events, RELEASED_IN_SWAP)
     assert (end.status, end.reason, end.host) == ("error", reason, "")
@@ -456,7 +472,7 @@ def test_a_very_long_cause_still_makes_a_message_that_can_be_read() -> None:
     ],
 )
 def test_what_is_held_is_given_back_whatever_placement_answers(answer: Released, says: list[str]) -> None:
-    _, effects = step(CANCELLED, GivenBack("deleting", answer), 0.0, POLICY)
+    _, effects = step(CANCELLED, GivenBack("deleting", answer), 0.0, LIMITS)
     assert said(effects) == says
 
 
@@ -466,17 +482,134 @@ def test_a_build_deleted_while_building_ends_in_error_once_its_resources_are_fre
 
 
 def test_the_outcome_of_a_build_is_the_same_after_its_deletion() -> None:
-    (before,) = step(ACTIVE, PLACED, 0.0, POLICY)[1]
-    (later,) = step(GONE, PLACED, 99.0, POLICY)[1]
+    (before,) = step(ACTIVE, PLACED, 0.0, LIMITS)[1]
+    (later,) = step(GONE, PLACED, 99.0, LIMITS)[1]
     assert before == later
 
 
 def test_all_who_asked_for_a_deletion_are_told() -> None:
     build = after(PLACED, a_delete(PLACED, "one"), a_delete(PLACED, "two"), a_delete(PLACED, "one"))
-    _, effects = step(build, GivenBack("deleting", Released()), 0.0, POLICY)
+    _, effects = step(build, GivenBack("deleting", Released()), 0.0, LIMITS)
     assert [effect.reply_to for effect in effects if isinstance(effect, BuildDeleted)] == ["one", "two"]
 
 
 def test_what_was_left_behind_is_destroyed_where_it_was() -> None:
-    _, effects = step(SWAPPING, SWAPPED, 0.0, POLICY)
+    _, effects = step(SWAPPING, SWAPPED, 0.0, LIMITS)
     assert effects == (a_destroy(PLACED, 1), SECOND)
+
+
+# What may be left where a build is not any more
+
+LATE = a_report(FIRST, "overdue")
+LEFT = replace(a_report(FIRST, "failed"), leftover=True)
+MINE_IS_FREE = CleanedUp(keeper(BUILDING, 1), Released())
+DESTROYED, PROGRESS = a_report(FIRST, "destroyed"), a_report(FIRST, "progress")
+BUILT_THERE = a_report(SECOND, "built")
+DELETE = a_delete(PLACED)
+GIVEN_BACK = GivenBack("deleting", Released())
+HOPELESS = SwapAnswered(1, Refused(refusals=(FULL, FULL)))
+TIMED_OUT = [PLACED, (100.0, LATE)]
+SWAPPED_AWAY = [*TIMED_OUT, (101.0, SWAPPED)]
+ELSEWHERE = [*SWAPPED_AWAY, (102.0, BUILT_THERE)]
+FAILED_FOR_GOOD = [*TIMED_OUT, (101.0, HOPELESS), (101.0, RELEASED_IN_SWAP)]
+NO_ANSWER = [PLACED, a_report(FIRST, "built"), (10.0, DELETE)]
+FORCED = [*NO_ANSWER, (610.0, LATE), (610.0, GIVEN_BACK)]
+
+# what has happened, what happens then and when → status, what is said, attempts whose room is kept
+LEFTOVERS = [
+    pytest.param([PLACED], LATE, 100.0, "swapping", ["swap 1 to 2 keeping 1"], [1], id="timed out"),
+    pytest.param([PLACED], LEFT, 9.0, "swapping", ["swap 1 to 2 keeping 1"], [1], id="failed, not cleanly"),
+    pytest.param([PLACED], FAILED, 9.0, "swapping", ["swap 1 to 2"], [], id="failed, and left nothing"),
+    pytest.param(
+        [PLACED], replace(LEFT, retry=False), 9.0, "swapping", ["release 1 keeping 1"], [1], id="aborted"
+    ),
+    pytest.param(TIMED_OUT, LATE, 101.0, "swapping", ["swap 1 to 2 keeping 1"], [1], id="asked again"),
+    pytest.param(TIMED_OUT, HOPELESS, 101.0, "swapping", ["release 1 keeping 1"], [1], id="no room"),
+    pytest.param(TIMED_OUT, DESTROYED, 101.0, "swapping", ["swap 1 to 2"], [1], id="gone before the swap"),
+    pytest.param(
+        [*TIMED_OUT, (101.0, DESTROYED)], SWAPPED, 102.0, "building",
+        ["destroy 1 at host0", "order 2 at host1", "free keeping 1"], [1], id="gone, but was it kept?",
+    ),
+    pytest.param(
+        TIMED_OUT, SWAPPED, 101.0, "building", ["destroy 1 at host0", "order 2 at host1"], [1], id="swapped"
+    ),
+    pytest.param(SWAPPED_AWAY, DESTROYED, 102.0, "building", ["free keeping 1"], [1], id="gone"),
+    pytest.param([*SWAPPED_AWAY, (102.0, DESTROYED)], MINE_IS_FREE, 102.0, "building", [], [], id="freed"),
+    pytest.param(
+        [*SWAPPED_AWAY, (102.0, DESTROYED)], CleanedUp(keeper(BUILDING, 1), Contended()), 102.0,
+        "building", ["free keeping 1"], [1], id="not freed at once",
+    ),
+    pytest.param(SWAPPED_AWAY, BUILT_THERE, 102.0, "active", ["end active"], [1], id="built elsewhere"),
+    pytest.param(ELSEWHERE, DESTROYED, 103.0, "active", ["free keeping 1"], [1], id="gone later"),
+    pytest.param(
+        ELSEWHERE, PROGRESS, 103.0, "active", ["destroy 1 at host0"], [1], id="alive"
+    ),
+    pytest.param(
+        ELSEWHERE, a_report(SECOND, "overdue"), 5099.0, "active", ["end active"], [1], id="not given up yet"
+    ),
+    pytest.param(
+        ELSEWHERE, a_report(SECOND, "overdue"), 5100.0, "active",
+        ["end active", "destroy 1 at host0", "free keeping 1"], [1], id="given up",
+    ),
+    pytest.param(
+        [*TIMED_OUT, (101.0, HOPELESS)], RELEASED_IN_SWAP, 102.0, "error",
+        ["destroy 1 at host0", "end error"], [1], id="ended in error",
+    ),
+    pytest.param(FAILED_FOR_GOOD, DESTROYED, 103.0, "error", ["free keeping 1"], [1], id="then gone"),
+    pytest.param(FAILED_FOR_GOOD, DELETE, 103.0, "deleted", ["deleted"], [1], id="deleted after the error"),
+    pytest.param(
+        [*FAILED_FOR_GOOD, (103.0, DELETE)], DESTROYED, 104.0, "deleted",
+        ["end error", "deleted", "free keeping 1"], [1], id="gone after that",
+    ),
+    pytest.param(TIMED_OUT, DELETE, 101.0, "deleting", ["destroy 1 at host0"], [1], id="deleted in mid swap"),
+    pytest.param(
+        [*TIMED_OUT, (101.0, DELETE)], DESTROYED, 102.0, "deleting", ["release 1"], [1], id="and destroyed"
+    ),
+    pytest.param(
+        [*TIMED_OUT, (101.0, DELETE), (102.0, DESTROYED)], GIVEN_BACK, 103.0, "deleted",
+        ["end error", "deleted", "free keeping 1"], [1], id="and given back",
+    ),
+    pytest.param(
+        [*ELSEWHERE, (103.0, DELETE)], DESTROYED, 104.0, "deleting", ["free keeping 1"], [1],
+        id="the first goes while the second is awaited",
+    ),
+    pytest.param(NO_ANSWER, LATE, 609.0, "deleting", ["end active"], [], id="a delete that waits"),
+    pytest.param(NO_ANSWER, LATE, 610.0, "deleting", ["release 1 keeping 1"], [1], id="no longer"),
+    pytest.param(
+        [*NO_ANSWER, (610.0, LATE)], GIVEN_BACK, 610.0, "deleted", ["deleted"], [1], id="it ends all the same"
+    ),
+    pytest.param(FORCED, LATE, 611.0, "deleted", ["deleted"], [1], id="and says so again"),
+    pytest.param(FORCED, PROGRESS, 700.0, "deleted", ["destroy 1 at host0"], [1], id="fenced"),
+    pytest.param(FORCED, DESTROYED, 700.0, "deleted", ["deleted", "free keeping 1"], [1], id="back and gone"),
+    pytest.param([*FORCED, (700.0, DESTROYED)], MINE_IS_FREE, 701.0, "deleted", [], [], id="and freed"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "event", "now", "status", "says", "kept"), LEFTOVERS)
+def test_room_is_kept_until_the_guest_is_gone_or_its_agent_given_up(
+    before: list[Any], event: Event, now: float, status: str, says: list[str], kept: list[int]
+) -> None:
+    build, effects = step(after(*before), event, now, LIMITS)
+    assert build is not None
+    assert (build.status, said(effects)) == (status, says)
+    assert [left.attempt for left in build.leftovers] == kept
+
+
+def test_what_is_settled_is_thought_of_again_when_its_first_leftover_is_due() -> None:
+    assert after(*ELSEWHERE).deadline == 100.0 + LIMITS.cleanup_timeout
+    assert after(*ELSEWHERE, (103.0, DESTROYED)).deadline == 103.0  # at once, should the release get lost
+    assert after(*ELSEWHERE, (103.0, DESTROYED), (103.0, MINE_IS_FREE)).deadline == 0.0
+    assert after(*ELSEWHERE, (103.0, DELETE)).deadline == 703.0
+
+
+def test_a_delete_that_has_no_deadline_yet_gets_one() -> None:
+    """One that was told of it by a conductor of before there were any."""
+    old = replace(after(*NO_ANSWER), deadline=0.0)
+    build, effects = step(old, LATE, 50.0, LIMITS)
+    assert build is not None and (build.status, build.deadline, effects) == ("deleting", 650.0, ())
+
+
+def test_every_attempt_of_every_build_has_a_keeper_of_its_own() -> None:
+    builds = [replace(BUILDING, id=a_placed(number).build) for number in range(3)]
+    assert len({keeper(build, attempt) for build in builds for attempt in range(1, 4)}) == 9
+    assert keeper(builds[0], 1) == keeper(builds[0], 1)
