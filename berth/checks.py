@@ -22,7 +22,8 @@ _AT_LEAST = {
     "ironic_full_every": 1, "placement_http_connections": 1,
 }  # fmt: skip
 _FINITE = (
-    "build_timeout", "heartbeat", "drain", "ironic_sweep_seconds", "ironic_pages_per_second",
+    "build_timeout", "delete_timeout", "cleanup_timeout",
+    "heartbeat", "drain", "ironic_sweep_seconds", "ironic_pages_per_second",
     "ironic_deaf_sweep_seconds", "ironic_build_patience", "ironic_maintenance_patience",
     "placement_http_idle", "placement_http_slow",
 )  # fmt: skip
@@ -65,7 +66,8 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
         if not math.isfinite(values[name]):
             refuse(name, "must be a finite number of seconds")
     for name in (
-        "build_timeout", "heartbeat", "ironic_sweep_seconds", "ironic_deaf_sweep_seconds",
+        "build_timeout", "delete_timeout", "cleanup_timeout",
+        "heartbeat", "ironic_sweep_seconds", "ironic_deaf_sweep_seconds",
         "ironic_build_patience", "ironic_maintenance_patience", "placement_http_idle", "placement_http_slow",
     ):  # fmt: skip
         if values[name] <= 0:

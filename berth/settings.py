@@ -174,10 +174,14 @@ class IronicSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class ConductorSettings(SettingsGroup, frozen=True, kw_only=True):
-    """How long and how often a cell tries to build."""
+    """How long and how often a cell tries to build, and for how long it waits for silent agents."""
 
     max_attempts: int = 3
     build_timeout: float = 300.0
+    delete_timeout: float = (
+        600.0  # then a build is deleted, and its host keeps its room until its agent is back
+    )
+    cleanup_timeout: float = 86400.0  # then that agent is given up, and the room is free
 
 
 class ComputeSettings(SettingsGroup, frozen=True, kw_only=True):

@@ -219,6 +219,8 @@ def _with_store(role: Role, settings: Settings, bus: Bus, store: Database) -> li
             bus.asker_of_many(topics.RELEASE),
             max_attempts=settings.conductor.max_attempts,
             build_timeout=settings.conductor.build_timeout,
+            delete_timeout=settings.conductor.delete_timeout,
+            cleanup_timeout=settings.conductor.cleanup_timeout,
             clock=bus.clock,
         )
     ]

@@ -110,7 +110,7 @@ BUILD_DELETE = Topic(
 BUILD_DELETED = Topic(
     "build.deleted",
     m.BuildDeleted,
-    "it is down, its resources are free",
+    "it is down; what its host still holds of it is freed when that is gone",
     "conductor",
     "whoever asked",
     expected=False,

@@ -40,8 +40,8 @@ def sql(settings: Settings, store: str, statement: str, *values: object) -> None
 
 def know(settings: Settings, cell: str, number: int, status: str, host: int) -> None:
     """Have this cell know this build, on this host."""
-    values = (uid(number), 1, status, uid(host, "a"), 1, 1, 0.0, 0.0, "", "[]")
-    sql(settings, f"cell_{cell}", "INSERT INTO builds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", *values)
+    values = (uid(number), 1, status, uid(host, "a"), 1, 1, 0.0, 0.0, "", "[]", "")
+    sql(settings, f"cell_{cell}", "INSERT INTO builds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", *values)
 
 
 @pytest.fixture
