@@ -14,7 +14,7 @@ _OVER = """
 SELECT p.name, c.name, i.used, i.total, i.reserved, i.allocation_ratio FROM inventories i
 JOIN resource_providers p ON p.id = i.resource_provider_id
 JOIN resource_classes c ON c.id = i.resource_class_id
-WHERE i.used > i.total * i.allocation_ratio OR i.used < 0
+WHERE i.used < 0 OR (i.used > (i.total - i.reserved) * i.allocation_ratio AND i.used > i.used_when_set)
 """
 _SUMS = """
 SELECT p.name, c.name, i.used, COALESCE(sum(a.used), 0) FROM inventories i
@@ -24,15 +24,20 @@ LEFT JOIN allocations a
   ON a.resource_provider_id = i.resource_provider_id AND a.resource_class_id = i.resource_class_id
 GROUP BY i.resource_provider_id, i.resource_class_id HAVING i.used <> COALESCE(sum(a.used), 0)
 """
-_SPREAD = """
+_ON_ITS_HOST = """
+NOT EXISTS (SELECT 1 FROM resource_provider_traits m JOIN traits t ON t.id = m.trait_id
+ WHERE m.resource_provider_id = p.id AND t.name = 'MISC_SHARES_VIA_AGGREGATE')
+"""  # what is shared is held beside the host, often of another tree
+_SPREAD = f"""
 SELECT c.uuid, count(DISTINCT p.root_provider_id) FROM allocations a
 JOIN consumers c ON c.id = a.consumer_id
 JOIN resource_providers p ON p.id = a.resource_provider_id
-GROUP BY c.uuid HAVING count(DISTINCT p.root_provider_id) > 1
+WHERE {_ON_ITS_HOST} GROUP BY c.uuid HAVING count(DISTINCT p.root_provider_id) > 1
 """
-_HELD = """
-SELECT c.uuid, p.uuid FROM allocations a JOIN consumers c ON c.id = a.consumer_id
+_HELD = f"""
+SELECT c.uuid, r.uuid FROM allocations a JOIN consumers c ON c.id = a.consumer_id
 JOIN resource_providers p ON p.id = a.resource_provider_id
+JOIN resource_providers r ON r.id = p.root_provider_id WHERE {_ON_ITS_HOST}
 """
 _EMPTY = """
 SELECT uuid FROM consumers WHERE id NOT IN (SELECT consumer_id FROM allocations)

@@ -1,0 +1,89 @@
+"""The invariants themselves: they let pass what is legal, and nothing else."""
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulation.invariants import Broken, check_always
+
+from bus.clock import Clock
+from bus.vocabulary import Claimed, Inventory
+from tests.builders import a_claim, a_placement, a_provider, a_report, an_order, on_hosts, uid
+
+HOST, CHILD, OTHER, POOL = 1, 11, 2, 3
+ACTIVE = 5
+RACK = (uid(1, "e"),)
+
+
+class Stores:
+    """What the invariants read of a world: placement's database, and a cell that knows one build."""
+
+    cells = ("c1",)
+
+    def __init__(self, placement: sqlite3.Connection) -> None:
+        self.placement = placement
+        self.cell = sqlite3.connect(":memory:")
+        self.cell.execute("CREATE TABLE builds (id, status, root)")
+        self.cell.execute("INSERT INTO builds VALUES (?, 'active', ?)", (uid(ACTIVE), uid(HOST, "a")))
+
+    def committed(self, name: str) -> sqlite3.Connection:
+        return self.placement if name == "placement" else self.cell
+
+
+@pytest.fixture
+async def stores(tmp_path: Path) -> AsyncIterator[Stores]:
+    """A build that holds a child of its host and of a pool; and a host with less room than was in use."""
+    async with a_placement(f"sqlite+aiosqlite:///{tmp_path}/p.db", Clock(now=lambda: 1.0)) as placement:
+        disk = {"DISK_GB": Inventory(total=100)}
+        await placement.reports.report_many(
+            [
+                a_report(HOST, a_provider(CHILD, HOST), aggregates=RACK),
+                a_report(OTHER),
+                a_report(POOL, inventories=disk, traits=("MISC_SHARES_VIA_AGGREGATE",), aggregates=RACK),
+            ]
+        )
+        held = on_hosts(CHILD) | on_hosts(POOL, DISK_GB=1)
+        orders = [an_order(a_claim(ACTIVE, held)), an_order(a_claim(6, on_hosts(OTHER)))]
+        answers = await placement.claims.claim_many(orders)
+        assert all(isinstance(one.results[0], Claimed) for one in answers)
+        less = {"VCPU": Inventory(total=8, reserved=8)}
+        await placement.reports.report_many([a_report(OTHER, sequence=2, inventories=less)])
+    with closing(sqlite3.connect(tmp_path / "p.db")) as database:
+        made = Stores(database)
+        yield made
+        made.cell.close()
+
+
+def check(stores: Any) -> None:
+    check_always(stores)
+
+
+async def test_children_pools_and_less_room_than_is_used_are_legal(stores: Stores) -> None:
+    check(stores)
+
+
+@pytest.mark.parametrize(
+    ("statement", "complaint"),
+    [
+        ("UPDATE inventories SET used_when_set = 0", "more is used than there is"),
+        ("UPDATE inventories SET used = used - 1 WHERE used > 0", "used is not the sum of the allocations"),
+        (
+            "UPDATE allocations SET consumer_id = (SELECT min(consumer_id) FROM allocations)",
+            "held on two hosts at once",
+        ),
+        ("INSERT INTO retired_consumers SELECT uuid, '', 0 FROM consumers", "retired, and holds resources"),
+    ],
+)
+async def test_what_is_not_is_found(stores: Stores, statement: str, complaint: str) -> None:
+    stores.placement.execute(statement)
+    with pytest.raises(Broken, match=complaint):
+        check(stores)
+
+
+async def test_a_build_that_is_elsewhere_is_found(stores: Stores) -> None:
+    stores.cell.execute("UPDATE builds SET root = ?", (uid(OTHER, "a"),))
+    with pytest.raises(Broken, match=f"is active on {uid(OTHER, 'a')} and holds {uid(HOST, 'a')}"):
+        check(stores)
