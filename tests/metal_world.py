@@ -59,7 +59,9 @@ class MetalWorld:
     """A simulated Ironic with nodes, a broker, and an agent that can be killed and started again."""
 
     def __init__(self, plan: SimPlan | None = None, nodes: int = 2) -> None:
-        self.clock = Clock(now=(time := asyncio.get_running_loop().time), monotonic=time)
+        time = asyncio.get_running_loop().time
+        self.ahead = 0.0  # seconds by which the wall clock is wrong
+        self.clock = Clock(now=lambda: time() + self.ahead, monotonic=time)
         self.ironic = Simulation(enrolled(nodes, now=0.0), plan=plan, clock=self.clock)
         self.nodes: Sequence[SimNode] = list(self.ironic.conductor.nodes.values())
         self.line = WayToSimulatedIronic(self.ironic)

@@ -8,6 +8,7 @@ from typing import Any
 from bus.agent_builds import REMEMBERED, AgentBuilds
 from bus.clock import Clock
 from bus.messages import AgentReported, HostReported
+from bus.report_sequence import ReportSequence
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, HOST_REPORTED
 from bus.vocabulary import HostState
 from bus.worker import Worker, every, on
@@ -55,6 +56,8 @@ class _Tidings:
         self._orders = orders
         self._period = period
         self._patience = patience
+        self._run = orders.clock.uuid()
+        self._sequence = ReportSequence(orders.clock)
         self._told: dict[str, str] = {}  # the nodes that were said to be building
 
     async def beat(self) -> Sequence[HostReported]:
@@ -67,12 +70,13 @@ class _Tidings:
             for root, host in (self._told | hosts).items()
         ]
         self._told = hosts
-        sequence = int(self._orders.clock.now() * 1_000_000)
+        sequence = self._sequence.next()
         return [
             HostReported(
                 cell=self._cell,
                 agent=self._agent,
                 sequence=sequence,
+                run=self._run,
                 period=self._period,
                 hosts=tuple(states[start : start + HOSTS_IN_A_REPORT]),
             )

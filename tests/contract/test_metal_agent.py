@@ -304,6 +304,26 @@ async def test_a_heart_beats_while_ironic_is_there_and_counts_what_is_being_buil
                     await world.beats.get()
 
 
+@pytest.mark.parametrize("jump", [3600.0, -3600.0], ids=["forward", "back"])
+@in_virtual_time
+async def test_when_the_clock_jumps_its_heart_is_heard_and_its_patience_is_the_same(jump: float) -> None:
+    async with metal_world(SLOW, period=5.0, progress_every=5.0, patience=600.0) as world:
+        world.ahead = 7200.0
+        before = await world.beats.get()
+        await world.bus.publish(world.build())
+        await world.until(lambda: world.state() == ("deploying", US))
+        world.ahead += jump
+        after = await world.beats.get()
+        assert (after.run, after.sequence > before.sequence) == (before.run, True)
+        async with asyncio.timeout(10.0):
+            assert (await world.reports.get()).outcome == "progress"
+        await world.kill()
+        world.start()
+        async with asyncio.timeout(30.0):
+            while (again := await world.beats.get()).run == before.run:
+                pass
+
+
 @in_virtual_time
 async def test_news_of_a_node_is_acted_on_at_once_and_its_absence_does_no_harm() -> None:
     heard = []
