@@ -1,0 +1,215 @@
+"""The bare-metal agent over time: it waits, tells that it does, is killed, and goes on."""
+
+import asyncio
+
+import pytest
+
+from bus.messages import AgentReported
+from compute_sim.core import Durations
+from compute_sim.ironic import SimPlan
+from ironic_sync.agent.core.node import SEEN
+from ironic_sync.agent.core.steps import UNDONE
+from tests.cells import an_id
+from tests.metal_world import QUIET, MetalWorld, metal_world
+from tests.simulation.clockwork import in_virtual_time
+
+US, THEM = an_id(1), an_id(2)
+SLOW = SimPlan(step_time=Durations("constant", (60.0,)))
+CALLS_BACK = SimPlan(step_time=Durations("constant", (60.0,)), call_back=True)
+
+
+def of_node(world: MetalWorld) -> list[str]:
+    """What the agent asked about the first node, in order, without the reads."""
+    return [call for call in world.line.calls if not call.startswith("GET")]
+
+
+@in_virtual_time
+async def test_a_node_that_is_locked_for_a_while_is_waited_for() -> None:
+    async with metal_world() as world:
+        world.ironic.conductor.change(world.nodes[0], reservation="another conductor")
+        await world.bus.publish(world.build())
+        await asyncio.sleep(20.0)
+        world.ironic.conductor.unlock(world.nodes[0])
+        assert await world.next_report() == ("built", "")
+
+
+@in_virtual_time
+async def test_while_ironic_is_away_orders_wait_and_the_conductor_is_told_that_they_do() -> None:
+    async with metal_world(progress_every=5.0, patience=60.0) as world:
+        world.line.cut = True
+        await world.bus.publish(world.build())
+        async with asyncio.timeout(QUIET):
+            progress = [await world.reports.get() for _ in range(3)]
+        assert {(one.outcome, one.build, one.attempt, one.root) for one in progress} == {
+            ("progress", US, 1, world.nodes[0].uuid)
+        }
+        world.line.cut = False
+        assert await world.next_report() == ("built", "")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(QUIET):
+                await world.reports.get()
+
+
+@in_virtual_time
+async def test_a_deploy_may_take_longer_than_rabbitmq_lets_an_order_be_held() -> None:
+    async with metal_world(SimPlan(step_time=Durations("constant", (4000.0,)))) as world:
+        await world.bus.publish(world.build())
+        async with asyncio.timeout(5000.0):
+            while (said := await world.reports.get()).outcome == "progress":
+                pass
+        assert said.outcome == "built"
+        assert of_node(world) == [
+            f"PATCH /v1/nodes/{said.root}",
+            f"PUT /v1/nodes/{said.root}/states/provision",
+        ]
+        assert await world.silence()
+
+
+@in_virtual_time
+async def test_nobody_is_told_of_progress_for_ever() -> None:
+    async with metal_world(progress_every=5.0, patience=60.0) as world:
+        world.line.cut = True
+        await world.bus.publish(world.build())
+        said: list[AgentReported] = []
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1000.0):
+                while True:
+                    said.append(await world.reports.get())
+        assert 5 <= len(said) <= 13
+
+
+@in_virtual_time
+async def test_a_heart_beats_while_ironic_is_there_and_counts_what_is_being_built() -> None:
+    async with metal_world(SLOW, period=5.0) as world:
+        assert (await world.beats.get()).hosts == ()
+        await world.bus.publish(world.build())
+        async with asyncio.timeout(30.0):
+            while not (beat := await world.beats.get()).hosts:
+                pass
+        assert [(one.root, one.host, one.building) for one in beat.hosts] == [
+            (world.nodes[0].uuid, world.nodes[0].uuid, 1)
+        ]
+        assert await world.next_report() == ("built", "")
+        async with asyncio.timeout(30.0):
+            while (beat := await world.beats.get()).hosts[0].building:
+                pass
+        world.line.cut = True
+        await asyncio.sleep(30.0)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(QUIET):
+                for _ in range(10):
+                    await world.beats.get()
+
+
+@pytest.mark.parametrize("jump", [3600.0, -3600.0], ids=["forward", "back"])
+@in_virtual_time
+async def test_when_the_clock_jumps_its_heart_is_heard_and_its_patience_is_the_same(jump: float) -> None:
+    async with metal_world(SLOW, period=5.0, progress_every=5.0, patience=600.0) as world:
+        world.ahead = 7200.0
+        before = await world.beats.get()
+        await world.bus.publish(world.build())
+        await world.until(lambda: world.state() == ("deploying", US))
+        world.ahead += jump
+        after = await world.beats.get()
+        assert (after.run, after.sequence > before.sequence) == (before.run, True)
+        async with asyncio.timeout(10.0):
+            assert (await world.reports.get()).outcome == "progress"
+        await world.kill()
+        world.start()
+        async with asyncio.timeout(30.0):
+            while (await world.beats.get()).run == before.run:
+                pass
+
+
+@in_virtual_time
+async def test_news_of_a_node_is_acted_on_at_once_and_its_absence_does_no_harm() -> None:
+    heard = []
+
+    async def news(hear: object) -> None:
+        heard.append(hear)
+        await asyncio.Event().wait()
+
+    async with metal_world(SimPlan(step_time=Durations("constant", (100.0,))), news=news) as world:
+        began = world.clock.now()
+        await world.bus.publish(world.build())
+        await world.until(lambda: world.state() == ("active", US))
+        heard[0](world.nodes[0].uuid)  # type: ignore[operator]
+        assert await world.next_report() == ("built", "")
+        assert world.clock.now() - began < 100.1
+        await world.bus.publish(world.build(node=1, build=2))
+        assert await world.next_report() == ("built", "")
+
+
+@pytest.mark.parametrize("comes_out", [False, True])
+@in_virtual_time
+async def test_a_node_that_goes_into_maintenance_before_it_is_deployed_is_not_waited_for_without_end(
+    comes_out: bool,
+) -> None:
+    plan = SimPlan(step_time=Durations("constant", (400.0,)), call_back=True)
+    async with metal_world(plan, maintenance_patience=120.0) as world:
+        await world.bus.publish(world.build())
+        await world.until(lambda: world.state()[0] == "wait call-back", 1000.0)
+        world.ironic.conductor.change(world.nodes[0], maintenance=True, maintenance_reason="a fan")
+        if comes_out:
+            await asyncio.sleep(100.0)
+            world.ironic.conductor.change(world.nodes[0], maintenance=False)
+            assert await world.next_report(2000.0) == ("built", "")
+            return
+        began = world.clock.monotonic()
+        await world.until(lambda: world.state()[0] == "deleting")
+        assert 120.0 <= world.clock.monotonic() - began < 150.0
+        outcome, cause = await world.next_report(1000.0)
+        assert (outcome, world.retry) == ("failed", True)
+        assert "in maintenance for 12" in cause and cause.endswith("a fan")
+        assert world.state()[1] is None
+
+
+@pytest.mark.parametrize("fault", [None, "deploy"])
+def test_killed_at_any_moment_it_goes_on_from_what_ironic_says(fault: str | None) -> None:
+    """Before and after each of its calls: what Ironic was told counts, what the agent knew does not."""
+
+    @in_virtual_time
+    async def once(kill_at: int) -> None:
+        async with metal_world(nodes=1) as world:
+            if fault is not None:
+                world.ironic.conductor.plan_fault(world.nodes[0], "deploy", "step")
+            world.line.moments, world.line.kill_at = 0, kill_at
+            (said,) = await world.order(world.build())
+            if fault is None:
+                assert (said, world.state()) == (("built", ""), ("active", US))
+            else:
+                assert said[0] == "failed" and "the image could not be written" in said[1]
+                assert world.state()[1] is None
+            assert await world.order(world.destroy()) == [("destroyed", "")]
+            await world.until(lambda: world.state() == ("available", None))
+            assert [one["build"] for one in world.nodes[0].extra[SEEN]] == [US]
+            assert world.waiting() == 0
+            moments.append(world.line.moments)
+
+    moments: list[int] = []
+    once(0)
+    for moment in range(1, moments[0] + 1):
+        once(moment)
+    assert moments[0] > 12
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0, 10.0, 30.0, 31.0, 59.0, 61.0])
+@in_virtual_time
+async def test_a_deploy_in_hand_when_the_agent_is_killed_is_ended_by_the_destroy_it_finds(
+    seconds: float,
+) -> None:
+    """Whichever of the two the next agent hears first, and however far Ironic has come."""
+    async with metal_world(CALLS_BACK) as world:
+        await world.bus.publish(world.build())
+        await asyncio.sleep(seconds)
+        await world.kill()
+        await world.bus.publish(world.destroy())
+        world.start()
+        if (said := await world.next_report()) == ("built", ""):
+            said = await world.next_report()
+        assert said == ("destroyed", "")
+        await world.until(lambda: world.state() == ("available", None))
+        await world.kill()
+        world.start()
+        assert await world.order(world.build()) == [("failed", UNDONE)]
+        assert (world.state(), world.waiting()) == (("available", None), 0)

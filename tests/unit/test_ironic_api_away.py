@@ -1,0 +1,251 @@
+"""Ironic's API from our side: what is tried again, what is written, who we are, and what is never told."""
+
+import asyncio
+import base64
+import json
+import logging
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from ironic_sync.api import (
+    READ_ATTEMPTS,
+    VERSION,
+    Access,
+    IronicApi,
+    IronicRefused,
+    IronicUnavailable,
+)
+from tests.fake_ironic import FakeIronic, fault, node_number
+
+UUID = node_number(1)
+
+
+@pytest.fixture
+def ironic() -> FakeIronic:
+    fake = FakeIronic()
+    fake.have(1)
+    return fake
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long was waited, without waiting."""
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    return waited
+
+
+# Patience
+
+AWAY: dict[str, Callable[[httpx.Request], httpx.Response]] = {
+    "unreachable": lambda request: _raise(httpx.ConnectError("refused")),
+    "hung up": lambda request: _raise(httpx.RemoteProtocolError("Server disconnected")),
+    "slow": lambda request: _raise(httpx.ReadTimeout("")),
+    "distrustful": lambda request: _raise(ssl.SSLError("alert certificate required")),
+    "garbled": lambda request: _raise(httpx.DecodingError("no gzip")),
+    "bad gateway": lambda request: fault(502, "upstream"),
+    "overloaded": lambda request: fault(503, "busy"),
+    "too late": lambda request: fault(504, "upstream"),
+    "without its database": lambda request: fault(500, "DBConnectionError"),
+    "asked too much": lambda request: fault(429, "slower"),
+}
+
+
+def _raise(problem: Exception) -> httpx.Response:
+    raise problem
+
+
+def failing(ironic: FakeIronic, how: Callable[[httpx.Request], httpx.Response], times: int) -> None:
+    left = [times]
+
+    def before(request: httpx.Request) -> httpx.Response | None:
+        if VERSION not in request.headers or left[0] == 0:
+            return None
+        left[0] -= 1
+        return how(request)
+
+    ironic.before = before
+
+
+@pytest.mark.parametrize("how", AWAY.values(), ids=AWAY.keys())
+async def test_reads_are_tried_again(ironic: FakeIronic, waits: list[float], how: Any) -> None:
+    failing(ironic, how, READ_ATTEMPTS - 1)
+    async with ironic.api() as api:
+        assert await api.node(UUID) is not None
+    assert len(waits) == READ_ATTEMPTS - 1 and all(wait > 0 for wait in waits)
+
+
+@pytest.mark.parametrize("how", AWAY.values(), ids=AWAY.keys())
+async def test_reads_are_not_tried_for_ever(ironic: FakeIronic, waits: list[float], how: Any) -> None:
+    failing(ironic, how, 99)
+    async with ironic.api() as api:
+        with pytest.raises(IronicUnavailable, match=f"/v1/nodes/{UUID}"):
+            await api.node(UUID)
+    assert len(ironic.paths()) == READ_ATTEMPTS
+
+
+@pytest.mark.parametrize("how", [how for name, how in AWAY.items() if "database" not in name])
+async def test_writes_are_never_tried_again(ironic: FakeIronic, waits: list[float], how: Any) -> None:
+    failing(ironic, how, 1)
+    async with ironic.api() as api:
+        with pytest.raises(IronicUnavailable):
+            await api.set_provision_state(UUID, "active")
+    assert len(ironic.paths("PUT")) == 1
+
+
+async def test_a_refusal_is_told_in_ironics_words_at_once(ironic: FakeIronic, waits: list[float]) -> None:
+    failing(ironic, lambda request: fault(409, "Node is locked by host one"), 99)
+    async with ironic.api() as api:
+        with pytest.raises(IronicRefused, match="Node is locked by host one") as refused:
+            await api.node(UUID)
+    assert (refused.value.status, len(ironic.paths()), waits) == (409, 1, [])
+
+
+FAULTS = {
+    "JSON in JSON": ({"error_message": json.dumps({"faultstring": "why"})}, "why"),
+    "JSON": ({"error_message": {"faultstring": "why"}}, "why"),
+    "with a description": ({"error_message": json.dumps({"title": "t", "description": "why"})}, "why"),
+    "the middleware's": ({"error": {"message": "why", "code": 401}}, "why"),
+    "text": ({"error_message": "why"}, "why"),
+    "a list": (["why"], "['why']"),
+}
+
+
+@pytest.mark.parametrize("body, says", FAULTS.values(), ids=FAULTS.keys())
+async def test_the_reason_is_found_however_it_is_wrapped(ironic: FakeIronic, body: Any, says: str) -> None:
+    failing(ironic, lambda request: httpx.Response(400, json=body), 1)
+    async with ironic.api() as api:
+        with pytest.raises(IronicRefused) as refused:
+            await api.node(UUID)
+    assert refused.value.text == says
+
+
+async def test_an_answer_that_is_no_json_is_refused(ironic: FakeIronic) -> None:
+    failing(ironic, lambda request: httpx.Response(200, text="<html>"), 1)
+    async with ironic.api() as api:
+        with pytest.raises(IronicRefused, match="no JSON"):
+            await api.node(UUID)
+
+
+# Writes
+
+WRITES: dict[str, tuple[Callable[[IronicApi], Any], str, str, Any]] = {
+    "patch": (
+        lambda api: api.patch_node(UUID, [{"op": "remove", "path": "/name"}]),
+        "PATCH",
+        f"/v1/nodes/{UUID}",
+        [{"op": "remove", "path": "/name"}],
+    ),
+    "provision": (
+        lambda api: api.set_provision_state(UUID, "active", configdrive="x"),
+        "PUT",
+        f"/v1/nodes/{UUID}/states/provision",
+        {"target": "active", "configdrive": "x"},
+    ),
+    "power": (
+        lambda api: api.set_power_state(UUID, "power on"),
+        "PUT",
+        f"/v1/nodes/{UUID}/states/power",
+        {"target": "power on"},
+    ),
+    "maintenance on": (
+        lambda api: api.set_maintenance(UUID, True, "broken"),
+        "PUT",
+        f"/v1/nodes/{UUID}/maintenance",
+        {"reason": "broken"},
+    ),
+    "maintenance off": (
+        lambda api: api.set_maintenance(UUID, False),
+        "DELETE",
+        f"/v1/nodes/{UUID}/maintenance",
+        None,
+    ),
+    "traits": (
+        lambda api: api.set_traits(UUID, ["CUSTOM_A"]),
+        "PUT",
+        f"/v1/nodes/{UUID}/traits",
+        {"traits": ["CUSTOM_A"]},
+    ),
+    "create": (
+        lambda api: api.create_node(name="n", driver="d"),
+        "POST",
+        "/v1/nodes",
+        {"name": "n", "driver": "d"},
+    ),
+    "delete": (lambda api: api.delete_node(UUID), "DELETE", f"/v1/nodes/{UUID}", None),
+}
+
+
+@pytest.mark.parametrize("write, method, path, body", WRITES.values(), ids=WRITES.keys())
+async def test_writes(ironic: FakeIronic, write: Any, method: str, path: str, body: Any) -> None:
+    failing(ironic, lambda request: httpx.Response(204), 1)
+    async with ironic.api() as api:
+        await write(api)
+    last = ironic.requests[-1]
+    assert (last.method, last.url.path) == (method, path)
+    assert (json.loads(last.content) if last.content else None) == body
+
+
+async def test_a_name_with_strange_signs_stays_one_name(ironic: FakeIronic) -> None:
+    async with ironic.api() as api:
+        assert await api.node("../conductors?x=1") is None
+    assert ironic.requests[-1].url.raw_path == b"/v1/nodes/..%2Fconductors%3Fx%3D1"
+
+
+# Who we are
+
+
+async def test_basic_authentication(ironic: FakeIronic) -> None:
+    access = Access(url="http://i", auth="basic", user="me", password="s3cret")
+    async with IronicApi(access, transport=ironic.transport) as api:
+        await api.node(UUID)
+    expected = "Basic " + base64.b64encode(b"me:s3cret").decode()
+    assert [one.headers["Authorization"] for one in ironic.requests] == [expected, expected]
+
+
+async def test_nobody_says_who_he_is(ironic: FakeIronic) -> None:
+    async with ironic.api() as api:
+        await api.node(UUID)
+    assert not {"authorization", "x-auth-token"} & set(ironic.requests[-1].headers)
+
+
+BAD = {
+    "nowhere": ({}, "the url"),
+    "a user in the url": ({"url": "http://me:pw@i"}, "names a user"),
+    "basic without a user": ({"url": "http://i", "auth": "basic"}, "a user"),
+    "keystone without keystone": ({"auth": "keystone"}, "auth_url"),
+}
+
+
+@pytest.mark.parametrize("given, says", BAD.values(), ids=BAD.keys())
+def test_an_access_that_cannot_be(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says) as refused:
+        Access(**given)
+    assert "pw" not in str(refused.value)
+
+
+async def test_secrets_are_in_no_log_and_no_text(
+    ironic: FakeIronic, caplog: pytest.LogCaptureFixture, waits: list[float]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    access = Access(url="http://i", auth="basic", user="me", password="s3cret")
+    failing(ironic, AWAY["unreachable"], 99)
+    async with IronicApi(access, transport=ironic.transport) as api:
+        with pytest.raises(IronicUnavailable) as away:
+            await api.node(UUID)
+    for text in (caplog.text, repr(access), str(away.value)):
+        assert "s3cret" not in text and base64.b64encode(b"me:s3cret").decode() not in text
+
+
+def test_only_who_says_so_trusts_anybody() -> None:
+    usual, insecure = Access(url="https://i").trust(), Access(url="https://i", insecure=True).trust()
+    assert (usual.verify_mode, usual.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert (insecure.verify_mode, insecure.check_hostname) == (ssl.CERT_NONE, False)
