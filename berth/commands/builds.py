@@ -72,7 +72,11 @@ def boot_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print what is said as JSON lines.")] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Publish a build request; with --wait, see it through."""
+    """Publish a build request; with --wait, see it through.
+
+    When no host will do, it says which demand emptied the field and who came closest. Bare metal is
+    `berth boot --flavor metal --wait`.
+    """
     settings = effective(state_dir=state_dir).settings
     chosen = image_named(image, image_property or [])
     request = boot_request(vcpus, memory_mb, disk_gb, flavor, extra_spec or [], count, zone, cell, chosen)
@@ -89,7 +93,10 @@ def delete_command(
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait.")] = 600.0,
     state_dir: StateDir = None,
 ) -> None:
-    """Take a build down and give its resources back."""
+    """Take a build down and give its resources back.
+
+    With --wait it is only said to be deleted when the cell knew it and placement holds nothing for it.
+    """
     run(delete(effective(state_dir=state_dir).settings, build, cell, wait, timeout, say))
 
 

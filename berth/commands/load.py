@@ -64,7 +64,7 @@ def demo_command(
     build_time: BuildTime = "exponential:0.1",
     seed: Seed = 1,
 ) -> None:
-    """Everything in one process: boots on simulated hosts, free bare-metal nodes, and the audit."""
+    """Show it all in one process: boots on simulated hosts, free bare-metal nodes, and the audit."""
     found = effective(
         cells=cells_named(cells), hosts=hosts, fail=fail, build_time=build_time, seed=seed, amqp_url="",
         database_url="", cell_database_urls={}, cell_amqp_urls={}, ironic_amqp_url="", ironic_api_url="",
@@ -95,7 +95,10 @@ def load_command(
     picture: Annotated[Path | None, typer.Option(help="Write latency over time to this SVG file.")] = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Many concurrent boots, followed to their ends: throughput, latency, audit. Loopback only."""
+    """Boot many instances at once and follow them to their ends: throughput, latency, audit. Loopback only.
+
+    It starts a berth of its own for it; with --attach it loads the one that runs already.
+    """
     settings = effective(
         cells=cells_named(cells), hosts=hosts, fail=fail, build_time=build_time, seed=seed,
         state_dir=state_dir,

@@ -44,7 +44,11 @@ def up_command(
     seed: Seed = None,
     http: options.Http = None,
 ) -> None:
-    """Run everything until Ctrl-C: in this process, or given service URLs, each worker as its own."""
+    """Run everything until Ctrl-C: in this process, or given service URLs, each worker as its own.
+
+    Without BERTH_AMQP_URL all is in this process, and what it must remember in --state-dir. With that and
+    BERTH_DATABASE_URL each worker is a process, started again when it ends.
+    """
     found = effective(
         cells=cells_named(cells), hosts=hosts, baremetal=baremetal, fail=fail, build_time=build_time,
         state_dir=state_dir, seed=seed, placement_http=http,
@@ -76,7 +80,7 @@ def run_command(
 
 @commands.command("migrate", rich_help_panel="Run")
 def migrate_command(cells: Cells = None, state_dir: StateDir = None) -> None:
-    """Bring every worker's database up to date."""
+    """Bring every worker's database up to date, which each also does by itself when it starts."""
     run(migrate_and_say(effective(cells=cells_named(cells), state_dir=state_dir).settings, say))
 
 
