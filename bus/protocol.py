@@ -1,6 +1,6 @@
 """How messages are delivered, whichever bus carries them: envelopes, and what a transport must do."""
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Protocol, TypeVar
 
@@ -136,6 +136,9 @@ class Transport(Protocol):
         At most so many, and no more than fit into memory, from behind the one with the id `after` (which
         raises NoSuchLetter when it is gone), and only those whose id begins with `beginning`.
         """
+
+    def each_dead_letter(self, *, after: str = "", beginning: str = "") -> AsyncGenerator[DeadLetter, None]:
+        """The same one by one, all in one look; to be closed by who does not want them all."""
 
     async def exhume(
         self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[None]] | None = None

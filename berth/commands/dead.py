@@ -1,6 +1,7 @@
 """`berth dead`: the messages nobody could handle, each with its reason; to look at, try again, or drop."""
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -17,7 +18,6 @@ from bus.delivery.runner import Bus
 from bus.protocol import DeadLetter, Envelope, Transport
 
 _SHOWN = 100  # letters, unless told otherwise
-_TOGETHER = 1000  # that are asked for at once
 
 commands = typer.Typer(no_args_is_help=True, help="Messages nobody could handle, each with its reason.")
 
@@ -61,10 +61,12 @@ async def list_letters(
     settings: Settings, say: Console, *, as_json: bool = False, limit: int | None = None, after: str = ""
 ) -> int:
     most = limit or (None if as_json else _SHOWN)
-    together = _TOGETHER if most is None else min(most + 1, _TOGETHER)
     shown, more = 0, False
-    async with Bus(wiring.transport(settings, "dead")) as bus:
-        async for letter in _letters(bus.transport, together, after=after):
+    async with (
+        Bus(wiring.transport(settings, "dead")) as bus,
+        aclosing(_letters(bus.transport, after=after)) as letters,
+    ):
+        async for letter in letters:
             if shown == most:
                 more = True
                 break
@@ -154,16 +156,15 @@ async def _chosen(transport: Transport, ids: Sequence[str], say: Console) -> Col
 
 
 async def _letters(
-    transport: Transport, together: int = _TOGETHER, *, after: str = "", beginning: str = ""
-) -> AsyncIterator[DeadLetter]:
-    """Page by page; by the beginning of an id as it is, or as `list` prints it."""
+    transport: Transport, *, after: str = "", beginning: str = ""
+) -> AsyncGenerator[DeadLetter, None]:
+    """By the beginning of an id as it is, or as `list` prints it."""
     as_printed = "\\" in beginning
-    asked = "" if as_printed else beginning
-    while page := await transport.dead_letters(together, after=after, beginning=asked):
-        for letter in page:
+    asked = transport.each_dead_letter(after=after, beginning="" if as_printed else beginning)
+    async with aclosing(asked) as letters:
+        async for letter in letters:
             if not as_printed or printable(letter.id).startswith(beginning):
                 yield letter
-        after = page[-1].id
 
 
 def _say_there_is_none(id_: str, say: Console) -> None:

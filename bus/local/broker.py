@@ -8,7 +8,7 @@ same way for the same seed. Given a journal it forgets nothing when the process 
 import asyncio
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -146,22 +146,14 @@ class LocalBroker:
         if self._journal is not None:
             self._journal.exhume(letter.id)
 
-    def page_of_dead(self, limit: int, after: str, beginning: str) -> list[DeadLetter]:
+    def dead_behind(self, after: str, beginning: str) -> Iterator[DeadLetter]:
+        """As many as there are now: of whoever is buried or taken out meanwhile it says nothing."""
         if after and after not in self.dead:
             raise NoSuchLetter(f"there is no dead letter {after} any more; begin again with the oldest")
-        behind = iter(self.dead.values())
+        behind = iter(tuple(self.dead.values()))
         while after and next(behind).id != after:
             pass
-        page: list[DeadLetter] = []
-        size = 0
-        for letter in behind:
-            if not letter.id.startswith(beginning):
-                continue
-            size += len(letter.body)
-            if len(page) == limit or (page and size > MAX_PAGE_BYTES):
-                break
-            page.append(letter)
-        return page
+        return (letter for letter in behind if letter.id.startswith(beginning))
 
     def _arrive(self, queue: _Queue, item: _Item, seconds: float) -> None:
         if seconds <= 0:
@@ -325,7 +317,20 @@ class LocalTransport:
     async def dead_letters(
         self, limit: int = 1000, *, after: str = "", beginning: str = ""
     ) -> list[DeadLetter]:
-        return self.broker.page_of_dead(limit, after, beginning)
+        page: list[DeadLetter] = []
+        size = 0
+        for letter in self.broker.dead_behind(after, beginning):
+            size += len(letter.body)
+            if len(page) == limit or (page and size > MAX_PAGE_BYTES):
+                break
+            page.append(letter)
+        return page
+
+    async def each_dead_letter(
+        self, *, after: str = "", beginning: str = ""
+    ) -> AsyncGenerator[DeadLetter, None]:
+        for letter in self.broker.dead_behind(after, beginning):
+            yield letter
 
     async def exhume(
         self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[None]] | None = None

@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -221,6 +221,14 @@ class DoorTransport(asyncio.Protocol):
         self, limit: int = 1000, *, after: str = "", beginning: str = ""
     ) -> list[DeadLetter]:
         return (await self._call(_Call("dead", number=limit, after=after, beginning=beginning))).letters
+
+    async def each_dead_letter(
+        self, *, after: str = "", beginning: str = ""
+    ) -> AsyncGenerator[DeadLetter, None]:
+        while page := await self.dead_letters(after=after, beginning=beginning):
+            for letter in page:
+                yield letter
+            after = page[-1].id
 
     async def exhume(
         self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[None]] | None = None

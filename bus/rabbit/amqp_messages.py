@@ -2,17 +2,15 @@
 
 import math
 import uuid
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from aio_pika import DeliveryMode, Message
 
-from bus.codec import FRAME_TYPE, decode_frame, encode_frame
+from bus.codec import FRAME_TYPE, decode_frame
 from bus.errors import Undecodable
 from bus.protocol import MAX_COUNT, MAX_MESSAGE_BYTES, MAX_TIME, DeadLetter, Envelope
-from bus.rabbit.underlay import Arrived
+from bus.rabbit.underlay import PERSISTENT, Arrived, Properties
 
 JSON = "application/json"
 MAX_REASON = 8 * 1024
@@ -21,8 +19,8 @@ _SHORT = 255  # bytes in an AMQP short string
 _STRANGERS = uuid.UUID("6b8a3c52-51c5-5d0e-9f0b-5f6f2c0f5d3e")
 
 
-def message_of(envelope: Envelope, key: str) -> Message:
-    """An envelope that travels alone to this routing key or queue; its headers say the rest."""
+def properties_of(envelope: Envelope, key: str) -> Any:
+    """What an envelope says beside its body, when it travels alone to this routing key or queue."""
     headers: dict[str, Any] = {}
     if envelope.key != key:
         headers["key"] = _short(envelope.key)
@@ -42,28 +40,20 @@ def message_of(envelope: Envelope, key: str) -> Message:
         headers["error"] = _cut(envelope.error, MAX_REASON)
     if envelope.again:
         headers["again"] = True
-    return Message(
-        bytes(envelope.body),
+    return Properties(
         content_type=JSON,
-        delivery_mode=DeliveryMode.PERSISTENT,
+        delivery_mode=PERSISTENT,
         message_id=_short(envelope.id),
-        correlation_id=_short(envelope.correlation),
-        type=_short(envelope.type),
+        correlation_id=_short(envelope.correlation) or None,
+        message_type=_short(envelope.type) or None,
         timestamp=datetime.fromtimestamp(envelope.sent_at, UTC) if 0 < envelope.sent_at < MAX_TIME else None,
-        reply_to=_short(envelope.reply_to),
-        headers=headers,
+        reply_to=_short(envelope.reply_to) or None,
+        headers=headers or None,
     )
 
 
-def frame_of(envelopes: Sequence[Envelope], id_: str) -> Message:
-    """Envelopes that travel together."""
-    return Message(
-        encode_frame(envelopes),
-        content_type=JSON,
-        delivery_mode=DeliveryMode.PERSISTENT,
-        message_id=id_,
-        type=FRAME_TYPE,
-    )
+def properties_of_frame(id_: str) -> Any:
+    return Properties(content_type=JSON, delivery_mode=PERSISTENT, message_id=id_, message_type=FRAME_TYPE)
 
 
 def open_message(message: Arrived, key: str) -> tuple[list[Envelope], str]:
@@ -120,7 +110,7 @@ def _id_for_stranger(message: Arrived) -> str:
 # Dead letters
 
 
-def message_of_letter(letter: DeadLetter) -> Message:
+def properties_of_letter(letter: DeadLetter) -> Any:
     headers: dict[str, Any] = {
         "x-reason": _cut(letter.reason, MAX_REASON),
         "x-traceback": _cut(letter.traceback, MAX_TRACEBACK, from_end=True),
@@ -131,12 +121,11 @@ def message_of_letter(letter: DeadLetter) -> Message:
         "x-died": repr(letter.died),
         "x-attempt": _bounded(letter.attempt),
     }
-    return Message(
-        letter.body,
-        delivery_mode=DeliveryMode.PERSISTENT,
+    return Properties(
+        delivery_mode=PERSISTENT,
         message_id=_short(letter.id),
-        correlation_id=_short(letter.correlation),
-        type=_short(letter.type),
+        correlation_id=_short(letter.correlation) or None,
+        message_type=_short(letter.type) or None,
         headers=headers,
     )
 

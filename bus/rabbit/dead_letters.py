@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import aclosing
 
+from bus.backoff import Backoff
 from bus.errors import NoSuchLetter, Unroutable
 from bus.protocol import MAX_PAGE_BYTES, DeadLetter
-from bus.rabbit.amqp_messages import letter_id, letter_in, message_of_letter
+from bus.rabbit.amqp_messages import letter_id, letter_in, properties_of_letter
 from bus.rabbit.connection import BROKEN, cancelled_by_us
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.session import Session
@@ -28,7 +29,7 @@ class DeadLetterQueue:
         self._one_at_a_time = asyncio.Lock()  # a letter that one of us looks at is out of the other's sight
 
     async def bury(self, dead: DeadLetter) -> None:
-        post = Post(self._name, LETTER, message_of_letter(dead), mandatory=True)
+        post = Post(self._name, LETTER, dead.body, properties_of_letter(dead), mandatory=True)
         await self._link.declare_dead()
         try:
             await self._link.post(post)
@@ -38,33 +39,42 @@ class DeadLetterQueue:
             await self._link.post(post)
 
     async def page(self, limit: int, after: str, beginning: str) -> list[DeadLetter]:
-        async def look(session: Session) -> list[DeadLetter] | None:
-            page: list[DeadLetter] = []
-            met: set[str] = set()  # who was buried twice is one letter, where it was first
-            size, reached = 0, not after
-            async with _Walk(session, self._name) as walk, aclosing(walk.letters()) as letters:
-                async for message in letters:
-                    id_ = letter_id(message)
-                    if id_ in met:
-                        continue
-                    met.add(id_)
-                    if not reached:
-                        reached = id_ == after
-                        continue
-                    if not id_.startswith(beginning):
-                        continue
-                    size += len(message.body)
-                    if len(page) == limit or (page and size > MAX_PAGE_BYTES):
-                        break
-                    page.append(letter_in(message))
-            return page if reached else None
+        page: list[DeadLetter] = []
+        size = 0
+        async with aclosing(self.each(after, beginning)) as letters:
+            async for letter in letters:
+                size += len(letter.body)
+                if len(page) == limit or (page and size > MAX_PAGE_BYTES):
+                    break
+                page.append(letter)
+        return page
 
+    async def each(self, after: str, beginning: str) -> AsyncGenerator[DeadLetter, None]:
+        """After a reconnect it goes on behind the last one."""
         await self._link.declare_dead()
+        met: set[str] = set()  # who was buried twice is one letter, where it was first
+        reached = not after
+        backoff = Backoff(self._link.clock)
         async with self._one_at_a_time:
-            found = await self._link.insist(look)
-        if found is None:
+            while True:
+                session = await self._link.session()
+                try:
+                    async with _Walk(session, self._name) as walk, aclosing(walk.letters()) as messages:
+                        async for message in messages:
+                            id_ = letter_id(message)
+                            if id_ in met:
+                                continue
+                            met.add(id_)
+                            if reached and id_.startswith(beginning):
+                                yield letter_in(message)
+                            reached = reached or id_ == after
+                    break
+                except BROKEN as problem:
+                    if cancelled_by_us(problem):
+                        raise
+                await backoff.pause()
+        if not reached:
             raise NoSuchLetter(f"there is no dead letter {after} any more; begin again with the oldest")
-        return found
 
     async def exhume(self, ids: Collection[str] | None, rescue: Rescue | None) -> int:
         wanted = None if ids is None else set(ids)

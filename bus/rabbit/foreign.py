@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from aio_pika import DeliveryMode, ExchangeType, Message
+from aio_pika import ExchangeType
 from aio_pika.abc import AbstractChannel, AbstractConnection
 
 from bus.backoff import Backoff
@@ -28,7 +28,7 @@ from bus.rabbit.connection import (
     reason,
     telling_refusals,
 )
-from bus.rabbit.underlay import Arrived, BulkChannel, Post, hang_up
+from bus.rabbit.underlay import PERSISTENT, Arrived, BulkChannel, Post, Properties, hang_up
 
 __all__ = ["BadCredentials", "ForeignListener", "ForeignPublisher", "Gap", "Hear"]
 
@@ -286,11 +286,11 @@ class ForeignPublisher:
         raise Unavailable(f"{self.place} broke off: {reason(problem)}") from None
 
     def _post(self, key: str, body: bytes) -> Post:
-        message = Message(
-            body,
+        said = Properties(
             content_type="application/json",
             content_encoding="utf-8",
-            delivery_mode=DeliveryMode.PERSISTENT,
+            delivery_mode=PERSISTENT,
             priority=0,
+            headers={},
         )
-        return Post(self._exchange, key, message, mandatory=False)
+        return Post(self._exchange, key, body, said, mandatory=False)

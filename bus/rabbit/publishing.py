@@ -9,9 +9,10 @@ import itertools
 from collections import deque
 from collections.abc import Iterable
 
+from bus.codec import encode_frame
 from bus.errors import Unavailable
 from bus.protocol import MAX_FRAME_BYTES, MAX_FRAME_ENVELOPES, Envelope
-from bus.rabbit.amqp_messages import frame_of, message_of
+from bus.rabbit.amqp_messages import properties_of, properties_of_frame
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.underlay import Post
 
@@ -141,7 +142,7 @@ class Publisher:
         exchange, key, mandatory, _ = lane
         if len(envelopes) == 1:
             alone = envelopes[0]
-            message = message_of(alone, self._link.names.heard_as(exchange, key))
-            return Post(exchange, key, message, mandatory)
-        id_ = f"{self._sender}-{next(self._frames)}"
-        return Post(exchange, key, frame_of(envelopes, id_), mandatory)
+            said = properties_of(alone, self._link.names.heard_as(exchange, key))
+            return Post(exchange, key, bytes(alone.body), said, mandatory)
+        said = properties_of_frame(f"{self._sender}-{next(self._frames)}")
+        return Post(exchange, key, encode_frame(envelopes), said, mandatory)

@@ -39,7 +39,7 @@ class Session:
 
     async def publish(self, post: Post, *, apart: bool) -> None:
         """Returns when the broker has confirmed it. `apart`: on a channel of its own."""
-        id_ = post.message.message_id
+        id_ = post.properties.message_id
         if apart or id_ in self._under_way:  # returned messages are told apart by their ids
             async with self._apart:
                 own = await BulkChannel().open(self.connection, confirms=True)

@@ -1,6 +1,6 @@
 """RabbitTransport: the bus over RabbitMQ. Everything is durable, confirmed and acknowledged by hand."""
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 
 import msgspec
 
@@ -92,6 +92,9 @@ class RabbitTransport:
         self, limit: int = 1000, *, after: str = "", beginning: str = ""
     ) -> list[DeadLetter]:
         return await self._dead.page(limit, after, beginning)
+
+    def each_dead_letter(self, *, after: str = "", beginning: str = "") -> AsyncGenerator[DeadLetter, None]:
+        return self._dead.each(after, beginning)
 
     async def exhume(
         self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[None]] | None = None

@@ -7,15 +7,16 @@ messages at once, medians of turns that alternated in one run:
     read     aio-pika's classes  3,830/s, 90 µs of our processor each     underlay channel  5,910/s, 56 µs
 
 `Exchange.publish` lets no message go before the last has left the socket; `Queue.consume` starts one more
-task for each, and `IncomingMessage.ack` waits for the socket again.
+task for each, and `IncomingMessage.ack` waits for the socket again. A `Message` takes 10 µs to make, too; the
+properties it would make of itself take half a microsecond.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Self
 
-from aio_pika import Message
+import msgspec
+from aio_pika import DeliveryMode, Message
 from aio_pika.abc import AbstractConnection
 from aio_pika.exceptions import ChannelClosed, ChannelInvalidStateError, ConnectionClosed
 
@@ -24,18 +25,21 @@ from bus.rabbit.connection import BROKEN, cancelled_by_us, open_channel, reason,
 _HANGING_UP_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Post:
+Properties = type(Message(b"").properties)  # what AMQP lets a message say beside its body
+PERSISTENT = DeliveryMode.PERSISTENT.value
+
+
+class Post(msgspec.Struct, frozen=True):
     """One AMQP message on its way out. `mandatory`: somebody must hear it."""
 
     exchange: str
     key: str
-    message: Message
+    body: bytes
+    properties: Any
     mandatory: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(msgspec.Struct, frozen=True):
     """One AMQP message as it came. What strangers may set may be anything."""
 
     tag: int
@@ -75,10 +79,10 @@ class BulkChannel:
         """Returns when the broker has confirmed it, on a channel that confirms."""
         try:
             await self._publish(
-                post.message.body,
+                post.body,
                 exchange=post.exchange,
                 routing_key=post.key,
-                properties=post.message.properties,
+                properties=post.properties,
                 mandatory=post.mandatory,
                 wait=False,
             )

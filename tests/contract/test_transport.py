@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -415,6 +416,21 @@ async def test_dead_letters_are_found_by_the_beginning_of_their_ids(transport: T
     found = await transport.dead_letters(5, beginning="letter-1", after="letter-17")
     assert [letter.id for letter in found] == ["letter-18", "letter-19"]
     assert await transport.dead_letters(beginning="x") == []
+
+
+async def test_dead_letters_come_one_by_one_for_as_long_as_somebody_wants_them(transport: Transport) -> None:
+    for number in range(50):
+        await transport.bury(a_letter(number))
+    async with aclosing(transport.each_dead_letter(after="letter-9", beginning="letter-1")) as letters:
+        ids = [letter.id async for letter in letters]
+    assert ids == [f"letter-{number}" for number in range(10, 20)]
+    async with aclosing(transport.each_dead_letter()) as letters:
+        async for letter in letters:
+            if letter.id == "letter-5":
+                break
+    assert len(await transport.dead_letters()) == 50
+    with pytest.raises(NoSuchLetter):
+        await anext(transport.each_dead_letter(after="x"))
 
 
 async def test_a_page_behind_a_letter_that_is_gone_is_refused(transport: Transport) -> None:

@@ -6,20 +6,19 @@ from typing import Any
 
 import msgspec
 import pytest
-from aio_pika import Message
 
 from bus.protocol import MAX_COUNT, MAX_TIME, DeadLetter, Envelope
-from bus.rabbit.amqp_messages import letter_in, message_of, message_of_letter, open_message
-from bus.rabbit.underlay import Arrived
+from bus.rabbit.amqp_messages import letter_in, open_message, properties_of, properties_of_letter
+from bus.rabbit.underlay import Arrived, Properties
 
 HUGE = 2**200
 NAN, ENDLESS = float("nan"), float("inf")
 
 
-def arrived(message: Message) -> Arrived:
+def arrived(properties: Any, body: bytes = b"{}") -> Arrived:
     """The message as a reader has it, through AMQP's own bytes."""
-    sent = message.properties.marshal()
-    said = type(message.properties)()
+    sent = properties.marshal()
+    said = Properties()
     said.unmarshal(int.from_bytes(sent[:2], "big"), sent[2:])
     return an_arrived(
         id=said.message_id,
@@ -28,7 +27,7 @@ def arrived(message: Message) -> Arrived:
         reply_to=said.reply_to,
         timestamp=said.timestamp,
         headers=said.headers or {},
-        body=message.body,
+        body=body,
     )
 
 
@@ -77,7 +76,7 @@ def test_an_envelope_can_be_sent_whatever_it_holds(field: str, value: Any, read:
     facts: dict[str, Any] = {"id": "1", "type": "T", "key": "k", "body": msgspec.Raw(b"{}"), field: value}
     envelope = Envelope(**facts)
     setattr(envelope, field, value)  # also past what reading one allows
-    ((opened,), problem) = open_message(arrived(message_of(envelope, "k")), "k")
+    ((opened,), problem) = open_message(arrived(properties_of(envelope, "k")), "k")
     assert problem == ""
     assert getattr(opened, field) == read
 
@@ -103,7 +102,7 @@ def test_a_letter_can_be_buried_whatever_it_holds(field: str, value: Any, read: 
         "id": "1", "queue": "q", "key": "k", "type": "T", "reason": "why", "first_died": 1.5, "died": 2.5,
         "attempt": 2, "correlation": "", "body": b"\xff", field: value,
     }  # fmt: skip
-    letter = letter_in(arrived(message_of_letter(DeadLetter(**facts))))
+    letter = letter_in(arrived(properties_of_letter(DeadLetter(**facts))))
     assert getattr(letter, field) == read
 
 
@@ -134,8 +133,8 @@ def test_odd_headers_are_read_as_something_that_can_be_told_on(odd: object) -> N
     letter = letter_in(message)
     assert 0 <= letter.died < MAX_TIME and 0 <= letter.first_died < MAX_TIME
     assert 0 <= letter.attempt <= MAX_COUNT
-    arrived(message_of_letter(letter))
+    arrived(properties_of_letter(letter))
     ((opened,), _) = open_message(message, "k")
     assert 1 <= opened.attempt <= MAX_COUNT and 0 <= opened.faults <= MAX_COUNT
     assert 0 <= opened.sent_at < MAX_TIME and 0 <= opened.first_died < MAX_TIME
-    arrived(message_of(opened, "k"))
+    arrived(properties_of(opened, "k"))
