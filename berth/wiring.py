@@ -268,6 +268,7 @@ def policy(settings: Settings) -> ChoicePolicy:
             settings.scheduler.filters or None,
             settings.scheduler.weighers or None,
             max_builds=settings.scheduler.max_builds_in_flight,
+            cells=settings.cell_names,
         )
     except ValueError as problem:
         raise BadSetting(str(problem)) from None

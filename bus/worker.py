@@ -38,6 +38,8 @@ class On:
     concurrency: int  # handlers (or lists) at work at once
     linger: float  # seconds to wait for company, while messages come one upon the other
     private: bool  # every replica hears every message, while it lives
+    unheard: Callable[[Any], Awaitable[Emits]] | None = None  # says what else, of what nobody would hear
+    unheard_after: int = 0  # so many tries
 
     @property
     def name(self) -> str:
@@ -138,15 +140,22 @@ def on_many(
     concurrency: int = 2,
     linger: float = 0.0,
     private: bool = False,
+    unheard: Callable[[Any], Awaitable[Emits]] | None = None,
+    unheard_after: int = 20,
 ) -> On:
     """Handle what is waiting on this topic together; the handler returns one outcome for each message.
+
+    What is emitted and heard by nobody is tried again, and in the end a dead letter; unless `unheard`, given
+    that emitted message after so many tries, undoes what it stood for and says so.
 
     `linger` is for handlers whose cost is by the list (a transaction): while messages keep coming, a list
     waits so long for company; the first after a quiet moment never waits.
     """
     declared = frozenset(topic.message for topic in emits)
     _check(handler, declared)
-    return On(_address(topic), handler, declared, batch, concurrency, linger, private)
+    if unheard is not None:
+        _check(unheard, declared)
+    return On(_address(topic), handler, declared, batch, concurrency, linger, private, unheard, unheard_after)
 
 
 def answers(query: Query[A, R], handler: Callable[[A], Awaitable[R]], *, concurrency: int = 64) -> Answers:

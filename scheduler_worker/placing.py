@@ -15,7 +15,9 @@ import msgspec
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import (
+    BuildPlaced,
     BuildRequested,
+    BuildUnplaceable,
     CandidatesFound,
     ClaimAnswered,
     ClaimRequested,
@@ -425,6 +427,30 @@ class Scheduler:
                 self._retired(order, instance, result)
             case _:
                 self._contended(order, f"the claim of {instance} is contended")
+
+    async def take_back(self, placed: BuildPlaced) -> BuildUnplaceable | None:
+        """No conductor hears of it: what was claimed is given back, and the build ends."""
+        host = placed.chosen.host
+        why = f"cell {placed.cell!r}: no conductor takes builds there; the claim on {host} was given back"
+        question = ReleaseRequested(
+            consumer=placed.build, generation=placed.generation, retire=UNPLACEABLE + why
+        )
+        match (await self._release(question)).result:
+            case Released():
+                log.warning("build %s: %s", placed.build, why)
+            case Retired(why=told) if told.startswith(UNPLACEABLE):
+                why = told.removeprefix(UNPLACEABLE)
+            case Retired():
+                return None
+            case _:
+                raise Retry(after=LONGEST_PAUSE, why=f"the claim of {placed.build} is contended")
+        return BuildUnplaceable(
+            request=placed.request,
+            instances=(placed.build,),
+            reason=why,
+            decision=placed.decision,
+            reply_to=placed.reply_to,
+        )
 
     def _retired(self, order: Order, instance: Id, result: Retired) -> None:
         """It has ended. Whoever else ended it has said so; what we ended is said again."""

@@ -25,6 +25,8 @@ from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.hosts import GRACE
 from scheduler_worker.placing import PAGE, PATIENCE, Claims, Scheduler
 
+UNHEARD_AFTER = 18  # tries, in about a minute, to hand a build to its cell's conductor
+
 
 def scheduler_worker(
     candidates: Ask[FindCandidates, CandidatesFound],
@@ -39,6 +41,7 @@ def scheduler_worker(
     grace: float = GRACE,
     batch: int = 128,
     concurrency: int = 2,
+    unheard_after: int = UNHEARD_AFTER,
 ) -> Worker:
     scheduler = Scheduler(
         candidates, claim_many, release, providers, policy, clock, page=page, patience=patience, grace=grace
@@ -52,6 +55,8 @@ def scheduler_worker(
                 emits=[BUILD_PLACED, BUILD_UNPLACEABLE],
                 batch=batch,
                 concurrency=concurrency,
+                unheard=scheduler.take_back,
+                unheard_after=unheard_after,
             ),
             on(HOST_REPORTED, scheduler.hear, private=True),
         ],

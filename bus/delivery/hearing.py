@@ -1,10 +1,16 @@
 """A row that hears a topic: what its handler returns is published to the topics the row declares."""
 
+import logging
+
 from bus.clock import Clock
 from bus.delivery.emitting import Emitter
 from bus.delivery.settling import Made, ServedRow
+from bus.errors import Unroutable
+from bus.messages import Message
 from bus.protocol import Envelope, Transport
-from bus.worker import On, Worker
+from bus.worker import On, Worker, messages_of
+
+log = logging.getLogger(__name__)
 
 
 class HeardRow(ServedRow):
@@ -13,10 +19,30 @@ class HeardRow(ServedRow):
     ) -> None:
         super().__init__(row, worker, replica, transport, clock)
         self._emits = row.emits
+        self._unheard = row.unheard
+        self._unheard_after = row.unheard_after
         self._emitter = emitter
 
     async def _say(self, made: Made) -> None:
-        await self._emitter.emit(made, self._emits)
+        try:
+            await self._emitter.emit(made, self._emits)
+        except Unroutable:
+            cause = made[0][0]
+            of_several = any(envelope is not cause for envelope, _ in made)
+            if self._unheard is None or of_several or cause.attempt < self._unheard_after:
+                raise
+            for _, message in made:
+                await self._say_or_undo(cause, message)
+
+    async def _say_or_undo(self, cause: Envelope, message: Message) -> None:
+        """What still nobody hears is given up: the worker undoes it, and says so."""
+        assert self._unheard is not None
+        try:
+            await self._emitter.emit([(cause, message)], self._emits)
+        except Unroutable as nobody:
+            log.warning("%s: given up: %s", self.queue.name, nobody)
+            instead = messages_of(await self._unheard(message))
+            await self._emitter.emit([(cause, one) for one in instead], self._emits)
 
     async def _refuse(self, envelope: Envelope, why: str, *, again: bool = False) -> bool:
         return False  # nobody waits for an answer to a message, whatever a stranger wrote beside it

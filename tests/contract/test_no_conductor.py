@@ -1,0 +1,84 @@
+"""A cell without a conductor: whatever is placed there is given back, and its end told. On both buses."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from bus.delivery.runner import Bus
+from bus.topics import (
+    BUILD_PLACED,
+    BUILD_UNPLACEABLE,
+    CLAIM,
+    FIND_CANDIDATES,
+    PROVIDERS,
+    RELEASE,
+)
+from bus.worker import Worker, answers, answers_many
+from scheduler_worker import ChoicePolicy, scheduler_worker
+from tests.contract.test_bus import Connect, connect, serving
+from tests.fleet import FakePlacement, a_candidate, a_request
+
+__all__ = ["connect"]  # a fixture
+DEADLINE = 30.0
+
+
+def the_placement(placement: FakePlacement) -> Worker:
+    return Worker(
+        "placement",
+        answers=[
+            answers(FIND_CANDIDATES, placement.candidates),
+            answers_many(CLAIM, placement.claim_many),
+            answers(RELEASE, placement.release),
+            answers(PROVIDERS, placement.providers),
+        ],
+    )
+
+
+@asynccontextmanager
+async def scheduling(
+    connect: Connect, placement: FakePlacement, policy: ChoicePolicy | None = None
+) -> AsyncIterator[Bus]:
+    async with Bus(connect()) as asking:
+        worker = scheduler_worker(
+            asking.asker(FIND_CANDIDATES),
+            asking.asker_of_many(CLAIM),
+            asking.asker(RELEASE),
+            asking.asker(PROVIDERS),
+            policy,
+            unheard_after=3,
+        )
+        async with serving(connect, the_placement(placement), worker) as bus:
+            yield bus
+
+
+async def test_what_cannot_be_handed_over_is_given_back_and_ends(connect: Connect) -> None:
+    """Its sister in another cell is placed, and another request, too."""
+    placement = FakePlacement.of(a_candidate(1, cell="c1"), a_candidate(2, cell="typo"))
+    async with scheduling(connect, placement) as bus:
+        placed = await bus.listen(BUILD_PLACED.at(cell="c1"))
+        unplaceable = await bus.listen(BUILD_UNPLACEABLE.at())
+        request = a_request(1, instances=2)
+        await bus.publish(request)
+        async with asyncio.timeout(DEADLINE):
+            lost = await unplaceable.get()
+            built = await placed.get()
+            await bus.publish(a_request(2, cell="c1"))
+            while (other := await placed.get()).request == request.request:
+                pass
+        assert {built.build, *lost.instances} == set(request.instances)
+        assert "cell 'typo': no conductor takes builds there" in lost.reason
+        assert set(placement.held) == {built.build, other.build}
+        assert set(placement.retired) == set(lost.instances)
+        assert await bus.transport.dead_letters() == []
+
+
+async def test_the_hosts_of_a_cell_that_is_none_of_ours_are_not_offered(connect: Connect) -> None:
+    placement = FakePlacement.of(a_candidate(2, cell="typo"))
+    async with scheduling(connect, placement, ChoicePolicy.from_names(cells=("c1", "c2"))) as bus:
+        unplaceable = await bus.listen(BUILD_UNPLACEABLE.at())
+        await bus.publish(a_request(1))
+        async with asyncio.timeout(DEADLINE):
+            lost = await unplaceable.get()
+    assert "has_agent removed 1" in lost.reason
+    assert "host2 (its cell 'typo' is none of ours: c1, c2)" in lost.reason
+    assert placement.orders == []
