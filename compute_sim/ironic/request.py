@@ -1,0 +1,53 @@
+"""A request to the simulated Ironic: its version, its id, its body; and an answer in JSON."""
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from compute_sim.ironic.node import Json
+from compute_sim.ironic.refused import ApiRefusal
+
+
+class SimRequest:
+    """One request: its version, its id, its body."""
+
+    __slots__ = ("id", "minor", "request", "url")
+
+    def __init__(self, request: Request, minor: int, id_: str) -> None:
+        self.request = request
+        self.minor = minor
+        self.id = id_
+        self.url = str(request.base_url).rstrip("/")
+
+    @property
+    def ident(self) -> str:
+        return str(self.request.path_params["ident"])
+
+    async def body(self) -> Any:
+        raw = await self.request.body()
+        if not raw:
+            return {}
+        try:
+            return msgspec.json.decode(raw)
+        except msgspec.DecodeError as problem:
+            raise ApiRefusal(400, f"The body is not JSON: {problem}") from None
+
+    async def fields(self) -> Json:
+        body = await self.body()
+        if not isinstance(body, dict):
+            raise ApiRefusal(400, "The body is not a JSON object")
+        return body
+
+
+def text_of(body: Json, name: str) -> str:
+    """A parameter that must be there."""
+    value = body.get(name)
+    if not isinstance(value, str):
+        raise ApiRefusal(400, f"Missing mandatory parameter: {name}")
+    return value
+
+
+def json_response(body: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(body), status, media_type="application/json")
