@@ -27,7 +27,11 @@ def explain(index: Index, made: SearchPlan) -> tuple[tuple[Removal, ...], tuple[
 
 
 def _nearest(index: Index, demands: list[Demand]) -> tuple[NearMiss, ...]:
-    """The hosts that fail the fewest demands, and of those the ones that are least short."""
+    """The hosts that fail the fewest demands, and of those the ones that are least short.
+
+    To have nothing at all of a class counts twice: who wants metal is told of nodes that are taken, not of
+    hypervisors.
+    """
     high = index.high
     failed = np.where(index.roots[:high], 0.0, np.inf)
     short = np.zeros(high)
@@ -35,10 +39,12 @@ def _nearest(index: Index, demands: list[Demand]) -> tuple[NearMiss, ...]:
         failed += 1 if demand.met is None else ~demand.met
         kind = index.classes.get(demand.resource_class)
         if kind is not None:
-            best = kind.top[:high]
+            best, there = kind.top[:high], kind.there[:high]
             if index.children:  # of a tree
-                rows, best = np.flatnonzero(index.below[:high]), best.copy()
+                rows, best, there = np.flatnonzero(index.below[:high]), best.copy(), there.copy()
                 np.maximum.at(best, index.root_of[rows], kind.top[rows])
+                np.logical_or.at(there, index.root_of[rows], kind.there[rows])
+            failed += ~there
             asked = min(demand.asked, BEYOND_COUNTING)
             short += np.maximum(asked - best.astype(np.float64), 0) / asked
     distance = failed + short / (1 + short)

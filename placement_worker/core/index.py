@@ -59,6 +59,7 @@ class Class:
     """One resource class over all providers."""
 
     top: Amounts  # the most one claim could take now: what is free, within max_unit; 0 where there is none
+    there: Bools  # who has it at all, free or not
     least: Amounts | None = None  # min_unit, where somebody has another than 1
     step: Amounts | None = None
     picky: int = 0  # how many have a min_unit or step_size other than 1
@@ -257,7 +258,8 @@ class Index:
         for name, inventory in row.inventories.items():
             kind = self.classes.get(name)
             if kind is None:
-                kind = self.classes[name] = Class(np.zeros(size, np.int32))
+                kind = self.classes[name] = Class(np.zeros(size, np.int32), np.zeros(size, np.bool_))
+            kind.there[position] = True
             if inventory.min_unit > 1 or inventory.step_size > 1:
                 if kind.least is None or kind.step is None:
                     kind.least, kind.step = np.ones(size, np.int32), np.ones(size, np.int32)
@@ -274,6 +276,7 @@ class Index:
         for name, inventory in row.inventories.items():
             kind = self.classes[name]
             kind.top[position] = 0
+            kind.there[position] = False
             if kind.least is not None and kind.step is not None:
                 kind.least[position] = kind.step[position] = 1
                 kind.picky -= inventory.min_unit > 1 or inventory.step_size > 1
@@ -349,6 +352,7 @@ class Index:
         none, ones = np.zeros(more, np.int32), np.ones(more, np.int32)
         for kind in self.classes.values():
             kind.top = np.concatenate([kind.top, none])
+            kind.there = np.concatenate([kind.there, nobody])
             if kind.least is not None and kind.step is not None:
                 kind.least = np.concatenate([kind.least, ones])
                 kind.step = np.concatenate([kind.step, ones])

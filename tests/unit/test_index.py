@@ -285,6 +285,17 @@ def test_why_nothing_fits() -> None:
     )
 
 
+def test_who_wants_metal_is_told_of_nodes_that_are_taken_not_of_hypervisors() -> None:
+    node = {"CUSTOM_METAL": Inventory(total=1)}
+    index = an_index(
+        *(a_tree(number, {"VCPU": Inventory(total=64)}) for number in range(1, 9)),
+        *(a_tree(number, node, {"CUSTOM_METAL": 1}) for number in (20, 21)),
+    )
+    found = page(index, looking_for({"CUSTOM_METAL": 1}))
+    assert [miss.host for miss in found.nearest[:2]] == ["host-20", "host-21"]
+    assert found.nearest[0].lacks == "1 CUSTOM_METAL: asked 1, free 0"
+
+
 @pytest.mark.parametrize(
     ("query", "says"),
     [
