@@ -11,11 +11,11 @@ from bus.messages import InventoryReported
 from ironic_sync.core.belief import BeliefRules, Step
 from ironic_sync.core.beliefs import Beliefs
 from ironic_sync.core.envelope import HeardNotification, Phase
-from ironic_sync.core.node import IronicNode
+from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import is_open
 from tests.cells import an_id
-from tests.ironic_world import PLACE
 
+PLACE = Place(cell="cell1", agent="cell1-metal")
 NODE = an_id(1, "c")
 INSTANCE = an_id(7)
 T = 1_700_000_000.0  # a full second

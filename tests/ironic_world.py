@@ -10,13 +10,13 @@ from bus.messages import InventoryReported
 from ironic_sync.core.belief import BeliefRules, Moment, Step
 from ironic_sync.core.beliefs import Beliefs
 from ironic_sync.core.envelope import HeardNotification
-from ironic_sync.core.node import IronicNode, Place
+from ironic_sync.core.node import IronicNode
 from ironic_sync.core.rule import is_open, reserved
+from tests.ironic_builders import PLACE
 
 T = TypeVar("T")
 Vary = Callable[[Sequence[T], random.Random], list[T]]
 
-PLACE = Place(cell="cell1", agent="cell1-metal")
 CONDUCTOR = ("provision_set", "power_set", "power_state_corrected", "console_set")
 PASSING = 0.004  # seconds between one thing and the next
 

@@ -30,9 +30,8 @@ from ironic_sync.sweep import Sweep
 from placement_worker import Placement, placement_worker
 from tests.fake_ironic import FakeIronic, fault, node_number
 from tests.followed_ironic import SaidByHand
-from tests.ironic_builders import a_notification
+from tests.ironic_builders import PLACE, a_notification
 from tests.ironic_recordings import Truth, recorded
-from tests.ironic_world import PLACE
 
 SELECTION = NodeSelection(cell="cell1", agents={"cell1": "cell1-metal"})
 SILENT = {"96-power-mismatch-recovery-silent", "104-allocation-create", "107-allocation-create-2"}

@@ -15,6 +15,7 @@ from tests.ironic_builders import (
     FREE,
     INSTANCE,
     NODE,
+    PLACE,
     READ,
     BeliefCase,
     T,
@@ -22,7 +23,6 @@ from tests.ironic_builders import (
     opened,
     with_and_without,
 )
-from tests.ironic_world import PLACE
 
 # Opening is confirmed, closing is not
 

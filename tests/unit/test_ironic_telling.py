@@ -10,8 +10,7 @@ from ironic_sync.core.node import from_rest
 from ironic_sync.following import Following
 from ironic_sync.reader import NodeRead
 from tests.fake_ironic import FakeIronic
-from tests.ironic_builders import a_notification
-from tests.ironic_world import PLACE
+from tests.ironic_builders import PLACE, a_notification
 
 
 class Bad:
