@@ -18,7 +18,7 @@ from placement_worker.store import changes, trees
 from tests import locked_and_calm, midway
 from tests.builders import Wall, a_placement, keeps_its_index
 from tests.conftest import a_database
-from tests.http_client import Door, a_door
+from tests.http_placement import HttpPlacement, a_door
 
 KINDS = [
     pytest.param("sqlite file", id="file"),
@@ -95,13 +95,13 @@ async def placement(url: str, wall: Wall) -> AsyncIterator[Placement]:
 
 
 @pytest.fixture
-async def door(url: str) -> AsyncIterator[Door]:
+async def door(url: str) -> AsyncIterator[HttpPlacement]:
     async with a_door(url) as door:
         yield door
 
 
 @pytest.fixture
-async def near() -> AsyncIterator[Door]:
+async def near() -> AsyncIterator[HttpPlacement]:
     """For what the database has no part in."""
     async with a_door("sqlite+aiosqlite://") as near:
         yield near

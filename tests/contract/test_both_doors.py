@@ -9,7 +9,7 @@ from bus.vocabulary import Claimed, Held
 from placement_worker import Placement, breaches
 from placement_worker.store import changes
 from tests.builders import a_claim, a_placement, a_release, an_order, keeps_its_index, seen_by, uid
-from tests.http_client import Door, a_door
+from tests.http_placement import HttpPlacement, a_door
 
 HOSTS, TOTAL, CONSUMERS, STEPS = 4, 6, 8, 60
 OWNER = {"project_id": "p1", "user_id": "u1", "consumer_type": "INSTANCE"}
@@ -19,7 +19,7 @@ def host(chance: random.Random) -> str:
     return uid(chance.randrange(HOSTS), "a")
 
 
-async def at_the_door(door: Door, seed: int) -> Counter[str]:
+async def at_the_door(door: HttpPlacement, seed: int) -> Counter[str]:
     """PUT, POST and DELETE of allocations, and inventories put anew, by what GET has just shown."""
     chance, done = random.Random(seed), Counter[str]()
     for _ in range(STEPS):

@@ -9,22 +9,22 @@ import pytest
 from placement_worker.http.auth import Identity, digest_of, of_tokens
 from placement_worker.http.policy import DEFAULTS, AccessPolicy
 from tests.builders import uid
-from tests.http_client import Door, a_door, error_of
+from tests.http_placement import HttpPlacement, a_door, error_of
 
 MEMORY = "sqlite+aiosqlite://"
 
 
-def opened(**options: Any) -> AbstractAsyncContextManager[Door]:
+def opened(**options: Any) -> AbstractAsyncContextManager[HttpPlacement]:
     return a_door(MEMORY, **options)
 
 
 @pytest.fixture
-async def door() -> AsyncIterator[Door]:
+async def door() -> AsyncIterator[HttpPlacement]:
     async with opened() as door:
         yield door
 
 
-async def test_without_a_token_nobody_comes_in(door: Door) -> None:
+async def test_without_a_token_nobody_comes_in(door: HttpPlacement) -> None:
     for token in ({}, {"x-auth-token": ""}):
         answer = await door.client.get("/resource_providers", headers=token)
         assert error_of(answer)[0] == 401
@@ -38,13 +38,13 @@ async def test_without_a_token_nobody_comes_in(door: Door) -> None:
         ("/berth/changes", "berth:changes:list"),
     ],
 )
-async def test_who_may_not_is_told_which_rule(door: Door, path: str, rule: str) -> None:
+async def test_who_may_not_is_told_which_rule(door: HttpPlacement, path: str, rule: str) -> None:
     answer = await door("GET", path, token="somebody", x_roles="member")
     assert error_of(answer)[0] == 403
     assert f"Policy does not allow {rule} to be performed." in answer.text
 
 
-async def test_a_policy_counts_before_what_is_asked_and_after_how(door: Door) -> None:
+async def test_a_policy_counts_before_what_is_asked_and_after_how(door: HttpPlacement) -> None:
     somebody: dict[str, Any] = {"token": "somebody"}
     for method, path, body in (
         ("POST", "/reshaper", {"inventories": []}),
@@ -57,7 +57,7 @@ async def test_a_policy_counts_before_what_is_asked_and_after_how(door: Door) ->
     assert (await door("POST", "/reshaper", **somebody)).status_code == 415
 
 
-async def test_readers_see_what_their_own_project_uses(door: Door) -> None:
+async def test_readers_see_what_their_own_project_uses(door: HttpPlacement) -> None:
     for project, status in (("mine", 200), ("yours", 403)):
         answer = await door(
             "GET", f"/usages?project_id={project}", token="u", x_roles="reader", x_project_id="mine"
@@ -65,13 +65,13 @@ async def test_readers_see_what_their_own_project_uses(door: Door) -> None:
         assert answer.status_code == status
 
 
-async def test_the_last_project_of_a_query_is_the_one_that_counts(door: Door) -> None:
+async def test_the_last_project_of_a_query_is_the_one_that_counts(door: HttpPlacement) -> None:
     path = "/usages?project_id=mine&project_id=yours"
     answer = await door("GET", path, token="u", x_roles="reader", x_project_id="mine")
     assert answer.status_code == 403
 
 
-async def test_a_token_for_the_whole_system_is_for_nobody(door: Door) -> None:
+async def test_a_token_for_the_whole_system_is_for_nobody(door: HttpPlacement) -> None:
     answer = await door("GET", "/resource_providers", openstack_system_scope="all")
     assert error_of(answer)[0] == 403
 
@@ -112,7 +112,7 @@ GOOD, BAD = "http://valid.example.com", "http://invalid.example.com"
 
 
 @pytest.fixture
-async def shared() -> AsyncIterator[Door]:
+async def shared() -> AsyncIterator[HttpPlacement]:
     async with opened(origins=(GOOD,)) as door:
         yield door
 
@@ -122,7 +122,7 @@ def asking(origin: str, *names: str) -> dict[str, str]:
     return asks | ({"access-control-request-headers": ",".join(names)} if names else {})
 
 
-async def test_a_browser_may_ask_first(shared: Door) -> None:
+async def test_a_browser_may_ask_first(shared: HttpPlacement) -> None:
     answer = await shared.client.options("/usages", headers=asking(GOOD, "OpenStack-API-Version"))
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-origin"] == GOOD
@@ -130,13 +130,13 @@ async def test_a_browser_may_ask_first(shared: Door) -> None:
     assert "PUT" in answer.headers["access-control-allow-methods"]
 
 
-async def test_a_page_of_another_origin_is_not_told_that_it_may(shared: Door) -> None:
+async def test_a_page_of_another_origin_is_not_told_that_it_may(shared: HttpPlacement) -> None:
     answer = await shared.client.options("/usages", headers=asking(BAD))
     assert answer.status_code == 200
     assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
-async def test_a_method_it_may_not_use_is_refused_before_it_is_used(shared: Door) -> None:
+async def test_a_method_it_may_not_use_is_refused_before_it_is_used(shared: HttpPlacement) -> None:
     asks = asking(GOOD) | {"access-control-request-method": "PATCH"}
     answer = await shared.client.options("/usages", headers=asks)
     assert answer.status_code == 400
@@ -146,7 +146,7 @@ async def test_a_method_it_may_not_use_is_refused_before_it_is_used(shared: Door
 @pytest.mark.parametrize(("origin", "may_read"), [(GOOD, True), (BAD, False), ("null", False)])
 @pytest.mark.parametrize("path", ["/", "/resource_providers", "/nowhere"])
 async def test_answers_and_refusals_are_shared_with_whom_they_may(
-    shared: Door, path: str, origin: str, may_read: bool
+    shared: HttpPlacement, path: str, origin: str, may_read: bool
 ) -> None:
     answer = await shared.client.get(path, headers={"origin": origin})
     assert ("access-control-allow-origin" in answer.headers) is may_read
@@ -155,7 +155,7 @@ async def test_answers_and_refusals_are_shared_with_whom_they_may(
         assert "origin" in answer.headers["vary"].lower()
 
 
-async def test_without_origins_there_is_no_asking_first(door: Door) -> None:
+async def test_without_origins_there_is_no_asking_first(door: HttpPlacement) -> None:
     answer = await door.client.options("/", headers={"x-auth-token": "u", **asking(GOOD)})
     assert answer.status_code == 405
     answer = await door.client.get("/", headers=asking(GOOD))

@@ -7,13 +7,13 @@ import pytest
 from placement_worker.http.operations import Resource
 from placement_worker.http.policy import DEFAULTS
 from tests.builders import uid
-from tests.http_client import Door, a_door, error_of
+from tests.http_placement import HttpPlacement, a_door, error_of
 
 P = f"/resource_providers/{uid(1, 'a')}"
 
 
 @pytest.fixture
-async def door() -> AsyncIterator[Door]:
+async def door() -> AsyncIterator[HttpPlacement]:
     async with a_door("sqlite+aiosqlite://") as door:
         yield door
 
@@ -59,7 +59,9 @@ SINCE = [
 
 
 @pytest.mark.parametrize(("method", "path", "since"), SINCE)
-async def test_an_address_is_there_since_its_version(door: Door, method: str, path: str, since: int) -> None:
+async def test_an_address_is_there_since_its_version(
+    door: HttpPlacement, method: str, path: str, since: int
+) -> None:
     there = await door(method, path, minor=since)
     nowhere = "The resource could not be found.\n\n "
     assert there.status_code != 405
@@ -70,7 +72,7 @@ async def test_an_address_is_there_since_its_version(door: Door, method: str, pa
         assert "allow" not in before.headers
 
 
-def test_the_table_is_whole_and_every_rule_is_known(door: Door) -> None:
+def test_the_table_is_whole_and_every_rule_is_known(door: HttpPlacement) -> None:
     offered = {
         (operation.method, route.path)
         for route in door.app.router.routes
@@ -104,7 +106,7 @@ def test_the_table_is_whole_and_every_rule_is_known(door: Door) -> None:
     ],
 )
 async def test_another_method_is_405_with_those_that_are_there(
-    door: Door, method: str, path: str, allow: str
+    door: HttpPlacement, method: str, path: str, allow: str
 ) -> None:
     answer = await door(method, path, minor=0)
     assert answer.status_code == 405
@@ -114,12 +116,12 @@ async def test_another_method_is_405_with_those_that_are_there(
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/resource_providers/", f"{P}/cows", f"{P}/inventories/"])
-async def test_what_is_nowhere_is_404(door: Door, path: str) -> None:
+async def test_what_is_nowhere_is_404(door: HttpPlacement, path: str) -> None:
     answer = await door("GET", path)
     assert error_of(answer)[:2] == (404, "placement.undefined_code")
 
 
-async def test_the_root_says_which_versions_there_are_and_needs_no_token(door: Door) -> None:
+async def test_the_root_says_which_versions_there_are_and_needs_no_token(door: HttpPlacement) -> None:
     answer = await door.client.get("/")
     assert answer.json() == {
         "versions": [
@@ -136,21 +138,21 @@ async def test_the_root_says_which_versions_there_are_and_needs_no_token(door: D
 
 
 @pytest.mark.parametrize("path", ["/resource_providers", "/nowhere"])
-async def test_everything_else_does_before_anything_is_looked_at(door: Door, path: str) -> None:
+async def test_everything_else_does_before_anything_is_looked_at(door: HttpPlacement, path: str) -> None:
     answer = await door.client.get(path, headers={"openstack-api-version": "placement 9.9"})
     assert answer.status_code == 401
     assert answer.headers["x-openstack-request-id"].startswith("req-")
     assert "openstack-api-version" not in answer.headers
 
 
-async def test_a_version_comes_before_an_address(door: Door) -> None:
+async def test_a_version_comes_before_an_address(door: HttpPlacement) -> None:
     headers = {"x-auth-token": "admin", "openstack-api-version": "placement 9.9"}
     answer = await door.client.get("/nowhere", headers=headers)
     assert answer.status_code == 406
     assert "vary" not in answer.headers
 
 
-async def test_every_answer_tells_its_version(door: Door) -> None:
+async def test_every_answer_tells_its_version(door: HttpPlacement) -> None:
     for path, status in (("/resource_providers", 200), ("/nowhere", 404)):
         answer = await door("GET", path, minor=7)
         assert answer.status_code == status
@@ -165,7 +167,9 @@ async def test_every_answer_tells_its_version(door: Door) -> None:
     ("method", "path", "since"),
     [("GET", path, since) for method, path, since in SINCE if method == "GET"] + [("GET", "/", 0)],
 )
-async def test_from_1_15_on_what_is_read_is_dated(door: Door, method: str, path: str, since: int) -> None:
+async def test_from_1_15_on_what_is_read_is_dated(
+    door: HttpPlacement, method: str, path: str, since: int
+) -> None:
     await door.provider(uid(1, "a"), VCPU=4)
     await door.made("/traits/CUSTOM_T")
     asks = {"/usages": "?project_id=p", "/allocation_candidates": "?resources=VCPU:1"}
@@ -180,7 +184,9 @@ async def test_from_1_15_on_what_is_read_is_dated(door: Door, method: str, path:
 @pytest.mark.parametrize(
     ("path", "dated"), [("/resource_classes/CUSTOM_X", False), ("/traits/CUSTOM_T", True)]
 )
-async def test_of_what_is_made_without_a_body_only_traits_are(door: Door, path: str, dated: bool) -> None:
+async def test_of_what_is_made_without_a_body_only_traits_are(
+    door: HttpPlacement, path: str, dated: bool
+) -> None:
     for _ in ("made", "there already"):
         answer = await door("PUT", path)
         assert ("last-modified" in answer.headers) is dated
@@ -188,7 +194,7 @@ async def test_of_what_is_made_without_a_body_only_traits_are(door: Door, path: 
         assert "content-type" not in answer.headers
 
 
-async def test_inventories_that_are_none_have_no_date(door: Door) -> None:
+async def test_inventories_that_are_none_have_no_date(door: HttpPlacement) -> None:
     await door.provider(uid(1, "a"))
     answer = await door("GET", f"{P}/inventories")
     assert "last-modified" not in answer.headers
@@ -266,7 +272,7 @@ async def test_inventories_that_are_none_have_no_date(door: Door) -> None:
     ],
 )
 async def test_what_cannot_be_read(
-    door: Door, method: str, path: str, headers: dict[str, str], content: str, status: int, says: str
+    door: HttpPlacement, method: str, path: str, headers: dict[str, str], content: str, status: int, says: str
 ) -> None:
     answer = await door.client.request(
         method, path, headers={"x-auth-token": "admin", **headers}, content=content
@@ -276,25 +282,25 @@ async def test_what_cannot_be_read(
 
 
 @pytest.mark.parametrize("length", ["hi mom", "-1", "1.5", "٣"])
-async def test_a_length_is_a_number(door: Door, length: str) -> None:
+async def test_a_length_is_a_number(door: HttpPlacement, length: str) -> None:
     headers = {"x-auth-token": "admin", "content-type": "application/json", "content-length": length.encode()}
     answer = await door.client.post("/resource_providers", headers=headers)  # type: ignore[arg-type]
     assert (answer.status_code, "must be an integer" in answer.text) == (400, True)
 
 
-async def test_a_length_beyond_counting_is_too_much(door: Door) -> None:
+async def test_a_length_beyond_counting_is_too_much(door: HttpPlacement) -> None:
     headers = {"x-auth-token": "admin", "content-type": "application/json", "content-length": b"9" * 5000}
     answer = await door.client.post("/resource_providers", headers=headers)  # type: ignore[arg-type]
     assert answer.status_code == 413
 
 
-async def test_old_versions_count_before_wrong_types(door: Door) -> None:
+async def test_old_versions_count_before_wrong_types(door: HttpPlacement) -> None:
     answer = await door("POST", "/resource_classes", minor=1, content_type="text/plain")
     assert answer.status_code == 404
 
 
 @pytest.mark.parametrize(("path", "limit"), [("/resource_providers", 1 << 20), ("/allocations", 4 << 20)])
-async def test_a_body_has_a_limit_said_or_found(door: Door, path: str, limit: int) -> None:
+async def test_a_body_has_a_limit_said_or_found(door: HttpPlacement, path: str, limit: int) -> None:
     async def too_long() -> AsyncIterator[bytes]:
         yield b'{"name": "'
         for _ in range(2 * limit // 65536):
@@ -311,6 +317,6 @@ async def test_a_body_has_a_limit_said_or_found(door: Door, path: str, limit: in
         assert f"{limit} bytes" in answer.text
 
 
-async def test_an_address_with_a_nul_is_nowhere(door: Door) -> None:
+async def test_an_address_with_a_nul_is_nowhere(door: HttpPlacement) -> None:
     for path in ("/traits/CUSTOM_%00", "/allocations/%00", "/resource_providers/%00"):
         assert (await door("GET", path)).status_code == 404

@@ -7,7 +7,7 @@ import pytest
 
 from bus.messages import ReleaseRequested
 from tests.builders import uid
-from tests.http_client import Door, claim, error_of
+from tests.http_placement import HttpPlacement, claim, error_of
 
 A, B = uid(1, "a"), uid(2, "a")
 STOCK = f"/resource_providers/{A}/inventories"
@@ -18,7 +18,7 @@ UNDEFINED = "placement.undefined_code"
 # Allocations
 
 
-async def test_what_a_consumer_holds_by_version(door: Door) -> None:
+async def test_what_a_consumer_holds_by_version(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
     at = f"/allocations/{uid(1)}"
     await door.made(at, claim((A, {"VCPU": 2})))
@@ -97,7 +97,9 @@ async def test_what_a_consumer_holds_by_version(door: Door) -> None:
         ),
     ],
 )
-async def test_how_a_version_claims(near: Door, minor: int, body: Any, held: tuple[str, str]) -> None:
+async def test_how_a_version_claims(
+    near: HttpPlacement, minor: int, body: Any, held: tuple[str, str]
+) -> None:
     await near.provider(A, VCPU=8)
     assert (
         await near("PUT", f"/allocations/{uid(1).replace('-', '')}", body, minor=minor)
@@ -107,7 +109,7 @@ async def test_how_a_version_claims(near: Door, minor: int, body: Any, held: tup
     assert (told["project_id"], told["consumer_type"]) == held
 
 
-async def test_before_1_28_whatever_is_held_is_replaced_and_keeps_its_type(door: Door) -> None:
+async def test_before_1_28_whatever_is_held_is_replaced_and_keeps_its_type(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
     await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 1}), kind="MIGRATION"))
     body = {"allocations": {A: {"resources": {"VCPU": 3}}}, "project_id": "p2", "user_id": "u"}
@@ -117,7 +119,7 @@ async def test_before_1_28_whatever_is_held_is_replaced_and_keeps_its_type(door:
     assert (told["project_id"], told["consumer_type"], told["consumer_generation"]) == ("p2", "MIGRATION", 2)
 
 
-async def test_a_consumers_generation_fences(door: Door) -> None:
+async def test_a_consumers_generation_fences(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
     at = f"/allocations/{uid(1)}"
     for given, expected in ((5, "expected null but got 5"), (0, "expected null but got 0")):
@@ -132,7 +134,7 @@ async def test_a_consumers_generation_fences(door: Door) -> None:
     await door.made(at, claim((A, {"VCPU": 1})))  # nothing was left behind
 
 
-async def test_nothing_is_left_of_a_claim_of_nothing(door: Door) -> None:
+async def test_nothing_is_left_of_a_claim_of_nothing(door: HttpPlacement) -> None:
     at = f"/allocations/{uid(1)}"
     for _ in range(2):
         assert (await door("PUT", at, claim())).status_code == 204
@@ -152,14 +154,14 @@ async def test_nothing_is_left_of_a_claim_of_nothing(door: Door) -> None:
         ({}, 400, "(should be non-empty)|(does not have enough properties)"),
     ],
 )
-async def test_claims_refused(near: Door, resources: dict[str, int], status: int, says: str) -> None:
+async def test_claims_refused(near: HttpPlacement, resources: dict[str, int], status: int, says: str) -> None:
     await near.provider(A, VCPU=8)
     error = error_of(await near("PUT", f"/allocations/{uid(1)}", claim((A, resources))))
     assert error[:2] == (status, UNDEFINED)
     assert any(one.strip("()") in error[2] for one in says.split("|"))
 
 
-async def test_the_figures_of_a_refusal_are_in_a_header(near: Door) -> None:
+async def test_the_figures_of_a_refusal_are_in_a_header(near: HttpPlacement) -> None:
     """The sentence is the API's own, which clients match."""
     await near.provider(A, VCPU=8)
     inventory = {"resource_class": "MEMORY_MB", "total": 64, "max_unit": 8}
@@ -169,7 +171,7 @@ async def test_the_figures_of_a_refusal_are_in_a_header(near: Door) -> None:
         assert (refusal.status_code, refusal.headers["berth-why"]) == (409, says)
 
 
-async def test_what_does_not_exist_counts_for_more_than_room(near: Door) -> None:
+async def test_what_does_not_exist_counts_for_more_than_room(near: HttpPlacement) -> None:
     await near.provider(A, VCPU=8)
     shares = ((A, {"VCPU": 9}), (B, {"VCPU": 1}))
     error = error_of(await near("PUT", f"/allocations/{uid(1)}", claim(*shares)))
@@ -179,7 +181,7 @@ async def test_what_does_not_exist_counts_for_more_than_room(near: Door) -> None
     assert error[:2] == (409, HELD)
 
 
-async def test_from_1_28_on_a_generation_fences(near: Door) -> None:
+async def test_from_1_28_on_a_generation_fences(near: HttpPlacement) -> None:
     await near.provider(A, VCPU=8)
     body = claim((A, {"VCPU": 1}), generation=3)
     del body["consumer_type"]
@@ -189,7 +191,7 @@ async def test_from_1_28_on_a_generation_fences(near: Door) -> None:
 @pytest.mark.parametrize(
     ("stock", "asked"), [({"min_unit": 2}, 1), ({"max_unit": 3}, 4), ({"step_size": 2}, 3)]
 )
-async def test_units_are_kept(near: Door, stock: dict[str, int], asked: int) -> None:
+async def test_units_are_kept(near: HttpPlacement, stock: dict[str, int], asked: int) -> None:
     await near.provider(A)
     body = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8} | stock}}
     await near.made(STOCK, body)
@@ -199,7 +201,7 @@ async def test_units_are_kept(near: Door, stock: dict[str, int], asked: int) -> 
 
 
 @pytest.mark.parametrize("path", ["/allocations/cow", "/allocations/c1-2"])
-async def test_a_consumer_is_a_uuid(near: Door, path: str) -> None:
+async def test_a_consumer_is_a_uuid(near: HttpPlacement, path: str) -> None:
     await near.provider(A, VCPU=8)
     error = error_of(await near("PUT", path, claim((A, {"VCPU": 1}))))
     assert (error[0], "Malformed consumer_uuid" in error[2]) == (400, True)
@@ -207,7 +209,7 @@ async def test_a_consumer_is_a_uuid(near: Door, path: str) -> None:
     assert (await near("DELETE", path)).status_code == 404
 
 
-async def test_deleting_asks_for_no_generation_and_moves_none(door: Door) -> None:
+async def test_deleting_asks_for_no_generation_and_moves_none(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
     await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 1})))
     assert (await door("DELETE", f"/allocations/{uid(1)}")).status_code == 204
@@ -216,7 +218,7 @@ async def test_deleting_asks_for_no_generation_and_moves_none(door: Door) -> Non
     assert (error[0], f"No allocations for consumer '{uid(1)}'" in error[2]) == (404, True)
 
 
-async def test_several_claims_are_taken_together_or_not_at_all(door: Door) -> None:
+async def test_several_claims_are_taken_together_or_not_at_all(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=2)
     three = {uid(number): claim((A, {"VCPU": 1})) for number in (1, 2, 3)}
     assert error_of(await door("POST", "/allocations", three))[0] == 409
@@ -230,7 +232,7 @@ async def test_several_claims_are_taken_together_or_not_at_all(door: Door) -> No
     assert set(told["allocations"]) == {uid(2), uid(3)}
 
 
-async def test_many_claims_at_once_never_take_more_than_there_is(door: Door) -> None:
+async def test_many_claims_at_once_never_take_more_than_there_is(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=20)
     body = claim((A, {"VCPU": 1}))
     answers = await asyncio.gather(*(door("PUT", f"/allocations/{uid(n)}", body) for n in range(50)))
@@ -238,7 +240,7 @@ async def test_many_claims_at_once_never_take_more_than_there_is(door: Door) -> 
     assert (await door.made(f"/resource_providers/{A}/usages", method="GET"))["usages"] == {"VCPU": 20}
 
 
-async def test_a_consumer_that_has_ended_holds_nothing_that_could_be_deleted(door: Door) -> None:
+async def test_a_consumer_that_has_ended_holds_nothing_that_could_be_deleted(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
     at = f"/allocations/{uid(1)}"
     await door.made(at, claim((A, {"VCPU": 1})))
@@ -250,7 +252,7 @@ async def test_a_consumer_that_has_ended_holds_nothing_that_could_be_deleted(doo
     assert refusal.headers["berth-why"] == "deleted"
 
 
-async def test_what_is_held_keeps_its_provider_and_inventory(door: Door) -> None:
+async def test_what_is_held_keeps_its_provider_and_inventory(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
     await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 1})))
     error = error_of(await door("DELETE", f"/resource_providers/{A}"))
@@ -267,7 +269,7 @@ async def test_what_is_held_keeps_its_provider_and_inventory(door: Door) -> None
 # Usages
 
 
-async def test_what_a_project_uses(door: Door) -> None:
+async def test_what_a_project_uses(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
     await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 1})))
     await door.made(f"/allocations/{uid(2)}", claim((A, {"VCPU": 2}), kind="MIGRATION"))
@@ -291,7 +293,7 @@ async def test_what_a_project_uses(door: Door) -> None:
 # Reshaper
 
 
-async def test_reshaping_moves_inventory_with_what_is_held_of_it(door: Door) -> None:
+async def test_reshaping_moves_inventory_with_what_is_held_of_it(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
     await door.provider(B, parent=A)
     await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 2})))
@@ -318,7 +320,7 @@ async def test_reshaping_moves_inventory_with_what_is_held_of_it(door: Door) -> 
     ],
 )
 async def test_reshaping_refused(
-    near: Door, change: dict[str, Any], status: int, code: str, says: str
+    near: HttpPlacement, change: dict[str, Any], status: int, code: str, says: str
 ) -> None:
     await near.provider(A, VCPU=8)
     inventories = {change.get("resource_class", "VCPU"): {"total": 8}}
@@ -344,7 +346,7 @@ async def test_reshaping_refused(
 # Candidates
 
 
-async def test_candidates_by_version(near: Door) -> None:
+async def test_candidates_by_version(near: HttpPlacement) -> None:
     await near.provider(A, VCPU=8, DISK_GB=100)
     query = "/allocation_candidates?resources=VCPU:1"
     summary = {"VCPU": {"capacity": 8, "used": 0}}
@@ -371,7 +373,7 @@ async def test_candidates_by_version(near: Door) -> None:
         assert ("root_provider_uuid" in one) is (minor >= 29)
 
 
-async def test_from_1_29_on_whole_trees_are_told(near: Door) -> None:
+async def test_from_1_29_on_whole_trees_are_told(near: HttpPlacement) -> None:
     await near.provider(A, VCPU=8)
     await near.provider(B, parent=A, DISK_GB=8)
     for query, told in (
@@ -383,7 +385,7 @@ async def test_from_1_29_on_whole_trees_are_told(near: Door) -> None:
             assert set(found["provider_summaries"]) == uuids
 
 
-async def test_a_candidate_can_be_claimed_as_it_is_told(door: Door) -> None:
+async def test_a_candidate_can_be_claimed_as_it_is_told(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
     await door.provider(B, parent=A, DISK_GB=8)
     found = await door.made("/allocation_candidates?resources=VCPU:1,DISK_GB:2", method="GET")
@@ -395,7 +397,7 @@ async def test_a_candidate_can_be_claimed_as_it_is_told(door: Door) -> None:
     assert found["provider_summaries"][B]["parent_provider_uuid"] == A
 
 
-async def test_candidates_know_what_was_written_a_moment_ago(door: Door) -> None:
+async def test_candidates_know_what_was_written_a_moment_ago(door: HttpPlacement) -> None:
     query = "/allocation_candidates?resources=VCPU:8"
     await door.provider(A, VCPU=8)
     assert len((await door.made(query, method="GET"))["allocation_requests"]) == 1
@@ -410,6 +412,6 @@ async def test_candidates_know_what_was_written_a_moment_ago(door: Door) -> None
         ("resources=VCPU:1&required=COW", "No such trait(s): COW."),
     ],
 )
-async def test_candidates_ask_for_what_exists(near: Door, query: str, says: str) -> None:
+async def test_candidates_ask_for_what_exists(near: HttpPlacement, query: str, says: str) -> None:
     error = error_of(await near("GET", f"/allocation_candidates?{query}"))
     assert (error[0], says in error[2]) == (400, True)

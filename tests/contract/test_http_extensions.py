@@ -8,7 +8,7 @@ import pytest
 from bus.errors import Unavailable
 from placement_worker.store import changes
 from tests.builders import tell_all, uid
-from tests.http_client import Door, a_stream, claim, error_of
+from tests.http_placement import HttpPlacement, a_stream, claim, error_of
 
 A, B = uid(1, "a"), uid(2, "a")
 
@@ -16,7 +16,7 @@ A, B = uid(1, "a"), uid(2, "a")
 # Why there is nothing
 
 
-async def test_an_empty_answer_says_why_beside_its_body(near: Door) -> None:
+async def test_an_empty_answer_says_why_beside_its_body(near: HttpPlacement) -> None:
     await near.provider(A, VCPU=8)
     empty = await near("GET", "/allocation_candidates?resources=VCPU:9")
     assert empty.json() == {"allocation_requests": [], "provider_summaries": {}}
@@ -27,7 +27,7 @@ async def test_an_empty_answer_says_why_beside_its_body(near: Door) -> None:
     assert "berth-why" not in found.headers
 
 
-async def test_whatever_a_host_is_called_the_header_can_be_sent(near: Door) -> None:
+async def test_whatever_a_host_is_called_the_header_can_be_sent(near: HttpPlacement) -> None:
     name = "bad\r\nname\x1b ☃"
     await near.made("/resource_providers", {"name": name, "uuid": A}, method="POST")
     why = (await near("GET", "/allocation_candidates?resources=VCPU:9")).headers["berth-why"]
@@ -35,13 +35,13 @@ async def test_whatever_a_host_is_called_the_header_can_be_sent(near: Door) -> N
     assert "bad" in why
 
 
-async def test_without_providers_there_is_little_to_say(near: Door) -> None:
+async def test_without_providers_there_is_little_to_say(near: HttpPlacement) -> None:
     answer = await near("GET", "/allocation_candidates?resources=VCPU:9")
     assert answer.headers["berth-why"] == "there are no providers"
 
 
 @pytest.mark.parametrize("minor", [0, 10, 39])
-async def test_explain_takes_the_same_query(near: Door, minor: int) -> None:
+async def test_explain_takes_the_same_query(near: HttpPlacement, minor: int) -> None:
     await near.provider(A, VCPU=8)
     await near.provider(B, VCPU=4)
     told = await near.made("/berth/explain?resources=VCPU:9", method="GET", minor=minor)
@@ -53,7 +53,7 @@ async def test_explain_takes_the_same_query(near: Door, minor: int) -> None:
     assert (told["considered"], told["fitting"], told["why"]) == (2, 1, "")
 
 
-async def test_explain_refuses_what_the_api_refuses(near: Door) -> None:
+async def test_explain_refuses_what_the_api_refuses(near: HttpPlacement) -> None:
     assert error_of(await near("GET", "/berth/explain?resources=COW:1"))[0] == 400
     assert error_of(await near("GET", "/berth/explain?limit=1"))[0] == 400
 
@@ -71,7 +71,7 @@ def a_load(number: int, parent: int | None = None, **given: Any) -> dict[str, An
     }
 
 
-async def test_a_thousand_providers_in_one_request(door: Door) -> None:
+async def test_a_thousand_providers_in_one_request(door: HttpPlacement) -> None:
     providers = [a_load(number) for number in range(500)] + [a_load(500 + n, n) for n in range(500)]
     told = await door.made("/berth/providers", {"providers": providers}, method="POST")
     assert [one["did"] for one in told["results"]] == ["made"] * 1000
@@ -83,7 +83,7 @@ async def test_a_thousand_providers_in_one_request(door: Door) -> None:
     assert child["parent_provider_uuid"] == uid(1, "a")
 
 
-async def test_what_a_load_does_not_name_stays_as_it_is(near: Door) -> None:
+async def test_what_a_load_does_not_name_stays_as_it_is(near: HttpPlacement) -> None:
     named = {"traits": ["CUSTOM_FAST"], "aggregates": [uid(1, "e")]}
     first = [a_load(1), a_load(2, 1, **named)]
     await near.made("/berth/providers", {"providers": first}, method="POST")
@@ -105,7 +105,7 @@ async def test_what_a_load_does_not_name_stays_as_it_is(near: Door) -> None:
     assert await kept() == (None, [], [])
 
 
-async def test_a_tree_that_cannot_be_does_not_hold_up_the_others(door: Door) -> None:
+async def test_a_tree_that_cannot_be_does_not_hold_up_the_others(door: HttpPlacement) -> None:
     good, bad = a_load(1), a_load(2, inventories={"COW": {"total": 1}})
     told = (await door.made("/berth/providers", {"providers": [good, bad]}, method="POST"))["results"]
     assert [one["did"] for one in told] == ["made", "refused"]
@@ -122,7 +122,7 @@ async def test_a_tree_that_cannot_be_does_not_hold_up_the_others(door: Door) -> 
         ([], "Expected `object`"),
     ],
 )
-async def test_a_load_that_is_none_names_the_field(near: Door, body: Any, says: str) -> None:
+async def test_a_load_that_is_none_names_the_field(near: HttpPlacement, body: Any, says: str) -> None:
     error = error_of(await near("POST", "/berth/providers", body))
     assert (error[0], says in error[2]) == (400, True), error
 
@@ -138,11 +138,11 @@ def change_of(event: str) -> tuple[int, dict[str, Any]]:
     return told["number"], told["changes"][-1]
 
 
-async def seen(door: Door) -> int:
+async def seen(door: HttpPlacement) -> int:
     return int((await door.made("/readyz", method="GET"))["seen"])
 
 
-async def test_the_feed_tells_every_change_in_order_and_resumes(door: Door) -> None:
+async def test_the_feed_tells_every_change_in_order_and_resumes(door: HttpPlacement) -> None:
     start = await seen(door)
     await door.provider(A, VCPU=8)
     await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 2})))
@@ -161,14 +161,16 @@ async def test_the_feed_tells_every_change_in_order_and_resumes(door: Door) -> N
         assert change_of((await stream.events(1))[0]) == (number, change)
 
 
-async def test_without_a_number_the_feed_begins_now(door: Door) -> None:
+async def test_without_a_number_the_feed_begins_now(door: HttpPlacement) -> None:
     await door.provider(A)
     async with a_stream(door, "/berth/changes") as stream:
         await door.provider(B)
         assert change_of((await stream.events(1))[0])[1]["provider"] == B
 
 
-async def test_what_is_not_kept_any_more_is_gone(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_not_kept_any_more_is_gone(
+    door: HttpPlacement, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await door.provider(A, VCPU=8)
     monkeypatch.setattr(changes, "KEEP", 1)
     await tell_all(door.placement)
@@ -179,7 +181,7 @@ async def test_what_is_not_kept_any_more_is_gone(door: Door, monkeypatch: pytest
     assert "read everything again" in answer.text
 
 
-async def test_a_change_that_has_not_been_is_told_apart(door: Door) -> None:
+async def test_a_change_that_has_not_been_is_told_apart(door: HttpPlacement) -> None:
     """A slip, or a database that was put back: what the client knows is of no use either way."""
     newest = await seen(door)
     for number in (newest + 1, 10**17):
@@ -190,11 +192,11 @@ async def test_a_change_that_has_not_been_is_told_apart(door: Door) -> None:
 
 
 @pytest.mark.parametrize("after", ["x", "-1", "1.5", "9" * 30, "٣"])
-async def test_a_place_in_the_feed_is_a_number(near: Door, after: str) -> None:
+async def test_a_place_in_the_feed_is_a_number(near: HttpPlacement, after: str) -> None:
     assert (await near("GET", f"/berth/changes?after={after}")).status_code == 400
 
 
-async def test_a_feed_ends_when_the_door_closes(near: Door) -> None:
+async def test_a_feed_ends_when_the_door_closes(near: HttpPlacement) -> None:
     async with a_stream(near, "/berth/changes") as stream:
         near.app.state.closing.set()
         await stream.ended()
@@ -204,7 +206,7 @@ async def test_a_feed_ends_when_the_door_closes(near: Door) -> None:
 # ETags
 
 
-async def test_what_did_not_change_is_not_told_again(door: Door) -> None:
+async def test_what_did_not_change_is_not_told_again(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
     at = f"/resource_providers/{A}/inventories"
     first = await door("GET", at)
@@ -218,7 +220,7 @@ async def test_what_did_not_change_is_not_told_again(door: Door) -> None:
     assert changed.headers["etag"] != tag
 
 
-async def test_only_what_is_read_has_a_tag(near: Door) -> None:
+async def test_only_what_is_read_has_a_tag(near: HttpPlacement) -> None:
     made = await near("POST", "/resource_providers", {"name": "n"})
     assert "etag" not in made.headers
     assert "etag" not in (await near("GET", "/nowhere")).headers
@@ -226,7 +228,7 @@ async def test_only_what_is_read_has_a_tag(near: Door) -> None:
     assert "etag" not in (await near("GET", "/traits/CUSTOM_T")).headers
 
 
-async def test_candidates_have_one_too(door: Door) -> None:
+async def test_candidates_have_one_too(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
     path = "/allocation_candidates?resources=VCPU:1"
     tag = (await door("GET", path)).headers["etag"]
@@ -238,13 +240,13 @@ async def test_candidates_have_one_too(door: Door) -> None:
 # Health
 
 
-async def test_health_needs_no_token(near: Door) -> None:
+async def test_health_needs_no_token(near: HttpPlacement) -> None:
     for path in ("/healthz", "/readyz", "/metrics"):
         assert (await near.client.get(path)).status_code == 200
 
 
 async def test_it_is_not_ready_while_its_database_is_away(
-    near: Door, monkeypatch: pytest.MonkeyPatch
+    near: HttpPlacement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away() -> None:
         raise Unavailable("the database is away")
@@ -258,7 +260,7 @@ async def test_it_is_not_ready_while_its_database_is_away(
         assert (await near("GET", path)).status_code == status
 
 
-async def test_what_is_counted_is_named_by_patterns(near: Door) -> None:
+async def test_what_is_counted_is_named_by_patterns(near: HttpPlacement) -> None:
     await near("GET", f"/resource_providers/{A}")
     await near("GET", "/something/else")
     told = (await near.client.get("/metrics")).text

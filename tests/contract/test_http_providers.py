@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.builders import uid
-from tests.http_client import Door, error_of
+from tests.http_placement import HttpPlacement, error_of
 
 A, B, C = (uid(number, "a") for number in (1, 2, 3))
 HELD = "placement.concurrent_update"
@@ -15,7 +15,7 @@ DUPLICATE, UNDEFINED = "placement.duplicate_name", "placement.undefined_code"
 # Providers
 
 
-async def test_a_providers_life(door: Door) -> None:
+async def test_a_providers_life(door: HttpPlacement) -> None:
     made = await door("POST", "/resource_providers", {"name": "n", "uuid": A.replace("-", "").upper()})
     assert made.status_code == 200
     assert made.headers["location"] == f"http://placement/resource_providers/{A}"
@@ -46,7 +46,7 @@ async def test_a_providers_life(door: Door) -> None:
     ],
 )
 async def test_what_a_version_shows_of_a_provider(
-    near: Door, minor: int, links: list[str], keys: int
+    near: HttpPlacement, minor: int, links: list[str], keys: int
 ) -> None:
     await near.provider(A)
     one = await near.made(f"/resource_providers/{A}", method="GET", minor=minor)
@@ -55,13 +55,13 @@ async def test_what_a_version_shows_of_a_provider(
     assert len(one) == keys
 
 
-async def test_before_1_20_a_new_provider_is_only_told_where_it_is(near: Door) -> None:
+async def test_before_1_20_a_new_provider_is_only_told_where_it_is(near: HttpPlacement) -> None:
     made = await near("POST", "/resource_providers", {"name": "n", "uuid": A}, minor=19)
     assert (made.status_code, made.content) == (201, b"")
     assert "content-type" not in made.headers
 
 
-async def test_parents(door: Door) -> None:
+async def test_parents(door: HttpPlacement) -> None:
     for uuid, parent in ((A, None), (B, A), (C, B)):
         await door.provider(uuid, parent=parent)
     at = f"/resource_providers/{B}"
@@ -122,7 +122,7 @@ async def test_parents(door: Door) -> None:
     ],
 )
 async def test_providers_refused(
-    near: Door, method: str, path: str, body: Any, status: int, code: str, says: str
+    near: HttpPlacement, method: str, path: str, body: Any, status: int, code: str, says: str
 ) -> None:
     await near.provider(A)
     await near.provider(B)
@@ -134,7 +134,7 @@ async def test_providers_refused(
 # Inventories
 
 
-async def test_inventories_and_their_generations(door: Door) -> None:
+async def test_inventories_and_their_generations(door: HttpPlacement) -> None:
     await door.provider(A)
     at = f"/resource_providers/{A}/inventories"
     added = await door("POST", at, {"resource_class": "VCPU", "total": 8})
@@ -278,7 +278,7 @@ STOCK = f"/resource_providers/{A}/inventories"
     ],
 )
 async def test_inventories_refused(
-    near: Door, method: str, path: str, body: Any, status: int, code: str, says: str
+    near: HttpPlacement, method: str, path: str, body: Any, status: int, code: str, says: str
 ) -> None:
     await near.provider(A, VCPU=8)
     error = error_of(await near(method, path, body))
@@ -290,7 +290,7 @@ async def test_inventories_refused(
 
 
 @pytest.mark.parametrize(("minor", "status"), [(25, 400), (26, 200)])
-async def test_from_1_26_on_all_may_be_reserved(near: Door, minor: int, status: int) -> None:
+async def test_from_1_26_on_all_may_be_reserved(near: HttpPlacement, minor: int, status: int) -> None:
     await near.provider(A)
     body = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8, "reserved": 8}}}
     answer = await near("PUT", STOCK, body, minor=minor)
@@ -301,7 +301,7 @@ async def test_from_1_26_on_all_may_be_reserved(near: Door, minor: int, status: 
 # Traits and aggregates
 
 
-async def test_traits_move_the_generation_only_when_the_set_changes(door: Door) -> None:
+async def test_traits_move_the_generation_only_when_the_set_changes(door: HttpPlacement) -> None:
     await door.provider(A)
     for name in ("CUSTOM_B", "CUSTOM_A"):
         await door.made(f"/traits/{name}")
@@ -323,7 +323,7 @@ async def test_traits_move_the_generation_only_when_the_set_changes(door: Door) 
     assert (await door("DELETE", "/traits/CUSTOM_A")).status_code == 204
 
 
-async def test_aggregates_have_a_generation_from_1_19_on(door: Door) -> None:
+async def test_aggregates_have_a_generation_from_1_19_on(door: HttpPlacement) -> None:
     await door.provider(A)
     at, groups = f"/resource_providers/{A}/aggregates", [uid(2, "e"), uid(1, "e")]
     assert (await door.made(at, groups, minor=18)) == {"aggregates": groups}
@@ -340,7 +340,7 @@ async def test_aggregates_have_a_generation_from_1_19_on(door: Door) -> None:
 # Names
 
 
-async def test_resource_classes(door: Door) -> None:
+async def test_resource_classes(door: HttpPlacement) -> None:
     made = await door("POST", "/resource_classes", {"name": "CUSTOM_X"}, minor=2)
     assert (made.status_code, made.headers["location"]) == (201, "http://placement/resource_classes/CUSTOM_X")
     assert (await door.made("/resource_classes/CUSTOM_X", method="GET")) == {
@@ -394,7 +394,7 @@ async def test_resource_classes(door: Door) -> None:
     ],
 )
 async def test_names_refused(
-    near: Door, method: str, path: str, body: Any, minor: int, status: int, says: str
+    near: HttpPlacement, method: str, path: str, body: Any, minor: int, status: int, says: str
 ) -> None:
     answer = await near(method, path, body, minor=minor)
     assert answer.status_code == status

@@ -17,7 +17,7 @@ LATEST = 39
 
 
 @dataclass
-class Door:
+class HttpPlacement:
     app: Starlette
     client: httpx.AsyncClient
     placement: Placement
@@ -59,7 +59,7 @@ class Door:
 
 
 @asynccontextmanager
-async def a_door(url: str, **options: Any) -> AsyncIterator[Door]:
+async def a_door(url: str, **options: Any) -> AsyncIterator[HttpPlacement]:
     async with a_placement(url) as placement:
         app = http_app(placement, Options(**options))
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
@@ -67,7 +67,7 @@ async def a_door(url: str, **options: Any) -> AsyncIterator[Door]:
             app.router.lifespan_context(app),
             httpx.AsyncClient(transport=transport, base_url="http://placement") as client,
         ):
-            yield Door(app, client, placement)
+            yield HttpPlacement(app, client, placement)
 
 
 def error_of(answer: httpx.Response) -> tuple[int, str, str]:
@@ -120,7 +120,7 @@ class Stream:
 
 
 @asynccontextmanager
-async def a_stream(door: Door, path: str, query: str = "", **headers: str) -> AsyncIterator[Stream]:
+async def a_stream(door: HttpPlacement, path: str, query: str = "", **headers: str) -> AsyncIterator[Stream]:
     """GET it, and read along."""
     parts: asyncio.Queue[bytes] = asyncio.Queue()
     begun: asyncio.Future[tuple[int, dict[str, str]]] = asyncio.get_running_loop().create_future()
