@@ -253,6 +253,7 @@ class CandidatesFound(Message, frozen=True, kw_only=True):
     more: Count | None = None  # ask again with after=more
     removals: tuple[Removal, ...] = ()
     nearest: tuple[NearMiss, ...] = ()
+    cut: bool = False  # too many combinations: it was not looked through to the end
 
 
 class ClaimRequested(Message, frozen=True, kw_only=True):

@@ -9,11 +9,11 @@ from placement_worker.change_log import ChangeLog
 from placement_worker.claims import ClaimOperations
 from placement_worker.classes_and_traits import ClassesAndTraits
 from placement_worker.core.groups import SenselessQuery
-from placement_worker.core.search import page
 from placement_worker.lookups import Lookups
 from placement_worker.providers import ProviderOperations
 from placement_worker.reports import ReportOperations
 from placement_worker.retrying_transactions import again
+from placement_worker.searches import Searches
 from placement_worker.store.numbered_names import Book
 from placement_worker.store.numbers import ProviderNumbers
 
@@ -29,6 +29,7 @@ class Placement:
         self.book = Book()
         self.log = ChangeLog(database, self.book)
         self.memory = self.log.memory
+        self.searches = Searches(self.memory)
         numbers = ProviderNumbers(database)
         self.claims = ClaimOperations(database, clock, self.book, self.log)
         self.reports = ReportOperations(database, clock, self.book, self.log, numbers)
@@ -45,7 +46,7 @@ class Placement:
 
     async def find_candidates(self, query: FindCandidates) -> CandidatesFound:
         try:
-            return page(self.memory.index, query)
+            return await self.searches.page(query)
         except SenselessQuery as wrong:
             raise Poison(str(wrong)) from None
 

@@ -1,6 +1,6 @@
 """Why nothing fits: which constraint took out how many hosts, and which came closest, with figures."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,17 +10,22 @@ from placement_worker.core.capacity import broken_limit
 from placement_worker.core.groups import Demand, JointRules, SearchPlan
 from placement_worker.core.index import BEYOND_COUNTING, Index, Row
 from placement_worker.core.merge import BREATH, Merge, options_at, top
+from placement_worker.core.snapshot import Snapshot
 
 NEAREST = 5
-PATIENCE = 300_000  # steps for all hosts together
+PATIENCE = 100_000  # steps for all hosts together
 HOST_PATIENCE = 5_000
 UNSEEN = "not looked through to the end: too many hosts, or too many combinations"
 
 
-def explain(index: Index, made: SearchPlan) -> tuple[tuple[Removal, ...], tuple[NearMiss, ...]]:
+Why = tuple[tuple[Removal, ...], tuple[NearMiss, ...]]
+
+
+def explain(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
+    """May be paused wherever it yields."""
     if not made.count:
-        return tuple(made.removals), _nearest(index, made.demands)
-    return _merged(index, made)
+        return tuple(made.removals), _nearest(snapshot.index, made.demands)
+    return (yield from _merged(snapshot, made))
 
 
 # Hosts that somewhere lack something
@@ -90,17 +95,20 @@ class _Step:
     resource_class: str = ""
 
 
-def _merged(index: Index, made: SearchPlan) -> tuple[tuple[Removal, ...], tuple[NearMiss, ...]]:
+def _merged(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
     """With one rule after the other: by which of them had each host no way left?"""
     steps = list(_steps(made))
     removed = [0] * (len(steps) + 1)  # the last: nobody knows
     misses: list[list[NearMiss]] = [[] for _ in removed]
     patience = PATIENCE
     for position in np.flatnonzero(made.left).tolist():
-        anchor = index.at[position]
+        yield
+        anchor = snapshot.row_at(position)
         assert anchor is not None
-        options = options_at(index, made, anchor)
-        breaking, spent = _breaking(index, made, options, steps) if patience > 0 else (len(steps), 0)
+        options = options_at(snapshot, made, anchor)
+        breaking, spent = len(steps), 0
+        if patience > 0:
+            breaking, spent = yield from _breaking(snapshot, made, options, steps)
         patience -= spent
         removed[breaking] += 1
         if len(misses[breaking]) < NEAREST:
@@ -138,15 +146,16 @@ def _steps(made: SearchPlan) -> Iterator[_Step]:
 
 
 def _breaking(
-    index: Index, made: SearchPlan, options: Sequence[Sequence[Row]], steps: list[_Step]
-) -> tuple[int, int]:
+    snapshot: Snapshot, made: SearchPlan, options: Sequence[Sequence[Row]], steps: list[_Step]
+) -> Generator[None, None, tuple[int, int]]:
     """The first step that leaves no way, or the number of steps; and what it took to see that."""
     spent = 1
     for number, step in enumerate(steps):
-        merge = Merge(index, made.slots, step.rules, options)
+        merge = Merge(snapshot, made.slots, step.rules, options)
         for way in merge:
             if way is not None:
                 break
+            yield
             if merge.steps > HOST_PATIENCE:
                 return len(steps), spent + merge.steps
         else:

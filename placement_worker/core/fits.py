@@ -7,9 +7,10 @@ import numpy as np
 
 from bus.vocabulary import Resources
 from placement_worker.core.groups import SearchPlan
-from placement_worker.core.index import SHARES, Index, Row
+from placement_worker.core.index import SHARES, Row
 from placement_worker.core.merge import BREATH, Choice, Merge, options_at, shares
 from placement_worker.core.row_set import Bools
+from placement_worker.core.snapshot import Snapshot
 
 UNSIGNED = 2**64
 
@@ -27,14 +28,15 @@ class Fit:
 class Hunt:
     """One search; `start` is where it begins to go round."""
 
-    def __init__(self, index: Index, made: SearchPlan, start: int) -> None:
-        self._index = index
+    def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:
+        index = snapshot.index
+        self._snapshot = snapshot
         self._plan = made
         self._sums: dict[tuple[int, int], Resources] = {}
         self.anchors = made.left  # where there is something that is not offered elsewhere
         self._shared: _Shared | None = None
         if made.slots and index.sharers:
-            shared = _Shared(index, made, start)
+            shared = _Shared(snapshot, made, start)
             if shared.anchors:
                 self._shared = shared
                 self.anchors = made.left & shared.not_alone()
@@ -46,7 +48,7 @@ class Hunt:
             return True
         return (
             len(plan.query.groups) == 1
-            and len(self._index.trees[anchor.uuid]) == 1
+            and len(self._snapshot.members(anchor.uuid)) == 1
             and not (plan.reached is not None and plan.reached[anchor.position])
             and not (self._shared is not None and shares(anchor))
         )
@@ -56,10 +58,10 @@ class Hunt:
         return Fit(anchor, {uuid: group.resources}, (anchor,), {group.suffix: (uuid,)})
 
     def fits(self, anchor: Row) -> Iterator[Fit | None]:
-        """All that this anchor offers; None when it was long that nothing was found."""
-        index, plan, shared = self._index, self._plan, self._shared
-        options = options_at(index, plan, anchor)
-        for way in Merge(index, plan.slots, plan.rules, options, mixed=shared is not None):
+        """All that this anchor offers; None for every BREATH of steps in which nothing was found."""
+        snapshot, plan, shared = self._snapshot, self._plan, self._shared
+        options = options_at(snapshot, plan, anchor)
+        for way in Merge(snapshot, plan.slots, plan.rules, options, mixed=shared is not None):
             yield self._fit(anchor, way) if way is not None else None
         if shared is not None and anchor.position in shared.anchors:
             for way in shared.ways(anchor, options):
@@ -71,7 +73,7 @@ class Hunt:
 
     def cost(self, anchor: Row) -> int:
         """About how many steps it takes to see that an anchor offers nothing."""
-        return BREATH // 8 + len(self._index.trees[anchor.uuid])
+        return BREATH // 8 + len(self._snapshot.members(anchor.uuid))
 
     def _fit(self, anchor: Row, way: Choice) -> Fit:
         allocations: dict[str, Resources] = {}
@@ -111,8 +113,8 @@ class _Shared:
     both offer, the first of these two does.
     """
 
-    def __init__(self, index: Index, made: SearchPlan, start: int) -> None:
-        self._index = index
+    def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:
+        self._snapshot = snapshot
         self._plan = made
         self.anchors = self._first_of_each(start)  # in the order in which they are come by
         self.doubles: set[int] = set()  # those of them with a way that an earlier one has as well
@@ -121,7 +123,7 @@ class _Shared:
 
     def not_alone(self) -> Bools:
         """These anchors, and those that also have somebody who does not share."""
-        index, high = self._index, len(self._plan.left)
+        index, high = self._snapshot.index, len(self._plan.left)
         others = ~index.traits[SHARES].mask(high)
         rows = np.flatnonzero(np.logical_or.reduce([slot.own for slot in self._plan.slots]) & others)
         met = np.zeros(high, np.bool_)
@@ -131,7 +133,7 @@ class _Shared:
 
     def ways(self, anchor: Row, options: Sequence[Sequence[Row]]) -> Iterator[Choice | None]:
         plan = self._plan
-        for way in Merge(self._index, plan.slots, plan.rules, _sharing(options)):
+        for way in Merge(self._snapshot, plan.slots, plan.rules, _sharing(options)):
             if way is None or self._is_first(anchor, way):
                 yield way
             else:
@@ -143,9 +145,9 @@ class _Shared:
         if self._having is None:
             self._having = {}
             for position in self.anchors:
-                row = self._index.at[position]
+                row = self._snapshot.row_at(position)
                 assert row is not None
-                options = _sharing(options_at(self._index, self._plan, row))
+                options = _sharing(options_at(self._snapshot, self._plan, row))
                 sets = [{one.position for one in rows} for rows in options]
                 for one in sets[0]:
                     self._having.setdefault(one, []).append((position, sets))
@@ -155,7 +157,7 @@ class _Shared:
         return True
 
     def _first_of_each(self, start: int) -> dict[int, None]:
-        index, plan = self._index, self._plan
+        index, plan = self._snapshot.index, self._plan
         high = len(plan.left)
         sharing = index.traits[SHARES].mask(high)
         own = [np.flatnonzero(slot.own & sharing).tolist() for slot in plan.slots]

@@ -182,6 +182,8 @@ class _Planner:
                 rows = rows & met
             if len(demands) > 1:
                 demands.append(Demand("all of it at one provider", self._anchors(rows, rows), joint=True))
+            if not demands:
+                rows = rows.copy()  # not the index's own, which changes
             self._alike[key] = rows, demands
         rows, demands = self._alike[key]
         self.slots.append(Slot(group.suffix, group.resources, rows, self._sharers(rows)))

@@ -8,20 +8,20 @@ those. So the first ways are found at once however many there are, and memory st
 from collections.abc import Hashable, Iterator, Sequence
 
 from placement_worker.core.groups import JointRules, SearchPlan, Slot
-from placement_worker.core.index import SHARES, Index, Row
+from placement_worker.core.index import SHARES, Row, Trees
 
 Choice = tuple[Row, ...]  # one for each slot
 
-BREATH = 256  # steps after which a search that has found nothing lets others go on
+BREATH = 256  # steps, of a microsecond or two, after which a search that has found nothing lets others go on
 WARY = 24  # dead ends, and no way out between them, after which they are remembered
 
 
-def options_at(index: Index, plan: SearchPlan, anchor: Row) -> list[list[Row]]:
+def options_at(trees: Trees, plan: SearchPlan, anchor: Row) -> list[list[Row]]:
     """Who could fill each slot there."""
-    rows = index.tree(anchor)
+    rows = trees.tree(anchor)
     others: list[Row] = []
     if plan.reached is not None and plan.reached[anchor.position]:
-        others = _sharing_with(index, rows)
+        others = _sharing_with(trees, rows)
     options = []
     for slot in plan.slots:
         own, away = slot.own, slot.away
@@ -36,11 +36,11 @@ def shares(row: Row) -> bool:
     return SHARES in row.traits
 
 
-def _sharing_with(index: Index, rows: Sequence[Row]) -> list[Row]:
+def _sharing_with(trees: Trees, rows: Sequence[Row]) -> list[Row]:
     """Providers of other trees that share with one of these."""
-    sharers = index.sharers
+    sharers = trees.sharers
     met = {position for row in rows for uuid in row.aggregates for position in sharers.get(uuid, ())}
-    found = [index.at[position] for position in sorted(met)]
+    found = [trees.row_at(position) for position in sorted(met)]
     return [row for row in found if row is not None and row.root != rows[0].root]
 
 
@@ -53,7 +53,7 @@ class Merge:
 
     def __init__(
         self,
-        index: Index,
+        trees: Trees,
         slots: Sequence[Slot],
         rules: JointRules,
         options: Sequence[Sequence[Row]],
@@ -62,7 +62,7 @@ class Merge:
     ) -> None:
         self.steps = 0
         self._rules = rules
-        self._index = index
+        self._trees = trees
         self._above: dict[int, frozenset[int]] = {}
         if rules.subtrees:
             options = self._tied(options)
@@ -107,9 +107,11 @@ class Merge:
         self._ends = 0
         self._kinds: dict[int, int] = {}
         self._kind_names: dict[Hashable, int] = {}
+        self._different: list[frozenset[int]] | None = None
+        self._overs: set[int] | None = None
 
     def __iter__(self) -> Iterator[Choice | None]:
-        """Each way once; None when it is long that nothing was found."""
+        """Each way once; None for every BREATH of steps in which nothing was found."""
         if not self._possible:
             return
         last, fruit = len(self._slots) - 1, 0
@@ -133,8 +135,8 @@ class Merge:
             row = options[tried[depth]]
             tried[depth] += 1
             self.steps += 1
-            if self.steps - fruit >= BREATH:
-                fruit = self.steps
+            while self.steps - fruit >= BREATH:
+                fruit += BREATH
                 yield None
             if not self._take(depth, row):
                 continue
@@ -242,18 +244,37 @@ class Merge:
         """It and all above it."""
         known = self._above.get(row.position)
         if known is None:
-            parent = self._index.rows.get(row.parent) if row.parent is not None else None
+            parent = self._trees.find(row.parent) if row.parent is not None else None
             known = frozenset((row.position,)) | (self._up(parent) if parent is not None else frozenset())
             self._above[row.position] = known
         return known
+
+    def _different_options(self) -> list[frozenset[int]]:
+        """Groups are often alike: each set of options once."""
+        if self._different is None:
+            sets = (frozenset([row.position for row in rows]) for rows in self._options)
+            self._different = list(dict.fromkeys(sets))
+            self.steps += sum(map(len, self._options)) // 16
+        return self._different
+
+    def _over(self) -> set[int]:
+        """Those that are above another which could be chosen."""
+        if self._overs is None:
+            everyone = {row.position: row for options in self._options for row in options}
+            self._overs = {
+                top for position, row in everyone.items() for top in self._up(row) if top != position
+            }
+            self.steps += len(everyone)
+        return self._overs
 
     def _tied(self, options: Sequence[Sequence[Row]]) -> list[Sequence[Row]]:
         """Without those that no provider of their set could be above."""
         left = list(options)
         for members in self._rules.subtrees:
             tops = {row.position for nth in members for row in left[nth]}
-            for nth in members:
-                tops &= frozenset().union(*(self._up(row) for row in left[nth]))
+            for rows in {tuple(row.position for row in left[nth]): left[nth] for nth in members}.values():
+                tops &= frozenset().union(*(self._up(row) for row in rows))
+                self.steps += len(rows)
             for nth in members:
                 left[nth] = [row for row in left[nth] if not tops.isdisjoint(self._up(row))]
         return left
@@ -264,6 +285,7 @@ class Merge:
     def _narrowed(self, depth: int, position: int) -> list[frozenset[int]] | None:
         """Who could be above all of each set if this one were chosen; None when nobody could."""
         tops = list(self._tops[-1])
+        self.steps += sum(map(len, tops)) // 8
         up = self._above[position]
         for number in self._sets[depth]:
             later, picked = self._later[depth + 1][number], self._picked[number]
@@ -284,7 +306,7 @@ class Merge:
         for row in self._chosen:
             if row.root in trees or any(row.position in tops for tops in sets):
                 rows[row.position] = row
-        self.steps += len(rows) // 4  # this takes its time as well
+        self.steps += len(rows) * (1 + 2 * len(sets)) // 4  # this takes its time as well
         items = []
         for position, row in rows.items():
             items.append(
@@ -306,15 +328,9 @@ class Merge:
             place: Hashable = None
             if self._rules.subtrees:
                 up = self._up(row) - {row.position}
-                over = any(
-                    row.position in self._up(other)
-                    for options in self._options
-                    for other in options
-                    if other is not row
-                )
-                place = row.position if over else up
+                place = row.position if row.position in self._over() else up
             name = (
-                tuple(row in options for options in self._options),
+                tuple([row.position in some for some in self._different_options()]),
                 tuple(top(row, name) for name in self._rules.summed),
                 tuple([any(one in row.traits for one in some) for some in self._rules.needs]),
                 self._rules.apart and row.root,

@@ -1,25 +1,30 @@
 """What would fit now? Looks round the anchors, fairly and no further than is asked."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 from zlib import crc32
 
 import numpy as np
 
 from bus.messages import CandidatesFound, FindCandidates
 from bus.vocabulary import Candidate, NearMiss, Removal, ResourceGroup
-from placement_worker.core.explain import explain
+from placement_worker.core.explain import Why, explain
 from placement_worker.core.fits import Fit, Hunt
 from placement_worker.core.groups import SearchPlan, plan
 from placement_worker.core.index import BEYOND_COUNTING, Index, Row
 from placement_worker.core.merge import BREATH
 from placement_worker.core.row_set import Bools
+from placement_worker.core.snapshot import Snapshot
 
-__all__ = ["Fit", "SearchResult", "page", "search"]
+__all__ = ["Fit", "SearchResult", "page", "page_steps", "search", "search_steps"]
+
+T = TypeVar("T")
 
 FIRST_BLOCK, LARGEST_BLOCK = 512, 16_384  # rows looked through at a time for the next anchors
 PAGE_BYTES = 700_000  # an answer must fit a message; there is another page
 PATIENCE = 100_000  # fruitless steps, some tenths of a second, after which a search says what it has
+IN_A_ROW = 64  # hosts looked at before a search may be paused
 HOST_PATIENCE = 20_000  # of one host, where others wait on further pages
 KEPT = 256  # half-done searches of single anchors; others begin anew when they are come back to
 TOGETHER = "all of it together"
@@ -29,6 +34,7 @@ TOGETHER = "all of it together"
 class SearchResult:
     """What was found, and if it is nothing, why."""
 
+    snapshot: Snapshot  # the trees it was found in
     seen: int  # the last change the index knows of
     fits: list[Fit]
     cut: bool  # there is more, or may be
@@ -40,34 +46,56 @@ class SearchResult:
 
 def search(index: Index, query: FindCandidates) -> SearchResult:
     """At most `limit` fits, of every host as many as there is room for."""
-    made = plan(index, query)
-    fits, cut, dead = _rounds(index, made)
-    fitting = made.count - dead if fits or cut else 0
-    removals, nearest = _why(index, made, fitting)
-    return SearchResult(index.seen, fits, cut, fitting, made.considered, removals, nearest)
+    return _at_once(search_steps(Snapshot(index), query))
 
 
 def page(index: Index, query: FindCandidates) -> CandidatesFound:
     """One page of the hosts that fit, beginning where the seed says; each is on one page only."""
-    made = plan(index, query)
-    candidates, more, dead = _page(index, made)
+    return _at_once(page_steps(Snapshot(index), query))
+
+
+def _at_once(steps: Generator[None, None, T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+def search_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, None, SearchResult]:
+    """A search that may be paused wherever it yields."""
+    index = snapshot.index
+    seen, made = index.seen, plan(index, query)
+    fits, cut, dead = yield from _rounds(snapshot, made)
+    fitting = made.count - dead if fits or cut else 0
+    removals, nearest = yield from _why(snapshot, made, fitting)
+    return SearchResult(snapshot, seen, fits, cut, fitting, made.considered, removals, nearest)
+
+
+def page_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, None, CandidatesFound]:
+    """A page of a search, the same way."""
+    index = snapshot.index
+    seen, made = index.seen, plan(index, query)
+    candidates, more, dead, cut = yield from _page(snapshot, made)
     fitting = made.count - dead if candidates or query.after or more is not None else 0
-    removals, nearest = _why(index, made, fitting)
+    removals, nearest = yield from _why(snapshot, made, fitting)
     return CandidatesFound(
-        seen=index.seen,
+        seen=seen,
         candidates=tuple(candidates),
         fitting=fitting,
         considered=made.considered,
         more=more,
         removals=removals,
         nearest=nearest,
+        cut=cut,
     )
 
 
-def _why(index: Index, made: SearchPlan, fitting: int) -> tuple[tuple[Removal, ...], tuple[NearMiss, ...]]:
+def _why(snapshot: Snapshot, made: SearchPlan, fitting: int) -> Generator[None, None, Why]:
     """What came of the others; when nothing fits, in detail."""
     if not fitting:
-        return explain(index, made)
+        return (yield from explain(snapshot, made))
     removals = tuple(made.removals)
     if fitting < made.count:
         removals += (Removal(constraint=TOGETHER, removed=made.count - fitting, left=fitting),)
@@ -77,17 +105,19 @@ def _why(index: Index, made: SearchPlan, fitting: int) -> tuple[tuple[Removal, .
 # Rounds, each giving every anchor as many fits as there is room for
 
 
-def _rounds(index: Index, made: SearchPlan) -> tuple[list[Fit], bool, int]:
-    query = made.query
+def _rounds(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, tuple[list[Fit], bool, int]]:
+    query, index = made.query, snapshot.index
     start = _start(query.seed, index.high, len(index.at))
-    hunt = Hunt(index, made, start)
+    hunt = Hunt(snapshot, made, start)
     most, dead, patience = query.limit, 0, PATIENCE
     fits: list[Fit] = []
-    visits: Iterable[_Visit] = (_Visit(row) for row in _anchors(index, hunt.anchors, start))
+    visits: Iterable[_Visit] = (_Visit(row) for row in _anchors(snapshot, hunt.anchors, start))
     share = max(most // max(made.count, 1), 1)
     while True:
         waiting: list[_Visit] = []
-        for visit in visits:
+        for nth, visit in enumerate(visits):
+            if nth % IN_A_ROW == IN_A_ROW - 1:
+                yield
             if len(fits) > most or patience <= 0:
                 return fits[:most], True, dead
             if hunt.alone(visit.row):
@@ -96,7 +126,7 @@ def _rounds(index: Index, made: SearchPlan) -> tuple[list[Fit], bool, int]:
             end = visit.found + share
             if query.per_host:
                 end = min(end, query.per_host)
-            patience -= visit.go_on(hunt, end, fits)
+            patience -= yield from visit.go_on(hunt, end, fits)
             if visit.more and not (query.per_host and visit.found == query.per_host):
                 if len(waiting) >= KEPT:
                     visit.ways = None
@@ -117,7 +147,7 @@ class _Visit:
     more: bool = True
     ways: Iterator[Fit | None] | None = None  # None: to be begun anew
 
-    def go_on(self, hunt: Hunt, end: int, fits: list[Fit]) -> int:
+    def go_on(self, hunt: Hunt, end: int, fits: list[Fit]) -> Generator[None, None, int]:
         """Until so many have been found, or none for long; the steps that were in vain."""
         skip = 0
         if self.ways is None:
@@ -126,19 +156,22 @@ class _Visit:
             if skip:
                 skip -= fit is not None
             elif fit is None:
+                yield
                 return BREATH
             else:
                 fits.append(fit)
                 self.found += 1
+                if self.found % IN_A_ROW == 0:
+                    yield
                 if self.found == end:
                     return 0
         self.more = False
         return 0
 
 
-def _anchors(index: Index, left: Bools, start: int) -> Iterator[Row]:
-    for position in _walk(left, start, 0, len(index.at)):
-        row = index.at[position]
+def _anchors(snapshot: Snapshot, left: Bools, start: int) -> Iterator[Row]:
+    for position in _walk(left, start, 0, len(snapshot.index.at)):
+        row = snapshot.row_at(position)
         if row is not None:
             yield row
 
@@ -146,54 +179,63 @@ def _anchors(index: Index, left: Bools, start: int) -> Iterator[Row]:
 # Pages, each giving some hosts
 
 
-def _page(index: Index, made: SearchPlan) -> tuple[list[Candidate], int | None, int]:
+def _page(
+    snapshot: Snapshot, made: SearchPlan
+) -> Generator[None, None, tuple[list[Candidate], int | None, int, bool]]:
     """`after` and `more` count rows from the starting position on, round the end of the arrays."""
-    query, size = made.query, len(index.at)
-    start = _start(query.seed, index.high, size)
-    hunt = Hunt(index, made, start)
-    room, patience, dead = PAGE_BYTES, PATIENCE, 0
+    query, size = made.query, len(snapshot.index.at)
+    start = _start(query.seed, snapshot.index.high, size)
+    hunt = Hunt(snapshot, made, start)
+    room, patience, dead, cut = PAGE_BYTES, PATIENCE, 0, False
     asked = sum(len(name) + 14 for group in query.groups for name in group.resources)
     found: list[Candidate] = []
-    for position in _walk(hunt.anchors, start, query.after, size):
-        row = index.at[position]
+    for looked, position in enumerate(_walk(hunt.anchors, start, query.after, size)):
+        if looked % IN_A_ROW == IN_A_ROW - 1:
+            yield
+        row = snapshot.row_at(position)
         assert row is not None
         if len(found) == query.limit or patience <= 0:
-            return found, (position - start) % size, dead
+            return found, (position - start) % size, dead, cut or len(found) < query.limit
         if hunt.alone(row):
             room -= row.size + asked
             if room < 0 and found:
-                return found, (position - start) % size, dead
+                return found, (position - start) % size, dead, cut
             found.append(_lone_candidate(row, query.groups[0]))
             continue
-        fits, spent = _some(hunt, row, query.per_host or query.limit)
+        fits, spent, whole = yield from _some(hunt, row, query.per_host or query.limit)
         patience -= spent
+        cut |= not whole
         if not fits:
             dead += hunt.is_dead(row)
-        free, capacity = _sums(index.tree(row))
+        free, capacity = _sums(snapshot.tree(row))
         for nth, fit in enumerate(fits):
             room -= row.size + asked + _beside(fit, free)
             if len(found) == query.limit or (room < 0 and found):
                 if nth == len(found):  # the only host here: it has more ways than a page has room
                     break
-                return found[: len(found) - nth], (position - start) % size, dead
+                return found[: len(found) - nth], (position - start) % size, dead, cut
             found.append(_candidate(fit, free, capacity))
-    return found, None, dead
+    return found, None, dead, cut
 
 
-def _some(hunt: Hunt, anchor: Row, most: int) -> tuple[list[Fit], int]:
-    """Some of what this anchor offers, and how many steps were in vain."""
+def _some(hunt: Hunt, anchor: Row, most: int) -> Generator[None, None, tuple[list[Fit], int, bool]]:
+    """Some of what this anchor offers, how many steps were in vain, and whether it was not given up."""
     fits: list[Fit] = []
     spent = 0
     for fit in hunt.fits(anchor):
         if fit is not None:
             fits.append(fit)
+            if len(fits) % IN_A_ROW == 0:
+                yield
             if len(fits) == most:
                 break
         else:
+            yield
             spent += BREATH
             if spent > HOST_PATIENCE:
                 break
-    return fits, spent if fits else spent + hunt.cost(anchor)
+    whole = spent <= HOST_PATIENCE
+    return fits, spent if fits else spent + hunt.cost(anchor), whole
 
 
 def _lone_candidate(row: Row, group: ResourceGroup) -> Candidate:

@@ -6,7 +6,7 @@ from typing import Any
 from bus.vocabulary import Resources
 from placement_worker.core.groups import SenselessQuery
 from placement_worker.core.index import Row
-from placement_worker.core.search import Fit, SearchResult, search
+from placement_worker.core.search import Fit, SearchResult
 from placement_worker.http import queries
 from placement_worker.http.api_call import ApiAnswer, ApiCall, encode, said
 from placement_worker.http.errors import bad_request
@@ -32,7 +32,7 @@ class Candidates:
             headers["berth-candidates-cut"] = "true"
         if not found.fits:
             headers["berth-why"] = why_none(found)
-        return ApiAnswer(body=self._rendered(found.fits, wanted, call.minor), updated=0.0, headers=headers)
+        return ApiAnswer(body=self._rendered(found, wanted, call.minor), updated=0.0, headers=headers)
 
     async def explain(self, call: ApiCall) -> ApiAnswer:
         """What each demand took out of the running, and who came closest; else in the newest grammar."""
@@ -54,29 +54,28 @@ class Candidates:
         await self.placement.memory.fresh()
         await check_query(self.placement, wanted.classes, wanted.traits)
         try:
-            return wanted, search(self.placement.memory.index, wanted.query)
+            return wanted, await self.placement.searches.fits(wanted.query)
         except SenselessQuery as wrong:
             raise bad_request(str(wrong)) from None
 
-    def _rendered(self, fits: Sequence[Fit], wanted: queries.Wanted, minor: int) -> bytes:
-        requests, summaries = _requests(fits, minor), self._summaries(fits, wanted, minor)
+    def _rendered(self, found: SearchResult, wanted: queries.Wanted, minor: int) -> bytes:
+        requests, summaries = _requests(found.fits, minor), self._summaries(found, wanted, minor)
         text = f'{{"allocation_requests":[{requests}],"provider_summaries":{{{summaries}}}}}'
         return text.encode("ascii")
 
-    def _summaries(self, fits: Sequence[Fit], wanted: queries.Wanted, minor: int) -> str:
+    def _summaries(self, found: SearchResult, wanted: queries.Wanted, minor: int) -> str:
         """Every provider of the trees something is taken from; before 1.29 only those it is taken from."""
-        index = self.placement.memory.index
+        fits, snapshot = found.fits, found.snapshot
         rows: dict[str, Row] = {}
         if minor >= 29:
             for root in dict.fromkeys(row.root for fit in fits for row in fit.rows):
-                for uuid in index.trees.get(root, ()):
-                    rows[uuid] = index.rows[uuid]
+                rows.update((row.uuid, row) for row in snapshot.rows_of(root))
             return ",".join([row.told or self._tell(row) for row in rows.values()])
-        nested = index.children > 0
+        nested = snapshot.index.children > 0
         for fit in fits:
             for row in fit.rows:
-                tree = (row.uuid,) if nested else index.trees.get(row.root, (row.uuid,))
-                rows.update((uuid, index.rows[uuid]) for uuid in tree if uuid in index.rows)
+                tree = (row,) if nested else snapshot.rows_of(row.root) or (row,)
+                rows.update((one.uuid, one) for one in tree)
         return ",".join(self._tell_older(row, wanted.classes, minor) for row in rows.values())
 
     def _tell(self, row: Row) -> str:

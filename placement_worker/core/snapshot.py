@@ -1,0 +1,58 @@
+"""The trees as they were when a search began: a long search pauses, and they change meanwhile."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from placement_worker.core.index import Index, Row
+
+
+class Snapshot:
+    """One search's sight of the index. Which rows there are stays; what is free of them is always the newest.
+
+    While it is held, the index hands over each tree before it changes it for the first time.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self.sharers: Mapping[str, set[int]] = index.sharers
+        self._trees: dict[str, tuple[str, ...]] = {}
+        self._rows: dict[str, Row] = {}
+        self._at: dict[int, Row] = {}
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """From the first pause on, before anything can have changed."""
+        self.sharers = {uuid: set(positions) for uuid, positions in self.index.sharers.items()}
+        self.index.snapshots.append(self)
+        try:
+            yield
+        finally:
+            self.index.snapshots.remove(self)
+
+    def keep(self, root: str) -> None:
+        """This tree is about to change."""
+        if root in self._trees:
+            return
+        self._trees[root] = self.index.trees.get(root, ())
+        for uuid in self._trees[root]:
+            row = self._rows.setdefault(uuid, self.index.rows[uuid])
+            self._at.setdefault(row.position, row)
+
+    def tree(self, root: Row) -> list[Row]:
+        return self.rows_of(root.uuid)
+
+    def rows_of(self, root: str) -> list[Row]:
+        """The providers of this tree, the root first; none when there is no such root."""
+        kept, rows = self._rows, self.index.rows
+        return [kept.get(uuid) or rows[uuid] for uuid in self.members(root)]
+
+    def members(self, root: str) -> tuple[str, ...]:
+        """Their ids."""
+        kept = self._trees.get(root)
+        return self.index.trees.get(root, ()) if kept is None else kept
+
+    def row_at(self, position: int) -> Row | None:
+        return self._at.get(position) or self.index.at[position]
+
+    def find(self, uuid: str) -> Row | None:
+        return self._rows.get(uuid) or self.index.rows.get(uuid)

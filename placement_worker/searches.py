@@ -1,0 +1,59 @@
+"""Candidate searches over the memory, in turns: a long one keeps nobody waiting."""
+
+import asyncio
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+from bus.clock import monotonic
+from bus.messages import CandidatesFound, FindCandidates
+from placement_worker.core.search import SearchResult, page_steps, search_steps
+from placement_worker.core.snapshot import Snapshot
+from placement_worker.memory import Memory
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+
+SLICE_SECONDS = 0.005  # for so long a search has the process to itself
+
+
+class Searches:
+    """A search that is not done in one slice goes on slice by slice, while others take theirs in turn.
+
+    Claims and the memory's news come in between: it goes on with the trees it began with.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._turn = asyncio.Lock()  # first come, first served
+
+    async def page(self, query: FindCandidates) -> CandidatesFound:
+        """One page of the hosts that fit."""
+        return await self._run(page_steps, query)
+
+    async def fits(self, query: FindCandidates) -> SearchResult:
+        """At most `limit` complete allocations, of every host as many as there is room for."""
+        return await self._run(search_steps, query)
+
+    async def _run(self, begin: Callable[[Snapshot, FindCandidates], Steps[T]], query: FindCandidates) -> T:
+        snapshot = Snapshot(self._memory.index)
+        steps = begin(snapshot, query)
+        done = _slice(steps)
+        if done is None:
+            with snapshot.held():
+                while done is None:
+                    async with self._turn:
+                        await asyncio.sleep(0)
+                        done = _slice(steps)
+        return done[0]
+
+
+def _slice(steps: Steps[T]) -> tuple[T] | None:
+    """Go on for one slice; the result, once there is one."""
+    until = monotonic() + SLICE_SECONDS
+    try:
+        next(steps)
+        while monotonic() < until:
+            next(steps)
+    except StopIteration as end:
+        return (end.value,)
+    return None

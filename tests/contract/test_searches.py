@@ -1,0 +1,107 @@
+"""Searches share the process: a long one lets others go first, and claims and news come in between."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from bus.messages import FindCandidates
+from bus.vocabulary import Claimed, Inventory, ResourceGroup
+from placement_worker import Placement
+from tests.builders import a_claim, a_placement, a_provider, a_report, an_order, looking_for, on_hosts, uid
+
+CHILDREN = 200
+VFS = {"CUSTOM_VF": Inventory(total=4)}
+
+
+@pytest.fixture
+async def placement() -> AsyncIterator[Placement]:
+    """A host with many children, and a simple one."""
+    async with a_placement("sqlite+aiosqlite://") as one:
+        wide = a_report(1, *(a_provider(10 + nth, 1, inventories=VFS) for nth in range(CHILDREN)))
+        assert await one.reports.report_many([wide, a_report(2)]) == [None, None]
+        yield one
+
+
+def hopeless() -> FindCandidates:
+    suffixes = tuple(f"_{nth}" for nth in range(60))
+    return FindCandidates(
+        groups=tuple(ResourceGroup(suffix=one, resources={"CUSTOM_VF": 3}) for one in suffixes),
+        same_subtree=(suffixes,),
+        group_policy="isolate",
+    )
+
+
+def many() -> FindCandidates:
+    groups = tuple(ResourceGroup(suffix=f"_{nth}", resources={"CUSTOM_VF": 1}) for nth in range(3))
+    return FindCandidates(groups=groups, limit=20_000, per_host=0)
+
+
+async def test_a_question_does_not_wait_for_four_that_take_long(placement: Placement) -> None:
+    ended: list[str] = []
+
+    async def ask(name: str, query: FindCandidates) -> None:
+        await placement.find_candidates(query)
+        ended.append(name)
+
+    async with asyncio.TaskGroup() as group:
+        for nth in range(4):
+            group.create_task(ask(f"hopeless {nth}", hopeless()))
+        await asyncio.sleep(0)
+        group.create_task(ask("innocent", looking_for({"VCPU": 1})))
+    assert ended[0] == "innocent"
+    assert sorted(ended[1:]) == [f"hopeless {nth}" for nth in range(4)]
+
+
+async def test_long_searches_take_turns(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them is done before all have had their slices."""
+    monkeypatch.setattr("placement_worker.searches.SLICE_SECONDS", 0.0)
+    turns: list[int] = []
+    sliced = placement.searches._turn.acquire
+
+    async def acquire() -> bool:
+        task = asyncio.current_task()
+        assert task is not None
+        turns.append(int(task.get_name()))
+        return await sliced()
+
+    monkeypatch.setattr(placement.searches._turn, "acquire", acquire)
+    async with asyncio.TaskGroup() as group:
+        for nth in range(3):
+            group.create_task(placement.searches.fits(many()), name=str(nth))
+    alike = [turns.count(nth) for nth in range(3)]
+    assert min(alike) > 20
+    assert max(alike) - min(alike) <= 1
+    assert sorted(turns[:9]) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+async def test_claims_and_reports_come_in_between_and_the_answer_is_sound(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placement_worker.searches.SLICE_SECONDS", 0.0)
+    searching = asyncio.create_task(placement.searches.fits(many()))
+    await asyncio.sleep(0)
+    order = an_order(a_claim(1, on_hosts(10, CUSTOM_VF=4)))
+    (answer,) = await placement.claims.claim_many([order])
+    assert isinstance(answer.results[0], Claimed)
+    smaller = a_report(1, *(a_provider(10 + nth, 1, inventories=VFS) for nth in range(5)), sequence=2)
+    assert await placement.reports.report_many([smaller]) == [None]
+    assert not searching.done()
+    assert len(placement.memory.index.rows) == 7
+    found = await searching
+    assert len(found.fits) == 20_000
+    assert len(found.snapshot.rows_of(uid(1, "a"))) == CHILDREN + 1  # all that its fits are made of
+    assert len((await placement.searches.fits(many())).fits) < 200
+
+
+async def test_a_search_that_is_given_up_holds_nothing(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placement_worker.searches.SLICE_SECONDS", 0.0)
+    searching = asyncio.create_task(placement.searches.fits(many()))
+    await asyncio.sleep(0)
+    assert placement.memory.index.snapshots
+    searching.cancel()
+    await asyncio.gather(searching, return_exceptions=True)
+    assert placement.memory.index.snapshots == []
+    assert (await placement.find_candidates(looking_for({"VCPU": 1}))).fitting == 2

@@ -1,0 +1,109 @@
+"""A search that is paused while the trees change ends as if nothing had happened, and its work is bounded."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from bus.messages import FindCandidates
+from bus.vocabulary import ResourceGroup
+from placement_worker.core import search as searching
+from placement_worker.core.index import Index
+from placement_worker.core.search import page, page_steps, search, search_steps
+from placement_worker.core.snapshot import Snapshot
+from placement_worker.core.trees import Tree
+from tests.builders import uid
+from tests.unit.test_search import as_way
+from tests.worlds import a_query, a_world, an_index, state, tree
+
+
+@pytest.fixture(autouse=True)
+def pauses_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "IN_A_ROW", 1)
+    monkeypatch.setattr("placement_worker.core.merge.BREATH", 2)
+
+
+def upset(chance: Random, index: Index, world: list[Tree], number: int) -> None:
+    """A tree goes, or is another, or loses a provider to another tree; a new one takes the free places."""
+    one = chance.choice(world)
+    step = chance.random()
+    if step < 0.3:
+        index.put(replace(one, providers=()), number)
+    elif step < 0.6:
+        shaped = [replace(each, inventories={}, used={}, shape=number) for each in one.providers]
+        index.put(replace(one, providers=tuple(shaped)), number)
+    elif step < 0.8 and len(one.providers) > 1:
+        moved = replace(one.providers[-1], parent=None, shape=number)
+        index.put(tree(moved), number)
+        index.put(replace(one, providers=one.providers[:-1]), number)
+    else:
+        index.put(tree(state(900 + number, None, {"VCPU": 8, "MEMORY_MB": 8, "CUSTOM_VF": 8})), number)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_trees_that_change_in_a_pause_are_searched_as_they_were(seed: int) -> None:
+    chance = Random(seed)
+    paused = 0
+    for _ in range(30):
+        world = a_world(chance)
+        query = a_query(chance, world)
+        index, calm = an_index(world), an_index(world)
+        expected, expected_page = search(calm, query), page(calm, query)
+        for begin in (search_steps, page_steps):
+            snapshot = Snapshot(index)
+            steps, number = begin(snapshot, query), 10
+            try:
+                next(steps)
+                with snapshot.held():
+                    while True:
+                        paused, number = paused + 1, number + 1
+                        upset(chance, index, world, number)
+                        next(steps)
+            except StopIteration as end:
+                found = end.value
+            if begin is search_steps:
+                assert [as_way(fit) for fit in found.fits] == [as_way(fit) for fit in expected.fits]
+                assert (found.removals, found.nearest) == (expected.removals, expected.nearest)
+            else:
+                assert found == expected_page
+            assert index.snapshots == []
+            index = an_index(world)
+    assert paused
+
+
+def wide(children: int) -> Tree:
+    return tree(state(0), *(state(nth, 0, {"CUSTOM_VF": 4}) for nth in range(1, children + 1)))
+
+
+def tied(groups: int, amount: int) -> FindCandidates:
+    """Each at a provider of its own, and one of them above all the others: there is none."""
+    suffixes = tuple(f"_{nth}" for nth in range(groups))
+    return FindCandidates(
+        groups=tuple(ResourceGroup(suffix=one, resources={"CUSTOM_VF": amount}) for one in suffixes),
+        same_subtree=(suffixes,),
+        group_policy="isolate",
+    )
+
+
+@pytest.mark.parametrize("groups", [8, 100, 200])
+def test_a_hopeless_question_about_a_wide_tree_is_cut_and_says_so(
+    groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placement_worker.core.merge.BREATH", 256)
+    index = an_index([wide(400)])
+    steps, pauses = page_steps(Snapshot(index), tied(groups, 3)), 0
+    try:
+        while True:
+            next(steps)
+            pauses += 1
+    except StopIteration as end:
+        found = end.value
+    assert found.candidates == ()
+    assert found.cut
+    assert pauses < 2 * (searching.PATIENCE + searching.HOST_PATIENCE) / 256
+
+
+def test_an_answer_that_is_whole_says_nothing_of_a_cut() -> None:
+    found = page(an_index([wide(3)]), FindCandidates(groups=(ResourceGroup(resources={"CUSTOM_VF": 3}),)))
+    assert (len(found.candidates), found.cut, found.more) == (1, False, None)
+    assert found.candidates[0].root == uid(0, "a")
