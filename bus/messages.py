@@ -277,6 +277,7 @@ class ReleaseRequested(Message, frozen=True, kw_only=True):
     generation: Ordinal | None
     fenced: bool = True
     retire: Cause = ""
+    unplaceable: bool = False  # with `retire`: it ends for want of a host
     keep: Id | None = None
 
 

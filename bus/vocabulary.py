@@ -266,6 +266,7 @@ class Retired(Tagged, frozen=True, kw_only=True):
     """The consumer has ended and will never hold again; `why` is how."""
 
     why: str
+    unplaceable: bool = False  # no host was found for it: whoever asks for it again is told so again
 
 
 class Refused(Tagged, frozen=True, kw_only=True):

@@ -182,6 +182,7 @@ retired_consumers = Table(  # those that have ended and can never hold again
     Column("uuid", String(36), nullable=False),
     Column("why", Text, nullable=False),
     Column("at", Double, nullable=False),
+    Column("unplaceable", Boolean, nullable=False, server_default=false()),  # no host was found for it
     PrimaryKeyConstraint("uuid"),
     Index(None, "at"),
 )

@@ -67,7 +67,6 @@ PATIENCE = 30.0  # how long a request waits for what passes by itself
 LONGEST_PAUSE = 5.0  # seconds between two looks of a request that has waited for longer than that
 WAITING = 200_000  # requests of which it is remembered since when they wait
 PROVIDERS_ASKED = 500  # at a time
-UNPLACEABLE = "unplaceable: "  # what a retired consumer's reason begins with when it is ours
 
 
 class Scheduler:
@@ -372,7 +371,7 @@ class Scheduler:
 
     async def _retire(self, order: Order, instance: Id, generation: int | None, why: str) -> ReleaseResult:
         """It is never to hold anything again, and gives back what it held at this generation."""
-        question = ReleaseRequested(consumer=instance, generation=generation, retire=UNPLACEABLE + why)
+        question = ReleaseRequested(consumer=instance, generation=generation, retire=why, unplaceable=True)
         try:
             return (await self._release(question)).result
         except AnswerRefused as problem:
@@ -433,13 +432,13 @@ class Scheduler:
         host = placed.chosen.host
         why = f"cell {placed.cell!r}: no conductor takes builds there; the claim on {host} was given back"
         question = ReleaseRequested(
-            consumer=placed.build, generation=placed.generation, retire=UNPLACEABLE + why
+            consumer=placed.build, generation=placed.generation, retire=why, unplaceable=True
         )
         match (await self._release(question)).result:
             case Released():
                 log.warning("build %s: %s", placed.build, why)
-            case Retired(why=told) if told.startswith(UNPLACEABLE):
-                why = told.removeprefix(UNPLACEABLE)
+            case Retired(why=told, unplaceable=True):
+                why = told
             case Retired():
                 return None
             case _:
@@ -454,8 +453,8 @@ class Scheduler:
 
     def _retired(self, order: Order, instance: Id, result: Retired) -> None:
         """It has ended. Whoever else ended it has said so; what we ended is said again."""
-        if result.why.startswith(UNPLACEABLE):
-            order.fenced(instance, result.why.removeprefix(UNPLACEABLE))
+        if result.unplaceable:
+            order.fenced(instance, result.why)
 
 
 Unexpected = tuple[Order, Id, ClaimResult | ReleaseResult]  # and what placement said of it

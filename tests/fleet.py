@@ -130,6 +130,7 @@ class FakePlacement:
     free: dict[str, dict[str, int]] = field(default_factory=dict)
     held: dict[str, Holding] = field(default_factory=dict)
     retired: dict[str, str] = field(default_factory=dict)
+    unplaceable: set[str] = field(default_factory=set)  # of these, for want of a host
     number: int = 0
     lag: bool = False  # answers from a memory that has not seen the claims
     questions: list[FindCandidates] = field(default_factory=list)
@@ -230,7 +231,7 @@ class FakePlacement:
 
     def _claim_one(self, claim: ConsumerClaim, done: list[tuple[str, Choice]]) -> ClaimResult:
         if claim.consumer in self.retired:
-            return Retired(why=self.retired[claim.consumer])
+            return self._ended(claim.consumer)
         if claim.consumer in self.held:
             held = self.held[claim.consumer]
             return Held(generation=held.generation, allocations=held.allocations)
@@ -246,6 +247,9 @@ class FakePlacement:
             refusals.append(full)
         return Refused(refusals=tuple(refusals))
 
+    def _ended(self, consumer: str) -> Retired:
+        return Retired(why=self.retired[consumer], unplaceable=consumer in self.unplaceable)
+
     def _full(self, choice: Choice) -> Full | None:
         for root, resources in choice.allocations.items():
             for name, amount in resources.items():
@@ -257,7 +261,7 @@ class FakePlacement:
     def _release(self, question: ReleaseRequested) -> ReleaseResult:
         consumer = question.consumer
         if consumer in self.retired:
-            return Retired(why=self.retired[consumer])
+            return self._ended(consumer)
         held = self.held.get(consumer)
         if held is not None and held.generation != question.generation:
             return Held(generation=held.generation, allocations=held.allocations)
@@ -265,4 +269,6 @@ class FakePlacement:
             del self.held[consumer]
         if question.retire:
             self.retired[consumer] = question.retire
+            if question.unplaceable:
+                self.unplaceable.add(consumer)
         return Released()

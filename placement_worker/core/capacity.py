@@ -71,10 +71,10 @@ class ClaimWorld:
 
     rooms: dict[str, Room | None]
     holders: dict[str, Holder]
-    retired: dict[str, str]
+    retired: dict[str, Retired]
     touched: dict[str, Room] = field(default_factory=dict)  # whose usage or generation moved
     stirred: dict[str, Holder] = field(default_factory=dict)  # who claimed or gave back
-    tombstones: dict[str, str] = field(default_factory=dict)  # who is retired from now on, and why
+    tombstones: dict[str, Retired] = field(default_factory=dict)  # who is retired from now on
 
 
 class _Unread(Exception):
@@ -119,15 +119,15 @@ def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] |
 
 def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
     """Give back, and retire when told to. `Released.number` is for the writer to fill in."""
-    why = world.retired.get(order.consumer)
-    if why is not None:
-        return Retired(why=why)
+    ended = world.retired.get(order.consumer)
+    if ended is not None:
+        return ended
     holder = world.holders.get(order.consumer)
     if holder is not None and holder.generation:
         if order.fenced and order.generation != holder.generation:
             return Held(generation=holder.generation, allocations=holder.held)
         if order.keep and order.keep in world.retired:
-            return Retired(why=f"{order.keep}: {world.retired[order.keep]}")
+            return Retired(why=f"{order.keep}: {world.retired[order.keep].why}")
         _touch(world, holder.held)  # whose generation stays, as in the API
         if order.keep:
             keeper = world.holders[order.keep]
@@ -137,7 +137,8 @@ def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
             _hold(world, holder, 0, {}, None)
         world.stirred[holder.uuid] = holder
     if order.retire:
-        world.retired[order.consumer] = world.tombstones[order.consumer] = order.retire
+        ended = Retired(why=order.retire, unplaceable=order.unplaceable)
+        world.retired[order.consumer] = world.tombstones[order.consumer] = ended
     return Released()
 
 
@@ -171,7 +172,7 @@ def _fence(one: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
     """Why this consumer cannot claim whatever there is room for; None when it can."""
     for name in (one.consumer, one.keep):
         if name and name in world.retired:
-            return Retired(why=world.retired[name])
+            return world.retired[name]
     if one.keep and one.keep not in world.holders:
         raise _Unread
     holder = world.holders.get(one.consumer)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import CLEANUP, ConsumerClaim, ProviderChange
+from bus.vocabulary import CLEANUP, ConsumerClaim, ProviderChange, Retired
 from placement_worker.core.capacity import ClaimWorld, Holder, Room, Stock
 from placement_worker.store.numbered_names import Book
 
@@ -34,7 +34,7 @@ _LOCK_CONSUMERS = Statement(
     uuid=str,
 )
 _RETIRED = Statement(
-    "SELECT r.uuid, r.why FROM {n} JOIN retired_consumers r ON r.uuid = n.uuid",
+    "SELECT r.uuid, r.why, r.unplaceable FROM {n} JOIN retired_consumers r ON r.uuid = n.uuid",
     uuid=str,
 )
 _HOLDINGS = Statement(
@@ -94,10 +94,12 @@ _INSERT_ALLOCATIONS = Statement(
     **{"consumer": int, "provider": int, "class": int, "used": int},
 )
 _INSERT_RETIRED = Statement(
-    f"INSERT INTO retired_consumers (uuid, why, at) SELECT n.uuid, n.why, {_NOW} FROM {{n}} WHERE true"
+    "INSERT INTO retired_consumers (uuid, why, at, unplaceable)"
+    f" SELECT n.uuid, n.why, {_NOW}, n.unplaceable FROM {{n}} WHERE true"
     " ORDER BY n.uuid ON CONFLICT DO NOTHING",
     uuid=str,
     why=str,
+    unplaceable=bool,
 )
 _PRUNE_RETIRED = Statement("DELETE FROM retired_consumers WHERE at < :before")
 
@@ -153,7 +155,10 @@ async def open_world(
         if any(uuid not in holders for uuid in newcomers):
             raise Conflict("a consumer ended while it was being looked for")
     everyone = [(uuid,) for uuid in {*newcomers, *others}]
-    retired = dict(await _RETIRED(tx, everyone))
+    retired = {
+        uuid: Retired(why=why, unplaceable=bool(unplaceable))
+        for uuid, why, unplaceable in await _RETIRED(tx, everyone)
+    }
     if held:
         await _read_holdings(tx, book, held)
     wanted = {*providers, *(provider for holder in held.values() for provider in holder.held)}
@@ -233,7 +238,11 @@ async def save_world(
     if gone:
         writes.append(_DELETE_CONSUMERS.of(gone))
     if world.tombstones:
-        writes.append(_INSERT_RETIRED.of(world.tombstones.items(), now=now))
+        writes.append(
+            _INSERT_RETIRED.of(
+                [(uuid, one.why, one.unplaceable) for uuid, one in world.tombstones.items()], now=now
+            )
+        )
     altered = [
         ProviderChange(
             room.uuid, room.root, room.generation, {name: stock.used for name, stock in room.stocks.items()}

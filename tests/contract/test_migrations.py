@@ -217,3 +217,27 @@ async def test_what_a_reported_tree_holds_was_put_there_by_its_owner(
         ]
         query = "SELECT id, reported FROM resource_providers"
         assert sorted(tuple(row) for row in await tx.execute(text(query))) == [(1, True), (2, False)]
+
+
+async def test_consumers_retired_for_want_of_a_host_are_marked(
+    store: Database, take: Callable[[str], None]
+) -> None:
+    """The beginning of their reason said so; what older processes go on writing is of no such kind."""
+    for name in ("0001_first", "0002_change_log", "0003_told_from_the_log", "0004_who_put_what"):
+        take(name)
+    await migrate(store, PACKAGE)
+    insert = "INSERT INTO retired_consumers (uuid, why, at) VALUES ('{}', '{}', 0)"
+    async with store.write() as tx:
+        await tx.execute(text(insert.format("a", "unplaceable: no host")))
+        await tx.execute(text(insert.format("b", "deleted")))
+    take("0005_unplaceable")
+    assert await migrate(store, PACKAGE) == ["0005_unplaceable"]
+    async with store.write() as tx:
+        await tx.execute(text(insert.format("c", "deleted")))
+    async with store.read() as tx:
+        found = await tx.execute(text("SELECT uuid, why, unplaceable FROM retired_consumers ORDER BY uuid"))
+        assert [(row.uuid, row.why, bool(row.unplaceable)) for row in found] == [
+            ("a", "no host", True),
+            ("b", "deleted", False),
+            ("c", "deleted", False),
+        ]

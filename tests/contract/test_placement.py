@@ -9,7 +9,13 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from bus.messages import ClaimRequested, FindAllocations, InventoryReported, PlacementChanged
+from bus.messages import (
+    ClaimRequested,
+    FindAllocations,
+    InventoryReported,
+    PlacementChanged,
+    ReleaseRequested,
+)
 from bus.sql.failures import Conflict
 from bus.vocabulary import (
     Choice,
@@ -337,6 +343,13 @@ async def test_a_released_consumer_may_claim_anew(placement: Placement) -> None:
             Released(number=number + 1),
             Released(number=number + 1),
         ]
+
+
+async def test_who_ended_for_want_of_a_host_is_told_so_again(placement: Placement) -> None:
+    asked = ReleaseRequested(consumer=uid(1), generation=None, retire="no host", unplaceable=True)
+    for expected in (Released(), Retired(why="no host", unplaceable=True)):
+        (answer,) = await placement.claims.release_many([asked])
+        assert answer.result == expected
 
 
 async def test_the_retired_are_forgotten_after_a_week(placement: Placement, wall: Wall) -> None:

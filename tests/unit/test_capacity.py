@@ -35,7 +35,7 @@ def room(provider: str, shape: int = 3, **stocks: Stock) -> Room:
 
 
 def world(
-    *rooms: Room, holders: dict[str, Holder] | None = None, retired: dict[str, str] | None = None
+    *rooms: Room, holders: dict[str, Holder] | None = None, retired: dict[str, Retired] | None = None
 ) -> ClaimWorld:
     found: dict[str, Room | None] = {one.uuid: one for one in rooms}
     return ClaimWorld(found, holders or {one: Holder(one, 1) for one in (X, Y, Z)}, retired or {})
@@ -257,8 +257,17 @@ def test_an_empty_choice_gives_back_and_moves_what_was_held() -> None:
     assert (there.touched[A].generation, there.touched[A].stocks["VCPU"].used) == (11, 0)
 
 
+def test_who_ended_for_want_of_a_host_is_told_apart() -> None:
+    there = world(room(A, VCPU=stock()))
+    asked = ReleaseRequested(consumer=X, generation=None, retire="no host", unplaceable=True)
+    assert release(asked, there) == Released()
+    assert there.tombstones == {X: Retired(why="no host", unplaceable=True)}
+    assert release(asked, there) == Retired(why="no host", unplaceable=True)
+    assert claim(order(wants(X, {A: {"VCPU": 1}})), there) == (there.tombstones[X],)
+
+
 def test_the_retired_never_hold_again() -> None:
-    there = world(room(A, VCPU=stock()), retired={X: "its build ended"})
+    there = world(room(A, VCPU=stock()), retired={X: Retired(why="its build ended")})
     assert claim(order(wants(X, {A: {"VCPU": 1}})), there) == (Retired(why="its build ended"),)
 
 
@@ -285,7 +294,7 @@ def test_a_release_gives_back_only_to_who_knows_the_generation(
     assert release(let_go(generation, retire), there) == result
     kept = there.rooms[A]
     assert kept is not None and kept.stocks["VCPU"].used == left
-    assert there.tombstones.get(X) == tombstone
+    assert there.tombstones.get(X) == (None if tombstone is None else Retired(why=tombstone))
 
 
 @pytest.mark.parametrize("generation", [None, 3])
@@ -294,7 +303,7 @@ def test_releasing_what_holds_nothing_is_done_already_and_may_retire(generation:
     assert release(let_go(generation), there) == Released()
     assert release(let_go(generation, "ended"), there) == Released()
     assert release(let_go(generation, "again"), there) == Retired(why="ended")
-    assert there.tombstones == {X: "ended"}
+    assert there.tombstones == {X: Retired(why="ended")}
 
 
 # What is kept of a guest that may still be there
@@ -353,7 +362,7 @@ def test_a_keeper_that_was_not_read_leaves_the_order_unjudged() -> None:
 
 def test_a_keeper_that_has_retired_keeps_nothing_any_more() -> None:
     there = one_who_holds(5)
-    there.retired[Y] = "gone"
+    there.retired[Y] = Retired(why="gone")
     assert claim(order(keeps(X, Y, {B: {"VCPU": 5}})), there) == (Retired(why="gone"),)
     asked = ReleaseRequested(consumer=X, generation=4, keep=Y)
     assert isinstance(release(asked, there), Retired)
@@ -365,4 +374,4 @@ def test_a_release_that_keeps_leaves_as_much_in_use() -> None:
     assert release(ReleaseRequested(consumer=X, generation=4, retire="error", keep=Y), there) == Released()
     assert there.holders[X].held == {} and there.holders[Y].held == {A: {"VCPU": 5}}
     assert there.rooms[A] == room(A, VCPU=Stock(0, 8, 5, 5, 1, 100, 1))
-    assert there.stirred.keys() == {X, Y} and there.tombstones == {X: "error"}
+    assert there.stirred.keys() == {X, Y} and there.tombstones == {X: Retired(why="error")}

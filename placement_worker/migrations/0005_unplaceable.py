@@ -1,0 +1,23 @@
+"""Consumers that were retired for want of a host are marked as such: a beginning of their reason said it."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0005_unplaceable"
+down_revision = "0004_who_put_what"
+
+PREFIX = "unplaceable: "
+
+
+def upgrade() -> None:
+    column = sa.Column("unplaceable", sa.Boolean, nullable=False, server_default=sa.false())
+    op.add_column("retired_consumers", column)
+    op.execute(
+        f"UPDATE retired_consumers SET unplaceable = true, why = substr(why, {len(PREFIX) + 1})"
+        f" WHERE why LIKE '{PREFIX}%'"
+    )
+
+
+def downgrade() -> None:
+    op.execute(f"UPDATE retired_consumers SET why = '{PREFIX}' || why WHERE unplaceable")
+    op.drop_column("retired_consumers", "unplaceable")
