@@ -38,6 +38,8 @@ def _check_access(settings: Settings, refuse: Callable[[str, str], None]) -> Non
         refuse("ironic_api_url", "must begin with http:// or https://")
     if api.key_file and not api.cert_file:
         refuse("ironic_cert_file", "name the certificate that ironic_key_file belongs to")
+    if api.auth_url and not api.auth_url.startswith(("http://", "https://")):
+        refuse("ironic_auth_url", "must begin with http:// or https://")
     try:
         if settings.ironic.is_read or api.auth != "none":
             _access(settings)
@@ -45,7 +47,7 @@ def _check_access(settings: Settings, refuse: Callable[[str, str], None]) -> Non
         guilty = "ironic_api_url"
         if api.auth == "basic" and not api.user:
             guilty = "ironic_user"
-        if api.auth == "keystone" and not api.auth_url:
+        if "auth_url" in str(problem):
             guilty = "ironic_auth_url"
         refuse(guilty, str(problem))
 

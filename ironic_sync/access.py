@@ -64,6 +64,8 @@ class Access:
             raise ValueError("the url of Ironic's API names a user: say user and password by themselves")
         if self.auth == "basic" and not self.user:
             raise ValueError("basic authentication takes a user and a password")
+        if self.auth_url and httpx.URL(self.auth_url).userinfo:
+            raise ValueError("the auth_url of Keystone names a user: say user and password by themselves")
         if self.auth == "keystone" and not self.auth_url:
             raise ValueError("Keystone authentication takes the auth_url of Keystone")
 

@@ -12,6 +12,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from berth.importing.contents import ImportedConsumer, ImportedProvider, PlacementContents
 from bus.errors import Unavailable
+from bus.masking import masked
 from bus.vocabulary import Inventory
 
 T = TypeVar("T")
@@ -42,6 +43,7 @@ class PlacementClient:
 
     def __init__(self, url: str, token: str, cacert: str = "") -> None:
         self.url = url.rstrip("/")
+        self.place = masked(self.url)  # as people may read it
         self.minor = 0
         verify = ssl.create_default_context(cafile=cacert) if cacert else True
         limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE)
@@ -56,9 +58,9 @@ class PlacementClient:
             versions = [entry["max_version"] for entry in found["versions"] if entry["id"] == "v1.0"]
             newest = int(versions[0].partition(".")[2])
         except (KeyError, IndexError, TypeError, ValueError):
-            raise Unavailable(f"{self.url} does not answer as a Placement") from None
+            raise Unavailable(f"{self.place} does not answer as a Placement") from None
         if newest < _OLDEST:
-            raise Unavailable(f"{self.url} knows versions up to 1.{newest}; at least 1.{_OLDEST} is needed")
+            raise Unavailable(f"{self.place} knows versions up to 1.{newest}; at least 1.{_OLDEST} is needed")
         self.minor = min(newest, NEWEST)
         return self
 
@@ -88,23 +90,23 @@ class PlacementClient:
         try:
             answer = await self._send(method, path, body, self.minor if minor is None else minor)
         except _Away as away:
-            raise Unavailable(f"{self.url} cannot be reached: {away}") from None
+            raise Unavailable(f"{self.place} cannot be reached: {away}") from None
         if answer.is_success:
             try:
                 return answer.json() if answer.content else None
             except ValueError:
-                raise Unavailable(f"{self.url} does not answer as a Placement") from None
+                raise Unavailable(f"{self.place} does not answer as a Placement") from None
         if answer.status_code == 401:
-            raise Unavailable(f"{self.url} does not accept the token")
+            raise Unavailable(f"{self.place} does not accept the token")
         if answer.status_code == 403:
-            raise Unavailable(f"{self.url} does not let this token {method} {path}: {_reason(answer)}")
+            raise Unavailable(f"{self.place} does not let this token {method} {path}: {_reason(answer)}")
         raise Rejected(answer.status_code, _reason(answer))
 
     async def _get(self, path: str) -> Any:
         """What every Placement has there."""
         found = await self._find(path)
         if found is None:
-            raise Unavailable(f"{self.url} does not answer as a Placement: there is nothing at {path}")
+            raise Unavailable(f"{self.place} does not answer as a Placement: there is nothing at {path}")
         return found
 
     async def _find(self, path: str) -> Any:
@@ -114,7 +116,7 @@ class PlacementClient:
         except Rejected as why:
             if why.status == 404:
                 return None
-            raise Unavailable(f"{self.url} cannot be read: GET {path}: {why}") from None
+            raise Unavailable(f"{self.place} cannot be read: GET {path}: {why}") from None
 
     # Reading
 

@@ -13,6 +13,7 @@ from rich.progress import Progress as Bars
 
 from berth.configuration import Effective
 from berth.settings import BadSetting
+from bus.masking import masked
 
 if TYPE_CHECKING:  # httpx takes long to load, and no other command needs it
     from berth.importing.bring_over import Outcome
@@ -86,7 +87,7 @@ def commands(
 
 def _url(flag: str, given: str) -> str:
     if not given.startswith(("http://", "https://")):
-        raise BadSetting(f"{flag} takes an address as http://127.0.0.1:8778, not {given!r}")
+        raise BadSetting(f"{flag} takes an address as http://127.0.0.1:8778, not {masked(given)!r}")
     return given
 
 
@@ -172,7 +173,7 @@ class _Shown:
 def _read(source: "PlacementClient", theirs: "PlacementContents") -> str:
     return (
         f"read {_some(theirs.providers, 'provider')} and {_some(theirs.consumers, 'consumer')}"
-        f" at {source.url} (version 1.{source.minor})"
+        f" at {source.place} (version 1.{source.minor})"
     )
 
 

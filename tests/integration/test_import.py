@@ -282,6 +282,11 @@ def test_a_source_that_is_away_for_a_moment_is_asked_again(here: PlacementApi) -
     ("flags", "says"),
     [
         (("--url", "ftp://x", "--to", "http://x"), "--url takes an address"),
+        (("--url", "u:geheim@x", "--to", "http://x"), "not 'u:****@x'"),
+        (
+            ("--url", "http://u:geheim@127.0.0.1:1", "--to", "http://127.0.0.1:1"),
+            "http://u:****@127.0.0.1:1 cannot be reached",
+        ),
         (("--url", "http://x"), "say with --to where"),
         (("--url", "http://x", "--to", "http://x", "--token-file", "absent"), "absent: No such file"),
         (("--url", "http://x", "--to", "http://x", "--token-file", "/"), "/: Is a directory"),
@@ -298,4 +303,5 @@ def test_a_source_that_is_away_for_a_moment_is_asked_again(here: PlacementApi) -
 def test_flags_that_cannot_be_used(flags: tuple[str, ...], says: str) -> None:
     done = berth(*flags)
     assert done.returncode in (1, 2) and says in done.stderr
+    assert "geheim" not in done.stderr
     assert len(done.stderr.splitlines()) == 1

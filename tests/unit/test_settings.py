@@ -230,6 +230,15 @@ def test_what_is_refused_is_told_without_its_password(variable: str, url: str, s
     assert SECRET not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "url", [f"u:{SECRET}@k", f"http://u:{SECRET}@k/v3", f"http://u:{SECRET} {SECRET}@k/v3"]
+)
+def test_keystones_url_names_no_user(url: str) -> None:
+    with pytest.raises(BadSetting, match=r"^--ironic-auth-url: ironic_auth_url = '") as refused:
+        settings_of(ironic_auth="keystone", ironic_user="u", ironic_auth_url=url)
+    assert SECRET not in str(refused.value)
+
+
 def test_nor_is_one_told_that_stands_where_a_name_should() -> None:
     with pytest.raises(BadSetting) as refused:
         read(sets={f"amqp://u:{SECRET}@h/?a": "b"}, environment={})
