@@ -161,6 +161,7 @@ class Removal(Value, frozen=True, kw_only=True):
     constraint: str
     removed: int
     left: int
+    about: str = ""  # the field of the request, where programs are to know it: cell
 
 
 class NearMiss(Value, frozen=True, kw_only=True):

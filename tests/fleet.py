@@ -176,7 +176,10 @@ class FakePlacement:
         if len(known) < len(self.hosts):
             removals.append(
                 Removal(
-                    constraint=f"cell {query.cell}", removed=len(self.hosts) - len(known), left=len(known)
+                    constraint=f"cell {query.cell}",
+                    removed=len(self.hosts) - len(known),
+                    left=len(known),
+                    about="cell",
                 )
             )
         if len(fitting) < len(known):

@@ -36,6 +36,7 @@ class Demand:
     asked: int = 0
     of: str = ""  # what its group is called, in front of all that is said of it
     joint: bool = False  # several other demands at once: not worth telling where one of them fails
+    about: str = ""  # the field of the query, where programs are to know it
 
 
 @dataclass(slots=True, eq=False)
@@ -100,7 +101,9 @@ def plan(index: Index, query: FindCandidates) -> SearchPlan:
             left = left & demand.met
             count = int(np.count_nonzero(left))
         if count < before:
-            removals.append(Removal(constraint=demand.says, removed=before - count, left=count))
+            removals.append(
+                Removal(constraint=demand.says, removed=before - count, left=count, about=demand.about)
+            )
     rules, reached = planner.rules(), planner.reached()
     return SearchPlan(query, planner.slots, rules, demands, considered, left, count, reached, removals)
 
@@ -125,7 +128,8 @@ class _Planner:
         index, query = self.index, self.query
         if query.cell:
             flags = index.cells.get(query.cell)
-            yield Demand(f"cell {query.cell}", None if flags is None else flags.mask(self.high))
+            met = None if flags is None else flags.mask(self.high)
+            yield Demand(f"cell {query.cell}", met, about="cell")
         for trait in query.root_required:
             test = self._trait(trait)
             yield Demand(f"root {test.says}", test.rows)

@@ -106,7 +106,7 @@ class Search:
     def _cell_is_empty(self, cell: str, cells: Collection[str]) -> bool:
         """Placement knows: a cell that merely nobody was heard of in may be full."""
         if self._before:
-            return any(one.constraint == f"cell {cell}" and not one.left for one in self._before)
+            return any(one.about == "cell" and not one.left for one in self._before)
         return not self._looked_at and bool(cells) and cell not in cells
 
 

@@ -272,7 +272,7 @@ def test_why_nothing_fits() -> None:
     )
     found = page(index, looking_for({"VCPU": 10}, required=("HW_A",), cell="c1"))
     assert found.removals == (
-        Removal(constraint="cell c1", removed=1, left=5),
+        Removal(constraint="cell c1", removed=1, left=5, about="cell"),
         Removal(constraint="trait HW_A", removed=1, left=4),
         Removal(constraint="VCPU: 10 free", removed=4, left=0),
     )
@@ -307,7 +307,8 @@ def test_who_wants_metal_is_told_of_nodes_that_are_taken_not_of_hypervisors() ->
 )
 def test_what_nobody_has_fits_nowhere_and_is_named(query: FindCandidates, says: str) -> None:
     found = page(an_index(a_tree(1)), query)
-    assert found.removals == (Removal(constraint=says, removed=1, left=0),)
+    (removal,) = found.removals
+    assert (removal.constraint, removal.removed, removal.left) == (says, 1, 0)
     assert (found.fitting, found.considered, len(found.nearest)) == (0, 1, 1)
 
 
