@@ -16,6 +16,7 @@ MAX_MESSAGE_BYTES = 1024 * 1024
 MAX_FRAME_BYTES = 256 * 1024
 MAX_FRAME_ENVELOPES = 256
 MAX_PAGE_BYTES = 8 * 1024 * 1024  # of dead letters that are looked at together
+MAX_IN_HAND_BYTES = 16 * 1024 * 1024  # of one reader: decoded they are several times as much
 MAX_COUNT = 2**31 - 1  # of tries: AMQP headers, and every language, have room for it
 MAX_TIME = 2.0**32  # seconds since the epoch, as AMQP tells them: the year 2106
 
@@ -77,7 +78,7 @@ class Delivery(Protocol):
 
 
 class Inbox(Protocol):
-    """A queue being read. Nothing beyond `prefetch` unsettled envelopes is handed out."""
+    """A queue being read. While `prefetch` envelopes are unsettled, or MAX_IN_HAND_BYTES, none is given."""
 
     async def get(self) -> Delivery: ...
 

@@ -16,7 +16,7 @@ import msgspec
 from bus.clock import Clock
 from bus.errors import NoSuchLetter, Unroutable
 from bus.local.journal import Journal
-from bus.protocol import MAX_PAGE_BYTES, DeadLetter, Delivery, Envelope, Inbox, QueueSpec
+from bus.protocol import MAX_IN_HAND_BYTES, MAX_PAGE_BYTES, DeadLetter, Delivery, Envelope, Inbox, QueueSpec
 
 LONGEST_DELAY = 86400.0  # of what the file says: the wall clock may have been turned back meanwhile
 
@@ -200,15 +200,17 @@ class _LocalInbox:
         self.prefetch = prefetch
         self._ready: deque[_LocalDelivery] = deque()
         self._unsettled: dict[_LocalDelivery, None] = {}
+        self._bytes = 0  # of these
         self._arrived = asyncio.Event()
 
     def accept(self) -> bool:
         """Take one item off the queue, if prefetch allows."""
-        if len(self._unsettled) >= self.prefetch:
+        if len(self._unsettled) >= self.prefetch or self._bytes >= MAX_IN_HAND_BYTES:
             return False
         item = self.broker.pick(self.queue)
         delivery = _LocalDelivery(item.envelope, item.crashes, item, self)
         self._unsettled[delivery] = None
+        self._bytes += len(item.envelope.body)
         self._ready.append(delivery)
         self._arrived.set()
         return True
@@ -216,7 +218,8 @@ class _LocalInbox:
     def settle(self, delivery: _LocalDelivery) -> bool:
         """False when the connection has closed meanwhile: its items are the queue's again."""
         known = delivery in self._unsettled
-        self._unsettled.pop(delivery, None)
+        if known:
+            self._forget(delivery)
         self.queue.wake()
         return known
 
@@ -233,7 +236,7 @@ class _LocalInbox:
         self._leave()
         while self._ready:
             delivery = self._ready.pop()
-            del self._unsettled[delivery]
+            self._forget(delivery)
             self.queue.items.appendleft(delivery.item)
         self.queue.wake()
 
@@ -244,8 +247,13 @@ class _LocalInbox:
             delivery.item.crashes += 1
             self.queue.items.appendleft(delivery.item)
         self._unsettled.clear()
+        self._bytes = 0
         self._ready.clear()
         self.queue.wake()
+
+    def _forget(self, delivery: _LocalDelivery) -> None:
+        del self._unsettled[delivery]
+        self._bytes -= len(delivery.envelope.body)
 
     def _leave(self) -> None:
         if self in self.queue.inboxes:

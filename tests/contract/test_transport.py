@@ -6,13 +6,14 @@ from contextlib import aclosing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
 import pytest
 
 from bus.clock import monotonic
 from bus.errors import NoSuchLetter, Unroutable
 from bus.local.broker import LocalBroker, LocalTransport
 from bus.local.socket import DoorTransport, SocketServer
-from bus.protocol import MAX_COUNT, DeadLetter, Inbox, QueueSpec, Transport
+from bus.protocol import MAX_COUNT, MAX_IN_HAND_BYTES, DeadLetter, Inbox, QueueSpec, Transport
 from bus.rabbit import RabbitTransport
 from tests.envelopes import DEADLINE, a_letter, an_envelope, number_in, numbers, publish, take
 
@@ -282,6 +283,27 @@ async def test_no_more_than_prefetch_is_handed_out(transport: Transport) -> None
     first.done()
     (await third).done()
     assert await numbers(inbox, 3) == [3, 4, 5]
+
+
+async def test_no_more_bytes_than_a_reader_has_room_for_are_handed_out(transport: Transport) -> None:
+    """A thousand messages of a megabyte, each several times as large once decoded, would be gigabytes."""
+    mib = 1024 * 1024
+    body = b'"%s"' % (b"x" * (mib - 2))
+    inbox = await transport.consume(QueueSpec("q", ("build.requested",)), 1000)
+    for _ in range(24):
+        await publish(transport, an_envelope(body=msgspec.Raw(body)))
+    held = [await take(inbox) for _ in range(MAX_IN_HAND_BYTES // mib)]
+    await publish(transport, an_envelope(1))  # time enough for another to come, if it could
+    assert inbox.get_nowait() is None
+    held.pop().done()
+    held.pop().requeue()
+    held += [await take(inbox), await take(inbox)]
+    assert inbox.get_nowait() is None
+    for delivery in held:
+        delivery.done()
+    for _ in range(24 - 1 - len(held)):
+        (await take(inbox)).done()
+    assert await numbers(inbox, 1) == [1]
 
 
 async def test_what_is_put_back_comes_again(connect: Connect) -> None:
