@@ -7,7 +7,7 @@ from functools import partial
 
 from bus.backoff import Backoff
 from bus.errors import BrokerRefused, Unavailable
-from bus.protocol import Delivery, Envelope, QueueSpec
+from bus.protocol import MAX_IN_HAND_BYTES, Delivery, Envelope, QueueSpec
 from bus.rabbit.amqp_messages import crashes, open_message
 from bus.rabbit.connection import BROKEN, RequestRefused, cancelled_by_us, reason
 from bus.rabbit.deliveries import Parcel, RabbitDelivery, Reading
@@ -21,7 +21,7 @@ PutBack = Callable[[str, Sequence[Envelope]], Awaitable[None]]
 
 _AT_FIRST = 64  # AMQP messages in advance, until it is known how many envelopes they hold
 _AT_LEAST = 4  # enough to have the next one here while one is being settled
-_AT_MOST = 65_535  # more is no number in AMQP
+_AT_MOST = 512  # what comes after small messages may be large: a megabyte each
 _BEGINNING = 60.0  # seconds; a queue without a leader does not answer, and is asked again
 _SPLIT_AFTER = 3  # crashes: some envelope of this frame kills its reader, so they come one by one from now on
 
@@ -41,6 +41,7 @@ class RabbitInbox:
         self._going_back: set[asyncio.Task[None]] = set()
         self._steering = asyncio.Lock()
         self._size = 1.0  # envelopes in an AMQP message, of late
+        self._bytes = 1.0  # the same in bytes: up at once, down slowly
 
     @property
     def ended(self) -> bool:
@@ -60,12 +61,11 @@ class RabbitInbox:
 
     def get_nowait(self) -> Delivery | None:
         reading = self._reading
-        if reading is None or reading.over or reading.in_hand >= self._prefetch:
+        if reading is None or reading.over or not reading.has_room(self._prefetch):
             return None
         if not reading.opened and not self._open_next(reading):
             return None
-        reading.in_hand += 1
-        return reading.opened.popleft()
+        return reading.hand_out()
 
     async def stop(self) -> None:
         self._stopping = True
@@ -122,8 +122,7 @@ class RabbitInbox:
         """Put back what is taken apart, and what came out of a queue that is gone meanwhile."""
         while reading.opened or (reading.deliveries and reading.is_last_copy(reading.deliveries[0].tag)):
             if reading.opened or self._open_next(reading):
-                reading.in_hand += 1
-                reading.opened.popleft().requeue()
+                reading.hand_out().requeue()
 
     async def _all_back(self) -> None:
         """Returns when what is put back has arrived; if the connection is gone, it comes again anyway."""
@@ -192,6 +191,10 @@ class RabbitInbox:
             reading.nack(message.tag)
         else:
             reading.deliveries.append(message)
+            size = len(message.body)
+            self._bytes = max(float(size), self._bytes + (size - self._bytes) / 8)
+            if not self._fits(reading.in_advance):
+                reading.wake.set()
             self.more.set()
 
     def _open_next(self, reading: Reading) -> bool:
@@ -224,7 +227,7 @@ class RabbitInbox:
 
     def _wanted(self) -> int:
         wanted = max(int(self._prefetch / max(self._size, 1.0)), min(self._prefetch, _AT_LEAST))
-        return min(wanted, _AT_MOST)
+        return min(wanted, _AT_MOST, max(int(MAX_IN_HAND_BYTES / self._bytes), 1))
 
     def _fits(self, in_advance: int) -> bool:
         """Is it within a factor of four? Frames differ from one moment to the next."""

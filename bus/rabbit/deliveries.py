@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from bus.protocol import Envelope
+from bus.protocol import MAX_IN_HAND_BYTES, Envelope
 from bus.rabbit.connection import BROKEN, cancelled_by_us
 from bus.rabbit.underlay import Arrived, BulkChannel
 
@@ -29,12 +29,23 @@ class Reading:
         self.deliveries: deque[Arrived] = deque()  # not taken apart yet
         self.opened: deque[RabbitDelivery] = deque()  # taken apart, not handed out yet
         self.in_hand = 0
+        self.bytes_in_hand = 0
         self.unsettled: dict[int, None] = {}  # tags, oldest first
         self.acks: list[int] = []
         self.nacks: list[int] = []
         self.wake = asyncio.Event()
         self._telling = asyncio.Lock()
         self._closing = asyncio.Lock()
+
+    def has_room(self, prefetch: int) -> bool:
+        return self.in_hand < prefetch and self.bytes_in_hand < MAX_IN_HAND_BYTES
+
+    def hand_out(self) -> "RabbitDelivery":
+        """The next of what is taken apart."""
+        delivery = self.opened.popleft()
+        self.in_hand += 1
+        self.bytes_in_hand += len(delivery.envelope.body)
+        return delivery
 
     def end(self) -> None:
         self.over = True
@@ -138,5 +149,6 @@ class RabbitDelivery:
             return False
         self._open = False
         reading.in_hand -= 1
+        reading.bytes_in_hand -= len(self.envelope.body)
         self._parcel.more.set()
         return True

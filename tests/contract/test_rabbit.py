@@ -14,6 +14,7 @@ from aio_pika.abc import AbstractChannel
 from bus.errors import BrokerRefused, Unavailable
 from bus.protocol import DeadLetter, QueueSpec
 from bus.rabbit import RabbitTransport
+from bus.rabbit.consuming import RabbitInbox
 from tests.envelopes import an_envelope, number_in, publish, soon, take
 
 pytestmark = pytest.mark.services
@@ -44,6 +45,39 @@ async def fetch(channel: AbstractChannel, queue: str) -> list[IncomingMessage]:
     while (message := await named.get(no_ack=True, fail=False)) is not None:
         found.append(message)
     return found
+
+
+async def test_of_large_messages_few_are_sent_in_advance(transport: RabbitTransport) -> None:
+    """The broker counts messages, not bytes: hundreds in advance would be hundreds of megabytes."""
+    inbox = await transport.consume(QUEUE, 1000)
+    assert isinstance(inbox, RabbitInbox)
+
+    async def settled(count: int) -> None:
+        for _ in range(count):
+            (await take(inbox)).done()
+
+    async def in_advance() -> int:
+        assert inbox._reading is not None
+        return inbox._reading.in_advance
+
+    await asyncio.gather(*(publish(transport, an_envelope(n, framed=False)) for n in range(100)))
+    await settled(100)
+
+    async def many() -> bool:
+        return await in_advance() == 512
+
+    await soon(many)
+    body = msgspec.Raw(b'"%s"' % (b"x" * (1024 * 1024 - 2)))
+    await publish(transport, an_envelope(body=body))
+
+    async def few() -> bool:
+        return await in_advance() == 16
+
+    await soon(few)
+    await settled(1)
+    await asyncio.gather(*(publish(transport, an_envelope(n, framed=False)) for n in range(100)))
+    await settled(100)
+    await soon(many)  # and when that is over it is as before
 
 
 # Frames
