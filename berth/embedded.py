@@ -12,9 +12,9 @@ from berth import wiring
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
-from bus.local.broker import LocalBroker, LocalTransport
+from bus.local import LocalBroker, LocalTransport
 from bus.local.journal import Journal
-from bus.local.socket import SocketServer
+from bus.local.socket_server import SocketServer
 
 
 @dataclass

@@ -9,8 +9,8 @@ from pathlib import Path
 from berth.settings import BadSetting, Settings, names_a_file
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.local.broker import LocalBroker, LocalTransport
-from bus.local.socket import DoorTransport
+from bus.local import LocalBroker, LocalTransport
+from bus.local.socket_transport import SocketTransport
 from bus.masking import masked
 from bus.protocol import Transport
 from bus.rabbit import RabbitTransport
@@ -106,7 +106,7 @@ def transport(settings: Settings, name: str, cell: str = "") -> Transport:
     """A way onto the bus for a process of its own: RabbitMQ, as one of a cell's workers where it is that; or
     the socket of a `berth up` on this machine."""
     if settings.embedded:
-        return DoorTransport(Path(settings.database.state_dir) / SOCKET)
+        return SocketTransport(Path(settings.database.state_dir) / SOCKET)
     return RabbitTransport(
         settings.cell(cell).broker,
         exchange=settings.bus.exchange,

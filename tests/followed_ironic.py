@@ -9,7 +9,7 @@ from typing import Any
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.local.broker import LocalBroker, LocalTransport
+from bus.local import LocalBroker, LocalTransport
 from bus.messages import InventoryReported, PlacementChanged
 from bus.vocabulary import ProviderChange
 from bus.worker import Worker, answers, on_many

@@ -9,7 +9,7 @@ import httpx
 
 from bus.clock import Clock
 from bus.delivery.runner import Bus, Listener
-from bus.local.broker import LocalBroker, LocalTransport
+from bus.local import LocalBroker, LocalTransport
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered, HostReported
 from bus.topics import AGENT_REPORT, HOST_REPORTED
 from bus.vocabulary import BuildSpec, Flavor

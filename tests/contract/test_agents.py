@@ -8,7 +8,7 @@ import pytest
 
 from bus.delivery.runner import Bus, Listener
 from bus.errors import Unavailable
-from bus.local.broker import LocalBroker, LocalTransport
+from bus.local import LocalBroker, LocalTransport
 from bus.messages import (
     AgentReported,
     FindProviders,

@@ -12,7 +12,7 @@ from bus import topics
 from bus.context import current, envelope_of
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
-from bus.local.broker import LocalBroker, LocalTransport
+from bus.local import LocalBroker, LocalTransport
 from bus.messages import (
     BuildEnded,
     BuildRequested,

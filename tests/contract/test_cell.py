@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bus.delivery.runner import Bus
-from bus.local.broker import Chaos, LocalBroker, LocalTransport
+from bus.local import Chaos, LocalBroker, LocalTransport
 from bus.messages import BuildEnded, ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.sql.database import Database
 from bus.sql.migrations import migrate

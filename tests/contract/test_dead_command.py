@@ -11,7 +11,7 @@ from berth import wiring
 from berth.commands import dead
 from berth.settings import BadSetting, Settings
 from bus.errors import NoSuchLetter, Unroutable
-from bus.local.broker import LocalBroker, LocalTransport
+from bus.local import LocalBroker, LocalTransport
 from bus.protocol import DeadLetter, QueueSpec
 
 ESC = "\x1b[2J\x1b]0;owned\x07"

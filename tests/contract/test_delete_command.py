@@ -12,7 +12,7 @@ from berth.commands.terminal import CommandRefused, leaves
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.local.broker import LocalBroker, LocalTransport
+from bus.local import LocalBroker, LocalTransport
 from bus.messages import (
     AllocationsFound,
     BuildDeleted,

@@ -21,7 +21,7 @@ from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.local.broker import LocalBroker, LocalTransport
+from bus.local import LocalBroker, LocalTransport
 from bus.messages import ClaimRequested
 from bus.sql.database import Database
 from bus.sql.migrations import migrate

@@ -11,7 +11,7 @@ import pytest
 from bus import topics
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus
-from bus.local.broker import LocalBroker, LocalTransport
+from bus.local import LocalBroker, LocalTransport
 from bus.messages import FindProviders, NodeChanged
 from bus.resources import Provider
 from bus.sql.database import Database

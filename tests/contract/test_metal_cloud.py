@@ -10,7 +10,7 @@ import pytest
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.local.broker import Chaos, LocalBroker, LocalTransport
+from bus.local import Chaos, LocalBroker, LocalTransport
 from bus.messages import (
     BuildDeleteRequested,
     BuildEnded,

@@ -11,7 +11,7 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused
-from bus.local.broker import LocalBroker, LocalTransport
+from bus.local import LocalBroker, LocalTransport
 from bus.messages import FindCandidates
 from bus.sql.database import Database
 from bus.sql.migrations import migrate

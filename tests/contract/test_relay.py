@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
-from bus.local.broker import LocalBroker, LocalTransport
+from bus.local import LocalBroker, LocalTransport
 from bus.messages import PlacementChanged
 from bus.vocabulary import ProviderChange
 from deploy.servers import Postgres

@@ -7,7 +7,7 @@ import pytest
 
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.local.broker import LocalTransport
+from bus.local import LocalTransport
 from bus.messages import BuildRequested, FindAllocations, InventoryReported
 from bus.vocabulary import Flavor, Inventory, ProviderReport
 from compute_sim import compute_sim

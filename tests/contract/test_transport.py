@@ -11,8 +11,9 @@ import pytest
 
 from bus.clock import monotonic
 from bus.errors import NoSuchLetter, Unroutable
-from bus.local.broker import LocalBroker, LocalTransport
-from bus.local.socket import DoorTransport, SocketServer
+from bus.local import LocalBroker, LocalTransport
+from bus.local.socket_server import SocketServer
+from bus.local.socket_transport import SocketTransport
 from bus.protocol import MAX_COUNT, MAX_IN_HAND_BYTES, DeadLetter, Inbox, QueueSpec, Transport
 from bus.rabbit import RabbitTransport
 from tests.envelopes import DEADLINE, a_letter, an_envelope, number_in, numbers, publish, take
@@ -28,7 +29,7 @@ async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
         with TemporaryDirectory() as directory:
             door = SocketServer(LocalBroker(), Path(directory) / "bus.sock")
             await door.open()
-            async for connect in _connections(lambda: DoorTransport(door.path)):
+            async for connect in _connections(lambda: SocketTransport(door.path)):
                 yield connect
             await door.close()
         return

@@ -10,7 +10,7 @@ import pytest
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
-from bus.local.broker import Chaos, LocalBroker, LocalTransport
+from bus.local import Chaos, LocalBroker, LocalTransport
 from bus.messages import BuildPlaced, BuildUnplaceable, ClaimAnswered, ClaimRequested
 from bus.topics import (
     BUILD_PLACED,

@@ -17,7 +17,7 @@ from simulation.invariants import Broken, check_always, check_at_rest
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.local.broker import Chaos, LocalBroker, LocalTransport
+from bus.local import Chaos, LocalBroker, LocalTransport
 from bus.messages import (
     BuildDeleteRequested,
     BuildEnded,

@@ -12,7 +12,8 @@ import pytest
 
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.local.broker import LONGEST_DELAY, LocalBroker, LocalTransport
+from bus.local import LocalBroker, LocalTransport
+from bus.local.broker import LONGEST_DELAY
 from bus.local.journal import Journal
 from bus.protocol import Envelope, QueueSpec
 from tests.envelopes import DEADLINE, a_letter, an_envelope, number_in, publish, take

@@ -8,7 +8,7 @@ import pytest
 from berth.loadtest import Boot, Load, LoadOutcome, LoadPlan, percentile
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.local.broker import LocalBroker, LocalTransport
+from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable, Message
 from bus.vocabulary import Attempt
 from bus.worker import Worker, on_many

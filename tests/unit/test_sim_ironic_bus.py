@@ -8,7 +8,7 @@ import pytest
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unroutable
-from bus.local.broker import LocalBroker, LocalTransport
+from bus.local import LocalBroker, LocalTransport
 from bus.messages import NodeChanged
 from bus.topics import IRONIC_NODE
 from compute_sim.ironic import BusVoice, Simulation, enrolled

@@ -1,0 +1,128 @@
+"""A socket file that only its owner may open, through which other processes of this machine reach the broker.
+
+So `berth boot` in one terminal reaches the `berth up` of another with nothing installed.
+"""
+
+import asyncio
+import itertools
+import socket
+from pathlib import Path
+
+import msgspec
+
+from bus.errors import NoSuchLetter, Unroutable
+from bus.local.broker import LocalBroker
+from bus.local.socket_words import LINE_LIMIT, SocketCall, SocketWord, calls
+from bus.local.transport import LocalTransport
+from bus.protocol import Delivery, Inbox
+
+
+class SocketServer:
+    """The broker's side: one LocalTransport for each process that comes in."""
+
+    def __init__(self, broker: LocalBroker, path: Path) -> None:
+        self.broker = broker
+        self.path = path
+        self._server: asyncio.Server
+
+    async def open(self) -> None:
+        self.path.unlink(missing_ok=True)
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(str(self.path))
+        self.path.chmod(0o600)  # before it listens: nobody else ever gets in
+        self._server = await asyncio.start_unix_server(self._visit, sock=listening, limit=LINE_LIMIT)
+
+    async def close(self) -> None:
+        self._server.close()
+        self.path.unlink(missing_ok=True)
+
+    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        transport = LocalTransport(self.broker)
+        visit = _Visit(transport, writer)
+        try:
+            async with asyncio.TaskGroup() as group:
+                async for line in reader:
+                    visit.take(calls.decode(line), group)
+                visit.leave()
+        except* (ConnectionError, asyncio.CancelledError, msgspec.DecodeError):
+            pass  # the visitor is gone, or talks no sense: its unsettled messages go back
+        finally:
+            await transport.close()
+            writer.close()
+
+
+class _Visit:
+    def __init__(self, transport: LocalTransport, writer: asyncio.StreamWriter) -> None:
+        self.transport = transport
+        self.writer = writer
+        self._tags = itertools.count(1)
+        self._unsettled: dict[int, Delivery] = {}
+        self._inboxes: dict[int, Inbox] = {}
+        self._pumps: list[asyncio.Task[None]] = []
+
+    def take(self, call: SocketCall, group: asyncio.TaskGroup) -> None:
+        if call.do in ("done", "requeue"):  # at once and in order, like everything that needs no wait
+            delivery = self._unsettled.pop(int(call.number), None)
+            if delivery is not None:
+                (delivery.done if call.do == "done" else delivery.requeue)()
+        else:
+            self._pumps.append(group.create_task(self._do(call, group)))
+            self._pumps = [task for task in self._pumps if not task.done()]
+
+    def leave(self) -> None:
+        for task in self._pumps:
+            task.cancel()
+
+    async def _do(self, call: SocketCall, group: asyncio.TaskGroup) -> None:
+        answer = SocketWord(id=call.id)
+        try:
+            await self._deed(call, answer, group)
+        except Unroutable as problem:
+            answer.error, answer.unroutable = str(problem), True
+        except NoSuchLetter as problem:
+            answer.error, answer.no_such_letter = str(problem), True
+        except Exception as problem:
+            answer.error = f"{type(problem).__name__}: {problem}"
+        self._say(answer)
+
+    async def _deed(self, call: SocketCall, answer: SocketWord, group: asyncio.TaskGroup) -> None:
+        transport = self.transport
+        if call.do == "leave":
+            await transport.close()
+        elif call.do == "declare":
+            await transport.declare(*call.queues)
+        elif call.do == "publish":
+            await transport.publish(call.envelopes, expected=call.expected)
+        elif call.do == "send":
+            await transport.send(call.queue, call.envelopes[0], expected=call.expected[0])
+        elif call.do == "delay":
+            await transport.delay(call.queue, call.envelopes[0], call.number)
+        elif call.do == "bury" and call.letter is not None:
+            await transport.bury(call.letter)
+        elif call.do == "dead":
+            answer.letters = await transport.dead_letters(
+                int(call.number), after=call.after, beginning=call.beginning
+            )
+        elif call.do == "exhume":
+            letter = self.transport.broker.dead.get(call.ids[0])
+            if letter is not None and letter.died == call.number:  # it has not died again meanwhile
+                answer.count = await transport.exhume(call.ids)
+        elif call.do == "consume":
+            inbox = await transport.consume(call.queues[0], int(call.number))
+            self._inboxes[call.id] = inbox
+            self._pumps.append(group.create_task(self._pump(call.id, inbox)))
+        elif call.do == "stop":
+            await self._inboxes.pop(int(call.number)).stop()
+        else:
+            raise ValueError(f"no such deed: {call.do}")
+
+    async def _pump(self, number: int, inbox: Inbox) -> None:
+        while True:
+            delivery = await inbox.get()
+            tag = next(self._tags)
+            self._unsettled[tag] = delivery
+            self._say(SocketWord(inbox=number, tag=tag, envelope=delivery.envelope, crashes=delivery.crashes))
+
+    def _say(self, say: SocketWord) -> None:
+        if not self.writer.is_closing():
+            self.writer.write(msgspec.json.encode(say) + b"\n")

@@ -1,0 +1,192 @@
+"""SocketTransport: the bus over the socket of another process of this machine. See `socket_server`."""
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bus.errors import NoSuchLetter, Unavailable, Unroutable
+from bus.local.socket_words import SocketCall, SocketWord, words
+from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, QueueSpec
+
+
+class SocketTransport(asyncio.Protocol):
+    """The visitor's side: a Transport that reaches a broker of another process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[SocketWord]] = {}
+        self._inboxes: dict[int, _SocketInbox] = {}
+        self._rest = b""
+        self._line: asyncio.Transport | None = None
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_unix_connection(lambda: self, str(self.path))
+        except OSError as problem:
+            raise Unavailable(
+                f"no berth answers at {self.path} ({problem.strerror}): "
+                "start one with `berth up`, or say where its RabbitMQ is with BERTH_AMQP_URL"
+            ) from None
+
+    async def close(self) -> None:
+        """When it returns, what we had in hand is back in its queue, and our private queues are gone."""
+        if self._line is not None:
+            with suppress(Unavailable):
+                await self._call(SocketCall("leave"))
+            self._line.close()
+
+    async def declare(self, *queues: QueueSpec) -> None:
+        await self._call(SocketCall("declare", queues=list(queues)))
+
+    async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
+        await self._call(SocketCall("publish", envelopes=list(envelopes), expected=list(expected)))
+
+    async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
+        await self._call(SocketCall("send", queue=queue, envelopes=[envelope], expected=[expected]))
+
+    async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
+        await self._call(SocketCall("delay", queue=queue, envelopes=[envelope], number=seconds))
+
+    async def bury(self, letter: DeadLetter) -> None:
+        await self._call(SocketCall("bury", letter=letter))
+
+    async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox:
+        number = next(self._numbers)
+        inbox = self._inboxes[number] = _SocketInbox(self, number)
+        await self._call(SocketCall("consume", queues=[queue], number=prefetch), number)
+        return inbox
+
+    async def dead_letters(
+        self, limit: int = 1000, *, after: str = "", beginning: str = ""
+    ) -> list[DeadLetter]:
+        return (await self._call(SocketCall("dead", number=limit, after=after, beginning=beginning))).letters
+
+    async def each_dead_letter(
+        self, *, after: str = "", beginning: str = ""
+    ) -> AsyncGenerator[DeadLetter, None]:
+        while page := await self.dead_letters(after=after, beginning=beginning):
+            for letter in page:
+                yield letter
+            after = page[-1].id
+
+    async def exhume(
+        self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[None]] | None = None
+    ) -> int:
+        taken: set[str] = set()
+        after = ""
+        while page := await self.dead_letters(after=after):
+            for letter in page:
+                gone = False
+                if letter.id not in taken and (ids is None or letter.id in ids):
+                    if rescue is not None:
+                        await rescue(letter)
+                    call = SocketCall("exhume", ids=[letter.id], number=letter.died)
+                    gone = bool((await self._call(call)).count)
+                    if gone or rescue is not None:
+                        taken.add(letter.id)
+                if not gone:
+                    after = letter.id
+        return len(taken)
+
+    def say(self, call: SocketCall) -> None:
+        if self._line is not None and not self._line.is_closing():
+            self._line.write(msgspec.json.encode(call) + b"\n")
+
+    async def _call(self, call: SocketCall, number: int = 0) -> SocketWord:
+        if self._line is None or self._line.is_closing():
+            raise Unavailable(f"the berth at {self.path} has gone away")
+        call.id = number or next(self._numbers)
+        answer = self._answers[call.id] = asyncio.get_running_loop().create_future()
+        self.say(call)
+        try:
+            said: SocketWord = await answer
+        finally:
+            self._answers.pop(call.id, None)
+        if said.unroutable:
+            raise Unroutable(said.error)
+        if said.no_such_letter:
+            raise NoSuchLetter(said.error)
+        if said.error:
+            raise Unavailable(said.error)
+        return said
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: Any) -> None:
+        self._line = transport
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            said = words.decode(line)
+            if said.tag:
+                self._inboxes[said.inbox].arrived(said)
+            elif said.id in self._answers and not self._answers[said.id].done():
+                self._answers[said.id].set_result(said)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        gone = Unavailable(f"the berth at {self.path} has gone away")
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(gone)
+        for inbox in self._inboxes.values():
+            inbox.lost(gone)
+
+
+class _SocketDelivery:
+    problem = ""
+
+    def __init__(self, transport: SocketTransport, said: SocketWord, envelope: Envelope) -> None:
+        self.envelope = envelope
+        self.crashes = said.crashes
+        self._transport = transport
+        self._tag = said.tag
+
+    def done(self) -> None:
+        self._transport.say(SocketCall("done", number=self._tag))
+
+    def requeue(self) -> None:
+        self._transport.say(SocketCall("requeue", number=self._tag))
+
+
+class _SocketInbox:
+    def __init__(self, transport: SocketTransport, number: int) -> None:
+        self._transport = transport
+        self._number = number
+        self._ready: deque[_SocketDelivery] = deque()
+        self._arrived = asyncio.Event()
+        self._lost: Exception | None = None
+
+    def arrived(self, said: SocketWord) -> None:
+        if said.envelope is not None:
+            self._ready.append(_SocketDelivery(self._transport, said, said.envelope))
+            self._arrived.set()
+
+    def lost(self, why: Exception) -> None:
+        self._lost = why
+        self._arrived.set()
+
+    async def get(self) -> Delivery:
+        while not self._ready:
+            if self._lost is not None:
+                raise self._lost
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._ready.popleft()
+
+    def get_nowait(self) -> Delivery | None:
+        return self._ready.popleft() if self._ready else None
+
+    async def stop(self) -> None:
+        with suppress(Unavailable):
+            await self._transport._call(SocketCall("stop", number=self._number))
+        while self._ready:
+            self._ready.popleft().requeue()

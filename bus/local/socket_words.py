@@ -1,0 +1,42 @@
+"""What is said over the socket, each way in lines of JSON."""
+
+import msgspec
+
+from bus.protocol import DeadLetter, Envelope, QueueSpec
+
+LINE_LIMIT = 64 * 1024 * 1024
+
+
+class SocketCall(msgspec.Struct, omit_defaults=True):
+    """What a client says: do this; answer under this number (0: no answer wanted)."""
+
+    do: str
+    id: int = 0
+    queues: list[QueueSpec] = []
+    envelopes: list[Envelope] = []
+    expected: list[bool] = []
+    queue: str = ""
+    number: float = 0  # seconds, prefetch, limit, inbox or tag: what the deed needs
+    letter: DeadLetter | None = None
+    ids: list[str] = []
+    after: str = ""
+    beginning: str = ""
+
+
+class SocketWord(msgspec.Struct, omit_defaults=True):
+    """What the server says: the answer to a call, or a delivery."""
+
+    id: int = 0
+    error: str = ""
+    unroutable: bool = False
+    no_such_letter: bool = False
+    letters: list[DeadLetter] = []
+    count: int = 0
+    inbox: int = 0
+    tag: int = 0
+    envelope: Envelope | None = None
+    crashes: int = 0
+
+
+calls = msgspec.json.Decoder(SocketCall)
+words = msgspec.json.Decoder(SocketWord)

@@ -1,0 +1,189 @@
+"""LocalTransport: the bus over a LocalBroker. What has not settled when a connection closes comes again."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from bus.errors import Unroutable
+from bus.local.broker import LocalBroker, LocalQueue, QueuedItem
+from bus.protocol import MAX_IN_HAND_BYTES, MAX_PAGE_BYTES, DeadLetter, Delivery, Envelope, Inbox, QueueSpec
+
+
+@dataclass(eq=False, slots=True)
+class _LocalDelivery:
+    envelope: Envelope
+    crashes: int
+    item: QueuedItem
+    inbox: "_LocalInbox"
+    problem: str = ""
+
+    def done(self) -> None:
+        if self.inbox.settle(self):
+            self.inbox.broker.settled(self.inbox.queue, self.item)
+
+    def requeue(self) -> None:
+        if self.inbox.settle(self):
+            self.inbox.broker.back(self.inbox.queue, self.item)
+
+
+class _LocalInbox:
+    def __init__(self, broker: LocalBroker, queue: LocalQueue, prefetch: int) -> None:
+        self.broker = broker
+        self.queue = queue
+        self.prefetch = prefetch
+        self._ready: deque[_LocalDelivery] = deque()
+        self._unsettled: dict[_LocalDelivery, None] = {}
+        self._bytes = 0  # of these
+        self._arrived = asyncio.Event()
+
+    def accept(self) -> bool:
+        """Take one item off the queue, if prefetch allows."""
+        if len(self._unsettled) >= self.prefetch or self._bytes >= MAX_IN_HAND_BYTES:
+            return False
+        item = self.broker.pick(self.queue)
+        delivery = _LocalDelivery(item.envelope, item.crashes, item, self)
+        self._unsettled[delivery] = None
+        self._bytes += len(item.envelope.body)
+        self._ready.append(delivery)
+        self._arrived.set()
+        return True
+
+    def settle(self, delivery: _LocalDelivery) -> bool:
+        """False when the connection has closed meanwhile: its items are the queue's again."""
+        known = delivery in self._unsettled
+        if known:
+            self._forget(delivery)
+        self.queue.wake()
+        return known
+
+    async def get(self) -> Delivery:
+        while not self._ready:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._ready.popleft()
+
+    def get_nowait(self) -> Delivery | None:
+        return self._ready.popleft() if self._ready else None
+
+    async def stop(self) -> None:
+        self._leave()
+        while self._ready:
+            delivery = self._ready.pop()
+            self._forget(delivery)
+            self.queue.items.appendleft(delivery.item)
+        self.queue.wake()
+
+    def abandon(self) -> None:
+        """The reader is gone: everything it had not settled comes again, to anyone."""
+        self._leave()
+        for delivery in reversed(self._unsettled):
+            delivery.item.crashes += 1
+            self.queue.items.appendleft(delivery.item)
+        self._unsettled.clear()
+        self._bytes = 0
+        self._ready.clear()
+        self.queue.wake()
+
+    def _forget(self, delivery: _LocalDelivery) -> None:
+        del self._unsettled[delivery]
+        self._bytes -= len(delivery.envelope.body)
+
+    def _leave(self) -> None:
+        if self in self.queue.readers:
+            self.queue.readers.remove(self)
+
+
+class LocalTransport:
+    """One connection to a LocalBroker."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self.broker = broker
+        self._inboxes: list[_LocalInbox] = []
+        self._private: list[str] = []
+
+    async def open(self) -> None:
+        """Nothing to connect to: the broker is an object of this process."""
+
+    async def close(self) -> None:
+        for inbox in self._inboxes:
+            inbox.abandon()
+        for name in self._private:
+            self.broker.remove(name)
+        self._inboxes, self._private = [], []
+        await self.broker.safe()
+
+    async def declare(self, *queues: QueueSpec) -> None:
+        for spec in queues:
+            self.broker.declare(spec)
+            if not spec.durable:
+                self._private.append(spec.name)
+
+    async def publish(self, envelopes: Sequence[Envelope], *, expected: Sequence[bool]) -> None:
+        unheard = []
+        for envelope, must in zip(envelopes, expected, strict=True):
+            queues = self.broker.route(envelope.key)
+            for queue in queues:
+                self.broker.put(queue, msgspec.structs.replace(envelope))
+            if must and not queues:
+                unheard.append(envelope.key)
+        await self.broker.safe()
+        if unheard:
+            raise Unroutable(f"no queue hears {', '.join(sorted(set(unheard)))}")
+
+    async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
+        target = self.broker.queues.get(queue)
+        if target is not None:
+            self.broker.put(target, msgspec.structs.replace(envelope, key=queue))
+        elif expected:
+            raise Unroutable(f"there is no queue {queue}")
+        await self.broker.safe()
+
+    async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
+        self.broker.put(self.broker.queues[queue], msgspec.structs.replace(envelope), seconds=seconds)
+        await self.broker.safe()
+
+    async def bury(self, letter: DeadLetter) -> None:
+        self.broker.bury(letter)
+        await self.broker.safe()
+
+    async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox:
+        await self.declare(queue)
+        target = self.broker.queues[queue.name]
+        inbox = _LocalInbox(self.broker, target, prefetch)
+        target.readers.append(inbox)
+        self._inboxes.append(inbox)
+        target.wake()
+        return inbox
+
+    async def dead_letters(
+        self, limit: int = 1000, *, after: str = "", beginning: str = ""
+    ) -> list[DeadLetter]:
+        page: list[DeadLetter] = []
+        size = 0
+        for letter in self.broker.dead_behind(after, beginning):
+            size += len(letter.body)
+            if len(page) == limit or (page and size > MAX_PAGE_BYTES):
+                break
+            page.append(letter)
+        return page
+
+    async def each_dead_letter(
+        self, *, after: str = "", beginning: str = ""
+    ) -> AsyncGenerator[DeadLetter, None]:
+        for letter in self.broker.dead_behind(after, beginning):
+            yield letter
+
+    async def exhume(
+        self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[None]] | None = None
+    ) -> int:
+        letters = [letter for letter in self.broker.dead.values() if ids is None or letter.id in ids]
+        for letter in letters:
+            if rescue is not None:
+                await rescue(letter)
+            if self.broker.dead.get(letter.id) is letter:  # it has not died again meanwhile
+                self.broker.exhume(letter)
+        await self.broker.safe()
+        return len(letters)
