@@ -8,11 +8,12 @@ from berth import wiring
 from berth.settings import Settings, names_a_file
 from bus.clock import Clock
 from bus.errors import Unavailable
+from bus.vocabulary import CLEANUP
 from cell_conductor import census
 from placement_worker import TreesOfConsumer, breaches, retired, trees_of_consumers
 
 _UNDER_WAY = 30.0  # a claim younger than this may belong to a build its cell has not stored yet
-_BUILD, _CLEANUP = "INSTANCE", "CLEANUP"  # types of consumers that berth itself makes
+_BUILD = "INSTANCE"  # the type of consumers that are builds
 
 
 @dataclass
@@ -150,7 +151,7 @@ def _without_a_build(
 
 def _not_ours(held: TreesOfConsumer, settings: Settings) -> str | None:
     """Why a consumer may well hold something though no cell of ours has built for it; None: it may not."""
-    if held.type == _CLEANUP:
+    if held.type == CLEANUP:
         return "keeps the room of a guest that may still be there"
     if held.type != _BUILD:
         return f"not ours: its type is {held.type or 'unknown'}"
