@@ -79,15 +79,16 @@ async def test_claims_and_reports_come_in_between_and_the_answer_is_sound(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placement_worker.searches.SLICE_SECONDS", 0.0)
-    searching = asyncio.create_task(placement.searches.fits(many()))
-    await asyncio.sleep(0)
-    order = an_order(a_claim(1, on_hosts(10, CUSTOM_VF=4)))
-    (answer,) = await placement.claims.claim_many([order])
-    assert isinstance(answer.results[0], Claimed)
-    smaller = a_report(1, *(a_provider(10 + nth, 1, inventories=VFS) for nth in range(5)), sequence=2)
-    assert await placement.reports.report_many([smaller]) == [None]
-    assert not searching.done()
-    assert len(placement.memory.index.rows) == 7
+    async with placement.searches._turn:  # another has it
+        searching = asyncio.create_task(placement.searches.fits(many()))
+        await asyncio.sleep(0)
+        order = an_order(a_claim(1, on_hosts(10, CUSTOM_VF=4)))
+        (answer,) = await placement.claims.claim_many([order])
+        assert isinstance(answer.results[0], Claimed)
+        smaller = a_report(1, *(a_provider(10 + nth, 1, inventories=VFS) for nth in range(5)), sequence=2)
+        assert await placement.reports.report_many([smaller]) == [None]
+        assert not searching.done()
+        assert len(placement.memory.index.rows) == 7
     found = await searching
     assert len(found.fits) == 20_000
     assert len(found.snapshot.rows_of(uid(1, "a"))) == CHILDREN + 1  # all that its fits are made of
