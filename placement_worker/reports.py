@@ -12,7 +12,7 @@ from placement_worker.core.report_checks import complaint
 from placement_worker.core.reports import reported, settled, swept
 from placement_worker.core.trees import Tree
 from placement_worker.retrying_transactions import again, changing, portions
-from placement_worker.store import changes, tree_writes, trees
+from placement_worker.store import changes, hosts, tree_writes, trees
 from placement_worker.store.numbered_names import Book
 from placement_worker.store.numbers import ProviderNumbers
 
@@ -52,7 +52,7 @@ class ReportOperations:
         await self.book.know_contents(self.database, [one for each in reports for one in each.providers], now)
         new = sum(len(report.providers) for report in reports)
         async with self._numbers.taken(new) as numbers, changing(self.database, self.book) as tx:
-            await trees.enter(tx, roots, now)
+            await hosts.enter(tx, roots, now)
             owned = (await trees.look(tx, self.book, roots)).owned
             before = owned | await trees.read(tx, self.book, roots)
             moving = [one.root for one in reports if _reshapes(before[one.root], one)]
@@ -65,7 +65,7 @@ class ReportOperations:
             pairs = [(before[one.root], one, reported(before[one.root], one, number)) for one in news]
             clashing = await trees.clashes(tx, pairs)
             if clashing:
-                await trees.leave(tx, clashing)
+                await hosts.leave(tx, clashing)
             sound = [(was, then) for was, _, then in pairs if then.root not in clashing]
             await self._save(tx, sound, now, numbers)
         return clashing
@@ -77,13 +77,13 @@ class ReportOperations:
     async def _sweep_together(self) -> None:
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
-            roots = {*await trees.leftovers(tx), *await trees.withholding(tx)}
+            roots = {*await hosts.leftovers(tx), *await trees.withholding(tx)}
             if not roots:
                 return
-            await trees.enter(tx, roots, now)
+            await hosts.enter(tx, roots, now)
             before = (await trees.read_locked(tx, self.book, roots)).values()
             await self._save(tx, [(was, swept(was) if was.gone else settled(was)) for was in before], now)
-            await trees.leave(tx, roots)
+            await hosts.leave(tx, roots)
 
     async def _save(
         self,
@@ -94,13 +94,13 @@ class ReportOperations:
     ) -> None:
         news = [(was, then) for was, then in pairs if then != was]
         if news:
-            await trees.save_hosts(tx, [then for _, then in news], now)
+            await hosts.save_hosts(tx, [then for _, then in news], now)
             await self._log.write_trees(tx, news, now, numbers)
 
     async def prune(self, before: float) -> None:
         """Forget who reported trees that went before this moment."""
         async with self.database.write() as tx:
-            await trees.prune_hosts(tx, before)
+            await hosts.prune_hosts(tx, before)
 
 
 def _reshapes(before: Tree, report: InventoryReported) -> bool:

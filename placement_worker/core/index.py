@@ -4,9 +4,9 @@ One row a provider; a tree is known by its root's row. The index may be a few mi
 database; the claim is the judge.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -65,25 +65,6 @@ class Class:
     picky: int = 0  # how many have a min_unit or step_size other than 1
 
 
-class Keeper(Protocol):
-    """Whoever wants a tree as it was, before it changes."""
-
-    def keep(self, root: str) -> None: ...
-
-
-class Trees(Protocol):
-    """Where a search finds rows: the index, or a snapshot of it."""
-
-    @property
-    def sharers(self) -> Mapping[str, set[int]]: ...
-
-    def tree(self, root: Row) -> list[Row]: ...
-
-    def row_at(self, position: int) -> Row | None: ...
-
-    def find(self, uuid: str) -> Row | None: ...
-
-
 class Index:
     def __init__(self, seen: int = 0) -> None:
         self.seen = seen  # every change up to this number is in
@@ -106,7 +87,7 @@ class Index:
         self.sharers: dict[str, set[int]] = {}  # aggregate → those in it who share
         self._reach: dict[int, Ints] = {}  # one who shares → the roots of the other trees it serves
         self._interned: dict[Any, Any] = {}
-        self.snapshots: list[Keeper] = []  # of searches that are paused
+        self.snapshots: list[Callable[[str], None]] = []  # told of a root before its tree changes
 
     # Changes, in any order: an older one never undoes a newer one.
 
@@ -151,11 +132,11 @@ class Index:
         if number < self._put_at.get(tree.root, 0):
             return
         self._put_at[tree.root] = number
-        for snapshot in self.snapshots:
-            snapshot.keep(tree.root)
+        for keep in self.snapshots:
+            keep(tree.root)
             for one in tree.providers:
                 if (row := self.rows.get(one.uuid)) is not None:
-                    snapshot.keep(row.root)
+                    keep(row.root)
         # What another tree took over later stays there.
         providers = [one for one in tree.providers if self._shaped(one.uuid, tree.root) <= number]
         here = {provider.uuid for provider in providers}

@@ -5,15 +5,29 @@ a state from which there was no way out is recognised when it comes again, also 
 those. So the first ways are found at once however many there are, and memory stays with one branch.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from placement_worker.core.groups import JointRules, SearchPlan, Slot
-from placement_worker.core.index import SHARES, Row, Trees
+from placement_worker.core.index import SHARES, Row
 
 Choice = tuple[Row, ...]  # one for each slot
 
 BREATH = 256  # steps, of a microsecond or two, after which a search that has found nothing lets others go on
 WARY = 24  # dead ends, and no way out between them, after which they are remembered
+
+
+class Trees(Protocol):
+    """Where a search finds rows: the index, or a snapshot of it."""
+
+    @property
+    def sharers(self) -> Mapping[str, set[int]]: ...
+
+    def tree(self, root: Row) -> list[Row]: ...
+
+    def row_at(self, position: int) -> Row | None: ...
+
+    def find(self, uuid: str) -> Row | None: ...
 
 
 def options_at(trees: Trees, plan: SearchPlan, anchor: Row) -> list[list[Row]]:

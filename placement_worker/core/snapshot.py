@@ -23,11 +23,11 @@ class Snapshot:
     def held(self) -> Iterator[None]:
         """From the first pause on, before anything can have changed."""
         self.sharers = {uuid: set(positions) for uuid, positions in self.index.sharers.items()}
-        self.index.snapshots.append(self)
+        self.index.snapshots.append(self.keep)
         try:
             yield
         finally:
-            self.index.snapshots.remove(self)
+            self.index.snapshots.remove(self.keep)
 
     def keep(self, root: str) -> None:
         """This tree is about to change."""

@@ -22,40 +22,10 @@ from placement_worker.store.numbered_names import Book
 
 _NOW = "CAST(:now AS double precision)"
 
-_ENTER = Statement(
-    "INSERT INTO hosts (root, cell, agent, host, zone, sequence, gone, created_at, updated_at)"
-    f" SELECT n.root, '', '', '', '', -1, false, {_NOW}, {_NOW} FROM {{n}} WHERE true ORDER BY n.root"
-    " ON CONFLICT DO NOTHING",
-    root=str,
-)
-_LOCK_HOSTS = Statement(
-    "SELECT h.root FROM {n} JOIN hosts h ON h.root = n.root ORDER BY h.root FOR NO KEY UPDATE OF h", root=str
-)
-_LEAVE = Statement(
-    "DELETE FROM hosts WHERE sequence = -1 AND root IN (SELECT n.root FROM {n})",
-    root=str,
-)
-_SET_HOSTS = Statement(
-    "UPDATE hosts SET cell = n.cell, agent = n.agent, host = n.host, zone = n.zone, sequence = n.sequence,"
-    f" gone = n.gone, updated_at = {_NOW} FROM {{n}} WHERE hosts.root = n.root",
-    root=str,
-    cell=str,
-    agent=str,
-    host=str,
-    zone=str,
-    sequence=int,
-    gone=bool,
-)
-_PRUNE_HOSTS = Statement(
-    "DELETE FROM hosts WHERE updated_at < :before"
-    " AND NOT EXISTS (SELECT 1 FROM resource_providers p WHERE p.uuid = hosts.root)"
-)
 _WITHHOLDING = Statement(
     "SELECT DISTINCT r.uuid FROM inventories i JOIN resource_providers p ON p.id = i.resource_provider_id"
     " JOIN resource_providers r ON r.id = p.root_provider_id WHERE i.withheld > 0"
 )
-_LEFTOVERS = Statement("SELECT h.root FROM hosts h JOIN resource_providers p ON p.uuid = h.root WHERE h.gone")
-
 _ROOTS = Statement(
     "SELECT id, uuid FROM resource_providers WHERE parent_provider_id IS NULL AND id > :after"
     " ORDER BY id LIMIT :most"
@@ -123,18 +93,6 @@ _NAMED = Statement(
 )
 
 
-async def enter(tx: Transaction, roots: Collection[str], now: float) -> None:
-    """Lock what is known of these roots' owners; of one nobody knew, keep the place."""
-    listed = [(root,) for root in roots]
-    await _ENTER(tx, listed, now=now)
-    await _LOCK_HOSTS(tx, listed)
-
-
-async def leave(tx: Transaction, roots: Collection[str]) -> None:
-    """Give back places that were kept for nothing."""
-    await _LEAVE(tx, [(root,) for root in roots])
-
-
 async def lock(tx: Transaction, providers: Collection[str]) -> set[int]:
     """Lock the whole trees of these providers."""
     return {id_ for (id_,) in await _LOCK_TREES(tx, [(uuid,) for uuid in providers])}
@@ -144,18 +102,9 @@ async def roots_after(tx: Transaction, after: int, most: int) -> list[tuple[int,
     return [(id_, uuid) for id_, uuid in await _ROOTS(tx, after=after, most=most)]
 
 
-async def leftovers(tx: Transaction) -> list[str]:
-    """Roots that are gone but were still in use."""
-    return [root for (root,) in await _LEFTOVERS(tx)]
-
-
 async def withholding(tx: Transaction) -> list[str]:
     """Roots of the trees in which something is withheld."""
     return [root for (root,) in await _WITHHOLDING(tx)]
-
-
-async def prune_hosts(tx: Transaction, before: float) -> None:
-    await _PRUNE_HOSTS(tx, before=before)
 
 
 async def load(tx: Transaction, book: Book, roots: Collection[str]) -> dict[str, Tree]:
@@ -352,13 +301,6 @@ async def clashes(tx: Transaction, pairs: Sequence[tuple[Tree, InventoryReported
             homes.update(dict.fromkeys(new_ids & set(bears.values()), after.root))
             owners.update((name, bears[name]) for name in new_names & bears.keys())
     return found
-
-
-async def save_hosts(tx: Transaction, trees: Sequence[Tree], now: float) -> None:
-    rows = [
-        (tree.root, tree.cell, tree.agent, tree.host, tree.zone, tree.sequence, tree.gone) for tree in trees
-    ]
-    await _SET_HOSTS(tx, rows, now=now)
 
 
 def changes_between(pairs: Sequence[tuple[Tree, Tree]]) -> list[ProviderChange]:

@@ -1,0 +1,67 @@
+"""Who reports which tree: a row for each root, which outlives the tree. Locked by root, before providers."""
+
+from collections.abc import Collection, Sequence
+
+from bus.sql.transaction import Transaction
+from bus.sql.statement import Statement
+from placement_worker.core.trees import Tree
+
+_NOW = "CAST(:now AS double precision)"
+
+_ENTER = Statement(
+    "INSERT INTO hosts (root, cell, agent, host, zone, sequence, gone, created_at, updated_at)"
+    f" SELECT n.root, '', '', '', '', -1, false, {_NOW}, {_NOW} FROM {{n}} WHERE true ORDER BY n.root"
+    " ON CONFLICT DO NOTHING",
+    root=str,
+)
+_LOCK_HOSTS = Statement(
+    "SELECT h.root FROM {n} JOIN hosts h ON h.root = n.root ORDER BY h.root FOR NO KEY UPDATE OF h", root=str
+)
+_LEAVE = Statement(
+    "DELETE FROM hosts WHERE sequence = -1 AND root IN (SELECT n.root FROM {n})",
+    root=str,
+)
+_SET_HOSTS = Statement(
+    "UPDATE hosts SET cell = n.cell, agent = n.agent, host = n.host, zone = n.zone, sequence = n.sequence,"
+    f" gone = n.gone, updated_at = {_NOW} FROM {{n}} WHERE hosts.root = n.root",
+    root=str,
+    cell=str,
+    agent=str,
+    host=str,
+    zone=str,
+    sequence=int,
+    gone=bool,
+)
+_PRUNE_HOSTS = Statement(
+    "DELETE FROM hosts WHERE updated_at < :before"
+    " AND NOT EXISTS (SELECT 1 FROM resource_providers p WHERE p.uuid = hosts.root)"
+)
+_LEFTOVERS = Statement("SELECT h.root FROM hosts h JOIN resource_providers p ON p.uuid = h.root WHERE h.gone")
+
+
+async def enter(tx: Transaction, roots: Collection[str], now: float) -> None:
+    """Lock what is known of these roots' owners; of one nobody knew, keep the place."""
+    listed = [(root,) for root in roots]
+    await _ENTER(tx, listed, now=now)
+    await _LOCK_HOSTS(tx, listed)
+
+
+async def leave(tx: Transaction, roots: Collection[str]) -> None:
+    """Give back places that were kept for nothing."""
+    await _LEAVE(tx, [(root,) for root in roots])
+
+
+async def save_hosts(tx: Transaction, trees: Sequence[Tree], now: float) -> None:
+    rows = [
+        (tree.root, tree.cell, tree.agent, tree.host, tree.zone, tree.sequence, tree.gone) for tree in trees
+    ]
+    await _SET_HOSTS(tx, rows, now=now)
+
+
+async def leftovers(tx: Transaction) -> list[str]:
+    """Roots that are gone but were still in use."""
+    return [root for (root,) in await _LEFTOVERS(tx)]
+
+
+async def prune_hosts(tx: Transaction, before: float) -> None:
+    await _PRUNE_HOSTS(tx, before=before)
