@@ -13,7 +13,7 @@ from placement_worker.change_log import ChangeLog
 from placement_worker.core import bulk_load as loading
 from placement_worker.core.working_trees import WorkingTrees
 from placement_worker.retrying_transactions import again, changing, portions
-from placement_worker.store import trees
+from placement_worker.store import tree_reads
 from placement_worker.store.numbered_names import Book
 from placement_worker.store.numbers import ProviderNumbers
 
@@ -38,7 +38,7 @@ class BulkLoad:
         wrong = loading.wrong(items, self.book.known)
         named = {one.id for one in order.providers} | {one.parent for one in order.providers if one.parent}
         async with self.database.glance() as tx:
-            homes = await trees.homes(tx, named)
+            homes = await tree_reads.homes(tx, named)
         results: dict[str, LoadResult] = {}
         sound = []
         for tree in loading.trees_of(items, homes):
@@ -67,8 +67,8 @@ class BulkLoad:
         await self.book.know_contents(self.database, items, now)
         named = {one.id: None for one in items} | {one.parent: None for one in items if one.parent}
         async with self._numbers.taken(len(items)) as numbers, changing(self.database, self.book) as tx:
-            found = await trees.look(tx, self.book, list(named), [one.name for one in items])
-            read = await trees.read_locked(tx, self.book, [one for one in named if one in found.ids])
+            found = await tree_reads.look(tx, self.book, list(named), [one.name for one in items])
+            read = await tree_reads.read_locked(tx, self.book, [one for one in named if one in found.ids])
             forest = WorkingTrees(found.owned | read, found.names, found.ids, found.number)
             if len(found.ids) != sum(one in forest.homes for one in named):
                 raise Conflict("a provider went while it was being looked for")

@@ -11,7 +11,7 @@ from bus.vocabulary import ProviderChange
 from placement_worker.core.trees import Tree
 from placement_worker.memory import Memory
 from placement_worker.relay import Relay
-from placement_worker.store import changes, tree_writes, trees
+from placement_worker.store import changes, tree_reads, tree_writes
 from placement_worker.store.numbered_names import Book
 
 
@@ -59,7 +59,7 @@ class ChangeLog:
         writes = await tree_writes.writes_between(self._book, pairs, now, numbers).begin(tx)
         # Those that only repeat themselves were not locked: what they say of usage may be old.
         shaped = {then.root: then for was, then in pairs if then.providers != was.providers}
-        return await self.write(tx, trees.changes_between(pairs), shaped, writes)
+        return await self.write(tx, tree_reads.changes_between(pairs), shaped, writes)
 
     async def write_undisturbed(
         self,

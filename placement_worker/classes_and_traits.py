@@ -23,7 +23,7 @@ from placement_worker.core.report_checks import is_custom
 from placement_worker.core.trees import renamed
 from placement_worker.retrying_transactions import changing
 from placement_worker.store import classes_and_traits as stored
-from placement_worker.store import trees
+from placement_worker.store import tree_reads
 from placement_worker.store.numbered_names import Book
 
 
@@ -96,13 +96,13 @@ class ClassesAndTraits:
                 return NameEdited(named=entry.named)
             if to in found:
                 return Taken(what="resource class", value=to)
-            read = await trees.read_locked(tx, self.book, await stored.roots_with(tx, entry.id))
+            read = await tree_reads.read_locked(tx, self.book, await stored.roots_with(tx, entry.id))
             pairs = [(tree, renamed(tree, name, to)) for tree in read.values()]
             await stored.rename(tx, entry, to, now)
             edition = await self.book.new_edition(tx)
             tx.after_commit(lambda: self._turn(kind, edition, entry.id, to))
             shaped = {then.root: then for _, then in pairs}
-            await self._log.write(tx, trees.changes_between(pairs), shaped, edition=edition)
+            await self._log.write(tx, tree_reads.changes_between(pairs), shaped, edition=edition)
         return NameEdited(named=Named(name=to, updated=now))
 
     async def _drop(self, kind: NameKind, name: str) -> NameResult:

@@ -12,7 +12,7 @@ from bus.resources import Provider
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT, ResourceGroup
-from placement_worker.store import lookups, trees
+from placement_worker.store import lookups, tree_reads
 from placement_worker.store.numbered_names import Book
 
 ALL: dict[str, str | int] = {"after": "", "most": MAX_INT}  # of an agent's providers
@@ -37,7 +37,7 @@ class Lookups:
         in_trees = {one for one in (query.in_tree, like.in_tree) if one is not None}
         roots: set[str] = set()
         if len(in_trees) > 1 or (in_trees and (query.ids or query.name)):
-            homes = await trees.homes(tx, in_trees)
+            homes = await tree_reads.homes(tx, in_trees)
             roots = set(homes.values())
             if len(homes) < len(in_trees) or len(roots) > 1:
                 return []

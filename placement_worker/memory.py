@@ -9,7 +9,7 @@ from bus.messages import PlacementChanged
 from bus.sql.database import Database
 from placement_worker.core.index import Index
 from placement_worker.core.trees import Tree
-from placement_worker.store import changes, trees
+from placement_worker.store import changes, tree_reads
 from placement_worker.store.numbered_names import Book
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class Memory:
         shaped: dict[str, Tree] = {}
         if roots:
             async with self._database.read() as tx:
-                shaped = await trees.load(tx, self._book, roots)
+                shaped = await tree_reads.load(tx, self._book, roots)
         self.learn(messages, shaped)
 
     async def reload(self) -> None:
@@ -125,10 +125,10 @@ class Memory:
         after = 0
         while True:
             async with self._database.read() as tx:
-                page = await trees.roots_after(tx, after, ROOTS_A_PAGE)
+                page = await tree_reads.roots_after(tx, after, ROOTS_A_PAGE)
                 if not page:
                     return index
-                found = await trees.load(tx, self._book, [root for _, root in page])
+                found = await tree_reads.load(tx, self._book, [root for _, root in page])
             for tree in found.values():
                 index.put(tree, index.seen)
             after = page[-1][0]

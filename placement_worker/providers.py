@@ -36,7 +36,7 @@ from placement_worker.core.edits import EditOfOne
 from placement_worker.core.trees import ProviderState
 from placement_worker.core.working_trees import KnownNames, WorkingTrees
 from placement_worker.retrying_transactions import changing
-from placement_worker.store import changes, reshape, tree_writes, trees
+from placement_worker.store import changes, reshape, tree_reads, tree_writes
 from placement_worker.store.numbered_names import Book
 from placement_worker.store.numbers import ProviderNumbers
 
@@ -105,7 +105,7 @@ class ProviderOperations:
             if not pairs:
                 return _told(outcomes, 0)
             writes = tree_writes.writes_between(self.book, pairs, now, numbers)
-            altered = trees.changes_between(pairs)
+            altered = tree_reads.changes_between(pairs)
             if writes.first or len(altered) > changes.CHANGES_A_MESSAGE:
                 return None
             there = [one.id for before, _ in pairs for one in before.providers]
@@ -146,12 +146,12 @@ class ProviderOperations:
         wanted = [order.provider for order in orders if not isinstance(order, MakeProvider)]
         wanted += [order.parent for order in placing if isinstance(order.parent, str)]
         if locking:
-            read, number = await trees.read_locked(tx, self.book, wanted), 0
+            read, number = await tree_reads.read_locked(tx, self.book, wanted), 0
         else:
-            read, number = await trees.read_at(tx, self.book, wanted)
+            read, number = await tree_reads.read_at(tx, self.book, wanted)
         if not placing:
             return WorkingTrees(read, number=number)
-        found = await trees.look(
+        found = await tree_reads.look(
             tx, self.book, [order.provider for order in placing], [order.name for order in placing]
         )
         return WorkingTrees(found.owned | read, found.names, found.ids, number or found.number)

@@ -12,7 +12,7 @@ from placement_worker.core.report_checks import complaint
 from placement_worker.core.reports import reported, settled, swept
 from placement_worker.core.trees import Tree
 from placement_worker.retrying_transactions import again, changing, portions
-from placement_worker.store import changes, hosts, tree_writes, trees
+from placement_worker.store import changes, hosts, tree_reads, tree_writes
 from placement_worker.store.numbered_names import Book
 from placement_worker.store.numbers import ProviderNumbers
 
@@ -53,17 +53,17 @@ class ReportOperations:
         new = sum(len(report.providers) for report in reports)
         async with self._numbers.taken(new) as numbers, changing(self.database, self.book) as tx:
             await hosts.enter(tx, roots, now)
-            owned = (await trees.look(tx, self.book, roots)).owned
-            before = owned | await trees.read(tx, self.book, roots)
+            owned = (await tree_reads.look(tx, self.book, roots)).owned
+            before = owned | await tree_reads.read(tx, self.book, roots)
             moving = [one.root for one in reports if _reshapes(before[one.root], one)]
             number = 0
             if moving:  # what is to be changed is locked, and read again under the lock
-                locked = await trees.read_locked(tx, self.book, moving)
+                locked = await tree_reads.read_locked(tx, self.book, moving)
                 before |= {root: locked.get(root) or owned[root] for root in moving}
                 number = await changes.last_number(tx)
             news = [one for one in reports if one.sequence > before[one.root].sequence]
             pairs = [(before[one.root], one, reported(before[one.root], one, number)) for one in news]
-            clashing = await trees.clashes(tx, pairs)
+            clashing = await tree_reads.clashes(tx, pairs)
             if clashing:
                 await hosts.leave(tx, clashing)
             sound = [(was, then) for was, _, then in pairs if then.root not in clashing]
@@ -77,11 +77,11 @@ class ReportOperations:
     async def _sweep_together(self) -> None:
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
-            roots = {*await hosts.leftovers(tx), *await trees.withholding(tx)}
+            roots = {*await hosts.leftovers(tx), *await tree_reads.withholding(tx)}
             if not roots:
                 return
             await hosts.enter(tx, roots, now)
-            before = (await trees.read_locked(tx, self.book, roots)).values()
+            before = (await tree_reads.read_locked(tx, self.book, roots)).values()
             await self._save(tx, [(was, swept(was) if was.gone else settled(was)) for was in before], now)
             await hosts.leave(tx, roots)
 

@@ -18,7 +18,7 @@ from ironic_sync.core.node import Place, from_rest
 from ironic_sync.core.rule import report
 from ironic_sync.notifications import Gap, Hear
 from placement_worker.core.trees import Tree
-from placement_worker.store.trees import changes_between
+from placement_worker.store.tree_reads import changes_between
 from tests.fake_ironic import FakeIronic, node_number
 from tests.ironic_builders import a_notification
 from tests.swept_ironic import PlacedTrees

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Sequence
 
-from bus.sql.transaction import Transaction
 from bus.sql.statement import Statement
+from bus.sql.transaction import Transaction
 from placement_worker.core.trees import Tree
 
 _NOW = "CAST(:now AS double precision)"

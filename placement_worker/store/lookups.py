@@ -12,7 +12,14 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT, ResourceGroup, Resources
 from placement_worker.schema import NAMES_EDITION
 from placement_worker.store.numbered_names import Book, NumberedNames
-from placement_worker.store.trees import AGGREGATES, INVENTORIES, TRAITS, Stocks, classes_in, inventories_in
+from placement_worker.store.tree_reads import (
+    AGGREGATES,
+    INVENTORIES,
+    TRAITS,
+    Stocks,
+    classes_in,
+    inventories_in,
+)
 
 _EDITION = f"(SELECT number FROM changes WHERE id = {NAMES_EDITION})"
 

@@ -12,7 +12,7 @@ from bus.vocabulary import Claimed, ProviderChange
 from placement_worker.core import capacity, edits
 from placement_worker.core.trees import Tree
 from placement_worker.core.working_trees import KnownNames, WorkingTrees
-from placement_worker.store import claims, trees
+from placement_worker.store import claims, tree_reads
 from placement_worker.store.numbered_names import Book
 from placement_worker.store.tree_writes import writes_between
 
@@ -59,7 +59,9 @@ async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape
     await writes_between(book, pairs, now).all(tx)
     altered, writes = await claims.save_world(tx, book, opened, now)
     elsewhere = [change for change in altered if change.provider not in forest.homes]
-    return Reshaped(elsewhere + trees.changes_between(pairs), {then.root: then for _, then in pairs}, writes)
+    return Reshaped(
+        elsewhere + tree_reads.changes_between(pairs), {then.root: then for _, then in pairs}, writes
+    )
 
 
 async def _open(
@@ -68,11 +70,11 @@ async def _open(
     """All it concerns, locked: consumers first, then all providers in their order, as whoever claims does."""
     edition = book.edition
     listed = [one.provider for one in order.inventories]
-    before = WorkingTrees(await trees.read(tx, book, listed))
+    before = WorkingTrees(await tree_reads.read(tx, book, listed))
     newcomers, others = claims.consumers_of(order.claims)
     named = capacity.providers_of([ClaimRequested(claims=order.claims)], all_choices=True)
     opened = await claims.open_world(tx, book, newcomers, others, named | before.homes.keys(), now)
-    forest = WorkingTrees(await trees.read(tx, book, listed))
+    forest = WorkingTrees(await tree_reads.read(tx, book, listed))
     if any(opened.world.rooms.get(uuid) is None for uuid in forest.homes):
         raise Conflict("a tree grew while it was being locked")
     if book.edition != edition:

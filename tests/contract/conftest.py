@@ -14,7 +14,7 @@ from bus.sql.database import Database
 from bus.sql.failures import explained
 from deploy.servers import Postgres
 from placement_worker import Placement, breaches
-from placement_worker.store import changes, trees
+from placement_worker.store import changes, tree_reads
 from tests import locked_and_calm, midway
 from tests.builders import Wall, a_placement, keeps_its_index
 from tests.conftest import a_database
@@ -152,7 +152,7 @@ async def both(
 @pytest.fixture
 def tries(monkeypatch: pytest.MonkeyPatch) -> locked_and_calm.Tries:
     tries = locked_and_calm.Tries()
-    announce, read_locked, look = changes.announce_undisturbed, trees.read_locked, trees.look
+    announce, read_locked, look = changes.announce_undisturbed, tree_reads.read_locked, tree_reads.look
 
     async def announced(*given: Any) -> PlacementChanged | None:
         message = None
@@ -176,8 +176,8 @@ def tries(monkeypatch: pytest.MonkeyPatch) -> locked_and_calm.Tries:
         return await look(*given)
 
     monkeypatch.setattr(changes, "announce_undisturbed", announced)
-    monkeypatch.setattr(trees, "read_locked", locked)
-    monkeypatch.setattr(trees, "look", looked)
+    monkeypatch.setattr(tree_reads, "read_locked", locked)
+    monkeypatch.setattr(tree_reads, "look", looked)
     return tries
 
 

@@ -10,7 +10,7 @@ from bus.messages import EditRequested, FindProviders, LoadProviders
 from bus.resources import ChangeProvider, DropProvider, LoadResult, MakeProvider, ProviderLoad
 from bus.vocabulary import Inventory
 from placement_worker import Placement, bulk_load
-from placement_worker.store import trees
+from placement_worker.store import tree_reads
 from tests.builders import (
     a_claim,
     a_placement,
@@ -180,16 +180,16 @@ async def test_a_provider_that_goes_while_it_is_looked_for_is_looked_for_again(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await load(placement, a_load(1), a_load(2))
-    look, calls = trees.look, itertools.count(1)
+    look, calls = tree_reads.look, itertools.count(1)
 
-    async def look_early(*given: Any) -> trees.Look:
+    async def look_early(*given: Any) -> tree_reads.Look:
         """The first time it still sees a third, as if it went right after."""
         found = await look(*given)
         if next(calls) == 1:
             found.ids.add(uid(3, "a"))
         return found
 
-    monkeypatch.setattr(trees, "look", look_early)
+    monkeypatch.setattr(tree_reads, "look", look_early)
     results = await load(placement, a_load(1, traits=("COMPUTE_NODE",)), a_load(3))
     assert outcomes(results) == [("changed", 2), ("made", 1)]
     assert next(calls) == 3

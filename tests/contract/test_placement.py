@@ -33,7 +33,7 @@ from bus.vocabulary import (
 )
 from placement_worker import Placement, breaches, holdings, metadata, retired
 from placement_worker.memory import Forgotten
-from placement_worker.store import changes, claims, trees
+from placement_worker.store import changes, claims, tree_reads
 from placement_worker.store.changes import CHANGES_A_MESSAGE
 from tests.builders import (
     Wall,
@@ -559,7 +559,7 @@ async def test_what_happens_while_everything_is_read_again_is_not_lost(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await report(placement, a_report(1))
-    load = trees.load
+    load = tree_reads.load
 
     async def load_slowly(*given: Any) -> Any:
         found = await load(*given)
@@ -568,7 +568,7 @@ async def test_what_happens_while_everything_is_read_again_is_not_lost(
         await report(placement, a_report(2))
         return found
 
-    monkeypatch.setattr(trees, "load", load_slowly)
+    monkeypatch.setattr(tree_reads, "load", load_slowly)
     await placement.memory.reload()
     assert placement.memory.index.seen == 3
     assert await offered(placement, VCPU=6) == ["host-2"]

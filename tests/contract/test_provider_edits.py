@@ -44,7 +44,7 @@ from bus.resources import (
 from bus.sql.failures import Conflict
 from bus.vocabulary import Claimed, Contended, Full, Held, Inventory, Moved, Refused
 from placement_worker import Placement
-from placement_worker.store import trees
+from placement_worker.store import tree_reads
 from tests.builders import (
     a_claim,
     a_placement,
@@ -311,7 +311,7 @@ async def test_a_tree_that_grows_while_it_is_being_locked_is_locked_whole(
     """On PostgreSQL; whoever writes to SQLite has it to himself."""
     async with a_placement(database_url) as placement:
         await make(placement, (A, None))
-        lock, calls = trees.lock, itertools.count(1)
+        lock, calls = tree_reads.lock, itertools.count(1)
 
         async def lock_early(tx: Any, wanted: Any) -> set[int]:
             """The first time as it was before somebody added the child."""
@@ -319,7 +319,7 @@ async def test_a_tree_that_grows_while_it_is_being_locked_is_locked_whole(
             return locked - {max(locked)} if next(calls) == 1 else locked
 
         await make(placement, (B, A))
-        monkeypatch.setattr(trees, "lock", lock_early)
+        monkeypatch.setattr(tree_reads, "lock", lock_early)
         placement.providers._calm_at = math.inf  # somebody is always at it: edits lock
         await edited(placement, SetTraits(provider=A, traits=("COMPUTE_NODE",)))
         assert next(calls) == 3
@@ -496,7 +496,7 @@ async def test_one_that_always_loses_is_told_so(
         next(tries)
         raise Conflict("busy")
 
-    monkeypatch.setattr(trees, "read_locked", busy)
+    monkeypatch.setattr(tree_reads, "read_locked", busy)
     placement.providers._calm_at = math.inf  # somebody is always at it: edits lock
     assert await edit(placement, SetTraits(provider=A, traits=())) == Contended()
     assert next(tries) == 8

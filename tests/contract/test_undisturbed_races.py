@@ -17,7 +17,7 @@ from bus.sql.statement import Statement
 from bus.vocabulary import Claimed, Inventory, ProviderReport
 from deploy.servers import Postgres
 from placement_worker import Placement, breaches
-from placement_worker.store import changes, trees
+from placement_worker.store import changes, tree_reads
 from tests import deeds, locked_and_calm, midway
 from tests.builders import a_placement, a_provider, a_report, keeps_its_index, on_hosts, seen_by, uid
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.services
 
 async def locks_and_leaves(other: Placement, gate: midway.Gate) -> None:
     async with other.database.write() as tx:
-        await trees.lock(tx, [deeds.HOST, deeds.LONE])
+        await tree_reads.lock(tx, [deeds.HOST, deeds.LONE])
         await gate.stop()
 
 

@@ -10,7 +10,7 @@ import pytest
 from bus.clock import Clock
 from bus.vocabulary import Claimed, Contended, Held, Inventory, Refused, Released, Retired
 from placement_worker import Placement, breaches, holdings, retired
-from placement_worker.store import trees
+from placement_worker.store import tree_reads
 from tests.builders import a_claim, a_placement, a_release, a_report, an_order, gone, on_hosts, seen_by, uid
 
 pytestmark = pytest.mark.services
@@ -174,14 +174,14 @@ async def test_a_report_that_repeats_itself_does_not_forget_claims_made_meanwhil
 ) -> None:
     async with a_placement(database_url) as placement:
         await placement.reports.report_many([a_report(1), a_report(2)])
-        lock = trees.lock
+        lock = tree_reads.lock
 
         async def lock_late(*given: Any) -> Any:
             """Before it, and after the trees were read, somebody claims on both hosts."""
             await placement.claims.claim_many([an_order(a_claim(1, on_hosts(1, 2, VCPU=3)))])
             return await lock(*given)
 
-        monkeypatch.setattr(trees, "lock", lock_late)
+        monkeypatch.setattr(tree_reads, "lock", lock_late)
         changed = a_report(1, sequence=2, inventories={"VCPU": Inventory(total=16)})
         await placement.reports.report_many([changed, a_report(2, sequence=2)])
         free = {row.host: row.free for row in placement.memory.index.rows.values()}

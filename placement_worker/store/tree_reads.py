@@ -1,4 +1,4 @@
-"""Provider trees in SQL: reading them whole, and writing what is different. All set-based.
+"""Reading whole provider trees, locked or not, and what else there is beside them. All set-based.
 
 Whoever writes locks hosts by root, then providers by id, then the change number.
 """
