@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID, uuid5
 
-from bus.vocabulary import Inventory
+from bus.vocabulary import Inventory, ProviderReport
 
 _NAMES = UUID("6f3f0c9e-8f5b-4c1e-9d57-2b8a5c0e7a11")
 _TRAITS = ("COMPUTE_NODE", "HW_CPU_X86_AVX2", "STORAGE_DISK_SSD")
@@ -21,6 +21,7 @@ class SimHost:
     zone: str = ""
     aggregates: tuple[str, ...] = ()
     metal: str = ""  # the resource class of a bare-metal node, which Ironic speaks for
+    children: tuple[ProviderReport, ...] = ()  # parents before children
 
 
 @dataclass(frozen=True, slots=True)

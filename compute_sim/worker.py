@@ -247,7 +247,7 @@ class _Agent:
             agent=self.agent,
             zone=host.zone,
             sequence=sequence,
-            providers=(provider,),
+            providers=(provider, *host.children),
         )
 
     def _enrolled(self, host: SimHost) -> NodeChanged:

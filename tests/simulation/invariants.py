@@ -34,10 +34,15 @@ JOIN consumers c ON c.id = a.consumer_id
 JOIN resource_providers p ON p.id = a.resource_provider_id
 WHERE {_ON_ITS_HOST} GROUP BY c.uuid HAVING count(DISTINCT p.root_provider_id) > 1
 """
+# What is not of a build's own type is somebody else's: brought from elsewhere, or kept until a guest is gone.
 _HELD = f"""
 SELECT c.uuid, r.uuid FROM allocations a JOIN consumers c ON c.id = a.consumer_id
 JOIN resource_providers p ON p.id = a.resource_provider_id
-JOIN resource_providers r ON r.id = p.root_provider_id WHERE {_ON_ITS_HOST}
+JOIN resource_providers r ON r.id = p.root_provider_id
+JOIN consumer_types k ON k.id = c.consumer_type_id AND k.name = 'INSTANCE' WHERE {_ON_ITS_HOST}
+"""
+_KEPT = """
+SELECT c.uuid FROM consumers c JOIN consumer_types k ON k.id = c.consumer_type_id WHERE k.name = 'CLEANUP'
 """
 _EMPTY = """
 SELECT uuid FROM consumers WHERE id NOT IN (SELECT consumer_id FROM allocations)
@@ -83,6 +88,7 @@ def check_at_rest(world: "SimulatedWorld") -> None:
     }
     if set(held) != should_hold:
         raise Broken(f"held without an owner: {set(held) - should_hold}; lost: {should_hold - set(held)}")
+    _none(placement.execute(_KEPT), "kept for guests that are gone")
     for cell in world.cells:
         builds = world.committed(f"cell_{cell}")
         if builds is None:

@@ -51,6 +51,7 @@ def test_no_seed_breaks_a_promise(first: int) -> None:
     assert all(world.steps > 100 for world in worlds)
     assert min(ends["active"], ends["error"], ends["unplaceable"]) > 0
     assert any(world.deleted for world in worlds)
+    assert any(host.endswith("-numa") for world in worlds for status, host in world.ends.values())
     assert any("kill" in event for world in worlds for event in world.history)
 
 
@@ -139,7 +140,7 @@ def test_a_planted_bug_is_found(
 ) -> None:
     plant(monkeypatch)
     for seed in count():
-        assert seed < 60, "sixty seeds, and nothing was noticed"
+        assert seed < 150, "a hundred and fifty seeds, and nothing was noticed"
         try:
             simulate(seed)
         except Broken as broken:

@@ -10,7 +10,8 @@ import hashlib
 import random
 import sqlite3
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from uuid import UUID, uuid5
 
 from simulation.invariants import Broken, check_always, check_at_rest
 
@@ -27,10 +28,10 @@ from bus.messages import (
 )
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import Flavor
+from bus.vocabulary import Flavor, Inventory, ProviderReport
 from bus.worker import Worker
 from cell_conductor import cell_conductor
-from compute_sim import CrashPlan, Durations, FaultPlan, SimAgent, compute_sim, fleet
+from compute_sim import CrashPlan, Durations, FaultPlan, SimAgent, SimHost, compute_sim, fleet
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
 from scheduler_worker import scheduler_worker
@@ -43,6 +44,7 @@ METAL = {
     "resources:DISK_GB": "0",
 }
 _START = 1_700_000_000.0
+_NAMES = UUID("0b0e8a52-6c3c-4f0b-9d0b-5f2f6d1e7a10")
 _LONG = 300.0  # virtual seconds after which whatever is still open is lost
 
 
@@ -218,7 +220,9 @@ class SimulatedWorld:
             await bus.serve(factory(bus), asyncio.Event())
 
     def _fleet(self) -> list[SimAgent]:
-        return fleet(CELLS, 4, vcpus=8, memory_mb=8192, disk_gb=100, vcpu_ratio=1.0, baremetal=2)
+        """Flat hosts, metal, and with every agent one host all of whose resources are its two cells'."""
+        flat = fleet(CELLS, 4, vcpus=8, memory_mb=8192, disk_gb=100, vcpu_ratio=1.0, baremetal=2)
+        return [replace(agent, hosts=(*agent.hosts, _numa_host(agent))) for agent in flat]
 
     def _factories(self) -> dict[str, Callable[[Bus], Worker]]:
         def conductor(cell: str) -> Callable[[Bus], Worker]:
@@ -322,6 +326,20 @@ class SimulatedWorld:
                 raise Broken(f"{otherwise}: {sorted(set(self.accepted) - set(self.ends))}")
             await asyncio.sleep(0.25)
         await asyncio.sleep(1.0)
+
+
+def _numa_host(agent: SimAgent) -> SimHost:
+    root = str(uuid5(_NAMES, agent.agent))
+    cells = tuple(
+        ProviderReport(
+            id=str(uuid5(_NAMES, f"{agent.agent} {number}")),
+            name=f"{agent.agent}-numa-{number}",
+            parent=root,
+            inventories={"VCPU": Inventory(total=4), "MEMORY_MB": Inventory(total=2048)},
+        )
+        for number in range(2)
+    )
+    return SimHost(root, f"{agent.agent}-numa", {}, children=cells)
 
 
 class _Watched(LocalBroker):
