@@ -5,6 +5,7 @@ import sys
 
 BENCHES = {
     "hops": "hop rate, single and coalesced",
+    "amqp_client": "aio-pika's classes against its underlay channel",
     "claims": "claims a second by batch size",
     "candidates": "candidate search at 1,000, 10,000 and 100,000 hosts",
     "boots": "boots a second, end to end, and what each costs",
