@@ -5,19 +5,15 @@ shape; then one claim for all. Who was refused looks again in the next round. No
 before placement has fenced the instances, so a twin delivery can never place what this one has given up.
 """
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import msgspec
 
 from bus.clock import Clock
-from bus.errors import AnswerRefused, Poison, Retry
+from bus.errors import AnswerRefused, Retry
 from bus.messages import (
-    BuildPlaced,
     BuildRequested,
-    BuildUnplaceable,
     CandidatesFound,
     ClaimAnswered,
     ClaimRequested,
@@ -29,31 +25,26 @@ from bus.messages import (
     ReleaseRequested,
 )
 from bus.protocol import Ask
-from bus.resources import Provider
 from bus.vocabulary import (
     Claimed,
     ClaimResult,
     Contended,
     Held,
-    Id,
     Refused,
-    Released,
-    ReleaseResult,
     Retired,
 )
-from scheduler_worker.core.funnel import MAX_REASON, Search
-from scheduler_worker.core.held import place_of
+from scheduler_worker.at_once import together
+from scheduler_worker.core.funnel import Search
 from scheduler_worker.core.host import Host
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import Pick, Ranking, rank
 from scheduler_worker.core.request import Unreadable, question_of
+from scheduler_worker.ending import Ending, Unexpected
 from scheduler_worker.hosts import GRACE, HostBook
 from scheduler_worker.order import Order, Verdict
 from scheduler_worker.pending import PendingChoice, PendingChoices
+from scheduler_worker.waiting import PATIENCE, Waiting
 
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 Claims = Callable[[Sequence[ClaimRequested]], Awaitable[Sequence[ClaimAnswered]]]
 
 PAGE = 256  # candidates asked for at a time
@@ -63,10 +54,6 @@ ALL_WAYS = 2048  # of using trees, at a time, when all are looked at: as many of
 PAGES_OF_ALL_WAYS = 64
 ROUNDS = 5  # how often a batch looks again at once, before its losers wait
 CHOICES = 3  # hosts named in one claim, best first
-PATIENCE = 30.0  # how long a request waits for what passes by itself
-LONGEST_PAUSE = 5.0  # seconds between two looks of a request that has waited for longer than that
-WAITING = 200_000  # requests of which it is remembered since when they wait
-PROVIDERS_ASKED = 500  # at a time
 
 
 class Scheduler:
@@ -91,11 +78,9 @@ class Scheduler:
         self.ledger = PendingChoices()
         self._candidates = candidates
         self._claim_many = claim_many
-        self._release = release
-        self._providers = providers
         self._page = page
-        self._patience = patience
-        self._waiting: dict[Id, float] = {}  # request → when it first had to wait
+        self.waiting = Waiting(self.clock, patience)
+        self.ending = Ending(release, providers, self.waiting)
 
     async def opened(self) -> None:
         self.book.opened(self.clock.monotonic())
@@ -120,11 +105,11 @@ class Scheduler:
                 self._forget(order)
         for order in orders:
             if order.open:
-                self._wait(order)
-        await self._end([order for order in orders if order.reason and order.instances])
+                self.waiting.obstructed(order)
+        await self.ending.end([order for order in orders if order.reason and order.instances])
         for order in orders:
             if order.again is None:
-                self._waiting.pop(order.request.request, None)
+                self.waiting.over(order)
         return [order.verdict for order in orders]
 
     def _put_off(self, orders: Sequence[Order]) -> None:
@@ -145,7 +130,7 @@ class Scheduler:
         shapes: dict[Any, list[Order]] = {}
         for order in orders:
             shapes.setdefault(self.policy.shape(order.request), []).append(order)
-        await _together([self._search(alike) for alike in shapes.values()])
+        await together([self._search(alike) for alike in shapes.values()])
 
     async def _search(self, alike: list[Order]) -> None:
         """Hosts for requests of one shape. In the end all ways to use a tree are tried."""
@@ -250,30 +235,6 @@ class Scheduler:
             self.ledger.drop(entry)
         order.entries, order.picks = [], []
 
-    def _wait(self, order: Order) -> None:
-        """Nothing now, but it may pass: look again later, for as long as our patience lasts."""
-        if self._waited(order) >= self._patience:
-            order.fail(order.obstacle)
-        else:
-            order.again = Retry(after=self.clock.chance.uniform(0.1, 0.5), why=order.obstacle)
-
-    def _contended(self, order: Order, why: str) -> None:
-        """Others are at the same thing, and nothing can be said of it before they are done."""
-        if order.again is not None:
-            return
-        after, waited = self.clock.chance.uniform(0.05, 0.2), self._waited(order)
-        if waited >= self._patience:
-            after = LONGEST_PAUSE
-            log.warning("request %s has waited %.0f s: %s", order.request.request, waited, why)
-        order.again = Retry(after=after, why=why)
-
-    def _waited(self, order: Order) -> float:
-        """For how long it has come again and again; 0 the first time."""
-        while len(self._waiting) > WAITING:
-            del self._waiting[next(iter(self._waiting))]
-        now = self.clock.monotonic()
-        return now - self._waiting.setdefault(order.request.request, now)
-
     # Claiming
 
     async def _claim(self, orders: Sequence[Order]) -> None:
@@ -302,7 +263,7 @@ class Scheduler:
                 elsewhere += self._sort_out(order, results)
             else:
                 self._refused(order, picks, results)
-        await self._settle(elsewhere)
+        await self.ending.settle(elsewhere)
 
     async def _answers(self, questions: list[ClaimRequested]) -> Sequence[ClaimAnswered | AnswerRefused]:
         """One answer each. A question that placement cannot take fails the lot: then each by itself."""
@@ -339,134 +300,13 @@ class Scheduler:
         """Nothing was claimed: next round, beside the hosts that are full or gone."""
         for pick, result in zip(picks, results, strict=False):
             if isinstance(result, Contended):
-                self._contended(order, "its claim is contended")
+                self.waiting.contended(order, "its claim is contended")
             elif isinstance(result, Refused):
                 order.turned_down(pick, result.refusals)
         order.obstacle = f"every host that would do was taken meanwhile: {'; '.join(order.refusals)}"
 
-    def _sort_out(self, order: Order, results: Sequence[ClaimResult]) -> list["Unexpected"]:
+    def _sort_out(self, order: Order, results: Sequence[ClaimResult]) -> list[Unexpected]:
         """It was delivered before: some instances hold hosts or have ended. The others go on."""
         order.obstacle = "its other instances were placed or ended before"
         instances, order.instances = order.instances, []
         return [(order, instance, result) for instance, result in zip(instances, results, strict=True)]
-
-    # Ending
-
-    async def _end(self, orders: Sequence[Order]) -> None:
-        """Retire what has no host, so that no twin delivery can place it any more, and only then say so."""
-        ending = [(order, instance) for order in orders for instance in order.instances]
-        for order in orders:
-            order.instances = []
-        # `generation=None` gives nothing back: who holds a host keeps it.
-        results = await _together(
-            [self._retire(order, instance, None, order.reason) for order, instance in ending]
-        )
-        elsewhere: list[Unexpected] = []
-        for (order, instance), result in zip(ending, results, strict=True):
-            if isinstance(result, Released):
-                order.fenced(instance, order.reason)
-            else:
-                elsewhere.append((order, instance, result))
-        await self._settle(elsewhere)
-
-    async def _retire(self, order: Order, instance: Id, generation: int | None, why: str) -> ReleaseResult:
-        """It is never to hold anything again, and gives back what it held at this generation."""
-        question = ReleaseRequested(consumer=instance, generation=generation, retire=why, unplaceable=True)
-        try:
-            return (await self._release(question)).result
-        except AnswerRefused as problem:
-            order.again = Poison(f"{instance} cannot be fenced: {problem}")
-            return Contended()
-
-    async def _settle(self, elsewhere: Sequence["Unexpected"]) -> None:
-        """What is to be said of instances that are not where we expected them."""
-        held = [one for one in elsewhere if isinstance(one[2], Held)]
-        providers = await self._look_up(held) if held else {}
-        lost: list[tuple[Order, Id, Held]] = []
-        for order, instance, result in elsewhere:
-            match result:
-                case Held():
-                    place = place_of(result, providers)
-                    if place is None:
-                        lost.append((order, instance, result))
-                    else:
-                        order.place_again(instance, result, place)
-                case Retired():
-                    self._retired(order, instance, result)
-                case Contended():
-                    self._contended(order, f"the claim of {instance} is contended")
-                case _:  # it holds nothing and may be placed
-                    order.instances.append(instance)
-        await _together([self._give_back(*one) for one in lost])
-
-    async def _look_up(self, held: Sequence["Unexpected"]) -> dict[str, Provider]:
-        """The providers of which these hold something, with who reports them."""
-        ids = tuple(
-            dict.fromkeys(
-                provider for *_, result in held if isinstance(result, Held) for provider in result.allocations
-            )
-        )
-        questions = [
-            FindProviders(ids=ids[start : start + PROVIDERS_ASKED], parts=("traits", "owner"))
-            for start in range(0, len(ids), PROVIDERS_ASKED)
-        ]
-        answers = [await self._providers(question) for question in questions]
-        return {one.id: one for answer in answers for one in answer.providers}
-
-    async def _give_back(self, order: Order, instance: Id, held: Held) -> None:
-        """Nobody builds where it is held: it can only end."""
-        where = ", ".join(sorted(held.allocations)) or "no provider"
-        why = f"its claim is on {where}, where nobody builds: it was given back"[:MAX_REASON]
-        result = await self._retire(order, instance, held.generation, why)
-        match result:
-            case Released():
-                log.warning("build %s: %s", instance, why)
-                order.fenced(instance, why)
-            case Retired():
-                self._retired(order, instance, result)
-            case _:
-                self._contended(order, f"the claim of {instance} is contended")
-
-    async def take_back(self, placed: BuildPlaced) -> BuildUnplaceable | None:
-        """No conductor hears of it: what was claimed is given back, and the build ends."""
-        host = placed.chosen.host
-        why = f"cell {placed.cell!r}: no conductor takes builds there; the claim on {host} was given back"
-        question = ReleaseRequested(
-            consumer=placed.build, generation=placed.generation, retire=why, unplaceable=True
-        )
-        match (await self._release(question)).result:
-            case Released():
-                log.warning("build %s: %s", placed.build, why)
-            case Retired(why=told, unplaceable=True):
-                why = told
-            case Retired():
-                return None
-            case _:
-                raise Retry(after=LONGEST_PAUSE, why=f"the claim of {placed.build} is contended")
-        return BuildUnplaceable(
-            request=placed.request,
-            instances=(placed.build,),
-            reason=why,
-            decision=placed.decision,
-            reply_to=placed.reply_to,
-        )
-
-    def _retired(self, order: Order, instance: Id, result: Retired) -> None:
-        """It has ended. Whoever else ended it has said so; what we ended is said again."""
-        if result.unplaceable:
-            order.fenced(instance, result.why)
-
-
-Unexpected = tuple[Order, Id, ClaimResult | ReleaseResult]  # and what placement said of it
-
-
-async def _together(asks: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """All of these at once; the first failure as itself."""
-    if len(asks) <= 1:
-        return [await ask for ask in asks]
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(ask) for ask in asks]
-    except BaseExceptionGroup as failed:
-        raise failed.exceptions[0] from None
-    return [task.result() for task in tasks]

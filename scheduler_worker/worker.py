@@ -23,7 +23,8 @@ from bus.topics import (
 from bus.worker import Worker, on, on_many
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.hosts import GRACE
-from scheduler_worker.placing import PAGE, PATIENCE, Claims, Scheduler
+from scheduler_worker.placing import PAGE, Claims, Scheduler
+from scheduler_worker.waiting import PATIENCE
 
 UNHEARD_AFTER = 18  # tries, in about a minute, to hand a build to its cell's conductor
 
@@ -55,7 +56,7 @@ def scheduler_worker(
                 emits=[BUILD_PLACED, BUILD_UNPLACEABLE],
                 batch=batch,
                 concurrency=concurrency,
-                unheard=scheduler.take_back,
+                unheard=scheduler.ending.take_back,
                 unheard_after=unheard_after,
             ),
             on(HOST_REPORTED, scheduler.hear, private=True),
