@@ -192,7 +192,7 @@ class Order:
 
 def _too_much(request: BuildRequested, size: int, together: int) -> str:
     """Why this cannot be carried to its agents, naming the field; empty when it can."""
-    metadata = len(_encode(request.metadata))
+    metadata = len(_encode(request.metadata)) if size > MAX_METADATA_BYTES else 0
     if metadata > MAX_METADATA_BYTES:
         return f"metadata: {metadata} bytes, at most {MAX_METADATA_BYTES}"
     if size > MAX_SPEC_BYTES:
