@@ -111,7 +111,7 @@ def _rounds(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, tuple
     hunt = Hunt(snapshot, made, start)
     most, dead, patience = query.limit, 0, PATIENCE
     fits: list[Fit] = []
-    visits: Iterable[_Visit] = (_Visit(row) for row in _anchors(snapshot, hunt.anchors, start))
+    visits: Iterable[_Visit] = (_Visit(row) for row, _ in _anchors(snapshot, hunt.anchors, start, 0))
     share = max(most // max(made.count, 1), 1)
     while True:
         waiting: list[_Visit] = []
@@ -169,13 +169,6 @@ class _Visit:
         return 0
 
 
-def _anchors(snapshot: Snapshot, left: Bools, start: int) -> Iterator[Row]:
-    for position in _walk(left, start, 0, len(snapshot.index.at)):
-        row = snapshot.row_at(position)
-        if row is not None:
-            yield row
-
-
 # Pages, each giving some hosts
 
 
@@ -189,11 +182,12 @@ def _page(
     room, patience, dead, cut = PAGE_BYTES, PATIENCE, 0, False
     asked = sum(len(name) + 14 for group in query.groups for name in group.resources)
     found: list[Candidate] = []
-    for looked, position in enumerate(_walk(hunt.anchors, start, query.after, size)):
-        if looked % IN_A_ROW == IN_A_ROW - 1:
+    looked, pause = 0, IN_A_ROW
+    for row, position in _anchors(snapshot, hunt.anchors, start, query.after):
+        looked += 1
+        if looked == pause:
+            pause += IN_A_ROW
             yield
-        row = snapshot.row_at(position)
-        assert row is not None
         if len(found) == query.limit or patience <= 0:
             return found, (position - start) % size, dead, cut or len(found) < query.limit
         if hunt.alone(row):
@@ -293,6 +287,16 @@ def _beside(fit: Fit, free: dict[str, int]) -> int:
 
 
 # Going round
+
+
+def _anchors(snapshot: Snapshot, left: Bools, start: int, after: int) -> Iterator[tuple[Row, int]]:
+    """The hosts that are left, with their positions."""
+    at, kept = snapshot.index.at, snapshot.kept_at
+    for position in _walk(left, start, after, len(at)):
+        row = kept.get(position) if kept else None
+        row = row or at[position]
+        if row is not None:
+            yield row, position
 
 
 def _start(seed: str, high: int, size: int) -> int:

@@ -17,7 +17,7 @@ class Snapshot:
         self.sharers: Mapping[str, set[int]] = index.sharers
         self._trees: dict[str, tuple[str, ...]] = {}
         self._rows: dict[str, Row] = {}
-        self._at: dict[int, Row] = {}
+        self.kept_at: dict[int, Row] = {}  # rows that are there no more, or no longer so, by their place
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -36,7 +36,7 @@ class Snapshot:
         self._trees[root] = self.index.trees.get(root, ())
         for uuid in self._trees[root]:
             row = self._rows.setdefault(uuid, self.index.rows[uuid])
-            self._at.setdefault(row.position, row)
+            self.kept_at.setdefault(row.position, row)
 
     def tree(self, root: Row) -> list[Row]:
         return self.rows_of(root.uuid)
@@ -52,7 +52,7 @@ class Snapshot:
         return self.index.trees.get(root, ()) if kept is None else kept
 
     def row_at(self, position: int) -> Row | None:
-        return self._at.get(position) or self.index.at[position]
+        return self.kept_at.get(position) or self.index.at[position]
 
     def find(self, uuid: str) -> Row | None:
         return self._rows.get(uuid) or self.index.rows.get(uuid)
