@@ -21,7 +21,7 @@ from bus.resources import Provider
 from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED, IRONIC_NODE
 from bus.worker import Worker
 from compute_sim import CrashPlan, Durations, FaultPlan, SimHost, compute_sim, fleet
-from tests.cells import CELL, a_destroy, a_placed, a_report, an_order
+from tests.support.conductor_builders import CELL, a_destroy, a_placed, a_report, an_order
 
 DEADLINE = 5.0  # less than after how long an agent announces its hosts again by itself
 ONE = a_placed(1)

@@ -21,7 +21,16 @@ from bus.errors import Unavailable
 from bus.messages import LoadProviders
 from bus.resources import ProviderLoad
 from bus.vocabulary import Allocations, Claimed, Inventory
-from tests.builders import a_claim, a_placement, a_provider, a_release, a_report, an_order, on_hosts, uid
+from tests.support.placement_builders import (
+    a_claim,
+    a_placement,
+    a_provider,
+    a_release,
+    a_report,
+    an_order,
+    on_hosts,
+    uid,
+)
 
 NOW = 1_000_000.0
 ACTIVE, FAILED, DELETED, BUILDING = 1, 2, 3, 4  # the builds of a sound berth

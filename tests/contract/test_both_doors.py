@@ -8,8 +8,16 @@ from bus.messages import FindAllocations, FindProviders
 from bus.vocabulary import Claimed, Held
 from placement_worker import Placement, breaches
 from placement_worker.store import changes
-from tests.builders import a_claim, a_placement, a_release, an_order, keeps_its_index, seen_by, uid
-from tests.http_placement import HttpPlacement, a_door
+from tests.support.http_placement import HttpPlacement, a_door
+from tests.support.placement_builders import (
+    a_claim,
+    a_placement,
+    a_release,
+    an_order,
+    keeps_its_index,
+    seen_by,
+    uid,
+)
 
 HOSTS, TOTAL, CONSUMERS, STEPS = 4, 6, 8, 60
 OWNER = {"project_id": "p1", "user_id": "u1", "consumer_type": "INSTANCE"}

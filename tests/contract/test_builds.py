@@ -29,7 +29,15 @@ from cell_conductor import Standing, census, schema
 from cell_conductor import store as sql
 from cell_conductor.builds import Builds
 from cell_conductor.core.step import AttemptLimits
-from tests.cells import Books, a_delete, a_destroy, a_placed, a_report, a_selection, an_order
+from tests.support.conductor_builders import (
+    Books,
+    a_delete,
+    a_destroy,
+    a_placed,
+    a_report,
+    a_selection,
+    an_order,
+)
 
 
 class ToldClock:

@@ -11,7 +11,7 @@ from bus.resources import ChangeProvider, DropProvider, LoadResult, MakeProvider
 from bus.vocabulary import Inventory
 from placement_worker import Placement, bulk_load
 from placement_worker.store import tree_reads
-from tests.builders import (
+from tests.support.placement_builders import (
     a_claim,
     a_placement,
     a_release,

@@ -17,7 +17,7 @@ from bus.topics import BUILD_DELETED, BUILD_ENDED, CLAIM, RELEASE
 from bus.worker import Worker, answers_many
 from cell_conductor import cell_conductor, census
 from compute_sim import CrashPlan, Durations, FaultPlan, compute_sim
-from tests.cells import CELL, Books, a_delete, a_placed
+from tests.support.conductor_builders import CELL, Books, a_delete, a_placed
 
 DEADLINE = 30.0
 BUILDS = 60

@@ -27,7 +27,16 @@ from bus.resources import (
 )
 from bus.vocabulary import Inventory
 from placement_worker import Placement
-from tests.builders import Wall, a_claim, a_placement, a_report, an_order, on_hosts, seen_by, uid
+from tests.support.placement_builders import (
+    Wall,
+    a_claim,
+    a_placement,
+    a_report,
+    an_order,
+    on_hosts,
+    seen_by,
+    uid,
+)
 
 A = uid(1, "a")
 KINDS: list[NameKind] = ["resource class", "trait"]

@@ -18,8 +18,8 @@ from bus.messages import (
 from bus.vocabulary import Flavor, HostState, Inventory, ResourceGroup
 from placement_worker import Placement
 from scheduler_worker.placing import Scheduler
-from tests.builders import a_claim, a_provider, a_report, an_order, uid
-from tests.fleet import a_request
+from tests.support.placement_builders import a_claim, a_provider, a_report, an_order, uid
+from tests.support.scheduler_builders import a_request
 
 NUMA = Flavor(
     name="numa",

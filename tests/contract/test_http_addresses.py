@@ -6,8 +6,8 @@ import pytest
 
 from placement_worker.http.operations import Resource
 from placement_worker.http.policy import DEFAULTS
-from tests.builders import uid
-from tests.http_placement import HttpPlacement, a_door, error_of
+from tests.support.http_placement import HttpPlacement, a_door, error_of
+from tests.support.placement_builders import uid
 
 P = f"/resource_providers/{uid(1, 'a')}"
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from bus.messages import ReleaseRequested
-from tests.builders import uid
-from tests.http_placement import HttpPlacement, claim, error_of
+from tests.support.http_placement import HttpPlacement, claim, error_of
+from tests.support.placement_builders import uid
 
 A, B = uid(1, "a"), uid(2, "a")
 STOCK = f"/resource_providers/{A}/inventories"

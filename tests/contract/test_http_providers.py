@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.builders import uid
-from tests.http_placement import HttpPlacement, error_of
+from tests.support.http_placement import HttpPlacement, error_of
+from tests.support.placement_builders import uid
 
 A, B, C = (uid(number, "a") for number in (1, 2, 3))
 HELD = "placement.concurrent_update"

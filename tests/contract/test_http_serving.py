@@ -17,7 +17,7 @@ from time import monotonic
 import pytest
 
 from bus.http import listen
-from tests.builders import uid
+from tests.support.placement_builders import uid
 
 pytestmark = pytest.mark.slow  # each is a process of its own
 

@@ -29,7 +29,7 @@ from bus.vocabulary import Choice, Claimed, ConsumerClaim
 from bus.worker import Worker
 from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
 from placement_worker import Placement, placement_worker
-from tests.fake_ironic import FakeIronic, node_number
+from tests.support.fake_ironic import FakeIronic, node_number
 
 SELECTION = NodeSelection(cell="c1")
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.fake_ironic import FakeIronic
-from tests.followed_ironic import FollowedWorld, SaidByHand, followed
-from tests.simulation.clockwork import in_virtual_time
+from tests.support.fake_ironic import FakeIronic
+from tests.support.followed_ironic import FollowedWorld, SaidByHand, followed
+from tests.support.virtual_time import in_virtual_time
 
 
 async def with_nodes(world: FollowedWorld) -> SaidByHand:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.fake_ironic import fault
-from tests.followed_ironic import FollowedWorld, followed
-from tests.simulation.clockwork import in_virtual_time
+from tests.support.fake_ironic import fault
+from tests.support.followed_ironic import FollowedWorld, followed
+from tests.support.virtual_time import in_virtual_time
 
 SOON = 1.0  # virtual seconds
 HOUR = 3600.0

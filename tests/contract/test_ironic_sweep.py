@@ -6,8 +6,8 @@ import pytest
 
 from ironic_sync.core.selection import NodeSelection
 from ironic_sync.side_by_side import diff
-from tests.fake_ironic import FakeIronic, node_number
-from tests.swept_ironic import SweptIronic
+from tests.support.fake_ironic import FakeIronic, node_number
+from tests.support.swept_ironic import SweptIronic
 
 # Everything
 

@@ -13,8 +13,8 @@ from ironic_sync import sweep
 from ironic_sync.core.selection import NodeSelection
 from ironic_sync.side_by_side import Comparison, diff
 from ironic_sync.sweep import Sweep
-from tests.fake_ironic import node_number
-from tests.swept_ironic import SweptIronic
+from tests.support.fake_ironic import node_number
+from tests.support.swept_ironic import SweptIronic
 
 
 async def test_a_node_that_is_gone_is_removed() -> None:

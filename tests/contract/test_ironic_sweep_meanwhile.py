@@ -9,8 +9,8 @@ import pytest
 from bus.errors import NoAnswer, Unavailable
 from bus.messages import FindProviders
 from ironic_sync.api import IronicRefused
-from tests.fake_ironic import fault, node_number
-from tests.swept_ironic import SweptIronic
+from tests.support.fake_ironic import fault, node_number
+from tests.support.swept_ironic import SweptIronic
 
 
 def when_listed(world: SweptIronic, page: int, then: Callable[[], None]) -> None:

@@ -29,10 +29,10 @@ from compute_sim.ironic import BusVoice, SimNode, SimPlan, Simulation, enrolled
 from ironic_sync import ironic_sync
 from ironic_sync.agent import metal_agent
 from ironic_sync.api import Access, IronicApi
-from tests.cells import CELL
-from tests.metal_world import AGENT, WayToSimulatedIronic
-from tests.simulation.clockwork import in_virtual_time
-from tests.workers import of_one_cell
+from tests.support.cloud_workers import of_one_cell
+from tests.support.conductor_builders import CELL
+from tests.support.metal_agent_world import AGENT, WayToSimulatedIronic
+from tests.support.virtual_time import in_virtual_time
 
 LONG = 600.0  # virtual seconds in which whatever would still happen has happened
 METAL = Flavor(

@@ -35,7 +35,7 @@ from placement_worker import Placement, breaches, holdings, metadata, retired
 from placement_worker.memory import Forgotten
 from placement_worker.store import changes, claims, tree_reads
 from placement_worker.store.changes import CHANGES_A_MESSAGE
-from tests.builders import (
+from tests.support.placement_builders import (
     Wall,
     a_claim,
     a_placement,

@@ -17,7 +17,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Claimed, Held, ResourceGroup
 from placement_worker import Placement, placement_worker
-from tests.builders import a_claim, a_report, an_order, looking_for, on_hosts, seen_by
+from tests.support.placement_builders import a_claim, a_report, an_order, looking_for, on_hosts, seen_by
 
 
 @asynccontextmanager

@@ -45,7 +45,7 @@ from bus.sql.failures import Conflict
 from bus.vocabulary import Claimed, Contended, Full, Held, Inventory, Moved, Refused
 from placement_worker import Placement
 from placement_worker.store import tree_reads
-from tests.builders import (
+from tests.support.placement_builders import (
     a_claim,
     a_placement,
     a_provider,

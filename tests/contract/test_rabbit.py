@@ -15,7 +15,7 @@ from bus.errors import BrokerRefused, Unavailable
 from bus.protocol import DeadLetter, QueueSpec
 from bus.rabbit import RabbitTransport
 from bus.rabbit.consuming import RabbitInbox
-from tests.envelopes import an_envelope, number_in, publish, soon, take
+from tests.support.envelopes import an_envelope, number_in, publish, soon, take
 
 pytestmark = pytest.mark.services
 

@@ -10,7 +10,7 @@ from aio_pika.abc import AbstractChannel
 from bus.errors import Unroutable
 from bus.protocol import DeadLetter, Inbox, QueueSpec
 from bus.rabbit import RabbitTransport
-from tests.envelopes import DEADLINE, an_envelope, number_in, numbers, publish, soon, take
+from tests.support.envelopes import DEADLINE, an_envelope, number_in, numbers, publish, soon, take
 
 pytestmark = pytest.mark.services
 

@@ -18,7 +18,16 @@ from bus.resources import (
 )
 from bus.vocabulary import Claimed, Inventory
 from placement_worker import Placement, breaches
-from tests.builders import a_claim, a_placement, a_provider, a_release, a_report, an_order, on_hosts, uid
+from tests.support.placement_builders import (
+    a_claim,
+    a_placement,
+    a_provider,
+    a_release,
+    a_report,
+    an_order,
+    on_hosts,
+    uid,
+)
 
 A, B, C = (uid(number, "a") for number in (1, 2, 3))
 TOTAL = 8

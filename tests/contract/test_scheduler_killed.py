@@ -12,11 +12,11 @@ from bus.messages import BuildRequested, FindAllocations, InventoryReported
 from bus.vocabulary import Flavor, Inventory, ProviderReport
 from compute_sim import compute_sim
 from compute_sim.fleet import SimHost
-from tests.builders import uid
-from tests.cells import CELL
 from tests.contract.test_metal_cloud import METAL, MetalCloud, cloud
-from tests.simulation.clockwork import in_virtual_time
-from tests.workers import scheduler_that_never_tells
+from tests.support.cloud_workers import scheduler_that_never_tells
+from tests.support.conductor_builders import CELL
+from tests.support.placement_builders import uid
+from tests.support.virtual_time import in_virtual_time
 
 FLAT, TREE, CHILDREN = uid(1, "a"), uid(2, "a"), (uid(21, "a"), uid(22, "a"))
 AGENT = "vms"

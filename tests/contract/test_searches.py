@@ -8,7 +8,16 @@ import pytest
 from bus.messages import FindCandidates
 from bus.vocabulary import Claimed, Inventory, ResourceGroup
 from placement_worker import Placement
-from tests.builders import a_claim, a_placement, a_provider, a_report, an_order, looking_for, on_hosts, uid
+from tests.support.placement_builders import (
+    a_claim,
+    a_placement,
+    a_provider,
+    a_report,
+    an_order,
+    looking_for,
+    on_hosts,
+    uid,
+)
 
 CHILDREN = 200
 VFS = {"CUSTOM_VF": Inventory(total=4)}

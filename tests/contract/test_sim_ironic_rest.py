@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from compute_sim.ironic import Simulation
-from tests.sim_ironic import INSTANCE, OTHER
-from tests.sim_ironic_rest import ALICE, a_simulated_ironic, error_of, names, running
+from tests.support.simulated_ironic import INSTANCE, OTHER
+from tests.support.simulated_ironic_api import ALICE, a_simulated_ironic, error_of, names, running
 
 # Versions
 

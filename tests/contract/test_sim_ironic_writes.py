@@ -10,8 +10,16 @@ import pytest
 from compute_sim.core import Durations
 from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
 from ironic_sync.api import Access, IronicApi, IronicRefused
-from tests.sim_ironic import INSTANCE, NOW, OTHER
-from tests.sim_ironic_rest import ALICE, a_simulated_ironic, error_of, in_state, names, running, until
+from tests.support.simulated_ironic import INSTANCE, NOW, OTHER
+from tests.support.simulated_ironic_api import (
+    ALICE,
+    a_simulated_ironic,
+    error_of,
+    in_state,
+    names,
+    running,
+    until,
+)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from bus.local.socket_server import SocketServer
 from bus.local.socket_transport import SocketTransport
 from bus.protocol import MAX_COUNT, MAX_IN_HAND_BYTES, DeadLetter, Inbox, QueueSpec, Transport
 from bus.rabbit import RabbitTransport
-from tests.envelopes import DEADLINE, a_letter, an_envelope, number_in, numbers, publish, take
+from tests.support.envelopes import DEADLINE, a_letter, an_envelope, number_in, numbers, publish, take
 
 Connect = Callable[[], Awaitable[Transport]]
 

@@ -15,8 +15,8 @@ from bus import resources
 from bus.messages import EditRequested, PlacementChanged
 from bus.vocabulary import Contended, Refused
 from placement_worker import Placement
-from tests import deeds, locked_and_calm, midway
-from tests.builders import a_report, keeps_its_index, last_told, on_hosts, uid
+from tests.support import deeds, locked_and_calm, midway
+from tests.support.placement_builders import a_report, keeps_its_index, last_told, on_hosts, uid
 
 pytestmark = pytest.mark.services
 

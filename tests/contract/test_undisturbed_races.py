@@ -18,8 +18,16 @@ from bus.vocabulary import Claimed, Inventory, ProviderReport
 from deploy.servers import Postgres
 from placement_worker import Placement, breaches
 from placement_worker.store import changes, tree_reads
-from tests import deeds, locked_and_calm, midway
-from tests.builders import a_placement, a_provider, a_report, keeps_its_index, on_hosts, seen_by, uid
+from tests.support import deeds, locked_and_calm, midway
+from tests.support.placement_builders import (
+    a_placement,
+    a_provider,
+    a_report,
+    keeps_its_index,
+    on_hosts,
+    seen_by,
+    uid,
+)
 
 pytestmark = pytest.mark.services
 

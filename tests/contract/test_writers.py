@@ -29,7 +29,7 @@ from bus.resources import (
 from bus.vocabulary import Choice, Claimed, Held, Inventory, ProviderChange
 from placement_worker import Placement, breaches
 from placement_worker.store import changes
-from tests.builders import (
+from tests.support.placement_builders import (
     a_claim,
     a_placement,
     a_release,

@@ -13,7 +13,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from deploy.servers import Postgres, RabbitMQ
-from tests.running import Up, a_database, url_of
+from tests.support.berth_processes import Up, a_database, url_of
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 

@@ -11,7 +11,17 @@ from bus.clock import Clock
 from bus.vocabulary import Claimed, Contended, Held, Inventory, Refused, Released, Retired
 from placement_worker import Placement, breaches, holdings, retired
 from placement_worker.store import tree_reads
-from tests.builders import a_claim, a_placement, a_release, a_report, an_order, gone, on_hosts, seen_by, uid
+from tests.support.placement_builders import (
+    a_claim,
+    a_placement,
+    a_release,
+    a_report,
+    an_order,
+    gone,
+    on_hosts,
+    seen_by,
+    uid,
+)
 
 pytestmark = pytest.mark.services
 

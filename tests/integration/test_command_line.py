@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from berth.__main__ import app
-from tests.running import Up
+from tests.support.berth_processes import Up
 
 pytestmark = pytest.mark.slow  # each command is a process of its own
 

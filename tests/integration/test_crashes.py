@@ -18,7 +18,7 @@ from deploy.servers import (
     find_rabbitmq,
     private_directory,
 )
-from tests.running import Running, installed, running, settled
+from tests.support.berth_processes import Running, installed, running, settled
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 

@@ -30,7 +30,7 @@ from bus.messages import FindCandidates
 from bus.vocabulary import ResourceGroup
 from deploy.servers import Postgres, RabbitMQ
 from ironic_sync import Access, IronicApi
-from tests.running import ROOT, a_database, url_of
+from tests.support.berth_processes import ROOT, a_database, url_of
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 

@@ -19,8 +19,8 @@ from ironic_sync.core.belief import BeliefRules
 from ironic_sync.core.beliefs import Beliefs
 from ironic_sync.following import Following
 from ironic_sync.notifications import Notifications
-from tests.ironic_builders import PLACE
-from tests.ironic_recordings import RecordedMessage, recorded
+from tests.support.ironic_builders import PLACE
+from tests.support.ironic_recordings import RecordedMessage, recorded
 
 pytestmark = pytest.mark.services
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from deploy.servers import Postgres, RabbitMQ, find_rabbitmq, private_directory
-from tests.running import ROOT, Up, a_database, installed, url_of
+from tests.support.berth_processes import ROOT, Up, a_database, installed, url_of
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 

@@ -13,7 +13,7 @@ from bus.errors import Unroutable
 from bus.protocol import Delivery, Inbox, QueueSpec
 from bus.rabbit import RabbitTransport
 from deploy.servers import BinariesMissing, RabbitMQ, find_rabbitmq, private_directory
-from tests.envelopes import an_envelope, number_in
+from tests.support.envelopes import an_envelope, number_in
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bus.messages import PlacementChanged
-from tests.builders import a_placement, last_told
+from tests.support.placement_builders import a_placement, last_told
 
 DEADLINE = 20.0
 ROOT = Path(__file__).parent.parent.parent
@@ -18,7 +18,7 @@ PROCESS = """
 import asyncio, os, signal, sys
 from bus.vocabulary import ProviderChange
 from placement_worker.store import changes
-from tests.builders import a_placement, uid
+from tests.support.placement_builders import a_placement, uid
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)

@@ -22,7 +22,7 @@ from bus.topics import (
 )
 from bus.worker import Worker, answers, answers_many
 from scheduler_worker import ChoicePolicy, scheduler_worker
-from tests.fleet import FakePlacement, a_candidate, a_report, a_request
+from tests.support.scheduler_builders import FakePlacement, a_candidate, a_report, a_request
 
 DEADLINE = 20.0
 

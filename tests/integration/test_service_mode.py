@@ -17,7 +17,7 @@ from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.topics import BUILD_ENDED
 from deploy.servers import Postgres, RabbitMQ, free_port
-from tests.running import Up, a_database, alive, settled, url_of
+from tests.support.berth_processes import Up, a_database, alive, settled, url_of
 
 FLAGS = ("--hosts", "10", "--build-time", "constant:0.1")
 EMBEDDED = {"BERTH_CELLS": "c1,c2"}

@@ -17,7 +17,7 @@ from bus.http import listen
 from compute_sim.core import Durations
 from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
 from deploy.servers import RabbitMQ
-from tests.sim_ironic import INSTANCE, NOW
+from tests.support.simulated_ironic import INSTANCE, NOW
 
 pytestmark = pytest.mark.services
 

@@ -24,8 +24,8 @@ from bus.errors import Unavailable
 from bus.http import listen
 from compute_sim.core import Durations
 from compute_sim.ironic import SimPlan, Simulation, enrolled
-from tests.running import ROOT
-from tests.sim_ironic import NOW
+from tests.support.berth_processes import ROOT
+from tests.support.simulated_ironic import NOW
 
 SERVE = """
 import asyncio, sys

@@ -29,7 +29,7 @@ from ironic_sync import FollowedIronic as Followed
 from ironic_sync.access import IronicRefused
 from ironic_sync.agent import metal_agent, news_of
 from tests.ironic.delays import Delays
-from tests.workers import Make, of_one_cell
+from tests.support.cloud_workers import Make, of_one_cell
 
 CELL = "c1"
 AGENT = f"{CELL}-metal"

@@ -6,7 +6,7 @@ import pytest
 
 from ironic_sync.agent.core.node import ATTEMPT
 from tests.ironic.cloud import CLOSED, OPEN, IronicCloud
-from tests.workers import scheduler_that_never_tells
+from tests.support.cloud_workers import scheduler_that_never_tells
 
 pytestmark = [pytest.mark.ironic, pytest.mark.services]
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simulation.world import SimulatedWorld
+    from tests.simulation.world import SimulatedWorld
 
 
 class Broken(AssertionError):

@@ -7,11 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulation.invariants import Broken, check_always
 
 from bus.clock import Clock
 from bus.vocabulary import Claimed, Inventory
-from tests.builders import a_claim, a_placement, a_provider, a_report, an_order, on_hosts, uid
+from tests.simulation.invariants import Broken, check_always
+from tests.support.placement_builders import (
+    a_claim,
+    a_placement,
+    a_provider,
+    a_report,
+    an_order,
+    on_hosts,
+    uid,
+)
 
 HOST, CHILD, OTHER, POOL = 1, 11, 2, 3
 ACTIVE = 5

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from simulation.clockwork import run
-from simulation.invariants import Broken
-from simulation.world import SimulatedWorld, Trouble
 
 from bus.vocabulary import Allocations, ConsumerClaim, Full
 from placement_worker.core import capacity
+from tests.simulation.invariants import Broken
+from tests.simulation.world import SimulatedWorld, Trouble
+from tests.support.virtual_time import run
 
 SEEDS = 500
 _AT_ONCE = 25
@@ -60,15 +60,10 @@ def test_the_same_seed_replays_the_same_history(seed: int) -> None:
     """Also in another process, where sets and dictionaries are hashed otherwise."""
     here = simulate(seed)
     program = (
-        "import logging; logging.disable(); from simulation.test_simulation import simulate; "
+        "import logging; logging.disable(); from tests.simulation.test_simulation import simulate; "
         f"print(simulate({seed}).digest)"
     )
-    tests = Path(__file__).parent.parent
-    environment = {
-        **os.environ,
-        "PYTHONHASHSEED": str(seed),
-        "PYTHONPATH": os.pathsep.join((str(tests), str(tests.parent))),
-    }
+    environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(Path(__file__).parents[2])}
     there = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )

@@ -1,8 +1,9 @@
 """The same clouds, many more of them and treated much worse. Minutes: `make soak`."""
 
 import pytest
-from simulation.test_simulation import simulate
-from simulation.world import Trouble
+
+from tests.simulation.test_simulation import simulate
+from tests.simulation.world import Trouble
 
 SEEDS = 3000
 HARSH = Trouble(reorder=0.5, duplicate=0.3, crashes=20, reschedule=0.4, abort=0.05, hang=0.1)

@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid5
 
-from simulation.invariants import Broken, check_always, check_at_rest
-
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -35,6 +33,7 @@ from compute_sim import CrashPlan, Durations, FaultPlan, SimAgent, SimHost, comp
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
 from scheduler_worker import scheduler_worker
+from tests.simulation.invariants import Broken, check_always, check_at_rest
 
 CELLS = ("c1", "c2")
 METAL = {

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from bus.agent_builds import AgentBuilds, report
-from tests.cells import a_destroy, a_placed, an_order
+from tests.support.conductor_builders import a_destroy, a_placed, an_order
 
 PLACED = a_placed(1)
 FIRST, SECOND = an_order(PLACED, 1), an_order(PLACED, 2)

@@ -3,7 +3,7 @@
 import pytest
 
 from compute_sim import CrashPlan, Durations, FaultPlan, fleet
-from tests.cells import an_id
+from tests.support.conductor_builders import an_id
 
 MANY = [an_id(number) for number in range(4000)]
 

@@ -37,7 +37,7 @@ from cell_conductor.core.step import (
     SwapImpossible,
     step,
 )
-from tests.cells import a_delete, a_destroy, a_placed, a_report, a_selection, an_order
+from tests.support.conductor_builders import a_delete, a_destroy, a_placed, a_report, a_selection, an_order
 
 LIMITS = AttemptLimits(max_attempts=3, build_timeout=100.0, delete_timeout=600.0, cleanup_timeout=5000.0)
 PLACED = a_placed(generation=1)

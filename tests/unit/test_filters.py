@@ -11,7 +11,7 @@ from scheduler_worker.core.filters import (
     same_zone,
 )
 from scheduler_worker.core.host import Host
-from tests.fleet import a_candidate, a_host, a_request, a_state
+from tests.support.scheduler_builders import a_candidate, a_host, a_request, a_state
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from bus.resources import Provider
 from bus.vocabulary import Held
 from scheduler_worker.core.held import SHARES, place_of
-from tests.fleet import an_id
+from tests.support.scheduler_builders import an_id
 
 ROOT, CHILD, OTHER, POOL = (an_id(number, "c") for number in (2, 3, 4, 1))
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from bus.messages import HostReported
 from scheduler_worker import hosts
 from scheduler_worker.hosts import RECENT, HostBook
-from tests.fleet import a_report, a_state, an_id
+from tests.support.scheduler_builders import a_report, a_state, an_id
 
 ROOT = an_id(1, "c")
 

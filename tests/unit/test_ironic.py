@@ -11,7 +11,7 @@ from bus.vocabulary import Inventory
 from ironic_sync import ironic_sync
 from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import class_of, farewell, inventory_of, report, reserved
-from tests.cells import an_id
+from tests.support.conductor_builders import an_id
 
 FREE = NodeChanged(
     event="provision_set",

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from ironic_sync.api import Access, IronicApi, IronicRefused, IronicUnavailable
-from tests.fake_ironic import FakeIronic, fault, node_number
+from tests.support.fake_ironic import FakeIronic, fault, node_number
 
 UUID = node_number(1)
 SECRET = "s3cret"

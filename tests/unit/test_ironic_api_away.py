@@ -19,7 +19,7 @@ from ironic_sync.api import (
     IronicRefused,
     IronicUnavailable,
 )
-from tests.fake_ironic import FakeIronic, fault, node_number
+from tests.support.fake_ironic import FakeIronic, fault, node_number
 
 UUID = node_number(1)
 

@@ -9,8 +9,8 @@ from ironic_sync.core.belief import BeliefRules
 from ironic_sync.core.beliefs import Beliefs
 from ironic_sync.core.envelope import HeardNotification, Phase
 from ironic_sync.core.rule import Invalid
-from tests.cells import an_id
-from tests.ironic_builders import (
+from tests.support.conductor_builders import an_id
+from tests.support.ironic_builders import (
     API,
     FREE,
     INSTANCE,

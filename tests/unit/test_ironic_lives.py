@@ -5,8 +5,8 @@ import random
 import pytest
 
 from ironic_sync.core.envelope import HeardNotification
-from tests.ironic_world import WAYS, NodeWorld, Vary
-from tests.random_ironic import RandomIronic
+from tests.support.belief_world import WAYS, NodeWorld, Vary
+from tests.support.random_ironic import RandomIronic
 
 
 def a_life(

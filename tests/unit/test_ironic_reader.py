@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from ironic_sync.meters import UNRESOLVED
-from tests.cells import an_id
-from tests.counting_ironic import READING, ReaderCase, nodes
+from tests.support.conductor_builders import an_id
+from tests.support.counting_ironic import READING, ReaderCase, nodes
 
 
 def test_a_node_is_read_once_however_often_it_is_wished_for() -> None:

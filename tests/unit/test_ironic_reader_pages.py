@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ironic_sync.reader import BESIDE_PAGES, IN_VAIN, MANY, PAGE, VAIN_PAUSE
-from tests.counting_ironic import READING, ReaderCase, nodes
+from tests.support.counting_ironic import READING, ReaderCase, nodes
 
 
 def test_very_many_are_read_by_the_page() -> None:

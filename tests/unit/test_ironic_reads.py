@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from ironic_sync.core.node import Place
 from ironic_sync.core.rule import is_open
-from tests.ironic_builders import NODE, PLACE, READ, BeliefCase, T, closed, opened, with_and_without
+from tests.support.ironic_builders import NODE, PLACE, READ, BeliefCase, T, closed, opened, with_and_without
 
 
 def test_a_read_during_which_something_was_said_opens_nothing() -> None:

@@ -1,7 +1,7 @@
 """All that a real Ironic was recorded to say, in order, out of order, twice, with gaps: what placement knows.
 
-Placement is a model here (`tests/ironic_world.py`); what it says of itself is held against the real one in
-`tests/contract/test_ironic_following.py`.
+Placement is a model here (`tests/support/belief_world.py`); what it says of itself is held against the real
+one in `tests/contract/test_ironic_following.py`.
 """
 
 import random
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from ironic_sync.core.envelope import HeardNotification
-from tests.ironic_recordings import Recorded, Truth, recorded
-from tests.ironic_world import WAYS, NodeWorld, Vary
+from tests.support.belief_world import WAYS, NodeWorld, Vary
+from tests.support.ironic_recordings import Recorded, Truth, recorded
 
 TRUTH = Truth()
 SEEDS = range(10)

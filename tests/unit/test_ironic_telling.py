@@ -9,8 +9,8 @@ from ironic_sync.core.belief import BeliefRules
 from ironic_sync.core.node import from_rest
 from ironic_sync.following import Following
 from ironic_sync.reader import NodeRead
-from tests.fake_ironic import FakeIronic
-from tests.ironic_builders import PLACE, a_notification
+from tests.support.fake_ironic import FakeIronic
+from tests.support.ironic_builders import PLACE, a_notification
 
 
 class Bad:

@@ -16,7 +16,7 @@ from bus.local import LocalBroker, LocalTransport
 from bus.local.broker import LONGEST_DELAY
 from bus.local.journal import Journal
 from bus.protocol import Envelope, QueueSpec
-from tests.envelopes import DEADLINE, a_letter, an_envelope, number_in, publish, take
+from tests.support.envelopes import DEADLINE, a_letter, an_envelope, number_in, publish, take
 
 QUEUE = QueueSpec("reader", ("build.requested",))
 

@@ -22,7 +22,7 @@ from ironic_sync.agent.core.steps import (
     Wait,
     next_step,
 )
-from tests.cells import CELL, an_id
+from tests.support.conductor_builders import CELL, an_id
 
 US, THEM, NODE = an_id(1), an_id(2), an_id(1, "c")
 SPEC = BuildSpec(flavor=Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL_GOLD": "1"}))

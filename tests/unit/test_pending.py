@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler_worker.pending import PendingChoices
-from tests.fleet import an_id
+from tests.support.scheduler_builders import an_id
 
 ROOT = an_id(1, "c")
 ONE = {"VCPU": 1, "MEMORY_MB": 512}

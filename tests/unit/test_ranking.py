@@ -13,7 +13,7 @@ from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.host import Host
 from scheduler_worker.core.ranking import Pick, Ranking, rank
 from scheduler_worker.core.weighers import free_ram, free_vcpu
-from tests.fleet import METAL, a_candidate, a_host, a_request, a_state
+from tests.support.scheduler_builders import METAL, a_candidate, a_host, a_request, a_state
 
 ONE: Resources = {"VCPU": 1, "MEMORY_MB": 1024}
 

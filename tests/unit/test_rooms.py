@@ -5,7 +5,7 @@ from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.host import Host
 from scheduler_worker.core.ranking import Ranking, rank
 from scheduler_worker.core.rooms import Rooms, nothing_taken
-from tests.fleet import a_request, an_id
+from tests.support.scheduler_builders import a_request, an_id
 
 POOL = an_id(99, "c")
 PLENTY = ChoicePolicy.from_names(weighers=[], max_builds=100)

@@ -25,7 +25,7 @@ from bus.vocabulary import Contended, Flavor, Gone, Held, Moved, Refused, Remova
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
 from scheduler_worker.placing import Scheduler
-from tests.fleet import (
+from tests.support.scheduler_builders import (
     METAL,
     SMALL,
     FakePlacement,

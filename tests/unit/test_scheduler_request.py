@@ -6,7 +6,7 @@ import pytest
 
 from bus.vocabulary import Flavor, Image, ResourceGroup
 from scheduler_worker.core.request import Unreadable, question_of, shape_of
-from tests.fleet import METAL, SMALL, a_request, an_id
+from tests.support.scheduler_builders import METAL, SMALL, a_request, an_id
 
 
 def flavor(**extra_specs: str) -> Flavor:

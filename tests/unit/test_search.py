@@ -11,8 +11,8 @@ from bus.vocabulary import Allocations
 from placement_worker.core import merge
 from placement_worker.core.index import Index
 from placement_worker.core.search import Fit, page, search
-from tests.plain_search import PlainSearch, Way, way
-from tests.worlds import a_query, a_world, an_index
+from tests.support.plain_search import PlainSearch, Way, way
+from tests.support.provider_trees import a_query, a_world, an_index
 
 WORLDS, QUERIES = 60, 12  # for each of the seeds below
 

@@ -11,8 +11,8 @@ from bus.vocabulary import Inventory, NearMiss, Removal, ResourceGroup
 from placement_worker.core.groups import SenselessQuery
 from placement_worker.core.index import Index
 from placement_worker.core.search import page, search
-from tests.builders import uid
-from tests.worlds import SHARES, an_index, state, tree
+from tests.support.placement_builders import uid
+from tests.support.provider_trees import SHARES, an_index, state, tree
 
 A, B = "CUSTOM_A", "CUSTOM_B"
 

@@ -14,8 +14,8 @@ from bus.topics import IRONIC_NODE
 from compute_sim.ironic import BusVoice, Simulation, enrolled
 from compute_sim.ironic.node import SimNode
 from compute_sim.ironic.plan import SimPlan
-from tests.sim_ironic import INSTANCE, NOW, OTHER, SimIronicPlayer, a_node
-from tests.simulation.clockwork import run
+from tests.support.simulated_ironic import INSTANCE, NOW, OTHER, SimIronicPlayer, a_node
+from tests.support.virtual_time import run
 
 
 def whose(node: SimNode) -> tuple[str, str, str]:

@@ -13,8 +13,8 @@ from compute_sim.ironic.conductor import Told
 from compute_sim.ironic.envelope import Envelopes, SentNotification
 from compute_sim.ironic.notify import IronicExchange
 from compute_sim.ironic.plan import SimPlan
-from tests.sim_ironic import INSTANCE, NODE, NOW, SimIronicPlayer, a_node, play
-from tests.simulation.clockwork import run
+from tests.support.simulated_ironic import INSTANCE, NODE, NOW, SimIronicPlayer, a_node, play
+from tests.support.virtual_time import run
 
 
 def names(text: str) -> list[str]:

@@ -4,7 +4,7 @@ import pytest
 
 from compute_sim.core import Durations
 from compute_sim.ironic.plan import SimPlan
-from tests.sim_ironic import INSTANCE, OTHER, play
+from tests.support.simulated_ironic import INSTANCE, OTHER, play
 
 # Each as it was recorded from an Ironic 39, but for the second events it lost itself (marked *).
 RECORDED = {

@@ -3,7 +3,7 @@
 import pytest
 
 from compute_sim.ironic.plan import SimPlan
-from tests.sim_ironic import play
+from tests.support.simulated_ironic import play
 
 PLAN = SimPlan(sync_every=10.0, sync_retries=1)
 

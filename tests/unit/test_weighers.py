@@ -4,7 +4,7 @@ import pytest
 
 from scheduler_worker.core.host import Host
 from scheduler_worker.core.weighers import Weigher, Weight, builds_in_flight, free_ram, free_vcpu, load
-from tests.fleet import a_candidate, a_host, a_request
+from tests.support.scheduler_builders import a_candidate, a_host, a_request
 
 TAKEN = Host(a_candidate(free={"VCPU": 8, "MEMORY_MB": 100}), taken={"VCPU": 3, "MEMORY_MB": 40})
 

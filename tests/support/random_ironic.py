@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ironic_sync.core.envelope import HeardNotification, Phase
 from ironic_sync.core.node import IronicNode
-from tests.cells import an_id
+from tests.support.conductor_builders import an_id
 
 SAID_AFTER = 0.002  # seconds from a change to its notification
 

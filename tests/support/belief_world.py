@@ -12,7 +12,7 @@ from ironic_sync.core.beliefs import Beliefs
 from ironic_sync.core.envelope import HeardNotification
 from ironic_sync.core.node import IronicNode
 from ironic_sync.core.rule import is_open, reserved
-from tests.ironic_builders import PLACE
+from tests.support.ironic_builders import PLACE
 
 T = TypeVar("T")
 Vary = Callable[[Sequence[T], random.Random], list[T]]

@@ -14,7 +14,7 @@ from compute_sim.ironic.plan import SimPlan
 from compute_sim.ironic.power import Power
 from compute_sim.ironic.refused import ApiRefusal
 from compute_sim.ironic.works import Works
-from tests.simulation.clockwork import run as in_virtual_time
+from tests.support.virtual_time import run as in_virtual_time
 
 NODE = "5a1c1a52-5f39-4f5c-8a36-3d5f5e5b0001"
 INSTANCE = "d5327bd6-f3a2-45b3-8d0c-d57e979fed4c"

@@ -19,9 +19,9 @@ from ironic_sync.core.rule import report
 from ironic_sync.notifications import Gap, Hear
 from placement_worker.core.trees import Tree
 from placement_worker.store.tree_reads import changes_between
-from tests.fake_ironic import FakeIronic, node_number
-from tests.ironic_builders import a_notification
-from tests.swept_ironic import PlacedTrees
+from tests.support.fake_ironic import FakeIronic, node_number
+from tests.support.ironic_builders import a_notification
+from tests.support.swept_ironic import PlacedTrees
 
 SELECTION = NodeSelection(cell="c1")
 NOON = 1_800_000_000.0

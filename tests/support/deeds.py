@@ -29,8 +29,8 @@ from bus.resources import (
 )
 from bus.vocabulary import Claimed, Inventory, Released
 from placement_worker import Placement
-from tests import midway
-from tests.builders import (
+from tests.support import midway
+from tests.support.placement_builders import (
     a_claim,
     a_release,
     an_order,

@@ -16,7 +16,7 @@ from bus.vocabulary import BuildSpec, Flavor
 from compute_sim.ironic import SimNode, SimPlan, Simulation, enrolled
 from ironic_sync.agent import metal_agent
 from ironic_sync.api import Access, IronicApi
-from tests.cells import CELL, an_id
+from tests.support.conductor_builders import CELL, an_id
 
 AGENT = f"{CELL}-metal"
 SPEC = BuildSpec(flavor=Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"}))

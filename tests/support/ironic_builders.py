@@ -13,7 +13,7 @@ from ironic_sync.core.beliefs import Beliefs
 from ironic_sync.core.envelope import HeardNotification, Phase
 from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import is_open
-from tests.cells import an_id
+from tests.support.conductor_builders import an_id
 
 PLACE = Place(cell="cell1", agent="cell1-metal")
 NODE = an_id(1, "c")

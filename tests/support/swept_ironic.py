@@ -17,7 +17,7 @@ from ironic_sync.survey import Survey, SurveyedNode
 from ironic_sync.sweep import Sweep
 from placement_worker.core.reports import reported
 from placement_worker.core.trees import Tree
-from tests.fake_ironic import FakeIronic, node_number
+from tests.support.fake_ironic import FakeIronic, node_number
 
 SELECTION = NodeSelection(cell="c1", aggregates_by=("properties.rack",), zone_by="properties.az")
 

@@ -11,8 +11,8 @@ from ironic_sync.access import IronicRefused, IronicUnavailable
 from ironic_sync.core.belief import Moment
 from ironic_sync.core.node import FIELDS
 from ironic_sync.reader import NodeRead, Reader
-from tests.cells import an_id
-from tests.simulation.clockwork import run
+from tests.support.conductor_builders import an_id
+from tests.support.virtual_time import run
 
 READING = 0.01  # seconds
 

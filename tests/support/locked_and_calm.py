@@ -27,8 +27,8 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import Claimed, Inventory
 from placement_worker import Placement, breaches, metadata
 from placement_worker.store import changes
-from tests import deeds
-from tests.builders import (
+from tests.support import deeds
+from tests.support.placement_builders import (
     Wall,
     a_placement,
     a_provider,

@@ -15,9 +15,9 @@ import msgspec
 
 from ironic_sync.core.envelope import HeardNotification, opened
 from ironic_sync.core.node import IronicNode, from_rest
-from tests.ironic_world import CONDUCTOR
+from tests.support.belief_world import CONDUCTOR
 
-RECORDED = Path(__file__).parent / "captures" / "ironic.jsonl.gz"
+RECORDED = Path(__file__).parent.parent / "captures" / "ironic.jsonl.gz"
 
 
 class RecordedMessage(msgspec.Struct, frozen=True):

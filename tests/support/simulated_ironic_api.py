@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from compute_sim.ironic import Simulation, enrolled
-from tests.sim_ironic import INSTANCE, NOW
+from tests.support.simulated_ironic import INSTANCE, NOW
 
 NEWEST = {"X-OpenStack-Ironic-API-Version": "1.115"}
 ALICE = "metal00001"

@@ -33,7 +33,7 @@ from deploy.servers import BinariesMissing, Postgres, RabbitMQ
 
 M = TypeVar("M", bound=Message)
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 
 class PatientBus(Bus):

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 
 from placement_worker import Placement
 from placement_worker.http import Options, http_app
-from tests.builders import a_placement
+from tests.support.placement_builders import a_placement
 
 LATEST = 39
 
