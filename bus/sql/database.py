@@ -1,6 +1,7 @@
 """One store, PostgreSQL or SQLite, behind one class."""
 
 import asyncio
+import logging
 import re
 import sqlite3
 from collections.abc import AsyncIterator
@@ -15,10 +16,12 @@ from sqlalchemy.pool import StaticPool
 
 from bus.errors import Unavailable
 from bus.sql import postgres
-from bus.sql.failures import explained, reason
+from bus.sql.failures import explained, misses_something, reason
 from bus.sql.postgres import PostgresPool
 from bus.sql.sqlite import Pause, SqliteFile
 from bus.sql.transaction import Dialect, PostgresTransaction, SqliteTransaction, Transaction
+
+log = logging.getLogger(__name__)
 
 FREE_CONNECTION_SECONDS = 30.0
 
@@ -87,12 +90,14 @@ class Database:
             self._writing = _Turn()
             if path is None:  # one connection: nobody may read while somebody's writes are uncommitted
                 self._reading = self._writing
+        self.revision: str | None = None  # the migration it was at when this process began to use it
+        self._moved_on = False
         self.name: Final = str(self._engine.url.set(query={}))  # with *** for the password
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[Transaction]:
         """One consistent view of what is committed; writing is an error, or undone."""
-        async with self._reading:
+        async with self._if_it_moves_on(), self._reading:
             tx = await self._open(self._begin_read)
             try:
                 yield tx
@@ -102,7 +107,7 @@ class Database:
     @asynccontextmanager
     async def glance(self) -> AsyncIterator[Transaction]:
         """For one reading statement alone: it costs no more round trips than itself."""
-        async with self._reading:
+        async with self._if_it_moves_on(), self._reading:
             tx = await self._open("")
             try:
                 yield tx
@@ -112,7 +117,7 @@ class Database:
     @asynccontextmanager
     async def write(self) -> AsyncIterator[Transaction]:
         """Commits on leaving; rolls back on an exception and when cancelled."""
-        async with self._writing:
+        async with self._if_it_moves_on(), self._writing:
             tx = await self._open(self._begin_write)
             try:
                 yield tx
@@ -143,6 +148,28 @@ class Database:
         if self._file is None or not self._file.inline or self._file.memory is None:
             raise ValueError("only an inline in-memory database has one")
         return self._file.memory
+
+    @asynccontextmanager
+    async def _if_it_moves_on(self) -> AsyncIterator[None]:
+        """A statement whose table a newer version has changed waits for this process to be restarted."""
+        try:
+            yield
+        except Exception as error:
+            if self.revision is None or not misses_something(error) or not await self._has_moved_on():
+                raise
+            if not self._moved_on:
+                self._moved_on = True
+                log.error("%s was migrated by a newer version: restart this process with it", self.name)
+            raise Unavailable(f"{self.name}: migrated by a newer version: {reason(error)}") from error
+
+    async def _has_moved_on(self) -> bool:
+        async with self._reading:
+            tx = await self._open("")
+            try:
+                rows = await tx.fetch("SELECT version_num FROM alembic_version", [])
+            finally:
+                await tx.give_back()
+        return [row["version_num"] for row in rows] != [self.revision]
 
     async def _open(self, begin: str) -> Transaction:
         tx = await self._connected()

@@ -97,6 +97,15 @@ def meaning(error: BaseException) -> Meaning:
     return Meaning.AWAY if isinstance(error, OSError | exc.TimeoutError) else Meaning.BUG
 
 
+def misses_something(error: BaseException) -> bool:
+    """Whether it speaks of a table, a column or a value that only another version's schema has."""
+    if sqlstate(error) in ("42P01", "42703", "42883", "42P10", "23502"):
+        return True
+    words = str(getattr(error, "orig", None) or error)
+    missing = ("no such table", "no such column", "has no column", "NOT NULL constraint failed")
+    return bool(result_code(error)) and any(part in words for part in missing)
+
+
 def explained(error: Exception, database: str) -> Exception:
     """As callers know it: Conflict, Unavailable, IntegrityError, or the error itself when it is a bug."""
     match meaning(error):

@@ -1,14 +1,20 @@
 """Brings a database to the newest of a package's migrations: alembic's files, without its command line.
 
 `<package>/migrations/` holds one line of revisions. A file's name is its revision: 0001.py, 0002_more.py.
+
+Processes are restarted one by one, so those of the version before go on with a migrated database: a migration
+only adds (a table, an index, a column with a default). What it takes away must be used by nobody any more:
+such a file says `oldest = "0002_more"`, the migration that code must know to work with a database that has
+this one. Code that is older than that does not start; what of it still runs waits until it is restarted.
 """
 
 import asyncio
+import logging
 from importlib.resources import as_file, files
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
@@ -20,6 +26,11 @@ _HAS_VERSION = {
     "sqlite": text("SELECT count(*) FROM sqlite_master WHERE name = 'alembic_version'"),
 }
 _VERSION = text("SELECT version_num FROM alembic_version")
+_ADD_OLDEST = text("ALTER TABLE alembic_version ADD COLUMN oldest TEXT")
+_SET_OLDEST = text("UPDATE alembic_version SET oldest = :oldest")
+_OLDEST = text("SELECT oldest FROM alembic_version")
+
+log = logging.getLogger(__name__)
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
@@ -32,7 +43,8 @@ async def migrate(database: Database, package: str) -> list[str]:
     """Apply what is missing, all or nothing, one process at a time; gives the names of what was applied."""
     with as_file(files(package) / "migrations") as folder:
         names = _names(folder)
-        if await current(database, package) == names[-1]:
+        database.revision = await current(database, package)
+        if database.revision == names[-1]:
             return []
         async with database.unhurried() as patient, patient.write() as tx:
             if tx.dialect == "postgresql":
@@ -40,20 +52,35 @@ async def migrate(database: Database, package: str) -> list[str]:
                 await _make_schema(tx, database.namespace)
             before = await _version(tx)  # another process may just have been here
             if before is not None and before not in names:
+                if await _oldest(tx) in names:
+                    log.info("%s is at %s, of a newer version, and only added to", database.name, before)
+                    return []
                 raise MigrationsBroken(
                     f"{database.name} is at {before}, which {package} does not have: made by a newer version?"
                 )
             missing = names[names.index(before) + 1 :] if before is not None else names
             if missing:
                 async with _turn():
-                    await tx.connection.run_sync(_upgrade, folder, names)
-            return missing
+                    oldest = await tx.connection.run_sync(_upgrade, folder, names)
+                await tx.execute(_SET_OLDEST, {"oldest": oldest})
+        database.revision = names[-1]
+        return missing
 
 
 async def current(database: Database, package: str) -> str | None:
     """The last migration applied, None when there was none."""
     async with database.read() as tx:
         return await _version(tx)
+
+
+async def _oldest(tx: Transaction) -> str | None:
+    """The migration that code must know to work with this database; None where that was never said."""
+    has_it = await tx.connection.run_sync(_says_oldest)
+    return (await tx.execute(_OLDEST)).scalar_one_or_none() if has_it else None
+
+
+def _says_oldest(connection: Connection) -> bool:
+    return any(column["name"] == "oldest" for column in inspect(connection).get_columns("alembic_version"))
 
 
 def _names(folder: Path) -> list[str]:
@@ -80,7 +107,8 @@ def _turn() -> asyncio.Lock:
     return _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
 
 
-def _upgrade(connection: Connection, folder: Path, names: list[str]) -> None:
+def _upgrade(connection: Connection, folder: Path, names: list[str]) -> str:
+    """Gives the oldest migration that code must know from here on."""
     # Importing alembic takes longer than looking that there is nothing to do.
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
@@ -96,3 +124,7 @@ def _upgrade(connection: Connection, folder: Path, names: list[str]) -> None:
     )
     with Operations.context(context):
         context.run_migrations()
+    if not _says_oldest(connection):
+        connection.execute(_ADD_OLDEST)
+    said = [getattr(script.module, "oldest", line[0]) for script in scripts.walk_revisions()]
+    return max(said, key=line.index)

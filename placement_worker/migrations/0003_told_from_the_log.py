@@ -5,6 +5,7 @@ from alembic import op
 
 revision = "0003_told_from_the_log"
 down_revision = "0002_change_log"
+oldest = "0003_told_from_the_log"  # the outbox is gone
 
 LAST_CHANGE, LAST_TOLD = 1, 5
 

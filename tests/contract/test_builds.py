@@ -658,3 +658,41 @@ async def test_one_that_cannot_be_read_at_all_is_told_of_and_holds_up_no_other(
     assert [said.build for said in await builds.resume()] == [other.build]
     with pytest.raises(Poison, match=f"build {ONE.build}: what was placed cannot be read any more: "):
         await heard(builds, BUILT)
+
+
+# What a conductor of before the leftovers says, word for word, while others have been restarted already
+OLD_SELECT = (
+    "SELECT id, version, status, attempt, generation, deadline, placed, story FROM builds WHERE id = :id"
+)
+OLD_UPDATE = (
+    "UPDATE builds SET version = version + 1, status = :status, root = root, attempt = attempt,"
+    " generation = generation, deadline = 0.0, said = 1.0, story = story"
+    " WHERE id = :id AND version = :version"
+)
+OLD_INSERT = (
+    "INSERT INTO builds (id, version, status, root, attempt, generation, deadline, said, placed, story)"
+    " SELECT :other, 0, status, root, attempt, generation, deadline, said, placed, story"
+    " FROM builds WHERE id = :id ON CONFLICT (id) DO NOTHING RETURNING id"
+)
+
+
+async def test_a_conductor_of_the_version_before_works_on_beside_this_one(
+    builds: Builds, books: Books, store: Database, time: ToldClock
+) -> None:
+    await placed(builds, books, ONE)
+    time.now += 100
+    await heard(builds, *await builds.time_out())
+    other = a_placed(2).build
+    async with store.write() as tx:
+        row = (await tx.execute(text(OLD_SELECT), {"id": ONE.build})).one()
+        await tx.execute(text(OLD_INSERT), {"id": ONE.build, "other": other})
+        changed = {"id": ONE.build, "status": "deleting", "version": row.version}
+        assert (await tx.execute(text(OLD_UPDATE), changed)).rowcount == 1
+    async with store.read() as tx:
+        found = await sql.load(tx, [ONE.build, other])
+    assert [left.attempt for left in found[ONE.build].leftovers] == [1]  # it has not been forgotten
+    assert found[other].leftovers == ()
+    (reminder,) = [one for one in await builds.time_out() if one.build == ONE.build]
+    assert await heard(builds, reminder) == [[]]  # and the deletion has a deadline from here on
+    time.now += 599
+    assert all(one.build != ONE.build for one in await builds.time_out())

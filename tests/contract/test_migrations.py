@@ -12,6 +12,7 @@ from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from bus.clock import monotonic
+from bus.errors import Unavailable
 from bus.sql.database import Database
 from bus.sql.migrations import MigrationsBroken, current, migrate
 from placement_worker.schema import LAST_CHANGE, LAST_TOLD
@@ -109,12 +110,13 @@ async def test_with_nothing_to_do_it_is_quick(store: Database, add: Add) -> None
     assert monotonic() - started < 0.05
 
 
-async def test_a_database_from_the_future_is_left_alone(store: Database, add: Add) -> None:
+@pytest.mark.parametrize("oldest", ["'0008'", "NULL"], ids=["taken away from", "never said"])
+async def test_a_database_from_the_future_is_left_alone(store: Database, add: Add, oldest: str) -> None:
     add("0001", None)
     add("0002", "0001")
     await migrate(store, PACKAGE)
     async with store.write() as tx:
-        await tx.execute(text("UPDATE alembic_version SET version_num = '0009'"))
+        await tx.execute(text(f"UPDATE alembic_version SET version_num = '0009', oldest = {oldest}"))
     with pytest.raises(MigrationsBroken, match="at 0009, which example_store does not have"):
         await migrate(store, PACKAGE)
 
@@ -241,3 +243,66 @@ async def test_consumers_retired_for_want_of_a_host_are_marked(
             ("b", "deleted", False),
             ("c", "deleted", False),
         ]
+
+
+# Restarted one by one: processes of the version before, and a database of the next
+
+
+def forget(folder: Path, *names: str) -> None:
+    """The code of before these migrations."""
+    for name in names:
+        (folder / f"{name}.py").unlink()
+
+
+async def test_code_of_before_a_migration_that_only_adds_still_starts(
+    store: Database, add: Add, folder: Path
+) -> None:
+    add("0001", None, table("things"))
+    add("0002_more", "0001", "op.add_column('things', sa.Column('used', sa.BigInteger, server_default='0'))")
+    await migrate(store, PACKAGE)
+    forget(folder, "0002_more")
+    assert await migrate(store, PACKAGE) == []
+    async with store.write() as tx:
+        await tx.execute(text("INSERT INTO things (id) VALUES (1)"))
+
+
+async def test_code_that_is_older_than_what_was_taken_away_does_not_start(
+    store: Database, add: Add, folder: Path
+) -> None:
+    add("0001", None, table("things"))
+    add("0002", "0001", table("others"))
+    add("0003", "0002", "op.drop_table('things')\n\noldest = '0002'")
+    await migrate(store, PACKAGE)
+    forget(folder, "0003")
+    assert await migrate(store, PACKAGE) == []  # it knows that nobody uses things any more
+    forget(folder, "0002")
+    with pytest.raises(MigrationsBroken, match="made by a newer version"):
+        await migrate(store, PACKAGE)
+
+
+@pytest.mark.parametrize(
+    "statement", ["SELECT id FROM things", "INSERT INTO others (id, word) VALUES (1, 'x')"]
+)
+async def test_what_runs_on_while_a_newer_version_takes_something_away_waits_to_be_restarted(
+    store: Database, open_database: Open, add: Add, statement: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if store._file is not None and store._file.memory is not None:
+        pytest.skip("a memory has one process")
+    add("0001", None, table("things"))
+    add(
+        "0002",
+        "0001",
+        "op.create_table('others', sa.Column('id', sa.BigInteger), sa.Column('word', sa.Text))",
+    )
+    await migrate(store, PACKAGE)
+    with pytest.raises(DBAPIError):  # a bug as always
+        async with store.read() as tx:
+            await tx.execute(text("SELECT id FROM nothing"))
+    gone = "op.drop_table('things'); op.drop_column('others', 'word')"
+    add("0003", "0002", gone + "\n\noldest = '0003'")
+    await migrate(open_database(), PACKAGE)
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="migrated by a newer version"):
+            async with store.write() as tx:
+                await tx.execute(text(statement))
+    assert len([one for one in caplog.records if "restart this process" in one.message]) == 1
