@@ -521,6 +521,29 @@ async def test_another_process_with_the_lock_on_the_file_makes_it_unavailable(
     await other.close()
 
 
+@pytest.mark.parametrize(
+    ("trouble", "words"),
+    [("PRAGMA query_only = ON", "readonly"), ("PRAGMA max_page_count = 1", "full")],
+    ids=["read-only", "full"],
+)
+@pytest.mark.parametrize("drivers_own", [True, False])
+async def test_a_file_that_takes_no_more_is_unavailable(
+    tmp_path: Any, trouble: str, words: str, drivers_own: bool
+) -> None:
+    database = Database(f"sqlite+aiosqlite:///{tmp_path}/file.db", pool_size=1)
+    async with database.write() as tx:
+        await tx.execute(text("CREATE TABLE things (id TEXT PRIMARY KEY, used BIGINT NOT NULL)"))
+    async with database.glance() as tx:
+        await tx.execute(text(trouble))
+    with pytest.raises(Unavailable, match=words):
+        async with database.write() as tx:
+            if drivers_own:
+                await tx.fetch("INSERT INTO things (id, used) VALUES (?1, ?2)", ["x" * 9000, 1])
+            else:
+                await tx.execute(ADD, {"id": "x" * 9000, "used": 1})
+    await database.close()
+
+
 async def test_a_file_that_cannot_be_made_is_unavailable() -> None:
     database = Database("sqlite+aiosqlite:////proc/nowhere/file.db")
     with pytest.raises(Unavailable, match="cannot connect"):
