@@ -20,7 +20,6 @@ from bus.protocol import Ask
 from bus.resources import Provider
 from bus.vocabulary import ClaimResult, Contended, Held, Id, Released, ReleaseResult, Retired
 from scheduler_worker.at_once import together
-from scheduler_worker.core.funnel import MAX_REASON
 from scheduler_worker.core.held import place_of
 from scheduler_worker.order import Order
 from scheduler_worker.waiting import LONGEST_PAUSE, Waiting
@@ -75,13 +74,15 @@ class Ending:
         """What is to be said of instances that are not where we expected them."""
         held = [one for one in elsewhere if isinstance(one[2], Held)]
         providers = await self._look_up(held) if held else {}
-        lost: list[tuple[Order, Id, Held]] = []
+        emptied: list[tuple[Order, Id, int]] = []
         for order, instance, result in elsewhere:
             match result:
+                case Held(generation=generation) if not result.allocations:
+                    emptied.append((order, instance, generation))
                 case Held():
                     place = place_of(result, providers)
                     if place is None:
-                        lost.append((order, instance, result))
+                        self._not_ours(order, instance, result)
                     else:
                         order.place_again(instance, result, place)
                 case Retired():
@@ -90,7 +91,7 @@ class Ending:
                     self._waiting.contended(order, f"the claim of {instance} is contended")
                 case _:  # it holds nothing and may be placed
                     order.instances.append(instance)
-        await together([self._give_back(*one) for one in lost])
+        await together([self._end_emptied(*one) for one in emptied])
 
     async def _look_up(self, held: Sequence[Unexpected]) -> dict[str, Provider]:
         """The providers of which these hold something, with who reports them."""
@@ -106,11 +107,17 @@ class Ending:
         answers = [await self._providers(question) for question in questions]
         return {one.id: one for answer in answers for one in answer.providers}
 
-    async def _give_back(self, order: Order, instance: Id, held: Held) -> None:
-        """Nobody builds where it is held: it can only end."""
-        where = ", ".join(sorted(held.allocations)) or "no provider"
-        why = f"its claim is on {where}, where nobody builds: it was given back"[:MAX_REASON]
-        result = await self._retire(order, instance, held.generation, why)
+    def _not_ours(self, order: Order, instance: Id, held: Held) -> None:
+        """No scheduler has placed what holds this: its room is not ours to give back."""
+        where = ", ".join(sorted(held.allocations))
+        why = f"{instance} holds resources of {where} already, where no agent builds: it is no build of ours"
+        log.warning("build %s: %s", instance, why)
+        order.fenced(instance, why)
+
+    async def _end_emptied(self, order: Order, instance: Id, generation: int) -> None:
+        """Somebody gave back what it held, and did not say that it has ended."""
+        why = f"what {instance} held was given back by somebody else"
+        result = await self._retire(order, instance, generation, why)
         match result:
             case Released():
                 log.warning("build %s: %s", instance, why)

@@ -263,18 +263,28 @@ async def test_many_that_are_held_are_looked_up_together() -> None:
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("allocations", [{an_id(99, "c"): {"VCPU": 1}}, {}], ids=["unknown", "nothing"])
-async def test_what_is_held_where_nobody_builds_is_given_back_and_ends(
-    allocations: dict[str, dict[str, int]], caplog: pytest.LogCaptureFixture
+async def test_what_holds_resources_where_no_agent_builds_is_not_ours_and_keeps_them(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     placement = hosts(3)
     (instance,) = a_request().instances
-    placement.held[instance] = Holding(4, allocations)
+    holding = placement.held[instance] = Holding(4, {an_id(99, "c"): {"VCPU": 1}})
+    message = await unplaceable(a_scheduler(placement), a_request())
+    assert (message.instances, placement.held) == ((instance,), {instance: holding})
+    held = f"{instance} holds resources of {an_id(99, 'c')} already"
+    assert message.reason == f"{held}, where no agent builds: it is no build of ours"
+    assert placement.retired == {}
+    assert message.reason in caplog.text
+
+
+async def test_what_somebody_else_emptied_ends() -> None:
+    placement = hosts(3)
+    (instance,) = a_request().instances
+    placement.held[instance] = Holding(4, {})
     message = await unplaceable(a_scheduler(placement), a_request())
     assert (message.instances, placement.held) == ((instance,), {})
-    assert "where nobody builds" in message.reason
+    assert message.reason == f"what {instance} held was given back by somebody else"
     assert instance in placement.retired
-    assert instance in caplog.text
     assert await unplaceable(a_scheduler(placement), a_request()) == message
 
 
@@ -724,7 +734,7 @@ async def test_what_cannot_be_fenced_is_not_said_to_be_unplaceable() -> None:
         return ReleaseAnswered(result=Contended())
 
     async def hold(question: ReleaseRequested) -> ReleaseAnswered:
-        return ReleaseAnswered(result=Held(generation=1, allocations={an_id(5, "c"): {"VCPU": 1}}))
+        return ReleaseAnswered(result=Held(generation=1, allocations={}))
 
     for release, expected in ((refuse, Poison), (contend, Retry), (hold, Retry)):
         scheduler = Scheduler(placement.candidates, placement.claim_many, release, placement.providers)
