@@ -265,6 +265,29 @@ async def test_a_broker_that_restarts_loses_nothing_that_it_took(
     assert sorted(first, key=first.__getitem__) == BODIES[:120], "some twice, but none late"
 
 
+async def test_it_is_known_whether_ironic_can_be_heard(
+    rabbitmq: RabbitMQ, amqp_url: str, bus_name: str
+) -> None:
+    ear = Ear(amqp_url, bus_name)
+
+    def hears() -> bool:
+        return ear.notifications.hearing
+
+    async with ear.listening(), an_ironic(amqp_url, bus_name, durable=True) as ironic:
+        await until(lambda: ear.looks > 1, "it looks for the exchange")
+        assert not hears()
+        await ironic.say(*SAID[:1])
+        await until(hears, "it hears")
+        await ironic.delete_exchange()
+        await until(lambda: not hears(), "there is nothing to be heard on")
+        await ironic.say(*SAID[1:2])
+        await until(hears, "it hears")
+        await asyncio.to_thread(rabbitmq.stop)
+        await until(lambda: not hears(), "the broker is away")
+        await asyncio.to_thread(rabbitmq.start)
+        await until(hears, "it hears")
+
+
 async def test_a_broker_that_is_not_there_or_not_ours_is_tried_until_it_is(
     amqp_url: str, bus_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
