@@ -124,6 +124,8 @@ async def _builds(settings: Settings, cells: Sequence[str]) -> _Builds:
         database = wiring.database(settings, wiring.Role("conductor", cell))
         try:
             for id_, standing in (await census(database)).items():
+                if standing.status == "deleted" and not standing.root:
+                    continue  # a cell that was told to delete what it never had remembers just that
                 if id_ in found.builds:
                     found.doubled.append(f"{id_}: known in cells {found.builds[id_].cell} and {cell}")
                 found.builds[id_] = _Known(cell, standing.status, standing.root)

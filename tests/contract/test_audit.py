@@ -78,6 +78,13 @@ async def audited(settings: Settings, *, after: float = 3600.0, settled: bool = 
     )
 
 
+async def test_a_cell_that_was_told_to_delete_anothers_build_does_not_know_it(sound: Settings) -> None:
+    know(sound, "c2", ACTIVE, "deleted", 1)
+    sql(sound, "cell_c2", "UPDATE builds SET root = '' WHERE id = ?", uid(ACTIVE))
+    found = await audited(sound)
+    assert (found.breaches, found.builds["active"]) == ([], 1)
+
+
 async def test_a_sound_berth_is_clean(sound: Settings) -> None:
     found = await audited(sound)
     assert (found.clean, found.breaches) == (True, [])
