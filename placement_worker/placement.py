@@ -29,7 +29,7 @@ class Placement:
         self.book = Book()
         self.log = ChangeLog(database, self.book)
         self.memory = self.log.memory
-        self.searches = Searches(self.memory)
+        self.searches = Searches(self.memory, clock)
         numbers = ProviderNumbers(database)
         self.claims = ClaimOperations(database, clock, self.book, self.log)
         self.reports = ReportOperations(database, clock, self.book, self.log, numbers)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from bus.clock import monotonic
+from bus.clock import Clock
 from bus.messages import CandidatesFound, FindCandidates
 from placement_worker.core.search import SearchResult, page_steps, search_steps
 from placement_worker.core.snapshot import Snapshot
@@ -22,8 +22,9 @@ class Searches:
     Claims and the memory's news come in between: it goes on with the trees it began with.
     """
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, clock: Clock) -> None:
         self._memory = memory
+        self._clock = clock
         self._turn = asyncio.Lock()  # first come, first served
 
     async def page(self, query: FindCandidates) -> CandidatesFound:
@@ -37,23 +38,22 @@ class Searches:
     async def _run(self, begin: Callable[[Snapshot, FindCandidates], Steps[T]], query: FindCandidates) -> T:
         snapshot = Snapshot(self._memory.index)
         steps = begin(snapshot, query)
-        done = _slice(steps)
+        done = self._slice(steps)
         if done is None:
             with snapshot.held():
                 while done is None:
                     async with self._turn:
                         await asyncio.sleep(0)
-                        done = _slice(steps)
+                        done = self._slice(steps)
         return done[0]
 
-
-def _slice(steps: Steps[T]) -> tuple[T] | None:
-    """Go on for one slice; the result, once there is one."""
-    until = monotonic() + SLICE_SECONDS
-    try:
-        next(steps)
-        while monotonic() < until:
+    def _slice(self, steps: Steps[T]) -> tuple[T] | None:
+        """Go on for one slice; the result, once there is one."""
+        until = self._clock.monotonic() + SLICE_SECONDS
+        try:
             next(steps)
-    except StopIteration as end:
-        return (end.value,)
-    return None
+            while self._clock.monotonic() < until:
+                next(steps)
+        except StopIteration as end:
+            return (end.value,)
+        return None

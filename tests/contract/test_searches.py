@@ -2,12 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import count
+from unittest.mock import Mock
 
 import pytest
 
+from bus.clock import Clock
 from bus.messages import FindCandidates
 from bus.vocabulary import Claimed, Inventory, ResourceGroup
 from placement_worker import Placement
+from placement_worker.searches import SLICE_SECONDS
 from tests.support.placement_builders import (
     a_claim,
     a_placement,
@@ -82,6 +86,16 @@ async def test_long_searches_take_turns(placement: Placement, monkeypatch: pytes
     assert min(alike) > 20
     assert max(alike) - min(alike) <= 1
     assert sorted(turns[:9]) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+async def test_a_slice_is_measured_by_the_clock_that_was_given() -> None:
+    """So that a simulation runs alike however busy the machine is."""
+    monotonic = Mock(side_effect=count(0.0, SLICE_SECONDS))  # a slice passes whenever it is looked at
+    async with a_placement("sqlite+aiosqlite://", Clock(monotonic=monotonic)) as placement:
+        assert await placement.reports.report_many([a_report(1), a_report(2)]) == [None, None]
+        before = monotonic.call_count
+        assert (await placement.find_candidates(looking_for({"VCPU": 1}))).fitting == 2
+        assert monotonic.call_count > before
 
 
 async def test_claims_and_reports_come_in_between_and_the_answer_is_sound(
