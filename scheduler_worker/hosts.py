@@ -1,7 +1,7 @@
 """What the hosts say of themselves, and which of them are heard of at all."""
 
 from collections import Counter, OrderedDict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bus.messages import HostReported
 from bus.vocabulary import HostState
@@ -46,11 +46,14 @@ class _Agent:
     sequence: int
     run: str
     life: int = 0  # counts its restarts
+    silence: float = field(init=False)  # how long it may be silent
 
-    @property
-    def silence(self) -> float:
-        """How long it may be silent."""
-        return max(PERIODS * self.period, LEAST_SILENCE)
+    def __post_init__(self) -> None:
+        self.reports_every(self.period)
+
+    def reports_every(self, period: float) -> None:
+        self.period = period
+        self.silence = max(PERIODS * period, LEAST_SILENCE)
 
     @property
     def remembered(self) -> float:
@@ -174,7 +177,8 @@ class HostBook:
         elif report.sequence <= agent.sequence:
             return agent
         agent.heard, agent.at = listened, now
-        agent.period, agent.sequence = report.period, report.sequence
+        agent.sequence = report.sequence
+        agent.reports_every(report.period)
         self._listening.due = max(min(self._listening.due, report.period), 1.0)
         self._agents.move_to_end(name)
         return agent

@@ -53,6 +53,10 @@ class Host:
             for resource_class, amount in self.asked.items()
         )
 
+    def used_up(self) -> bool:
+        """Was what it shares with other hosts taken by these?"""
+        return self.rooms is not None and not self.fits()
+
     def ways_now(self, avoid: Collection[str] = ()) -> list[Candidate]:
         """The ways there is room for; those with a provider to avoid come last."""
         if self.rooms is None:
@@ -64,8 +68,6 @@ class Host:
 
     def avoided(self, avoid: Collection[str]) -> bool:
         """Is there no way to use it without a provider to avoid?"""
-        if not avoid:
-            return False
         if self.rooms is None:
             return self.candidate.root in avoid
         return not any(way.allocations.keys().isdisjoint(avoid) for way in self.ways if self.rooms.fits(way))

@@ -109,9 +109,8 @@ class Ranking:
         while self._heap and len(best) < several:
             key = heappop(self._heap)
             host = self.hosts[key[3]]
-            if host.rooms is not None and not host.fits():
-                continue  # what it shares with other hosts was used up there
-            (avoided if host.avoided(avoid) else best).append(key)
+            if not host.used_up():
+                (avoided if avoid and host.avoided(avoid) else best).append(key)
         if not best:
             best, avoided = avoided[:several], avoided[several:]
         for key in (*best[1:], *avoided):
@@ -128,8 +127,14 @@ class Ranking:
         return pick
 
     def _choices(self, best: list[Key], avoid: Collection[str]) -> list["HostChoice"]:
-        hosts = [self.hosts[key[3]] for key in best]
-        return [(host, way) for host in hosts for way in host.ways_now(avoid)[:WAYS_A_HOST]]
+        choices: list[HostChoice] = []
+        for key in best:
+            host = self.hosts[key[3]]
+            if host.rooms is None:
+                choices.append((host, host.candidate))
+            else:
+                choices += [(host, way) for way in host.ways_now(avoid)[:WAYS_A_HOST]]
+        return choices
 
     def put_back(self, picks: Collection["Pick"]) -> None:
         """These are not wanted after all: as if they had never been taken."""
@@ -161,7 +166,7 @@ class Ranking:
         while spares and len(found) < several:
             spare = heappop(spares)
             host = spare[1]
-            useless = host.root in beside or host.avoided(avoid) or not host.ways_now()
+            useless = host.root in beside or (avoid and host.avoided(avoid)) or host.used_up()
             (passed_over if useless else found).append(spare)
         for spare in passed_over:
             heappush(spares, spare)
