@@ -1,7 +1,7 @@
 """A simulated agent on the bus: what it reports, whatever comes twice, too late or in mid-crash."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -22,6 +22,7 @@ from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED, IRONIC_N
 from bus.worker import Worker
 from compute_sim import CrashPlan, Durations, FaultPlan, SimHost, compute_sim, fleet
 from tests.support.conductor_builders import CELL, a_destroy, a_placed, a_report, an_order
+from tests.support.waiting import in_time, until
 
 DEADLINE = 5.0  # less than after how long an agent announces its hosts again by itself
 ONE = a_placed(1)
@@ -80,17 +81,6 @@ async def world() -> AsyncIterator[AgentWorld]:
         yield world
 
 
-async def soon(thing: Awaitable[AgentReported]) -> AgentReported:
-    async with asyncio.timeout(DEADLINE):
-        return await thing
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not true():
-            await asyncio.sleep(0)
-
-
 async def silence(listener: Listener[AgentReported]) -> bool:
     """Nothing more has been said once everything that is on its way has arrived."""
     for _ in range(200):
@@ -114,7 +104,7 @@ async def test_an_order_is_built_or_fails_as_planned(
 ) -> None:
     async with world.serving(an_agent(faults)):
         await world.bus.publish(FIRST)
-        said = await soon(world.reports.get())
+        said = await in_time(world.reports.get(), DEADLINE)
         assert (said.build, said.attempt, said.host, said.outcome, said.retry) == (
             ONE.build,
             1,
@@ -129,20 +119,20 @@ async def test_an_order_that_comes_twice_is_built_once_and_reported_the_same(wor
     plan = FaultPlan(durations=Durations.parse("constant:0.05"))
     async with world.serving(an_agent(plan)):
         await world.bus.publish(FIRST, FIRST, FIRST)
-        said = await soon(world.reports.get())
+        said = await in_time(world.reports.get(), DEADLINE)
         assert await silence(world.reports)
         await world.bus.publish(FIRST)
-        assert await soon(world.reports.get()) == said == a_report(FIRST, "built")
+        assert await in_time(world.reports.get(), DEADLINE) == said == a_report(FIRST, "built")
     assert world.waiting() == 0  # none of them was still in hand
 
 
 async def test_an_order_stays_on_the_queue_until_its_build_has_ended(world: AgentWorld) -> None:
     async with world.serving(an_agent(SLOW)):
         await world.bus.publish(FIRST)
-        await until(lambda: world.waiting() == 0)
+        await until(lambda: world.waiting() == 0, seconds=DEADLINE)
     assert world.waiting() == 1
     async with world.serving(an_agent()):  # killed, and there again
-        assert await soon(world.reports.get()) == a_report(FIRST, "built")
+        assert await in_time(world.reports.get(), DEADLINE) == a_report(FIRST, "built")
     assert world.waiting() == 0
 
 
@@ -150,20 +140,20 @@ async def test_an_order_stays_on_the_queue_until_its_build_has_ended(world: Agen
 async def test_a_destroy_stops_a_build_and_voids_its_order(world: AgentWorld, faults: FaultPlan) -> None:
     async with world.serving(an_agent(faults)):
         await world.bus.publish(FIRST)
-        await until(lambda: world.waiting() == 0)
+        await until(lambda: world.waiting() == 0, seconds=DEADLINE)
         await world.bus.publish(a_destroy(ONE, 1))
-        assert await soon(world.reports.get()) == a_report(FIRST, "destroyed")
+        assert await in_time(world.reports.get(), DEADLINE) == a_report(FIRST, "destroyed")
         assert await silence(world.reports)
         await world.bus.publish(FIRST)
-        assert await soon(world.reports.get()) == a_report(FIRST, "destroyed")
+        assert await in_time(world.reports.get(), DEADLINE) == a_report(FIRST, "destroyed")
 
 
 async def test_a_destroy_that_overtakes_its_order_wins(world: AgentWorld) -> None:
     async with world.serving(an_agent()):
         await world.bus.publish(a_destroy(ONE, 1))
-        assert await soon(world.reports.get()) == a_report(FIRST, "destroyed")
+        assert await in_time(world.reports.get(), DEADLINE) == a_report(FIRST, "destroyed")
         await world.bus.publish(FIRST)
-        assert await soon(world.reports.get()) == a_report(FIRST, "destroyed")
+        assert await in_time(world.reports.get(), DEADLINE) == a_report(FIRST, "destroyed")
 
 
 async def test_what_was_running_when_the_power_failed_is_reported_failed_when_it_is_back(
@@ -177,14 +167,14 @@ async def test_what_was_running_when_the_power_failed_is_reported_failed_when_it
         async with asyncio.timeout(DEADLINE):
             await world.inventories.get()
         await world.bus.publish(*orders)
-        lost = [await soon(world.reports.get()) for _ in orders]
+        lost = [await in_time(world.reports.get(), DEADLINE) for _ in orders]
         assert {said.build for said in lost} == {order.build for order in orders}
         assert {(said.outcome, said.retry) for said in lost} == {("failed", True)}
         assert {said.cause for said in lost} == {"the agent lost power while it was building"}
         async with asyncio.timeout(DEADLINE):
             await world.inventories.get()  # told again after the crash
         await world.bus.publish(orders[0])
-        assert await soon(world.reports.get()) in lost
+        assert await in_time(world.reports.get(), DEADLINE) in lost
 
 
 async def test_an_order_that_comes_while_the_power_is_off_waits_for_it(world: AgentWorld) -> None:
@@ -199,7 +189,7 @@ async def test_an_order_that_comes_while_the_power_is_off_waits_for_it(world: Ag
 
 async def _some(listener: Listener[AgentReported], count: int) -> AsyncIterator[AgentReported]:
     for _ in range(count):
-        yield await soon(listener.get())
+        yield await in_time(listener.get(), DEADLINE)
 
 
 async def test_all_hosts_are_announced_and_their_hearts_beat(world: AgentWorld) -> None:

@@ -25,8 +25,8 @@ from bus.protocol import MAX_MESSAGE_BYTES, DeadLetter, Envelope, Transport
 from bus.rabbit import RabbitTransport
 from bus.vocabulary import Flavor, ResourceGroup
 from bus.worker import Outcome, Undeclared, Worker, answers, answers_many, every, on, on_many
+from tests.support.waiting import DEADLINE, until
 
-DEADLINE = 20.0
 Connect = Callable[[], Transport]
 
 
@@ -71,12 +71,6 @@ def no_host(request: BuildRequested, reason: str = "full") -> BuildUnplaceable:
     return BuildUnplaceable(request=request.request, instances=request.instances, reason=reason)
 
 
-async def soon(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not await condition():
-            await asyncio.sleep(0.02)
-
-
 async def the_dead_letter(bus: Bus) -> DeadLetter:
     letters: list[DeadLetter] = []
 
@@ -84,7 +78,7 @@ async def the_dead_letter(bus: Bus) -> DeadLetter:
         letters[:] = await bus.transport.dead_letters()
         return bool(letters)
 
-    await soon(buried)
+    await until(buried)
     assert len(letters) == 1
     return letters[0]
 
@@ -126,7 +120,7 @@ async def test_consequences_carry_the_story_and_the_trace(connect: Connect, bus:
         async def arrived() -> bool:
             return bool(seen)
 
-        await soon(arrived)
+        await until(arrived)
     assert seen[0].correlation == first.id
     assert seen[0].causation == first.id
     trace, span = first.traceparent.split("-")[1:3]
@@ -463,7 +457,7 @@ async def test_an_emit_waits_until_somebody_hears_it(connect: Connect, bus: Bus)
             async def arrived() -> bool:
                 return bool(heard)
 
-            await soon(arrived)
+            await until(arrived)
     assert heard[0] == a_request()
 
 
@@ -483,7 +477,7 @@ async def test_every_replica_hears_a_private_topic(connect: Connect, bus: Bus) -
         async def both() -> bool:
             return len(heard) >= 2
 
-        await soon(both)
+        await until(both)
     assert sorted(heard) == ["one", "two"]
 
 
@@ -559,5 +553,5 @@ async def test_what_nobody_hears_does_not_hold_up_what_a_timer_says_to_others(
         async def thrice() -> bool:
             return {1, 2, 3} <= set(heard)
 
-        await soon(thrice)
+        await until(thrice)
     assert max(heard.count(number) for number in (1, 2, 3)) <= 2  # with the others, then by itself

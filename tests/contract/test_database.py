@@ -20,10 +20,10 @@ from bus.sql.failures import Conflict
 from bus.sql.retrying import retrying
 from bus.sql.transaction import Transaction
 from deploy.servers import Postgres
+from tests.support.waiting import DEADLINE
 
 Open = Callable[..., Database]
 
-DEADLINE = 20.0
 ADD = text("INSERT INTO things (id, used) VALUES (:id, :used)")
 USE = text("UPDATE things SET used = used + 1 WHERE id = :id AND used < :total")
 
@@ -40,12 +40,6 @@ async def things(database: Database) -> Database:
 async def used(database: Database) -> dict[str, int]:
     async with database.read() as tx:
         return {row.id: row.used for row in await tx.execute(text("SELECT id, used FROM things"))}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from bus.worker import Worker
 from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
 from placement_worker import Placement, placement_worker
 from tests.support.fake_ironic import FakeIronic, node_number
+from tests.support.waiting import until
 
 SELECTION = NodeSelection(cell="c1")
 
@@ -73,19 +74,9 @@ async def house(tmp_path: Path) -> AsyncIterator[PlacementBesideIronic]:
     await migrate(database, "placement_worker")
     made = PlacementBesideIronic(LocalBroker())
     async with made.serving(lambda bus: placement_worker(Placement(database, Clock()), bus.publish)):
-        await until(lambda: _true("ask:placement.providers" in made.broker.queues))
+        await until(lambda: "ask:placement.providers" in made.broker.queues)
         yield made
     await database.close()
-
-
-async def _true(value: bool) -> bool:
-    return value
-
-
-async def until(met: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(10):
-        while not await met():
-            await asyncio.sleep(0.01)
 
 
 async def in_step(house: PlacementBesideIronic) -> bool:

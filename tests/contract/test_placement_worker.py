@@ -1,7 +1,7 @@
 """The placement worker on a bus: what others ask and hear of it, with two of them sharing one database."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Claimed, Held, ResourceGroup
 from placement_worker import Placement, placement_worker
 from tests.support.placement_builders import a_claim, a_report, an_order, looking_for, on_hosts, seen_by
+from tests.support.waiting import until
 
 
 @asynccontextmanager
@@ -31,12 +32,6 @@ async def served(broker: LocalBroker, database: Database) -> AsyncIterator[Place
             yield placement
         finally:
             stopping.set()
-
-
-async def until(met: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not met():
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture

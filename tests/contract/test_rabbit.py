@@ -15,7 +15,8 @@ from bus.errors import BrokerRefused, Unavailable
 from bus.protocol import DeadLetter, QueueSpec
 from bus.rabbit import RabbitTransport
 from bus.rabbit.consuming import RabbitInbox
-from tests.support.envelopes import an_envelope, number_in, publish, soon, take
+from tests.support.envelopes import an_envelope, number_in, publish, take
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.services
 
@@ -66,18 +67,18 @@ async def test_of_large_messages_few_are_sent_in_advance(transport: RabbitTransp
     async def many() -> bool:
         return await in_advance() == 512
 
-    await soon(many)
+    await until(many)
     body = msgspec.Raw(b'"%s"' % (b"x" * (1024 * 1024 - 2)))
     await publish(transport, an_envelope(body=body))
 
     async def few() -> bool:
         return await in_advance() == 16
 
-    await soon(few)
+    await until(few)
     await settled(1)
     await asyncio.gather(*(publish(transport, an_envelope(n, framed=False)) for n in range(100)))
     await settled(100)
-    await soon(many)  # and when that is over it is as before
+    await until(many)  # and when that is over it is as before
 
 
 # Frames
@@ -153,7 +154,7 @@ async def test_a_frame_that_keeps_killing_its_reader_comes_apart(
     async def apart() -> bool:
         return (await channel.get_queue(f"{bus_name}:q")).declaration_result.message_count == 5
 
-    await soon(apart)
+    await until(apart)
 
 
 # What others see
@@ -264,7 +265,7 @@ async def test_a_queue_deleted_under_its_reader_is_made_again(
             return False
         return True
 
-    await soon(heard_again)
+    await until(heard_again)
     (await take(inbox)).done()
 
 
@@ -278,7 +279,7 @@ async def test_what_was_delayed_for_a_queue_that_is_gone_is_a_dead_letter(
     async def buried() -> bool:
         return bool(await transport.dead_letters())
 
-    await soon(buried)
+    await until(buried)
     (letter,) = await transport.dead_letters()
     assert (letter.body, letter.key, letter.queue) == (b'{"n":1}', "build.requested", f"{bus_name}:q")
     assert letter.reason == f"the queue {bus_name}:q is gone"

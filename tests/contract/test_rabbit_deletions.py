@@ -10,7 +10,8 @@ from aio_pika.abc import AbstractChannel
 from bus.errors import Unroutable
 from bus.protocol import DeadLetter, Inbox, QueueSpec
 from bus.rabbit import RabbitTransport
-from tests.support.envelopes import DEADLINE, an_envelope, number_in, numbers, publish, soon, take
+from tests.support.envelopes import an_envelope, number_in, numbers, publish, take
+from tests.support.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.services
 
@@ -100,17 +101,13 @@ async def test_under_traffic_nothing_is_lost_however_often_the_exchange_is_delet
             group.create_task(go_on(first))
         for _ in range(3):
             seen = len(published)
-            await soon(lambda seen=seen: _is(len(published) > seen + 50))  # type: ignore[misc]
+            await until(lambda seen=seen: len(published) > seen + 50)  # type: ignore[misc]
             await operator.exchange_delete(bus_name)
         seen = len(published)
-        await soon(lambda: _is(len(published) > seen + 50))
+        await until(lambda: len(published) > seen + 50)
         enough.set()
     await read_all(inbox, published)
     assert await reader.dead_letters() == []
-
-
-async def _is(so: bool) -> bool:
-    return so
 
 
 async def test_who_connects_just_then_does_not_make_it_alone(
@@ -147,7 +144,7 @@ async def test_whichever_exchange_is_deleted_all_of_them_work_again(
             return False
         return True
 
-    await soon(all_of_it)
+    await until(all_of_it)
     await read_all(inbox, {1, 2, 3})
     assert {dead.id for dead in await transport.dead_letters()} >= {"1"}
 
@@ -171,7 +168,7 @@ async def test_a_binding_that_is_deleted_is_made_again(
             return False
         return True
 
-    await soon(heard)
+    await until(heard)
     assert number_in(await take(inbox)) == 1
 
 
@@ -223,7 +220,7 @@ async def test_what_is_in_hand_when_its_queue_is_deleted_can_still_be_put_back(
             return False
         return True
 
-    await soon(there_again)
+    await until(there_again)
     held[0].done()
     held[1].requeue()
     assert sorted(await numbers(inbox, 4)) == [1, 2, 3, 4]
@@ -245,6 +242,6 @@ async def test_a_reader_that_stops_gives_back_what_it_had_of_a_deleted_queue(
             return False
         return True
 
-    await soon(there_again)
+    await until(there_again)
     await inbox.stop()
     assert sorted(await numbers(await other.consume(QUEUE, 10), 3)) == [1, 2, 3]

@@ -16,8 +16,7 @@ from deploy.servers import Postgres
 from placement_worker import Placement
 from placement_worker.store import changes
 from tests.support.placement_builders import a_placement, a_report, last_told, uid
-
-DEADLINE = 20.0
+from tests.support.waiting import DEADLINE
 
 
 class RememberingBus:

@@ -17,8 +17,8 @@ from tests.support.simulated_ironic_api import (
     error_of,
     in_state,
     names,
+    read_until,
     running,
-    until,
 )
 
 
@@ -63,7 +63,7 @@ async def test_maintenance_power_and_traits(client: httpx.AsyncClient) -> None:
     assert (await client.get(path)).json()["maintenance_reason"] == "a disk"
     assert (await client.delete(f"{path}/maintenance")).status_code == 202
     assert (await client.put(f"{path}/states/power", json={"target": "power on"})).status_code == 202
-    await until(client, f"{path}/states", lambda states: states["power_state"] == "power on")
+    await read_until(client, f"{path}/states", lambda states: states["power_state"] == "power on")
     assert (await client.put(f"{path}/traits", json={"traits": ["CUSTOM_B", "HW_CPU_X86_VMX"]})).is_success
     assert (await client.put(f"{path}/traits/CUSTOM_A")).status_code == 204
     assert (await client.get(f"{path}/traits")).json() == {
@@ -151,14 +151,14 @@ async def test_a_storm_makes_many_nodes_available_at_once() -> None:
         answer = await client.put("/sim/storm", json={"target": "provide", "count": 150})
         assert answer.json() == {"nodes": 150}
         listed = "/v1/nodes?provision_state=available"
-        await until(client, listed, lambda answer: len(answer["nodes"]) == 150)
+        await read_until(client, listed, lambda answer: len(answer["nodes"]) == 150)
         assert len(await names(client, "provision_state=manageable")) == 50
 
 
 async def test_ironics_allocations_take_a_node(client: httpx.AsyncClient) -> None:
     made = (await client.post("/v1/allocations", json={"resource_class": "gold", "name": "mine"})).json()
     assert made["state"] == "allocating"
-    taken = await until(client, "/v1/allocations/mine", lambda told: told["state"] == "active")
+    taken = await read_until(client, "/v1/allocations/mine", lambda told: told["state"] == "active")
     node = (await client.get(f"/v1/nodes/{taken['node_uuid']}")).json()
     assert (node["instance_uuid"], node["allocation_uuid"]) == (made["uuid"], made["uuid"])
     assert (await client.delete("/v1/allocations/mine")).status_code == 204

@@ -15,7 +15,7 @@ from berth.embedded import embedded
 from berth.settings import Cell, DatabaseSettings, Settings
 from bus.errors import Unavailable
 from bus.sql.database import Database
-from tests.support.envelopes import DEADLINE
+from tests.support.waiting import DEADLINE
 
 
 @pytest.fixture(params=[0o000, 0o022], ids=oct)

@@ -16,7 +16,8 @@ from bus.protocol import MAX_FRAME_ENVELOPES, MAX_MESSAGE_BYTES, QueueSpec
 from bus.rabbit import RabbitTransport
 from bus.vocabulary import Flavor
 from bus.worker import Worker, on
-from tests.support.envelopes import DEADLINE, an_envelope, publish, take
+from tests.support.envelopes import an_envelope, publish, take
+from tests.support.waiting import DEADLINE
 
 pytestmark = pytest.mark.services
 

@@ -16,7 +16,8 @@ from bus.local.socket_server import SocketServer
 from bus.local.socket_transport import SocketTransport
 from bus.protocol import MAX_COUNT, MAX_IN_HAND_BYTES, DeadLetter, Inbox, QueueSpec, Transport
 from bus.rabbit import RabbitTransport
-from tests.support.envelopes import DEADLINE, a_letter, an_envelope, number_in, numbers, publish, take
+from tests.support.envelopes import a_letter, an_envelope, number_in, numbers, publish, take
+from tests.support.waiting import DEADLINE
 
 Connect = Callable[[], Awaitable[Transport]]
 

@@ -15,8 +15,9 @@ from bus import resources
 from bus.messages import EditRequested, PlacementChanged
 from bus.vocabulary import Contended, Refused
 from placement_worker import Placement
-from tests.support import deeds, locked_and_calm, midway
+from tests.support import deeds, locked_and_calm
 from tests.support.placement_builders import a_report, keeps_its_index, last_told, on_hosts, uid
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.services
 
@@ -35,9 +36,9 @@ async def listening(placement: Placement, monkeypatch: pytest.MonkeyPatch) -> As
 
     relay = asyncio.ensure_future(placement.log.relay.run(publish))
     try:
-        await midway.until(all_told)
+        await until(all_told)
         yield told
-        await midway.until(all_told)
+        await until(all_told)
         assert not relay.done()
     finally:
         relay.cancel()

@@ -28,6 +28,7 @@ from tests.support.placement_builders import (
     seen_by,
     uid,
 )
+from tests.support.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.services
 
@@ -78,7 +79,7 @@ async def test_who_has_locked_the_provider_comes_first_and_keeps_nobody_else_wai
         midway.under_way(gate, deed(calm.other)) as theirs,
         midway.begun(deeds.edit(calm.mine, one)) as mine,
     ):
-        await midway.until(tries.over)  # before anybody goes on
+        await until(tries.over)  # before anybody goes on
         await midway.waits(calm.mine, mine)
         await midway.others_can_commit(calm.mine)
         assert await locked_and_calm.stored(calm.mine) == before
@@ -176,7 +177,7 @@ async def meeting(
         midway.under_way(gate, deeds.named(calm.other, case.kind, case.deed)) as theirs,
         midway.begun(deeds.edit(calm.mine, case.edit)) as mine,
     ):
-        await midway.until(tries.over)  # before anybody goes on
+        await until(tries.over)  # before anybody goes on
         await midway.waits(calm.mine, mine)
         if case.kind == "resource class":  # a trait those that lock may wait for with the number, too
             await midway.others_can_commit(calm.mine)
@@ -477,7 +478,7 @@ async def test_an_edit_that_is_given_up_in_the_middle_leaves_nothing_half_done(
         mine.cancel()
         with pytest.raises(asyncio.CancelledError):
             await mine
-        await midway.until(nobody_waits)
+        await until(nobody_waits)
         gate.open.set()
         await theirs
     await both.agree()
@@ -558,7 +559,7 @@ async def test_of_many_edits_at_once_none_is_lost(
     database_url: str, tries: locked_and_calm.Tries, seed: int
 ) -> None:
     async with (
-        asyncio.timeout(midway.DEADLINE),
+        asyncio.timeout(DEADLINE),
         a_placement(database_url) as one,
         a_placement(database_url) as two,
         a_placement(database_url) as three,

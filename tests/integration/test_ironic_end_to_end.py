@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from time import sleep
@@ -31,6 +31,7 @@ from bus.vocabulary import ResourceGroup
 from deploy.servers import Postgres, RabbitMQ
 from ironic_sync import Access, IronicApi
 from tests.support.berth_processes import ROOT, a_database, url_of
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -115,7 +116,7 @@ class IronicSite:
         async def so() -> bool:
             return not await self.differences()
 
-        await until(so, self.differences)
+        await until(so, seconds=SOON, picture=self.differences)
 
     async def claimable(self) -> int:
         question = FindCandidates(groups=(ResourceGroup(resources={"CUSTOM_BAREMETAL": 1}),), limit=1)
@@ -183,7 +184,7 @@ async def test_a_build_ends_active_on_a_node_which_is_free_again_when_it_is_dele
     async def free_again() -> bool:
         return await site.claimable() == free
 
-    await until(free_again, lambda: named(api, booted["host"]))
+    await until(free_again, seconds=SOON, picture=lambda: named(api, booted["host"]))
     node = await named(api, booted["host"])
     assert (node["provision_state"], node["instance_uuid"]) == ("available", None)
 
@@ -268,7 +269,7 @@ async def test_while_the_api_is_away_nodes_are_closed_and_none_is_opened(
     async def only_the_closed_are_known() -> bool:
         return {line[:36] for line in await site.differences()} == {*opening}
 
-    await until(only_the_closed_are_known, site.differences)
+    await until(only_the_closed_are_known, seconds=SOON, picture=site.differences)
     async with gate(port, site.settings.ironic.api.url):
         await site.agree()
         site.kill("ironic")
@@ -317,13 +318,6 @@ async def named(api: IronicApi, uuid: str) -> dict[str, Any]:
     node = await api.node(uuid)
     assert node is not None
     return node
-
-
-async def until(true: Callable[[], Awaitable[bool]], picture: Callable[[], Awaitable[Any]]) -> None:
-    deadline = monotonic() + SOON
-    while not await true():
-        assert monotonic() < deadline, await picture()
-        await asyncio.sleep(0.1)
 
 
 def a_port() -> int:

@@ -1,7 +1,7 @@
 """Hearing an Ironic on a real RabbitMQ, with an exchange that comes and goes as Ironic's does."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -21,6 +21,7 @@ from ironic_sync.following import Following
 from ironic_sync.notifications import Notifications
 from tests.support.ironic_builders import PLACE
 from tests.support.ironic_recordings import RecordedMessage, recorded
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.services
 
@@ -128,13 +129,6 @@ class Ear:
 
     async def has_heard(self, *bodies: bytes) -> None:
         await until(lambda: set(bodies) <= set(self.bodies), f"{len(bodies)} messages are heard")
-
-
-async def until(met: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    deadline = monotonic() + seconds
-    while not met():
-        assert monotonic() < deadline, f"not within {seconds} s: {what}"
-        await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 
 from bus.errors import Unroutable
-from bus.protocol import Delivery, Inbox, QueueSpec
+from bus.protocol import QueueSpec
 from bus.rabbit import RabbitTransport
 from deploy.servers import BinariesMissing, RabbitMQ, find_rabbitmq, private_directory
 from tests.support.envelopes import an_envelope, number_in
+from tests.support.waiting import in_time
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -48,11 +49,6 @@ async def connect(broker: RabbitMQ, bus_name: str) -> AsyncIterator[Callable[[],
     yield connect
     for transport in made:
         await transport.close()
-
-
-async def take(inbox: Inbox) -> Delivery:
-    async with asyncio.timeout(DEADLINE):
-        return await inbox.get()
 
 
 def crash(broker: RabbitMQ) -> None:
@@ -124,7 +120,7 @@ async def test_what_was_declared_is_there_again_and_what_waits_is_kept(
     await transport.declare(QueueSpec("later", ("later",)))
     await transport.delay("q", an_envelope(1), 0.5)
     await transport.publish([an_envelope(2, "later")], expected=[True])
-    held = await take(await transport.consume(QueueSpec("later", ("later",)), 10))
+    held = await in_time((await transport.consume(QueueSpec("later", ("later",)), 10)).get(), DEADLINE)
     await asyncio.to_thread(broker.restart)
     async with asyncio.timeout(DEADLINE):
         await transport.publish(
@@ -132,8 +128,8 @@ async def test_what_was_declared_is_there_again_and_what_waits_is_kept(
         )  # waits until there is a connection
     held.done()  # of a connection that is gone: of no effect
     held.requeue()
-    assert {number_in(await take(shared)) for _ in range(2)} == {1, 3}
-    assert number_in(await take(private)) == 4
+    assert {number_in(await in_time(shared.get(), DEADLINE)) for _ in range(2)} == {1, 3}
+    assert number_in(await in_time(private.get(), DEADLINE)) == 4
 
 
 async def test_held_messages_come_again_to_whoever_reads_after_the_reconnect(
@@ -144,16 +140,16 @@ async def test_held_messages_come_again_to_whoever_reads_after_the_reconnect(
     inbox = await transport.consume(QUEUE, 10)
     envelopes = [an_envelope(number) for number in range(4)]
     await transport.publish(envelopes, expected=[True] * 4)
-    held = [await take(inbox) for _ in envelopes]
+    held = [await in_time(inbox.get(), DEADLINE) for _ in envelopes]
     await asyncio.to_thread(broker.restart)
-    again = [await take(inbox) for _ in envelopes]
+    again = [await in_time(inbox.get(), DEADLINE) for _ in envelopes]
     assert sorted(map(number_in, again)) == [0, 1, 2, 3]
     for stale in held:
         stale.done()
     for delivery in again:
         delivery.done()
     await transport.publish([an_envelope(9)], expected=[True])
-    assert number_in(await take(inbox)) == 9
+    assert number_in(await in_time(inbox.get(), DEADLINE)) == 9
 
 
 async def test_publishers_and_declarers_wait_while_there_is_no_broker(
@@ -171,7 +167,7 @@ async def test_publishers_and_declarers_wait_while_there_is_no_broker(
     async with asyncio.timeout(DEADLINE):
         await publishing
         assert await burying == []
-        assert number_in(await take(await reading)) == 1
+        assert number_in(await in_time((await reading).get(), DEADLINE)) == 1
         with pytest.raises(Unroutable):
             await unheard
 
@@ -198,7 +194,7 @@ async def test_a_broker_that_falls_silent_is_given_up_and_found_again(
         await asyncio.gather(*publishing)
         heard: set[int] = set()
         while len(heard) < 300:
-            delivery = await take(inbox)
+            delivery = await in_time(inbox.get(), DEADLINE)
             delivery.done()  # there may be twice as many as the inbox hands out at once
             heard.add(number_in(delivery))
     await transport.close()

@@ -3,7 +3,6 @@
 HOST has a child CHILD; LONE has nothing; somebody reports REPORTED's tree, and WITHDRAWN's no more.
 """
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -29,7 +28,6 @@ from bus.resources import (
 )
 from bus.vocabulary import Claimed, Inventory, Released
 from placement_worker import Placement
-from tests.support import midway
 from tests.support.placement_builders import (
     a_claim,
     a_release,
@@ -37,6 +35,7 @@ from tests.support.placement_builders import (
     on_hosts,
     uid,
 )
+from tests.support.waiting import in_time
 
 Deed = Callable[[Placement], Coroutine[Any, Any, object]]
 HOST, CHILD, LONE, NEW, REPORTED, WITHDRAWN = (uid(number, "a") for number in (1, 2, 4, 5, 7, 9))
@@ -47,8 +46,7 @@ THREE = Inventory(total=3)
 
 
 async def edit(placement: Placement, one: Edit) -> EditResult:
-    async with asyncio.timeout(midway.DEADLINE):
-        return (await placement.providers.edit(EditRequested(edit=one))).result
+    return (await in_time(placement.providers.edit(EditRequested(edit=one)))).result
 
 
 async def named(placement: Placement, kind: NameKind, one: NameEdit) -> NameResult:

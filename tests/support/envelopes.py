@@ -1,15 +1,12 @@
-"""Envelopes for tests of transports, and waiting that ends."""
+"""Envelopes and dead letters for tests of transports, and what is done with them."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
 from bus.clock import Clock
 from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, Transport
-
-DEADLINE = 20.0
+from tests.support.waiting import in_time
 
 _clock = Clock()
 
@@ -41,13 +38,11 @@ def number_in(delivery: Delivery) -> int:
 
 
 async def publish(transport: Transport, *envelopes: Envelope, expected: bool = True) -> None:
-    async with asyncio.timeout(DEADLINE):
-        await transport.publish(envelopes, expected=[expected] * len(envelopes))
+    await in_time(transport.publish(envelopes, expected=[expected] * len(envelopes)))
 
 
 async def take(inbox: Inbox) -> Delivery:
-    async with asyncio.timeout(DEADLINE):
-        return await inbox.get()
+    return await in_time(inbox.get())
 
 
 async def numbers(inbox: Inbox, count: int) -> list[int]:
@@ -58,9 +53,3 @@ async def numbers(inbox: Inbox, count: int) -> list[int]:
         found.append(number_in(delivery))
         delivery.done()
     return found
-
-
-async def soon(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not await condition():
-            await asyncio.sleep(0.01)

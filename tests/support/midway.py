@@ -9,18 +9,12 @@ from sqlalchemy import text
 
 from bus.sql.database import Database
 from placement_worker import Placement
+from tests.support.waiting import until
 
 T = TypeVar("T")
 
 
-DEADLINE = 20.0
 SOON = 0.5  # less than PostgreSQL lets those wait who wait for one another
-
-
-async def until(holds: Callable[[], Awaitable[object]], seconds: float = DEADLINE) -> None:
-    async with asyncio.timeout(seconds):
-        while not await holds():
-            await asyncio.sleep(0.002)
 
 
 class Gate:
@@ -106,4 +100,4 @@ async def others_can_commit(placement: Placement) -> None:
             query = text("SELECT 1 FROM changes WHERE id = 1 FOR UPDATE SKIP LOCKED")
             return (await tx.execute(query)).first() is not None
 
-    await until(free, SOON)
+    await until(free, seconds=SOON)

@@ -47,7 +47,7 @@ def error_of(response: httpx.Response) -> str:
     return str(fault["faultstring"])
 
 
-async def until(
+async def read_until(
     client: httpx.AsyncClient, path: str, check: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any]:
     """What is there, once it is as it should be."""
@@ -60,7 +60,7 @@ async def until(
 
 
 async def in_state(client: httpx.AsyncClient, node: str, state: str) -> dict[str, Any]:
-    return await until(client, f"/v1/nodes/{node}", lambda told: told["provision_state"] == state)
+    return await read_until(client, f"/v1/nodes/{node}", lambda told: told["provision_state"] == state)
 
 
 async def names(client: httpx.AsyncClient, query: str) -> list[str]:

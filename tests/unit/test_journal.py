@@ -16,7 +16,8 @@ from bus.local import LocalBroker, LocalTransport
 from bus.local.broker import LONGEST_DELAY
 from bus.local.journal import Journal
 from bus.protocol import Envelope, QueueSpec
-from tests.support.envelopes import DEADLINE, a_letter, an_envelope, number_in, publish, take
+from tests.support.envelopes import a_letter, an_envelope, number_in, publish, take
+from tests.support.waiting import DEADLINE
 
 QUEUE = QueueSpec("reader", ("build.requested",))
 

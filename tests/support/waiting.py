@@ -1,0 +1,37 @@
+"""Waiting in real time for what comes by itself: looked at again and again, and never for ever."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+DEADLINE = 20.0
+
+
+async def in_time(thing: Awaitable[T], seconds: float = DEADLINE) -> T:
+    async with asyncio.timeout(seconds):
+        return await thing
+
+
+async def until(
+    holds: Callable[[], object],
+    what: str = "",
+    seconds: float = DEADLINE,
+    *,
+    picture: Callable[[], object] | None = None,
+) -> None:
+    """`holds` and `picture`, which is shown when it took too long, may be coroutine functions."""
+    try:
+        async with asyncio.timeout(seconds):
+            while not await _result(holds):
+                await asyncio.sleep(0.002)
+    except TimeoutError:
+        seen = await _result(picture) if picture is not None else ""
+        raise AssertionError(f"not within {seconds} s: {what or holds}\n{seen}") from None
+
+
+async def _result(function: Callable[[], object]) -> object:
+    found = function()
+    return await found if isawaitable(found) else found
