@@ -132,6 +132,7 @@ def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
         if order.keep:
             keeper = world.holders[order.keep]
             _leave_to(world, holder, keeper)
+            _touch(world, keeper.held)  # it may have kept something before
             world.stirred[keeper.uuid] = keeper
         else:
             _hold(world, holder, 0, {}, None)

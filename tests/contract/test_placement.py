@@ -191,6 +191,18 @@ async def test_a_swap_may_keep_what_was_held_until_the_guest_is_gone(placement: 
     ]
 
 
+async def test_what_was_swapped_may_be_left_to_the_same_keeper(placement: Placement) -> None:
+    """A build is deleted while it swaps hosts, and its agent says nothing: what it has now is kept, too."""
+    await report(placement, a_report(1, inventories=VCPU), a_report(2, inventories=VCPU))
+    await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=5))))
+    await claim(placement, an_order(a_claim(1, on_hosts(2, VCPU=5), generation=1, keep=9)))
+    assert await release(placement, a_release(1, 2, "deleted", keep=9)) == [Released(number=4)]
+    both = {**on_hosts(1, VCPU=5), **on_hosts(2, VCPU=5)}
+    assert await held_by(placement) == {uid(9): ("CLEANUP", "p1", 2, both)}
+    assert await release(placement, a_release(9, None, fenced=False)) == [Released(number=5)]
+    assert await held_by(placement) == {}
+
+
 async def test_a_swap_that_keeps_needs_room_beside_what_it_keeps(placement: Placement) -> None:
     await report(placement, a_report(1, inventories=VCPU))
     await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=5))))

@@ -375,3 +375,13 @@ def test_a_release_that_keeps_leaves_as_much_in_use() -> None:
     assert there.holders[X].held == {} and there.holders[Y].held == {A: {"VCPU": 5}}
     assert there.rooms[A] == room(A, VCPU=Stock(0, 8, 5, 5, 1, 100, 1))
     assert there.stirred.keys() == {X, Y} and there.tombstones == {X: Retired(why="error")}
+
+
+def test_a_keeper_may_be_left_something_a_second_time() -> None:
+    """Deleted during a swap whose answer was lost: it keeps both rooms, and both are written."""
+    there = one_who_holds(5)
+    there.holders[X].held, there.rooms[B] = {B: {"VCPU": 5}}, room(B, VCPU=stock(used=5))
+    there.holders[Y].generation, there.holders[Y].held = 1, {A: {"VCPU": 5}}
+    assert release(ReleaseRequested(consumer=X, generation=4, retire="deleted", keep=Y), there) == Released()
+    assert there.holders[Y].held == {A: {"VCPU": 5}, B: {"VCPU": 5}}
+    assert there.touched.keys() == {A, B}  # all that is written of a holder is among these
