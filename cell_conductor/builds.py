@@ -28,16 +28,9 @@ from bus.sql.retrying import retrying
 from bus.worker import Outcome
 from cell_conductor import store
 from cell_conductor.core.build import Build, Effects, overdue
-from cell_conductor.core.step import (
-    AttemptLimits,
-    CleanedUp,
-    Event,
-    GivenBack,
-    Stalled,
-    SwapAnswered,
-    SwapImpossible,
-    step,
-)
+from cell_conductor.core.events import CleanedUp, Event, GivenBack, Stalled, SwapAnswered, SwapImpossible
+from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.step import step
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from bus.topics import (
 )
 from bus.worker import Worker, every, on_many
 from cell_conductor.builds import AskMany, Builds
-from cell_conductor.core.step import AttemptLimits
+from cell_conductor.core.limits import AttemptLimits
 
 LINGER = 0.02  # a report alone costs a transaction as large as fifty do
 

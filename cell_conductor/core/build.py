@@ -133,15 +133,6 @@ def destroy(build: Build) -> DestroyOrdered:
     )
 
 
-def clean_up(build: Build, left: Leftover) -> Effects:
-    """Nothing is left there, or nobody will ever say so: its room is free. Should it be there, it must go."""
-    release = ReleaseRequested(consumer=keeper(build, left.attempt), generation=None, fenced=False)
-    if left.gone:
-        return (release,)
-    there = msgspec.structs.replace(build, attempt=left.attempt, at=left.at)
-    return (destroy(there), release)
-
-
 def ended(build: Build) -> BuildEnded:
     """The same words every time."""
     assert build.end, f"{build.id} has not ended"

@@ -28,7 +28,7 @@ from bus.worker import Outcome
 from cell_conductor import Standing, census, schema
 from cell_conductor import store as sql
 from cell_conductor.builds import Builds
-from cell_conductor.core.step import AttemptLimits
+from cell_conductor.core.limits import AttemptLimits
 from tests.support.conductor_builders import (
     Books,
     a_delete,

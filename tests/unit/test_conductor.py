@@ -27,16 +27,9 @@ from bus.vocabulary import (
     Retired,
 )
 from cell_conductor.core.build import Build, keeper
-from cell_conductor.core.step import (
-    AttemptLimits,
-    CleanedUp,
-    Event,
-    GivenBack,
-    Stalled,
-    SwapAnswered,
-    SwapImpossible,
-    step,
-)
+from cell_conductor.core.events import CleanedUp, Event, GivenBack, Stalled, SwapAnswered, SwapImpossible
+from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.step import step
 from tests.support.conductor_builders import a_delete, a_destroy, a_placed, a_report, a_selection, an_order
 
 LIMITS = AttemptLimits(max_attempts=3, build_timeout=100.0, delete_timeout=600.0, cleanup_timeout=5000.0)

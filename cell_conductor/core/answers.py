@@ -1,0 +1,118 @@
+"""What placement's answers make of a build: an attempt on the next host, or its end.
+
+A build is doomed once it is certain that it can only end in error; all that is left then is to hold nothing.
+"""
+
+from itertools import zip_longest
+
+from msgspec.structs import replace
+
+from bus.vocabulary import (
+    Attempt,
+    Claimed,
+    ClaimResult,
+    Contended,
+    Held,
+    Refusal,
+    Refused,
+    ReleaseResult,
+    Retired,
+    Selection,
+)
+from cell_conductor.core import build as say
+from cell_conductor.core.build import MAX_CAUSE, Build, Effects
+from cell_conductor.core.limits import AttemptLimits
+
+
+def swapped(build: Build, result: ClaimResult, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
+    """The next host was asked for."""
+    match result:
+        case Claimed():
+            return _moved(build, result.choice, result.generation, result.refused, now, limits)
+        case Held():
+            return _held(build, result, now, limits)
+        case Refused():
+            build = _refused(build, build.spares, result.refusals, now)
+            return doomed(build, "every alternate was refused")
+        case Retired():
+            build, _ = doomed(build, f"its claim has ended ({result.why})")
+            return given_back(build, result)
+        case Contended():
+            return build, (say.question(build),)
+
+
+def _held(build: Build, held: Held, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
+    """Placement holds another generation than we thought."""
+    for position, spare in enumerate(build.spares):
+        if spare.choice.allocations == held.allocations:  # we had asked before, and died before we knew
+            return _moved(build, position, held.generation, (), now, limits)
+    build = replace(build, generation=held.generation if held.allocations else None)
+    if build.host.choice.allocations == held.allocations:  # touched by somebody, but ours still
+        return build, (say.question(build),)
+    holds = ", ".join(sorted(held.allocations)) or "nothing"
+    return doomed(build, f"its claim was changed by somebody else (it holds {holds})")
+
+
+def _moved(
+    build: Build,
+    choice: int,
+    generation: int,
+    refused: tuple[Refusal, ...],
+    now: float,
+    limits: AttemptLimits,
+) -> tuple[Build, Effects]:
+    """Placement gave us this one of the spares: build there."""
+    left_behind = say.destroy(build)
+    build = replace(
+        _refused(build, build.spares[:choice], refused, now),
+        status="building",
+        at=build.at + 1 + choice,
+        attempt=build.attempt + 1,
+        generation=generation,
+        started=now,
+        deadline=now + limits.build_timeout,
+    )
+    return build, (left_behind, say.order(build))
+
+
+def _refused(build: Build, spares: tuple[Selection, ...], refusals: tuple[Refusal, ...], now: float) -> Build:
+    """Spares that placement turned down cost no attempt, but are part of the story."""
+    told = tuple(
+        Attempt(
+            host=spare.host,
+            agent=spare.agent,
+            outcome="refused",
+            cause=str(refusal or "the reason was lost in a restart"),
+            started=now,
+            ended=now,
+        )
+        for spare, refusal in zip_longest(spares, refusals[: len(spares)])
+    )
+    return replace(build, attempts=(*build.attempts, *told))
+
+
+def given_back(build: Build, result: ReleaseResult) -> tuple[Build, Effects]:
+    """Nothing is held any more: the last word can be said."""
+    match result:
+        case Held():  # ours to give back all the same, whoever touched it
+            generation = result.generation if result.allocations else None
+            build = replace(build, generation=generation)
+            return build, (say.question(build),)
+        case Contended():
+            return build, (say.question(build),)
+    if build.status == "deleting":
+        news: Effects = ()
+        if not build.end:
+            build = replace(build, end="error")
+            news = (say.ended(build),)
+        build = replace(build, status="deleted", generation=None)
+        return build, (*news, *(say.deleted(build, reply_to) for reply_to in build.replies))
+    build = replace(build, status="error", end="error", generation=None)
+    return build, (say.destroy(build), say.ended(build))
+
+
+def doomed(build: Build, why: str) -> tuple[Build, Effects]:
+    """It can only end in error now: nothing is to be held any more."""
+    chain = "; ".join(f"{tried.host} {tried.outcome}: {tried.cause}" for tried in build.attempts)
+    build = replace(build, doom=f"{why}: {chain}"[:MAX_CAUSE])
+    return build, (say.question(build),)

@@ -1,0 +1,56 @@
+"""What may happen to a build: what is heard of it, what placement answered when asked for it, and silence."""
+
+from dataclasses import dataclass
+
+from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced
+from bus.vocabulary import ClaimResult, ReleaseResult
+from cell_conductor.core.build import Status
+
+
+@dataclass(frozen=True, slots=True)
+class SwapAnswered:
+    """Placement's word on the swap asked for after this attempt."""
+
+    attempt: int
+    result: ClaimResult
+
+
+@dataclass(frozen=True, slots=True)
+class SwapImpossible:
+    """Placement would not even consider it."""
+
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """Placement's word on the release asked for in this status."""
+
+    asked_in: Status
+    result: ReleaseResult
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedUp:
+    """Placement's word on the release of the consumer that kept a leftover's room."""
+
+    consumer: str
+    result: ReleaseResult
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """The conductor has restarted, or has heard nothing for long: say again what is being waited for."""
+
+
+Event = (
+    BuildPlaced
+    | AgentReported
+    | BuildDeleteRequested
+    | SwapAnswered
+    | SwapImpossible
+    | GivenBack
+    | CleanedUp
+    | Stalled
+)

@@ -1,0 +1,67 @@
+"""What may be left on hosts a build is not on any more, whose room a consumer of its own keeps there.
+
+Until its agent says that it is destroyed, or is given up: then the room is given back.
+"""
+
+from msgspec.structs import replace
+
+from bus.messages import ReleaseRequested
+from bus.vocabulary import Contended, Held
+from cell_conductor.core import build as say
+from cell_conductor.core.build import Build, Effects, Leftover
+from cell_conductor.core.events import CleanedUp
+
+SETTLED = ("active", "error", "deleted")
+
+
+def leave_behind(build: Build, now: float, cleanup_timeout: float) -> Build:
+    """The guest of this attempt may still be there."""
+    if any(left.attempt == build.attempt for left in build.leftovers):
+        return build
+    left = Leftover(build.attempt, build.at, now + cleanup_timeout)
+    return replace(build, leftovers=(*build.leftovers, left))
+
+
+def left_no_more(build: Build, attempt: int, now: float) -> Build:
+    """Its agent says so."""
+    if not any(left.attempt == attempt and not left.gone for left in build.leftovers):
+        return build
+    leftovers = tuple(
+        replace(left, gone=True, until=now) if left.attempt == attempt else left for left in build.leftovers
+    )
+    return replace(build, leftovers=leftovers)
+
+
+def clean_up(build: Build, now: float) -> Effects:
+    """Give back the room of one leftover whose time has come."""
+    for left in build.leftovers:
+        # Until placement has answered, the room of the last attempt may be on its way to the keeper.
+        undecided = left.attempt == build.attempt and build.status not in SETTLED
+        if now >= left.until and not undecided:
+            return _free(build, left)
+    return ()
+
+
+def _free(build: Build, left: Leftover) -> Effects:
+    """Nothing is left there, or nobody will ever say so: its room is free. Should it be there, it must go."""
+    release = ReleaseRequested(consumer=say.keeper(build, left.attempt), generation=None, fenced=False)
+    if left.gone:
+        return (release,)
+    there = replace(build, attempt=left.attempt, at=left.at)
+    return (say.destroy(there), release)
+
+
+def cleaned_up(build: Build, event: CleanedUp) -> Build:
+    """Placement says so."""
+    if isinstance(event.result, Contended | Held):
+        return build
+    left = tuple(one for one in build.leftovers if say.keeper(build, one.attempt) != event.consumer)
+    return build if left == build.leftovers else replace(build, leftovers=left)
+
+
+def timed(build: Build) -> Build:
+    """One that is settled is thought of again when a leftover's time has come."""
+    if build.status not in SETTLED:
+        return build
+    deadline = min((left.until for left in build.leftovers), default=0.0)
+    return build if build.deadline == deadline else replace(build, deadline=deadline)
