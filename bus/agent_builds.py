@@ -79,6 +79,7 @@ def report(
     outcome: Literal["built", "failed", "destroyed"],
     *,
     retry: bool = True,
+    leftover: bool = False,
     cause: str = "",
 ) -> AgentReported:
     """What the agent says to this order."""
@@ -91,5 +92,6 @@ def report(
         host=order.host,
         outcome=outcome,
         retry=retry,
+        leftover=leftover,
         cause=cause,
     )

@@ -20,8 +20,9 @@ from bus.messages import (
 from bus.resources import Provider
 from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED, IRONIC_NODE
 from bus.worker import Worker
-from compute_sim import CrashPlan, Durations, FaultPlan, SimHost, compute_sim, fleet
+from compute_sim import AgentDisk, CrashPlan, Durations, FaultPlan, SimHost, compute_sim, fleet
 from tests.support.conductor_builders import CELL, a_destroy, a_placed, a_report, an_order
+from tests.support.virtual_time import run
 from tests.support.waiting import in_time, until
 
 DEADLINE = 5.0  # less than after how long an agent announces its hosts again by itself
@@ -113,6 +114,7 @@ async def test_an_order_is_built_or_fails_as_planned(
             retry,
         )
         assert bool(said.cause) == (outcome == "failed")
+        assert not said.leftover  # it cleans up after a failure by itself
 
 
 async def test_an_order_that_comes_twice_is_built_once_and_reported_the_same(world: AgentWorld) -> None:
@@ -170,11 +172,48 @@ async def test_what_was_running_when_the_power_failed_is_reported_failed_when_it
         lost = [await in_time(world.reports.get(), DEADLINE) for _ in orders]
         assert {said.build for said in lost} == {order.build for order in orders}
         assert {(said.outcome, said.retry) for said in lost} == {("failed", True)}
+        assert all(said.leftover for said in lost)  # what was begun is still there
         assert {said.cause for said in lost} == {"the agent lost power while it was building"}
         async with asyncio.timeout(DEADLINE):
             await world.inventories.get()  # told again after the crash
         await world.bus.publish(orders[0])
         assert await in_time(world.reports.get(), DEADLINE) in lost
+
+
+def test_what_hung_is_reported_failed_in_the_end_and_is_still_there() -> None:
+    async def hang() -> None:
+        broker, disk = LocalBroker(), AgentDisk()
+        agent = compute_sim("agent0", CELL, hosts(), faults=HANGS, disk=disk)
+        async with Bus(LocalTransport(broker)) as bus, Bus(LocalTransport(broker)) as its:
+            reports, stopping = await bus.listen(AGENT_REPORT.at(cell=CELL)), asyncio.Event()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(its.serve(agent, stopping, drain=0.0))
+                await asyncio.sleep(1.0)
+                await bus.publish(FIRST)
+                said = await reports.get()
+                assert (said.outcome, said.retry, said.leftover) == ("failed", True, True)
+                assert disk.guests == {ONE.build: {1: FIRST.root}}
+                await bus.publish(a_destroy(ONE, 1))
+                assert await reports.get() == a_report(FIRST, "destroyed")
+                assert disk.guests == {}
+                stopping.set()
+
+    run(hang())
+
+
+async def test_an_agent_that_comes_back_with_its_disk_knows_what_was_destroyed_and_what_is_there(
+    world: AgentWorld,
+) -> None:
+    disk, two = AgentDisk(), an_order(a_placed(2))
+    async with world.serving(compute_sim("agent0", CELL, hosts(), disk=disk)):
+        await world.bus.publish(a_destroy(ONE, 1), two)
+        assert {(await in_time(world.reports.get())).outcome for _ in range(2)} == {"destroyed", "built"}
+    async with world.serving(compute_sim("agent0", CELL, hosts(), faults=FaultPlan(abort=1.0), disk=disk)):
+        await world.bus.publish(FIRST)
+        assert await in_time(world.reports.get()) == a_report(FIRST, "destroyed")
+        await world.bus.publish(two)
+        assert await in_time(world.reports.get()) == a_report(two, "built")
+    assert disk.guests == {two.build: {1: two.root}}
 
 
 async def test_an_order_that_comes_while_the_power_is_off_waits_for_it(world: AgentWorld) -> None:
