@@ -129,7 +129,9 @@ class OrdersInHand:
                 said = await self._advance(job)
                 if said is not None:
                     self._forget(key)
-                    return report(order, said.outcome, cause=said.cause, retry=said.retry)
+                    return report(
+                        order, said.outcome, cause=said.cause, retry=said.retry, leftover=said.leftover
+                    )
             await self._pause(job)
         raise Retry(1.0, f"{order.host} takes longer than {HOLD_SECONDS:.0f} s")
 

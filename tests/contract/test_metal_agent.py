@@ -134,7 +134,19 @@ async def test_a_deploy_that_fails_is_undone_before_it_is_told() -> None:
             "the node is deploy failed: Deploy step deploy.deploy failed: the image could not be written",
         )
         assert world.state()[1] is None, "the next attempt may take the instance elsewhere at once"
+        assert not world.leftover
         assert await world.order(world.build(node=1, attempt=2)) == [("built", "")]
+        await world.until(lambda: world.state() == ("available", None))
+
+
+@in_virtual_time
+async def test_a_failed_deploy_that_could_not_be_torn_down_may_be_there_still_and_is_destroyed() -> None:
+    async with metal_world() as world:
+        for work in ("deploy", "delete"):
+            world.ironic.conductor.plan_fault(world.nodes[0], work, "step")
+        ((outcome, _),) = await world.order(world.build())
+        assert (outcome, world.leftover, world.state()) == ("failed", True, ("error", None))
+        assert await world.order(world.destroy()) == [("destroyed", "")]
         await world.until(lambda: world.state() == ("available", None))
 
 

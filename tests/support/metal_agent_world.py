@@ -72,6 +72,7 @@ class MetalWorld:
         self._group: asyncio.TaskGroup
         self._process: asyncio.Task[None] | None = None
         self.retry = True  # what the last report says of other nodes
+        self.leftover = False  # and of this one
         self.more: dict[str, Any] = {}  # for the agents that are started
 
     def start(self) -> None:
@@ -117,7 +118,7 @@ class MetalWorld:
         async with asyncio.timeout(seconds):
             while (report := await self.reports.get()).outcome == "progress":
                 pass
-        self.retry = report.retry
+        self.retry, self.leftover = report.retry, report.leftover
         return report.outcome, report.cause
 
     async def silence(self) -> bool:

@@ -73,6 +73,7 @@ class Say:
     outcome: Literal["built", "failed", "destroyed"]
     cause: str = ""
     retry: bool = True  # failed: another node may do better
+    leftover: bool = False  # failed: what was deployed may be there still
 
 
 Step = Claim | Deploy | Close | Undeploy | LetGo | Abort | Wait | Say
@@ -97,7 +98,7 @@ def _toward_built(node: MetalNode | None, order: BuildOrdered, given_up: str, wr
             why = why or last.cause or UNDONE
         why = why or _unusable(node, order.spec.flavor)
         if why:
-            return Say("failed", why)
+            return Say("failed", why, leftover=_not_torn_down(node, order))
         lacking = image_lacking(node, order.spec)
         return Say("failed", lacking, retry=False) if lacking else Claim()
     if held > order.attempt:
@@ -124,15 +125,17 @@ def _toward_gone(node: MetalNode | None, order: DestroyOrdered, writes: bool) ->
         return _clear(node)
     if node.instance_uuid is not None:
         return Say("destroyed")
-    if node.seen and node.seen[-1].build == order.build:
-        # Ironic could not tear it down, and has taken our name off it all the same.
-        if node.provision_state == "error":
-            return Undeploy()
-        if node.provision_state == "deleting":
-            return Wait("it is torn down once more")
+    if _not_torn_down(node, order):
+        return Undeploy() if node.provision_state == "error" else Wait("it is torn down once more")
     if last.attempt < order.attempt and writes and node.provision_state in UNUSED:
         return Close("")
     return Say("destroyed")
+
+
+def _not_torn_down(node: MetalNode, order: Order) -> bool:
+    """Ironic could not tear it down, and has taken our name off it all the same."""
+    last_here = bool(node.seen) and node.seen[-1].build == order.build and node.instance_uuid is None
+    return last_here and node.provision_state in ("error", "deleting")
 
 
 def _clear(node: MetalNode) -> Step:
