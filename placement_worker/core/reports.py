@@ -6,7 +6,7 @@ from dataclasses import replace
 from bus.messages import InventoryReported
 from bus.vocabulary import Inventory, ProviderReport
 from placement_worker.core.trees import ProviderState, Reported, Tree
-from placement_worker.core.withholding import released, withheld
+from placement_worker.core.withholding import opened, released, with_reserved, withheld
 
 
 def reported(before: Tree, report: InventoryReported, number: int = 0) -> Tree:
@@ -18,7 +18,7 @@ def reported(before: Tree, report: InventoryReported, number: int = 0) -> Tree:
         return before
     if report.gone:
         return swept(replace(before, sequence=report.sequence, gone=True))
-    left = {provider.uuid: provider for provider in before.providers}
+    left = {provider.uuid: opened(provider) for provider in before.providers}
     named = [_named(left.pop(provider.id, None), provider, number + 1) for provider in report.providers]
     stay = _left_out(left, {provider.uuid for provider in named}, report.root)
     facts = (report.host, report.cell, report.agent, report.zone)
@@ -31,7 +31,7 @@ def swept(tree: Tree) -> Tree:
     """A tree that is gone: all of it goes, whoever put it there, but is only closed while it is in use."""
     if not tree.in_use:
         return replace(tree, providers=())
-    return _advanced(tree, replace(tree, providers=tuple(map(_closed, tree.providers))))
+    return _advanced(tree, replace(tree, providers=tuple(map(_closed_to_all, tree.providers))))
 
 
 def settled(tree: Tree) -> Tree:
@@ -83,7 +83,8 @@ def _named(was: ProviderState | None, now: ProviderReport, shape: int) -> Provid
 def _left_out(left: dict[str, ProviderState], named: Collection[str], root: str) -> list[ProviderState]:
     """Of the providers that are not in the report: those that stay.
 
-    An operator's stay as they are, and what is above them. One of the owner's that is in use stays closed.
+    An operator's stay as they are, and what is above them. One of the owner's that is in use stays, and what
+    was reported of it is closed.
     """
     stay = {uuid for uuid, provider in left.items() if provider.in_use}
     for provider in left.values():
@@ -127,17 +128,27 @@ def _advanced(before: Tree, after: Tree, *, root_too: bool = False) -> Tree:
 
 
 def _closed(provider: ProviderState) -> ProviderState:
+    """Nothing more can be taken of what its tree's owner reported of it."""
+    shut = {
+        name: _shut(inventory) if name in provider.reported.classes else inventory
+        for name, inventory in provider.inventories.items()
+    }
+    return replace(provider, inventories=shut)
+
+
+def _closed_to_all(provider: ProviderState) -> ProviderState:
+    """Nor of what others put there, which is withheld until its tree is reported again."""
+    others = {
+        name: provider.withheld.get(name, 0) + inventory.total - inventory.reserved
+        for name, inventory in provider.inventories.items()
+        if name not in provider.reported.classes
+    }
     shut = {name: _shut(inventory) for name, inventory in provider.inventories.items()}
-    return replace(provider, inventories=shut, withheld={})
+    return replace(
+        provider, inventories=shut, withheld={name: amount for name, amount in others.items() if amount}
+    )
 
 
 def _shut(inventory: Inventory) -> Inventory:
     """Nothing more can be taken of it."""
-    return Inventory(
-        total=inventory.total,
-        reserved=inventory.total,
-        min_unit=inventory.min_unit,
-        max_unit=inventory.max_unit,
-        step_size=inventory.step_size,
-        allocation_ratio=inventory.allocation_ratio,
-    )
+    return with_reserved(inventory, inventory.total)

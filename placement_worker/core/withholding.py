@@ -40,16 +40,16 @@ def withheld(before: Tree, after: Tree) -> Tree:
 
 def released(tree: Tree) -> Tree:
     """The tree with no more withheld than is still held beyond capacity."""
-    return withheld(tree, replace(tree, providers=tuple(map(_opened, tree.providers))))
+    return withheld(tree, replace(tree, providers=tuple(map(opened, tree.providers))))
 
 
-def _opened(provider: ProviderState) -> ProviderState:
-    """With nothing withheld."""
+def opened(provider: ProviderState) -> ProviderState:
+    """The provider with nothing withheld."""
     if not provider.withheld:
         return provider
     inventories = dict(provider.inventories)
     for name, amount in provider.withheld.items():
-        inventories[name] = _with_reserved(inventories[name], inventories[name].reserved - amount)
+        inventories[name] = with_reserved(inventories[name], inventories[name].reserved - amount)
     return replace(provider, inventories=inventories, withheld={})
 
 
@@ -72,13 +72,13 @@ def _inventories(tree: Tree) -> Iterator[tuple[ProviderState, str, Inventory]]:
 def _smaller(inventory: Inventory, capacity: int) -> Inventory:
     """With more reserved, so that no more than this capacity is left."""
     left = int(capacity / inventory.allocation_ratio)
-    less = _with_reserved(inventory, inventory.total - left)
+    less = with_reserved(inventory, inventory.total - left)
     while less.capacity > capacity:
-        less = _with_reserved(inventory, less.reserved + 1)
+        less = with_reserved(inventory, less.reserved + 1)
     return less
 
 
-def _with_reserved(inventory: Inventory, reserved: int) -> Inventory:
+def with_reserved(inventory: Inventory, reserved: int) -> Inventory:
     return Inventory(
         total=inventory.total,
         reserved=reserved,

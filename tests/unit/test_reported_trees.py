@@ -115,6 +115,37 @@ def test_with_a_root_that_is_gone_goes_all_below_it() -> None:
     assert swept(with_child(first(), D, A)).providers == ()
 
 
+def test_a_tree_that_comes_back_has_what_others_put_there_as_it_was() -> None:
+    """While it was in use and gone, nothing more could be taken of any of it."""
+    licences = Inventory(total=5, reserved=1)
+    tree = first(a_provider(2, 1, inventories=vcpu(4)), inventories=vcpu(8))
+    tree = changed(
+        with_child(tree, D, A),
+        A,
+        inventories={**vcpu(8), LICENCE: licences},
+        used={"VCPU": 3, LICENCE: 2},
+    )
+    tree = changed(tree, B, inventories={**vcpu(4), LICENCE: licences}, used={"VCPU": 1, LICENCE: 0})
+    gone = swept(replace(tree, gone=True))
+    closed = [inventory for one in gone.providers for inventory in one.inventories.values()]
+    assert [inventory.capacity for inventory in closed] == [0] * 5
+    assert swept(gone) == gone
+    back = again(gone, a_provider(2, 1, inventories=vcpu(4)), inventories=vcpu(8))
+    for provider in (A, B, D):
+        assert of(back, provider).inventories == of(tree, provider).inventories
+        assert of(back, provider).withheld == {}
+        assert of(back, provider).reported == of(tree, provider).reported
+
+
+def test_what_others_put_on_a_child_that_left_the_report_stays() -> None:
+    tree = first(a_provider(2, 1, inventories=vcpu(4)), inventories=vcpu(8))
+    both = {**vcpu(4), LICENCE: Inventory(total=5)}
+    tree = changed(tree, B, inventories=both, used={"VCPU": 1, LICENCE: 0})
+    without = again(tree, inventories=vcpu(8))
+    assert of(without, B).inventories == {**vcpu(4, reserved=4), LICENCE: Inventory(total=5)}
+    assert of(again(without, a_provider(2, 1, inventories=vcpu(4))), B).inventories == both
+
+
 def test_a_made_provider_is_wholly_reported() -> None:
     tree = first(traits=("CUSTOM_X",), aggregates=(RACK,), inventories=vcpu(8))
     put = Reported(True, frozenset({"VCPU"}), frozenset({"CUSTOM_X"}), frozenset({RACK}))
