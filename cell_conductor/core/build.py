@@ -85,15 +85,15 @@ def overdue(build: Build) -> AgentReported:
     )
 
 
-def keeper(build: Build, attempt: int) -> str:
+def keeper(build: str, attempt: int) -> str:
     """The consumer that keeps the room of what may be left of this attempt."""
-    return str(uuid5(UUID(build.id), f"what is left of attempt {attempt}"))
+    return str(uuid5(UUID(build), f"what is left of attempt {attempt}"))
 
 
 def question(build: Build) -> ClaimRequested | ReleaseRequested:
     """What placement is to decide: the next host, or that nothing is held."""
     kept = any(left.attempt == build.attempt and not left.gone for left in build.leftovers)
-    keep = keeper(build, build.attempt) if kept else None
+    keep = keeper(build.id, build.attempt) if kept else None
     if build.status == "deleting":
         return ReleaseRequested(consumer=build.id, generation=build.generation, retire="deleted", keep=keep)
     if build.doom:

@@ -44,7 +44,7 @@ def clean_up(build: Build, now: float) -> Effects:
 
 def _free(build: Build, left: Leftover) -> Effects:
     """Nothing is left there, or nobody will ever say so: its room is free. Should it be there, it must go."""
-    release = ReleaseRequested(consumer=say.keeper(build, left.attempt), generation=None, fenced=False)
+    release = ReleaseRequested(consumer=say.keeper(build.id, left.attempt), generation=None, fenced=False)
     if left.gone:
         return (release,)
     there = replace(build, attempt=left.attempt, at=left.at)
@@ -55,7 +55,7 @@ def cleaned_up(build: Build, event: CleanedUp) -> Build:
     """Placement says so."""
     if isinstance(event.result, Contended | Held):
         return build
-    left = tuple(one for one in build.leftovers if say.keeper(build, one.attempt) != event.consumer)
+    left = tuple(one for one in build.leftovers if say.keeper(build.id, one.attempt) != event.consumer)
     return build if left == build.leftovers else replace(build, leftovers=left)
 
 

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from cell_conductor.core.build import keeper
+
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld
 
@@ -44,6 +46,12 @@ JOIN consumer_types k ON k.id = c.consumer_type_id AND k.name = 'INSTANCE' WHERE
 _KEPT = """
 SELECT c.uuid FROM consumers c JOIN consumer_types k ON k.id = c.consumer_type_id WHERE k.name = 'CLEANUP'
 """
+# Whoever holds something of a host, and for which host: a build, or the clean-up that keeps its room.
+_ROOMS = """
+SELECT DISTINCT c.uuid, r.uuid FROM allocations a JOIN consumers c ON c.id = a.consumer_id
+JOIN resource_providers p ON p.id = a.resource_provider_id
+JOIN resource_providers r ON r.id = p.root_provider_id
+"""
 _EMPTY = """
 SELECT uuid FROM consumers WHERE id NOT IN (SELECT consumer_id FROM allocations)
 """
@@ -70,11 +78,27 @@ def check_always(world: "SimulatedWorld") -> None:
                 raise Broken(f"{id_} is known in cells {seen[id_]} and {cell}")
             if status == "active" and held.get(id_) != root:
                 raise Broken(f"{id_} is active on {root} and holds {held.get(id_)}")
+    check_guests(world)
+
+
+def check_guests(world: "SimulatedWorld") -> None:
+    """A guest that is there, in whole or in part, has its room held: by its build, or by its clean-up."""
+    placement = world.committed("placement")
+    if placement is None or not (guests := world.guests()):
+        return
+    rooms = set(placement.execute(_ROOMS).fetchall())
+    for build, attempt, root in guests:
+        if (build, root) not in rooms and (keeper(build, attempt), root) not in rooms:
+            raise Broken(f"{build} may still be on {root}, of attempt {attempt}, and its room is not held")
 
 
 def check_at_rest(world: "SimulatedWorld") -> None:
     """When every build has ended and nothing is under way: nothing lost, nothing left over."""
     check_always(world)
+    active = {build for build, (status, _) in world.ends.items() if status == "active"}
+    for build, attempt, root in world.guests():
+        if build not in active - world.deleted:
+            raise Broken(f"a guest of {build}, of attempt {attempt}, was left on {root}")
     if world.broker.dead:
         raise Broken(f"dead letters: {[letter.reason for letter in world.broker.dead.values()]}")
     placement = world.committed("placement")

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from bus.clock import Clock
 from bus.vocabulary import Claimed, Inventory
+from cell_conductor.core.build import keeper
 from tests.simulation.invariants import Broken, check_always
 from tests.support.placement_builders import (
     a_claim,
@@ -33,9 +34,13 @@ class Stores:
 
     def __init__(self, placement: sqlite3.Connection) -> None:
         self.placement = placement
+        self.there = [(uid(ACTIVE), 1, uid(HOST, "a"))]
         self.cell = sqlite3.connect(":memory:")
         self.cell.execute("CREATE TABLE builds (id, status, root)")
         self.cell.execute("INSERT INTO builds VALUES (?, 'active', ?)", (uid(ACTIVE), uid(HOST, "a")))
+
+    def guests(self) -> list[tuple[str, int, str]]:
+        return self.there
 
     def committed(self, name: str) -> sqlite3.Connection:
         return self.placement if name == "placement" else self.cell
@@ -82,7 +87,10 @@ async def test_children_pools_and_less_room_than_is_used_are_legal(stores: Store
             "UPDATE allocations SET consumer_id = (SELECT min(consumer_id) FROM allocations)",
             "held on two hosts at once",
         ),
-        ("INSERT INTO retired_consumers SELECT uuid, '', 0 FROM consumers", "retired, and holds resources"),
+        (
+            "INSERT INTO retired_consumers (uuid, why, at) SELECT uuid, '', 0 FROM consumers",
+            "retired, and holds resources",
+        ),
     ],
 )
 async def test_what_is_not_is_found(stores: Stores, statement: str, complaint: str) -> None:
@@ -94,4 +102,32 @@ async def test_what_is_not_is_found(stores: Stores, statement: str, complaint: s
 async def test_a_build_that_is_elsewhere_is_found(stores: Stores) -> None:
     stores.cell.execute("UPDATE builds SET root = ?", (uid(OTHER, "a"),))
     with pytest.raises(Broken, match=f"is active on {uid(OTHER, 'a')} and holds {uid(HOST, 'a')}"):
+        check(stores)
+
+
+@pytest.mark.parametrize(
+    ("guest", "legal"),
+    [
+        ((uid(6), 1, uid(OTHER, "a")), True),
+        ((uid(6), 2, uid(HOST, "a")), False),  # its room is held, and not there
+        ((uid(7), 1, uid(OTHER, "a")), False),  # room is held there, and for another
+    ],
+)
+async def test_a_guest_without_its_room_is_found(
+    stores: Stores, guest: tuple[str, int, str], legal: bool
+) -> None:
+    stores.there.append(guest)
+    complaint = f"{guest[0]} may still be on {guest[2]}, of attempt {guest[1]}, and its room is not held"
+    with nullcontext() if legal else pytest.raises(Broken, match=complaint):
+        check(stores)
+
+
+@pytest.mark.parametrize(("attempt", "legal"), [(1, True), (2, False)])
+async def test_what_may_be_left_of_an_attempt_has_the_room_its_clean_up_keeps(
+    stores: Stores, attempt: int, legal: bool
+) -> None:
+    kept = {"kept": keeper(uid(7), 1), "whose": uid(6)}
+    stores.placement.execute("UPDATE consumers SET uuid = :kept WHERE uuid = :whose", kept)
+    stores.there.append((uid(7), attempt, uid(OTHER, "a")))
+    with nullcontext() if legal else pytest.raises(Broken, match="its room is not held"):
         check(stores)

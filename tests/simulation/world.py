@@ -20,6 +20,7 @@ from bus.local import Chaos, LocalBroker, LocalTransport
 from bus.messages import (
     BuildDeleteRequested,
     BuildEnded,
+    BuildOrdered,
     BuildRequested,
     BuildUnplaceable,
     NodeChanged,
@@ -29,11 +30,11 @@ from bus.sql.migrations import migrate
 from bus.vocabulary import Flavor, Inventory, ProviderReport
 from bus.worker import Worker
 from cell_conductor import cell_conductor
-from compute_sim import CrashPlan, Durations, FaultPlan, SimAgent, SimHost, compute_sim, fleet
+from compute_sim import AgentDisk, CrashPlan, Durations, FaultPlan, SimAgent, SimHost, compute_sim, fleet
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
 from scheduler_worker import scheduler_worker
-from tests.simulation.invariants import Broken, check_always, check_at_rest
+from tests.simulation.invariants import Broken, check_always, check_at_rest, check_guests
 
 CELLS = ("c1", "c2")
 METAL = {
@@ -77,6 +78,8 @@ class SimulatedWorld:
         self.deleted: set[str] = set()
         self.steps = 0
         self.broken: Broken | None = None
+        self.forgetful = self.seed % 3 == 2  # agents that are killed lose their disks, guests and all
+        self._disks: dict[str, _WatchedDisk] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._beside: list[asyncio.Task[None]] = []
 
@@ -151,6 +154,7 @@ class SimulatedWorld:
         for _ in range(3):
             await asyncio.sleep(self.chance.expovariate(0.5))
             await self._delete_one(bus)
+            await bus.publish(self.chance.choice(list(self.accepted.values())))  # once more, long after
 
     async def _delete_one(self, bus: Bus) -> None:
         active = sorted(b for b, (status, _) in self.ends.items() if status == "active")
@@ -231,6 +235,7 @@ class SimulatedWorld:
                 bus.asker_of_many(topics.CLAIM),
                 bus.asker_of_many(topics.RELEASE),
                 build_timeout=30.0,
+                delete_timeout=3.0,  # which a host without power may exceed
                 clock=self.clock,
             )
 
@@ -265,9 +270,31 @@ class SimulatedWorld:
             factories[f"conductor.{cell}"] = conductor(cell)
         for agent in self._fleet():
             factories[f"agent.{agent.agent}"] = lambda bus, agent=agent: compute_sim(
-                agent.agent, agent.cell, agent.hosts, faults=plan, crashes=crashes, clock=self.clock
+                agent.agent,
+                agent.cell,
+                agent.hosts,
+                faults=plan,
+                crashes=crashes,
+                clock=self.clock,
+                disk=self._disk(agent.agent),
             )
         return factories
+
+    def _disk(self, agent: str) -> AgentDisk:
+        if self.forgetful or agent not in self._disks:
+            self._disks[agent] = _WatchedDisk(self)
+        return self._disks[agent]
+
+    def guests(self) -> list[tuple[str, int, str]]:
+        """Builds, attempts and roots of the guests that are there. A lost disk has lost its fences, too."""
+        if self.forgetful:
+            return []
+        return [
+            (build, attempt, root)
+            for disk in self._disks.values()
+            for build, attempts in disk.guests.items()
+            for attempt, root in attempts.items()
+        ]
 
     # What is heard
 
@@ -302,9 +329,12 @@ class SimulatedWorld:
     def settled(self, queue: str) -> None:
         self.steps += 1
         self.note(f"settled {queue}")
+        self.check(check_always)
+
+    def check(self, invariant: Callable[["SimulatedWorld"], None]) -> None:
         try:
-            check_always(self)
-        except Broken as broken:  # raised here it would be taken for a bug of the handler that settled
+            invariant(self)
+        except Broken as broken:  # raised here it would be taken for a bug of the handler that is at work
             self._stop(broken)
 
     def _stop(self, broken: Broken) -> None:
@@ -339,6 +369,22 @@ def _numa_host(agent: SimAgent) -> SimHost:
         for number in range(2)
     )
     return SimHost(root, f"{agent.agent}-numa", {}, children=cells)
+
+
+class _WatchedDisk(AgentDisk):
+    """An agent's guests, with somebody looking as soon as one is there, and before one goes."""
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        super().__init__()
+        self.world = world
+
+    def begin(self, order: BuildOrdered) -> None:
+        super().begin(order)
+        self.world.check(check_guests)
+
+    def remove(self, build: str, attempts: range) -> None:
+        self.world.check(check_guests)
+        super().remove(build, attempts)
 
 
 class _Watched(LocalBroker):

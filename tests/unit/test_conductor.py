@@ -76,7 +76,7 @@ def _in_short(effect: Message) -> str:
 
 def _kept(consumer: str | None) -> str:
     """Which attempt's room this consumer keeps."""
-    kept = (attempt for attempt in range(1, 4) if keeper(BUILDING, attempt) == consumer)
+    kept = (attempt for attempt in range(1, 4) if keeper(BUILDING.id, attempt) == consumer)
     return "" if consumer is None else f" keeping {next(kept)}"
 
 
@@ -139,7 +139,7 @@ EVENTS: dict[str, Event] = {
     "no swap": SwapImpossible(1, "no such class"),
     "released": RELEASED_IN_SWAP,
     "released at last": GivenBack("deleting", Released()),
-    "cleaned up": CleanedUp(keeper(BUILDING, 1), Released()),
+    "cleaned up": CleanedUp(keeper(BUILDING.id, 1), Released()),
     "stalled": Stalled(),
     "future": a_report(replace(FIRST, attempt=7), "built"),
 }
@@ -495,7 +495,7 @@ def test_what_was_left_behind_is_destroyed_where_it_was() -> None:
 
 LATE = a_report(FIRST, "overdue")
 LEFT = replace(a_report(FIRST, "failed"), leftover=True)
-MINE_IS_FREE = CleanedUp(keeper(BUILDING, 1), Released())
+MINE_IS_FREE = CleanedUp(keeper(BUILDING.id, 1), Released())
 DESTROYED, PROGRESS = a_report(FIRST, "destroyed"), a_report(FIRST, "progress")
 BUILT_THERE = a_report(SECOND, "built")
 DELETE = a_delete(PLACED)
@@ -529,7 +529,7 @@ LEFTOVERS = [
     pytest.param(SWAPPED_AWAY, DESTROYED, 102.0, "building", ["free keeping 1"], [1], id="gone"),
     pytest.param([*SWAPPED_AWAY, (102.0, DESTROYED)], MINE_IS_FREE, 102.0, "building", [], [], id="freed"),
     pytest.param(
-        [*SWAPPED_AWAY, (102.0, DESTROYED)], CleanedUp(keeper(BUILDING, 1), Contended()), 102.0,
+        [*SWAPPED_AWAY, (102.0, DESTROYED)], CleanedUp(keeper(BUILDING.id, 1), Contended()), 102.0,
         "building", ["free keeping 1"], [1], id="not freed at once",
     ),
     pytest.param(SWAPPED_AWAY, BUILT_THERE, 102.0, "active", ["end active"], [1], id="built elsewhere"),
@@ -604,5 +604,5 @@ def test_a_delete_that_has_no_deadline_yet_gets_one() -> None:
 
 def test_every_attempt_of_every_build_has_a_keeper_of_its_own() -> None:
     builds = [replace(BUILDING, id=a_placed(number).build) for number in range(3)]
-    assert len({keeper(build, attempt) for build in builds for attempt in range(1, 4)}) == 9
-    assert keeper(builds[0], 1) == keeper(builds[0], 1)
+    assert len({keeper(build.id, attempt) for build in builds for attempt in range(1, 4)}) == 9
+    assert keeper(builds[0].id, 1) == keeper(builds[0].id, 1)
