@@ -21,6 +21,7 @@ from bus.errors import Unavailable
 from bus.messages import LoadProviders
 from bus.resources import ProviderLoad
 from bus.vocabulary import Allocations, Claimed, Inventory
+from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
     a_placement,
@@ -29,7 +30,6 @@ from tests.support.placement_builders import (
     a_report,
     an_order,
     on_hosts,
-    uid,
 )
 
 NOW = 1_000_000.0

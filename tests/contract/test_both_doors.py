@@ -9,6 +9,7 @@ from bus.vocabulary import Claimed, Held
 from placement_worker import Placement, breaches
 from placement_worker.store import changes
 from tests.support.http_placement import HttpPlacement, a_door
+from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
     a_placement,
@@ -16,7 +17,6 @@ from tests.support.placement_builders import (
     an_order,
     keeps_its_index,
     seen_by,
-    uid,
 )
 
 HOSTS, TOTAL, CONSUMERS, STEPS = 4, 6, 8, 60

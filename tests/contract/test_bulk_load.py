@@ -11,6 +11,7 @@ from bus.resources import ChangeProvider, DropProvider, LoadResult, MakeProvider
 from bus.vocabulary import Inventory
 from placement_worker import Placement, bulk_load
 from placement_worker.store import tree_reads
+from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
     a_placement,
@@ -20,7 +21,6 @@ from tests.support.placement_builders import (
     keeps_its_index,
     on_hosts,
     seen_by,
-    uid,
 )
 
 EIGHT = {"VCPU": Inventory(total=8)}

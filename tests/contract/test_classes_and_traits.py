@@ -27,16 +27,8 @@ from bus.resources import (
 )
 from bus.vocabulary import Inventory
 from placement_worker import Placement
-from tests.support.placement_builders import (
-    Wall,
-    a_claim,
-    a_placement,
-    a_report,
-    an_order,
-    on_hosts,
-    seen_by,
-    uid,
-)
+from tests.support.ids import uid
+from tests.support.placement_builders import Wall, a_claim, a_placement, a_report, an_order, on_hosts, seen_by
 
 A = uid(1, "a")
 KINDS: list[NameKind] = ["resource class", "trait"]

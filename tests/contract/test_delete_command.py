@@ -24,7 +24,7 @@ from bus.messages import (
 from bus.resources import Consumer, Provider
 from bus.vocabulary import Allocations
 from bus.worker import Worker, answers, on
-from tests.support.placement_builders import uid
+from tests.support.ids import uid
 
 BUILD, HOST, POOL = uid(1), uid(1, "a"), uid(2, "a")
 

@@ -18,7 +18,8 @@ from bus.messages import (
 from bus.vocabulary import Flavor, HostState, Inventory, ResourceGroup
 from placement_worker import Placement
 from scheduler_worker.placing import Scheduler
-from tests.support.placement_builders import a_claim, a_provider, a_report, an_order, uid
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_provider, a_report, an_order
 from tests.support.scheduler_builders import a_request
 
 NUMA = Flavor(

@@ -9,7 +9,7 @@ import pytest
 from placement_worker.http.auth import Identity, digest_of, of_tokens
 from placement_worker.http.policy import DEFAULTS, AccessPolicy
 from tests.support.http_placement import HttpPlacement, a_door, error_of
-from tests.support.placement_builders import uid
+from tests.support.ids import uid
 
 MEMORY = "sqlite+aiosqlite://"
 

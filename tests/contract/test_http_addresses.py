@@ -7,7 +7,7 @@ import pytest
 from placement_worker.http.operations import Resource
 from placement_worker.http.policy import DEFAULTS
 from tests.support.http_placement import HttpPlacement, a_door, error_of
-from tests.support.placement_builders import uid
+from tests.support.ids import uid
 
 P = f"/resource_providers/{uid(1, 'a')}"
 

@@ -7,7 +7,7 @@ import pytest
 
 from bus.messages import ReleaseRequested
 from tests.support.http_placement import HttpPlacement, claim, error_of
-from tests.support.placement_builders import uid
+from tests.support.ids import uid
 
 A, B = uid(1, "a"), uid(2, "a")
 STOCK = f"/resource_providers/{A}/inventories"

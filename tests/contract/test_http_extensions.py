@@ -8,7 +8,8 @@ import pytest
 from bus.errors import Unavailable
 from placement_worker.store import changes
 from tests.support.http_placement import HttpPlacement, a_stream, claim, error_of
-from tests.support.placement_builders import tell_all, uid
+from tests.support.ids import uid
+from tests.support.placement_builders import tell_all
 
 A, B = uid(1, "a"), uid(2, "a")
 

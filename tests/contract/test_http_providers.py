@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.http_placement import HttpPlacement, error_of
-from tests.support.placement_builders import uid
+from tests.support.ids import uid
 
 A, B, C = (uid(number, "a") for number in (1, 2, 3))
 HELD = "placement.concurrent_update"

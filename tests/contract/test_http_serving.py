@@ -17,7 +17,7 @@ from time import monotonic
 import pytest
 
 from bus.http import listen
-from tests.support.placement_builders import uid
+from tests.support.ids import uid
 
 pytestmark = pytest.mark.slow  # each is a process of its own
 

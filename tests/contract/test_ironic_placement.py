@@ -20,16 +20,8 @@ from ironic_sync.survey import Survey, SurveyedNode
 from ironic_sync.sweep import Sweep
 from placement_worker import Placement
 from tests.support.fake_ironic import FakeIronic, node_number
-from tests.support.placement_builders import (
-    Wall,
-    a_claim,
-    a_provider,
-    a_report,
-    an_order,
-    gone,
-    on_hosts,
-    uid,
-)
+from tests.support.ids import uid
+from tests.support.placement_builders import Wall, a_claim, a_provider, a_report, an_order, gone, on_hosts
 
 OWNER: Any = ("owner",)
 SELECTION = NodeSelection(cell="c1", zone="z1", aggregates_by=("properties.rack", "conductor_group"))

@@ -25,7 +25,8 @@ from bus.resources import (
 from bus.vocabulary import ConsumerClaim, Inventory, ResourceGroup
 from placement_worker import Placement
 from placement_worker.store import lookups
-from tests.support.placement_builders import Wall, a_claim, a_placement, an_order, on_hosts, uid
+from tests.support.ids import uid
+from tests.support.placement_builders import Wall, a_claim, a_placement, an_order, on_hosts
 
 A, B, C, D = (uid(number, "a") for number in (1, 2, 3, 4))
 X, Y = uid(1, "e"), uid(2, "e")

@@ -10,11 +10,11 @@ from compute_sim.core import Durations
 from compute_sim.ironic import SimPlan
 from ironic_sync.agent.core.node import SEEN
 from ironic_sync.agent.core.steps import UNDONE
-from tests.support.conductor_builders import an_id
+from tests.support.ids import uid
 from tests.support.metal_agent_world import QUIET, SPEC, MetalWorld, metal_world
 from tests.support.virtual_time import in_virtual_time
 
-US, THEM = an_id(1), an_id(2)
+US, THEM = uid(1, "b"), uid(2, "b")
 SLOW = SimPlan(step_time=Durations("constant", (60.0,)))
 CALLS_BACK = SimPlan(step_time=Durations("constant", (60.0,)), call_back=True)
 

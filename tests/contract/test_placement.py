@@ -35,6 +35,7 @@ from placement_worker import Placement, breaches, holdings, metadata, retired
 from placement_worker.memory import Forgotten
 from placement_worker.store import changes, claims, tree_reads
 from placement_worker.store.changes import CHANGES_A_MESSAGE
+from tests.support.ids import uid
 from tests.support.placement_builders import (
     Wall,
     a_claim,
@@ -49,7 +50,6 @@ from tests.support.placement_builders import (
     on_hosts,
     seen_by,
     tell_all,
-    uid,
 )
 
 VCPU = {"VCPU": Inventory(total=8)}

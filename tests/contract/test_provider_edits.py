@@ -45,6 +45,7 @@ from bus.sql.failures import Conflict
 from bus.vocabulary import Claimed, Contended, Full, Held, Inventory, Moved, Refused
 from placement_worker import Placement
 from placement_worker.store import tree_reads
+from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
     a_placement,
@@ -55,7 +56,6 @@ from tests.support.placement_builders import (
     keeps_its_index,
     on_hosts,
     seen_by,
-    uid,
 )
 
 A, B, C, D = (uid(number, "a") for number in (1, 2, 3, 4))

@@ -15,7 +15,8 @@ from bus.vocabulary import ProviderChange
 from deploy.servers import Postgres
 from placement_worker import Placement
 from placement_worker.store import changes
-from tests.support.placement_builders import a_placement, a_report, last_told, uid
+from tests.support.ids import uid
+from tests.support.placement_builders import a_placement, a_report, last_told
 from tests.support.waiting import DEADLINE
 
 

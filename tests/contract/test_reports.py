@@ -18,6 +18,7 @@ from bus.resources import (
 )
 from bus.vocabulary import Claimed, Inventory
 from placement_worker import Placement, breaches
+from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
     a_placement,
@@ -26,7 +27,6 @@ from tests.support.placement_builders import (
     a_report,
     an_order,
     on_hosts,
-    uid,
 )
 
 A, B, C = (uid(number, "a") for number in (1, 2, 3))

@@ -15,7 +15,7 @@ from compute_sim.fleet import SimHost
 from tests.contract.test_metal_cloud import METAL, MetalCloud, cloud
 from tests.support.cloud_workers import scheduler_that_never_tells
 from tests.support.conductor_builders import CELL
-from tests.support.placement_builders import uid
+from tests.support.ids import uid
 from tests.support.virtual_time import in_virtual_time
 
 FLAT, TREE, CHILDREN = uid(1, "a"), uid(2, "a"), (uid(21, "a"), uid(22, "a"))

@@ -12,6 +12,7 @@ from bus.messages import FindCandidates
 from bus.vocabulary import Claimed, Inventory, ResourceGroup
 from placement_worker import Placement
 from placement_worker.searches import SLICE_SECONDS
+from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
     a_placement,
@@ -20,7 +21,6 @@ from tests.support.placement_builders import (
     an_order,
     looking_for,
     on_hosts,
-    uid,
 )
 
 CHILDREN = 200

@@ -16,7 +16,8 @@ from bus.messages import EditRequested, PlacementChanged
 from bus.vocabulary import Contended, Refused
 from placement_worker import Placement
 from tests.support import deeds, locked_and_calm
-from tests.support.placement_builders import a_report, keeps_its_index, last_told, on_hosts, uid
+from tests.support.ids import uid
+from tests.support.placement_builders import a_report, keeps_its_index, last_told, on_hosts
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.services

@@ -19,6 +19,7 @@ from deploy.servers import Postgres
 from placement_worker import Placement, breaches
 from placement_worker.store import changes, tree_reads
 from tests.support import deeds, locked_and_calm, midway
+from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_placement,
     a_provider,
@@ -26,7 +27,6 @@ from tests.support.placement_builders import (
     keeps_its_index,
     on_hosts,
     seen_by,
-    uid,
 )
 from tests.support.waiting import DEADLINE, until
 

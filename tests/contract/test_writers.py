@@ -29,6 +29,7 @@ from bus.resources import (
 from bus.vocabulary import Choice, Claimed, Held, Inventory, ProviderChange
 from placement_worker import Placement, breaches
 from placement_worker.store import changes
+from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
     a_placement,
@@ -38,7 +39,6 @@ from tests.support.placement_builders import (
     gone,
     keeps_its_index,
     seen_by,
-    uid,
 )
 
 HOSTS, CONSUMERS, STEPS = 7, 6, 90

@@ -11,6 +11,7 @@ from bus.clock import Clock
 from bus.vocabulary import Claimed, Contended, Held, Inventory, Refused, Released, Retired
 from placement_worker import Placement, breaches, holdings, retired
 from placement_worker.store import tree_reads
+from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
     a_placement,
@@ -20,7 +21,6 @@ from tests.support.placement_builders import (
     gone,
     on_hosts,
     seen_by,
-    uid,
 )
 
 pytestmark = pytest.mark.services

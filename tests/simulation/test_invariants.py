@@ -12,15 +12,8 @@ from bus.clock import Clock
 from bus.vocabulary import Claimed, Inventory
 from cell_conductor.core.build import keeper
 from tests.simulation.invariants import Broken, check_always
-from tests.support.placement_builders import (
-    a_claim,
-    a_placement,
-    a_provider,
-    a_report,
-    an_order,
-    on_hosts,
-    uid,
-)
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_placement, a_provider, a_report, an_order, on_hosts
 
 HOST, CHILD, OTHER, POOL = 1, 11, 2, 3
 ACTIVE = 5

@@ -31,18 +31,14 @@ from bus.vocabulary import (
     Retired,
     Selection,
 )
+from tests.support.ids import uid
 
 CELL = "cell1"
 SPEC = BuildSpec(flavor=Flavor(name="small", vcpus=1))
 
 
-def an_id(number: int, kind: str = "b") -> str:
-    """A UUID for builds (b), requests (a) or hosts (c)."""
-    return f"{kind * 8}-0000-0000-0000-{number:012d}"
-
-
 def a_selection(number: int) -> Selection:
-    root = an_id(number, "c")
+    root = uid(number, "c")
     return Selection(
         root=root,
         host=f"host{number}",
@@ -55,8 +51,8 @@ def a_placed(build: int = 1, *, hosts: int = 3, generation: int = 1, reply_to: s
     """A build on host0, with host1, host2... to fall back on."""
     selections = tuple(a_selection(number) for number in range(hosts))
     return BuildPlaced(
-        build=an_id(build),
-        request=an_id(build, "a"),
+        build=uid(build, "b"),
+        request=uid(build, "a"),
         cell=CELL,
         chosen=selections[0],
         generation=generation,

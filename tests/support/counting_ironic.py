@@ -11,7 +11,7 @@ from ironic_sync.access import IronicRefused, IronicUnavailable
 from ironic_sync.core.belief import Moment
 from ironic_sync.core.node import FIELDS
 from ironic_sync.reader import NodeRead, Reader
-from tests.support.conductor_builders import an_id
+from tests.support.ids import uid
 from tests.support.virtual_time import run
 
 READING = 0.01  # seconds
@@ -95,4 +95,4 @@ class ReaderCase:
 
 
 def nodes(count: int) -> list[str]:
-    return [an_id(number, "c") for number in range(count)]
+    return [uid(number, "c") for number in range(count)]

@@ -28,13 +28,8 @@ from bus.resources import (
 )
 from bus.vocabulary import Claimed, Inventory, Released
 from placement_worker import Placement
-from tests.support.placement_builders import (
-    a_claim,
-    a_release,
-    an_order,
-    on_hosts,
-    uid,
-)
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_release, an_order, on_hosts
 from tests.support.waiting import in_time
 
 Deed = Callable[[Placement], Coroutine[Any, Any, object]]

@@ -13,11 +13,11 @@ from ironic_sync.core.beliefs import Beliefs
 from ironic_sync.core.envelope import HeardNotification, Phase
 from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import is_open
-from tests.support.conductor_builders import an_id
+from tests.support.ids import uid
 
 PLACE = Place(cell="cell1", agent="cell1-metal")
-NODE = an_id(1, "c")
-INSTANCE = an_id(7)
+NODE = uid(1, "c")
+INSTANCE = uid(7, "b")
 T = 1_700_000_000.0  # a full second
 FREE = IronicNode(
     uuid=NODE, resource_class="gold", provision_state="available", power_state="power on", updated_at=T - 100

@@ -16,7 +16,8 @@ from bus.vocabulary import BuildSpec, Flavor
 from compute_sim.ironic import SimNode, SimPlan, Simulation, enrolled
 from ironic_sync.agent import metal_agent
 from ironic_sync.api import Access, IronicApi
-from tests.support.conductor_builders import CELL, an_id
+from tests.support.conductor_builders import CELL
+from tests.support.ids import uid
 
 AGENT = f"{CELL}-metal"
 SPEC = BuildSpec(flavor=Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"}))
@@ -97,13 +98,13 @@ class MetalWorld:
     def build(self, node: int = 0, attempt: int = 1, build: int = 1) -> BuildOrdered:
         root = self.nodes[node].uuid
         return BuildOrdered(
-            build=an_id(build), attempt=attempt, cell=CELL, agent=AGENT, root=root, host=root, spec=SPEC
+            build=uid(build, "b"), attempt=attempt, cell=CELL, agent=AGENT, root=root, host=root, spec=SPEC
         )
 
     def destroy(self, node: int = 0, attempt: int = 1, build: int = 1) -> DestroyOrdered:
         root = self.nodes[node].uuid
         return DestroyOrdered(
-            build=an_id(build), attempt=attempt, cell=CELL, agent=AGENT, root=root, host=root
+            build=uid(build, "b"), attempt=attempt, cell=CELL, agent=AGENT, root=root, host=root
         )
 
     async def order(self, *orders: BuildOrdered | DestroyOrdered) -> list[tuple[str, str]]:

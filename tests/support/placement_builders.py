@@ -23,11 +23,7 @@ from bus.vocabulary import (
 from placement_worker import Placement
 from placement_worker.schema import LAST_TOLD
 from placement_worker.store import changes
-
-
-def uid(number: int, kind: str = "c") -> str:
-    """A UUID for providers (a), consumers (c) or aggregates (e)."""
-    return f"{kind * 8}-0000-0000-0000-{number:012d}"
+from tests.support.ids import uid
 
 
 def a_provider(number: int, parent: int | None = None, **given: Any) -> ProviderReport:

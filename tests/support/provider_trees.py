@@ -7,7 +7,7 @@ from bus.messages import FindCandidates
 from bus.vocabulary import MAX_INT, Inventory, ResourceGroup
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState, Tree
-from tests.support.placement_builders import uid
+from tests.support.ids import uid
 
 CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB", "CUSTOM_VF")
 TRAITS = ("CUSTOM_A", "CUSTOM_B", "CUSTOM_C")

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ironic_sync.core.envelope import HeardNotification, Phase
 from ironic_sync.core.node import IronicNode
-from tests.support.conductor_builders import an_id
+from tests.support.ids import uid
 
 SAID_AFTER = 0.002  # seconds from a change to its notification
 
@@ -24,7 +24,7 @@ class RandomIronic:
     def __init__(
         self, chance: random.Random, *, reads_tell_times: bool = True, tells_all: bool = False
     ) -> None:
-        self.uuid = an_id(1, "c")
+        self.uuid = uid(1, "c")
         self.said: list[HeardNotification] = []
         self.now = 1_000_000.0
         self.tells_all = tells_all
@@ -135,7 +135,7 @@ class RandomIronic:
         if what == "maintenance":
             return {what: chance.random() < 0.5}
         if what == "instance_uuid":
-            return {what: chance.choice([None, an_id(7)])}
+            return {what: chance.choice([None, uid(7, "b")])}
         return {what: f"node{chance.randrange(100)}"}
 
     def _asked(self, event: str, changes: dict[str, Any]) -> None:
@@ -187,7 +187,7 @@ class RandomIronic:
 
     def _allocated(self) -> None:
         """By Ironic's own allocation API, which tells of nodes only when it lets them go."""
-        self._change(instance_uuid=an_id(8) if self._node.instance_uuid is None else None)
+        self._change(instance_uuid=uid(8, "b") if self._node.instance_uuid is None else None)
 
     def _nothing(self) -> None:
         self._pass(0.0, 2.0)

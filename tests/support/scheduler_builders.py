@@ -38,6 +38,7 @@ from bus.vocabulary import (
     Retired,
 )
 from scheduler_worker.core.host import Host
+from tests.support.ids import uid
 
 SMALL = Flavor(name="small", vcpus=1, memory_mb=1024, disk_gb=10)
 METAL = Flavor(
@@ -55,16 +56,11 @@ METAL = Flavor(
 ROOM: Resources = {"VCPU": 8, "MEMORY_MB": 8192, "DISK_GB": 80}
 
 
-def an_id(number: int, kind: str = "b") -> str:
-    """A UUID for requests (a), instances (b) or hosts (c)."""
-    return f"{kind * 8}-0000-0000-0000-{number:012d}"
-
-
 def a_request(
     number: int = 1, *, instances: int = 1, flavor: Flavor = SMALL, **fields: object
 ) -> BuildRequested:
-    ids = tuple(an_id(number * 1000 + nth) for nth in range(instances))
-    return BuildRequested(request=an_id(number, "a"), instances=ids, flavor=flavor, **fields)  # type: ignore[arg-type]
+    ids = tuple(uid(number * 1000 + nth, "b") for nth in range(instances))
+    return BuildRequested(request=uid(number, "a"), instances=ids, flavor=flavor, **fields)  # type: ignore[arg-type]
 
 
 def a_candidate(
@@ -77,7 +73,7 @@ def a_candidate(
     agent: str | None = None,
     traits: tuple[str, ...] = (),
 ) -> Candidate:
-    root = an_id(number, "c")
+    root = uid(number, "c")
     return Candidate(
         root=root,
         host=f"host{number}",
@@ -93,7 +89,7 @@ def a_candidate(
 
 
 def a_state(number: int = 1, **fields: object) -> HostState:
-    return HostState(root=an_id(number, "c"), host=f"host{number}", **fields)  # type: ignore[arg-type]
+    return HostState(root=uid(number, "c"), host=f"host{number}", **fields)  # type: ignore[arg-type]
 
 
 def a_host(number: int = 1, *, down: str = "", recent: int = 0, **state: object) -> Host:

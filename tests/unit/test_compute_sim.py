@@ -3,9 +3,9 @@
 import pytest
 
 from compute_sim import CrashPlan, Durations, FaultPlan, fleet
-from tests.support.conductor_builders import an_id
+from tests.support.ids import uid
 
-MANY = [an_id(number) for number in range(4000)]
+MANY = [uid(number, "b") for number in range(4000)]
 
 
 def share(plan: FaultPlan, kind: str, attempt: int = 1) -> float:
@@ -35,7 +35,10 @@ def test_a_fate_depends_on_seed_build_and_attempt_and_on_nothing_else() -> None:
 
     assert fates(1) == fates(1)
     assert fates(1) != fates(2)
-    first, second = FaultPlan(seed=7, reschedule=1.0).fate(an_id(1), 1), FaultPlan(seed=7).fate(an_id(1), 1)
+    first, second = (
+        FaultPlan(seed=7, reschedule=1.0).fate(uid(1, "b"), 1),
+        FaultPlan(seed=7).fate(uid(1, "b"), 1),
+    )
     assert (first.kind, first.cause) == ("reschedule", "no space left on the image cache")  # on any machine
     assert (second.kind, second.cause) == ("built", "")
 

@@ -5,9 +5,9 @@ import pytest
 from bus.resources import Provider
 from bus.vocabulary import Held
 from scheduler_worker.core.held import SHARES, place_of
-from tests.support.scheduler_builders import an_id
+from tests.support.ids import uid
 
-ROOT, CHILD, OTHER, POOL = (an_id(number, "c") for number in (2, 3, 4, 1))
+ROOT, CHILD, OTHER, POOL = (uid(number, "c") for number in (2, 3, 4, 1))
 
 
 def a_provider(id_: str, root: str = "", *, agent: str = "agent", traits: tuple[str, ...] = ()) -> Provider:

@@ -6,9 +6,10 @@ from msgspec.structs import replace
 from bus.messages import HostReported
 from scheduler_worker import hosts
 from scheduler_worker.hosts import RECENT, HostBook
-from tests.support.scheduler_builders import a_report, a_state, an_id
+from tests.support.ids import uid
+from tests.support.scheduler_builders import a_report, a_state
 
-ROOT = an_id(1, "c")
+ROOT = uid(1, "c")
 
 
 def a_book(**fields: float) -> HostBook:
@@ -77,8 +78,8 @@ def test_reports_of_other_hosts_of_the_agent_may_overtake_each_other() -> None:
     sooner = HostReported(cell="c", agent="ironic", sequence=1, hosts=(a_state(1, load=0.1),))
     book.hear(later, 1.0)
     book.hear(sooner, 2.0)
-    assert book.state(an_id(1, "c")) is not None
-    assert book.state(an_id(2, "c")) is not None
+    assert book.state(uid(1, "c")) is not None
+    assert book.state(uid(2, "c")) is not None
 
 
 def test_an_agent_back_from_the_dead_may_count_from_the_beginning() -> None:
@@ -193,4 +194,4 @@ def test_own_choices_count_as_builds_for_a_moment() -> None:
     assert book.recent(ROOT, 0.6) == 2
     assert book.recent(ROOT, RECENT) == 1
     assert book.recent(ROOT, 0.5 + RECENT) == 0
-    assert book.recent(an_id(2, "c"), 0.6) == 0
+    assert book.recent(uid(2, "c"), 0.6) == 0

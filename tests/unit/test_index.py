@@ -13,7 +13,8 @@ from bus.vocabulary import Inventory, NearMiss, ProviderChange, Removal, Resourc
 from placement_worker.core.index import FIRST_ROWS, Index
 from placement_worker.core.search import page
 from placement_worker.core.trees import ProviderState, Tree
-from tests.support.placement_builders import looking_for, uid
+from tests.support.ids import uid
+from tests.support.placement_builders import looking_for
 
 CLASSES = ("VCPU", "MEMORY_MB", "CUSTOM_GPU")
 TRAITS = ("HW_A", "HW_B", "CUSTOM_C")

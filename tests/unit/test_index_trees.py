@@ -10,7 +10,8 @@ from bus.vocabulary import Inventory, ProviderChange
 from placement_worker.core.index import SHARES, Index
 from placement_worker.core.search import search
 from placement_worker.core.trees import ProviderState, Tree
-from tests.support.placement_builders import looking_for, uid
+from tests.support.ids import uid
+from tests.support.placement_builders import looking_for
 from tests.support.provider_trees import a_query, a_world, an_index, state, tree
 from tests.unit.test_search import as_way
 

@@ -11,11 +11,11 @@ from bus.vocabulary import Inventory
 from ironic_sync import ironic_sync
 from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import class_of, farewell, inventory_of, report, reserved
-from tests.support.conductor_builders import an_id
+from tests.support.ids import uid
 
 FREE = NodeChanged(
     event="provision_set",
-    node=an_id(1, "c"),
+    node=uid(1, "c"),
     at=1_700_000_000.25,
     cell="cell1",
     agent="ironic1",
@@ -40,7 +40,7 @@ async def sync(*nodes: NodeChanged) -> Sequence[InventoryReported | Poison | Non
 
 
 @pytest.mark.parametrize("power", [*POWERED, "error", None])
-@pytest.mark.parametrize("instance", [None, an_id(7)])
+@pytest.mark.parametrize("instance", [None, uid(7, "b")])
 @pytest.mark.parametrize("maintenance", [False, True])
 @pytest.mark.parametrize("state", CLOSED_STATES)
 def test_a_node_that_is_not_available_is_reserved_whatever_else_is_true(
@@ -57,11 +57,11 @@ def test_a_node_that_is_not_available_is_reserved_whatever_else_is_true(
     ("maintenance", "powers", "instance", "expected", "when_skipping"),
     [
         (False, POWERED, None, 0, 0),
-        (False, POWERED, an_id(7), 1, 0),
+        (False, POWERED, uid(7, "b"), 1, 0),
         (False, ["error", None], None, 1, 1),
-        (False, ["error", None], an_id(7), 1, 1),
+        (False, ["error", None], uid(7, "b"), 1, 1),
         (True, [*POWERED, "error", None], None, 1, 1),
-        (True, [*POWERED, "error", None], an_id(7), 1, 1),
+        (True, [*POWERED, "error", None], uid(7, "b"), 1, 1),
     ],
 )
 def test_an_available_node_is_free_unless_in_maintenance_without_power_or_in_use(
@@ -119,10 +119,10 @@ def test_what_ironic_says_itself_is_told_alike_and_with_the_place_of_the_node() 
     node = IronicNode(
         uuid=FREE.node, resource_class="baremetal", provision_state="available", power_state="power off"
     )
-    place = Place(cell="cell1", agent="ironic1", zone="north", aggregates=(an_id(8),))
+    place = Place(cell="cell1", agent="ironic1", zone="north", aggregates=(uid(8, "b"),))
     told, tool = report(node, place, 7), inventory_of(replace(FREE, zone="north"))
     assert told is not None and tool is not None
-    assert told.providers[0].aggregates == (an_id(8),) and told.sequence == 7
+    assert told.providers[0].aggregates == (uid(8, "b"),) and told.sequence == 7
     alike = replace(told, sequence=tool.sequence, providers=(replace(told.providers[0], aggregates=()),))
     assert alike == tool
     gone = inventory_of(replace(FREE, zone="north", deleted=True))

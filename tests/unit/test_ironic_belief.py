@@ -9,7 +9,7 @@ from ironic_sync.core.belief import BeliefRules
 from ironic_sync.core.beliefs import Beliefs
 from ironic_sync.core.envelope import HeardNotification, Phase
 from ironic_sync.core.rule import Invalid
-from tests.support.conductor_builders import an_id
+from tests.support.ids import uid
 from tests.support.ironic_builders import (
     API,
     FREE,
@@ -249,11 +249,9 @@ def test_what_is_dated_far_ahead_counts_from_now_on() -> None:
 def test_only_so_many_nodes_are_remembered() -> None:
     beliefs = Beliefs(BeliefRules(place=lambda node: PLACE), most=3)
     for number in range(5):
-        uuid = an_id(number, "c")
+        uuid = uid(number, "c")
         node = replace(FREE, uuid=uuid)
         beliefs.hear(
             HeardNotification(event="provision_set", phase="end", at=T, uuid=uuid, node=node), latest=T
         )
-    assert [beliefs.of(an_id(number, "c")).node is not None for number in range(5)] == [False] * 2 + [
-        True
-    ] * 3
+    assert [beliefs.of(uid(number, "c")).node is not None for number in range(5)] == [False] * 2 + [True] * 3

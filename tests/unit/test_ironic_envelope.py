@@ -7,10 +7,10 @@ import pytest
 
 from ironic_sync.core.envelope import HeardNotification, Skipped, opened
 from ironic_sync.core.node import Malformed, from_payload, from_rest, seconds
-from tests.support.conductor_builders import an_id
+from tests.support.ids import uid
 from tests.support.ironic_recordings import recorded
 
-NODE = an_id(1, "c")
+NODE = uid(1, "c")
 DATA: dict[str, Any] = {
     "uuid": NODE,
     "name": "n1",

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from ironic_sync.meters import UNRESOLVED
-from tests.support.conductor_builders import an_id
 from tests.support.counting_ironic import READING, ReaderCase, nodes
+from tests.support.ids import uid
 
 
 def test_a_node_is_read_once_however_often_it_is_wished_for() -> None:
@@ -14,23 +14,23 @@ def test_a_node_is_read_once_however_often_it_is_wished_for() -> None:
 
     async def story() -> None:
         for _ in range(5):
-            case.reader.wish(an_id(1, "c"))
+            case.reader.wish(uid(1, "c"))
         assert case.reader.unresolved == 1
         await asyncio.sleep(1)
 
     case.play(story)
-    assert case.found_nodes == [an_id(1, "c")] and case.reader.unresolved == 0
+    assert case.found_nodes == [uid(1, "c")] and case.reader.unresolved == 0
 
 
 def test_a_wish_during_a_read_makes_exactly_one_more_that_begins_later() -> None:
     case = ReaderCase()
 
     async def story() -> None:
-        case.reader.wish(an_id(1, "c"))
+        case.reader.wish(uid(1, "c"))
         await asyncio.sleep(READING / 2)
         case.heard = 7
         for _ in range(5):
-            case.reader.wish(an_id(1, "c"))
+            case.reader.wish(uid(1, "c"))
         await asyncio.sleep(1)
 
     case.play(story)
@@ -78,20 +78,20 @@ def test_once_ironic_is_back_nothing_waits_any_more() -> None:
 
     async def story() -> None:
         case.ironic.away = True
-        case.reader.wish(an_id(1, "c"))
+        case.reader.wish(uid(1, "c"))
         await asyncio.sleep(300)
         case.ironic.away = False
         await asyncio.sleep(40)
         case.found.clear()
-        case.reader.wish(an_id(2, "c"))
+        case.reader.wish(uid(2, "c"))
         await asyncio.sleep(2 * READING)
-        assert case.found_nodes == [an_id(2, "c")]
+        assert case.found_nodes == [uid(2, "c")]
         case.ironic.away = True
-        case.reader.wish(an_id(3, "c"))
+        case.reader.wish(uid(3, "c"))
         await asyncio.sleep(2 * READING)
         case.ironic.away = False
         await asyncio.sleep(0.2)
-        assert case.found_nodes == [an_id(2, "c"), an_id(3, "c")], "patience begins anew"
+        assert case.found_nodes == [uid(2, "c"), uid(3, "c")], "patience begins anew"
 
     case.play(story)
 
@@ -117,13 +117,13 @@ def test_a_new_wish_for_such_a_node_is_heard_at_once() -> None:
     case = ReaderCase()
 
     async def story() -> None:
-        case.ironic.refused.add(an_id(1, "c"))
-        case.reader.wish(an_id(1, "c"))
+        case.ironic.refused.add(uid(1, "c"))
+        case.reader.wish(uid(1, "c"))
         await asyncio.sleep(1)
         case.ironic.refused.clear()
-        case.reader.wish(an_id(1, "c"))
+        case.reader.wish(uid(1, "c"))
         await asyncio.sleep(1)
-        assert case.found_nodes == [an_id(1, "c")]
+        assert case.found_nodes == [uid(1, "c")]
         await asyncio.sleep(100)
 
     case.play(story)

@@ -11,7 +11,7 @@ from placement_worker.core.groups import plan
 from placement_worker.core.merge import Merge, options_at
 from placement_worker.core.search import search
 from placement_worker.core.trees import Tree
-from tests.support.placement_builders import uid
+from tests.support.ids import uid
 from tests.support.provider_trees import SHARES, an_index, state, tree
 
 NEVER, ALWAYS = 10**9, -1

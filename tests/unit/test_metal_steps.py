@@ -22,9 +22,10 @@ from ironic_sync.agent.core.steps import (
     Wait,
     next_step,
 )
-from tests.support.conductor_builders import CELL, an_id
+from tests.support.conductor_builders import CELL
+from tests.support.ids import uid
 
-US, THEM, NODE = an_id(1), an_id(2), an_id(1, "c")
+US, THEM, NODE = uid(1, "b"), uid(2, "b"), uid(1, "c")
 SPEC = BuildSpec(flavor=Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL_GOLD": "1"}))
 
 # A node that is ours, and in this state: what comes next of an order to build, of one to destroy.
@@ -227,11 +228,11 @@ def test_a_node_remembers_the_builds_it_has_seen_last() -> None:
     node = a_node()
     for number in range(1, 8):
         order = DestroyOrdered(
-            build=an_id(number), attempt=number, cell=CELL, agent="metal", root=NODE, host=NODE
+            build=uid(number, "b"), attempt=number, cell=CELL, agent="metal", root=NODE, host=NODE
         )
         (patch,) = instance.close(node, order, "x" * 1000)
         node = a_node(extra={SEEN: patch["value"]})
-    assert [one.build for one in node.seen] == [an_id(number) for number in (4, 5, 6, 7)]
+    assert [one.build for one in node.seen] == [uid(number, "b") for number in (4, 5, 6, 7)]
     assert {len(one.cause) for one in node.seen} == {instance.LONGEST_CAUSE}
     (patch,) = instance.close(node, destroy(9), "")
     assert [one["build"] for one in patch["value"]].count(US) == 1

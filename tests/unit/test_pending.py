@@ -3,20 +3,20 @@
 import pytest
 
 from scheduler_worker.pending import PendingChoices
-from tests.support.scheduler_builders import an_id
+from tests.support.ids import uid
 
-ROOT = an_id(1, "c")
+ROOT = uid(1, "c")
 ONE = {"VCPU": 1, "MEMORY_MB": 512}
 
 
 def test_choices_add_up_by_provider() -> None:
     ledger = PendingChoices()
     ledger.enter({ROOT: ONE}, 0)
-    ledger.enter({ROOT: {"VCPU": 2}, an_id(2, "c"): {"VCPU": 7}}, 0)
-    ledger.enter({an_id(2, "c"): {"DISK_GB": 5}}, 0)
+    ledger.enter({ROOT: {"VCPU": 2}, uid(2, "c"): {"VCPU": 7}}, 0)
+    ledger.enter({uid(2, "c"): {"DISK_GB": 5}}, 0)
     assert ledger.taken(ROOT) == {"VCPU": 3, "MEMORY_MB": 512}
-    assert ledger.taken(an_id(2, "c")) == {"VCPU": 7, "DISK_GB": 5}
-    assert ledger.taken(an_id(3, "c")) == {}
+    assert ledger.taken(uid(2, "c")) == {"VCPU": 7, "DISK_GB": 5}
+    assert ledger.taken(uid(3, "c")) == {}
 
 
 def test_a_failed_claim_is_given_back_once() -> None:

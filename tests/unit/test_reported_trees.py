@@ -11,7 +11,8 @@ import pytest
 from bus.vocabulary import Inventory, ProviderReport
 from placement_worker.core.reports import reported, settled, swept
 from placement_worker.core.trees import ProviderState, Reported, Tree
-from tests.support.placement_builders import a_provider, a_report, uid
+from tests.support.ids import uid
+from tests.support.placement_builders import a_provider, a_report
 
 A, B, C, D = (uid(number, "a") for number in (1, 2, 3, 4))
 RACK, OTHER = uid(1, "e"), uid(2, "e")

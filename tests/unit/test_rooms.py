@@ -5,19 +5,20 @@ from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.host import Host
 from scheduler_worker.core.ranking import Ranking, rank
 from scheduler_worker.core.rooms import Rooms, nothing_taken
-from tests.support.scheduler_builders import a_request, an_id
+from tests.support.ids import uid
+from tests.support.scheduler_builders import a_request
 
-POOL = an_id(99, "c")
+POOL = uid(99, "c")
 PLENTY = ChoicePolicy.from_names(weighers=[], max_builds=100)
 
 
 def child(host: int, number: int) -> str:
-    return an_id(100 * host + number, "c")
+    return uid(100 * host + number, "c")
 
 
 def a_way(host: int, *, asks: dict[str, dict[str, int]], free: dict[str, dict[str, int]]) -> Candidate:
     return Candidate(
-        root=an_id(host, "c"), host=f"host{host}", cell="c1", agent="a", zone="",
+        root=uid(host, "c"), host=f"host{host}", cell="c1", agent="a", zone="",
         allocations=asks, shapes=dict.fromkeys(asks, 1), free={"VCPU": 8}, rooms=free,
     )  # fmt: skip
 
@@ -32,7 +33,7 @@ def numa(host: int, cells: int, *, free: int = 4) -> list[Candidate]:
 
 def pooled(host: int, free: int) -> list[Candidate]:
     """One way: 1 CPU of the root, and 10 GB of a pool."""
-    root = an_id(host, "c")
+    root = uid(host, "c")
     asks, room = {root: {"VCPU": 1}, POOL: {"DISK_GB": 10}}, {root: {"VCPU": 8}, POOL: {"DISK_GB": free}}
     return [a_way(host, asks=asks, free=room)]
 
@@ -106,4 +107,4 @@ def test_alternates_need_room_in_some_way() -> None:
     ranking = ranked(*trees(pooled(1, 10), pooled(2, 10), numa(3, 1)))
     while (pick := ranking.take()) is not None and POOL not in pick.way.allocations:
         pass
-    assert [host.root for host in ranking.alternates("c1", 5, ())] in ([], [an_id(3, "c")])
+    assert [host.root for host in ranking.alternates("c1", 5, ())] in ([], [uid(3, "c")])

@@ -25,6 +25,7 @@ from bus.vocabulary import Contended, Flavor, Gone, Held, Moved, Refused, Remova
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
 from scheduler_worker.placing import Scheduler
+from tests.support.ids import uid
 from tests.support.scheduler_builders import (
     METAL,
     SMALL,
@@ -35,7 +36,6 @@ from tests.support.scheduler_builders import (
     a_report,
     a_request,
     a_state,
-    an_id,
 )
 
 BIG = Flavor(name="big", vcpus=8, memory_mb=1024)
@@ -136,7 +136,7 @@ async def test_requests_of_one_shape_share_a_search_and_spread() -> None:
     messages = await placed(a_scheduler(placement), *(a_request(number) for number in range(40)))
     assert len(placement.questions) == 1
     assert set(Counter(message.chosen.root for message in messages).values()) == {1}
-    assert [message.request for message in messages] == [an_id(number, "a") for number in range(40)]
+    assert [message.request for message in messages] == [uid(number, "a") for number in range(40)]
 
 
 async def test_each_shape_has_a_search_of_its_own_and_sees_what_the_other_took() -> None:
@@ -202,7 +202,7 @@ async def test_a_page_without_an_admissible_host_leads_to_the_next() -> None:
     (message,) = await placed(a_scheduler(placement, page=2), a_request(zone="b"))
     assert message.chosen.host == "host9"
     assert [question.after for question in placement.questions] == [0, 2, 4, 6, 8]
-    assert {question.seed for question in placement.questions} == {an_id(1, "a")}
+    assert {question.seed for question in placement.questions} == {uid(1, "a")}
 
 
 async def test_many_requests_use_as_many_pages_as_they_need() -> None:
@@ -268,10 +268,10 @@ async def test_what_holds_resources_where_no_agent_builds_is_not_ours_and_keeps_
 ) -> None:
     placement = hosts(3)
     (instance,) = a_request().instances
-    holding = placement.held[instance] = Holding(4, {an_id(99, "c"): {"VCPU": 1}})
+    holding = placement.held[instance] = Holding(4, {uid(99, "c"): {"VCPU": 1}})
     message = await unplaceable(a_scheduler(placement), a_request())
     assert (message.instances, placement.held) == ((instance,), {instance: holding})
-    held = f"{instance} holds resources of {an_id(99, 'c')} already"
+    held = f"{instance} holds resources of {uid(99, 'c')} already"
     assert message.reason == f"{held}, where no agent builds: it is no build of ours"
     assert placement.retired == {}
     assert message.reason in caplog.text
@@ -340,8 +340,8 @@ async def test_what_is_too_little_for_one_request_is_enough_for_those_behind_it(
 
 
 async def test_an_instance_named_twice_is_one_instance() -> None:
-    one = an_id(1)
-    request = BuildRequested(request=an_id(1, "a"), instances=(one, one), flavor=SMALL)
+    one = uid(1, "b")
+    request = BuildRequested(request=uid(1, "a"), instances=(one, one), flavor=SMALL)
     assert [message.build for message in await placed(a_scheduler(hosts(3)), request)] == [one]
 
 
@@ -400,7 +400,7 @@ async def test_when_all_choices_are_full_it_looks_again_elsewhere() -> None:
     placement = FakePlacement.of(*(a_candidate(number) for number in range(9)), a_candidate(9, free=LITTLE))
     placement.lag = True
     for number in range(9):
-        placement.take(an_id(number, "c"), {"VCPU": 8})
+        placement.take(uid(number, "c"), {"VCPU": 8})
     (message,) = await placed(a_scheduler(placement), a_request())
     assert message.chosen.host == "host9"
     assert len(placement.orders) == len(placement.questions) > 1
@@ -470,7 +470,7 @@ async def test_what_stays_contended_comes_again_less_often_and_is_logged(
 async def test_lost_races_end_in_a_reason_only_when_patience_is_at_its_end() -> None:
     placement, time = hosts(1), TurnedClock()
     placement.lag = True
-    placement.take(an_id(0, "c"), {"VCPU": 8})
+    placement.take(uid(0, "c"), {"VCPU": 8})
     scheduler = a_scheduler(placement, time)
     await scheduler.hear(a_report(0))
     assert 0.1 <= (await retry(scheduler, a_request())).after <= 0.5
@@ -606,7 +606,7 @@ async def test_an_instance_that_ended_meanwhile_is_not_unplaceable() -> None:
     placement = hosts(1)
     request = a_request(instances=2, flavor=BIG)
     placement.retired[request.instances[0]] = "deleted"
-    placement.take(an_id(0, "c"), {"VCPU": 8})
+    placement.take(uid(0, "c"), {"VCPU": 8})
     message = await unplaceable(a_scheduler(placement), request)
     assert message.instances == request.instances[1:]
 
@@ -689,9 +689,9 @@ async def test_a_claim_without_an_answer_counts_until_it_must_have_been_seen() -
     )
     with pytest.raises(Unavailable):
         await scheduler.place_many([a_request()])
-    assert scheduler.ledger.taken(an_id(0, "c"))
+    assert scheduler.ledger.taken(uid(0, "c"))
     scheduler.ledger.seen(0, time.now + 60)
-    assert not scheduler.ledger.taken(an_id(0, "c"))
+    assert not scheduler.ledger.taken(uid(0, "c"))
 
 
 async def test_one_question_that_placement_cannot_take_does_not_fail_the_batch() -> None:
@@ -756,4 +756,4 @@ async def test_reports_decide_until_the_next_one() -> None:
     await scheduler.hear(a_report(0, sequence=2))
     (message,) = await placed(scheduler, a_request(9))
     assert message.chosen.host == "host0"
-    assert scheduler.book.state(an_id(0, "c")) == a_state(0)
+    assert scheduler.book.state(uid(0, "c")) == a_state(0)

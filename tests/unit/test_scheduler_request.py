@@ -6,7 +6,8 @@ import pytest
 
 from bus.vocabulary import Flavor, Image, ResourceGroup
 from scheduler_worker.core.request import Unreadable, question_of, shape_of
-from tests.support.scheduler_builders import METAL, SMALL, a_request, an_id
+from tests.support.ids import uid
+from tests.support.scheduler_builders import METAL, SMALL, a_request
 
 
 def flavor(**extra_specs: str) -> Flavor:
@@ -54,12 +55,12 @@ def test_traits_and_aggregates() -> None:
     request = a_request(
         flavor=flavor(trait__CUSTOM_FAST="required", trait__CUSTOM_OLD="forbidden"),
         image=Image(name="i", traits_required=("HW_CPU_X86_AVX2", "CUSTOM_FAST")),
-        aggregates=((an_id(1), an_id(2)), (an_id(3),)),
+        aggregates=((uid(1, "b"), uid(2, "b")), (uid(3, "b"),)),
     )
     (group,) = question_of(request, 10).groups
     assert group.required == ("CUSTOM_FAST", "HW_CPU_X86_AVX2")
     assert group.forbidden == ("CUSTOM_OLD",)
-    assert group.member_of == ((an_id(1), an_id(2)), (an_id(3),))
+    assert group.member_of == ((uid(1, "b"), uid(2, "b")), (uid(3, "b"),))
 
 
 @pytest.mark.parametrize(
@@ -121,12 +122,12 @@ def test_how_groups_are_tied() -> None:
         same_subtree="_numa,_c, _n",
         same_subtree2="_n,_m,_n",
     )
-    request = a_request(flavor=asked, cell="cell1", aggregates=((an_id(1),),))
+    request = a_request(flavor=asked, cell="cell1", aggregates=((uid(1, "b"),),))
     question = question_of(request, 10)
     assert question.group_policy == "isolate"
     assert question.same_subtree == (("_numa", "_c", "_n"), ("_n", "_m"))
     assert question.groups[-1] == ResourceGroup(suffix="_numa", required=("HW_NUMA_ROOT",))
-    assert [group.member_of for group in question.groups] == [((an_id(1),),), (), (), (), ()]
+    assert [group.member_of for group in question.groups] == [((uid(1, "b"),),), (), (), (), ()]
     assert (question.cell, question.limit, question.seed) == ("cell1", 10, request.request)
     assert (question.per_host, question.after) == (1, 0)
 
@@ -163,7 +164,10 @@ def test_how_groups_are_tied() -> None:
             {"flavor": PORTS, "image": Image(name="i", traits_required=("CUSTOM_X",))},
             "the group without a suffix has traits and asks for no resources",
         ),
-        ({"flavor": PORTS, "aggregates": ((an_id(1),),)}, "aggregates: the flavor asks for nothing without"),
+        (
+            {"flavor": PORTS, "aggregates": ((uid(1, "b"),),)},
+            "aggregates: the flavor asks for nothing without",
+        ),
         ({"flavor": flavor(resources__VCPU="-1")}, "'-1' is no whole number from 0 to 2147483647"),
         ({"flavor": flavor(resources__VCPU="1.5")}, "'1.5' is no whole number"),
         ({"flavor": flavor(resources__VCPU="")}, "'' is no whole number"),
@@ -178,7 +182,7 @@ def test_how_groups_are_tied() -> None:
             },
             "trait CUSTOM_X is forbidden, and required as well",
         ),
-        ({"aggregates": ((an_id(1),), ())}, "aggregates[1]: an empty list"),
+        ({"aggregates": ((uid(1, "b"),), ())}, "aggregates[1]: an empty list"),
         ({"flavor": Flavor(name="nothing")}, "flavor: it asks for no resources at all"),
         ({"flavor": Flavor(name="f", vcpus=1, extra_specs={"resources:VCPU": "0"})}, "no resources at all"),
     ],
@@ -202,6 +206,6 @@ def test_requests_of_one_shape_differ_only_in_what_no_filter_reads() -> None:
         a_request(cell="c"),
         a_request(flavor=METAL),
         a_request(image=Image(name="i")),
-        a_request(aggregates=((an_id(1),),)),
+        a_request(aggregates=((uid(1, "b"),),)),
     ):
         assert shape_of(other) != shape_of(like)

@@ -12,7 +12,7 @@ from placement_worker.core.index import Index
 from placement_worker.core.search import page, page_steps, search, search_steps
 from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.trees import Tree
-from tests.support.placement_builders import uid
+from tests.support.ids import uid
 from tests.support.provider_trees import a_query, a_world, an_index, state, tree
 from tests.unit.test_search import as_way
 

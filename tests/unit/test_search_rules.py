@@ -11,7 +11,7 @@ from bus.vocabulary import Inventory, NearMiss, Removal, ResourceGroup
 from placement_worker.core.groups import SenselessQuery
 from placement_worker.core.index import Index
 from placement_worker.core.search import page, search
-from tests.support.placement_builders import uid
+from tests.support.ids import uid
 from tests.support.provider_trees import SHARES, an_index, state, tree
 
 A, B = "CUSTOM_A", "CUSTOM_B"
