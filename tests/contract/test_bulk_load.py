@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bus.messages import EditRequested, FindProviders, LoadProviders
+from bus.messages import EditRequested, FindProviders
 from bus.resources import ChangeProvider, DropProvider, LoadResult, MakeProvider, ProviderLoad
 from bus.vocabulary import Inventory
 from placement_worker import Placement, bulk_load
@@ -14,6 +14,7 @@ from placement_worker.store import tree_reads
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
+    a_load,
     a_placement,
     a_release,
     a_report,
@@ -22,22 +23,9 @@ from tests.support.placement_builders import (
     on_hosts,
     seen_by,
 )
+from tests.support.placement_calls import load
 
 EIGHT = {"VCPU": Inventory(total=8)}
-
-
-def a_load(number: int, parent: int | None = None, **given: Any) -> ProviderLoad:
-    given.setdefault("inventories", EIGHT)
-    return ProviderLoad(
-        id=uid(number, "a"),
-        name=given.pop("name", f"host-{number}"),
-        parent=None if parent is None else uid(parent, "a"),
-        **given,
-    )
-
-
-async def load(placement: Placement, *loads: ProviderLoad) -> list[LoadResult]:
-    return list((await placement.bulk_load.load(LoadProviders(providers=loads))).results)
 
 
 def outcomes(results: list[LoadResult]) -> list[str | tuple[str, int]]:

@@ -7,7 +7,7 @@ import os_resource_classes  # type: ignore[import-untyped]
 import os_traits  # type: ignore[import-untyped]
 import pytest
 
-from bus.messages import EditRequested, FindNames, NameEditRequested
+from bus.messages import FindNames
 from bus.resources import (
     DropName,
     Edited,
@@ -29,13 +29,10 @@ from bus.vocabulary import Inventory
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import Wall, a_claim, a_placement, a_report, an_order, on_hosts, seen_by
+from tests.support.placement_calls import edit, edit_name, report
 
 A = uid(1, "a")
 KINDS: list[NameKind] = ["resource class", "trait"]
-
-
-async def edit(placement: Placement, kind: NameKind, one: NameEdit) -> NameResult:
-    return (await placement.classes_and_traits.edit(NameEditRequested(kind=kind, edit=one))).result
 
 
 async def listed(placement: Placement, kind: NameKind, **query: Any) -> list[str]:
@@ -44,18 +41,17 @@ async def listed(placement: Placement, kind: NameKind, **query: Any) -> list[str
     ]
 
 
-async def a_host(placement: Placement, **given: Any) -> None:
-    assert await placement.reports.report_many([a_report(1, **given)]) == [None]
+async def has_host(placement: Placement, **given: Any) -> None:
+    assert await report(placement, a_report(1, **given)) == [""]
 
 
-async def inventories(placement: Placement, *names: str) -> EditResult:
+async def set_inventories(placement: Placement, *names: str) -> EditResult:
     stock = {name: Inventory(total=4) for name in names}
-    answer = await placement.providers.edit(EditRequested(edit=SetInventories(provider=A, inventories=stock)))
-    return answer.result
+    return await edit(placement, SetInventories(provider=A, inventories=stock))
 
 
-async def traits(placement: Placement, *names: str) -> EditResult:
-    return (await placement.providers.edit(EditRequested(edit=SetTraits(provider=A, traits=names)))).result
+async def set_traits(placement: Placement, *names: str) -> EditResult:
+    return await edit(placement, SetTraits(provider=A, traits=names))
 
 
 # Lists
@@ -67,9 +63,9 @@ async def test_standard_names_are_there_in_their_order(placement: Placement) -> 
 
 
 async def test_names_are_listed_by_name_by_prefix_and_by_use(placement: Placement) -> None:
-    await a_host(placement, traits=("COMPUTE_NODE", "CUSTOM_B"))
+    await has_host(placement, traits=("COMPUTE_NODE", "CUSTOM_B"))
     for name in ("CUSTOM_C", "CUSTOM_A"):
-        await edit(placement, "trait", MakeName(name=name))
+        await edit_name(placement, "trait", MakeName(name=name))
     assert await listed(placement, "trait", prefix="CUSTOM_") == ["CUSTOM_B", "CUSTOM_C", "CUSTOM_A"]
     assert await listed(placement, "trait", associated=True) == ["COMPUTE_NODE", "CUSTOM_B"]
     assert await listed(placement, "trait", associated=False, prefix="CUSTOM_") == ["CUSTOM_C", "CUSTOM_A"]
@@ -84,9 +80,9 @@ async def test_names_are_listed_by_name_by_prefix_and_by_use(placement: Placemen
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_making_twice_makes_once(placement: Placement, wall: Wall, kind: NameKind) -> None:
-    made = await edit(placement, kind, MakeName(name="CUSTOM_A"))
+    made = await edit_name(placement, kind, MakeName(name="CUSTOM_A"))
     wall.time += 10
-    again = await edit(placement, kind, MakeName(name="CUSTOM_A"))
+    again = await edit_name(placement, kind, MakeName(name="CUSTOM_A"))
     assert isinstance(made, NameEdited) and isinstance(again, NameEdited)
     assert (made.made, again.made) == (True, False)
     assert made.named == again.named
@@ -99,7 +95,7 @@ async def test_of_many_who_make_one_at_once_one_has_made_it(
 ) -> None:
     async with a_placement(url) as other:
         made = await asyncio.gather(
-            *(edit(one, kind, MakeName(name="CUSTOM_A")) for one in (placement, other) * 4)
+            *(edit_name(one, kind, MakeName(name="CUSTOM_A")) for one in (placement, other) * 4)
         )
         assert sorted(isinstance(one, NameEdited) and one.made for one in made) == [False] * 7 + [True]
         assert (await listed(other, kind, prefix="CUSTOM_")) == ["CUSTOM_A"]
@@ -122,9 +118,9 @@ NOT_CUSTOM = (
 async def test_only_names_of_the_custom_form_can_be_made(
     placement: Placement, kind: NameKind, name: str
 ) -> None:
-    assert await edit(placement, kind, MakeName(name=name)) == Standard(name=name)
+    assert await edit_name(placement, kind, MakeName(name=name)) == Standard(name=name)
     longest = "CUSTOM_" + "A" * 248
-    assert isinstance(await edit(placement, kind, MakeName(name=longest)), NameEdited)
+    assert isinstance(await edit_name(placement, kind, MakeName(name=longest)), NameEdited)
 
 
 # Dropping
@@ -134,13 +130,15 @@ async def test_only_names_of_the_custom_form_can_be_made(
 async def test_what_is_in_use_standard_or_absent_cannot_be_dropped(
     placement: Placement, kind: NameKind, standard: str
 ) -> None:
-    await a_host(placement, inventories={"CUSTOM_A": Inventory(total=1)}, traits=("CUSTOM_A",))
-    assert await edit(placement, kind, DropName(name="CUSTOM_A")) == InUse(what="CUSTOM_A")
-    assert await edit(placement, kind, DropName(name=standard)) == Standard(name=standard)
-    assert await edit(placement, kind, DropName(name="CUSTOM_B")) == Missing(what=kind, names=("CUSTOM_B",))
-    await inventories(placement)
-    await traits(placement)
-    assert await edit(placement, kind, DropName(name="CUSTOM_A")) == NameEdited()
+    await has_host(placement, inventories={"CUSTOM_A": Inventory(total=1)}, traits=("CUSTOM_A",))
+    assert await edit_name(placement, kind, DropName(name="CUSTOM_A")) == InUse(what="CUSTOM_A")
+    assert await edit_name(placement, kind, DropName(name=standard)) == Standard(name=standard)
+    assert await edit_name(placement, kind, DropName(name="CUSTOM_B")) == Missing(
+        what=kind, names=("CUSTOM_B",)
+    )
+    await set_inventories(placement)
+    await set_traits(placement)
+    assert await edit_name(placement, kind, DropName(name="CUSTOM_A")) == NameEdited()
     assert await listed(placement, kind, prefix="CUSTOM_") == []
 
 
@@ -148,23 +146,23 @@ async def test_a_number_once_given_to_a_class_is_never_given_to_another(placemen
     """Who remembers it by the old name would take one for the other."""
     numbers = []
     for name in ("CUSTOM_A", "CUSTOM_B", "CUSTOM_A"):
-        await edit(placement, "resource class", MakeName(name=name))
+        await edit_name(placement, "resource class", MakeName(name=name))
         numbers.append(placement.book.classes.ids[name])
-        await edit(placement, "resource class", DropName(name=name))
+        await edit_name(placement, "resource class", DropName(name=name))
     assert len(set(numbers)) == 3
 
 
 async def test_what_was_dropped_is_known_to_be_gone_everywhere(url: str, placement: Placement) -> None:
-    await a_host(placement)
+    await has_host(placement)
     async with a_placement(url) as other:
-        for kind, use in (("resource class", inventories), ("trait", traits)):
-            await edit(placement, kind, MakeName(name="CUSTOM_A"))
+        for kind, use in (("resource class", set_inventories), ("trait", set_traits)):
+            await edit_name(placement, kind, MakeName(name="CUSTOM_A"))
             assert isinstance(await use(other, "CUSTOM_A"), Edited)
             assert isinstance(await use(placement), Edited)
-            await edit(placement, kind, DropName(name="CUSTOM_A"))
+            await edit_name(placement, kind, DropName(name="CUSTOM_A"))
             for one in (placement, other):
                 assert await use(one, "CUSTOM_A") == Missing(what=kind, names=("CUSTOM_A",))
-            await edit(other, kind, MakeName(name="CUSTOM_A"))
+            await edit_name(other, kind, MakeName(name="CUSTOM_A"))
             for one in (placement, other):
                 assert isinstance(await use(one, "CUSTOM_A"), Edited)
         await placement.memory.fresh()
@@ -175,31 +173,31 @@ async def test_what_was_dropped_is_known_to_be_gone_everywhere(url: str, placeme
 
 async def test_a_class_is_renamed_with_all_that_is_there_of_it(url: str, placement: Placement) -> None:
     stock = {"VCPU": Inventory(total=8), "CUSTOM_OLD": Inventory(total=4)}
-    await a_host(placement, inventories=stock)
+    await has_host(placement, inventories=stock)
     await placement.claims.claim_many([an_order(a_claim(1, on_hosts(1, CUSTOM_OLD=3)))])
     shapes = dict(placement.memory.index.rows[A].shapes)
     async with a_placement(url) as other:
         old, new = "CUSTOM_OLD", "CUSTOM_NEW"
-        renamed = await edit(placement, "resource class", RenameName(name=old, to=new))
+        renamed = await edit_name(placement, "resource class", RenameName(name=old, to=new))
         assert isinstance(renamed, NameEdited) and renamed.named is not None and renamed.named.name == new
         await other.memory.fresh()
         for one in (placement, other):
             row = one.memory.index.rows[A]
             assert (dict(row.free), row.shapes) == ({"VCPU": 8, new: 1}, shapes)
-            assert await inventories(one, "VCPU", old) == Missing(what="resource class", names=(old,))
+            assert await set_inventories(one, "VCPU", old) == Missing(what="resource class", names=(old,))
         [taken] = await other.claims.claim_many([an_order(a_claim(2, on_hosts(1, CUSTOM_NEW=1)))])
         assert taken.results[0].__class__.__name__ == "Claimed"
-        assert isinstance(await edit(other, "resource class", MakeName(name=old)), NameEdited)
+        assert isinstance(await edit_name(other, "resource class", MakeName(name=old)), NameEdited)
         await placement.memory.fresh()
         assert seen_by(placement) == seen_by(other)
 
 
 async def test_why_a_class_cannot_be_renamed(placement: Placement) -> None:
     for name in ("CUSTOM_A", "CUSTOM_B"):
-        await edit(placement, "resource class", MakeName(name=name))
+        await edit_name(placement, "resource class", MakeName(name=name))
 
     async def rename(name: str, to: str, kind: NameKind = "resource class") -> NameResult:
-        return await edit(placement, kind, RenameName(name=name, to=to))
+        return await edit_name(placement, kind, RenameName(name=name, to=to))
 
     assert await rename("CUSTOM_A", "CUSTOM_B") == Taken(what="resource class", value="CUSTOM_B")
     assert await rename("CUSTOM_NO", "CUSTOM_C") == Missing(what="resource class", names=("CUSTOM_NO",))
@@ -213,13 +211,15 @@ async def test_why_a_class_cannot_be_renamed(placement: Placement) -> None:
 
 async def test_a_class_is_used_while_it_is_being_renamed_or_dropped(url: str, placement: Placement) -> None:
     """Whoever comes first, nobody is left with a class that there is not, and both indexes are right."""
-    await a_host(placement)
+    await has_host(placement)
     async with a_placement(url) as other:
         for turn in range(6):
             old, new = f"CUSTOM_{turn}", f"CUSTOM_{turn}_NEW"
-            await edit(placement, "resource class", MakeName(name=old))
+            await edit_name(placement, "resource class", MakeName(name=old))
             change: NameEdit = RenameName(name=old, to=new) if turn % 2 else DropName(name=old)
-            await asyncio.gather(edit(placement, "resource class", change), inventories(other, "VCPU", old))
+            await asyncio.gather(
+                edit_name(placement, "resource class", change), set_inventories(other, "VCPU", old)
+            )
             for one in (placement, other):
                 await one.memory.fresh()
             there = set(await listed(placement, "resource class"))

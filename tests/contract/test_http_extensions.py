@@ -62,7 +62,7 @@ async def test_explain_refuses_what_the_api_refuses(near: HttpPlacement) -> None
 # Bulk
 
 
-def a_load(number: int, parent: int | None = None, **given: Any) -> dict[str, Any]:
+def a_load_in_json(number: int, parent: int | None = None, **given: Any) -> dict[str, Any]:
     return {
         "id": uid(number, "a"),
         "name": f"host-{number}",
@@ -73,7 +73,9 @@ def a_load(number: int, parent: int | None = None, **given: Any) -> dict[str, An
 
 
 async def test_a_thousand_providers_in_one_request(door: HttpPlacement) -> None:
-    providers = [a_load(number) for number in range(500)] + [a_load(500 + n, n) for n in range(500)]
+    providers = [a_load_in_json(number) for number in range(500)] + [
+        a_load_in_json(500 + n, n) for n in range(500)
+    ]
     told = await door.made("/berth/providers", {"providers": providers}, method="POST")
     assert [one["did"] for one in told["results"]] == ["made"] * 1000
     again = await door.made("/berth/providers", {"providers": providers}, method="POST")
@@ -86,7 +88,7 @@ async def test_a_thousand_providers_in_one_request(door: HttpPlacement) -> None:
 
 async def test_what_a_load_does_not_name_stays_as_it_is(near: HttpPlacement) -> None:
     named = {"traits": ["CUSTOM_FAST"], "aggregates": [uid(1, "e")]}
-    first = [a_load(1), a_load(2, 1, **named)]
+    first = [a_load_in_json(1), a_load_in_json(2, 1, **named)]
     await near.made("/berth/providers", {"providers": first}, method="POST")
     again = {"id": uid(2, "a"), "name": "host-2", "inventories": {"VCPU": {"total": 4}}}
     at = f"/resource_providers/{uid(2, 'a')}"
@@ -107,7 +109,7 @@ async def test_what_a_load_does_not_name_stays_as_it_is(near: HttpPlacement) -> 
 
 
 async def test_a_tree_that_cannot_be_does_not_hold_up_the_others(door: HttpPlacement) -> None:
-    good, bad = a_load(1), a_load(2, inventories={"COW": {"total": 1}})
+    good, bad = a_load_in_json(1), a_load_in_json(2, inventories={"COW": {"total": 1}})
     told = (await door.made("/berth/providers", {"providers": [good, bad]}, method="POST"))["results"]
     assert [one["did"] for one in told] == ["made", "refused"]
     assert "COW" in told[1]["why"]
@@ -119,7 +121,10 @@ async def test_a_tree_that_cannot_be_does_not_hold_up_the_others(door: HttpPlace
         ({}, "missing required field `providers`"),
         ({"providers": []}, "length >= 1"),
         ({"providers": [{"id": "x"}]}, "$.providers[0]"),
-        ({"providers": [a_load(1, inventories={"VCPU": {"total": -1}})]}, "$.providers[0].inventories"),
+        (
+            {"providers": [a_load_in_json(1, inventories={"VCPU": {"total": -1}})]},
+            "$.providers[0].inventories",
+        ),
         ([], "Expected `object`"),
     ],
 )

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from bus.clock import Clock
-from bus.messages import EditRequested, FindProviders
-from bus.resources import AddInventory, MakeProvider, Provider, SetAggregates, SetTraits
+from bus.messages import EditRequested
+from bus.resources import AddInventory, MakeProvider, SetAggregates, SetTraits
 from bus.vocabulary import Inventory, ResourceGroup
 from compute_sim.ironic import Simulation, enrolled
 from ironic_sync.api import Access, IronicApi
@@ -22,13 +22,10 @@ from placement_worker import Placement
 from tests.support.fake_ironic import FakeIronic, node_number
 from tests.support.ids import uid
 from tests.support.placement_builders import Wall, a_claim, a_provider, a_report, an_order, gone, on_hosts
+from tests.support.placement_calls import find_providers
 
 OWNER: Any = ("owner",)
 SELECTION = NodeSelection(cell="c1", zone="z1", aggregates_by=("properties.rack", "conductor_group"))
-
-
-async def found(placement: Placement, **query: Any) -> list[Provider]:
-    return list((await placement.lookups.providers(FindProviders(**query))).providers)
 
 
 @pytest.fixture
@@ -44,11 +41,11 @@ async def rack(placement: Placement) -> Placement:
 
 
 async def test_who_reports_a_provider_is_told_when_it_is_asked_for(rack: Placement) -> None:
-    (one,) = await found(rack, ids=(uid(1, "a"),), parts=OWNER)
+    (one,) = await find_providers(rack, ids=(uid(1, "a"),), parts=OWNER)
     assert (one.cell, one.agent, one.zone, one.sequence, one.gone) == ("c1", "agent-1", "z1", 5, False)
-    (child,) = await found(rack, ids=(uid(11, "a"),), parts=OWNER)
+    (child,) = await find_providers(rack, ids=(uid(11, "a"),), parts=OWNER)
     assert (child.agent, child.sequence, child.host) == ("agent-1", 5, "host-1")
-    (silent,) = await found(rack, ids=(uid(1, "a"),), parts=())
+    (silent,) = await find_providers(rack, ids=(uid(1, "a"),), parts=())
     assert (silent.agent, silent.sequence) == ("", -1)
 
 
@@ -67,7 +64,9 @@ AGENTS = [
 async def test_the_providers_of_an_agents_trees(
     rack: Placement, query: dict[str, Any], expected: set[int]
 ) -> None:
-    assert {one.id for one in await found(rack, **query)} == {uid(number, "a") for number in expected}
+    assert {one.id for one in await find_providers(rack, **query)} == {
+        uid(number, "a") for number in expected
+    }
 
 
 @pytest.mark.parametrize("which", [{"agents": ("agent-1", "agent-2", "agent-3")}, {}], ids=["agents", "all"])
@@ -75,7 +74,7 @@ async def test_the_providers_of_an_agents_trees(
 async def test_they_come_in_pages(rack: Placement, which: dict[str, Any], limit: int) -> None:
     seen: list[str] = []
     while True:
-        page = await found(rack, limit=limit, after=seen[-1] if seen else "", parts=(), **which)
+        page = await find_providers(rack, limit=limit, after=seen[-1] if seen else "", parts=(), **which)
         seen += [one.id for one in page]
         if len(page) < limit:
             break
@@ -85,14 +84,14 @@ async def test_they_come_in_pages(rack: Placement, which: dict[str, Any], limit:
 async def test_what_is_gone_but_held_says_so(rack: Placement) -> None:
     await rack.claims.claim_many([an_order(a_claim(1, on_hosts(3, VCPU=1)))])
     await rack.reports.report_many([gone(3, 9), gone(2, 9)])
-    assert [(one.id, one.gone) for one in await found(rack, agents=("agent-2", "agent-3"))] == [
+    assert [(one.id, one.gone) for one in await find_providers(rack, agents=("agent-2", "agent-3"))] == [
         (uid(3, "a"), True)
     ]
 
 
 async def test_a_provider_nobody_reports_has_no_owner(rack: Placement) -> None:
     await rack.providers.edit(EditRequested(edit=MakeProvider(provider=uid(7, "a"), name="by-hand")))
-    (one,) = await found(rack, ids=(uid(7, "a"),), parts=OWNER)
+    (one,) = await find_providers(rack, ids=(uid(7, "a"),), parts=OWNER)
     assert (one.agent, one.cell, one.sequence) == ("", "", -1)
 
 
@@ -140,7 +139,7 @@ async def test_what_an_operator_puts_on_a_node_is_no_difference(placement: Place
         sweeping = Sweeping(api, placement, wall.clock)
         await sweeping.sweep.everything()
         await placement.book.traits.ensure(placement.database, ["CUSTOM_GOLD"], 0.0)
-        [before] = await found(placement, ids=(node,))
+        [before] = await find_providers(placement, ids=(node,))
         rack = uid(9, "e")
         for edit in (
             SetTraits(provider=node, traits=("CUSTOM_A", "CUSTOM_GOLD")),
@@ -148,7 +147,9 @@ async def test_what_an_operator_puts_on_a_node_is_no_difference(placement: Place
             AddInventory(provider=node, resource_class="DISK_GB", inventory=Inventory(total=5)),
         ):
             await placement.providers.edit(EditRequested(edit=edit))
-        [after] = await found(placement, ids=(node,), parts=("inventories", "traits", "aggregates", "owner"))
+        [after] = await find_providers(
+            placement, ids=(node,), parts=("inventories", "traits", "aggregates", "owner")
+        )
         kept = (after.kept_classes, after.kept_traits, after.kept_aggregates)
         assert kept == (("DISK_GB",), ("CUSTOM_GOLD",), (rack,))
         assert await sweeping.differences() == []
@@ -157,7 +158,7 @@ async def test_what_an_operator_puts_on_a_node_is_no_difference(placement: Place
         assert await sweeping.differences() == ["traits"]
         await sweeping.sweep.everything()
         assert await sweeping.differences() == []
-        [after] = await found(placement, ids=(node,))
+        [after] = await find_providers(placement, ids=(node,))
         assert set(after.traits) == {"CUSTOM_B", "CUSTOM_GOLD"}
 
 
@@ -169,7 +170,7 @@ async def test_a_sweep_over_the_simulated_ironic(placement: Placement, wall: Wal
         sweeping = Sweeping(api, placement, wall.clock)
         await sweeping.sweep.round()
         assert await sweeping.differences() == []
-        assert len(await found(placement, agents=("c1-metal",), parts=())) == 600
+        assert len(await find_providers(placement, agents=("c1-metal",), parts=())) == 600
         wall.time += 10
         await api.set_maintenance(nodes[5].uuid, True, "broken")
         await api.set_traits(nodes[6].uuid, ["CUSTOM_A"])

@@ -9,9 +9,7 @@ from sqlalchemy import text
 from bus.messages import (
     EditRequested,
     FindAllocations,
-    FindProviders,
     FindUsages,
-    LoadProviders,
     UsagesFound,
 )
 from bus.resources import (
@@ -26,34 +24,20 @@ from bus.vocabulary import ConsumerClaim, Inventory, ResourceGroup
 from placement_worker import Placement
 from placement_worker.store import lookups
 from tests.support.ids import uid
-from tests.support.placement_builders import Wall, a_claim, a_placement, an_order, on_hosts
+from tests.support.placement_builders import Wall, a_claim, a_load, a_placement, an_order, on_hosts
+from tests.support.placement_calls import find_providers, load
 
 A, B, C, D = (uid(number, "a") for number in (1, 2, 3, 4))
 X, Y = uid(1, "e"), uid(2, "e")
 EIGHT = {"VCPU": Inventory(total=8)}
 
 
-def a_load(number: int, parent: int | None = None, **given: Any) -> ProviderLoad:
-    given.setdefault("inventories", EIGHT)
-    return ProviderLoad(
-        id=uid(number, "a"),
-        name=f"host-{number}",
-        parent=None if parent is None else uid(parent, "a"),
-        **given,
-    )
-
-
-async def load(placement: Placement, *loads: ProviderLoad) -> None:
-    answer = await placement.bulk_load.load(LoadProviders(providers=loads))
-    assert {one.did for one in answer.results} == {"made"}
-
-
-async def found(placement: Placement, **query: Any) -> list[Provider]:
-    return list((await placement.lookups.providers(FindProviders(**query))).providers)
+async def make(placement: Placement, *loads: ProviderLoad) -> None:
+    assert {one.did for one in await load(placement, *loads)} == {"made"}
 
 
 async def ids(placement: Placement, **query: Any) -> set[str]:
-    return {one.id for one in await found(placement, parts=(), **query)}
+    return {one.id for one in await find_providers(placement, parts=(), **query)}
 
 
 @pytest.fixture
@@ -61,7 +45,7 @@ async def rack(placement: Placement) -> Placement:
     """A tree of A above B, and C and D alone, each with something of its own."""
     gpus = {"CUSTOM_GPU": Inventory(total=4, min_unit=2, max_unit=4, step_size=2)}
     over = {"VCPU": Inventory(total=8, reserved=2, allocation_ratio=1.5), "DISK_GB": Inventory(total=10)}
-    await load(
+    await make(
         placement,
         a_load(1, traits=("COMPUTE_NODE", "CUSTOM_GOLD"), aggregates=(X,)),
         a_load(2, 1, inventories=gpus),
@@ -134,9 +118,9 @@ async def test_a_provider_is_shown_with_the_parts_that_were_asked_for(rack: Plac
         ("aggregates",): {"aggregates": (X,)},
     }
     for parts, more in shown.items():
-        [one] = await found(rack, ids=(A,), parts=parts)
+        [one] = await find_providers(rack, ids=(A,), parts=parts)
         assert one == (more if isinstance(more, Provider) else Provider(**{**as_dict(bare), **more}))
-    [child] = await found(rack, name="host-2")
+    [child] = await find_providers(rack, name="host-2")
     assert (child.parent, child.root) == (A, A)
 
 
@@ -148,14 +132,14 @@ async def test_traits_come_in_the_order_of_their_numbers(rack: Placement) -> Non
     """Standard ones first, whatever their names."""
     gold = SetTraits(provider=D, traits=("CUSTOM_GOLD", "STORAGE_DISK_SSD", "HW_CPU_X86_AVX2"))
     await rack.providers.edit(EditRequested(edit=gold))
-    [one] = await found(rack, ids=(D,))
+    [one] = await find_providers(rack, ids=(D,))
     assert one.traits == ("HW_CPU_X86_AVX2", "STORAGE_DISK_SSD", "CUSTOM_GOLD")
 
 
 async def test_updated_is_the_newest_of_what_is_shown(rack: Placement, wall: Wall) -> None:
     async def times() -> list[float]:
         parts: list[tuple[str, ...]] = [(), ("traits",), ("inventories", "traits")]
-        return [(await found(rack, ids=(D,), parts=part))[0].updated - 1_000_000.0 for part in parts]
+        return [(await find_providers(rack, ids=(D,), parts=part))[0].updated - 1_000_000.0 for part in parts]
 
     edits = [
         ChangeProvider(provider=D, name="other"),
@@ -174,10 +158,10 @@ async def test_updated_is_the_newest_of_what_is_shown(rack: Placement, wall: Wal
 async def test_another_process_sees_at_once_what_was_committed(url: str, rack: Placement) -> None:
     async with a_placement(url) as other:
         new = a_load(7, traits=("CUSTOM_SILVER",), inventories={"CUSTOM_PONY": Inventory(total=1)})
-        await load(rack, new)
+        await make(rack, new)
         wanted = like(resources={"CUSTOM_PONY": 1}, required=("CUSTOM_SILVER",))
         assert await ids(other, **wanted) == {uid(7, "a")}
-        assert (await found(other, ids=(new.id,)))[0].traits == ("CUSTOM_SILVER",)
+        assert (await find_providers(other, ids=(new.id,)))[0].traits == ("CUSTOM_SILVER",)
         await rack.claims.claim_many([an_order(a_claim(7, on_hosts(7, CUSTOM_PONY=1)))])
         assert await ids(other, **wanted) == set()
 
@@ -300,7 +284,7 @@ async def test_what_is_found_is_what_a_search_one_by_one_would_find(placement: P
             allocation_ratio=ratio,
         )
 
-    await load(
+    await make(
         placement,
         *(
             a_load(
@@ -318,7 +302,7 @@ async def test_what_is_found_is_what_a_search_one_by_one_would_find(placement: P
             for number in range(40)
         ]
     )
-    everything = await found(placement)
+    everything = await find_providers(placement)
     assert any(sum(one.used.values()) for one in everything)
     sizes = set()
     for _ in range(120):

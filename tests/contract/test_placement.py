@@ -10,7 +10,6 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from bus.messages import (
-    ClaimRequested,
     FindAllocations,
     InventoryReported,
     PlacementChanged,
@@ -51,18 +50,9 @@ from tests.support.placement_builders import (
     seen_by,
     tell_all,
 )
+from tests.support.placement_calls import claim, report
 
 VCPU = {"VCPU": Inventory(total=8)}
-
-
-async def report(placement: Placement, *reports: InventoryReported) -> list[str]:
-    return [str(one or "") for one in await placement.reports.report_many(reports)]
-
-
-async def claim(placement: Placement, *orders: ClaimRequested) -> list[object]:
-    """The result of each order's one claim, or all of them."""
-    answers = await placement.claims.claim_many(orders)
-    return [one.results[0] if len(one.results) == 1 else one.results for one in answers]
 
 
 async def release(placement: Placement, *orders: object) -> list[object]:

@@ -5,7 +5,7 @@ import random
 
 from sqlalchemy import text
 
-from bus.messages import EditRequested, FindProviders, InventoryReported
+from bus.messages import InventoryReported
 from bus.resources import (
     AddInventory,
     Edit,
@@ -28,35 +28,39 @@ from tests.support.placement_builders import (
     an_order,
     on_hosts,
 )
+from tests.support.placement_calls import edit, find_providers, report
 
 A, B, C = (uid(number, "a") for number in (1, 2, 3))
 TOTAL = 8
 MEMORY = {"MEMORY_MB": Inventory(total=1024)}
 
 
-async def report(placement: Placement, *reports: InventoryReported) -> None:
-    assert await placement.reports.report_many(reports) == [None] * len(reports)
+async def must_report(placement: Placement, *reports: InventoryReported) -> None:
+    assert await report(placement, *reports) == [""] * len(reports)
 
 
-async def edit(placement: Placement, one: Edit) -> None:
-    answer = await placement.providers.edit(EditRequested(edit=one))
-    assert isinstance(answer.result, Edited), answer
+async def must_edit(placement: Placement, one: Edit) -> None:
+    assert isinstance(result := await edit(placement, one), Edited), result
 
 
 async def shown(placement: Placement, provider: str) -> Provider:
-    [one] = (await placement.lookups.providers(FindProviders(ids=(provider,)))).providers
+    [one] = await find_providers(placement, ids=(provider,))
     return one
 
 
 async def test_what_others_put_there_stays(url: str, placement: Placement) -> None:
-    await report(placement, a_report(1, a_provider(3, 1), traits=("CUSTOM_X",), aggregates=(uid(1, "e"),)))
+    await must_report(
+        placement, a_report(1, a_provider(3, 1), traits=("CUSTOM_X",), aggregates=(uid(1, "e"),))
+    )
     await placement.bulk_load.book.traits.ensure(placement.database, ["CUSTOM_GOLD"], 0.0)
-    await edit(placement, MakeProvider(provider=B, name="by hand", parent=A))
-    await edit(placement, SetTraits(provider=A, traits=("CUSTOM_GOLD", "CUSTOM_X")))
-    await edit(placement, SetAggregates(provider=A, aggregates=(uid(1, "e"), uid(2, "e"))))
-    await edit(placement, AddInventory(provider=A, resource_class="DISK_GB", inventory=Inventory(total=5)))
+    await must_edit(placement, MakeProvider(provider=B, name="by hand", parent=A))
+    await must_edit(placement, SetTraits(provider=A, traits=("CUSTOM_GOLD", "CUSTOM_X")))
+    await must_edit(placement, SetAggregates(provider=A, aggregates=(uid(1, "e"), uid(2, "e"))))
+    await must_edit(
+        placement, AddInventory(provider=A, resource_class="DISK_GB", inventory=Inventory(total=5))
+    )
     async with a_placement(url) as other:  # which knows only what is stored
-        await report(other, a_report(1, traits=("CUSTOM_Y",), sequence=2))
+        await must_report(other, a_report(1, traits=("CUSTOM_Y",), sequence=2))
     await placement.memory.fresh()
     assert sorted(placement.memory.index.rows) == [A, B]
     one = await shown(placement, A)
@@ -89,9 +93,9 @@ async def sold(placement: Placement) -> tuple[int, int]:
 
 
 async def test_a_flat_host_in_use_becomes_a_tree_and_opens_as_it_is_given_back(placement: Placement) -> None:
-    await report(placement, a_shape(0, 1))
+    await must_report(placement, a_shape(0, 1))
     await placement.claims.claim_many([an_order(a_claim(nth, on_hosts(1, VCPU=2))) for nth in (1, 2)])
-    await report(placement, a_shape(2, 2))
+    await must_report(placement, a_shape(2, 2))
     assert await sold(placement) == (4, 4)
     taken = await placement.claims.claim_many([an_order(a_claim(3, on_hosts(2, 3, VCPU=2)))])
     assert not isinstance(taken[0].results[0], Claimed)
@@ -101,17 +105,17 @@ async def test_a_flat_host_in_use_becomes_a_tree_and_opens_as_it_is_given_back(p
     await placement.reports.sweep()
     assert await sold(placement) == (6, 2)
     await placement.claims.release_many([a_release(2, 1)])
-    await report(placement, a_shape(2, 3))
+    await must_report(placement, a_shape(2, 3))
     assert await sold(placement) == (4, 4)
     assert (await shown(placement, B)).inventories["VCPU"] == Inventory(total=4)
 
 
 async def test_an_operator_may_open_what_is_withheld(placement: Placement) -> None:
-    await report(placement, a_shape(0, 1))
+    await must_report(placement, a_shape(0, 1))
     await placement.claims.claim_many([an_order(a_claim(1, on_hosts(1, VCPU=4)))])
-    await report(placement, a_shape(2, 2))
+    await must_report(placement, a_shape(2, 2))
     opened = SetInventory(provider=B, resource_class="VCPU", inventory=Inventory(total=4))
-    await edit(placement, opened)
+    await must_edit(placement, opened)
     await placement.reports.sweep()
     assert (await shown(placement, B)).inventories["VCPU"].reserved == 0
 
@@ -120,7 +124,7 @@ async def test_whoever_reports_and_claims_at_once_no_vcpu_is_sold_twice(
     url: str, placement: Placement
 ) -> None:
     """Looked at in every commit there is time to look at."""
-    await report(placement, a_shape(0, 1))
+    await must_report(placement, a_shape(0, 1))
     chance, ending, looks = random.Random(3), asyncio.Event(), 0
 
     async def claim(one: Placement, consumers: range) -> None:
@@ -139,7 +143,7 @@ async def test_whoever_reports_and_claims_at_once_no_vcpu_is_sold_twice(
 
     async def reshape(one: Placement) -> None:
         for sequence in range(2, 42):
-            await report(one, a_shape(chance.choice((0, 1, 2)), sequence))
+            await must_report(one, a_shape(chance.choice((0, 1, 2)), sequence))
             if sequence % 3 == 0:
                 await one.reports.sweep()
         ending.set()

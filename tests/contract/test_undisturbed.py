@@ -18,6 +18,7 @@ from placement_worker import Placement
 from tests.support import deeds, locked_and_calm
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report, keeps_its_index, last_told, on_hosts
+from tests.support.placement_calls import edit
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.services
@@ -156,11 +157,11 @@ async def test_what_goes_unlocked_leaves_what_goes_locked(
     monkeypatch: pytest.MonkeyPatch,
     one: resources.Edit,
 ) -> None:
-    expected = await deeds.edit(both.locked.mine, one)
+    expected = await edit(both.locked.mine, one)
     tries.forget()
     last = both.calm.mine.memory.index.seen
     async with listening(both.calm.mine, monkeypatch) as told:
-        answer = await deeds.edit(both.calm.mine, one)
+        answer = await edit(both.calm.mine, one)
         assert (tries.numbers, tries.locks) == ([last + 1], 0)
         assert isinstance(answer, resources.Edited) and answer == expected and answer.number == last + 1
         assert both.calm.mine.memory.index.seen == last + 1
@@ -173,9 +174,9 @@ async def test_what_goes_unlocked_leaves_what_goes_locked(
 async def test_what_takes_more_than_one_statement_goes_locked(
     both: locked_and_calm.LockedAndCalm, tries: locked_and_calm.Tries, one: resources.Edit
 ) -> None:
-    expected = await deeds.edit(both.locked.mine, one)
+    expected = await edit(both.locked.mine, one)
     tries.forget()
-    assert await deeds.edit(both.calm.mine, one) == expected
+    assert await edit(both.calm.mine, one) == expected
     assert isinstance(expected, resources.Edited)
     assert (tries.numbers, tries.locks) == ([], 1)
     await both.agree()
@@ -186,9 +187,9 @@ async def test_what_changes_nothing_locks_nothing(
 ) -> None:
     before = await locked_and_calm.stored(both.calm.mine)
     for one, kind in NOTHING:
-        expected = await deeds.edit(both.locked.mine, one)
+        expected = await edit(both.locked.mine, one)
         tries.forget()
-        answer = await deeds.edit(both.calm.mine, one)
+        answer = await edit(both.calm.mine, one)
         assert type(answer) is kind and answer == expected, one
         assert (tries.numbers, tries.locks) == ([], 0), one
     assert await locked_and_calm.stored(both.calm.mine) == before
@@ -219,9 +220,9 @@ async def test_one_after_the_other_they_go_unlocked(
         resources.SetAggregates(provider=deeds.NEW, aggregates=(deeds.AGGREGATE,), generation=3),
         resources.AddInventory(provider=deeds.NEW, resource_class="CUSTOM_A", inventory=deeds.THREE),
     ]
-    expected = [await deeds.edit(both.locked.mine, one) for one in orders]
+    expected = [await edit(both.locked.mine, one) for one in orders]
     last = both.calm.mine.memory.index.seen
-    assert [await deeds.edit(both.calm.mine, one) for one in orders] == expected
+    assert [await edit(both.calm.mine, one) for one in orders] == expected
     assert tries.numbers == list(range(last + 1, last + 1 + len(orders)))
     await both.agree()
 
@@ -233,11 +234,11 @@ async def test_after_one_was_disturbed_they_lock_for_a_while(
     now = 1000.0
     monkeypatch.setattr("placement_worker.providers.monotonic", lambda: now)
     stock = resources.SetInventories(provider=deeds.LONE, inventories=deeds.STOCK)
-    tries.between = lambda: deeds.claim(calm.other, 9, on_hosts(7))
+    tries.between = lambda: deeds.hold(calm.other, 9, on_hosts(7))
     for later, expected in ((0.0, [None]), (0.09, []), (0.02, ["some"]), (0.0, ["some"])):
         now += later
         tries.forget()
-        assert isinstance(await deeds.edit(calm.mine, stock), resources.Edited)
+        assert isinstance(await edit(calm.mine, stock), resources.Edited)
         assert [number and "some" for number in tries.numbers] == expected
     await calm.level()
 
@@ -399,13 +400,12 @@ DISTURBED = {
 
 
 async def is_refused(other: Placement) -> None:
-    assert isinstance(await deeds.claim(other, 9, on_hosts(1, VCPU=99)), Refused)
+    assert isinstance(await deeds.hold(other, 9, on_hosts(1, VCPU=99)), Refused)
 
 
 async def repeats_itself(other: Placement) -> None:
     assert (
-        await deeds.edit(other, resources.SetTraits(provider=deeds.HOST, traits=("COMPUTE_NODE",)))
-        != Contended()
+        await edit(other, resources.SetTraits(provider=deeds.HOST, traits=("COMPUTE_NODE",))) != Contended()
     )
 
 
@@ -476,9 +476,9 @@ async def as_under_locks(
 ) -> None:
     """What comes `between` judging and writing, or `between_reads` of the tree and of the ids and names."""
     await case.deed(both.locked.other)
-    expected = await deeds.edit(both.locked.mine, case.edit)
+    expected = await edit(both.locked.mine, case.edit)
     setattr(tries, when, lambda: case.deed(both.calm.other))
-    answer = await deeds.edit(both.calm.mine, case.edit)
+    answer = await edit(both.calm.mine, case.edit)
     assert (answer, type(answer)) == (expected, case.answer)
     await both.agree()
 
@@ -487,13 +487,9 @@ async def test_a_name_that_somebody_took_without_a_number_is_taken(
     both: locked_and_calm.LockedAndCalm, tries: locked_and_calm.Tries, once: None
 ) -> None:
     await takes_the_name_without_a_number(both.locked.other)
-    expected = await deeds.edit(both.locked.mine, deeds.made())
+    expected = await edit(both.locked.mine, deeds.made())
     tries.between = lambda: takes_the_name_without_a_number(both.calm.other)
-    assert (
-        await deeds.edit(both.calm.mine, deeds.made())
-        == expected
-        == resources.Taken(what="name", value="five")
-    )
+    assert await edit(both.calm.mine, deeds.made()) == expected == resources.Taken(what="name", value="five")
     assert tries.numbers == [None]
     assert await locked_and_calm.stored(both.calm.mine) == await locked_and_calm.stored(both.locked.mine)
 

@@ -28,6 +28,7 @@ from tests.support.placement_builders import (
     on_hosts,
     seen_by,
 )
+from tests.support.placement_calls import edit, edit_name
 from tests.support.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.services
@@ -71,13 +72,13 @@ async def test_who_has_locked_the_provider_comes_first_and_keeps_nobody_else_wai
     one: resources.Edit,
 ) -> None:
     await deed(both.locked.other)
-    expected = await deeds.edit(both.locked.mine, one)
+    expected = await edit(both.locked.mine, one)
     calm = both.calm
     before = await locked_and_calm.stored(calm.mine)
     stop_before_its_number(monkeypatch, calm.other, gate)
     async with (
         midway.under_way(gate, deed(calm.other)) as theirs,
-        midway.begun(deeds.edit(calm.mine, one)) as mine,
+        midway.begun(edit(calm.mine, one)) as mine,
     ):
         await until(tries.over)  # before anybody goes on
         await midway.waits(calm.mine, mine)
@@ -94,11 +95,11 @@ async def test_who_has_locked_the_provider_comes_first_and_keeps_nobody_else_wai
 async def test_who_locked_the_provider_and_left_it_as_it_was_has_only_delayed_the_edit(
     both: locked_and_calm.LockedAndCalm, tries: locked_and_calm.Tries, once: None, gate: midway.Gate
 ) -> None:
-    expected = await deeds.edit(both.locked.mine, deeds.stocked(deeds.HOST, 3))
+    expected = await edit(both.locked.mine, deeds.stocked(deeds.HOST, 3))
     calm = both.calm
     async with (
         midway.under_way(gate, locks_and_leaves(calm.other, gate)),
-        midway.begun(deeds.edit(calm.mine, deeds.stocked(deeds.HOST, 3))) as mine,
+        midway.begun(edit(calm.mine, deeds.stocked(deeds.HOST, 3))) as mine,
     ):
         await midway.waits(calm.mine, mine)
         assert tries.numbers == [None]
@@ -118,12 +119,12 @@ async def test_a_number_that_is_being_taken_is_waited_for(
 ) -> None:
     if committed:
         await deeds.claims(7)(both.locked.other)
-    expected = await deeds.edit(both.locked.mine, deeds.stocked(deeds.LONE, 0))
+    expected = await edit(both.locked.mine, deeds.stocked(deeds.LONE, 0))
     calm = both.calm
     monkeypatch.setattr(calm.other.log, "write", gate.after(calm.other.log.write))
     async with (
         midway.under_way(gate, deeds.claims(7)(calm.other)) as theirs,
-        midway.begun(deeds.edit(calm.mine, deeds.stocked(deeds.LONE, 0))) as mine,
+        midway.begun(edit(calm.mine, deeds.stocked(deeds.LONE, 0))) as mine,
     ):
         await midway.waits(calm.mine, mine)
         assert tries.numbers == []
@@ -170,12 +171,12 @@ async def meeting(
 ) -> tuple[resources.EditResult, resources.EditResult]:
     """What the edit answers that finds the names being changed; and what it must."""
     if committed:
-        assert isinstance(await deeds.named(both.locked.other, case.kind, case.deed), resources.NameEdited)
-    expected = await deeds.edit(both.locked.mine, case.edit)
+        assert isinstance(await edit_name(both.locked.other, case.kind, case.deed), resources.NameEdited)
+    expected = await edit(both.locked.mine, case.edit)
     calm = both.calm
     async with (
-        midway.under_way(gate, deeds.named(calm.other, case.kind, case.deed)) as theirs,
-        midway.begun(deeds.edit(calm.mine, case.edit)) as mine,
+        midway.under_way(gate, edit_name(calm.other, case.kind, case.deed)) as theirs,
+        midway.begun(edit(calm.mine, case.edit)) as mine,
     ):
         await until(tries.over)  # before anybody goes on
         await midway.waits(calm.mine, mine)
@@ -237,13 +238,13 @@ async def test_who_changes_other_names_keeps_no_edit_waiting(
     gate: midway.Gate,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    expected = await deeds.edit(both.locked.mine, deeds.with_traits(deeds.LONE))
+    expected = await edit(both.locked.mine, deeds.with_traits(deeds.LONE))
     rename = resources.RenameName(name="CUSTOM_IDLE", to="CUSTOM_B")
-    assert isinstance(await deeds.named(both.locked.other, "resource class", rename), resources.NameEdited)
+    assert isinstance(await edit_name(both.locked.other, "resource class", rename), resources.NameEdited)
     calm = both.calm
     monkeypatch.setattr(calm.other.book, "new_edition", gate.after(calm.other.book.new_edition))
-    async with midway.under_way(gate, deeds.named(calm.other, "resource class", rename)) as theirs:
-        assert await deeds.edit(calm.mine, deeds.with_traits(deeds.LONE)) == expected
+    async with midway.under_way(gate, edit_name(calm.other, "resource class", rename)) as theirs:
+        assert await edit(calm.mine, deeds.with_traits(deeds.LONE)) == expected
         gate.open.set()
         assert isinstance(await theirs, resources.NameEdited)
     await both.agree()
@@ -293,13 +294,13 @@ async def test_a_provider_like_it_that_is_being_made_keeps_nobody_else_waiting(
         assert await other.reports.report_many([report]) == [None]
 
     await reports(both.locked.other)
-    expected = await deeds.edit(both.locked.mine, deeds.made())
+    expected = await edit(both.locked.mine, deeds.made())
     assert isinstance(expected, resources.Taken)
     calm = both.calm
     stop_before_its_number(monkeypatch, calm.other, gate)
     async with (
         midway.under_way(gate, reports(calm.other)) as reporting,
-        midway.begun(deeds.edit(calm.mine, deeds.made())) as mine,
+        midway.begun(edit(calm.mine, deeds.made())) as mine,
     ):
         await midway.waits(calm.mine, mine)
         await midway.others_can_commit(calm.mine)
@@ -358,7 +359,7 @@ async def test_what_is_committed_after_that_statement_began_is_not_overlooked(
     for world in (both.locked, both.calm):
         await deeds.edits(resources.SetInventories(provider=deeds.LONE, inventories=deeds.STOCK))(world.other)
     await deed(both.locked.other)
-    expected = await deeds.edit(both.locked.mine, one)
+    expected = await edit(both.locked.mine, one)
     begins = "WITH ours AS (SELECT p.id FROM resource_providers p WHERE"
     stops = (
         "WITH stop AS MATERIALIZED (SELECT 1 FROM pg_advisory_xact_lock(7)),"
@@ -374,7 +375,7 @@ async def test_what_is_committed_after_that_statement_began_is_not_overlooked(
             await tx.execute(text("SELECT pg_advisory_xact_lock(7)"))
             await gate.stop()
 
-    async with midway.under_way(gate, stop(calm.other)), midway.begun(deeds.edit(calm.mine, one)) as mine:
+    async with midway.under_way(gate, stop(calm.other)), midway.begun(edit(calm.mine, one)) as mine:
         await midway.waits(calm.mine, mine)
         await deed(calm.other)
         gate.open.set()
@@ -390,14 +391,14 @@ async def test_who_lost_a_race_in_that_statement_locks_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whom PostgreSQL ended because of a deadlock would meet the same others again."""
-    expected = await deeds.edit(both.locked.mine, deeds.stocked(deeds.LONE, 0))
+    expected = await edit(both.locked.mine, deeds.stocked(deeds.LONE, 0))
     tries.forget()
 
     async def loses() -> None:
         raise Conflict("deadlock detected")
 
     tries.between = loses
-    assert await deeds.edit(both.calm.mine, deeds.stocked(deeds.LONE, 0)) == expected
+    assert await edit(both.calm.mine, deeds.stocked(deeds.LONE, 0)) == expected
     assert (tries.numbers, tries.locks) == ([None], 1)
     await both.agree()
 
@@ -417,7 +418,7 @@ async def test_a_database_that_goes_away_in_the_middle_leaves_nothing_half_done(
     monkeypatch.setattr(calm.other.log, "write", gate.after(calm.other.log.write))
     async with (
         midway.under_way(gate, deeds.claims(7)(calm.other)) as theirs,
-        midway.begun(deeds.edit(calm.mine, deeds.stocked(deeds.LONE, 0))) as mine,
+        midway.begun(edit(calm.mine, deeds.stocked(deeds.LONE, 0))) as mine,
     ):
         await midway.waits(calm.mine, mine)
         await asyncio.to_thread(postgres.kill)
@@ -430,8 +431,8 @@ async def test_a_database_that_goes_away_in_the_middle_leaves_nothing_half_done(
     await asyncio.to_thread(postgres.start)
     assert await locked_and_calm.stored(calm.mine) == before
     await calm.level()
-    expected = await deeds.edit(both.locked.mine, deeds.stocked(deeds.LONE, 0))
-    assert await deeds.edit(calm.mine, deeds.stocked(deeds.LONE, 0)) == expected
+    expected = await edit(both.locked.mine, deeds.stocked(deeds.LONE, 0))
+    assert await edit(calm.mine, deeds.stocked(deeds.LONE, 0)) == expected
     assert tries.numbers[1:] == [calm.mine.memory.index.seen]
     await both.agree()
 
@@ -445,13 +446,13 @@ async def test_an_edit_whose_answer_was_lost_is_done_and_becomes_known(
         await announce(*given)
         raise Unavailable("no answer in time")
 
-    await deeds.edit(both.locked.mine, deeds.stocked(deeds.LONE, 0))
+    await edit(both.locked.mine, deeds.stocked(deeds.LONE, 0))
     calm = both.calm
     with monkeypatch.context() as patch:
         patch.setattr(changes, "announce_undisturbed", lost)
         with pytest.raises(Unavailable):
-            await deeds.edit(calm.mine, deeds.stocked(deeds.LONE, 0))
-    assert await deeds.edit(calm.mine, deeds.stocked(deeds.LONE, 0)) == resources.Stale(
+            await edit(calm.mine, deeds.stocked(deeds.LONE, 0))
+    assert await edit(calm.mine, deeds.stocked(deeds.LONE, 0)) == resources.Stale(
         provider=deeds.LONE, actual=1, given=0
     )
     await both.agree()
@@ -472,7 +473,7 @@ async def test_an_edit_that_is_given_up_in_the_middle_leaves_nothing_half_done(
     monkeypatch.setattr(calm.other.log, "write", gate.after(calm.other.log.write))
     async with (
         midway.under_way(gate, deeds.claims(7)(calm.other)) as theirs,
-        midway.begun(deeds.edit(calm.mine, deeds.stocked(deeds.LONE, 0))) as mine,
+        midway.begun(edit(calm.mine, deeds.stocked(deeds.LONE, 0))) as mine,
     ):
         await midway.waits(calm.mine, mine)
         mine.cancel()
@@ -482,8 +483,8 @@ async def test_an_edit_that_is_given_up_in_the_middle_leaves_nothing_half_done(
         gate.open.set()
         await theirs
     await both.agree()
-    expected = await deeds.edit(both.locked.mine, deeds.stocked(deeds.LONE, 0))
-    assert await deeds.edit(calm.mine, deeds.stocked(deeds.LONE, 0)) == expected
+    expected = await edit(both.locked.mine, deeds.stocked(deeds.LONE, 0))
+    assert await edit(calm.mine, deeds.stocked(deeds.LONE, 0)) == expected
     assert tries.numbers == [None, calm.mine.memory.index.seen]
     await both.agree()
 
@@ -534,7 +535,7 @@ class Racer:
         for _ in range(EDITS):
             one = self.order()
             self.placement.providers._calm_at = 0.0
-            answer = await deeds.edit(self.placement, one)
+            answer = await edit(self.placement, one)
             self.answers[type(answer).__name__] += 1
             if isinstance(answer, resources.Edited):
                 self.edited.append((one, answer))
@@ -542,7 +543,7 @@ class Racer:
     async def claim(self) -> None:
         for turn in range(CLAIMS):
             host = self.chance.choice(HOSTS)
-            result = await deeds.claim(self.placement, 1000 * self.number + turn, on_hosts(host))
+            result = await deeds.hold(self.placement, 1000 * self.number + turn, on_hosts(host))
             self.answers[type(result).__name__] += 1
             self.claimed[uid(host, "a")] += isinstance(result, Claimed)
 
@@ -565,11 +566,11 @@ async def test_of_many_edits_at_once_none_is_lost(
         a_placement(database_url) as three,
     ):
         for name in ("CUSTOM_A", "CUSTOM_IDLE"):
-            await deeds.named(one, "trait", resources.MakeName(name=name))
+            await edit_name(one, "trait", resources.MakeName(name=name))
         stock = {"VCPU": Inventory(total=AMPLE)}
         for host in HOSTS:
-            await deeds.edit(one, deeds.made(uid(host, "a"), f"{host}", uid(1, "a") if host == 2 else None))
-            await deeds.edit(one, resources.SetInventories(provider=uid(host, "a"), inventories=stock))
+            await edit(one, deeds.made(uid(host, "a"), f"{host}", uid(1, "a") if host == 2 else None))
+            await edit(one, resources.SetInventories(provider=uid(host, "a"), inventories=stock))
         tries.forget()
         racers = [
             Racer(placement, number, random.Random(10 * seed + number))

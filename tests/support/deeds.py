@@ -6,7 +6,6 @@ HOST has a child CHILD; LONE has nothing; somebody reports REPORTED's tree, and 
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bus.messages import EditRequested, NameEditRequested
 from bus.resources import (
     AddInventory,
     ChangeProvider,
@@ -14,13 +13,11 @@ from bus.resources import (
     DropProvider,
     Edit,
     Edited,
-    EditResult,
     MakeName,
     MakeProvider,
     NameEdit,
     NameEdited,
     NameKind,
-    NameResult,
     RenameName,
     SetAggregates,
     SetInventories,
@@ -30,7 +27,7 @@ from bus.vocabulary import Claimed, Inventory, Released
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, an_order, on_hosts
-from tests.support.waiting import in_time
+from tests.support.placement_calls import claim, edit, edit_name
 
 Deed = Callable[[Placement], Coroutine[Any, Any, object]]
 HOST, CHILD, LONE, NEW, REPORTED, WITHDRAWN = (uid(number, "a") for number in (1, 2, 4, 5, 7, 9))
@@ -40,22 +37,14 @@ MORE_STOCK = {"VCPU": Inventory(total=16, reserved=1), "MEMORY_MB": Inventory(to
 THREE = Inventory(total=3)
 
 
-async def edit(placement: Placement, one: Edit) -> EditResult:
-    return (await in_time(placement.providers.edit(EditRequested(edit=one)))).result
-
-
-async def named(placement: Placement, kind: NameKind, one: NameEdit) -> NameResult:
-    return (await placement.classes_and_traits.edit(NameEditRequested(kind=kind, edit=one))).result
-
-
-async def claim(placement: Placement, consumer: int, held: Any, generation: int | None = None) -> object:
+async def hold(placement: Placement, consumer: int, held: Any, generation: int | None = None) -> object:
     order = an_order(a_claim(consumer, held, generation=generation))
-    return (await placement.claims.claim_many([order]))[0].results[0]
+    return (await claim(placement, order))[0]
 
 
 def claims(provider: int) -> Deed:
     async def disturb(other: Placement) -> None:
-        assert isinstance(await claim(other, 9, on_hosts(provider)), Claimed)
+        assert isinstance(await hold(other, 9, on_hosts(provider)), Claimed)
 
     return disturb
 
@@ -76,7 +65,7 @@ def edits(*orders: Edit) -> Deed:
 def names(kind: NameKind, *orders: NameEdit) -> Deed:
     async def disturb(other: Placement) -> None:
         for one in orders:
-            assert isinstance(await named(other, kind, one), NameEdited)
+            assert isinstance(await edit_name(other, kind, one), NameEdited)
 
     return disturb
 

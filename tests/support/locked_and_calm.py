@@ -38,6 +38,7 @@ from tests.support.placement_builders import (
     on_hosts,
     seen_by,
 )
+from tests.support.placement_calls import edit, edit_name
 
 LATER = 10.0  # than all that both worlds begin with
 NAMESPACES = ("locked", "calm")
@@ -63,7 +64,7 @@ async def furnish(mine: Placement) -> None:
     kinds: list[NameKind] = ["resource class", "trait"]
     for kind in kinds:
         for name in ("CUSTOM_A", "CUSTOM_IDLE"):
-            await deeds.named(mine, kind, MakeName(name=name))
+            await edit_name(mine, kind, MakeName(name=name))
     first: list[Edit] = [
         MakeProvider(provider=deeds.HOST, name="one"),
         MakeProvider(provider=deeds.CHILD, name="two", parent=deeds.HOST),
@@ -74,12 +75,12 @@ async def furnish(mine: Placement) -> None:
         SetAggregates(provider=deeds.HOST, aggregates=(deeds.AGGREGATE,)),
     ]
     for one in first:
-        assert isinstance(await deeds.edit(mine, one), Edited)
+        assert isinstance(await edit(mine, one), Edited)
     reports = [a_report(7, a_provider(8, 7), traits=("CUSTOM_A",)), a_report(9), gone(9, 2)]
     for report in reports:
         assert await mine.reports.report_many([report]) == [None]
     for consumer, held in ((1, on_hosts(1, VCPU=2)), (2, on_hosts(2, VCPU=1))):
-        assert isinstance(await deeds.claim(mine, consumer, held), Claimed)
+        assert isinstance(await deeds.hold(mine, consumer, held), Claimed)
     await mine.book.aggregates.ensure(mine.database, [deeds.OTHER_AGGREGATE], 0.0)
 
 

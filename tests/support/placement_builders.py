@@ -9,6 +9,7 @@ from sqlalchemy import text
 
 from bus.clock import Clock
 from bus.messages import ClaimRequested, FindCandidates, InventoryReported, ReleaseRequested
+from bus.resources import ProviderLoad
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import (
@@ -48,6 +49,16 @@ def a_report(
         agent=f"agent-{number}",
         sequence=sequence,
         providers=(a_provider(number, **given), *children),
+    )
+
+
+def a_load(number: int, parent: int | None = None, **given: Any) -> ProviderLoad:
+    given.setdefault("inventories", {"VCPU": Inventory(total=8)})
+    return ProviderLoad(
+        id=uid(number, "a"),
+        name=given.pop("name", f"host-{number}"),
+        parent=None if parent is None else uid(parent, "a"),
+        **given,
     )
 
 

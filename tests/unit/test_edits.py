@@ -271,7 +271,7 @@ def test_why_a_reshape_cannot_be(order: Reshape, refusal: object) -> None:
 # Loads
 
 
-def a_load(uuid: str, parent: str | None = None, **given: Any) -> ProviderLoad:
+def a_small_load(uuid: str, parent: str | None = None, **given: Any) -> ProviderLoad:
     """Unless something else is given, what small() has."""
     fields: dict[str, Any] = {"inventories": STOCK, "traits": ("HW_A",), "aggregates": ("x",)}
     return ProviderLoad(**{"id": uuid, "name": f"{uuid}'s name", "parent": parent, **fields, **given})
@@ -284,23 +284,26 @@ def loaded(forest: WorkingTrees, *items: ProviderLoad) -> list[tuple[str, int] |
 
 
 LOADS: list[tuple[list[ProviderLoad], list[tuple[str, int] | str]]] = [
-    ([a_load("a"), a_load("b", "a"), a_load("d")], [("nothing", 5)] * 3),
-    ([a_load("a", name="new")], [("changed", 5)]),
-    ([a_load("a", traits=("HW_B",), generation=5)], [("changed", 6)]),
-    ([a_load("e"), a_load("f", "e")], [("made", 1), ("made", 1)]),
-    ([a_load("e", "c")], [("made", 1)]),
-    ([a_load("b", "d")], [("changed", 5)]),
-    ([a_load("b")], [("changed", 5)]),  # it becomes a root
-    ([a_load("a", "b"), a_load("b", None)], [("changed", 5)] * 2),  # they change places
-    ([a_load("a", name="b's name"), a_load("b", "a", name="a's name")], [("changed", 5)] * 2),
-    ([a_load("e", "z")], ["providers[0].parent: z is neither there nor named before it"]),
-    ([a_load("f", "e"), a_load("e")], ["providers[0].parent: e is neither there nor named before it"] * 2),
-    ([a_load("a", generation=4)], ["providers[0].generation: 4 was given, it is 5 now"]),
-    ([a_load("e", generation=4)], ["providers[0].generation: 4 was given, it is not there"]),
-    ([a_load("e", name="d's name")], ['providers[0].name: "d\'s name" is the name of provider d']),
-    ([a_load("a", "c")], ["providers[0].parent: a would be its own ancestor"]),
+    ([a_small_load("a"), a_small_load("b", "a"), a_small_load("d")], [("nothing", 5)] * 3),
+    ([a_small_load("a", name="new")], [("changed", 5)]),
+    ([a_small_load("a", traits=("HW_B",), generation=5)], [("changed", 6)]),
+    ([a_small_load("e"), a_small_load("f", "e")], [("made", 1), ("made", 1)]),
+    ([a_small_load("e", "c")], [("made", 1)]),
+    ([a_small_load("b", "d")], [("changed", 5)]),
+    ([a_small_load("b")], [("changed", 5)]),  # it becomes a root
+    ([a_small_load("a", "b"), a_small_load("b", None)], [("changed", 5)] * 2),  # they change places
+    ([a_small_load("a", name="b's name"), a_small_load("b", "a", name="a's name")], [("changed", 5)] * 2),
+    ([a_small_load("e", "z")], ["providers[0].parent: z is neither there nor named before it"]),
     (
-        [a_load("a", traits=()), a_load("c", "b", inventories={})],
+        [a_small_load("f", "e"), a_small_load("e")],
+        ["providers[0].parent: e is neither there nor named before it"] * 2,
+    ),
+    ([a_small_load("a", generation=4)], ["providers[0].generation: 4 was given, it is 5 now"]),
+    ([a_small_load("e", generation=4)], ["providers[0].generation: 4 was given, it is not there"]),
+    ([a_small_load("e", name="d's name")], ['providers[0].name: "d\'s name" is the name of provider d']),
+    ([a_small_load("a", "c")], ["providers[0].parent: a would be its own ancestor"]),
+    (
+        [a_small_load("a", traits=()), a_small_load("c", "b", inventories={})],
         ["providers[1].inventories: VCPU is in use and cannot be left out"] * 2,
     ),
 ]
@@ -326,14 +329,14 @@ def test_what_is_wrong_whatever_is_stored_names_the_field() -> None:
         return name in (KNOWN.classes if kind == "resource class" else KNOWN.traits)
 
     items = [
-        a_load("e"),
-        a_load("e", name="f"),
-        a_load("g", name="e's name"),
-        a_load("h", "h"),
-        a_load("i", inventories={"NO": EIGHT}),
-        a_load("j", traits=("CUSTOM_", "CUSTOM_NEW")),
-        a_load("k", inventories={"CUSTOM_NEW": Inventory(total=1, reserved=2)}),
-        a_load("l", inventories={"CUSTOM_NEW": EIGHT}, traits=("CUSTOM_NEW",)),
+        a_small_load("e"),
+        a_small_load("e", name="f"),
+        a_small_load("g", name="e's name"),
+        a_small_load("h", "h"),
+        a_small_load("i", inventories={"NO": EIGHT}),
+        a_small_load("j", traits=("CUSTOM_", "CUSTOM_NEW")),
+        a_small_load("k", inventories={"CUSTOM_NEW": Inventory(total=1, reserved=2)}),
+        a_small_load("l", inventories={"CUSTOM_NEW": EIGHT}, traits=("CUSTOM_NEW",)),
     ]
     assert bulk_load.wrong(list(enumerate(items)), known) == {
         1: "providers[1].id: e is there twice",
@@ -347,6 +350,13 @@ def test_what_is_wrong_whatever_is_stored_names_the_field() -> None:
 
 def test_what_is_or_will_be_in_one_tree_is_taken_together() -> None:
     homes = {"a": "a", "b": "a", "c": "a", "d": "d"}
-    items = [a_load("b", "a"), a_load("e"), a_load("f", "e"), a_load("c", "d"), a_load("g"), a_load("d")]
+    items = [
+        a_small_load("b", "a"),
+        a_small_load("e"),
+        a_small_load("f", "e"),
+        a_small_load("c", "d"),
+        a_small_load("g"),
+        a_small_load("d"),
+    ]
     trees = bulk_load.trees_of(list(enumerate(items)), homes)
     assert [[one.id for _, one in tree] for tree in trees] == [["b", "c", "d"], ["e", "f"], ["g"]]

@@ -10,7 +10,7 @@ from berth.picture import latency_svg
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def a_load(boots: int, seconds: float = 10.0, latency: float = 0.05) -> LoadOutcome:
+def an_outcome(boots: int, seconds: float = 10.0, latency: float = 0.05) -> LoadOutcome:
     return LoadOutcome(
         {
             str(number): Boot(
@@ -29,10 +29,10 @@ def words_of(svg: str) -> list[str]:
 @pytest.mark.parametrize(
     "result",
     [
-        a_load(1),
-        a_load(2, latency=0.0001),
-        a_load(100),
-        a_load(9000, latency=70.0),
+        an_outcome(1),
+        an_outcome(2, latency=0.0001),
+        an_outcome(100),
+        an_outcome(9000, latency=70.0),
         LoadOutcome({"a": Boot(asked=0.0, ended=0.0, status="active")}, 0.0),
         LoadOutcome({"a": Boot(asked=0.0)}, 0.0),
         LoadOutcome({}, 0.0),
@@ -52,7 +52,7 @@ def test_it_is_well_formed_and_stays_inside_the_page(result: LoadOutcome) -> Non
 
 
 def test_it_has_axes_with_units_percentiles_and_dots() -> None:
-    svg = latency_svg(a_load(100, seconds=10.0, latency=0.05), "100 boots")
+    svg = latency_svg(an_outcome(100, seconds=10.0, latency=0.05), "100 boots")
     words = words_of(svg)
     assert words[0] == "100 boots"
     assert {"seconds since the load began", "milliseconds from request to end"} <= set(words)
@@ -64,7 +64,7 @@ def test_it_has_axes_with_units_percentiles_and_dots() -> None:
 
 
 def test_of_very_many_boots_it_shows_some() -> None:
-    dots = list(ElementTree.fromstring(latency_svg(a_load(20_000), "many")).iter(f"{SVG}circle"))
+    dots = list(ElementTree.fromstring(latency_svg(an_outcome(20_000), "many")).iter(f"{SVG}circle"))
     assert 4_000 <= len(dots) <= 8_000
 
 
@@ -73,4 +73,4 @@ def test_an_empty_load_says_so() -> None:
 
 
 def test_a_title_may_hold_anything() -> None:
-    assert words_of(latency_svg(a_load(1), '<b> & "more"'))[0] == '<b> & "more"'
+    assert words_of(latency_svg(an_outcome(1), '<b> & "more"'))[0] == '<b> & "more"'

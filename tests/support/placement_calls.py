@@ -1,0 +1,42 @@
+"""One call on a Placement, and what it answers: a report, a claim, an edit, a load, a question."""
+
+from typing import Any
+
+from bus.messages import (
+    ClaimRequested,
+    EditRequested,
+    FindProviders,
+    InventoryReported,
+    LoadProviders,
+    NameEditRequested,
+)
+from bus.resources import Edit, EditResult, LoadResult, NameEdit, NameKind, NameResult, Provider, ProviderLoad
+from placement_worker import Placement
+from tests.support.waiting import in_time
+
+
+async def report(placement: Placement, *reports: InventoryReported) -> list[str]:
+    """Why each was not taken; nothing when it was."""
+    return [str(one or "") for one in await placement.reports.report_many(reports)]
+
+
+async def claim(placement: Placement, *orders: ClaimRequested) -> list[Any]:
+    """The result of each order's one claim, or all of them."""
+    answers = await placement.claims.claim_many(orders)
+    return [one.results[0] if len(one.results) == 1 else one.results for one in answers]
+
+
+async def edit(placement: Placement, one: Edit) -> EditResult:
+    return (await in_time(placement.providers.edit(EditRequested(edit=one)))).result
+
+
+async def edit_name(placement: Placement, kind: NameKind, one: NameEdit) -> NameResult:
+    return (await placement.classes_and_traits.edit(NameEditRequested(kind=kind, edit=one))).result
+
+
+async def load(placement: Placement, *loads: ProviderLoad) -> list[LoadResult]:
+    return list((await placement.bulk_load.load(LoadProviders(providers=loads))).results)
+
+
+async def find_providers(placement: Placement, **query: Any) -> list[Provider]:
+    return list((await placement.lookups.providers(FindProviders(**query))).providers)
