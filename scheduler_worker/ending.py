@@ -7,6 +7,7 @@ what this one has given up.
 import logging
 from collections.abc import Sequence
 
+from bus.clock import Clock
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import (
     BuildPlaced,
@@ -27,6 +28,8 @@ from scheduler_worker.waiting import LONGEST_PAUSE, Waiting
 log = logging.getLogger(__name__)
 
 PROVIDERS_ASKED = 500  # at a time
+UNHEARD_SECONDS = 60.0  # for so long a build that nobody in its cell hears of is told again
+UNHEARD = 50_000  # requests of which it is remembered since when
 
 Unexpected = tuple[Order, Id, ClaimResult | ReleaseResult]  # and what placement said of it
 
@@ -39,10 +42,15 @@ class Ending:
         release: Ask[ReleaseRequested, ReleaseAnswered],
         providers: Ask[FindProviders, ProvidersFound],
         waiting: Waiting,
+        clock: Clock,
+        unheard_for: float = UNHEARD_SECONDS,
     ) -> None:
         self._release = release
         self._providers = providers
         self._waiting = waiting
+        self._clock = clock
+        self._unheard_for = unheard_for
+        self._unheard: dict[Id, float] = {}  # requests of which no conductor heard, and since when
 
     async def end(self, orders: Sequence[Order]) -> None:
         """Retire what has no host, so that no twin delivery can place it any more, and only then say so."""
@@ -128,7 +136,18 @@ class Ending:
                 self._waiting.contended(order, f"the claim of {instance} is contended")
 
     async def take_back(self, placed: BuildPlaced) -> BuildUnplaceable | None:
-        """No conductor hears of it: what was claimed is given back, and the build ends."""
+        """No conductor hears of it: for some time it comes again, then its claim is given back and it ends.
+
+        How often its request came before says nothing: it may have waited for room.
+        """
+        now = self._clock.monotonic()
+        left = self._unheard.setdefault(placed.request, now) + self._unheard_for - now
+        if left > 0:
+            while len(self._unheard) > UNHEARD:
+                del self._unheard[next(iter(self._unheard))]
+            raise Retry(
+                after=min(left, LONGEST_PAUSE), why=f"no conductor of cell {placed.cell!r} hears of it"
+            )
         host = placed.chosen.host
         why = f"cell {placed.cell!r}: no conductor takes builds there; the claim on {host} was given back"
         question = ReleaseRequested(

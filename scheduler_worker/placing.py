@@ -39,7 +39,7 @@ from scheduler_worker.core.host import Host
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import Pick, Ranking, rank
 from scheduler_worker.core.request import Unreadable, question_of
-from scheduler_worker.ending import Ending, Unexpected
+from scheduler_worker.ending import UNHEARD_SECONDS, Ending, Unexpected
 from scheduler_worker.hosts import GRACE, HostBook
 from scheduler_worker.order import Order, Verdict
 from scheduler_worker.pending import PendingChoice, PendingChoices
@@ -71,6 +71,7 @@ class Scheduler:
         page: int = PAGE,
         patience: float = PATIENCE,
         grace: float = GRACE,
+        unheard_for: float = UNHEARD_SECONDS,
     ) -> None:
         self.policy = policy or ChoicePolicy()
         self.clock = clock or Clock()
@@ -80,7 +81,7 @@ class Scheduler:
         self._claim_many = claim_many
         self._page = page
         self.waiting = Waiting(self.clock, patience)
-        self.ending = Ending(release, providers, self.waiting)
+        self.ending = Ending(release, providers, self.waiting, self.clock, unheard_for)
 
     async def opened(self) -> None:
         self.book.opened(self.clock.monotonic())

@@ -22,11 +22,12 @@ from bus.topics import (
 )
 from bus.worker import Worker, on, on_many
 from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.ending import UNHEARD_SECONDS
 from scheduler_worker.hosts import GRACE
 from scheduler_worker.placing import PAGE, Claims, Scheduler
 from scheduler_worker.waiting import PATIENCE
 
-UNHEARD_AFTER = 18  # tries, in about a minute, to hand a build to its cell's conductor
+TRIES_UNHEARD = 3  # to hand a build to its cell's conductor, before it is looked at how long that went on
 
 
 def scheduler_worker(
@@ -42,10 +43,19 @@ def scheduler_worker(
     grace: float = GRACE,
     batch: int = 128,
     concurrency: int = 2,
-    unheard_after: int = UNHEARD_AFTER,
+    unheard_for: float = UNHEARD_SECONDS,
 ) -> Worker:
     scheduler = Scheduler(
-        candidates, claim_many, release, providers, policy, clock, page=page, patience=patience, grace=grace
+        candidates,
+        claim_many,
+        release,
+        providers,
+        policy,
+        clock,
+        page=page,
+        patience=patience,
+        grace=grace,
+        unheard_for=unheard_for,
     )
     return Worker(
         "scheduler",
@@ -57,7 +67,7 @@ def scheduler_worker(
                 batch=batch,
                 concurrency=concurrency,
                 unheard=scheduler.ending.take_back,
-                unheard_after=unheard_after,
+                unheard_after=TRIES_UNHEARD,
             ),
             on(HOST_REPORTED, scheduler.hear, private=True),
         ],

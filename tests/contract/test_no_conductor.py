@@ -45,7 +45,7 @@ async def scheduling(
             asking.asker(RELEASE),
             asking.asker(PROVIDERS),
             policy,
-            unheard_after=3,
+            unheard_for=0.5,
         )
         async with serving(connect, the_placement(placement), worker) as bus:
             yield bus

@@ -757,3 +757,24 @@ async def test_reports_decide_until_the_next_one() -> None:
     (message,) = await placed(scheduler, a_request(9))
     assert message.chosen.host == "host0"
     assert scheduler.book.state(uid(0, "c")) == a_state(0)
+
+
+# A cell whose conductor does not hear
+
+
+async def test_what_no_conductor_hears_of_is_given_back_only_after_a_while() -> None:
+    """However often its request came before: it may have waited for room, and the conductor just starts."""
+    placement, time = hosts(1), TurnedClock()
+    scheduler = a_scheduler(placement, time)
+    first, second = await placed(scheduler, a_request(1, instances=2))
+    for _ in range(6):
+        with pytest.raises(Retry) as again:
+            await scheduler.ending.take_back(first)
+        assert 0 < again.value.after <= 10
+        assert placement.held.keys() == {first.build, second.build}
+        time.now += 9.9
+    time.now += 1
+    for one in (first, second):  # whose first turn it is: it was the same request that went unheard
+        ended = await scheduler.ending.take_back(one)
+        assert ended is not None and ended.instances == (one.build,)
+    assert placement.held == {}
