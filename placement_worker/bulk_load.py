@@ -69,11 +69,11 @@ class BulkLoad:
         async with self._numbers.taken(len(items)) as numbers, changing(self.database, self.book) as tx:
             found = await tree_reads.look(tx, self.book, list(named), [one.name for one in items])
             read = await tree_reads.read_locked(tx, self.book, [one for one in named if one in found.ids])
-            forest = WorkingTrees(found.owned | read, found.names, found.ids, found.number)
-            if len(found.ids) != sum(one in forest.homes for one in named):
+            working = WorkingTrees(found.owned | read, found.names, found.ids, found.number)
+            if len(found.ids) != sum(one in working.homes for one in named):
                 raise Conflict("a provider went while it was being looked for")
-            results = list(chain.from_iterable(loading.load(tree, forest) for tree in grown))
-            pairs = forest.changed()
+            results = list(chain.from_iterable(loading.load(tree, working) for tree in grown))
+            pairs = working.changed()
             if pairs:
                 await self._log.write_trees(tx, pairs, now, numbers)
         return results

@@ -87,9 +87,9 @@ class ProviderOperations:
             return done
         new = sum(isinstance(order, MakeProvider) for order in orders)
         async with self._numbers.taken(new) as numbers, changing(self.database, self.book) as tx:
-            forest = await self._forest(tx, orders)
-            outcomes = self._judged(orders, forest, now)
-            pairs = forest.changed()
+            working = await self._forest(tx, orders)
+            outcomes = self._judged(orders, working, now)
+            pairs = working.changed()
             number = await self._log.write_trees(tx, pairs, now, numbers) if pairs else 0
         return _told(outcomes, number)
 
@@ -99,9 +99,9 @@ class ProviderOperations:
             return None
         new = isinstance(order, MakeProvider)
         async with self._numbers.taken(new) as numbers, self.database.glance() as tx:
-            forest = await self._forest(tx, [order], locking=False)
-            outcomes = self._judged([order], forest, now)
-            pairs = forest.changed()
+            working = await self._forest(tx, [order], locking=False)
+            outcomes = self._judged([order], working, now)
+            pairs = working.changed()
             if not pairs:
                 return _told(outcomes, 0)
             writes = tree_writes.writes_between(self.book, pairs, now, numbers)
@@ -110,7 +110,7 @@ class ProviderOperations:
                 return None
             there = [one.id for before, _ in pairs for one in before.providers]
             seen = changes.ReadVersions(
-                forest.number, self.book.edition, there, writes.classes, writes.traits
+                working.number, self.book.edition, there, writes.classes, writes.traits
             )
             last = (*writes.stocks, *writes.last)
             shaped = {then.root: then for _, then in pairs}
@@ -123,15 +123,15 @@ class ProviderOperations:
             self._unrest = 0.0
         return _told(outcomes, number)
 
-    def _judged(self, orders: Sequence[EditOfOne], forest: WorkingTrees, now: float) -> list[_Outcome]:
+    def _judged(self, orders: Sequence[EditOfOne], working: WorkingTrees, now: float) -> list[_Outcome]:
         known = self._known()
         outcomes = []
         for order in orders:
-            before = forest.find(order.provider)
-            state = edits.apply(order, forest, known)
+            before = working.find(order.provider)
+            state = edits.apply(order, working, known)
             view = None
             if isinstance(state, ProviderState):
-                view = self._view(state, forest.homes[state.uuid], now)
+                view = self._view(state, working.homes[state.uuid], now)
             outcomes.append(_Outcome(before is not state, state, view))
         return outcomes
 

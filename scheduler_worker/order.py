@@ -42,7 +42,7 @@ class Order:
         self.request = request
         self.instances: list[Id] = list(dict.fromkeys(request.instances))  # those without a host yet
         self.picks: list[Pick] = []  # one for each of these, in order
-        self.entries: list[PendingChoice] = []  # and what the ledger knows of them
+        self.entries: list[PendingChoice] = []  # and what is pending of them
         self.search = Search()
         self.avoid: set[str] = set()  # providers that were full or gone when we wanted them
         self.refused: list[str] = []

@@ -76,7 +76,7 @@ class Scheduler:
         self.policy = policy or ChoicePolicy()
         self.clock = clock or Clock()
         self.book = HostBook(self.clock.monotonic(), grace)
-        self.ledger = PendingChoices()
+        self.pending = PendingChoices()
         self._candidates = candidates
         self._claim_many = claim_many
         self._page = page
@@ -151,7 +151,7 @@ class Scheduler:
 
     async def _look_through(self, alike: list[Order], per_host: int) -> tuple[Search, list[Order]]:
         """Page by page until everyone has his hosts; who has not, has none."""
-        search, request = Search(self.ledger.taken, per_host), alike[0].request
+        search, request = Search(self.pending.taken, per_host), alike[0].request
         for order in alike:
             order.search = search
         question = question_of(request, self._page if per_host else ALL_WAYS, per_host)
@@ -172,7 +172,7 @@ class Scheduler:
     ) -> list[Order]:
         """Share one page's hosts out; who is still without. Nothing is awaited here, for answers age."""
         now = self.clock.monotonic()
-        self.ledger.seen(found.seen, now)
+        self.pending.seen(found.seen, now)
         hosts = self._hosts(search, found, now)
         ranking = rank(request, hosts, self.policy, request.request)
         search.add(found, hosts, ranking)
@@ -180,7 +180,7 @@ class Scheduler:
 
     def _hosts(self, search: Search, found: CandidatesFound, now: float) -> list[Host]:
         """The hosts of a page. The ways to use one come one after the other."""
-        book, taken, rooms = self.book, self.ledger.taken, search.rooms
+        book, taken, rooms = self.book, self.pending.taken, search.rooms
         hosts: list[Host] = []
         trees: list[Host] = []
         for candidate in found.candidates:
@@ -209,7 +209,7 @@ class Scheduler:
     def _pick(self, order: Order, ranking: Ranking, now: float) -> bool:
         """Hosts from this ranking for the instances that have none; have all one now?"""
         for pick in order.pick(ranking, CHOICES):
-            order.entries.append(self.ledger.enter(pick.way.allocations, now))
+            order.entries.append(self.pending.enter(pick.way.allocations, now))
         return order.ready
 
     def _share_again(self, search: Search, waiting: Sequence[Order]) -> list[Order]:
@@ -233,7 +233,7 @@ class Scheduler:
     def _forget(self, order: Order) -> None:
         """What was chosen for it is free again."""
         for entry in order.entries:
-            self.ledger.drop(entry)
+            self.pending.drop(entry)
         order.entries, order.picks = [], []
 
     # Claiming
@@ -259,7 +259,7 @@ class Scheduler:
                 self._claimed(order, picks, entries, claimed, now)
                 continue
             for entry in entries:
-                self.ledger.drop(entry)
+                self.pending.drop(entry)
             if any(isinstance(result, Held | Retired) for result in results):
                 elsewhere += self._sort_out(order, results)
             else:
@@ -291,10 +291,10 @@ class Scheduler:
         ):
             host, way = choice
             if result.choice:
-                self.ledger.drop(entry)
-                entry = self.ledger.enter(way.allocations, now)
+                self.pending.drop(entry)
+                entry = self.pending.enter(way.allocations, now)
             self.book.chose(host.root, now)
-            self.ledger.confirm(entry, result.number)
+            self.pending.confirm(entry, result.number)
             order.place(instance, choice, pick, result, beside)
 
     def _refused(self, order: Order, picks: list[Pick], results: Sequence[ClaimResult]) -> None:

@@ -8,7 +8,12 @@ from typing import Any
 import msgspec
 
 from berth.importing.client import PlacementClient, Progress, Rejected, each
-from berth.importing.contents import ImportedConsumer, ImportedProvider, PlacementContents, differences
+from berth.importing.placement_contents import (
+    ImportedConsumer,
+    ImportedProvider,
+    PlacementContents,
+    differences,
+)
 from bus.vocabulary import MAX_INT, Inventory
 
 _PORTION = 500  # providers in one request

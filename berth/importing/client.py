@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 import httpx
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from berth.importing.contents import ImportedConsumer, ImportedProvider, PlacementContents
+from berth.importing.placement_contents import ImportedConsumer, ImportedProvider, PlacementContents
 from bus.errors import Unavailable
 from bus.masking import masked
 from bus.vocabulary import Inventory

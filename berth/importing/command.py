@@ -18,7 +18,7 @@ from bus.masking import masked
 if TYPE_CHECKING:  # httpx takes long to load, and no other command needs it
     from berth.importing.bring_over import Outcome
     from berth.importing.client import PlacementClient
-    from berth.importing.contents import ContentsDifference, PlacementContents
+    from berth.importing.placement_contents import ContentsDifference, PlacementContents
 
 _SHOWN = 100  # differences, before the rest is only counted
 
@@ -121,7 +121,7 @@ async def _import(
     complain: Console,
 ) -> int:
     from berth.importing.bring_over import Import
-    from berth.importing.contents import differences
+    from berth.importing.placement_contents import differences
 
     async with source, target:
         with _Shown(complain) as shown:

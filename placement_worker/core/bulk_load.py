@@ -65,18 +65,18 @@ def trees_of(items: Iterable[Item], homes: Mapping[str, str]) -> list[list[Item]
     return list(together.values())
 
 
-def load(items: Sequence[Item], forest: WorkingTrees) -> list[LoadResult]:
+def load(items: Sequence[Item], working: WorkingTrees) -> list[LoadResult]:
     """Make one tree's providers what is written; in order, one result each. All of them or none."""
-    whole = [(position, _filled(one, forest.find(one.id))) for position, one in items]
-    if why := _objection(whole, forest):
+    whole = [(position, _filled(one, working.find(one.id))) for position, one in items]
+    if why := _objection(whole, working):
         return refused(items, why)
     results = {}
     for _, one in whole:
-        state = forest.find(one.id)
+        state = working.find(one.id)
         if state is not None and state.name != one.name:
-            forest.free_name(state)
-    for one in _parents_first(whole, forest):
-        results[one.id] = _put(one, forest)
+            working.free_name(state)
+    for one in _parents_first(whole, working):
+        results[one.id] = _put(one, working)
     return [results[one.id] for _, one in whole]
 
 
@@ -100,22 +100,22 @@ def _filled(one: ProviderLoad, state: ProviderState | None) -> _Whole:
     )
 
 
-def _put(one: _Whole, forest: WorkingTrees) -> LoadResult:
-    state = forest.find(one.id)
+def _put(one: _Whole, working: WorkingTrees) -> LoadResult:
+    state = working.find(one.id)
     traits, aggregates = tuple(sorted(set(one.traits))), tuple(sorted(set(one.aggregates)))
     if state is None:
-        shape, used = forest.next_shape(one.id), dict.fromkeys(one.inventories, 0)
+        shape, used = working.next_shape(one.id), dict.fromkeys(one.inventories, 0)
         made = ProviderState(
             0, one.id, one.name, one.parent, 1, shape, one.inventories, used, traits, aggregates
         )
-        forest.put(made, one.id if one.parent is None else forest.homes[one.parent])
+        working.put(made, one.id if one.parent is None else working.homes[one.parent])
         return LoadResult(provider=one.id, did="made", generation=1)
     changed = state if state.name == one.name else replace(state, name=one.name)
     if (one.inventories, traits, aggregates) != (state.inventories, state.traits, state.aggregates):
         changed = replace(
             changed,
             generation=state.generation + 1,
-            shape=forest.next_shape(one.id),
+            shape=working.next_shape(one.id),
             inventories=one.inventories,
             used={name: state.used.get(name, 0) for name in one.inventories},
             withheld=state.withheld_with(one.inventories),
@@ -124,33 +124,33 @@ def _put(one: _Whole, forest: WorkingTrees) -> LoadResult:
         )
     if one.parent != state.parent:
         changed = replace(changed, parent=one.parent)
-        forest.move(changed)
+        working.move(changed)
     elif changed is not state:
-        forest.put(changed)
+        working.put(changed)
     if changed is state:
         return LoadResult(provider=one.id, did="nothing", generation=state.generation)
     return LoadResult(provider=one.id, did="changed", generation=changed.generation)
 
 
-def _objection(items: Sequence[_WholeItem], forest: WorkingTrees) -> str:
+def _objection(items: Sequence[_WholeItem], working: WorkingTrees) -> str:
     """The first thing that cannot be, naming the field; empty when all can."""
     parents = {one.id: one.parent for _, one in items}
     before: set[str] = set()
     for position, one in items:
         at = f"providers[{position}]"
-        state = forest.find(one.id)
-        if one.parent is not None and one.parent not in forest.homes and one.parent not in before:
+        state = working.find(one.id)
+        if one.parent is not None and one.parent not in working.homes and one.parent not in before:
             return f"{at}.parent: {one.parent} is neither there nor named before it"
         if one.generation is not None and (state is None or state.generation != one.generation):
             now = "it is not there" if state is None else f"it is {state.generation} now"
             return f"{at}.generation: {one.generation} was given, {now}"
-        owner = forest.owners.get(one.name, one.id)
+        owner = working.owners.get(one.name, one.id)
         if owner != one.id and owner not in parents:
             return f"{at}.name: {one.name!r} is the name of provider {owner}"
         if state is not None:
             if held := _left_out(state, one.inventories):
                 return f"{at}.inventories: {held} is in use and cannot be left out"
-            if one.parent != state.parent and _in_a_loop(one, parents, forest):
+            if one.parent != state.parent and _in_a_loop(one, parents, working):
                 return f"{at}.parent: {one.id} would be its own ancestor"
         before.add(one.id)
     return ""
@@ -160,7 +160,7 @@ def _left_out(state: ProviderState, stay: Collection[str]) -> str:
     return ", ".join(sorted(name for name, amount in state.used.items() if amount and name not in stay))
 
 
-def _in_a_loop(one: _Whole, parents: Mapping[str, str | None], forest: WorkingTrees) -> bool:
+def _in_a_loop(one: _Whole, parents: Mapping[str, str | None], working: WorkingTrees) -> bool:
     """Does climbing from it, by the parents there will be, never reach a root?"""
     seen = set()
     here: str | None = one.id
@@ -169,15 +169,15 @@ def _in_a_loop(one: _Whole, parents: Mapping[str, str | None], forest: WorkingTr
         if here in parents:
             here = parents[here]
         else:
-            state = forest.find(here)
+            state = working.find(here)
             here = None if state is None else state.parent
     return here is not None
 
 
-def _parents_first(items: Sequence[_WholeItem], forest: WorkingTrees) -> list[_Whole]:
+def _parents_first(items: Sequence[_WholeItem], working: WorkingTrees) -> list[_Whole]:
     """So that no provider is moved below one that has yet to leave its own descendants."""
     loads = {one.id: one for _, one in items}
-    if len(loads) == 1 or not any(one.id in forest.homes for one in loads.values()):
+    if len(loads) == 1 or not any(one.id in working.homes for one in loads.values()):
         return list(loads.values())
     depths: dict[str, int] = {}
     for uuid in loads:
@@ -185,7 +185,7 @@ def _parents_first(items: Sequence[_WholeItem], forest: WorkingTrees) -> list[_W
         here: str | None = uuid
         while here is not None and here not in depths:
             path.append(here)
-            here = loads[here].parent if here in loads else forest.there(here).parent
+            here = loads[here].parent if here in loads else working.there(here).parent
         depth = -1 if here is None else depths[here]
         for step in reversed(path):
             depth = depths[step] = depth + 1

@@ -41,11 +41,11 @@ EditOfOne = (
 Refused = Missing | Stale | Taken | InUse | HasChildren | Tangled
 
 
-def apply(edit: EditOfOne, forest: WorkingTrees, known: KnownNames) -> ProviderState | Refused | None:
-    """The provider as it is now (None: no more). A refused edit leaves the forest as it was."""
+def apply(edit: EditOfOne, working: WorkingTrees, known: KnownNames) -> ProviderState | Refused | None:
+    """The provider as it is now (None: no more). A refused edit leaves the trees as they were."""
     if isinstance(edit, MakeProvider):
-        return _make(edit, forest)
-    state = forest.find(edit.provider)
+        return _make(edit, working)
+    state = working.find(edit.provider)
     if state is None:
         return Missing(what="provider", names=(edit.provider,))
     given = getattr(edit, "generation", None)
@@ -53,72 +53,72 @@ def apply(edit: EditOfOne, forest: WorkingTrees, known: KnownNames) -> ProviderS
         return Stale(provider=edit.provider, actual=state.generation, given=given)
     match edit:
         case ChangeProvider():
-            return _change(edit, state, forest)
+            return _change(edit, state, working)
         case DropProvider():
-            return _drop(state, forest)
+            return _drop(state, working)
         case SetTraits():
-            return _set_traits(edit, state, forest, known)
+            return _set_traits(edit, state, working, known)
         case SetAggregates():
-            return _set_aggregates(edit, state, forest)
+            return _set_aggregates(edit, state, working)
         case SetInventories() | AddInventory() | SetInventory() | DropInventory():
-            return _set_inventories(edit, state, forest, known)
+            return _set_inventories(edit, state, working, known)
         case _:
             assert_never(edit)
 
 
-def _make(edit: MakeProvider, forest: WorkingTrees) -> ProviderState | Refused:
+def _make(edit: MakeProvider, working: WorkingTrees) -> ProviderState | Refused:
     if edit.parent == edit.provider:
         return Tangled(why="itself", provider=edit.provider, parent=edit.parent)
-    if edit.parent is not None and edit.parent not in forest.homes:
+    if edit.parent is not None and edit.parent not in working.homes:
         return Missing(what="parent", names=(edit.parent,))
-    if edit.provider in forest.taken or edit.provider in forest.homes:
+    if edit.provider in working.taken or edit.provider in working.homes:
         return Taken(what="id", value=edit.provider)
-    if edit.name in forest.owners:
+    if edit.name in working.owners:
         return Taken(what="name", value=edit.name)
-    shape = forest.next_shape(edit.provider)
+    shape = working.next_shape(edit.provider)
     state = ProviderState(0, edit.provider, edit.name, edit.parent, 0, shape, {}, {}, (), ())
-    forest.put(state, edit.provider if edit.parent is None else forest.homes[edit.parent])
+    working.put(state, edit.provider if edit.parent is None else working.homes[edit.parent])
     return state
 
 
-def _change(edit: ChangeProvider, state: ProviderState, forest: WorkingTrees) -> ProviderState | Refused:
+def _change(edit: ChangeProvider, state: ProviderState, working: WorkingTrees) -> ProviderState | Refused:
     parent = state.parent if edit.parent is UNSET else edit.parent
-    if refusal := _tangle(edit, state, parent, forest):
+    if refusal := _tangle(edit, state, parent, working):
         return refusal
-    if forest.owners.get(edit.name, state.uuid) != state.uuid:
+    if working.owners.get(edit.name, state.uuid) != state.uuid:
         return Taken(what="name", value=edit.name)
     if edit.name != state.name:
-        forest.free_name(state)
-        forest.put(replace(state, name=edit.name))
+        working.free_name(state)
+        working.put(replace(state, name=edit.name))
     if parent != state.parent:
-        forest.move(replace(forest.there(state.uuid), parent=parent))
-    return forest.there(state.uuid)
+        working.move(replace(working.there(state.uuid), parent=parent))
+    return working.there(state.uuid)
 
 
 def _tangle(
-    edit: ChangeProvider, state: ProviderState, parent: str | None, forest: WorkingTrees
+    edit: ChangeProvider, state: ProviderState, parent: str | None, working: WorkingTrees
 ) -> Missing | Tangled | None:
     """Why it cannot have this parent; None when it can."""
     if parent == state.parent:
         return None
     if parent is None:
         return None if edit.anywhere else Tangled(why="un-parenting", provider=state.uuid, parent=None)
-    if parent not in forest.homes:
+    if parent not in working.homes:
         return Missing(what="parent", names=(parent,))
     if state.parent is not None and not edit.anywhere:
         return Tangled(why="re-parenting", provider=state.uuid, parent=parent)
-    if forest.is_above(state.uuid, parent):
+    if working.is_above(state.uuid, parent):
         return Tangled(why="loop", provider=state.uuid, parent=parent)
     return None
 
 
-def _drop(state: ProviderState, forest: WorkingTrees) -> Refused | None:
-    home = forest.members[forest.homes[state.uuid]]
+def _drop(state: ProviderState, working: WorkingTrees) -> Refused | None:
+    home = working.members[working.homes[state.uuid]]
     if any(one.parent == state.uuid for one in home.values()):
         return HasChildren(provider=state.uuid)
     if state.in_use:
         return InUse(what=state.uuid)
-    forest.drop(state)
+    working.drop(state)
     return None
 
 
@@ -131,7 +131,7 @@ def _in_use(state: ProviderState, stay: Collection[str], known: KnownNames) -> I
 def _set_inventories(
     edit: SetInventories | AddInventory | SetInventory | DropInventory,
     state: ProviderState,
-    forest: WorkingTrees,
+    working: WorkingTrees,
     known: KnownNames,
 ) -> ProviderState | Refused:
     if isinstance(edit, SetInventories):
@@ -159,46 +159,46 @@ def _set_inventories(
         return refusal
     changed = replace(state, generation=state.generation + 1)
     if after != state.inventories:
-        shape, used = forest.next_shape(state.uuid), {name: state.used.get(name, 0) for name in after}
+        shape, used = working.next_shape(state.uuid), {name: state.used.get(name, 0) for name in after}
         withheld = state.withheld_with(after)
         changed = replace(changed, shape=shape, inventories=after, used=used, withheld=withheld)
-    forest.put(changed)
+    working.put(changed)
     return changed
 
 
 def _set_traits(
-    edit: SetTraits, state: ProviderState, forest: WorkingTrees, known: KnownNames
+    edit: SetTraits, state: ProviderState, working: WorkingTrees, known: KnownNames
 ) -> ProviderState | Refused:
     if unknown := tuple(sorted(name for name in edit.traits if name not in known.traits)):
         return Missing(what="trait", names=unknown)
     traits = tuple(sorted(set(edit.traits)))
     if traits == state.traits:
         return state
-    shape = forest.next_shape(state.uuid)
+    shape = working.next_shape(state.uuid)
     changed = replace(state, generation=state.generation + 1, shape=shape, traits=traits)
-    forest.put(changed)
+    working.put(changed)
     return changed
 
 
-def _set_aggregates(edit: SetAggregates, state: ProviderState, forest: WorkingTrees) -> ProviderState:
+def _set_aggregates(edit: SetAggregates, state: ProviderState, working: WorkingTrees) -> ProviderState:
     aggregates = tuple(sorted(set(edit.aggregates)))
     changed = state
     if aggregates != state.aggregates:
-        changed = replace(state, aggregates=aggregates, shape=forest.next_shape(state.uuid))
+        changed = replace(state, aggregates=aggregates, shape=working.next_shape(state.uuid))
     if edit.generation is not None:
         changed = replace(changed, generation=state.generation + 1)
     if changed is not state:
-        forest.put(changed)
+        working.put(changed)
     return changed
 
 
 # A reshape: first old and new inventory together, so that claims find room in either; last the new alone
 
 
-def widen(edit: Reshape, forest: WorkingTrees, known: KnownNames) -> Refused | None:
+def widen(edit: Reshape, working: WorkingTrees, known: KnownNames) -> Refused | None:
     """Why it cannot begin; None when each provider now has its old and new inventory, the new winning."""
     for one in edit.inventories:
-        state = forest.find(one.provider)
+        state = working.find(one.provider)
         if state is None:
             return Missing(what="provider", names=(one.provider,))
         if one.generation is not None and one.generation != state.generation:
@@ -207,27 +207,27 @@ def widen(edit: Reshape, forest: WorkingTrees, known: KnownNames) -> Refused | N
     if unknown := tuple(sorted(name for name in named if name not in known.classes)):
         return Missing(what="resource class", names=unknown)
     for one in edit.inventories:
-        state = forest.there(one.provider)
+        state = working.there(one.provider)
         both = {**state.inventories, **one.inventories}
         used = {name: state.used.get(name, 0) for name in both}
         interim = state.generation + bool(one.inventories)
         withheld = state.withheld_with(both)
-        forest.put(replace(state, inventories=both, used=used, generation=interim, withheld=withheld))
+        working.put(replace(state, inventories=both, used=used, generation=interim, withheld=withheld))
     return None
 
 
-def settle(edit: Reshape, forest: WorkingTrees, known: KnownNames) -> InUse | None:
+def settle(edit: Reshape, working: WorkingTrees, known: KnownNames) -> InUse | None:
     """Leave the new inventory; or why it cannot be."""
     for one in edit.inventories:
-        state = forest.there(one.provider)
+        state = working.there(one.provider)
         if refusal := _in_use(state, one.inventories, known):
             return refusal
-        same = one.inventories == forest.was[one.provider].inventories
-        forest.put(
+        same = one.inventories == working.was[one.provider].inventories
+        working.put(
             replace(
                 state,
                 generation=state.generation + 1,
-                shape=state.shape if same else forest.next_shape(one.provider),
+                shape=state.shape if same else working.next_shape(one.provider),
                 inventories=one.inventories,
                 used={name: state.used[name] for name in one.inventories},
                 withheld=state.withheld_with(one.inventories),

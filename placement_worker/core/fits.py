@@ -25,7 +25,7 @@ class Fit:
     mappings: dict[str, tuple[str, ...]]  # group suffix → the providers that serve it
 
 
-class Hunt:
+class FitFinder:
     """One search; `start` is where it begins to go round."""
 
     def __init__(self, snapshot: Snapshot, made: SearchPlan, start: int) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from bus.messages import CandidatesFound, FindCandidates
 from bus.vocabulary import Candidate, NearMiss, Removal, ResourceGroup
 from placement_worker.core.explain import Why, explain
-from placement_worker.core.fits import Fit, Hunt
+from placement_worker.core.fits import Fit, FitFinder
 from placement_worker.core.groups import SearchPlan, plan
 from placement_worker.core.index import BEYOND_COUNTING, Index, Row
 from placement_worker.core.merge import BREATH
@@ -108,10 +108,10 @@ def _why(snapshot: Snapshot, made: SearchPlan, fitting: int) -> Generator[None, 
 def _rounds(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, tuple[list[Fit], bool, int]]:
     query, index = made.query, snapshot.index
     start = _start(query.seed, index.high, len(index.at))
-    hunt = Hunt(snapshot, made, start)
+    finder = FitFinder(snapshot, made, start)
     most, dead, patience = query.limit, 0, PATIENCE
     fits: list[Fit] = []
-    visits: Iterable[_Visit] = (_Visit(row) for row, _ in _anchors(snapshot, hunt.anchors, start, 0))
+    visits: Iterable[_Visit] = (_Visit(row) for row, _ in _anchors(snapshot, finder.anchors, start, 0))
     share = max(most // max(made.count, 1), 1)
     while True:
         waiting: list[_Visit] = []
@@ -120,19 +120,19 @@ def _rounds(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, tuple
                 yield
             if len(fits) > most or patience <= 0:
                 return fits[:most], True, dead
-            if hunt.alone(visit.row):
-                fits.append(hunt.only_fit(visit.row))
+            if finder.alone(visit.row):
+                fits.append(finder.only_fit(visit.row))
                 continue
             end = visit.found + share
             if query.per_host:
                 end = min(end, query.per_host)
-            patience -= yield from visit.go_on(hunt, end, fits)
+            patience -= yield from visit.go_on(finder, end, fits)
             if visit.more and not (query.per_host and visit.found == query.per_host):
                 if len(waiting) >= KEPT:
                     visit.ways = None
                 waiting.append(visit)
             elif not visit.found:
-                dead += hunt.is_dead(visit.row)
+                dead += finder.is_dead(visit.row)
         if not waiting:
             return fits[:most], len(fits) > most, dead
         visits, share = waiting, max((most - len(fits)) // len(waiting), 1)
@@ -147,11 +147,11 @@ class _Visit:
     more: bool = True
     ways: Iterator[Fit | None] | None = None  # None: to be begun anew
 
-    def go_on(self, hunt: Hunt, end: int, fits: list[Fit]) -> Generator[None, None, int]:
+    def go_on(self, finder: FitFinder, end: int, fits: list[Fit]) -> Generator[None, None, int]:
         """Until so many have been found, or none for long; the steps that were in vain."""
         skip = 0
         if self.ways is None:
-            self.ways, skip = hunt.fits(self.row), self.found
+            self.ways, skip = finder.fits(self.row), self.found
         for fit in self.ways:
             if skip:
                 skip -= fit is not None
@@ -178,29 +178,29 @@ def _page(
     """`after` and `more` count rows from the starting position on, round the end of the arrays."""
     query, size = made.query, len(snapshot.index.at)
     start = _start(query.seed, snapshot.index.high, size)
-    hunt = Hunt(snapshot, made, start)
+    finder = FitFinder(snapshot, made, start)
     room, patience, dead, cut = PAGE_BYTES, PATIENCE, 0, False
     asked = sum(len(name) + 14 for group in query.groups for name in group.resources)
     found: list[Candidate] = []
     looked, pause = 0, IN_A_ROW
-    for row, position in _anchors(snapshot, hunt.anchors, start, query.after):
+    for row, position in _anchors(snapshot, finder.anchors, start, query.after):
         looked += 1
         if looked == pause:
             pause += IN_A_ROW
             yield
         if len(found) == query.limit or patience <= 0:
             return found, (position - start) % size, dead, cut or len(found) < query.limit
-        if hunt.alone(row):
+        if finder.alone(row):
             room -= row.size + asked
             if room < 0 and found:
                 return found, (position - start) % size, dead, cut
             found.append(_lone_candidate(row, query.groups[0]))
             continue
-        fits, spent, whole = yield from _some(hunt, row, query.per_host or query.limit)
+        fits, spent, whole = yield from _some(finder, row, query.per_host or query.limit)
         patience -= spent
         cut |= not whole
         if not fits:
-            dead += hunt.is_dead(row)
+            dead += finder.is_dead(row)
         free, capacity = _sums(snapshot.tree(row))
         for nth, fit in enumerate(fits):
             room -= row.size + asked + _beside(fit, free)
@@ -212,11 +212,11 @@ def _page(
     return found, None, dead, cut
 
 
-def _some(hunt: Hunt, anchor: Row, most: int) -> Generator[None, None, tuple[list[Fit], int, bool]]:
+def _some(finder: FitFinder, anchor: Row, most: int) -> Generator[None, None, tuple[list[Fit], int, bool]]:
     """Some of what this anchor offers, how many steps were in vain, and whether it was not given up."""
     fits: list[Fit] = []
     spent = 0
-    for fit in hunt.fits(anchor):
+    for fit in finder.fits(anchor):
         if fit is not None:
             fits.append(fit)
             if len(fits) % IN_A_ROW == 0:
@@ -229,7 +229,7 @@ def _some(hunt: Hunt, anchor: Row, most: int) -> Generator[None, None, tuple[lis
             if spent > HOST_PATIENCE:
                 break
     whole = spent <= HOST_PATIENCE
-    return fits, spent if fits else spent + hunt.cost(anchor), whole
+    return fits, spent if fits else spent + finder.cost(anchor), whole
 
 
 def _lone_candidate(row: Row, group: ResourceGroup) -> Candidate:

@@ -36,29 +36,29 @@ class Reshaped:
 
 async def reshape(tx: Transaction, book: Book, known: KnownNames, order: Reshape, now: float) -> Reshaped:
     """Widen, claim, settle; Undone when any of it cannot be."""
-    opened, forest = await _open(tx, book, order, now)
-    _must(edits.widen(order, forest, known))
+    opened, working = await _open(tx, book, order, now)
+    _must(edits.widen(order, working, known))
     rooms = opened.world.rooms
     for one in order.inventories:
-        _refit(rooms[one.provider], forest, one.provider, known)
+        _refit(rooms[one.provider], working, one.provider, known)
     results = capacity.claim(ClaimRequested(claims=order.claims), opened.world) if order.claims else ()
     if results is None:
         raise Conflict("a consumer came or went while it was being looked for")
     if not all(isinstance(one, Claimed) for one in results):
         raise Undone(Denied(results=results))
     for uuid, room in opened.world.touched.items():
-        if uuid in forest.homes:
+        if uuid in working.homes:
             used = {name: stock.used for name, stock in room.stocks.items()}
-            forest.put(replace(forest.there(uuid), used=used, generation=room.generation))
-    _must(edits.settle(order, forest, known))
+            working.put(replace(working.there(uuid), used=used, generation=room.generation))
+    _must(edits.settle(order, working, known))
     for uuid, room in opened.world.touched.items():
-        if uuid in forest.homes:
-            room.generation = forest.there(uuid).generation
-    pairs = forest.changed()
+        if uuid in working.homes:
+            room.generation = working.there(uuid).generation
+    pairs = working.changed()
     # First the trees, that there is a row for what is used of each class.
     await writes_between(book, pairs, now).all(tx)
     altered, writes = await claims.save_world(tx, book, opened, now)
-    elsewhere = [change for change in altered if change.provider not in forest.homes]
+    elsewhere = [change for change in altered if change.provider not in working.homes]
     return Reshaped(
         elsewhere + tree_reads.changes_between(pairs), {then.root: then for _, then in pairs}, writes
     )
@@ -74,18 +74,18 @@ async def _open(
     newcomers, others = claims.consumers_of(order.claims)
     named = capacity.providers_of([ClaimRequested(claims=order.claims)], all_choices=True)
     opened = await claims.open_world(tx, book, newcomers, others, named | before.homes.keys(), now)
-    forest = WorkingTrees(await tree_reads.read(tx, book, listed))
-    if any(opened.world.rooms.get(uuid) is None for uuid in forest.homes):
+    working = WorkingTrees(await tree_reads.read(tx, book, listed))
+    if any(opened.world.rooms.get(uuid) is None for uuid in working.homes):
         raise Conflict("a tree grew while it was being locked")
     if book.edition != edition:
         raise Conflict("a class was renamed between the one and the other")
-    return opened, forest
+    return opened, working
 
 
-def _refit(room: capacity.Room | None, forest: WorkingTrees, provider: str, known: KnownNames) -> None:
+def _refit(room: capacity.Room | None, working: WorkingTrees, provider: str, known: KnownNames) -> None:
     """The room that claims are judged by, after widening."""
-    assert room is not None  # it is in the forest, and locked
-    state = forest.there(provider)
+    assert room is not None  # it is in the working trees, and locked
+    state = working.there(provider)
     for name, inventory in state.inventories.items():
         used = state.used[name]
         room.stocks[name] = capacity.Stock(

@@ -99,12 +99,12 @@ MOVES = [
 def test_the_generation_moves_as_in_the_api_and_the_shape_only_with_what_claims_depend_on(
     edit: edits.EditOfOne, generation: int, shape: int
 ) -> None:
-    forest = small()
-    state = edits.apply(edit, forest, KNOWN)
+    working = small()
+    state = edits.apply(edit, working, KNOWN)
     assert isinstance(state, ProviderState)
     assert (state.generation - 5, state.shape - 7) == (generation, shape)
-    assert state == forest.there(edit.provider)
-    assert bool(forest.changed()) == (state != small().there(edit.provider))
+    assert state == working.there(edit.provider)
+    assert bool(working.changed()) == (state != small().there(edit.provider))
 
 
 # Refusals
@@ -170,54 +170,54 @@ REFUSALS = [
 
 @pytest.mark.parametrize("edit, refusal", REFUSALS)
 def test_what_cannot_be_is_refused_and_changes_nothing(edit: edits.EditOfOne, refusal: object) -> None:
-    forest = small()
-    assert edits.apply(edit, forest, KNOWN) == refusal
-    assert forest.changed() == []
+    working = small()
+    assert edits.apply(edit, working, KNOWN) == refusal
+    assert working.changed() == []
 
 
 def test_classes_in_use_are_told_in_the_order_of_their_numbers() -> None:
     used = dict.fromkeys(("VCPU", "CUSTOM_GPU", "DISK_GB"), 1)
-    forest = a_forest((a_state("a", inventories=dict.fromkeys(used, EIGHT), used=used),))
-    refused = edits.apply(SetInventories(provider="a", inventories={}), forest, KNOWN)
+    working = a_forest((a_state("a", inventories=dict.fromkeys(used, EIGHT), used=used),))
+    refused = edits.apply(SetInventories(provider="a", inventories={}), working, KNOWN)
     assert refused == InUse(what="a", classes=("VCPU", "DISK_GB", "CUSTOM_GPU"))
 
 
 def test_a_provider_that_is_made_has_a_shape_that_none_before_it_had() -> None:
-    forest = a_forest((a_state("a", shape=40),), number=40)
-    assert edits.apply(DropProvider(provider="a"), forest, KNOWN) is None
-    made = edits.apply(MakeProvider(provider="e", name="a's name"), forest, KNOWN)  # the name is free again
+    working = a_forest((a_state("a", shape=40),), number=40)
+    assert edits.apply(DropProvider(provider="a"), working, KNOWN) is None
+    made = edits.apply(MakeProvider(provider="e", name="a's name"), working, KNOWN)  # the name is free again
     assert isinstance(made, ProviderState)
     assert (made.generation, made.shape) == (0, 41)
 
 
 def test_restating_the_present_parent_is_no_move() -> None:
-    forest = small()
-    edits.apply(ChangeProvider(provider="b", name="b's name", parent="a", anywhere=False), forest, KNOWN)
-    edits.apply(ChangeProvider(provider="b", name="b's name", parent=UNSET), forest, KNOWN)
-    assert forest.changed() == []
+    working = small()
+    edits.apply(ChangeProvider(provider="b", name="b's name", parent="a", anywhere=False), working, KNOWN)
+    edits.apply(ChangeProvider(provider="b", name="b's name", parent=UNSET), working, KNOWN)
+    assert working.changed() == []
 
 
 def test_a_subtree_moves_whole_and_every_one_of_it_is_under_another_root() -> None:
-    forest = small()
-    edits.apply(ChangeProvider(provider="b", name="new", parent="d"), forest, KNOWN)
+    working = small()
+    edits.apply(ChangeProvider(provider="b", name="new", parent="d"), working, KNOWN)
     changed = {
         after.root: {one.uuid: (one.name, one.parent, one.shape) for one in after.providers}
-        for _, after in forest.changed()
+        for _, after in working.changed()
     }
     assert changed == {
         "a": {"a": ("a's name", None, 7)},
         "d": {"d": ("d's name", None, 7), "b": ("new", "d", 8), "c": ("c's name", "b", 8)},
     }
-    edits.apply(ChangeProvider(provider="b", name="new", parent=None), forest, KNOWN)
-    after = {tree.root: [one.uuid for one in tree.providers] for _, tree in forest.changed()}
+    edits.apply(ChangeProvider(provider="b", name="new", parent=None), working, KNOWN)
+    after = {tree.root: [one.uuid for one in tree.providers] for _, tree in working.changed()}
     assert after == {"a": ["a"], "b": ["b", "c"]}
-    assert forest.there("b").shape == 8  # once for all that happens before it is written
+    assert working.there("b").shape == 8  # once for all that happens before it is written
 
 
 def test_a_root_that_moves_leaves_no_tree_behind() -> None:
-    forest = small()
-    edits.apply(ChangeProvider(provider="a", name="a's name", parent="d"), forest, KNOWN)
-    assert {tree.root: len(tree.providers) for _, tree in forest.changed()} == {"a": 0, "d": 4}
+    working = small()
+    edits.apply(ChangeProvider(provider="a", name="a's name", parent="d"), working, KNOWN)
+    assert {tree.root: len(tree.providers) for _, tree in working.changed()} == {"a": 0, "d": 4}
 
 
 def test_a_class_that_is_renamed_keeps_what_is_there_and_used() -> None:
@@ -239,16 +239,16 @@ def a_reshape(**to: dict[str, Inventory]) -> Reshape:
 
 
 def test_a_reshape_has_room_for_old_and_new_before_it_leaves_the_new() -> None:
-    forest = small()
+    working = small()
     order = a_reshape(a={"VCPU": Inventory(total=2)}, d={})
-    assert edits.widen(order, forest, KNOWN) is None
-    assert forest.there("a").inventories == {**STOCK, "VCPU": Inventory(total=2)}
-    assert forest.there("d").inventories == STOCK
-    assert [forest.there(one).generation for one in "ad"] == [6, 5]  # the interim counts where there is one
-    assert edits.settle(order, forest, KNOWN) is None
-    assert [forest.there(one).inventories for one in "ad"] == [{"VCPU": Inventory(total=2)}, {}]
-    assert [forest.there(one).generation for one in "ad"] == [7, 6]
-    assert [forest.there(one).shape for one in "ad"] == [8, 8]
+    assert edits.widen(order, working, KNOWN) is None
+    assert working.there("a").inventories == {**STOCK, "VCPU": Inventory(total=2)}
+    assert working.there("d").inventories == STOCK
+    assert [working.there(one).generation for one in "ad"] == [6, 5]  # the interim counts where there is one
+    assert edits.settle(order, working, KNOWN) is None
+    assert [working.there(one).inventories for one in "ad"] == [{"VCPU": Inventory(total=2)}, {}]
+    assert [working.there(one).generation for one in "ad"] == [7, 6]
+    assert [working.there(one).shape for one in "ad"] == [8, 8]
 
 
 @pytest.mark.parametrize(
@@ -264,8 +264,8 @@ def test_a_reshape_has_room_for_old_and_new_before_it_leaves_the_new() -> None:
     ],
 )
 def test_why_a_reshape_cannot_be(order: Reshape, refusal: object) -> None:
-    forest = small()
-    assert (edits.widen(order, forest, KNOWN) or edits.settle(order, forest, KNOWN)) == refusal
+    working = small()
+    assert (edits.widen(order, working, KNOWN) or edits.settle(order, working, KNOWN)) == refusal
 
 
 # Loads
@@ -277,9 +277,9 @@ def a_small_load(uuid: str, parent: str | None = None, **given: Any) -> Provider
     return ProviderLoad(**{"id": uuid, "name": f"{uuid}'s name", "parent": parent, **fields, **given})
 
 
-def loaded(forest: WorkingTrees, *items: ProviderLoad) -> list[tuple[str, int] | str]:
+def loaded(working: WorkingTrees, *items: ProviderLoad) -> list[tuple[str, int] | str]:
     """What was done and the generation, or why not."""
-    results = bulk_load.load(list(enumerate(items)), forest)
+    results = bulk_load.load(list(enumerate(items)), working)
     return [one.why or (one.did, one.generation) for one in results]
 
 
@@ -313,15 +313,15 @@ LOADS: list[tuple[list[ProviderLoad], list[tuple[str, int] | str]]] = [
 def test_a_tree_is_loaded_as_a_whole_or_refused_by_the_field(
     items: list[ProviderLoad], outcome: list[tuple[str, int] | str]
 ) -> None:
-    forest = small()
-    assert loaded(forest, *items) == outcome
+    working = small()
+    assert loaded(working, *items) == outcome
     if isinstance(outcome[0], str) or outcome[0][0] == "nothing":
-        assert forest.changed() == []
+        assert working.changed() == []
         return
     for one in items:
-        state = forest.there(one.id)
+        state = working.there(one.id)
         assert (state.name, state.parent, state.inventories) == (one.name, one.parent, one.inventories)
-        assert loaded(forest, structs.replace(one, generation=None)) == [("nothing", state.generation)]
+        assert loaded(working, structs.replace(one, generation=None)) == [("nothing", state.generation)]
 
 
 def test_what_is_wrong_whatever_is_stored_names_the_field() -> None:

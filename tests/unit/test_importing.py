@@ -6,7 +6,12 @@ from dataclasses import replace
 import pytest
 
 from berth.importing.bring_over import _portions
-from berth.importing.contents import ImportedConsumer, ImportedProvider, PlacementContents, differences
+from berth.importing.placement_contents import (
+    ImportedConsumer,
+    ImportedProvider,
+    PlacementContents,
+    differences,
+)
 from bus.vocabulary import Inventory
 
 HOST = ImportedProvider(

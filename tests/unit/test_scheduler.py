@@ -389,8 +389,8 @@ async def test_a_host_that_fills_up_gives_way_to_the_next_choice() -> None:
     scheduler = a_scheduler(placement)
     (message,) = await placed(scheduler, a_request())
     assert message.chosen.root != loser.chosen.root
-    assert scheduler.ledger.taken(message.chosen.root) == {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}
-    assert scheduler.ledger.taken(loser.chosen.root) == {}
+    assert scheduler.pending.taken(message.chosen.root) == {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}
+    assert scheduler.pending.taken(loser.chosen.root) == {}
     assert message.decision.refused == (f"{loser.chosen.host}: {loser.chosen.root}: asked 1 VCPU, 0 free",)
     assert loser.chosen.root not in {one.root for one in message.alternates}
 
@@ -444,7 +444,7 @@ async def test_a_contended_claim_comes_again_soon() -> None:
         placement.candidates, contended, placement.release, placement.providers, clock=TurnedClock().clock
     )
     assert 0.05 <= (await retry(scheduler, a_request())).after <= 0.2
-    assert not any(scheduler.ledger.taken(root) for root in placement.hosts)
+    assert not any(scheduler.pending.taken(root) for root in placement.hosts)
 
 
 async def test_what_stays_contended_comes_again_less_often_and_is_logged(
@@ -689,9 +689,9 @@ async def test_a_claim_without_an_answer_counts_until_it_must_have_been_seen() -
     )
     with pytest.raises(Unavailable):
         await scheduler.place_many([a_request()])
-    assert scheduler.ledger.taken(uid(0, "c"))
-    scheduler.ledger.seen(0, time.now + 60)
-    assert not scheduler.ledger.taken(uid(0, "c"))
+    assert scheduler.pending.taken(uid(0, "c"))
+    scheduler.pending.seen(0, time.now + 60)
+    assert not scheduler.pending.taken(uid(0, "c"))
 
 
 async def test_one_question_that_placement_cannot_take_does_not_fail_the_batch() -> None:
