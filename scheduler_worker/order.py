@@ -18,7 +18,7 @@ from bus.vocabulary import (
     Refusal,
     Selection,
 )
-from scheduler_worker.core.funnel import MAX_REASON, MAX_REFUSED, Search
+from scheduler_worker.core.funnel import MAX_REASON, MAX_REFUSED, Funnel
 from scheduler_worker.core.held import ClaimPlace
 from scheduler_worker.core.host import Host, selection_of
 from scheduler_worker.core.ranking import HostChoice, Pick, Ranking
@@ -43,7 +43,7 @@ class Order:
         self.instances: list[Id] = list(dict.fromkeys(request.instances))  # those without a host yet
         self.picks: list[Pick] = []  # one for each of these, in order
         self.entries: list[PendingChoice] = []  # and what is pending of them
-        self.search = Search()
+        self.funnel = Funnel()
         self.avoid: set[str] = set()  # providers that were full or gone when we wanted them
         self.refused: list[str] = []
         self.obstacle = ""  # why it has no host yet
@@ -148,7 +148,7 @@ class Order:
                 generation=claimed.generation,
                 alternates=self._selections(spares),
                 spec=self._spec,
-                decision=self.search.decision(scores, self.refusals),
+                decision=self.funnel.decision(scores, self.refusals),
                 reply_to=request.reply_to,
             )
         )
@@ -159,7 +159,7 @@ class Order:
             root=place.root, host=place.host, agent=place.agent, choice=Choice(held.allocations)
         )
         spares: list[Host] = []
-        for ranking in self.search.rankings:
+        for ranking in self.funnel.rankings:
             several = self.request.alternates - len(spares)
             spares += ranking.alternates(place.cell, several, {chosen.root}, self.avoid)
         self._placed.append(
@@ -171,7 +171,7 @@ class Order:
                 generation=held.generation,
                 alternates=self._selections(spares),
                 spec=self._spec,
-                decision=Decision(considered=self.search.considered),
+                decision=Decision(considered=self.funnel.considered),
                 reply_to=self.request.reply_to,
             )
         )
@@ -179,7 +179,7 @@ class Order:
     def fail(self, reason: str) -> None:
         """No host, for good."""
         self.reason = reason[:MAX_REASON]
-        self._decision = self.search.decision(refused=self.refusals)
+        self._decision = self.funnel.decision(refused=self.refusals)
 
     def fenced(self, instance: Id, reason: str) -> None:
         """It is retired: whoever still works on it will never place it. The request ends for that reason."""

@@ -34,7 +34,7 @@ from bus.vocabulary import (
     Retired,
 )
 from scheduler_worker.at_once import together
-from scheduler_worker.core.funnel import Search
+from scheduler_worker.core.funnel import Funnel
 from scheduler_worker.core.host import Host
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import Pick, Ranking, rank
@@ -137,50 +137,50 @@ class Scheduler:
         """Hosts for requests of one shape. In the end all ways to use a tree are tried."""
         first = len(alike) == 1 and len(alike[0].instances) == 1 and not alike[0].refused
         try:
-            search, waiting = await self._look_through(alike, 1 if first else FEW_WAYS)
-            if waiting and search.cut:
-                search, waiting = await self._look_through(waiting, 0)
+            funnel, waiting = await self._look_through(alike, 1 if first else FEW_WAYS)
+            if waiting and funnel.cut:
+                funnel, waiting = await self._look_through(waiting, 0)
         except (Unreadable, AnswerRefused) as problem:
             for order in alike:
                 self._give_up(order, str(problem))
             return
         for order in waiting:
-            order.obstacle = search.reason(order.request, self.book.cells, self.book.zones, order.refusals)
-            if not search.may_pass:
+            order.obstacle = funnel.reason(order.request, self.book.cells, self.book.zones, order.refusals)
+            if not funnel.may_pass:
                 self._give_up(order, order.obstacle)
 
-    async def _look_through(self, alike: list[Order], per_host: int) -> tuple[Search, list[Order]]:
+    async def _look_through(self, alike: list[Order], per_host: int) -> tuple[Funnel, list[Order]]:
         """Page by page until everyone has his hosts; who has not, has none."""
-        search, request = Search(self.pending.taken, per_host), alike[0].request
+        funnel, request = Funnel(self.pending.taken, per_host), alike[0].request
         for order in alike:
-            order.search = search
+            order.funnel = funnel
         question = question_of(request, self._page if per_host else ALL_WAYS, per_host)
         waiting, pages = alike, 0
         while True:
             found = await self._candidates(question)
-            waiting = self._hand_out(search, request, found, waiting)
+            waiting = self._hand_out(funnel, request, found, waiting)
             pages += 1
             if not waiting or found.more is None or (not per_host and pages == PAGES_OF_ALL_WAYS):
                 break
             question = msgspec.structs.replace(question, after=found.more)
         if any(order.picks for order in waiting):
-            waiting = self._share_again(search, waiting)
-        return search, waiting
+            waiting = self._share_again(funnel, waiting)
+        return funnel, waiting
 
     def _hand_out(
-        self, search: Search, request: BuildRequested, found: CandidatesFound, waiting: Sequence[Order]
+        self, funnel: Funnel, request: BuildRequested, found: CandidatesFound, waiting: Sequence[Order]
     ) -> list[Order]:
         """Share one page's hosts out; who is still without. Nothing is awaited here, for answers age."""
         now = self.clock.monotonic()
         self.pending.seen(found.seen, now)
-        hosts = self._hosts(search, found, now)
+        hosts = self._hosts(funnel, found, now)
         ranking = rank(request, hosts, self.policy, request.request)
-        search.add(found, hosts, ranking)
+        funnel.add(found, hosts, ranking)
         return [order for order in waiting if not self._pick(order, ranking, now)]
 
-    def _hosts(self, search: Search, found: CandidatesFound, now: float) -> list[Host]:
+    def _hosts(self, funnel: Funnel, found: CandidatesFound, now: float) -> list[Host]:
         """The hosts of a page. The ways to use one come one after the other."""
-        book, taken, rooms = self.book, self.pending.taken, search.rooms
+        book, taken, rooms = self.book, self.pending.taken, funnel.rooms
         hosts: list[Host] = []
         trees: list[Host] = []
         for candidate in found.candidates:
@@ -212,7 +212,7 @@ class Scheduler:
             order.entries.append(self.pending.enter(pick.way.allocations, now))
         return order.ready
 
-    def _share_again(self, search: Search, waiting: Sequence[Order]) -> list[Order]:
+    def _share_again(self, funnel: Funnel, waiting: Sequence[Order]) -> list[Order]:
         """What is too little for all instances of one order may be enough for those behind it."""
         for order in waiting:
             order.put_back()
@@ -220,7 +220,7 @@ class Scheduler:
         now = self.clock.monotonic()
         without = []
         for order in waiting:
-            if not any(self._pick(order, ranking, now) for ranking in search.rankings):
+            if not any(self._pick(order, ranking, now) for ranking in funnel.rankings):
                 order.put_back()
                 self._forget(order)
                 without.append(order)

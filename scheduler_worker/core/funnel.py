@@ -1,4 +1,4 @@
-"""One shape's search: what was looked at, what each constraint removed, and how that reads as a sentence."""
+"""The funnel of a search: what was looked at, what each constraint removed, and how that reads as a sentence."""
 
 from collections.abc import Collection, Iterator, Sequence
 
@@ -14,7 +14,7 @@ MAX_REASON = 3900  # a Cause, with room for the word that fences it
 MAX_REFUSED = 16  # how many refusals a record keeps
 
 
-class Search:
+class Funnel:
     """The pages of one search, shared by the requests that it was made for."""
 
     def __init__(self, taken: Taken = nothing_taken, per_host: int = 0) -> None:
