@@ -1,4 +1,4 @@
-"""The funnel of a search: what was looked at, what each constraint removed, and how that reads as a sentence."""
+"""The funnel of a search: what was looked at, what each constraint removed, and how that reads."""
 
 from collections.abc import Collection, Iterator, Sequence
 
