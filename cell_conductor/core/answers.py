@@ -95,9 +95,8 @@ def given_back(build: Build, result: ReleaseResult) -> tuple[Build, Effects]:
     """Nothing is held any more: the last word can be said."""
     match result:
         case Held():  # ours to give back all the same, whoever touched it
-            generation = result.generation if result.allocations else None
-            build = replace(build, generation=generation)
-            return build, (say.question(build),)
+            build, said = _caught_up(build, result)
+            return build, (*said, say.question(build))
         case Contended():
             return build, (say.question(build),)
     if build.status == "deleting":
@@ -109,6 +108,19 @@ def given_back(build: Build, result: ReleaseResult) -> tuple[Build, Effects]:
         return build, (*news, *(say.deleted(build, reply_to) for reply_to in build.replies))
     build = replace(build, status="error", end="error", generation=None)
     return build, (say.destroy(build), say.ended(build))
+
+
+def _caught_up(build: Build, held: Held) -> tuple[Build, Effects]:
+    """Placement holds another generation than we thought: we may have swapped, and never heard of it.
+
+    Then what is left of the attempt before has its room already, and what is held now is not of that.
+    """
+    build = replace(build, generation=held.generation if held.allocations else None)
+    for position, spare in enumerate(build.spares):
+        if spare.choice.allocations == held.allocations:
+            there = replace(build, at=build.at + 1 + position, attempt=build.attempt + 1)
+            return there, (say.destroy(build),)
+    return build, ()
 
 
 def doomed(build: Build, why: str) -> tuple[Build, Effects]:

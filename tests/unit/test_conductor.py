@@ -459,7 +459,8 @@ def test_a_very_long_cause_still_makes_a_message_that_can_be_read() -> None:
     [
         (Released(), ["end error", "deleted"]),
         (Retired(why="deleted"), ["end error", "deleted"]),
-        (held(1, 6), ["release 6"]),
+        (held(0, 6), ["release 6"]),
+        (held(1, 6), ["destroy 1 at host0", "release 6"]),  # it was swapped, and nobody had heard of it
         (Held(generation=0, allocations={}), ["release None"]),
         (Contended(), ["release 1"]),
     ],
@@ -565,6 +566,14 @@ LEFTOVERS = [
     pytest.param(
         [*ELSEWHERE, (103.0, DELETE)], DESTROYED, 104.0, "deleting", ["free keeping 1"], [1],
         id="the first goes while the second is awaited",
+    ),
+    pytest.param(
+        [*TIMED_OUT, (101.0, DELETE), (701.0, LATE)], GivenBack("deleting", held(1, 2)),
+        701.0, "deleting", ["destroy 1 at host0", "release 2"], [1], id="swapped, and nobody had heard of it",
+    ),
+    pytest.param(
+        [*TIMED_OUT, (101.0, DELETE), (701.0, LATE)], GivenBack("deleting", held(0, 2)),
+        701.0, "deleting", ["release 2 keeping 1"], [1], id="touched by somebody, and still there",
     ),
     pytest.param(NO_ANSWER, LATE, 609.0, "deleting", ["end active"], [], id="a delete that waits"),
     pytest.param(NO_ANSWER, LATE, 610.0, "deleting", ["release 1 keeping 1"], [1], id="no longer"),

@@ -1,0 +1,99 @@
+"""A build whose agent is dead is deleted: that ends, and the guest's room is kept until it is gone."""
+
+import asyncio
+import io
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from berth import wiring
+from berth.audit import audit
+from berth.commands.builds import boot, boot_request, delete
+from berth.settings import Settings
+from bus.local import LocalBroker, LocalTransport
+from bus.vocabulary import CLEANUP
+from cell_conductor import cell_conductor
+from placement_worker import trees_of_consumers
+from tests.support.waiting import DEADLINE, in_time, until
+
+
+class BerthInPieces:
+    """All workers of an embedded berth, each of which can be killed and started again."""
+
+    def __init__(self, settings: Settings, group: asyncio.TaskGroup) -> None:
+        self.settings = settings
+        self.broker = LocalBroker()
+        self._group = group
+        self._lives: dict[str, asyncio.Task[None]] = {}
+
+    def start(self, worker: str) -> None:
+        (role,) = [role for role in wiring.roles(self.settings) if role.worker == worker]
+        life = wiring.serve(role, self.settings, LocalTransport(self.broker), asyncio.Event())
+        self._lives[worker] = self._group.create_task(life)
+
+    async def kill(self, worker: str) -> None:
+        life = self._lives.pop(worker)
+        life.cancel()
+        await asyncio.wait([life])
+
+    async def end(self) -> None:
+        for worker in ("scheduler", "compute", "ironic", "conductor", "placement"):
+            await self.kill(worker)
+
+    async def kept(self) -> set[str]:
+        """The types of all that hold anything."""
+        placement = wiring.database(self.settings, wiring.Role("placement"))
+        try:
+            return {held.type for held in (await trees_of_consumers(placement)).values()}
+        finally:
+            await placement.close()
+
+
+@pytest.fixture
+async def berth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[BerthInPieces]:
+    settings = Settings().having(
+        cells=("c1",), hosts=1, state_dir=str(tmp_path), delete_timeout=0.5, build_time="constant:0"
+    )
+    monkeypatch.setattr(wiring, "cell_conductor", partial(cell_conductor, look_every=0.05))
+    async with asyncio.TaskGroup() as group:
+        berth = BerthInPieces(settings, group)
+        monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(berth.broker))
+        for role in wiring.roles(settings):
+            berth.start(role.worker)
+        yield berth
+        await berth.end()
+
+
+async def test_a_delete_ends_though_the_agent_is_dead_and_the_room_is_kept_until_it_is_back(
+    berth: BerthInPieces,
+) -> None:
+    say = Console(file=io.StringIO(), width=200)
+    builds: list[str] = []
+
+    async def booted() -> bool:
+        request = boot_request(1, 512, 1, "", (), 1, "", "")
+        builds[:] = request.instances
+        return await boot(berth.settings, request, True, DEADLINE, False, say) == 0
+
+    await until(booted, "its host was heard of")  # before that there is no host, and no build
+
+    await berth.kill("compute")
+    assert await in_time(delete(berth.settings, *builds, "c1", True, DEADLINE, say)) == 0
+    assert await berth.kept() == {CLEANUP}
+    found = await audit(berth.settings, settled=True)
+    assert (found.breaches, found.builds) == ([], {"deleted": 1})
+    assert [note.partition(": ")[2] for note in found.notes] == [
+        "keeps the room of a guest that may still be there"
+    ]
+
+    berth.start("compute")
+    await until(lambda: _nothing(berth), "the agent is back, and said destroyed")
+    found = await audit(berth.settings, settled=True)
+    assert (found.breaches, found.notes, found.consumers) == ([], [], 0)
+
+
+async def _nothing(berth: BerthInPieces) -> bool:
+    return await berth.kept() == set()
