@@ -17,6 +17,7 @@ from placement_worker.store.numbered_names import Book
 from placement_worker.store.numbers import ProviderNumbers
 
 PROVIDERS_A_TRANSACTION = 2000
+TREES_SWEPT_AT_ONCE = 200  # in one transaction, whose locks claims wait for
 
 
 class ReportOperations:
@@ -72,14 +73,14 @@ class ReportOperations:
 
     async def sweep(self) -> None:
         """Remove trees that are gone once nobody holds anything of them; open what need not be withheld."""
-        await self._sweep()
+        async with self.database.read() as tx:
+            roots = sorted({*await hosts.leftovers(tx), *await tree_reads.may_open(tx)})
+        for part in portions(roots, lambda _: 1, TREES_SWEPT_AT_ONCE):
+            await self._sweep(part)
 
-    async def _sweep_together(self) -> None:
+    async def _sweep_together(self, roots: Sequence[str]) -> None:
         now = self.clock.now()
         async with changing(self.database, self.book) as tx:
-            roots = {*await hosts.leftovers(tx), *await tree_reads.withholding(tx)}
-            if not roots:
-                return
             await hosts.enter(tx, roots, now)
             before = (await tree_reads.read_locked(tx, self.book, roots)).values()
             await self._save(tx, [(was, swept(was) if was.gone else settled(was)) for was in before], now)

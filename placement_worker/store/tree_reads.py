@@ -22,9 +22,19 @@ from placement_worker.store.numbered_names import Book
 
 _NOW = "CAST(:now AS double precision)"
 
-_WITHHOLDING = Statement(
-    "SELECT DISTINCT r.uuid FROM inventories i JOIN resource_providers p ON p.id = i.resource_provider_id"
-    " JOIN resource_providers r ON r.id = p.root_provider_id WHERE i.withheld > 0"
+# A tree is looked at when one more unit of what is withheld could open: most only wait for what is held.
+_MAY_OPEN = Statement(
+    "SELECT DISTINCT r.uuid FROM"
+    " (SELECT w.root FROM (SELECT DISTINCT p.root_provider_id AS root, i.resource_class_id AS class"
+    " FROM inventories i JOIN resource_providers p ON p.id = i.resource_provider_id WHERE i.withheld > 0) w"
+    " JOIN resource_providers p ON p.root_provider_id = w.root"
+    " JOIN inventories i ON i.resource_provider_id = p.id AND i.resource_class_id = w.class"
+    " GROUP BY w.root, w.class"
+    " HAVING SUM(i.withheld * i.allocation_ratio) >="
+    " SUM(CASE WHEN i.used > (i.total - i.reserved) * i.allocation_ratio"
+    " THEN i.used - (i.total - i.reserved) * i.allocation_ratio ELSE 0 END)"
+    " + MIN(CASE WHEN i.withheld > 0 THEN i.allocation_ratio END)) o"
+    " JOIN resource_providers r ON r.id = o.root"
 )
 _ROOTS = Statement(
     "SELECT id, uuid FROM resource_providers WHERE parent_provider_id IS NULL AND id > :after"
@@ -102,9 +112,9 @@ async def roots_after(tx: Transaction, after: int, most: int) -> list[tuple[int,
     return [(id_, uuid) for id_, uuid in await _ROOTS(tx, after=after, most=most)]
 
 
-async def withholding(tx: Transaction) -> list[str]:
-    """Roots of the trees in which something is withheld."""
-    return [root for (root,) in await _WITHHOLDING(tx)]
+async def may_open(tx: Transaction) -> list[str]:
+    """Roots of the trees of which something is withheld that need not be, as far as can be told from sums."""
+    return [root for (root,) in await _MAY_OPEN(tx)]
 
 
 async def load(tx: Transaction, book: Book, roots: Collection[str]) -> dict[str, Tree]:

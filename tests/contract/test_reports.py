@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+import pytest
 from sqlalchemy import text
 
 from bus.messages import InventoryReported
@@ -18,6 +19,7 @@ from bus.resources import (
 )
 from bus.vocabulary import Claimed, Inventory
 from placement_worker import Placement, breaches
+from placement_worker.store import tree_reads
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -108,6 +110,38 @@ async def test_a_flat_host_in_use_becomes_a_tree_and_opens_as_it_is_given_back(p
     await must_report(placement, a_shape(2, 3))
     assert await sold(placement) == (4, 4)
     assert (await shown(placement, B)).inventories["VCPU"] == Inventory(total=4)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.5, 16.0])
+async def test_a_sweep_looks_at_trees_of_which_something_can_open_and_at_no_others(
+    placement: Placement, ratio: float
+) -> None:
+    """All hosts of a cloud may withhold something for weeks: claims must not wait for sweeps over them."""
+
+    def split(sequence: int, *totals: int) -> InventoryReported:
+        share = [{"VCPU": Inventory(total=total, allocation_ratio=ratio)} for total in totals]
+        below = [a_provider(1 + nth, 1, inventories=one) for nth, one in enumerate(share[1:], 1)]
+        return a_report(1, *below, sequence=sequence, inventories=share[0] if totals[0] else MEMORY)
+
+    async def swept() -> tuple[list[str], int]:
+        async with placement.database.read() as tx:
+            looked_at = await tree_reads.may_open(tx)
+        before = (await sold(placement))[1]
+        await placement.reports.sweep()
+        return looked_at, (await sold(placement))[1] - before
+
+    await must_report(placement, split(1, TOTAL))
+    await placement.claims.claim_many([an_order(a_claim(nth, on_hosts(1, VCPU=2))) for nth in (1, 2, 3)])
+    await must_report(placement, split(2, 0, TOTAL // 2, TOTAL // 2))
+    opened = 0
+    for nth in (1, 2, 3):
+        assert await swept() == ([], 0)
+        await placement.claims.release_many([a_release(nth, 1)])
+        looked_at, more = await swept()
+        assert bool(looked_at) == bool(more)
+        opened += more
+    assert sum(await sold(placement)) == int(TOTAL // 2 * ratio) * 2
+    assert opened > 0 and await swept() == ([], 0)
 
 
 async def test_an_operator_may_open_what_is_withheld(placement: Placement) -> None:
