@@ -9,26 +9,19 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import NoReturn, TypeVar
 
-import asyncpg
 import pytest
-from sqlalchemy.engine import URL, make_url
 
 from deploy.servers import (
-    BinariesMissing,
     Postgres,
     RabbitMQ,
     find_postgres,
     find_rabbitmq,
     private_directory,
 )
-
-_T = TypeVar("_T")
+from tests.support.servers import ExternalServer, a_database, installed, url_of
 
 # The cheap tests first: one that fails then says so before any server has started.
 _ORDER = ("unit", "contract", "simulation", "integration")
@@ -49,39 +42,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError(f"this test's name is another in every process: {changing[0]}")
 
 
-@dataclass(frozen=True)
-class ExternalServer:
-    """A server that is not ours: it has an address and nothing else."""
-
-    url: str
-    private = False
-
-    def _refuse(self) -> NoReturn:
-        pytest.skip("the test stops and starts its server, and an external one was given")
-
-    def start(self) -> None:
-        self._refuse()
-
-    def stop(self) -> None:
-        self._refuse()
-
-    def restart(self) -> None:
-        self._refuse()
-
-    def kill(self) -> None:
-        self._refuse()
-
-
-def _require(find: Callable[[], _T]) -> _T:
-    try:
-        return find()
-    except BinariesMissing as missing:
-        problem = str(missing)
-    if os.environ.get("CI"):
-        pytest.fail(f"in CI the servers must be there: {problem}", pytrace=False)
-    pytest.skip(problem)
-
-
 @pytest.fixture(scope="session")
 def _server_directory() -> Iterator[Path]:
     # Not under pytest's own temporary directory: that one is closed to the user PostgreSQL runs as
@@ -98,7 +58,7 @@ def postgres(request: pytest.FixtureRequest) -> Iterator[Postgres | ExternalServ
     if given:
         yield ExternalServer(given)
         return
-    _require(find_postgres)
+    installed(find_postgres)
     directory: Path = request.getfixturevalue("_server_directory")
     with Postgres(directory / "postgres") as server:
         yield server
@@ -111,35 +71,10 @@ def rabbitmq(request: pytest.FixtureRequest) -> Iterator[RabbitMQ | ExternalServ
     if given:
         yield ExternalServer(given)
         return
-    _require(find_rabbitmq)
+    installed(find_rabbitmq)
     directory: Path = request.getfixturevalue("_server_directory")
     with RabbitMQ(directory / "rabbitmq") as server:
         yield server
-
-
-async def _execute(server: URL, statement: str) -> None:
-    dsn = server.set(drivername="postgresql").render_as_string(hide_password=False)
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()
-
-
-@asynccontextmanager
-async def a_database(postgres: Postgres | ExternalServer) -> AsyncIterator[str]:
-    """The SQLAlchemy URL of a new, empty PostgreSQL database."""
-    if isinstance(postgres, Postgres):
-        postgres.start()  # in case the test before left it down
-    server = make_url(postgres.url)
-    name = f"berth_test_{secrets.token_hex(6)}"
-    await _execute(server, f'CREATE DATABASE "{name}"')
-    try:
-        yield server.set(drivername="postgresql+asyncpg", database=name).render_as_string(hide_password=False)
-    finally:
-        if isinstance(postgres, Postgres):
-            postgres.start()
-        await _execute(server, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
 
 @pytest.fixture
@@ -152,9 +87,7 @@ async def database_url(postgres: Postgres | ExternalServer) -> AsyncIterator[str
 @pytest.fixture
 def amqp_url(rabbitmq: RabbitMQ | ExternalServer) -> str:
     """The URL of the shared broker; keep tests apart with `bus_name` in every queue and exchange."""
-    if isinstance(rabbitmq, RabbitMQ):
-        rabbitmq.start()  # in case the test before left it down
-    return rabbitmq.url
+    return url_of(rabbitmq)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import re
-import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
@@ -141,13 +140,6 @@ class Database:
         await self._engine.dispose()
         if self._file is not None:
             self._file.close()
-
-    @property
-    def raw_inline_connection(self) -> sqlite3.Connection:
-        """An inline memory's one connection, for a simulator's checks. It shows uncommitted writes too."""
-        if self._file is None or not self._file.inline or self._file.memory is None:
-            raise ValueError("only an inline in-memory database has one")
-        return self._file.memory
 
     @asynccontextmanager
     async def _if_it_moves_on(self) -> AsyncIterator[None]:

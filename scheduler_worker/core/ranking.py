@@ -89,11 +89,6 @@ class Ranking:
         self._spares: dict[str, list[tuple[Key, Host]]] = {}
 
     @property
-    def best_first(self) -> list[Host]:
-        """Who is left, in the order of now."""
-        return [self.hosts[key[3]] for key in sorted(self._heap)]
-
-    @property
     def may_pass(self) -> bool:
         """Does something that passes by itself stand in the way? Then no host now is not no host."""
         return self.handed_out > 0 or self._passes

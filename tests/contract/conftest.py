@@ -15,10 +15,10 @@ from bus.sql.failures import explained
 from deploy.servers import Postgres
 from placement_worker import Placement, breaches
 from placement_worker.store import changes, tree_reads
-from tests.conftest import a_database
 from tests.support import locked_and_calm, midway
 from tests.support.http_placement import HttpPlacement, a_door
 from tests.support.placement_builders import Wall, a_placement, keeps_its_index
+from tests.support.servers import a_database
 
 KINDS = [
     pytest.param("sqlite file", id="file"),

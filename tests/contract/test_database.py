@@ -20,6 +20,7 @@ from bus.sql.failures import Conflict
 from bus.sql.retrying import retrying
 from bus.sql.transaction import Transaction
 from deploy.servers import Postgres
+from tests.support.databases import inline_connection
 from tests.support.waiting import DEADLINE
 
 Open = Callable[..., Database]
@@ -625,7 +626,7 @@ async def test_a_crash_at_any_pause_rolls_back_and_releases_the_lock() -> None:
         await asyncio.sleep(0)
 
     database = Database("sqlite+aiosqlite://", inline=True, pause=pause)
-    raw = database.raw_inline_connection
+    raw = inline_connection(database)
     raw.execute("CREATE TABLE things (id TEXT PRIMARY KEY, used BIGINT NOT NULL)")
 
     async def write() -> None:
@@ -657,13 +658,3 @@ async def test_an_inline_database_uses_no_thread(monkeypatch: pytest.MonkeyPatch
         async with database.read() as tx:
             await tx.execute(text("SELECT * FROM things"))
         await database.close()
-
-
-def test_only_an_inline_memory_shows_its_connection(tmp_path: Any) -> None:
-    for database in (
-        Database("sqlite+aiosqlite://"),
-        Database(f"sqlite+aiosqlite:///{tmp_path}/x.db", inline=True),
-    ):
-        with pytest.raises(ValueError, match="inline in-memory"):
-            _ = database.raw_inline_connection
-        asyncio.run(database.close())

@@ -13,7 +13,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from deploy.servers import Postgres, RabbitMQ
-from tests.support.berth_processes import Up, a_database, url_of
+from tests.support.berth_processes import Up
+from tests.support.servers import a_module_database, url_of
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -22,7 +23,7 @@ SECONDS = 20.0
 
 @pytest.fixture(scope="module")
 def berth(rabbitmq: RabbitMQ, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    with a_database(url_of(postgres)) as database:
+    with a_module_database(postgres) as database:
         environment = {
             "BERTH_AMQP_URL": url_of(rabbitmq),
             "BERTH_DATABASE_URL": database,

@@ -18,7 +18,8 @@ from deploy.servers import (
     find_rabbitmq,
     private_directory,
 )
-from tests.support.berth_processes import Running, installed, running, settled
+from tests.support.berth_processes import Running, running, settled
+from tests.support.servers import installed
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 

@@ -30,7 +30,8 @@ from bus.messages import FindCandidates
 from bus.vocabulary import ResourceGroup
 from deploy.servers import Postgres, RabbitMQ
 from ironic_sync import Access, IronicApi
-from tests.support.berth_processes import ROOT, a_database, url_of
+from tests.support.berth_processes import ROOT
+from tests.support.servers import a_module_database, url_of
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -130,7 +131,7 @@ def site(
 ) -> Iterator[IronicSite]:
     amqp_url = url_of(rabbitmq)
     api_url = f"http://127.0.0.1:{a_port()}"
-    with a_database(url_of(postgres)) as database:
+    with a_module_database(postgres) as database:
         environment = {
             "BERTH_AMQP_URL": amqp_url,
             "BERTH_DATABASE_URL": database,

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from deploy.servers import Postgres, RabbitMQ, find_rabbitmq, private_directory
-from tests.support.berth_processes import ROOT, Up, a_database, installed, url_of
+from tests.support.berth_processes import ROOT, Up
+from tests.support.servers import a_module_database, installed
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -18,7 +19,7 @@ def berth(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """Run as the README says, under the name that outsiders know: so on a broker of its own."""
     installed(find_rabbitmq)
     directory = private_directory("berth-outsiders-")
-    with RabbitMQ(directory / "rabbitmq") as broker, a_database(url_of(postgres)) as database:
+    with RabbitMQ(directory / "rabbitmq") as broker, a_module_database(postgres) as database:
         environment = {"BERTH_AMQP_URL": broker.url, "BERTH_DATABASE_URL": database, "BERTH_CELLS": "c1,c2"}
         flags = ("--hosts", "10", "--build-time", "constant:0.1")
         with Up(tmp_path_factory.mktemp("outsiders"), environment, *flags) as berth:

@@ -12,8 +12,9 @@ import pytest
 from bus.errors import Unroutable
 from bus.protocol import QueueSpec
 from bus.rabbit import RabbitTransport
-from deploy.servers import BinariesMissing, RabbitMQ, find_rabbitmq, private_directory
+from deploy.servers import RabbitMQ, find_rabbitmq, private_directory
 from tests.support.envelopes import an_envelope, number_in
+from tests.support.servers import installed
 from tests.support.waiting import in_time
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -25,12 +26,7 @@ QUEUE = QueueSpec("q", ("build.requested",))
 @pytest.fixture(scope="module")
 def broker() -> Iterator[RabbitMQ]:
     """One of our own: it is stopped, killed and frozen here."""
-    try:
-        find_rabbitmq()
-    except BinariesMissing as missing:
-        if os.environ.get("CI"):
-            pytest.fail(str(missing), pytrace=False)
-        pytest.skip(str(missing))
+    installed(find_rabbitmq)
     directory = private_directory("berth-reconnect-")
     with RabbitMQ(directory / "rabbitmq") as server:
         yield server

@@ -17,7 +17,8 @@ from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.topics import BUILD_ENDED
 from deploy.servers import Postgres, RabbitMQ, free_port
-from tests.support.berth_processes import Up, a_database, alive, settled, url_of
+from tests.support.berth_processes import Up, alive, settled
+from tests.support.servers import a_module_database, url_of
 
 FLAGS = ("--hosts", "10", "--build-time", "constant:0.1")
 EMBEDDED = {"BERTH_CELLS": "c1,c2"}
@@ -26,7 +27,7 @@ WORKERS = {"placement", "ironic", "scheduler", "conductor.c1", "conductor.c2", "
 
 @pytest.fixture
 def services(rabbitmq: RabbitMQ, postgres: Postgres, bus_name: str) -> Iterator[dict[str, str]]:
-    with a_database(url_of(postgres)) as database:
+    with a_module_database(postgres) as database:
         yield {
             "BERTH_AMQP_URL": url_of(rabbitmq),
             "BERTH_DATABASE_URL": database,

@@ -10,7 +10,7 @@ from deploy.ironic import Drivers, IronicServer, find_ironic
 from deploy.servers import RabbitMQ, find_rabbitmq, private_directory
 from tests.ironic.cloud import IronicCloud, ironic_cloud
 from tests.ironic.delays import Delays
-from tests.support.berth_processes import installed
+from tests.support.servers import installed
 
 FAULTY = Drivers(
     path=Path(__file__).parent / "drivers",

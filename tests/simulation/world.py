@@ -35,6 +35,7 @@ from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
 from scheduler_worker import scheduler_worker
 from tests.simulation.invariants import Broken, check_always, check_at_rest, check_guests
+from tests.support.databases import inline_connection
 
 CELLS = ("c1", "c2")
 METAL = {
@@ -320,7 +321,7 @@ class SimulatedWorld:
 
     def committed(self, store: str) -> sqlite3.Connection | None:
         """A store's one connection, while no transaction is open on it: what it shows is committed."""
-        connection = self.databases[store].raw_inline_connection
+        connection = inline_connection(self.databases[store])
         return None if connection.in_transaction else connection
 
     def note(self, event: str) -> None:

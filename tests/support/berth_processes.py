@@ -3,21 +3,17 @@
 import asyncio
 import os
 import re
-import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
 from typing import Self, TypeVar
 
-import asyncpg
-import pytest
 from rich.console import Console
-from sqlalchemy.engine import URL, make_url
 
 from berth import wiring
 from berth.audit import Audit, audit
@@ -29,7 +25,6 @@ from bus.delivery.runner import Bus, Listener
 from bus.messages import Message
 from bus.protocol import QueueSpec
 from bus.topics import Address
-from deploy.servers import BinariesMissing, Postgres, RabbitMQ
 
 M = TypeVar("M", bound=Message)
 
@@ -177,27 +172,6 @@ class Up:
             sleep(0.05)
 
 
-@contextmanager
-def a_database(server: str) -> Iterator[str]:
-    """The URL of a new database on this server, for fixtures that serve more than one test."""
-    url = make_url(server)
-    name = f"berth_test_{secrets.token_hex(6)}"
-    asyncio.run(_execute(url, f'CREATE DATABASE "{name}"'))
-    try:
-        yield url.set(drivername="postgresql+asyncpg", database=name).render_as_string(hide_password=False)
-    finally:
-        asyncio.run(_execute(url, f'DROP DATABASE "{name}" WITH (FORCE)'))
-
-
-async def _execute(server: URL, statement: str) -> None:
-    dsn = server.set(drivername="postgresql").render_as_string(hide_password=False)
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()
-
-
 def alive(pid: int) -> bool:
     """Is it still at work? A zombie that nobody has asked about is not."""
     try:
@@ -208,23 +182,3 @@ def alive(pid: int) -> bool:
     except FileNotFoundError:
         return not Path("/proc").exists()  # no Linux: then we know no better
     return state not in "ZX"
-
-
-def installed(find: Callable[[], object]) -> None:
-    """Skips the test where a server is not installed; in CI that is a failure."""
-    try:
-        find()
-    except BinariesMissing as missing:
-        problem = str(missing)
-    else:
-        return
-    if os.environ.get("CI"):
-        pytest.fail(f"in CI the servers must be there: {problem}", pytrace=False)
-    pytest.skip(problem)
-
-
-def url_of(server: RabbitMQ | Postgres) -> str:
-    """Its address; one of ours is started, in case the test before left it down."""
-    if isinstance(server, RabbitMQ | Postgres):
-        server.start()
-    return server.url

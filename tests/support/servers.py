@@ -1,0 +1,98 @@
+"""The servers tests run on: skipping where there are none, ours or somebody else's, new databases on them."""
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import NoReturn
+
+import asyncpg
+import pytest
+from sqlalchemy.engine import make_url
+
+from deploy.servers import BinariesMissing, Postgres, RabbitMQ
+
+
+def installed(find: Callable[[], object]) -> None:
+    """Skips the test where a server is not installed; in CI that is a failure."""
+    try:
+        find()
+    except BinariesMissing as missing:
+        problem = str(missing)
+    else:
+        return
+    if os.environ.get("CI"):
+        pytest.fail(f"in CI the servers must be there: {problem}", pytrace=False)
+    pytest.skip(problem)
+
+
+@dataclass(frozen=True)
+class ExternalServer:
+    """A server that is not ours: it has an address and nothing else."""
+
+    url: str
+    private = False
+
+    def _refuse(self) -> NoReturn:
+        pytest.skip("the test stops and starts its server, and an external one was given")
+
+    def start(self) -> None:
+        self._refuse()
+
+    def stop(self) -> None:
+        self._refuse()
+
+    def restart(self) -> None:
+        self._refuse()
+
+    def kill(self) -> None:
+        self._refuse()
+
+
+def url_of(server: RabbitMQ | Postgres) -> str:
+    """Its address; one of ours is started, in case the test before left it down."""
+    if isinstance(server, RabbitMQ | Postgres):
+        server.start()
+    return server.url
+
+
+@asynccontextmanager
+async def a_database(postgres: Postgres | ExternalServer) -> AsyncIterator[str]:
+    """The SQLAlchemy URL of a new, empty PostgreSQL database."""
+    name = _new_name()
+    await _execute(postgres, f'CREATE DATABASE "{name}"')
+    try:
+        yield _address(postgres, name)
+    finally:
+        await _execute(postgres, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+
+@contextmanager
+def a_module_database(postgres: Postgres | ExternalServer) -> Iterator[str]:
+    """The same for fixtures that serve more than one test, and so have no event loop of their own."""
+    name = _new_name()
+    asyncio.run(_execute(postgres, f'CREATE DATABASE "{name}"'))
+    try:
+        yield _address(postgres, name)
+    finally:
+        asyncio.run(_execute(postgres, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
+
+
+def _new_name() -> str:
+    return f"berth_test_{secrets.token_hex(6)}"
+
+
+def _address(postgres: Postgres | ExternalServer, database: str) -> str:
+    url = make_url(postgres.url).set(drivername="postgresql+asyncpg", database=database)
+    return url.render_as_string(hide_password=False)
+
+
+async def _execute(postgres: Postgres | ExternalServer, statement: str) -> None:
+    server = make_url(url_of(postgres)).set(drivername="postgresql")
+    connection = await asyncpg.connect(server.render_as_string(hide_password=False))
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
