@@ -6,19 +6,25 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
 
+from bus.local import LocalBroker, LocalTransport
 from bus.messages import PlacementChanged
+from bus.rabbit import RabbitTransport
 from bus.sql.database import Database
 from bus.sql.failures import explained
+from compute_sim.ironic import Simulation
 from deploy.servers import Postgres
 from placement_worker import Placement, breaches
 from placement_worker.store import changes, tree_reads
 from tests.support import locked_and_calm, midway
+from tests.support.buses import Connect
 from tests.support.http_placement import HttpPlacement, a_door
 from tests.support.placement_builders import Wall, a_placement, keeps_its_index
 from tests.support.servers import a_database
+from tests.support.simulated_ironic_api import a_simulated_ironic, client_of
 
 KINDS = [
     pytest.param("sqlite file", id="file"),
@@ -191,3 +197,37 @@ def once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def gate() -> midway.Gate:
     return midway.Gate()
+
+
+# And a simulated Ironic, behind its API
+
+
+@pytest.fixture
+def sim() -> Simulation:
+    return a_simulated_ironic()
+
+
+@pytest.fixture
+async def client(sim: Simulation) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(sim) as client:
+        yield client
+
+
+# And a connection to RabbitMQ, and to either broker
+
+
+@pytest.fixture
+async def transport(amqp_url: str, bus_name: str) -> AsyncIterator[RabbitTransport]:
+    transport = RabbitTransport(amqp_url, exchange=bus_name)
+    await transport.open()
+    yield transport
+    await transport.close()
+
+
+@pytest.fixture(params=["local", pytest.param("rabbit", marks=pytest.mark.services)])
+def connect(request: pytest.FixtureRequest) -> Connect:
+    if request.param == "local":
+        broker = LocalBroker()
+        return lambda: LocalTransport(broker)
+    url, name = request.getfixturevalue("amqp_url"), request.getfixturevalue("bus_name")
+    return lambda: RabbitTransport(url, exchange=name)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
 from itertools import pairwise
 
 import msgspec
@@ -12,7 +11,6 @@ from bus import topics
 from bus.context import current, envelope_of
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
-from bus.local import LocalBroker, LocalTransport
 from bus.messages import (
     BuildEnded,
     BuildRequested,
@@ -21,43 +19,17 @@ from bus.messages import (
     DestroyOrdered,
     FindCandidates,
 )
-from bus.protocol import MAX_MESSAGE_BYTES, DeadLetter, Envelope, Transport
-from bus.rabbit import RabbitTransport
+from bus.protocol import MAX_MESSAGE_BYTES, DeadLetter, Envelope
 from bus.vocabulary import Flavor, ResourceGroup
 from bus.worker import Outcome, Undeclared, Worker, answers, answers_many, every, on, on_many
+from tests.support.buses import Connect, serving
 from tests.support.waiting import DEADLINE, until
-
-Connect = Callable[[], Transport]
-
-
-@pytest.fixture(params=["local", pytest.param("rabbit", marks=pytest.mark.services)])
-def connect(request: pytest.FixtureRequest) -> Connect:
-    if request.param == "local":
-        broker = LocalBroker()
-        return lambda: LocalTransport(broker)
-    url, name = request.getfixturevalue("amqp_url"), request.getfixturevalue("bus_name")
-    return lambda: RabbitTransport(url, exchange=name)
 
 
 @pytest.fixture
 async def bus(connect: Connect) -> AsyncIterator[Bus]:
     async with Bus(connect()) as bus:
         yield bus
-
-
-@asynccontextmanager
-async def serving(connect: Connect, *workers: Worker) -> AsyncIterator[Bus]:
-    """These workers, at work until the block ends; asks of theirs go through the bus it gives."""
-    stopping = asyncio.Event()
-    async with Bus(connect()) as bus, asyncio.TaskGroup() as group:
-        for worker in workers:
-            group.create_task(bus.serve(worker, stopping, drain=5))
-            for row in (*worker.consumes, *worker.answers):
-                await bus.transport.declare(worker.queue_of(row, bus.replica))
-        try:
-            yield bus
-        finally:
-            stopping.set()
 
 
 def a_request(number: int = 1, reply_to: str = "") -> BuildRequested:

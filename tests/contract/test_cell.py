@@ -23,7 +23,7 @@ DEADLINE = 30.0
 BUILDS = 60
 
 
-def a_placement(books: Books) -> Worker:
+def placement_with(books: Books) -> Worker:
     async def claim(questions: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
         return await books.claim_many(questions)
 
@@ -46,7 +46,7 @@ def a_conductor(bus: Bus, database: Database) -> Worker:
 
 
 @asynccontextmanager
-async def serving(broker: LocalBroker, database: Database, *others: Worker) -> AsyncIterator[Bus]:
+async def cell_at_work(broker: LocalBroker, database: Database, *others: Worker) -> AsyncIterator[Bus]:
     stopping = asyncio.Event()
     async with Bus(LocalTransport(broker)) as bus, asyncio.TaskGroup() as group:
         workers = [a_conductor(bus, database), *others]
@@ -92,14 +92,14 @@ async def test_every_build_ends_once_and_holds_what_it_should(database: Database
     async with Bus(LocalTransport(broker)) as client, asyncio.timeout(DEADLINE):
         ears = await client.listen(BUILD_ENDED.at())
         gone = await client.listen(BUILD_DELETED.at())
-        async with serving(broker, database, a_placement(books), *agents):
+        async with cell_at_work(broker, database, placement_with(books), *agents):
             await client.publish(*placed)
             while len(told) < BUILDS // 2:
                 end = await ears.get()
                 told[end.build].append(end)
         # the whole cell dies with builds on their way, and comes back
         agents = [compute_sim(f"agent{n}", CELL, [], faults=faults, period=60.0) for n in range(3)]
-        async with serving(broker, database, a_placement(books), *agents):
+        async with cell_at_work(broker, database, placement_with(books), *agents):
             while len(told) < BUILDS:
                 end = await ears.get()
                 told[end.build].append(end)

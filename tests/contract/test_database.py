@@ -44,7 +44,7 @@ async def used(database: Database) -> dict[str, int]:
 
 
 @asynccontextmanager
-async def running(*work: Awaitable[Any]) -> AsyncIterator[list["asyncio.Task[Any]"]]:
+async def meanwhile(*work: Awaitable[Any]) -> AsyncIterator[list["asyncio.Task[Any]"]]:
     tasks = [asyncio.ensure_future(job) for job in work]
     try:
         yield tasks
@@ -106,7 +106,7 @@ async def test_cancelling_rolls_back_and_lets_the_next_one_in(things: Database) 
                 inside.set()
                 await asyncio.Event().wait()
 
-        async with running(write()) as (task,):
+        async with meanwhile(write()) as (task,):
             await inside.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -125,7 +125,7 @@ async def test_cancelled_after_any_number_of_turns_nothing_is_half_done(things: 
             await tx.execute(ADD, {"id": f"y{number}", "used": number})
 
     for number in range(12):
-        async with running(write(number)) as (task,):
+        async with meanwhile(write(number)) as (task,):
             for _ in range(number):
                 await asyncio.sleep(0)
             for _ in range(times):
@@ -151,7 +151,7 @@ async def test_a_reader_sees_only_what_is_committed(things: Database) -> None:
             written.set()
             await go_on.wait()
 
-    async with running(write(), used(things)) as (writing, reading):
+    async with meanwhile(write(), used(things)) as (writing, reading):
         await written.wait()
         done, _ = await asyncio.wait({reading}, timeout=0.05)  # one connection for all: it waits its turn
         assert not done or reading.result() == {"a": 0}
@@ -170,7 +170,7 @@ async def test_a_read_is_one_snapshot(things: Database) -> None:
         async with things.write() as tx:
             await tx.execute(ADD, {"id": "b", "used": 0})
 
-    async with running(write()) as (writing,), things.read() as tx:
+    async with meanwhile(write()) as (writing,), things.read() as tx:
         before = await count(tx)
         await asyncio.wait({writing}, timeout=0.1)
         assert await count(tx) == before
@@ -316,7 +316,7 @@ async def test_a_server_killed_in_mid_transaction_is_unavailable_and_one_failure
 @pytest.mark.services
 async def test_a_statement_cut_off_by_the_server_is_unavailable(on_postgres: Database) -> None:
     other = Database(on_postgres._url)
-    async with running(sleep_long(on_postgres)) as (sleeping,):
+    async with meanwhile(sleep_long(on_postgres)) as (sleeping,):
         ended = text(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
             " WHERE query LIKE '%sleep(99)%' AND pid <> pg_backend_pid()"

@@ -13,6 +13,7 @@ from berth.settings import BadSetting, Settings
 from bus.errors import NoSuchLetter, Unroutable
 from bus.local import LocalBroker, LocalTransport
 from bus.protocol import DeadLetter, QueueSpec
+from tests.support.envelopes import a_letter
 
 ESC = "\x1b[2J\x1b]0;owned\x07"
 
@@ -34,20 +35,8 @@ def said(say: Console) -> str:
     return say.file.getvalue()
 
 
-def a_letter(id_: str = "letter", **more: Any) -> DeadLetter:
-    facts: dict[str, Any] = {
-        "id": id_,
-        "queue": "scheduler:build.requested",
-        "key": "build.requested",
-        "type": "BuildRequested",
-        "reason": "flavor: a name is missing",
-        "first_died": 1_700_000_000.25,
-        "died": 1_700_000_060.5,
-        "attempt": 3,
-        "correlation": "story-1",
-        "body": b'{"n":1}',
-    }
-    return DeadLetter(**(facts | more))
+def a_json_letter(id_: str = "letter", **more: Any) -> DeadLetter:
+    return a_letter(**{"id": id_, "body": b'{"n":1}', "traceback": "", **more})
 
 
 # What strangers wrote
@@ -68,7 +57,7 @@ def a_letter(id_: str = "letter", **more: Any) -> DeadLetter:
 async def test_a_moment_that_never_was_is_unknown(
     broker: LocalBroker, say: Console, seconds: float, printed: str
 ) -> None:
-    broker.bury(a_letter(died=seconds, first_died=seconds))
+    broker.bury(a_json_letter(died=seconds, first_died=seconds))
     assert await dead.list_letters(Settings(), say) == 0
     assert await dead.show_letter(Settings(), "letter", say) == 0
     assert said(say).count(printed) == 3
@@ -95,7 +84,7 @@ async def test_nothing_strangers_wrote_is_obeyed_by_a_terminal(
     written: str,
     printed: str,
 ) -> None:
-    broker.bury(a_letter(**{field: written.encode() if field == "body" else written}))
+    broker.bury(a_json_letter(**{field: written.encode() if field == "body" else written}))
     await dead.list_letters(Settings(), say)
     await dead.show_letter(Settings(), printed if field == "id" else "letter", say)
     assert written not in said(say) or written == printed
@@ -108,7 +97,7 @@ async def test_nothing_strangers_wrote_is_obeyed_by_a_terminal(
 
 
 async def test_the_lines_of_a_body_and_a_traceback_stay(broker: LocalBroker, say: Console) -> None:
-    broker.bury(a_letter(traceback="one\n  two", body=b'{\n\t"n": 1}'))
+    broker.bury(a_json_letter(traceback="one\n  two", body=b'{\n\t"n": 1}'))
     await dead.show_letter(Settings(), "letter", say)
     assert said(say).endswith('one\n  two\n{\n        "n": 1}\n') or said(say).endswith(
         'one\n  two\n{\n\t"n": 1}\n'
@@ -116,8 +105,8 @@ async def test_the_lines_of_a_body_and_a_traceback_stay(broker: LocalBroker, say
 
 
 async def test_a_letter_with_an_odd_id_is_named_as_it_is_printed(broker: LocalBroker, say: Console) -> None:
-    broker.bury(a_letter(ESC))
-    broker.bury(a_letter("other"))
+    broker.bury(a_json_letter(ESC))
+    broker.bury(a_json_letter("other"))
     assert await dead.drop(Settings(), [r"\x1b[2J"], say) == 0
     assert list(broker.dead) == ["other"]
 
@@ -127,7 +116,7 @@ async def test_a_letter_with_an_odd_id_is_named_as_it_is_printed(broker: LocalBr
 
 async def test_a_list_is_shown_page_by_page(broker: LocalBroker, say: Console) -> None:
     for number in range(250):
-        broker.bury(a_letter(f"{number:03}"))
+        broker.bury(a_json_letter(f"{number:03}"))
     await dead.list_letters(Settings(), say)
     *lines, more = said(say).splitlines()
     assert [line.split()[0] for line in lines] == [f"{number:03}" for number in range(100)]
@@ -143,7 +132,7 @@ async def test_as_json_all_are_told(
     broker: LocalBroker, say: Console, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(2500):
-        broker.bury(a_letter(str(number)))
+        broker.bury(a_json_letter(str(number)))
     await dead.list_letters(Settings(), say, as_json=True)
     assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == [
         str(number) for number in range(2500)
@@ -163,7 +152,7 @@ async def test_a_page_behind_a_letter_that_is_gone_is_refused(broker: LocalBroke
 
 @pytest.mark.parametrize("ids", [[""], ["  "], ["letter", ""], ["all", ""]])
 async def test_an_empty_id_is_refused(broker: LocalBroker, say: Console, ids: list[str]) -> None:
-    broker.bury(a_letter())
+    broker.bury(a_json_letter())
     for command in (dead.drop, dead.replay):
         with pytest.raises(BadSetting, match="an empty id is the beginning of every id: say `all`"):
             await command(Settings(), ids, say)
@@ -173,7 +162,7 @@ async def test_an_empty_id_is_refused(broker: LocalBroker, say: Console, ids: li
 
 
 async def test_all_is_said_alone(broker: LocalBroker, say: Console) -> None:
-    broker.bury(a_letter())
+    broker.bury(a_json_letter())
     with pytest.raises(BadSetting, match="`all` leaves nothing for other ids"):
         await dead.drop(Settings(), ["all", "letter"], say)
     assert await dead.drop(Settings(), ["all"], say) == 0
@@ -182,7 +171,7 @@ async def test_all_is_said_alone(broker: LocalBroker, say: Console) -> None:
 
 async def test_the_beginning_of_an_id_is_enough(broker: LocalBroker, say: Console) -> None:
     for id_ in ("aa", "ab", "b", "c"):
-        broker.bury(a_letter(id_))
+        broker.bury(a_json_letter(id_))
     assert await dead.drop(Settings(), ["a", "b", "x"], say) == 0
     assert list(broker.dead) == ["c"]
     assert said(say) == "no dead letter's id begins with 'x'\n3 dropped\n"
@@ -190,7 +179,7 @@ async def test_the_beginning_of_an_id_is_enough(broker: LocalBroker, say: Consol
 
 async def test_a_replayed_letter_is_in_its_queue_again(broker: LocalBroker, say: Console) -> None:
     broker.declare(QueueSpec("scheduler:build.requested"))
-    broker.bury(a_letter())
+    broker.bury(a_json_letter())
     assert await dead.replay(Settings(), ["let"], say) == 0
     (item,) = broker.queues["scheduler:build.requested"].items
     assert (bytes(item.envelope.body), item.envelope.attempt) == (b'{"n":1}', 1)
@@ -198,7 +187,7 @@ async def test_a_replayed_letter_is_in_its_queue_again(broker: LocalBroker, say:
 
 
 async def test_a_letter_whose_queue_is_gone_stays(broker: LocalBroker, say: Console) -> None:
-    broker.bury(a_letter())
+    broker.bury(a_json_letter())
     with pytest.raises(ExceptionGroup) as group:
         await dead.replay(Settings(), ["all"], say)
     assert isinstance(group.value.exceptions[0], Unroutable)

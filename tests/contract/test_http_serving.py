@@ -65,7 +65,7 @@ def a_request(method: str, path: str, body: object = None) -> bytes:
     return "\r\n".join((*head, "", "")).encode() + content
 
 
-async def berth(directory: Path, *arguments: str, files: int = 1024, **variables: str) -> Process:
+async def a_berth_process(directory: Path, *arguments: str, files: int = 1024, **variables: str) -> Process:
     """So many files it may have open."""
     around = {key: value for key, value in os.environ.items() if not key.startswith("BERTH_")}
     return await asyncio.create_subprocess_exec(
@@ -81,12 +81,12 @@ def alone(directory: Path, *more: str, http: str = "127.0.0.1:0") -> Sequence[st
 
 
 def served(directory: Path, *more: str) -> AbstractAsyncContextManager[ServedDoor]:
-    return running(directory, *alone(directory, *more))
+    return a_door_process(directory, *alone(directory, *more))
 
 
 @asynccontextmanager
-async def running(directory: Path, *arguments: str, files: int = 1024) -> AsyncIterator[ServedDoor]:
-    process = await berth(directory, *arguments, files=files)
+async def a_door_process(directory: Path, *arguments: str, files: int = 1024) -> AsyncIterator[ServedDoor]:
+    process = await a_berth_process(directory, *arguments, files=files)
     try:
         assert process.stdout is not None
         async with asyncio.timeout(SECONDS):
@@ -100,7 +100,7 @@ async def running(directory: Path, *arguments: str, files: int = 1024) -> AsyncI
 
 
 async def refused(directory: Path, *arguments: str) -> tuple[int, str]:
-    process = await berth(directory, *arguments)
+    process = await a_berth_process(directory, *arguments)
     async with asyncio.timeout(SECONDS):
         _, complaint = await process.communicate()
     return process.returncode or 0, complaint.decode().strip()
@@ -137,7 +137,7 @@ async def test_it_ends_what_it_answers_and_leaves_nobody_waiting(tmp_path: Path)
 
 async def test_a_whole_berth_serves_it_beside_everything_else(tmp_path: Path) -> None:
     up = ("up", "--http", "127.0.0.1:0", "--hosts", "3", "--cells", "c1", "--build-time", "constant:0")
-    async with running(tmp_path, *up) as door:
+    async with a_door_process(tmp_path, *up) as door:
         assert door.process.stdout is not None
         async with asyncio.timeout(SECONDS):
             assert b"berth is up" in await door.process.stdout.readline()
@@ -219,7 +219,7 @@ async def test_what_is_no_request_is_refused_in_the_same_form(tmp_path: Path) ->
 
 
 async def test_a_request_left_half_said_is_refused_in_the_same_form(tmp_path: Path) -> None:
-    async with running(tmp_path, "--set", "placement_http_slow=0.1", *alone(tmp_path)) as door:
+    async with a_door_process(tmp_path, "--set", "placement_http_slow=0.1", *alone(tmp_path)) as door:
         answer = await door.raw(a_request("POST", "/resource_providers", {"name": "n"})[:-3])
         assert answer.startswith(b"HTTP/1.1 408 Request Timeout")
         assert b"x-openstack-request-id: req-" in answer
@@ -227,7 +227,7 @@ async def test_a_request_left_half_said_is_refused_in_the_same_form(tmp_path: Pa
 
 async def test_idle_connections_do_not_use_up_the_files_of_a_process(tmp_path: Path) -> None:
     """Each takes one; where a process may have few, those that are idle longest make room."""
-    async with running(tmp_path, *alone(tmp_path), files=160) as door:
+    async with a_door_process(tmp_path, *alone(tmp_path), files=160) as door:
         idle = [await asyncio.open_connection("127.0.0.1", door.port) for _ in range(400)]
         try:
             assert (await door.ask("GET", "/"))[0] == 200

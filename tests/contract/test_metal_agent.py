@@ -10,18 +10,8 @@ from compute_sim.core import Durations
 from compute_sim.ironic import SimPlan
 from ironic_sync.agent.core.node import SEEN
 from ironic_sync.agent.core.steps import UNDONE
-from tests.support.ids import uid
-from tests.support.metal_agent_world import QUIET, SPEC, MetalWorld, metal_world
+from tests.support.metal_agent_world import CALLS_BACK, QUIET, SLOW, SPEC, THEM, US, metal_world
 from tests.support.virtual_time import in_virtual_time
-
-US, THEM = uid(1, "b"), uid(2, "b")
-SLOW = SimPlan(step_time=Durations("constant", (60.0,)))
-CALLS_BACK = SimPlan(step_time=Durations("constant", (60.0,)), call_back=True)
-
-
-def of_node(world: MetalWorld) -> list[str]:
-    """What the agent asked about the first node, in order, without the reads."""
-    return [call for call in world.line.calls if not call.startswith("GET")]
 
 
 @in_virtual_time
@@ -83,7 +73,7 @@ async def test_a_build_that_finds_its_node_taken_is_tried_elsewhere(
     async with metal_world() as world:
         world.ironic.conductor.change(world.nodes[0], **{field: value})
         assert await world.order(world.build()) == [("failed", cause)]
-        assert of_node(world) == []
+        assert world.calls() == []
         assert await world.order(world.build(node=1, attempt=2)) == [("built", "")]
 
 
@@ -213,9 +203,9 @@ async def test_a_destroy_of_what_never_was_built_closes_the_node_to_the_order_th
 async def test_a_destroy_touches_nothing_of_others() -> None:
     async with metal_world() as world:
         await world.order(world.build(build=2))
-        calls = of_node(world)
+        calls = world.calls()
         assert await world.order(world.destroy()) == [("destroyed", "")]
-        assert of_node(world) == calls
+        assert world.calls() == calls
         assert world.state() == ("active", THEM)
 
 
@@ -258,6 +248,6 @@ async def test_where_an_image_is_needed_and_none_is_named_the_build_ends_before_
         if needs:
             assert said[0] == "failed" and needs in said[1] and interface in said[1]
             assert not world.retry, "the next node would need one as well"
-            assert (of_node(world), world.state()) == ([], ("available", None))
+            assert (world.calls(), world.state()) == ([], ("available", None))
         else:
             assert said == ("built", "")

@@ -9,18 +9,8 @@ from compute_sim.core import Durations
 from compute_sim.ironic import SimPlan
 from ironic_sync.agent.core.node import SEEN
 from ironic_sync.agent.core.steps import UNDONE
-from tests.support.ids import uid
-from tests.support.metal_agent_world import QUIET, MetalWorld, metal_world
+from tests.support.metal_agent_world import CALLS_BACK, QUIET, SLOW, US, metal_world
 from tests.support.virtual_time import in_virtual_time
-
-US, THEM = uid(1, "b"), uid(2, "b")
-SLOW = SimPlan(step_time=Durations("constant", (60.0,)))
-CALLS_BACK = SimPlan(step_time=Durations("constant", (60.0,)), call_back=True)
-
-
-def of_node(world: MetalWorld) -> list[str]:
-    """What the agent asked about the first node, in order, without the reads."""
-    return [call for call in world.line.calls if not call.startswith("GET")]
 
 
 @in_virtual_time
@@ -58,7 +48,7 @@ async def test_a_deploy_may_take_longer_than_rabbitmq_lets_an_order_be_held() ->
             while (said := await world.reports.get()).outcome == "progress":
                 pass
         assert said.outcome == "built"
-        assert of_node(world) == [
+        assert world.calls() == [
             f"PATCH /v1/nodes/{said.root}",
             f"PUT /v1/nodes/{said.root}/states/provision",
         ]

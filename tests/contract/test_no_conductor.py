@@ -15,10 +15,9 @@ from bus.topics import (
 )
 from bus.worker import Worker, answers, answers_many
 from scheduler_worker import ChoicePolicy, scheduler_worker
-from tests.contract.test_bus import Connect, connect, serving
+from tests.support.buses import Connect, serving
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
 
-__all__ = ["connect"]  # a fixture
 DEADLINE = 30.0
 
 

@@ -24,14 +24,6 @@ QUEUE = QueueSpec("q", ("build.requested",))
 
 
 @pytest.fixture
-async def transport(amqp_url: str, bus_name: str) -> AsyncIterator[RabbitTransport]:
-    transport = RabbitTransport(amqp_url, exchange=bus_name)
-    await transport.open()
-    yield transport
-    await transport.close()
-
-
-@pytest.fixture
 async def channel(amqp_url: str) -> AsyncIterator[AbstractChannel]:
     """A plain client's view of the same broker."""
     connection = await connect(amqp_url)

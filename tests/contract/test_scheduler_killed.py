@@ -12,10 +12,10 @@ from bus.messages import BuildRequested, FindAllocations, InventoryReported
 from bus.vocabulary import Flavor, Inventory, ProviderReport
 from compute_sim import compute_sim
 from compute_sim.fleet import SimHost
-from tests.contract.test_metal_cloud import METAL, MetalCloud, cloud
 from tests.support.cloud_workers import scheduler_that_never_tells
 from tests.support.conductor_builders import CELL
 from tests.support.ids import uid
+from tests.support.metal_cloud import METAL, MetalCloud, cloud
 from tests.support.virtual_time import in_virtual_time
 
 FLAT, TREE, CHILDREN = uid(1, "a"), uid(2, "a"), (uid(21, "a"), uid(22, "a"))

@@ -1,26 +1,12 @@
 """The simulated Ironic's API: versions and reads as clients of a real one meet them."""
 
-from collections.abc import AsyncIterator
-
 import httpx
 import pytest
 
-from compute_sim.ironic import Simulation
 from tests.support.simulated_ironic import INSTANCE, OTHER
-from tests.support.simulated_ironic_api import ALICE, a_simulated_ironic, error_of, names, running
+from tests.support.simulated_ironic_api import ALICE, error_of, names
 
 # Versions
-
-
-@pytest.fixture
-def sim() -> Simulation:
-    return a_simulated_ironic()
-
-
-@pytest.fixture
-async def client(sim: Simulation) -> AsyncIterator[httpx.AsyncClient]:
-    async with running(sim) as client:
-        yield client
 
 
 @pytest.mark.parametrize(("asked", "answered"), [("1.1", "1.1"), ("1.82", "1.82"), ("latest", "1.115")])

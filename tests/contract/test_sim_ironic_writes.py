@@ -1,7 +1,6 @@
 """The simulated Ironic's API: writes and refusals as clients of a real one meet them."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -13,24 +12,12 @@ from ironic_sync.api import Access, IronicApi, IronicRefused
 from tests.support.simulated_ironic import INSTANCE, NOW, OTHER
 from tests.support.simulated_ironic_api import (
     ALICE,
-    a_simulated_ironic,
+    client_of,
     error_of,
     in_state,
     names,
     read_until,
-    running,
 )
-
-
-@pytest.fixture
-def sim() -> Simulation:
-    return a_simulated_ironic()
-
-
-@pytest.fixture
-async def client(sim: Simulation) -> AsyncIterator[httpx.AsyncClient]:
-    async with running(sim) as client:
-        yield client
 
 
 async def test_a_node_lives_from_create_to_delete(client: httpx.AsyncClient) -> None:
@@ -147,7 +134,7 @@ async def test_a_node_can_be_told_to_fail(client: httpx.AsyncClient) -> None:
 
 async def test_a_storm_makes_many_nodes_available_at_once() -> None:
     sim = Simulation(enrolled(200, now=NOW, state="manageable"))
-    async with running(sim) as client:
+    async with client_of(sim) as client:
         answer = await client.put("/sim/storm", json={"target": "provide", "count": 150})
         assert answer.json() == {"nodes": 150}
         listed = "/v1/nodes?provision_state=available"
@@ -168,7 +155,7 @@ async def test_ironics_allocations_take_a_node(client: httpx.AsyncClient) -> Non
 
 async def test_with_a_password_only_who_knows_it_comes_in() -> None:
     sim = Simulation(enrolled(1, now=NOW), user="admin", password="secret")
-    async with running(sim) as client:
+    async with client_of(sim) as client:
         refused = await client.get("/v1/nodes")
         assert refused.status_code == 401
         assert refused.headers["WWW-Authenticate"].startswith("Basic")
@@ -178,7 +165,7 @@ async def test_with_a_password_only_who_knows_it_comes_in() -> None:
 
 async def test_berths_own_client_gets_along_with_it() -> None:
     sim = Simulation(enrolled(2500, now=NOW), plan=SimPlan(step_time=Durations("constant", (0.01,))))
-    async with running(sim):
+    async with client_of(sim):
         access = Access(url="http://ironic.test")
         async with IronicApi(access, transport=httpx.ASGITransport(app=sim.app)) as api:
             pages = [page async for page in api.nodes(fields=("uuid", "shard"), resource_class="baremetal")]
@@ -205,7 +192,7 @@ async def test_a_write_waits_while_nobody_can_be_notified_and_a_read_does_not() 
         async def run(self) -> None:
             await asyncio.Event().wait()
 
-    async with running(Simulation(enrolled(1, now=NOW), voice=Full("amqp://localhost/"))) as client:
+    async with client_of(Simulation(enrolled(1, now=NOW), voice=Full("amqp://localhost/"))) as client:
         assert (await client.get(f"/v1/nodes/{ALICE}")).status_code == 200
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
 
 import pika
 import pytest
@@ -27,14 +26,6 @@ REQUEST = "00000000-0000-0000-0000-000000000001"
 
 def a_request(id_: str) -> BuildRequested:
     return BuildRequested(request=id_, instances=(id_,), flavor=Flavor(name="small", vcpus=1))
-
-
-@pytest.fixture
-async def transport(amqp_url: str, bus_name: str) -> AsyncIterator[RabbitTransport]:
-    transport = RabbitTransport(amqp_url, exchange=bus_name)
-    await transport.open()
-    yield transport
-    await transport.close()
 
 
 def publish_bare(amqp_url: str, exchange: str, body: bytes, said: pika.BasicProperties | None = None) -> None:

@@ -171,7 +171,7 @@ def test_a_dry_run_writes_nothing(here: PlacementApi, there: PlacementApi) -> No
 
 
 @contextmanager
-def serving(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
+def always_answering(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
     """A server that gives this answer to whatever is asked with GET."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -216,7 +216,7 @@ def _root(newest: str) -> bytes:
 def test_what_is_no_placement_is_told_in_a_sentence(
     here: PlacementApi, status: int, body: bytes, says: str
 ) -> None:
-    with serving(lambda handler: reply(handler, status, body)) as url:
+    with always_answering(lambda handler: reply(handler, status, body)) as url:
         done = berth("--url", url, "--to", here.wire.base_url)
     assert done.returncode == 1 and done.stdout == ""
     assert says in done.stderr and len(done.stderr.splitlines()) == 1
@@ -235,7 +235,7 @@ def test_a_token_that_may_not_read_all_is_told_in_a_sentence(here: PlacementApi)
         body = bodies.get(handler.path, b"")
         reply(handler, 200 if body else 403, body)
 
-    with serving(answer) as url:
+    with always_answering(answer) as url:
         done = berth("--url", url, "--to", here.wire.base_url)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1), done.stderr
     assert f"does not let this token GET /resource_providers/{entry['uuid']}/inventories" in done.stderr
@@ -254,7 +254,7 @@ def test_what_is_deleted_while_it_is_read_is_left_out(here: PlacementApi) -> Non
         body = bodies.get(handler.path, b"")
         reply(handler, 200 if body else 404, body)
 
-    with serving(answer) as url:
+    with always_answering(answer) as url:
         done = berth("--url", url, "--to", here.wire.base_url)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "nothing had to be changed"
@@ -272,7 +272,7 @@ def test_a_source_that_is_away_for_a_moment_is_asked_again(here: PlacementApi) -
         }
         reply(handler, answers[-1], bodies.get(handler.path, b'{"traits": []}'))
 
-    with serving(answer) as url:
+    with always_answering(answer) as url:
         done = berth("--url", url, "--to", here.wire.base_url)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "nothing had to be changed")
     assert answers[:3] == [503, 503, 200]

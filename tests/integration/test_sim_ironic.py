@@ -52,7 +52,7 @@ async def a_channel(url: str) -> AsyncIterator[AbstractChannel]:
 
 
 @asynccontextmanager
-async def running(sim: Simulation) -> AsyncIterator[httpx.AsyncClient]:
+async def client_of_server(sim: Simulation) -> AsyncIterator[httpx.AsyncClient]:
     async with asyncio.TaskGroup() as group:
         task = group.create_task(sim.run())
         headers = {"X-OpenStack-Ironic-API-Version": "1.82"}
@@ -111,7 +111,7 @@ async def test_a_life_is_told_as_a_real_ironic_tells_it(amqp_url: str, bus_name:
     sim = Simulation([], plan=PLAN, voice=voice, listener=listen("127.0.0.1:0"))
     async with a_channel(amqp_url) as channel:
         ear = await an_ear(channel, exchange)
-        async with running(sim) as client:
+        async with client_of_server(sim) as client:
             await live(client)
             messages = await heard(ear, len(LIFE))
     assert [facts(message) for message in messages] == LIFE
@@ -196,7 +196,7 @@ async def test_ten_thousand_nodes_start_at_once_and_a_storm_of_five_thousand_is_
     )
     async with a_channel(amqp_url) as channel:
         ear = await an_ear(channel, exchange)
-        async with running(sim) as client:
+        async with client_of_server(sim) as client:
             answer = await client.put("/sim/storm", json={"target": "provide", "count": 5000})
             assert answer.json() == {"nodes": 5000}
             messages = await heard(ear, 10_000)

@@ -13,6 +13,7 @@ from bus.local import LocalBroker, LocalTransport
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered, HostReported
 from bus.topics import AGENT_REPORT, HOST_REPORTED
 from bus.vocabulary import BuildSpec, Flavor
+from compute_sim.core import Durations
 from compute_sim.ironic import SimNode, SimPlan, Simulation, enrolled
 from ironic_sync.agent import metal_agent
 from ironic_sync.api import Access, IronicApi
@@ -22,6 +23,9 @@ from tests.support.ids import uid
 AGENT = f"{CELL}-metal"
 SPEC = BuildSpec(flavor=Flavor(name="metal", extra_specs={"resources:CUSTOM_BAREMETAL": "1"}))
 QUIET = 300.0  # virtual seconds in which whatever would still happen has happened
+US, THEM = uid(1, "b"), uid(2, "b")  # builds: the first of ours, and somebody else's
+SLOW = SimPlan(step_time=Durations("constant", (60.0,)))
+CALLS_BACK = SimPlan(step_time=Durations("constant", (60.0,)), call_back=True)
 
 
 class Killed(BaseException):
@@ -139,6 +143,10 @@ class MetalWorld:
         """Orders that are in nobody's hands."""
         queues = self.broker.queues
         return sum(len(queues[name].items) for name in queues if name.startswith("agent."))
+
+    def calls(self) -> list[str]:
+        """What the agent asked of Ironic, in order, without the reads."""
+        return [call for call in self.line.calls if not call.startswith("GET")]
 
     def state(self, node: int = 0) -> tuple[str, str | None]:
         one = self.nodes[node]

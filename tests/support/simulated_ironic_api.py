@@ -16,7 +16,7 @@ ALICE = "metal00001"
 
 
 @asynccontextmanager
-async def running(sim: Simulation, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
+async def client_of(sim: Simulation, **headers: str) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app=sim.app)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(sim.run())

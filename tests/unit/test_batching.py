@@ -25,7 +25,7 @@ class Work:
 
 
 @asynccontextmanager
-async def serving(work: Work) -> AsyncIterator[Batched[int, int]]:
+async def at_work(work: Work) -> AsyncIterator[Batched[int, int]]:
     together = Batched(work)
     running = asyncio.ensure_future(together.run())
     try:
@@ -50,7 +50,7 @@ async def calls(together: Batched[int, int], work: Work, *numbers: int) -> list[
 
 async def test_who_comes_while_lists_are_in_work_waits_for_the_next_one() -> None:
     work = Work()
-    async with serving(work) as together:
+    async with at_work(work) as together:
         tasks = await calls(together, work, *range(AT_ONCE + 3))
         assert work.lists == [[number] for number in range(AT_ONCE)]
         work.go_on.set()
@@ -60,7 +60,7 @@ async def test_who_comes_while_lists_are_in_work_waits_for_the_next_one() -> Non
 
 async def test_what_goes_wrong_is_told_to_those_concerned_and_the_next_are_served() -> None:
     work = Work()
-    async with serving(work) as together:
+    async with at_work(work) as together:
         work.go_on.set()
         with pytest.raises(ValueError, match="thirteen"):
             await together(13)
@@ -69,7 +69,7 @@ async def test_what_goes_wrong_is_told_to_those_concerned_and_the_next_are_serve
 
 async def test_a_caller_who_left_is_not_served() -> None:
     work = Work()
-    async with serving(work) as together:
+    async with at_work(work) as together:
         first, second, third, fourth = await calls(together, work, 1, 2, 3, 4)
         third.cancel()
         work.go_on.set()

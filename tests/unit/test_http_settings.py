@@ -1,6 +1,5 @@
 """What may be set about the HTTP door, and how the rest is refused."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,12 +8,9 @@ from berth import wiring
 from berth.configuration import read
 from berth.settings import BadSetting, Settings
 
+pytestmark = pytest.mark.usefixtures("no_settings_file")
+
 DOOR = {"placement_http": "127.0.0.1:8778"}
-
-
-@pytest.fixture(autouse=True)
-def nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # no berth.toml of somebody else's
 
 
 def settings_of(**flags: Any) -> Settings:

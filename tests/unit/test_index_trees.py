@@ -13,7 +13,7 @@ from placement_worker.core.trees import ProviderState, Tree
 from tests.support.ids import uid
 from tests.support.placement_builders import looking_for
 from tests.support.provider_trees import a_query, a_world, an_index, state, tree
-from tests.unit.test_search import as_way
+from tests.support.search_answers import as_way
 
 Commit = tuple[int, tuple[ProviderChange, ...], dict[str, Tree]]
 

@@ -126,13 +126,6 @@ def keystone() -> Iterator[FakeKeystone]:
     server.close()
 
 
-@pytest.fixture
-def ironic() -> FakeIronic:
-    fake = FakeIronic()
-    fake.have(1)
-    return fake
-
-
 def tokens(ironic: FakeIronic) -> list[str]:
     return [one.headers["X-Auth-Token"] for one in ironic.requests]
 

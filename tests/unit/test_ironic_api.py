@@ -1,7 +1,5 @@
 """Ironic's API from our side: which version is spoken, and what is read."""
 
-import asyncio
-
 import httpx
 import pytest
 
@@ -16,25 +14,6 @@ from ironic_sync.api import (
 from tests.support.fake_ironic import FakeIronic, fault, node_number
 
 UUID = node_number(1)
-
-
-@pytest.fixture
-def ironic() -> FakeIronic:
-    fake = FakeIronic()
-    fake.have(1)
-    return fake
-
-
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long was waited, without waiting."""
-    waited: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        waited.append(seconds)
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    return waited
 
 
 # Which version

@@ -1,6 +1,5 @@
 """Ironic's API from our side: what is tried again, what is written, who we are, and what is never told."""
 
-import asyncio
 import base64
 import json
 import logging
@@ -22,25 +21,6 @@ from ironic_sync.api import (
 from tests.support.fake_ironic import FakeIronic, fault, node_number
 
 UUID = node_number(1)
-
-
-@pytest.fixture
-def ironic() -> FakeIronic:
-    fake = FakeIronic()
-    fake.have(1)
-    return fake
-
-
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long was waited, without waiting."""
-    waited: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        waited.append(seconds)
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    return waited
 
 
 # Patience

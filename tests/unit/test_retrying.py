@@ -1,6 +1,5 @@
 """Lost races are run again: a bounded number of times, after waits that a seed decides. Nothing else is."""
 
-import asyncio
 import random
 
 import pytest
@@ -21,18 +20,6 @@ class RetriedRace:
         if self.runs <= self.losses:
             raise self.error(f"loss {self.runs}")
         return f"won {lap}"
-
-
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long was waited, without waiting."""
-    waited: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        waited.append(seconds)
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    return waited
 
 
 @pytest.mark.parametrize("losses", [0, 1, ATTEMPTS - 1])

@@ -6,31 +6,13 @@ from random import Random
 import msgspec
 import pytest
 
-from bus.messages import CandidatesFound, FindCandidates
-from bus.vocabulary import Allocations
 from placement_worker.core import merge
-from placement_worker.core.index import Index
-from placement_worker.core.search import Fit, page, search
-from tests.support.plain_search import PlainSearch, Way, way
+from placement_worker.core.search import search
+from tests.support.plain_search import PlainSearch, way
 from tests.support.provider_trees import a_query, a_world, an_index
+from tests.support.search_answers import all_pages, as_way, taken
 
 WORLDS, QUERIES = 60, 12  # for each of the seeds below
-
-
-def taken(allocations: Allocations) -> dict[tuple[str, str], int]:
-    return {(uuid, name): amount for uuid, asked in allocations.items() for name, amount in asked.items()}
-
-
-def as_way(fit: Fit) -> Way:
-    return way(taken(fit.allocations), fit.mappings)
-
-
-def all_pages(index: Index, query: FindCandidates) -> list[CandidatesFound]:
-    pages = [page(index, query)]
-    while (more := pages[-1].more) is not None:
-        assert len(pages) < 50
-        pages.append(page(index, msgspec.structs.replace(query, after=more)))
-    return pages
 
 
 @pytest.mark.parametrize("wary", [merge.WARY, -1], ids=["", "dead ends remembered from the first"])

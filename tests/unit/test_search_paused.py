@@ -14,7 +14,7 @@ from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.trees import Tree
 from tests.support.ids import uid
 from tests.support.provider_trees import a_query, a_world, an_index, state, tree
-from tests.unit.test_search import as_way
+from tests.support.search_answers import as_way
 
 
 @pytest.fixture(autouse=True)

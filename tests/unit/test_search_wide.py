@@ -16,7 +16,7 @@ from placement_worker.core.search import TOGETHER, page, search
 from placement_worker.core.trees import Tree
 from tests.support.ids import uid
 from tests.support.provider_trees import SHARES, an_index, state, tree
-from tests.unit.test_search import all_pages, as_way
+from tests.support.search_answers import all_pages, as_way
 
 
 def wide(number: int, children: int, units: int = 8, **stock: int) -> Tree:

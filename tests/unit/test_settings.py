@@ -12,12 +12,9 @@ from berth.configuration import EFFECTIVE_ENV, Effective, read
 from berth.services import metrics_ports
 from berth.settings import GROUP_OF, KINDS, BadSetting, Cell, Settings, by_name, shown
 
+pytestmark = pytest.mark.usefixtures("no_settings_file")
+
 SECRET = "geheim"
-
-
-@pytest.fixture(autouse=True)
-def nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # no berth.toml of somebody else's
 
 
 def settings_of(environment: Mapping[str, str] | None = None, toml: str = "", **flags: Any) -> Effective:

@@ -1,0 +1,33 @@
+"""Fixtures of several unit tests: an Ironic in a dictionary, waiting without waiting, nobody's directory."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.support.fake_ironic import FakeIronic
+
+
+@pytest.fixture
+def ironic() -> FakeIronic:
+    """With one node."""
+    fake = FakeIronic()
+    fake.have(1)
+    return fake
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long was waited, without waiting."""
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    return waited
+
+
+@pytest.fixture
+def no_settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # no berth.toml of somebody else's
