@@ -148,8 +148,8 @@ async def both(
     wall = Wall()
     wall.time += locked_and_calm.LATER
     async with (
-        locked_and_calm.a_world(furnished_url, wall, "locked") as locked,
-        locked_and_calm.a_world(furnished_url, wall, "calm") as calm,
+        locked_and_calm.two_processes(furnished_url, wall, "locked") as locked,
+        locked_and_calm.two_processes(furnished_url, wall, "calm") as calm,
     ):
         calm.mine.providers._calm_at = 0.0
         yield locked_and_calm.LockedAndCalm(locked, calm, deadlocks)

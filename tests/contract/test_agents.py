@@ -21,13 +21,13 @@ from bus.resources import Provider
 from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED, IRONIC_NODE
 from bus.worker import Worker
 from compute_sim import AgentDisk, CrashPlan, Durations, FaultPlan, SimHost, compute_sim, fleet
-from tests.support.conductor_builders import CELL, a_destroy, a_placed, a_report, an_order
+from tests.support.conductor_builders import CELL, a_build_order, a_destroy_order, a_placed, an_agent_report
 from tests.support.virtual_time import run
 from tests.support.waiting import in_time, until
 
 DEADLINE = 5.0  # less than after how long an agent announces its hosts again by itself
 ONE = a_placed(1)
-FIRST = an_order(ONE, 1)
+FIRST = a_build_order(ONE, 1)
 SLOW = FaultPlan(durations=Durations.parse("constant:60"))
 HANGS = FaultPlan(hang=1.0)
 
@@ -124,7 +124,7 @@ async def test_an_order_that_comes_twice_is_built_once_and_reported_the_same(wor
         said = await in_time(world.reports.get(), DEADLINE)
         assert await silence(world.reports)
         await world.bus.publish(FIRST)
-        assert await in_time(world.reports.get(), DEADLINE) == said == a_report(FIRST, "built")
+        assert await in_time(world.reports.get(), DEADLINE) == said == an_agent_report(FIRST, "built")
     assert world.waiting() == 0  # none of them was still in hand
 
 
@@ -134,7 +134,7 @@ async def test_an_order_stays_on_the_queue_until_its_build_has_ended(world: Agen
         await until(lambda: world.waiting() == 0, seconds=DEADLINE)
     assert world.waiting() == 1
     async with world.serving(an_agent()):  # killed, and there again
-        assert await in_time(world.reports.get(), DEADLINE) == a_report(FIRST, "built")
+        assert await in_time(world.reports.get(), DEADLINE) == an_agent_report(FIRST, "built")
     assert world.waiting() == 0
 
 
@@ -143,19 +143,19 @@ async def test_a_destroy_stops_a_build_and_voids_its_order(world: AgentWorld, fa
     async with world.serving(an_agent(faults)):
         await world.bus.publish(FIRST)
         await until(lambda: world.waiting() == 0, seconds=DEADLINE)
-        await world.bus.publish(a_destroy(ONE, 1))
-        assert await in_time(world.reports.get(), DEADLINE) == a_report(FIRST, "destroyed")
+        await world.bus.publish(a_destroy_order(ONE, 1))
+        assert await in_time(world.reports.get(), DEADLINE) == an_agent_report(FIRST, "destroyed")
         assert await silence(world.reports)
         await world.bus.publish(FIRST)
-        assert await in_time(world.reports.get(), DEADLINE) == a_report(FIRST, "destroyed")
+        assert await in_time(world.reports.get(), DEADLINE) == an_agent_report(FIRST, "destroyed")
 
 
 async def test_a_destroy_that_overtakes_its_order_wins(world: AgentWorld) -> None:
     async with world.serving(an_agent()):
-        await world.bus.publish(a_destroy(ONE, 1))
-        assert await in_time(world.reports.get(), DEADLINE) == a_report(FIRST, "destroyed")
+        await world.bus.publish(a_destroy_order(ONE, 1))
+        assert await in_time(world.reports.get(), DEADLINE) == an_agent_report(FIRST, "destroyed")
         await world.bus.publish(FIRST)
-        assert await in_time(world.reports.get(), DEADLINE) == a_report(FIRST, "destroyed")
+        assert await in_time(world.reports.get(), DEADLINE) == an_agent_report(FIRST, "destroyed")
 
 
 async def test_what_was_running_when_the_power_failed_is_reported_failed_when_it_is_back(
@@ -163,7 +163,7 @@ async def test_what_was_running_when_the_power_failed_is_reported_failed_when_it
 ) -> None:
     crashes = CrashPlan(seed=1, orders=2, away=0.1)
     crash_at = crashes.next_after("agent0", 0)
-    orders = [an_order(a_placed(number)) for number in range(crash_at)]
+    orders = [a_build_order(a_placed(number)) for number in range(crash_at)]
     worker = an_agent(SLOW, crashes)
     async with world.serving(worker):
         async with asyncio.timeout(DEADLINE):
@@ -193,8 +193,8 @@ def test_what_hung_is_reported_failed_in_the_end_and_is_still_there() -> None:
                 said = await reports.get()
                 assert (said.outcome, said.retry, said.leftover) == ("failed", True, True)
                 assert disk.guests == {ONE.build: {1: FIRST.root}}
-                await bus.publish(a_destroy(ONE, 1))
-                assert await reports.get() == a_report(FIRST, "destroyed")
+                await bus.publish(a_destroy_order(ONE, 1))
+                assert await reports.get() == an_agent_report(FIRST, "destroyed")
                 assert disk.guests == {}
                 stopping.set()
 
@@ -204,22 +204,22 @@ def test_what_hung_is_reported_failed_in_the_end_and_is_still_there() -> None:
 async def test_an_agent_that_comes_back_with_its_disk_knows_what_was_destroyed_and_what_is_there(
     world: AgentWorld,
 ) -> None:
-    disk, two = AgentDisk(), an_order(a_placed(2))
+    disk, two = AgentDisk(), a_build_order(a_placed(2))
     async with world.serving(compute_sim("agent0", CELL, hosts(), disk=disk)):
-        await world.bus.publish(a_destroy(ONE, 1), two)
+        await world.bus.publish(a_destroy_order(ONE, 1), two)
         assert {(await in_time(world.reports.get())).outcome for _ in range(2)} == {"destroyed", "built"}
     async with world.serving(compute_sim("agent0", CELL, hosts(), faults=FaultPlan(abort=1.0), disk=disk)):
         await world.bus.publish(FIRST)
-        assert await in_time(world.reports.get()) == a_report(FIRST, "destroyed")
+        assert await in_time(world.reports.get()) == an_agent_report(FIRST, "destroyed")
         await world.bus.publish(two)
-        assert await in_time(world.reports.get()) == a_report(two, "built")
+        assert await in_time(world.reports.get()) == an_agent_report(two, "built")
     assert disk.guests == {two.build: {1: two.root}}
 
 
 async def test_an_order_that_comes_while_the_power_is_off_waits_for_it(world: AgentWorld) -> None:
     crashes = CrashPlan(seed=5, orders=20, away=0.1)
     crash_at = crashes.next_after("agent0", 0)
-    orders = [an_order(a_placed(number)) for number in range(crash_at + 1)]
+    orders = [a_build_order(a_placed(number)) for number in range(crash_at + 1)]
     async with world.serving(an_agent(crashes=crashes)):
         await world.bus.publish(*orders)
         said = {report.build: report async for report in _some(world.reports, len(orders))}
@@ -289,7 +289,7 @@ async def test_a_bare_metal_node_is_spoken_of_as_ironic_would_at_the_beginning_o
 
 async def test_a_heart_beat_counts_what_is_being_built(world: AgentWorld) -> None:
     (host,) = hosts()
-    order = an_order(a_placed(1))
+    order = a_build_order(a_placed(1))
     there = order.__class__(
         build=order.build,
         attempt=1,
@@ -305,7 +305,7 @@ async def test_a_heart_beat_counts_what_is_being_built(world: AgentWorld) -> Non
             while (beat := await world.beats.get()).hosts[0].building != 1:
                 pass
             assert beat.hosts[0].metrics["temperature"] > 22
-            await world.bus.publish(a_destroy(ONE, 1))
+            await world.bus.publish(a_destroy_order(ONE, 1))
             while (await world.beats.get()).hosts[0].building != 0:
                 pass
 

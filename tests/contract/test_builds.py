@@ -31,12 +31,12 @@ from cell_conductor.builds import Builds
 from cell_conductor.core.limits import AttemptLimits
 from tests.support.conductor_builders import (
     Books,
+    a_build_order,
     a_delete,
-    a_destroy,
+    a_destroy_order,
     a_placed,
-    a_report,
     a_selection,
-    an_order,
+    an_agent_report,
 )
 
 
@@ -114,10 +114,10 @@ def ends(messages: Sequence[Message]) -> list[BuildEnded]:
 
 
 ONE = a_placed(1)
-FIRST, SECOND = an_order(ONE, 1), an_order(ONE, 2)
-BUILT = a_report(FIRST, "built")
-FAILED = a_report(FIRST, "failed", cause="no disk")
-ABORTED = a_report(FIRST, "failed", cause="bad image", retry=False)
+FIRST, SECOND = a_build_order(ONE, 1), a_build_order(ONE, 2)
+BUILT = an_agent_report(FIRST, "built")
+FAILED = an_agent_report(FIRST, "failed", cause="no disk")
+ABORTED = an_agent_report(FIRST, "failed", cause="bad image", retry=False)
 
 
 async def test_a_build_is_stored_before_it_is_ordered(builds: Builds, store: Database) -> None:
@@ -130,8 +130,8 @@ async def test_a_hundred_placed_together_are_two_statements_and_each_is_ordered(
 ) -> None:
     batch = [a_placed(number) for number in range(100)]
     outcomes = await builds.start_many([*batch, batch[0]])
-    assert [plain(outcome) for outcome in outcomes[:100]] == [[an_order(message)] for message in batch]
-    assert plain(outcomes[100]) == [an_order(batch[0])]
+    assert [plain(outcome) for outcome in outcomes[:100]] == [[a_build_order(message)] for message in batch]
+    assert plain(outcomes[100]) == [a_build_order(batch[0])]
     assert len(await census(store)) == 100
 
 
@@ -155,21 +155,24 @@ async def test_a_failure_swaps_hosts_with_one_claim_and_orders_the_next_attempt(
     builds: Builds, books: Books, store: Database
 ) -> None:
     await placed(builds, books, ONE)
-    assert await heard(builds, FAILED) == [[a_destroy(ONE, 1), SECOND]]
+    assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
     assert books.held[ONE.build] == (2, a_selection(1).choice.allocations)
     assert await census(store) == {ONE.build: Standing("building", a_selection(1).root, 2)}
-    assert await heard(builds, FAILED) == [[a_destroy(ONE, 1), SECOND]]
+    assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
     assert books.asked == [1]
 
 
 async def test_failures_that_come_together_are_swapped_together(builds: Builds, books: Books) -> None:
     batch = [a_placed(number) for number in range(10)]
     await placed(builds, books, *batch)
-    reports = [a_report(an_order(message), "failed" if n % 2 else "built") for n, message in enumerate(batch)]
+    reports = [
+        an_agent_report(a_build_order(message), "failed" if n % 2 else "built")
+        for n, message in enumerate(batch)
+    ]
     outcomes = [plain(outcome) for outcome in await builds.report_many([*reports, reports[1]])]
     for number, message in enumerate(batch):
         if number % 2:
-            assert outcomes[number] == [a_destroy(message, 1), an_order(message, 2)]
+            assert outcomes[number] == [a_destroy_order(message, 1), a_build_order(message, 2)]
         else:
             assert [end.status for end in ends(outcomes[number])] == ["active"]  # type: ignore[arg-type]
     assert outcomes[10] == outcomes[1]
@@ -180,11 +183,11 @@ async def test_while_placement_is_away_successes_end_and_failures_wait(builds: B
     other = a_placed(2)
     await placed(builds, books, ONE, other)
     books.away = True
-    waits, ended = await builds.report_many([FAILED, a_report(an_order(other), "built")])
+    waits, ended = await builds.report_many([FAILED, an_agent_report(a_build_order(other), "built")])
     assert isinstance(waits, Retry)
     assert [end.status for end in ends(plain(ended))] == ["active"]  # type: ignore[arg-type]
     books.away = False
-    assert await heard(builds, FAILED) == [[a_destroy(ONE, 1), SECOND]]
+    assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
 
 
 async def test_a_crash_after_the_swap_and_before_its_answer_goes_on_with_what_is_held(
@@ -194,15 +197,15 @@ async def test_a_crash_after_the_swap_and_before_its_answer_goes_on_with_what_is
     books.answers_lost = 1
     (waits,) = await heard(builds, FAILED)
     assert isinstance(waits, Retry)
-    assert await heard(builds, FAILED) == [[a_destroy(ONE, 1), SECOND]]
+    assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
     assert books.held[ONE.build][0] == 2  # swapped once
 
 
 async def test_full_alternates_are_passed_over_and_told_of(builds: Builds, books: Books) -> None:
     await placed(builds, books, ONE)
     books.full = {a_selection(1).root}
-    assert await heard(builds, FAILED) == [[a_destroy(ONE, 1), an_order(ONE, 2, at=2)]]
-    ((end,),) = await heard(builds, a_report(an_order(ONE, 2, at=2), "built"))
+    assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), a_build_order(ONE, 2, at=2)]]
+    ((end,),) = await heard(builds, an_agent_report(a_build_order(ONE, 2, at=2), "built"))
     assert isinstance(end, BuildEnded)
     assert [(tried.host, tried.outcome) for tried in end.attempts] == [
         ("host0", "failed"),
@@ -222,7 +225,7 @@ async def test_an_exhausted_build_ends_in_error_and_holds_nothing_when_that_is_s
     assert ONE.build not in books.held
     assert books.retired[ONE.build] == f"error: {end.reason}"
     assert (await census(store))[ONE.build].status == "error"
-    assert await heard(builds, FAILED, ONE) == [[a_destroy(ONE, 1), end], [end]]
+    assert await heard(builds, FAILED, ONE) == [[a_destroy_order(ONE, 1), end], [end]]
 
 
 async def test_an_abort_ends_at_once(builds: Builds, books: Books) -> None:
@@ -261,10 +264,10 @@ async def test_one_swap_that_placement_cannot_judge_does_not_hold_up_the_others(
         return await claim_many(questions)
 
     builds.claim_many = picky
-    bad, good = await builds.report_many([FAILED, a_report(an_order(other), "failed")])
+    bad, good = await builds.report_many([FAILED, an_agent_report(a_build_order(other), "failed")])
     (end,) = ends(plain(bad))  # type: ignore[arg-type]
     assert end.reason.startswith("placement refused to judge the swap (placement.claim: no such class)")
-    assert plain(good) == [a_destroy(other, 1), an_order(other, 2)]
+    assert plain(good) == [a_destroy_order(other, 1), a_build_order(other, 2)]
 
 
 async def test_silent_agents_are_noticed_and_given_up(builds: Builds, books: Books, time: ToldClock) -> None:
@@ -273,9 +276,11 @@ async def test_silent_agents_are_noticed_and_given_up(builds: Builds, books: Boo
     assert await builds.time_out() == []
     time.now += 1
     (reminder,) = await builds.time_out()
-    assert await heard(builds, reminder) == [[a_destroy(ONE, 1), SECOND]]
+    assert await heard(builds, reminder) == [[a_destroy_order(ONE, 1), SECOND]]
     assert await builds.time_out() == []
-    assert await heard(builds, reminder) == [[a_destroy(ONE, 1), SECOND]]  # the crash was before publishing
+    assert await heard(builds, reminder) == [
+        [a_destroy_order(ONE, 1), SECOND]
+    ]  # the crash was before publishing
 
 
 async def test_a_restart_says_again_what_is_being_waited_for(
@@ -283,11 +288,11 @@ async def test_a_restart_says_again_what_is_being_waited_for(
 ) -> None:
     two, three, four, five = (a_placed(number) for number in (2, 3, 4, 5))
     await placed(builds, books, ONE, two, three, four, five)
-    await heard(builds, a_report(an_order(two), "built"))
-    await heard(builds, a_report(an_order(three), "built"), a_delete(three))
-    await heard(builds, a_report(an_order(five), "failed", retry=False))
+    await heard(builds, an_agent_report(a_build_order(two), "built"))
+    await heard(builds, an_agent_report(a_build_order(three), "built"), a_delete(three))
+    await heard(builds, an_agent_report(a_build_order(five), "failed", retry=False))
     books.away = True
-    await heard(builds, a_report(an_order(four), "failed"))
+    await heard(builds, an_agent_report(a_build_order(four), "failed"))
     books.away = False
 
     restarted = a_conductor(store, books, time)
@@ -295,10 +300,10 @@ async def test_a_restart_says_again_what_is_being_waited_for(
 
     assert said == {
         ONE.build: FIRST,
-        three.build: a_destroy(three, 1),
-        four.build: a_report(an_order(four), "overdue"),
+        three.build: a_destroy_order(three, 1),
+        four.build: an_agent_report(a_build_order(four), "overdue"),
     }
-    assert await heard(restarted, said[four.build]) == [[a_destroy(four, 1), an_order(four, 2)]]
+    assert await heard(restarted, said[four.build]) == [[a_destroy_order(four, 1), a_build_order(four, 2)]]
     assert await restarted.resume() == []
     time.now += 61
     assert {message.build for message in await restarted.resume()} == {ONE.build, three.build, four.build}
@@ -314,10 +319,10 @@ async def test_deletion_destroys_first_gives_back_then_and_says_so_last(
 ) -> None:
     await placed(builds, books, ONE)
     await heard(builds, BUILT)
-    assert await heard(builds, a_delete(ONE, "me")) == [[a_destroy(ONE, 1)]]
+    assert await heard(builds, a_delete(ONE, "me")) == [[a_destroy_order(ONE, 1)]]
     assert ONE.build in books.held
     gone = BuildDeleted(build=ONE.build, cell=ONE.cell, reply_to="me")
-    destroyed = a_report(FIRST, "destroyed")
+    destroyed = an_agent_report(FIRST, "destroyed")
     assert await heard(builds, destroyed) == [[gone]]
     assert books.retired == {ONE.build: "deleted"}
     assert await heard(builds, destroyed, a_delete(ONE, "me")) == [[gone], [gone]]
@@ -344,10 +349,10 @@ async def test_a_deletion_whose_agent_is_dead_ends_and_its_room_is_kept_until_th
     await builds.prune()
     restarted = a_conductor(store, books, time)
     ((destroy, end),) = await heard(restarted, BUILT)  # it is back, and has it still
-    assert destroy == a_destroy(ONE, 1) and isinstance(end, BuildEnded)
-    assert await heard(restarted, a_report(FIRST, "destroyed")) == [[gone]]
+    assert destroy == a_destroy_order(ONE, 1) and isinstance(end, BuildEnded)
+    assert await heard(restarted, an_agent_report(FIRST, "destroyed")) == [[gone]]
     assert books.held == {}
-    assert await heard(restarted, a_report(FIRST, "destroyed")) == [[gone]]
+    assert await heard(restarted, an_agent_report(FIRST, "destroyed")) == [[gone]]
 
 
 async def test_an_agent_that_never_comes_back_is_given_up_and_its_host_has_its_room_again(
@@ -361,7 +366,7 @@ async def test_an_agent_that_never_comes_back_is_given_up_and_its_host_has_its_r
     assert await builds.time_out() == []
     time.now += 1
     assert await heard(builds, *await builds.time_out()) == [
-        [BuildDeleted(build=ONE.build, cell=ONE.cell), a_destroy(ONE, 1)]
+        [BuildDeleted(build=ONE.build, cell=ONE.cell), a_destroy_order(ONE, 1)]
     ]
     assert books.held == {} and await builds.time_out() == []
 
@@ -374,10 +379,10 @@ async def test_room_that_could_not_be_given_back_at_once_is_given_back_later(
     await heard(builds, *await builds.time_out())
     assert len(books.held) == 2
     books.away = True
-    (waits,) = await heard(builds, a_report(FIRST, "destroyed"))
+    (waits,) = await heard(builds, an_agent_report(FIRST, "destroyed"))
     assert isinstance(waits, Retry)
     books.away = False
-    assert await heard(builds, a_report(FIRST, "destroyed")) == [[]]
+    assert await heard(builds, an_agent_report(FIRST, "destroyed")) == [[]]
     assert books.held.keys() == {ONE.build}
 
 
@@ -391,7 +396,7 @@ async def test_what_is_left_is_not_forgotten_with_the_build(
     await heard(patient, *await patient.time_out())
     time.now += 8 * 86400
     await patient.prune()
-    assert await heard(patient, a_report(FIRST, "destroyed")) != [[]]
+    assert await heard(patient, an_agent_report(FIRST, "destroyed")) != [[]]
     assert books.held == {}
     time.now += 8 * 86400
     await patient.prune()
@@ -400,9 +405,9 @@ async def test_what_is_left_is_not_forgotten_with_the_build(
 
 async def test_deletion_while_building_ends_the_build_in_error_once(builds: Builds, books: Books) -> None:
     await placed(builds, books, ONE)
-    destroyed = a_report(FIRST, "destroyed")
+    destroyed = an_agent_report(FIRST, "destroyed")
     said = await heard(builds, a_delete(ONE), BUILT, FAILED, destroyed)
-    assert said[:3] == [[a_destroy(ONE, 1)], [], []]
+    assert said[:3] == [[a_destroy_order(ONE, 1)], [], []]
     end, gone = said[3]  # type: ignore[misc]
     assert isinstance(end, BuildEnded) and isinstance(gone, BuildDeleted)
     assert (end.status, end.reason) == ("error", "deleted while building")
@@ -415,8 +420,8 @@ async def test_deletion_while_swapping_gives_back_whichever_host_is_held(
     await placed(builds, books, ONE)
     books.answers_lost = 1
     await heard(builds, FAILED)  # host1 is held now, and we do not know
-    assert await heard(builds, a_delete(ONE)) == [[a_destroy(ONE, 1)]]
-    ((end, _),) = await heard(builds, a_report(FIRST, "destroyed"))
+    assert await heard(builds, a_delete(ONE)) == [[a_destroy_order(ONE, 1)]]
+    ((end, _),) = await heard(builds, an_agent_report(FIRST, "destroyed"))
     assert isinstance(end, BuildEnded)
     assert books.held == {} and books.retired == {ONE.build: "deleted"}
 
@@ -438,7 +443,7 @@ async def test_builds_long_over_are_forgotten_and_those_that_hold_something_are_
 ) -> None:
     two, three = a_placed(2), a_placed(3)
     await placed(builds, books, ONE, two, three)
-    await heard(builds, ABORTED, a_report(an_order(two), "built"))
+    await heard(builds, ABORTED, an_agent_report(a_build_order(two), "built"))
     await builds.prune()
     assert len(await census(store)) == 3
     time.now += 8 * 86400
@@ -455,8 +460,8 @@ async def test_two_replicas_that_hear_the_same_failure_agree(
         tasks = [group.create_task(heard(builds, FAILED)) for builds in (one, other) * 4]
     for task in tasks:
         (outcome,) = task.result()
-        assert outcome in ([a_destroy(ONE, 1), SECOND], [])  # whoever came late has nothing to add
-    assert any(task.result() == [[a_destroy(ONE, 1), SECOND]] for task in tasks)
+        assert outcome in ([a_destroy_order(ONE, 1), SECOND], [])  # whoever came late has nothing to add
+    assert any(task.result() == [[a_destroy_order(ONE, 1), SECOND]] for task in tasks)
     assert books.held[ONE.build][0] == 2
 
 
@@ -477,9 +482,9 @@ class SomeAgents:
                 return []
             self._fenced[order.agent] = max(order.attempt, self._fenced.get(order.agent, 0))
             self.guests.discard(order.root)
-            return [a_report(order, "destroyed")]
+            return [an_agent_report(order, "destroyed")]
         if order.attempt <= self._fenced.get(order.agent, 0):
-            return [a_report(order, "destroyed")]
+            return [an_agent_report(order, "destroyed")]
         fate = self._fates.setdefault(
             order.attempt, self._chance.choice(["built", "failed", "failed", "silent", "left"])
         )
@@ -489,8 +494,8 @@ class SomeAgents:
             case "silent":
                 return []
             case "left":
-                return [replace(a_report(order, "failed"), leftover=True)]
-        return [a_report(order, "built" if fate == "built" else "failed")]
+                return [replace(an_agent_report(order, "failed"), leftover=True)]
+        return [an_agent_report(order, "built" if fate == "built" else "failed")]
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -612,9 +617,9 @@ async def test_without_its_story_a_build_is_still_on_the_host_of_its_last_attemp
     builds: Builds, books: Books, store: Database
 ) -> None:
     await placed(builds, books, ONE)
-    assert await heard(builds, FAILED) == [[a_destroy(ONE, 1), SECOND]]
+    assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
     await spoil(store, "story", "")
-    ((end,),) = await heard(builds, a_report(SECOND, "built"))
+    ((end,),) = await heard(builds, an_agent_report(SECOND, "built"))
     assert isinstance(end, BuildEnded)
     assert (end.status, end.host) == ("active", SECOND.host)
 
@@ -641,7 +646,9 @@ async def test_without_its_story_a_build_that_is_over_can_still_be_deleted(
     await placed(builds, books, ONE)
     await heard(builds, BUILT if status == "active" else ABORTED)
     await spoil(store, "story", "")
-    said = (await heard(builds, a_delete(ONE), a_report(FIRST, "destroyed")))[-1 if status == "active" else 0]
+    said = (await heard(builds, a_delete(ONE), an_agent_report(FIRST, "destroyed")))[
+        -1 if status == "active" else 0
+    ]
     assert isinstance(said, list)
     assert [type(one) for one in said] == [BuildDeleted]
     assert ONE.build not in books.held

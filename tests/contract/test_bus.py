@@ -32,7 +32,7 @@ async def bus(connect: Connect) -> AsyncIterator[Bus]:
         yield bus
 
 
-def a_request(number: int = 1, reply_to: str = "") -> BuildRequested:
+def a_small_request(number: int = 1, reply_to: str = "") -> BuildRequested:
     id_ = f"00000000-0000-0000-0000-{number:012d}"
     return BuildRequested(
         request=id_, instances=(id_,), flavor=Flavor(name="small", vcpus=1), reply_to=reply_to
@@ -67,10 +67,10 @@ async def test_what_a_handler_returns_is_published(connect: Connect, bus: Bus) -
 
     heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
     async with serving(connect, scheduler(refuse)):
-        await bus.publish(a_request())
+        await bus.publish(a_small_request())
         async with asyncio.timeout(DEADLINE):
             said = await heard.get()
-    assert (said.request, said.reason) == (a_request().request, "full")
+    assert (said.request, said.reason) == (a_small_request().request, "full")
 
 
 async def test_consequences_carry_the_story_and_the_trace(connect: Connect, bus: Bus) -> None:
@@ -85,7 +85,7 @@ async def test_consequences_carry_the_story_and_the_trace(connect: Connect, bus:
         return no_host(request)
 
     reader = Worker("reader", consumes=[on(topics.BUILD_UNPLACEABLE, note)])
-    first = envelope_of(a_request(), bus.clock)
+    first = envelope_of(a_small_request(), bus.clock)
     async with serving(connect, scheduler(refuse), reader):
         await bus.transport.publish([first], expected=[True])
 
@@ -114,7 +114,7 @@ async def test_retry_comes_back_later_as_another_attempt(connect: Connect, bus: 
 
     heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
     async with serving(connect, scheduler(third_time_lucky)):
-        await bus.publish(a_request())
+        await bus.publish(a_small_request())
         async with asyncio.timeout(DEADLINE):
             await heard.get()
     assert [number for number, _ in attempts] == [1, 2, 3]
@@ -127,12 +127,12 @@ async def test_poison_is_kept_with_its_reason(connect: Connect, bus: Bus) -> Non
         raise Poison("flavor: nobody sells 'small' any more")
 
     async with serving(connect, scheduler(refuse)):
-        await bus.publish(a_request())
+        await bus.publish(a_small_request())
         letter = await the_dead_letter(bus)
     assert letter.reason == "flavor: nobody sells 'small' any more"
     assert letter.key == "build.requested"
     assert letter.first_died > 0
-    assert msgspec.json.decode(letter.body, type=BuildRequested) == a_request()
+    assert msgspec.json.decode(letter.body, type=BuildRequested) == a_small_request()
 
 
 async def test_a_bug_is_tried_five_times_more_and_then_kept_with_its_traceback(
@@ -145,14 +145,14 @@ async def test_a_bug_is_tried_five_times_more_and_then_kept_with_its_traceback(
         raise ZeroDivisionError("one over none")
 
     async with serving(connect, scheduler(stumble)):
-        await bus.publish(a_request())
+        await bus.publish(a_small_request())
         letter = await the_dead_letter(bus)
     assert len(tries) == 6
     assert letter.reason == "ZeroDivisionError: one over none"
     assert "in stumble" in letter.traceback
 
 
-GOOD = msgspec.to_builtins(a_request())
+GOOD = msgspec.to_builtins(a_small_request())
 BAD_INPUT = {
     "malformed JSON": (b'{"request": ', "", "not JSON"),
     "not JSON at all": (b"\xff\xfe\x00", "", "not JSON"),
@@ -187,7 +187,7 @@ async def test_bad_input_is_kept_with_a_sentence_that_names_the_field(
         )
         await bus.transport.publish([envelope], expected=[True])
         letter = await the_dead_letter(bus)
-        await bus.publish(a_request())  # and the worker goes on
+        await bus.publish(a_small_request())  # and the worker goes on
         async with asyncio.timeout(DEADLINE):
             await heard.get()
     assert names in letter.reason
@@ -195,7 +195,7 @@ async def test_bad_input_is_kept_with_a_sentence_that_names_the_field(
 
 
 async def test_too_large_a_message_is_refused_before_it_is_sent(bus: Bus) -> None:
-    request = msgspec.structs.replace(a_request(), metadata={"blob": "x" * MAX_MESSAGE_BYTES})
+    request = msgspec.structs.replace(a_small_request(), metadata={"blob": "x" * MAX_MESSAGE_BYTES})
     with pytest.raises(ValueError, match="carries at most"):
         await bus.publish(request)
 
@@ -234,12 +234,12 @@ async def test_a_list_handler_gets_what_is_waiting_and_settles_each_by_itself(
     )
     heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
     await bus.transport.declare(worker.queue_of(worker.consumes[0]))
-    await bus.publish(*(a_request(number) for number in range(1, 101)))
+    await bus.publish(*(a_small_request(number) for number in range(1, 101)))
     async with serving(connect, worker):
         async with asyncio.timeout(DEADLINE):
             said = {(await heard.get()).request for _ in range(99)}
         letter = await the_dead_letter(bus)
-    assert said == {a_request(number).request for number in range(1, 101) if number != 7}
+    assert said == {a_small_request(number).request for number in range(1, 101) if number != 7}
     assert letter.reason == "unlucky"
     assert 1 < max(sizes) <= 64
 
@@ -256,7 +256,7 @@ async def test_a_bug_in_a_list_spoils_only_the_message_that_has_it(connect: Conn
     )
     heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
     await bus.transport.declare(worker.queue_of(worker.consumes[0]))
-    await bus.publish(*(a_request(number) for number in range(1, 6)))
+    await bus.publish(*(a_small_request(number) for number in range(1, 6)))
     async with serving(connect, worker):
         async with asyncio.timeout(DEADLINE):
             said = {(await heard.get()).request[-1] for _ in range(4)}
@@ -339,7 +339,7 @@ async def test_what_we_depend_on_may_be_away_for_long_and_it_never_counts_as_a_b
 
     heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
     async with serving(connect, scheduler(wait_for_it)):
-        await bus.publish(a_request())
+        await bus.publish(a_small_request())
         async with asyncio.timeout(DEADLINE):
             await heard.get()
     assert await bus.transport.dead_letters() == []
@@ -363,16 +363,16 @@ async def test_a_worker_told_to_stop_finishes_what_it_has_in_hand(connect: Conne
     stopping = asyncio.Event()
     async with Bus(connect()) as first, asyncio.TaskGroup() as group:
         await first.transport.declare(worker.queue_of(worker.consumes[0]))
-        await bus.publish(a_request(1), a_request(2), a_request(3))
+        await bus.publish(a_small_request(1), a_small_request(2), a_small_request(3))
         group.create_task(first.serve(worker, stopping, drain=DEADLINE))
         async with asyncio.timeout(DEADLINE):
             await at_work.wait()
         stopping.set()
         may_finish.set()
-    assert handled == [a_request(1).request]
+    assert handled == [a_small_request(1).request]
     async with serving(connect, worker), asyncio.timeout(DEADLINE):
         said = sorted([(await heard.get()).request for _ in range(3)])
-    assert said == [a_request(number).request for number in (1, 2, 3)]
+    assert said == [a_small_request(number).request for number in (1, 2, 3)]
     assert len(handled) == 3
 
 
@@ -392,7 +392,7 @@ async def test_a_killed_worker_loses_nothing(connect: Connect, bus: Bus) -> None
     life = asyncio.create_task(first_life())
     worker = scheduler(hold)
     await bus.transport.declare(worker.queue_of(worker.consumes[0]))
-    await bus.publish(a_request())
+    await bus.publish(a_small_request())
     async with asyncio.timeout(DEADLINE):
         await taken.wait()
     life.cancel()
@@ -403,7 +403,7 @@ async def test_a_killed_worker_loses_nothing(connect: Connect, bus: Bus) -> None
 
     async with serving(connect, scheduler(refuse)), asyncio.timeout(DEADLINE):
         said = await heard.get()
-    assert said.request == a_request().request
+    assert said.request == a_small_request().request
 
 
 async def test_an_emit_waits_until_somebody_hears_it(connect: Connect, bus: Bus) -> None:
@@ -413,13 +413,13 @@ async def test_an_emit_waits_until_somebody_hears_it(connect: Connect, bus: Bus)
 
     async def pass_on(ended: BuildEnded) -> BuildRequested:
         tried.set()
-        return a_request()
+        return a_small_request()
 
     async def note(request: BuildRequested) -> None:
         heard.append(request)
 
     passing = Worker("passing", consumes=[on(topics.BUILD_ENDED, pass_on, emits=[topics.BUILD_REQUESTED])])
-    id_ = a_request().request
+    id_ = a_small_request().request
     async with serving(connect, passing):
         await bus.publish(BuildEnded(build=id_, request=id_, cell="c1", status="active"))
         async with asyncio.timeout(DEADLINE):
@@ -430,7 +430,7 @@ async def test_an_emit_waits_until_somebody_hears_it(connect: Connect, bus: Bus)
                 return bool(heard)
 
             await until(arrived)
-    assert heard[0] == a_request()
+    assert heard[0] == a_small_request()
 
 
 async def test_every_replica_hears_a_private_topic(connect: Connect, bus: Bus) -> None:
@@ -442,7 +442,7 @@ async def test_every_replica_hears_a_private_topic(connect: Connect, bus: Bus) -
 
         return Worker("reader", consumes=[on(topics.BUILD_ENDED, note, private=True)])
 
-    id_ = a_request().request
+    id_ = a_small_request().request
     async with serving(connect, replica("one")), serving(connect, replica("two")):
         await bus.publish(BuildEnded(build=id_, request=id_, cell="c1", status="active"))
 
@@ -456,10 +456,12 @@ async def test_every_replica_hears_a_private_topic(connect: Connect, bus: Bus) -
 async def test_only_who_asked_by_name_hears_a_named_reply(connect: Connect, bus: Bus) -> None:
     mine = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to="me"))
     plain = await bus.listen(topics.BUILD_UNPLACEABLE.at())
-    await bus.publish(msgspec.structs.replace(no_host(a_request(1)), reply_to="me"), no_host(a_request(2)))
+    await bus.publish(
+        msgspec.structs.replace(no_host(a_small_request(1)), reply_to="me"), no_host(a_small_request(2))
+    )
     async with asyncio.timeout(DEADLINE):
-        assert (await mine.get()).request == a_request(1).request
-        assert (await plain.get()).request == a_request(2).request
+        assert (await mine.get()).request == a_small_request(1).request
+        assert (await plain.get()).request == a_small_request(2).request
 
 
 def test_a_handler_that_returns_what_its_row_does_not_declare_is_refused_when_built() -> None:
@@ -476,7 +478,7 @@ async def test_an_emit_that_was_not_declared_is_a_bug(connect: Connect, bus: Bus
 
     worker = Worker("sly", consumes=[on_many(topics.BUILD_REQUESTED, sly)])
     async with serving(connect, worker):
-        await bus.publish(a_request())
+        await bus.publish(a_small_request())
         letter = await the_dead_letter(bus)
     assert "does not declare" in letter.reason
 
@@ -491,12 +493,12 @@ async def test_a_message_with_a_strangers_reply_to_waits_like_any_other(connect:
         return no_host(request)
 
     heard = await bus.listen(topics.BUILD_UNPLACEABLE.at())
-    envelope = envelope_of(a_request(), bus.clock)
+    envelope = envelope_of(a_small_request(), bus.clock)
     envelope.reply_to = "amq.gen-of-a-stranger"
     async with serving(connect, scheduler(wait_for_it)):
         await bus.transport.publish([envelope], expected=[True])
         async with asyncio.timeout(DEADLINE):
-            assert (await heard.get()).request == a_request().request
+            assert (await heard.get()).request == a_small_request().request
 
 
 async def test_what_nobody_hears_does_not_hold_up_what_a_timer_says_to_others(
@@ -504,7 +506,7 @@ async def test_what_nobody_hears_does_not_hold_up_what_a_timer_says_to_others(
 ) -> None:
     """An agent that is gone for good costs the other agents nothing."""
     monkeypatch.setattr("bus.delivery.timers.MAX_UNHEARD", 3)
-    id_ = a_request().request
+    id_ = a_small_request().request
     said: list[int] = []
     heard: list[int] = []
 

@@ -33,7 +33,7 @@ def placement_with(books: Books) -> Worker:
     return Worker("placement", answers=[answers_many(CLAIM, claim), answers_many(RELEASE, release)])
 
 
-def a_conductor(bus: Bus, database: Database) -> Worker:
+def a_hasty_conductor(bus: Bus, database: Database) -> Worker:
     return cell_conductor(
         CELL,
         database,
@@ -49,7 +49,7 @@ def a_conductor(bus: Bus, database: Database) -> Worker:
 async def cell_at_work(broker: LocalBroker, database: Database, *others: Worker) -> AsyncIterator[Bus]:
     stopping = asyncio.Event()
     async with Bus(LocalTransport(broker)) as bus, asyncio.TaskGroup() as group:
-        workers = [a_conductor(bus, database), *others]
+        workers = [a_hasty_conductor(bus, database), *others]
         for worker in workers:
             await bus.transport.declare(
                 *(worker.queue_of(row) for row in (*worker.consumes, *worker.answers))
@@ -124,7 +124,7 @@ async def test_every_build_ends_once_and_holds_what_it_should(database: Database
 
 async def test_nothing_in_a_cell_calls_up(database: Database) -> None:
     async with Bus(LocalTransport(LocalBroker())) as bus:
-        conductor = a_conductor(bus, database)
+        conductor = a_hasty_conductor(bus, database)
     agent = compute_sim("agent1", CELL, [])
     may_say = {
         "AgentReported", "BuildOrdered", "DestroyOrdered", "BuildEnded", "BuildDeleted",

@@ -52,7 +52,7 @@ async def cells(placement: Placement) -> Placement:
     return placement
 
 
-async def a_scheduler(placement: Placement) -> Scheduler:
+async def a_scheduler_before(placement: Placement) -> Scheduler:
     async def release(order: ReleaseRequested) -> ReleaseAnswered:
         return (await placement.claims.release_many([order]))[0]
 
@@ -74,7 +74,7 @@ async def said(scheduler: Scheduler, *requests: BuildRequested) -> list[BuildPla
 
 
 async def test_what_was_offered_is_claimed_provider_by_provider(cells: Placement) -> None:
-    scheduler = await a_scheduler(cells)
+    scheduler = await a_scheduler_before(cells)
     (placed,) = await said(scheduler, a_request(flavor=NUMA))
     assert isinstance(placed, BuildPlaced)
     host = int(placed.chosen.host.removeprefix("host-"))
@@ -93,7 +93,7 @@ async def test_what_was_offered_is_claimed_provider_by_provider(cells: Placement
 
 
 async def test_a_batch_is_spread_until_nothing_goes_together_any_more(cells: Placement) -> None:
-    scheduler = await a_scheduler(cells)
+    scheduler = await a_scheduler_before(cells)
     placed = await said(scheduler, *(a_request(number, flavor=NUMA) for number in range(1, 5)))
     assert all(isinstance(one, BuildPlaced) for one in placed), placed
     hosts = Counter(one.chosen.host for one in placed if isinstance(one, BuildPlaced))
@@ -105,7 +105,7 @@ async def test_a_batch_is_spread_until_nothing_goes_together_any_more(cells: Pla
 
 async def test_the_second_cell_of_a_host_is_used_when_the_first_is_full(cells: Placement) -> None:
     """What was chosen for the first of a batch is what the second is refused, and then looks again."""
-    scheduler = await a_scheduler(cells)
+    scheduler = await a_scheduler_before(cells)
     asked = Flavor(name="half", extra_specs={"resources_c:VCPU": "4"})
     placed = await said(scheduler, *(a_request(number, flavor=asked) for number in range(1, 5)))
     taken = [uuid for one in placed if isinstance(one, BuildPlaced) for uuid in one.chosen.choice.allocations]
@@ -139,7 +139,7 @@ HALF_A_CELL = {"resources_a:VCPU": "2"}
 async def test_instances_of_one_request_share_out_the_cells_of_one_host(
     four: Placement, specs: dict[str, str], instances: int, cells_used: set[int]
 ) -> None:
-    scheduler = await a_scheduler(four)
+    scheduler = await a_scheduler_before(four)
     flavor = Flavor(name="f", memory_mb=8, extra_specs=specs)
     placed = await said(scheduler, a_request(flavor=flavor, instances=instances))
     assert len(placed) == instances
@@ -160,13 +160,13 @@ async def test_ways_far_down_the_list_are_found_in_the_end(placement: Placement)
     cells = [a_provider(cell, 1, inventories=cpus) for cell in range(11, 23)]
     report = a_report(1, *cells, inventories={"MEMORY_MB": Inventory(total=1024)})
     assert await placement.reports.report_many([report]) == [None]
-    scheduler = await a_scheduler(placement)
+    scheduler = await a_scheduler_before(placement)
     placed = await said(scheduler, a_request(flavor=Flavor(name="f", extra_specs=TWO_CELLS), instances=6))
     assert len({cell for one in placed for cell in one.chosen.choice.allocations}) == 12  # type: ignore[union-attr]
 
 
 async def test_one_instance_more_than_there_are_cells_is_no_room(four: Placement) -> None:
-    scheduler = await a_scheduler(four)
+    scheduler = await a_scheduler_before(four)
     request = a_request(flavor=Flavor(name="f", extra_specs=ONE_CELL), instances=5)
     (verdict,) = await scheduler.place_many([request])
     assert isinstance(verdict, Retry) or all(isinstance(one, BuildUnplaceable) for one in verdict)
@@ -177,7 +177,7 @@ async def test_every_cell_of_the_best_host_is_tried_before_the_next_host(four: P
     """The memory that candidates come from is behind: three cells of the best host are full by now."""
     other = a_report(2, a_provider(21, 2, inventories={"VCPU": Inventory(total=4)}))
     assert await four.reports.report_many([other]) == [None]
-    scheduler = await a_scheduler(four)
+    scheduler = await a_scheduler_before(four)
     flavor = Flavor(name="f", extra_specs=ONE_CELL)
     asked = FindCandidates(groups=(ResourceGroup(suffix="_a", resources={"VCPU": 4}),), per_host=16)
     stale = await four.find_candidates(asked)
@@ -194,7 +194,7 @@ async def test_every_cell_of_the_best_host_is_tried_before_the_next_host(four: P
 
 
 async def test_a_group_that_means_nothing_is_unplaceable_by_name(cells: Placement) -> None:
-    scheduler = await a_scheduler(cells)
+    scheduler = await a_scheduler_before(cells)
     asked = Flavor(name="f", extra_specs={"resources_c:VCPU": "4", "same_subtree": "_c,_d"})
     (nowhere,) = await said(scheduler, a_request(flavor=asked))
     assert isinstance(nowhere, BuildUnplaceable)

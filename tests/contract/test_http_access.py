@@ -18,15 +18,9 @@ def opened(**options: Any) -> AbstractAsyncContextManager[HttpPlacement]:
     return a_door(MEMORY, **options)
 
 
-@pytest.fixture
-async def door() -> AsyncIterator[HttpPlacement]:
-    async with opened() as door:
-        yield door
-
-
-async def test_without_a_token_nobody_comes_in(door: HttpPlacement) -> None:
+async def test_without_a_token_nobody_comes_in(near: HttpPlacement) -> None:
     for token in ({}, {"x-auth-token": ""}):
-        answer = await door.client.get("/resource_providers", headers=token)
+        answer = await near.client.get("/resource_providers", headers=token)
         assert error_of(answer)[0] == 401
 
 
@@ -38,13 +32,13 @@ async def test_without_a_token_nobody_comes_in(door: HttpPlacement) -> None:
         ("/berth/changes", "berth:changes:list"),
     ],
 )
-async def test_who_may_not_is_told_which_rule(door: HttpPlacement, path: str, rule: str) -> None:
-    answer = await door("GET", path, token="somebody", x_roles="member")
+async def test_who_may_not_is_told_which_rule(near: HttpPlacement, path: str, rule: str) -> None:
+    answer = await near("GET", path, token="somebody", x_roles="member")
     assert error_of(answer)[0] == 403
     assert f"Policy does not allow {rule} to be performed." in answer.text
 
 
-async def test_a_policy_counts_before_what_is_asked_and_after_how(door: HttpPlacement) -> None:
+async def test_a_policy_counts_before_what_is_asked_and_after_how(near: HttpPlacement) -> None:
     somebody: dict[str, Any] = {"token": "somebody"}
     for method, path, body in (
         ("POST", "/reshaper", {"inventories": []}),
@@ -52,43 +46,43 @@ async def test_a_policy_counts_before_what_is_asked_and_after_how(door: HttpPlac
         ("GET", "/usages", None),
         ("GET", f"/resource_providers/{uid(1, 'a')}", None),
     ):
-        assert (await door(method, path, body, **somebody)).status_code == 403
-    assert (await door("POST", "/reshaper", minor=29, **somebody)).status_code == 404
-    assert (await door("POST", "/reshaper", **somebody)).status_code == 415
+        assert (await near(method, path, body, **somebody)).status_code == 403
+    assert (await near("POST", "/reshaper", minor=29, **somebody)).status_code == 404
+    assert (await near("POST", "/reshaper", **somebody)).status_code == 415
 
 
-async def test_readers_see_what_their_own_project_uses(door: HttpPlacement) -> None:
+async def test_readers_see_what_their_own_project_uses(near: HttpPlacement) -> None:
     for project, status in (("mine", 200), ("yours", 403)):
-        answer = await door(
+        answer = await near(
             "GET", f"/usages?project_id={project}", token="u", x_roles="reader", x_project_id="mine"
         )
         assert answer.status_code == status
 
 
-async def test_the_last_project_of_a_query_is_the_one_that_counts(door: HttpPlacement) -> None:
+async def test_the_last_project_of_a_query_is_the_one_that_counts(near: HttpPlacement) -> None:
     path = "/usages?project_id=mine&project_id=yours"
-    answer = await door("GET", path, token="u", x_roles="reader", x_project_id="mine")
+    answer = await near("GET", path, token="u", x_roles="reader", x_project_id="mine")
     assert answer.status_code == 403
 
 
-async def test_a_token_for_the_whole_system_is_for_nobody(door: HttpPlacement) -> None:
-    answer = await door("GET", "/resource_providers", openstack_system_scope="all")
+async def test_a_token_for_the_whole_system_is_for_nobody(near: HttpPlacement) -> None:
+    answer = await near("GET", "/resource_providers", openstack_system_scope="all")
     assert error_of(answer)[0] == 403
 
 
 async def test_with_the_new_defaults_admins_do_not_reshape() -> None:
     body = {"inventories": {}, "allocations": {}}
-    async with opened(policy=AccessPolicy(enforce_new_defaults=True)) as door:
-        assert (await door("POST", "/reshaper", body)).status_code == 403
-        assert (await door("POST", "/reshaper", body, token="nova", x_roles="service")).status_code == 400
-    async with opened() as door:
-        assert (await door("POST", "/reshaper", body)).status_code == 400
+    async with opened(policy=AccessPolicy(enforce_new_defaults=True)) as near:
+        assert (await near("POST", "/reshaper", body)).status_code == 403
+        assert (await near("POST", "/reshaper", body, token="nova", x_roles="service")).status_code == 400
+    async with opened() as near:
+        assert (await near("POST", "/reshaper", body)).status_code == 400
 
 
 async def test_an_open_policy_lets_everybody_do_everything() -> None:
-    async with opened(policy=AccessPolicy(dict.fromkeys(DEFAULTS, "@"))) as door:
-        assert (await door("GET", "/resource_providers", token="anybody")).status_code == 200
-        made = await door("POST", "/resource_providers", {"name": "n"}, token="anybody")
+    async with opened(policy=AccessPolicy(dict.fromkeys(DEFAULTS, "@"))) as near:
+        assert (await near("GET", "/resource_providers", token="anybody")).status_code == 200
+        made = await near("POST", "/resource_providers", {"name": "n"}, token="anybody")
         assert made.status_code == 200
 
 
@@ -99,11 +93,11 @@ async def test_tokens_prove_who_asks() -> None:
             (digest_of("r3ader"), Identity("ann", "mine", frozenset({"reader"}))),
         ]
     )
-    async with opened(authenticate=known) as door:
-        assert (await door("GET", "/resource_providers", token="s3cret")).status_code == 200
-        assert (await door("GET", "/resource_providers", token="admin")).status_code == 401
-        assert (await door("GET", "/resource_providers", token="r3ader", x_roles="admin")).status_code == 403
-        assert (await door("GET", "/usages?project_id=mine", token="r3ader")).status_code == 200
+    async with opened(authenticate=known) as near:
+        assert (await near("GET", "/resource_providers", token="s3cret")).status_code == 200
+        assert (await near("GET", "/resource_providers", token="admin")).status_code == 401
+        assert (await near("GET", "/resource_providers", token="r3ader", x_roles="admin")).status_code == 403
+        assert (await near("GET", "/usages?project_id=mine", token="r3ader")).status_code == 200
 
 
 # Pages of other origins
@@ -113,8 +107,8 @@ GOOD, BAD = "http://valid.example.com", "http://invalid.example.com"
 
 @pytest.fixture
 async def shared() -> AsyncIterator[HttpPlacement]:
-    async with opened(origins=(GOOD,)) as door:
-        yield door
+    async with opened(origins=(GOOD,)) as near:
+        yield near
 
 
 def asking(origin: str, *names: str) -> dict[str, str]:
@@ -155,8 +149,8 @@ async def test_answers_and_refusals_are_shared_with_whom_they_may(
         assert "origin" in answer.headers["vary"].lower()
 
 
-async def test_without_origins_there_is_no_asking_first(door: HttpPlacement) -> None:
-    answer = await door.client.options("/", headers={"x-auth-token": "u", **asking(GOOD)})
+async def test_without_origins_there_is_no_asking_first(near: HttpPlacement) -> None:
+    answer = await near.client.options("/", headers={"x-auth-token": "u", **asking(GOOD)})
     assert answer.status_code == 405
-    answer = await door.client.get("/", headers=asking(GOOD))
+    answer = await near.client.get("/", headers=asking(GOOD))
     assert "access-control-allow-origin" not in answer.headers

@@ -6,16 +6,10 @@ import pytest
 
 from placement_worker.http.operations import Resource
 from placement_worker.http.policy import DEFAULTS
-from tests.support.http_placement import HttpPlacement, a_door, error_of
+from tests.support.http_placement import HttpPlacement, error_of
 from tests.support.ids import uid
 
 P = f"/resource_providers/{uid(1, 'a')}"
-
-
-@pytest.fixture
-async def door() -> AsyncIterator[HttpPlacement]:
-    async with a_door("sqlite+aiosqlite://") as door:
-        yield door
 
 
 # The table of the API: method, address, first minor version; what is older is 404.
@@ -60,22 +54,22 @@ SINCE = [
 
 @pytest.mark.parametrize(("method", "path", "since"), SINCE)
 async def test_an_address_is_there_since_its_version(
-    door: HttpPlacement, method: str, path: str, since: int
+    near: HttpPlacement, method: str, path: str, since: int
 ) -> None:
-    there = await door(method, path, minor=since)
+    there = await near(method, path, minor=since)
     nowhere = "The resource could not be found.\n\n "
     assert there.status_code != 405
     assert there.status_code != 404 or error_of(there)[2] != nowhere
     if since:
-        before = await door(method, path, minor=since - 1)
+        before = await near(method, path, minor=since - 1)
         assert before.status_code == (405 if path.endswith("/inventories") else 404)
         assert "allow" not in before.headers
 
 
-def test_the_table_is_whole_and_every_rule_is_known(door: HttpPlacement) -> None:
+def test_the_table_is_whole_and_every_rule_is_known(near: HttpPlacement) -> None:
     offered = {
         (operation.method, route.path)
-        for route in door.app.router.routes
+        for route in near.app.router.routes
         if isinstance(route.app, Resource)
         for operation in route.app.operations
         if operation.rule.startswith("placement:") and "berth" not in route.path
@@ -87,7 +81,7 @@ def test_the_table_is_whole_and_every_rule_is_known(door: HttpPlacement) -> None
     assert len(offered) == len(listed)
     rules = {
         operation.rule
-        for route in door.app.router.routes
+        for route in near.app.router.routes
         for operation in route.app.operations
         if operation.rule
     }
@@ -106,9 +100,9 @@ def test_the_table_is_whole_and_every_rule_is_known(door: HttpPlacement) -> None
     ],
 )
 async def test_another_method_is_405_with_those_that_are_there(
-    door: HttpPlacement, method: str, path: str, allow: str
+    near: HttpPlacement, method: str, path: str, allow: str
 ) -> None:
-    answer = await door(method, path, minor=0)
+    answer = await near(method, path, minor=0)
     assert answer.status_code == 405
     assert answer.headers["allow"] == allow
     if method != "HEAD":
@@ -116,13 +110,13 @@ async def test_another_method_is_405_with_those_that_are_there(
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/resource_providers/", f"{P}/cows", f"{P}/inventories/"])
-async def test_what_is_nowhere_is_404(door: HttpPlacement, path: str) -> None:
-    answer = await door("GET", path)
+async def test_what_is_nowhere_is_404(near: HttpPlacement, path: str) -> None:
+    answer = await near("GET", path)
     assert error_of(answer)[:2] == (404, "placement.undefined_code")
 
 
-async def test_the_root_says_which_versions_there_are_and_needs_no_token(door: HttpPlacement) -> None:
-    answer = await door.client.get("/")
+async def test_the_root_says_which_versions_there_are_and_needs_no_token(near: HttpPlacement) -> None:
+    answer = await near.client.get("/")
     assert answer.json() == {
         "versions": [
             {
@@ -138,23 +132,23 @@ async def test_the_root_says_which_versions_there_are_and_needs_no_token(door: H
 
 
 @pytest.mark.parametrize("path", ["/resource_providers", "/nowhere"])
-async def test_everything_else_does_before_anything_is_looked_at(door: HttpPlacement, path: str) -> None:
-    answer = await door.client.get(path, headers={"openstack-api-version": "placement 9.9"})
+async def test_everything_else_does_before_anything_is_looked_at(near: HttpPlacement, path: str) -> None:
+    answer = await near.client.get(path, headers={"openstack-api-version": "placement 9.9"})
     assert answer.status_code == 401
     assert answer.headers["x-openstack-request-id"].startswith("req-")
     assert "openstack-api-version" not in answer.headers
 
 
-async def test_a_version_comes_before_an_address(door: HttpPlacement) -> None:
+async def test_a_version_comes_before_an_address(near: HttpPlacement) -> None:
     headers = {"x-auth-token": "admin", "openstack-api-version": "placement 9.9"}
-    answer = await door.client.get("/nowhere", headers=headers)
+    answer = await near.client.get("/nowhere", headers=headers)
     assert answer.status_code == 406
     assert "vary" not in answer.headers
 
 
-async def test_every_answer_tells_its_version(door: HttpPlacement) -> None:
+async def test_every_answer_tells_its_version(near: HttpPlacement) -> None:
     for path, status in (("/resource_providers", 200), ("/nowhere", 404)):
-        answer = await door("GET", path, minor=7)
+        answer = await near("GET", path, minor=7)
         assert answer.status_code == status
         assert answer.headers["openstack-api-version"] == "placement 1.7"
         assert answer.headers["vary"] == "openstack-api-version"
@@ -168,14 +162,14 @@ async def test_every_answer_tells_its_version(door: HttpPlacement) -> None:
     [("GET", path, since) for method, path, since in SINCE if method == "GET"] + [("GET", "/", 0)],
 )
 async def test_from_1_15_on_what_is_read_is_dated(
-    door: HttpPlacement, method: str, path: str, since: int
+    near: HttpPlacement, method: str, path: str, since: int
 ) -> None:
-    await door.provider(uid(1, "a"), VCPU=4)
-    await door.made("/traits/CUSTOM_T")
+    await near.provider(uid(1, "a"), VCPU=4)
+    await near.made("/traits/CUSTOM_T")
     asks = {"/usages": "?project_id=p", "/allocation_candidates": "?resources=VCPU:1"}
     for minor in (14, 15):
         if minor >= since:
-            answer = await door(method, path + asks.get(path, ""), minor=minor)
+            answer = await near(method, path + asks.get(path, ""), minor=minor)
             assert answer.status_code in (200, 204)
             assert ("last-modified" in answer.headers) is (minor == 15)
             assert (answer.headers.get("cache-control") == "no-cache") is (minor == 15)
@@ -185,18 +179,18 @@ async def test_from_1_15_on_what_is_read_is_dated(
     ("path", "dated"), [("/resource_classes/CUSTOM_X", False), ("/traits/CUSTOM_T", True)]
 )
 async def test_of_what_is_made_without_a_body_only_traits_are(
-    door: HttpPlacement, path: str, dated: bool
+    near: HttpPlacement, path: str, dated: bool
 ) -> None:
     for _ in ("made", "there already"):
-        answer = await door("PUT", path)
+        answer = await near("PUT", path)
         assert ("last-modified" in answer.headers) is dated
         assert answer.headers["location"] == f"http://placement{path}"
         assert "content-type" not in answer.headers
 
 
-async def test_inventories_that_are_none_have_no_date(door: HttpPlacement) -> None:
-    await door.provider(uid(1, "a"))
-    answer = await door("GET", f"{P}/inventories")
+async def test_inventories_that_are_none_have_no_date(near: HttpPlacement) -> None:
+    await near.provider(uid(1, "a"))
+    answer = await near("GET", f"{P}/inventories")
     assert "last-modified" not in answer.headers
     assert answer.headers["cache-control"] == "no-cache"
 
@@ -272,9 +266,9 @@ async def test_inventories_that_are_none_have_no_date(door: HttpPlacement) -> No
     ],
 )
 async def test_what_cannot_be_read(
-    door: HttpPlacement, method: str, path: str, headers: dict[str, str], content: str, status: int, says: str
+    near: HttpPlacement, method: str, path: str, headers: dict[str, str], content: str, status: int, says: str
 ) -> None:
-    answer = await door.client.request(
+    answer = await near.client.request(
         method, path, headers={"x-auth-token": "admin", **headers}, content=content
     )
     assert answer.status_code == status
@@ -282,25 +276,25 @@ async def test_what_cannot_be_read(
 
 
 @pytest.mark.parametrize("length", ["hi mom", "-1", "1.5", "٣"])
-async def test_a_length_is_a_number(door: HttpPlacement, length: str) -> None:
+async def test_a_length_is_a_number(near: HttpPlacement, length: str) -> None:
     headers = {"x-auth-token": "admin", "content-type": "application/json", "content-length": length.encode()}
-    answer = await door.client.post("/resource_providers", headers=headers)  # type: ignore[arg-type]
+    answer = await near.client.post("/resource_providers", headers=headers)  # type: ignore[arg-type]
     assert (answer.status_code, "must be an integer" in answer.text) == (400, True)
 
 
-async def test_a_length_beyond_counting_is_too_much(door: HttpPlacement) -> None:
+async def test_a_length_beyond_counting_is_too_much(near: HttpPlacement) -> None:
     headers = {"x-auth-token": "admin", "content-type": "application/json", "content-length": b"9" * 5000}
-    answer = await door.client.post("/resource_providers", headers=headers)  # type: ignore[arg-type]
+    answer = await near.client.post("/resource_providers", headers=headers)  # type: ignore[arg-type]
     assert answer.status_code == 413
 
 
-async def test_old_versions_count_before_wrong_types(door: HttpPlacement) -> None:
-    answer = await door("POST", "/resource_classes", minor=1, content_type="text/plain")
+async def test_old_versions_count_before_wrong_types(near: HttpPlacement) -> None:
+    answer = await near("POST", "/resource_classes", minor=1, content_type="text/plain")
     assert answer.status_code == 404
 
 
 @pytest.mark.parametrize(("path", "limit"), [("/resource_providers", 1 << 20), ("/allocations", 4 << 20)])
-async def test_a_body_has_a_limit_said_or_found(door: HttpPlacement, path: str, limit: int) -> None:
+async def test_a_body_has_a_limit_said_or_found(near: HttpPlacement, path: str, limit: int) -> None:
     async def too_long() -> AsyncIterator[bytes]:
         yield b'{"name": "'
         for _ in range(2 * limit // 65536):
@@ -312,11 +306,11 @@ async def test_a_body_has_a_limit_said_or_found(door: HttpPlacement, path: str, 
         "openstack-api-version": "placement latest",
     }
     for content in (b"x" * (limit + 1), too_long()):
-        answer = await door.client.post(path, headers=headers, content=content)
+        answer = await near.client.post(path, headers=headers, content=content)
         assert answer.status_code == 413
         assert f"{limit} bytes" in answer.text
 
 
-async def test_an_address_with_a_nul_is_nowhere(door: HttpPlacement) -> None:
+async def test_an_address_with_a_nul_is_nowhere(near: HttpPlacement) -> None:
     for path in ("/traits/CUSTOM_%00", "/allocations/%00", "/resource_providers/%00"):
-        assert (await door("GET", path)).status_code == 404
+        assert (await near("GET", path)).status_code == 404

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bus.messages import ReleaseRequested
-from tests.support.http_placement import HttpPlacement, claim, error_of
+from tests.support.http_placement import HttpPlacement, claim_in_json, error_of
 from tests.support.ids import uid
 
 A, B = uid(1, "a"), uid(2, "a")
@@ -21,7 +21,7 @@ UNDEFINED = "placement.undefined_code"
 async def test_what_a_consumer_holds_by_version(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
     at = f"/allocations/{uid(1)}"
-    await door.made(at, claim((A, {"VCPU": 2})))
+    await door.made(at, claim_in_json((A, {"VCPU": 2})))
     shares = {A: {"resources": {"VCPU": 2}, "generation": 2}}
     owner = {"project_id": "p1", "user_id": "u1"}
     for minor, told in (
@@ -111,7 +111,7 @@ async def test_how_a_version_claims(
 
 async def test_before_1_28_whatever_is_held_is_replaced_and_keeps_its_type(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
-    await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 1}), kind="MIGRATION"))
+    await door.made(f"/allocations/{uid(1)}", claim_in_json((A, {"VCPU": 1}), kind="MIGRATION"))
     body = {"allocations": {A: {"resources": {"VCPU": 3}}}, "project_id": "p2", "user_id": "u"}
     assert (await door("PUT", f"/allocations/{uid(1)}", body, minor=12)).status_code == 204
     told = await door.made(f"/allocations/{uid(1)}", method="GET")
@@ -123,22 +123,22 @@ async def test_a_consumers_generation_fences(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
     at = f"/allocations/{uid(1)}"
     for given, expected in ((5, "expected null but got 5"), (0, "expected null but got 0")):
-        error = error_of(await door("PUT", at, claim((A, {"VCPU": 1}), generation=given)))
+        error = error_of(await door("PUT", at, claim_in_json((A, {"VCPU": 1}), generation=given)))
         assert error[:2] == (409, HELD)
         assert f"consumer generation conflict - {expected}" in error[2]
-    await door.made(at, claim((A, {"VCPU": 1})))
-    error = error_of(await door("PUT", at, claim((A, {"VCPU": 1}))))
+    await door.made(at, claim_in_json((A, {"VCPU": 1})))
+    error = error_of(await door("PUT", at, claim_in_json((A, {"VCPU": 1}))))
     assert "expected 1 but got None" in error[2]
-    await door.made(at, claim(generation=1))
+    await door.made(at, claim_in_json(generation=1))
     assert (await door.made(at, method="GET")) == {"allocations": {}}
-    await door.made(at, claim((A, {"VCPU": 1})))  # nothing was left behind
+    await door.made(at, claim_in_json((A, {"VCPU": 1})))  # nothing was left behind
 
 
 async def test_nothing_is_left_of_a_claim_of_nothing(door: HttpPlacement) -> None:
     at = f"/allocations/{uid(1)}"
     for _ in range(2):
-        assert (await door("PUT", at, claim())).status_code == 204
-    nobody = claim((B, {"VCPU": 1}))
+        assert (await door("PUT", at, claim_in_json())).status_code == 204
+    nobody = claim_in_json((B, {"VCPU": 1}))
     for _ in range(2):
         assert error_of(await door("PUT", at, nobody))[0] == 400
 
@@ -156,7 +156,7 @@ async def test_nothing_is_left_of_a_claim_of_nothing(door: HttpPlacement) -> Non
 )
 async def test_claims_refused(near: HttpPlacement, resources: dict[str, int], status: int, says: str) -> None:
     await near.provider(A, VCPU=8)
-    error = error_of(await near("PUT", f"/allocations/{uid(1)}", claim((A, resources))))
+    error = error_of(await near("PUT", f"/allocations/{uid(1)}", claim_in_json((A, resources))))
     assert error[:2] == (status, UNDEFINED)
     assert any(one.strip("()") in error[2] for one in says.split("|"))
 
@@ -167,23 +167,23 @@ async def test_the_figures_of_a_refusal_are_in_a_header(near: HttpPlacement) -> 
     inventory = {"resource_class": "MEMORY_MB", "total": 64, "max_unit": 8}
     await near.made(STOCK, inventory, method="POST")
     for resources, says in (({"VCPU": 9}, "asked 9, free 8"), ({"MEMORY_MB": 9}, "9 breaks its max_unit")):
-        refusal = await near("PUT", f"/allocations/{uid(1)}", claim((A, resources)))
+        refusal = await near("PUT", f"/allocations/{uid(1)}", claim_in_json((A, resources)))
         assert (refusal.status_code, refusal.headers["berth-why"]) == (409, says)
 
 
 async def test_what_does_not_exist_counts_for_more_than_room(near: HttpPlacement) -> None:
     await near.provider(A, VCPU=8)
     shares = ((A, {"VCPU": 9}), (B, {"VCPU": 1}))
-    error = error_of(await near("PUT", f"/allocations/{uid(1)}", claim(*shares)))
+    error = error_of(await near("PUT", f"/allocations/{uid(1)}", claim_in_json(*shares)))
     assert error[0] == 400
     assert f"Allocation for resource provider '{B}' that does not exist" in error[2]
-    error = error_of(await near("PUT", f"/allocations/{uid(1)}", claim(*shares, generation=3)))
+    error = error_of(await near("PUT", f"/allocations/{uid(1)}", claim_in_json(*shares, generation=3)))
     assert error[:2] == (409, HELD)
 
 
 async def test_from_1_28_on_a_generation_fences(near: HttpPlacement) -> None:
     await near.provider(A, VCPU=8)
-    body = claim((A, {"VCPU": 1}), generation=3)
+    body = claim_in_json((A, {"VCPU": 1}), generation=3)
     del body["consumer_type"]
     assert error_of(await near("PUT", f"/allocations/{uid(1)}", body, minor=28))[:2] == (409, HELD)
 
@@ -195,7 +195,7 @@ async def test_units_are_kept(near: HttpPlacement, stock: dict[str, int], asked:
     await near.provider(A)
     body = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8} | stock}}
     await near.made(STOCK, body)
-    error = error_of(await near("PUT", f"/allocations/{uid(1)}", claim((A, {"VCPU": asked}))))
+    error = error_of(await near("PUT", f"/allocations/{uid(1)}", claim_in_json((A, {"VCPU": asked}))))
     assert error[:2] == (409, UNDEFINED)
     assert "would violate inventory constraints" in error[2]
 
@@ -203,7 +203,7 @@ async def test_units_are_kept(near: HttpPlacement, stock: dict[str, int], asked:
 @pytest.mark.parametrize("path", ["/allocations/cow", "/allocations/c1-2"])
 async def test_a_consumer_is_a_uuid(near: HttpPlacement, path: str) -> None:
     await near.provider(A, VCPU=8)
-    error = error_of(await near("PUT", path, claim((A, {"VCPU": 1}))))
+    error = error_of(await near("PUT", path, claim_in_json((A, {"VCPU": 1}))))
     assert (error[0], "Malformed consumer_uuid" in error[2]) == (400, True)
     assert (await near.made(path, method="GET")) == {"allocations": {}}
     assert (await near("DELETE", path)).status_code == 404
@@ -211,7 +211,7 @@ async def test_a_consumer_is_a_uuid(near: HttpPlacement, path: str) -> None:
 
 async def test_deleting_asks_for_no_generation_and_moves_none(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
-    await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 1})))
+    await door.made(f"/allocations/{uid(1)}", claim_in_json((A, {"VCPU": 1})))
     assert (await door("DELETE", f"/allocations/{uid(1)}")).status_code == 204
     assert (await door.made(f"/resource_providers/{A}", method="GET"))["generation"] == 2
     error = error_of(await door("DELETE", f"/allocations/{uid(1)}"))
@@ -220,13 +220,13 @@ async def test_deleting_asks_for_no_generation_and_moves_none(door: HttpPlacemen
 
 async def test_several_claims_are_taken_together_or_not_at_all(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=2)
-    three = {uid(number): claim((A, {"VCPU": 1})) for number in (1, 2, 3)}
+    three = {uid(number): claim_in_json((A, {"VCPU": 1})) for number in (1, 2, 3)}
     assert error_of(await door("POST", "/allocations", three))[0] == 409
     assert (await door.made(f"/resource_providers/{A}/usages", method="GET"))["usages"] == {"VCPU": 0}
     two = {uid(number): three[uid(number)] for number in (1, 2)}
     assert (await door("POST", "/allocations", two)).status_code == 204
     # they change places, on a provider that is full
-    swap = {uid(1): claim(generation=1), uid(3): claim((A, {"VCPU": 1}))}
+    swap = {uid(1): claim_in_json(generation=1), uid(3): claim_in_json((A, {"VCPU": 1}))}
     assert (await door("POST", "/allocations", swap)).status_code == 204
     told = await door.made(f"/resource_providers/{A}/allocations", method="GET")
     assert set(told["allocations"]) == {uid(2), uid(3)}
@@ -234,7 +234,7 @@ async def test_several_claims_are_taken_together_or_not_at_all(door: HttpPlaceme
 
 async def test_many_claims_at_once_never_take_more_than_there_is(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=20)
-    body = claim((A, {"VCPU": 1}))
+    body = claim_in_json((A, {"VCPU": 1}))
     answers = await asyncio.gather(*(door("PUT", f"/allocations/{uid(n)}", body) for n in range(50)))
     assert sorted(one.status_code for one in answers) == [204] * 20 + [409] * 30
     assert (await door.made(f"/resource_providers/{A}/usages", method="GET"))["usages"] == {"VCPU": 20}
@@ -243,7 +243,7 @@ async def test_many_claims_at_once_never_take_more_than_there_is(door: HttpPlace
 async def test_a_consumer_that_has_ended_holds_nothing_that_could_be_deleted(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
     at = f"/allocations/{uid(1)}"
-    await door.made(at, claim((A, {"VCPU": 1})))
+    await door.made(at, claim_in_json((A, {"VCPU": 1})))
     end = ReleaseRequested(consumer=uid(1), generation=None, fenced=False, retire="deleted")
     await door.placement.claims.release_many([end])
     refusal = await door("DELETE", at)
@@ -254,7 +254,7 @@ async def test_a_consumer_that_has_ended_holds_nothing_that_could_be_deleted(doo
 
 async def test_what_is_held_keeps_its_provider_and_inventory(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
-    await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 1})))
+    await door.made(f"/allocations/{uid(1)}", claim_in_json((A, {"VCPU": 1})))
     error = error_of(await door("DELETE", f"/resource_providers/{A}"))
     assert error[:2] == (409, "placement.resource_provider.inuse")
     assert f"Unable to delete resource provider {A}: Resource provider has allocations." in error[2]
@@ -271,9 +271,9 @@ async def test_what_is_held_keeps_its_provider_and_inventory(door: HttpPlacement
 
 async def test_what_a_project_uses(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
-    await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 1})))
-    await door.made(f"/allocations/{uid(2)}", claim((A, {"VCPU": 2}), kind="MIGRATION"))
-    await door.made(f"/allocations/{uid(3)}", claim((A, {"VCPU": 4}), project="p2"))
+    await door.made(f"/allocations/{uid(1)}", claim_in_json((A, {"VCPU": 1})))
+    await door.made(f"/allocations/{uid(2)}", claim_in_json((A, {"VCPU": 2}), kind="MIGRATION"))
+    await door.made(f"/allocations/{uid(3)}", claim_in_json((A, {"VCPU": 4}), project="p2"))
     for query, minor, usages in (
         ("project_id=p1", 37, {"VCPU": 3}),
         ("project_id=p1&user_id=nobody", 37, {}),
@@ -296,13 +296,13 @@ async def test_what_a_project_uses(door: HttpPlacement) -> None:
 async def test_reshaping_moves_inventory_with_what_is_held_of_it(door: HttpPlacement) -> None:
     await door.provider(A, VCPU=8)
     await door.provider(B, parent=A)
-    await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 2})))
+    await door.made(f"/allocations/{uid(1)}", claim_in_json((A, {"VCPU": 2})))
     body = {
         "inventories": {
             A: {"resource_provider_generation": 2, "inventories": {}},
             B: {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}},
         },
-        "allocations": {uid(1): claim((B, {"VCPU": 2}), generation=1)},
+        "allocations": {uid(1): claim_in_json((B, {"VCPU": 2}), generation=1)},
     }
     assert (await door("POST", "/reshaper", body)).status_code == 204
     assert (await door.made(f"/resource_providers/{B}/usages", method="GET"))["usages"] == {"VCPU": 2}
@@ -332,7 +332,7 @@ async def test_reshaping_refused(
             }
         },
         "allocations": {
-            uid(1): claim(
+            uid(1): claim_in_json(
                 (A, {"VCPU": change.get("amount", 1)}), generation=change.get("consumer_generation")
             )
         },
@@ -390,7 +390,7 @@ async def test_a_candidate_can_be_claimed_as_it_is_told(door: HttpPlacement) -> 
     await door.provider(B, parent=A, DISK_GB=8)
     found = await door.made("/allocation_candidates?resources=VCPU:1,DISK_GB:2", method="GET")
     [request] = found["allocation_requests"]
-    body = claim() | request
+    body = claim_in_json() | request
     assert (await door("PUT", f"/allocations/{uid(1)}", body)).status_code == 204
     found = await door.made("/allocation_candidates?resources=VCPU:1", method="GET")
     assert found["provider_summaries"][B]["resources"]["DISK_GB"] == {"capacity": 8, "used": 2}
@@ -401,7 +401,7 @@ async def test_candidates_know_what_was_written_a_moment_ago(door: HttpPlacement
     query = "/allocation_candidates?resources=VCPU:8"
     await door.provider(A, VCPU=8)
     assert len((await door.made(query, method="GET"))["allocation_requests"]) == 1
-    await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 1})))
+    await door.made(f"/allocations/{uid(1)}", claim_in_json((A, {"VCPU": 1})))
     assert (await door.made(query, method="GET")) == {"allocation_requests": [], "provider_summaries": {}}
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from bus.errors import Unavailable
 from placement_worker.store import changes
-from tests.support.http_placement import HttpPlacement, a_stream, claim, error_of
+from tests.support.http_placement import HttpPlacement, a_stream, claim_in_json, error_of
 from tests.support.ids import uid
 from tests.support.placement_builders import tell_all
 
@@ -151,7 +151,7 @@ async def seen(door: HttpPlacement) -> int:
 async def test_the_feed_tells_every_change_in_order_and_resumes(door: HttpPlacement) -> None:
     start = await seen(door)
     await door.provider(A, VCPU=8)
-    await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 2})))
+    await door.made(f"/allocations/{uid(1)}", claim_in_json((A, {"VCPU": 2})))
     async with a_stream(door, "/berth/changes", f"after={start}") as stream:
         assert (stream.status, stream.headers["cache-control"]) == (200, "no-store")
         assert stream.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -239,7 +239,7 @@ async def test_candidates_have_one_too(door: HttpPlacement) -> None:
     path = "/allocation_candidates?resources=VCPU:1"
     tag = (await door("GET", path)).headers["etag"]
     assert (await door("GET", path, if_none_match=tag)).status_code == 304
-    await door.made(f"/allocations/{uid(1)}", claim((A, {"VCPU": 1})))
+    await door.made(f"/allocations/{uid(1)}", claim_in_json((A, {"VCPU": 1})))
     assert (await door("GET", path, if_none_match=tag)).status_code == 200
 
 

@@ -41,7 +41,7 @@ class ServedDoor:
             writer.close()
 
     async def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
-        answer = await self.raw(a_request(method, path, body))
+        answer = await self.raw(as_http(method, path, body))
         head, _, told = answer.partition(b"\r\n\r\n")
         return int(head.split()[1]), told
 
@@ -54,7 +54,7 @@ async def _answer(reader: StreamReader) -> bytes:
     return head + await reader.readexactly(int(length.partition(b":")[2]))
 
 
-def a_request(method: str, path: str, body: object = None) -> bytes:
+def as_http(method: str, path: str, body: object = None) -> bytes:
     content = b"" if body is None else json.dumps(body).encode()
     head = [
         f"{method} {path} HTTP/1.1", "host: placement", "x-auth-token: admin",
@@ -121,7 +121,7 @@ async def test_one_command_serves_it_and_makes_its_tables(tmp_path: Path) -> Non
 async def test_it_ends_what_it_answers_and_leaves_nobody_waiting(tmp_path: Path) -> None:
     async with served(tmp_path) as door:
         reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
-        writer.write(a_request("GET", "/berth/changes"))
+        writer.write(as_http("GET", "/berth/changes"))
         assert b"200 OK" in await reader.readuntil(b": berth\n\n")
         idle: StreamWriter = (await asyncio.open_connection("127.0.0.1", door.port))[1]
         began = monotonic()
@@ -220,7 +220,7 @@ async def test_what_is_no_request_is_refused_in_the_same_form(tmp_path: Path) ->
 
 async def test_a_request_left_half_said_is_refused_in_the_same_form(tmp_path: Path) -> None:
     async with a_door_process(tmp_path, "--set", "placement_http_slow=0.1", *alone(tmp_path)) as door:
-        answer = await door.raw(a_request("POST", "/resource_providers", {"name": "n"})[:-3])
+        answer = await door.raw(as_http("POST", "/resource_providers", {"name": "n"})[:-3])
         assert answer.startswith(b"HTTP/1.1 408 Request Timeout")
         assert b"x-openstack-request-id: req-" in answer
 

@@ -339,7 +339,7 @@ REST = {"MEMORY_MB": STOCK["MEMORY_MB"]}
 BOTH = on_hosts(2, VCPU=4) | on_hosts(1, MEMORY_MB=10)
 
 
-async def a_host(placement: Placement) -> None:
+async def make_host(placement: Placement) -> None:
     """With two children that have nothing yet, and two consumers."""
     await make(placement, (A, None))
     await make(placement, (B, A), (C, A), stock=None)
@@ -351,7 +351,7 @@ async def a_host(placement: Placement) -> None:
 
 
 async def test_a_reshape_moves_inventory_with_what_is_held_of_it(url: str, placement: Placement) -> None:
-    await a_host(placement)
+    await make_host(placement)
     order = Numa(
         [(1, REST, 3), (2, HALF, 0), (3, HALF, 0)],
         [a_claim(1, BOTH, generation=1), a_claim(2, on_hosts(3, VCPU=3), generation=1)],
@@ -408,7 +408,7 @@ UNDONE = {
 async def test_a_reshape_that_cannot_be_leaves_everything_as_it_was(
     placement: Placement, order: Numa, refusal: EditResult
 ) -> None:
-    await a_host(placement)
+    await make_host(placement)
     seen = placement.memory.index.seen
     assert await edit(placement, order.order()) == refusal
     assert placement.memory.index.seen == seen
@@ -419,7 +419,7 @@ async def test_a_reshape_that_cannot_be_leaves_everything_as_it_was(
 
 
 async def test_a_reshape_may_claim_from_providers_it_does_not_change(placement: Placement) -> None:
-    await a_host(placement)
+    await make_host(placement)
     await make(placement, (D, None))
     claims = [a_claim(1, on_hosts(4, VCPU=4), generation=1), a_claim(2, {}, generation=1)]
     result = await edit(placement, Numa([(1, {}, 3)], claims).order())

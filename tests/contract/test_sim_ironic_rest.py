@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from tests.support.simulated_ironic import INSTANCE, OTHER
-from tests.support.simulated_ironic_api import ALICE, error_of, names
+from tests.support.simulated_ironic_api import ALICE, fault_of, names
 
 # Versions
 
@@ -21,7 +21,7 @@ async def test_a_version_in_range_is_spoken(client: httpx.AsyncClient, asked: st
 async def test_any_other_is_not_and_the_answer_says_which_are(client: httpx.AsyncClient, asked: str) -> None:
     answer = await client.get("/v1/nodes", headers={"X-OpenStack-Ironic-API-Version": asked})
     assert answer.status_code == 406
-    assert error_of(answer)
+    assert fault_of(answer)
     assert answer.headers["X-OpenStack-Ironic-API-Minimum-Version"] == "1.1"
     assert answer.headers["X-OpenStack-Ironic-API-Maximum-Version"] == "1.115"
 
@@ -65,7 +65,7 @@ async def test_reads_ask_for_what_their_version_has(
     answer = await client.get(path, headers={"X-OpenStack-Ironic-API-Version": version})
     assert answer.status_code == status
     if status >= 400:
-        assert error_of(answer)
+        assert fault_of(answer)
 
 
 # Reads

@@ -13,7 +13,7 @@ from tests.support.simulated_ironic import INSTANCE, NOW, OTHER
 from tests.support.simulated_ironic_api import (
     ALICE,
     client_of,
-    error_of,
+    fault_of,
     in_state,
     names,
     read_until,
@@ -88,14 +88,14 @@ async def test_a_patch_changes_what_may_be_changed(
     answer = await client.patch(f"/v1/nodes/{ALICE}", json=[operation])
     assert answer.status_code == status
     if status >= 400:
-        assert says in error_of(answer)
+        assert says in fault_of(answer)
 
 
 async def test_a_claimed_node_is_not_claimed_again(client: httpx.AsyncClient) -> None:
     claim = [{"op": "add", "path": "/instance_uuid", "value": OTHER}]
     answer = await client.patch("/v1/nodes/metal00005", json=claim)
     assert answer.status_code == 409
-    assert error_of(answer).endswith(f"is associated with instance {INSTANCE}.")
+    assert fault_of(answer).endswith(f"is associated with instance {INSTANCE}.")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ async def test_what_ironic_will_not_do_it_says_in_its_own_form(
 ) -> None:
     answer = await client.request(method, path, json=body)
     assert answer.status_code == status
-    assert error_of(answer)
+    assert fault_of(answer)
     assert answer.headers["openstack-request-id"].startswith("req-")
 
 

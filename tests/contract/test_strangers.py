@@ -24,7 +24,7 @@ QUEUE = QueueSpec("q", ("build.requested",))
 REQUEST = "00000000-0000-0000-0000-000000000001"
 
 
-def a_request(id_: str) -> BuildRequested:
+def a_request_of(id_: str) -> BuildRequested:
     return BuildRequested(request=id_, instances=(id_,), flavor=Flavor(name="small", vcpus=1))
 
 
@@ -148,11 +148,11 @@ async def test_a_frame_with_counts_beyond_reason_ends_like_any_other(amqp_url: s
     async with Bus(transport) as bus, asyncio.TaskGroup() as group, asyncio.timeout(DEADLINE):
         await transport.declare(worker.queue_of(worker.consumes[0]))
         for _ in range(3):  # more than the prefetch
-            forged = envelope_of(a_request(bus.clock.uuid()), bus.clock)
+            forged = envelope_of(a_request_of(bus.clock.uuid()), bus.clock)
             forged.attempt = forged.faults = 2**63
             body = encode_frame([forged])
             publish_bare(amqp_url, bus_name, body, pika.BasicProperties(type="berth.frame"))
-        await bus.publish(a_request(REQUEST))
+        await bus.publish(a_request_of(REQUEST))
         group.create_task(bus.serve(worker, stopping))
         await served.wait()
         while len(await transport.dead_letters()) < 3:

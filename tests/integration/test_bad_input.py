@@ -78,7 +78,7 @@ def stranger(berth: Up) -> Iterator[Stranger]:
     stranger.close()
 
 
-def a_request(**changes: object) -> dict[str, Any]:
+def request_in_json(**changes: object) -> dict[str, Any]:
     """A good one, but for these changes; None takes a field out."""
     build = str(uuid.uuid4())
     flavor = {"name": "small", "vcpus": 1, "memory_mb": 512, "disk_gb": 1}
@@ -87,7 +87,7 @@ def a_request(**changes: object) -> dict[str, Any]:
 
 
 def flavored(**changes: object) -> dict[str, Any]:
-    return a_request(flavor={"name": "small", "vcpus": 1, "memory_mb": 512, "disk_gb": 1, **changes})
+    return request_in_json(flavor={"name": "small", "vcpus": 1, "memory_mb": 512, "disk_gb": 1, **changes})
 
 
 def as_bytes(message: object) -> bytes:
@@ -107,7 +107,7 @@ def dead_letter(berth: Up, id_: str) -> dict[str, Any]:
     raise AssertionError(f"{id_} is not among the dead letters:\n{listed.stdout[:2000]}")
 
 
-HUGE = a_request(metadata={"notes": "x" * 2 * 1024 * 1024})
+HUGE = request_in_json(metadata={"notes": "x" * 2 * 1024 * 1024})
 
 
 @pytest.mark.parametrize(
@@ -117,16 +117,16 @@ HUGE = a_request(metadata={"notes": "x" * 2 * 1024 * 1024})
         (b"\x80\x81\x82", "", "BuildRequested: not JSON"),
         (b"", "", "BuildRequested: not JSON"),
         (b"[]", "", "Expected `object`, got `array`"),
-        (as_bytes(a_request()), "BuildWished", "type: 'BuildWished' is not known"),
-        (as_bytes(a_request(flavor=None)), "", "missing required field `flavor`"),
-        (as_bytes(a_request(flavor={})), "", "missing required field `name` - at `$.flavor`"),
+        (as_bytes(request_in_json()), "BuildWished", "type: 'BuildWished' is not known"),
+        (as_bytes(request_in_json(flavor=None)), "", "missing required field `flavor`"),
+        (as_bytes(request_in_json(flavor={})), "", "missing required field `name` - at `$.flavor`"),
         (as_bytes(flavored(vcpus="two")), "", "Expected `int`, got `str` - at `$.flavor.vcpus`"),
         (as_bytes(flavored(vcpus=-1)), "", "Expected `int` >= 0 - at `$.flavor.vcpus`"),
         (as_bytes(flavored(memory_mb=-512)), "", "Expected `int` >= 0 - at `$.flavor.memory_mb`"),
         (as_bytes(flavored(vcpus=2**40)), "", "Expected `int` <= 2147483647 - at `$.flavor.vcpus`"),
-        (as_bytes(a_request(instances=[])), "", "length >= 1 - at `$.instances`"),
-        (as_bytes(a_request(request="mine")), "", "- at `$.request`"),
-        (as_bytes(a_request(reply_to="a b")), "", "- at `$.reply_to`"),
+        (as_bytes(request_in_json(instances=[])), "", "length >= 1 - at `$.instances`"),
+        (as_bytes(request_in_json(request="mine")), "", "- at `$.request`"),
+        (as_bytes(request_in_json(reply_to="a b")), "", "- at `$.reply_to`"),
         (as_bytes(HUGE), "", "the bus carries at most 1048576"),
     ],
     ids=[
@@ -159,8 +159,8 @@ def test_what_cannot_be_read_is_kept_with_a_sentence_about_it(
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        (a_request(cell="atlantis"), ("cell", "atlantis")),
-        (a_request(zone="utopia"), ("zone", "utopia")),
+        (request_in_json(cell="atlantis"), ("cell", "atlantis")),
+        (request_in_json(zone="utopia"), ("zone", "utopia")),
     ],
     ids=["cell", "zone"],
 )
@@ -177,7 +177,7 @@ def test_a_place_nobody_knows_is_named_in_the_answer(
 def test_after_all_that_a_good_request_is_built(berth: Up, stranger: Stranger) -> None:
     for body in (b"{", b"[]", as_bytes(flavored(vcpus=-1))):
         stranger.says(body)
-    request = a_request(zone="south", cell="c1")
+    request = request_in_json(zone="south", cell="c1")
     stranger.says(as_bytes(request))
     topic, said = stranger.hears_of(request["request"])
     assert (topic, said["status"], said["cell"]) == ("build.ended", "active", "c1")

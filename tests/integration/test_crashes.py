@@ -19,7 +19,7 @@ from deploy.servers import (
     private_directory,
 )
 from tests.support.berth_processes import Running, running, settled
-from tests.support.servers import installed
+from tests.support.servers import crash, installed
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -135,11 +135,6 @@ async def test_anybody_may_be_killed_at_any_moment(settings: Settings) -> None:
 
 def restart(server: RabbitMQ | Postgres) -> None:
     server.restart()
-
-
-def crash(server: RabbitMQ | Postgres) -> None:
-    server.kill()
-    server.start()
 
 
 HOW = pytest.mark.parametrize("end", [restart, crash], ids=["restarted", "killed"])

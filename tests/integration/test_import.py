@@ -52,7 +52,7 @@ def here(urls: tuple[str, str]) -> Iterator[PlacementApi]:
     api.close()
 
 
-def berth(*arguments: str, **variables: str) -> Done:
+def import_placement(*arguments: str, **variables: str) -> Done:
     around = {key: value for key, value in os.environ.items() if not key.startswith(("BERTH_", "OS_"))}
     return subprocess.run(
         [sys.executable, "-W", "error::ResourceWarning", "-m", "berth", "import", "placement", *arguments],
@@ -93,7 +93,7 @@ def test_the_target_comes_from_the_settings_and_tokens_from_files(
     token = tmp_path / "token"
     token.write_text("admin\n")
     address = here.wire.base_url.removeprefix("http://")
-    done = berth("--url", there.wire.base_url, "--token-file", str(token), "--verify",
+    done = import_placement("--url", there.wire.base_url, "--token-file", str(token), "--verify",
                  BERTH_PLACEMENT_HTTP=address, OS_TOKEN="nobody")  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert "2 providers made" in done.stdout and "both sides hold the same" in done.stdout
@@ -102,7 +102,7 @@ def test_the_target_comes_from_the_settings_and_tokens_from_files(
 
 
 def both(there: PlacementApi, here: PlacementApi, *flags: str) -> Done:
-    return berth("--url", there.wire.base_url, "--to", here.wire.base_url, "--verify", *flags)
+    return import_placement("--url", there.wire.base_url, "--to", here.wire.base_url, "--verify", *flags)
 
 
 def test_consumers_without_a_type_have_none_here_either(here: PlacementApi, there: PlacementApi) -> None:
@@ -217,7 +217,7 @@ def test_what_is_no_placement_is_told_in_a_sentence(
     here: PlacementApi, status: int, body: bytes, says: str
 ) -> None:
     with always_answering(lambda handler: reply(handler, status, body)) as url:
-        done = berth("--url", url, "--to", here.wire.base_url)
+        done = import_placement("--url", url, "--to", here.wire.base_url)
     assert done.returncode == 1 and done.stdout == ""
     assert says in done.stderr and len(done.stderr.splitlines()) == 1
 
@@ -236,7 +236,7 @@ def test_a_token_that_may_not_read_all_is_told_in_a_sentence(here: PlacementApi)
         reply(handler, 200 if body else 403, body)
 
     with always_answering(answer) as url:
-        done = berth("--url", url, "--to", here.wire.base_url)
+        done = import_placement("--url", url, "--to", here.wire.base_url)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1), done.stderr
     assert f"does not let this token GET /resource_providers/{entry['uuid']}/inventories" in done.stderr
 
@@ -255,7 +255,7 @@ def test_what_is_deleted_while_it_is_read_is_left_out(here: PlacementApi) -> Non
         reply(handler, 200 if body else 404, body)
 
     with always_answering(answer) as url:
-        done = berth("--url", url, "--to", here.wire.base_url)
+        done = import_placement("--url", url, "--to", here.wire.base_url)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "nothing had to be changed"
 
@@ -273,7 +273,7 @@ def test_a_source_that_is_away_for_a_moment_is_asked_again(here: PlacementApi) -
         reply(handler, answers[-1], bodies.get(handler.path, b'{"traits": []}'))
 
     with always_answering(answer) as url:
-        done = berth("--url", url, "--to", here.wire.base_url)
+        done = import_placement("--url", url, "--to", here.wire.base_url)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "nothing had to be changed")
     assert answers[:3] == [503, 503, 200]
 
@@ -301,7 +301,7 @@ def test_a_source_that_is_away_for_a_moment_is_asked_again(here: PlacementApi) -
     ],
 )
 def test_flags_that_cannot_be_used(flags: tuple[str, ...], says: str) -> None:
-    done = berth(*flags)
+    done = import_placement(*flags)
     assert done.returncode in (1, 2) and says in done.stderr
     assert "geheim" not in done.stderr
     assert len(done.stderr.splitlines()) == 1

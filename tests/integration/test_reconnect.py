@@ -14,7 +14,7 @@ from bus.protocol import QueueSpec
 from bus.rabbit import RabbitTransport
 from deploy.servers import RabbitMQ, find_rabbitmq, private_directory
 from tests.support.envelopes import an_envelope, number_in
-from tests.support.servers import installed
+from tests.support.servers import crash, installed
 from tests.support.waiting import in_time
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -45,11 +45,6 @@ async def connect(broker: RabbitMQ, bus_name: str) -> AsyncIterator[Callable[[],
     yield connect
     for transport in made:
         await transport.close()
-
-
-def crash(broker: RabbitMQ) -> None:
-    broker.kill()
-    broker.start()
 
 
 @pytest.mark.parametrize("framed", [True, False], ids=["framed", "alone"])

@@ -22,7 +22,7 @@ from bus.topics import (
 )
 from bus.worker import Worker, answers, answers_many
 from scheduler_worker import ChoicePolicy, scheduler_worker
-from tests.support.scheduler_builders import FakePlacement, a_candidate, a_report, a_request
+from tests.support.scheduler_builders import FakePlacement, a_candidate, a_heartbeat, a_request
 
 DEADLINE = 20.0
 
@@ -116,7 +116,7 @@ async def test_heartbeats_over_the_bus_take_a_host_out() -> None:
     """Equal hosts take turns; three in a row on one of them say that the other is out."""
     placement = FakePlacement.of(a_candidate(1), a_candidate(2))
     async with a_cloud(placement) as cloud:
-        await cloud.bus.publish(a_report(1, enabled=False))
+        await cloud.bus.publish(a_heartbeat(1, enabled=False))
         for number in range(8):
             await cloud.bus.publish(a_request(number))
             await cloud.until(lambda: len(cloud.placed) == number + 1)  # noqa: B023  awaited here

@@ -62,7 +62,7 @@ def a_placed(build: int = 1, *, hosts: int = 3, generation: int = 1, reply_to: s
     )
 
 
-def a_report(
+def an_agent_report(
     order: BuildOrdered | DestroyOrdered,
     outcome: Literal["built", "failed", "destroyed", "progress", "overdue"],
     *,
@@ -83,7 +83,7 @@ def a_report(
     )
 
 
-def an_order(placed: BuildPlaced, attempt: int = 1, at: int | None = None) -> BuildOrdered:
+def a_build_order(placed: BuildPlaced, attempt: int = 1, at: int | None = None) -> BuildOrdered:
     """The order for this attempt; on the host as far down the list, when none was refused."""
     host = (placed.chosen, *placed.alternates)[attempt - 1 if at is None else at]
     return BuildOrdered(
@@ -97,8 +97,8 @@ def an_order(placed: BuildPlaced, attempt: int = 1, at: int | None = None) -> Bu
     )
 
 
-def a_destroy(placed: BuildPlaced, attempt: int = 1, at: int | None = None) -> DestroyOrdered:
-    order = an_order(placed, attempt, at)
+def a_destroy_order(placed: BuildPlaced, attempt: int = 1, at: int | None = None) -> DestroyOrdered:
+    order = a_build_order(placed, attempt, at)
     return DestroyOrdered(
         build=order.build,
         attempt=order.attempt,

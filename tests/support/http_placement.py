@@ -78,7 +78,7 @@ def error_of(answer: httpx.Response) -> tuple[int, str, str]:
     return error["status"], error.get("code", ""), error["detail"]
 
 
-def claim(
+def claim_in_json(
     *shares: tuple[str, dict[str, int]],
     generation: int | None = None,
     project: str = "p1",

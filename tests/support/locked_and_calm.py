@@ -116,7 +116,7 @@ async def put_back(url: str) -> None:
 
 
 @asynccontextmanager
-async def a_world(url: str, wall: Wall, namespace: str) -> AsyncIterator[TwoProcesses]:
+async def two_processes(url: str, wall: Wall, namespace: str) -> AsyncIterator[TwoProcesses]:
     """In which all edits lock."""
     async with (
         a_placement(url, wall.clock, namespace=namespace) as mine,

@@ -97,7 +97,7 @@ def a_host(number: int = 1, *, down: str = "", recent: int = 0, **state: object)
     return Host(a_candidate(number), a_state(number, **state) if state else None, down, recent)
 
 
-def a_report(number: int = 1, *, sequence: int = 1, cell: str = "cell1", **state: object) -> HostReported:
+def a_heartbeat(number: int = 1, *, sequence: int = 1, cell: str = "cell1", **state: object) -> HostReported:
     """The heartbeat of agent `number`, which has one host."""
     return HostReported(
         cell=cell, agent=f"agent{number}", sequence=sequence, period=10.0, hosts=(a_state(number, **state),)

@@ -58,6 +58,11 @@ def url_of(server: RabbitMQ | Postgres) -> str:
     return server.url
 
 
+def crash(server: RabbitMQ | Postgres) -> None:
+    server.kill()
+    server.start()
+
+
 @asynccontextmanager
 async def a_database(postgres: Postgres | ExternalServer) -> AsyncIterator[str]:
     """The SQLAlchemy URL of a new, empty PostgreSQL database."""

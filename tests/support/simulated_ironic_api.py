@@ -39,7 +39,7 @@ def a_simulated_ironic() -> Simulation:
     return Simulation(nodes)
 
 
-def error_of(response: httpx.Response) -> str:
+def fault_of(response: httpx.Response) -> str:
     """The sentence inside the JSON inside the JSON."""
     assert list(response.json()) == ["error_message"]
     fault = json.loads(response.json()["error_message"])

@@ -3,10 +3,10 @@
 from msgspec.structs import replace
 
 from bus.agent_builds import AgentBuilds, report
-from tests.support.conductor_builders import a_destroy, a_placed, an_order
+from tests.support.conductor_builders import a_build_order, a_destroy_order, a_placed
 
 PLACED = a_placed(1)
-FIRST, SECOND = an_order(PLACED, 1), an_order(PLACED, 2)
+FIRST, SECOND = a_build_order(PLACED, 1), a_build_order(PLACED, 2)
 
 
 def test_an_order_is_started_once_and_its_outcome_said_again() -> None:
@@ -21,33 +21,33 @@ def test_an_order_is_started_once_and_its_outcome_said_again() -> None:
 def test_an_order_at_or_below_a_destroyed_attempt_is_void() -> None:
     builds = AgentBuilds()
     assert builds.ordered(FIRST) == "start"
-    assert builds.destroyed(a_destroy(PLACED, 2)) == report(SECOND, "destroyed")
+    assert builds.destroyed(a_destroy_order(PLACED, 2)) == report(SECOND, "destroyed")
     assert builds.running == set()
     assert builds.ordered(FIRST) == report(FIRST, "destroyed")
     assert builds.ordered(SECOND) == report(SECOND, "destroyed")
-    assert builds.ordered(an_order(PLACED, 3)) == "start"
+    assert builds.ordered(a_build_order(PLACED, 3)) == "start"
 
 
 def test_destroying_an_earlier_attempt_leaves_the_later_alone() -> None:
     builds = AgentBuilds()
     builds.ordered(SECOND)
-    builds.destroyed(a_destroy(PLACED, 1))
+    builds.destroyed(a_destroy_order(PLACED, 1))
     assert builds.running == {(PLACED.build, 2)}
     builds.finished(report(SECOND, "built"))
-    builds.destroyed(a_destroy(PLACED, 1))
+    builds.destroyed(a_destroy_order(PLACED, 1))
     assert builds.ordered(SECOND) == report(SECOND, "built")
 
 
 def test_an_absurd_attempt_costs_no_more_than_any_other() -> None:
     builds = AgentBuilds()
     builds.ordered(FIRST)
-    assert builds.destroyed(a_destroy(PLACED, 2**31 - 1, at=0)).outcome == "destroyed"
+    assert builds.destroyed(a_destroy_order(PLACED, 2**31 - 1, at=0)).outcome == "destroyed"
     assert builds.running == set()
 
 
 def test_an_agent_forgets_the_oldest_outcomes_first() -> None:
     builds = AgentBuilds(remembered=2)
-    orders = [an_order(a_placed(number)) for number in range(3)]
+    orders = [a_build_order(a_placed(number)) for number in range(3)]
     for order in orders:
         builds.ordered(order)
         builds.finished(report(order, "built"))

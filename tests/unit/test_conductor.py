@@ -30,11 +30,18 @@ from cell_conductor.core.build import Build, keeper
 from cell_conductor.core.events import CleanedUp, Event, GivenBack, Stalled, SwapAnswered, SwapImpossible
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.core.step import step
-from tests.support.conductor_builders import a_delete, a_destroy, a_placed, a_report, a_selection, an_order
+from tests.support.conductor_builders import (
+    a_build_order,
+    a_delete,
+    a_destroy_order,
+    a_placed,
+    a_selection,
+    an_agent_report,
+)
 
 LIMITS = AttemptLimits(max_attempts=3, build_timeout=100.0, delete_timeout=600.0, cleanup_timeout=5000.0)
 PLACED = a_placed(generation=1)
-FIRST, SECOND, THIRD = (an_order(PLACED, attempt) for attempt in (1, 2, 3))
+FIRST, SECOND, THIRD = (a_build_order(PLACED, attempt) for attempt in (1, 2, 3))
 
 
 def after(*events: Event | tuple[float, Event], limits: AttemptLimits = LIMITS) -> Build:
@@ -88,8 +95,8 @@ def held(host: int, generation: int) -> Held:
     return Held(generation=generation, allocations=a_selection(host).choice.allocations)
 
 
-FAILED = a_report(FIRST, "failed", cause="no disk")
-ABORTED = a_report(FIRST, "failed", cause="bad image", retry=False)
+FAILED = an_agent_report(FIRST, "failed", cause="no disk")
+ABORTED = an_agent_report(FIRST, "failed", cause="bad image", retry=False)
 SWAPPED = SwapAnswered(1, claimed())
 RELEASED_IN_SWAP = GivenBack("swapping", Released())
 FULL = Full(provider="p", resource_class="VCPU", asked=4, free=2)
@@ -98,19 +105,19 @@ BUILDING = after(PLACED)
 SECOND_BUILDING = after(PLACED, FAILED, SWAPPED)
 SWAPPING = after(PLACED, FAILED)
 DOOMED = after(PLACED, ABORTED)
-ACTIVE = after(PLACED, a_report(FIRST, "built"))
+ACTIVE = after(PLACED, an_agent_report(FIRST, "built"))
 ERROR = after(PLACED, ABORTED, RELEASED_IN_SWAP)
-DELETING = after(PLACED, a_report(FIRST, "built"), a_delete(PLACED))
+DELETING = after(PLACED, an_agent_report(FIRST, "built"), a_delete(PLACED))
 CANCELLED = after(PLACED, a_delete(PLACED))
 GONE = after(
     PLACED,
-    a_report(FIRST, "built"),
+    an_agent_report(FIRST, "built"),
     a_delete(PLACED),
-    a_report(FIRST, "destroyed"),
+    an_agent_report(FIRST, "destroyed"),
     GivenBack("deleting", Released()),
 )
 CANCELLED_GONE = after(
-    PLACED, a_delete(PLACED), a_report(FIRST, "destroyed"), GivenBack("deleting", Released())
+    PLACED, a_delete(PLACED), an_agent_report(FIRST, "destroyed"), GivenBack("deleting", Released())
 )
 NEVER_PLACED = after(a_delete(PLACED))
 STATES = {
@@ -128,12 +135,12 @@ STATES = {
 
 EVENTS: dict[str, Event] = {
     "placed": PLACED,
-    "built": a_report(FIRST, "built"),
+    "built": an_agent_report(FIRST, "built"),
     "failed": FAILED,
     "aborted": ABORTED,
-    "destroyed": a_report(FIRST, "destroyed"),
-    "progress": a_report(FIRST, "progress"),
-    "overdue": a_report(FIRST, "overdue"),  # 100 s after the beginning
+    "destroyed": an_agent_report(FIRST, "destroyed"),
+    "progress": an_agent_report(FIRST, "progress"),
+    "overdue": an_agent_report(FIRST, "overdue"),  # 100 s after the beginning
     "delete": a_delete(PLACED),
     "swapped": SWAPPED,
     "no swap": SwapImpossible(1, "no such class"),
@@ -141,7 +148,7 @@ EVENTS: dict[str, Event] = {
     "released at last": GivenBack("deleting", Released()),
     "cleaned up": CleanedUp(keeper(BUILDING.id, 1), Released()),
     "stalled": Stalled(),
-    "future": a_report(replace(FIRST, attempt=7), "built"),
+    "future": an_agent_report(replace(FIRST, attempt=7), "built"),
 }
 
 # state → event → the status it leads to, and what is said; what is not named changes nothing, says nothing
@@ -279,8 +286,8 @@ def test_a_deletion_that_overtook_the_placing_wins_and_nothing_stays_claimed() -
 
 
 def test_an_attempt_is_overdue_only_when_its_time_is_up() -> None:
-    assert step(BUILDING, a_report(FIRST, "overdue"), 99.9, LIMITS) == (BUILDING, ())
-    build, _ = step(BUILDING, a_report(FIRST, "overdue"), 100.0, LIMITS)
+    assert step(BUILDING, an_agent_report(FIRST, "overdue"), 99.9, LIMITS) == (BUILDING, ())
+    build, _ = step(BUILDING, an_agent_report(FIRST, "overdue"), 100.0, LIMITS)
     assert build is not None
     assert build.attempts == (
         Attempt(
@@ -307,7 +314,7 @@ def test_an_attempt_is_overdue_only_when_its_time_is_up() -> None:
 def test_a_report_of_an_earlier_attempt_changes_nothing_but_cleans_and_orders_again(
     outcome: str, says: list[str]
 ) -> None:
-    stale = replace(a_report(FIRST, "built"), outcome=outcome)
+    stale = replace(an_agent_report(FIRST, "built"), outcome=outcome)
     build, effects = step(SECOND_BUILDING, stale, 1.0, LIMITS)
     assert build is SECOND_BUILDING
     assert said(effects) == says
@@ -376,7 +383,7 @@ def test_what_placement_may_answer_to_a_swap(
 
 
 def test_an_answer_that_comes_late_is_not_taken_for_that_of_a_later_swap() -> None:
-    again = after(PLACED, FAILED, SWAPPED, a_report(SECOND, "failed"))
+    again = after(PLACED, FAILED, SWAPPED, an_agent_report(SECOND, "failed"))
     assert again.status == "swapping" and again.attempt == 2
     assert step(again, SWAPPED, 0.0, LIMITS) == (again, ())
 
@@ -390,7 +397,7 @@ def test_a_refused_alternate_costs_no_attempt() -> None:
     limits = AttemptLimits(max_attempts=2, build_timeout=100.0)
     build = after(PLACED, FAILED, SwapAnswered(1, claimed(1, 2, FULL)), limits=limits)
     assert (build.attempt, build.host.host, build.spares) == (2, "host2", ())
-    build, effects = step(build, a_report(replace(THIRD, attempt=2), "built"), 9.0, limits)
+    build, effects = step(build, an_agent_report(replace(THIRD, attempt=2), "built"), 9.0, limits)
     assert build is not None and build.status == "active"
     (end,) = effects
     assert isinstance(end, BuildEnded)
@@ -417,9 +424,9 @@ REASONS = [
         [
             FAILED,
             SWAPPED,
-            a_report(SECOND, "failed"),
+            an_agent_report(SECOND, "failed"),
             SwapAnswered(2, claimed(0, 3)),
-            a_report(THIRD, "failed"),
+            an_agent_report(THIRD, "failed"),
         ],
         "3 attempts failed, no more are allowed: host0 failed: no disk; "
         "host1 failed: failed without giving a cause; host2 failed: failed without giving a cause",
@@ -489,16 +496,16 @@ def test_all_who_asked_for_a_deletion_are_told() -> None:
 
 def test_what_was_left_behind_is_destroyed_where_it_was() -> None:
     _, effects = step(SWAPPING, SWAPPED, 0.0, LIMITS)
-    assert effects == (a_destroy(PLACED, 1), SECOND)
+    assert effects == (a_destroy_order(PLACED, 1), SECOND)
 
 
 # What may be left where a build is not any more
 
-LATE = a_report(FIRST, "overdue")
-LEFT = replace(a_report(FIRST, "failed"), leftover=True)
+LATE = an_agent_report(FIRST, "overdue")
+LEFT = replace(an_agent_report(FIRST, "failed"), leftover=True)
 MINE_IS_FREE = CleanedUp(keeper(BUILDING.id, 1), Released())
-DESTROYED, PROGRESS = a_report(FIRST, "destroyed"), a_report(FIRST, "progress")
-BUILT_THERE = a_report(SECOND, "built")
+DESTROYED, PROGRESS = an_agent_report(FIRST, "destroyed"), an_agent_report(FIRST, "progress")
+BUILT_THERE = an_agent_report(SECOND, "built")
 DELETE = a_delete(PLACED)
 GIVEN_BACK = GivenBack("deleting", Released())
 HOPELESS = SwapAnswered(1, Refused(refusals=(FULL, FULL)))
@@ -506,7 +513,7 @@ TIMED_OUT = [PLACED, (100.0, LATE)]
 SWAPPED_AWAY = [*TIMED_OUT, (101.0, SWAPPED)]
 ELSEWHERE = [*SWAPPED_AWAY, (102.0, BUILT_THERE)]
 FAILED_FOR_GOOD = [*TIMED_OUT, (101.0, HOPELESS), (101.0, RELEASED_IN_SWAP)]
-NO_ANSWER = [PLACED, a_report(FIRST, "built"), (10.0, DELETE)]
+NO_ANSWER = [PLACED, an_agent_report(FIRST, "built"), (10.0, DELETE)]
 FORCED = [*NO_ANSWER, (610.0, LATE), (610.0, GIVEN_BACK)]
 
 # what has happened, what happens then and when → status, what is said, attempts whose room is kept
@@ -539,10 +546,16 @@ LEFTOVERS = [
         ELSEWHERE, PROGRESS, 103.0, "active", ["destroy 1 at host0"], [1], id="alive"
     ),
     pytest.param(
-        ELSEWHERE, a_report(SECOND, "overdue"), 5099.0, "active", ["end active"], [1], id="not given up yet"
+        ELSEWHERE,
+        an_agent_report(SECOND, "overdue"),
+        5099.0,
+        "active",
+        ["end active"],
+        [1],
+        id="not given up yet",
     ),
     pytest.param(
-        ELSEWHERE, a_report(SECOND, "overdue"), 5100.0, "active",
+        ELSEWHERE, an_agent_report(SECOND, "overdue"), 5100.0, "active",
         ["end active", "destroy 1 at host0", "free keeping 1"], [1], id="given up",
     ),
     pytest.param(

@@ -36,7 +36,7 @@ EIGHT = Inventory(total=8)
 STOCK = {"VCPU": EIGHT, "DISK_GB": Inventory(total=100)}
 
 
-def a_state(uuid: str, parent: str | None = None, taken: int = 0, **given: Any) -> ProviderState:
+def a_provider_state(uuid: str, parent: str | None = None, taken: int = 0, **given: Any) -> ProviderState:
     """A provider of generation 5 and shape 7, some of whose VCPUs may be in use."""
     fields: dict[str, Any] = {
         "id": ord(uuid[0]),
@@ -63,8 +63,8 @@ def a_forest(*trees: tuple[ProviderState, ...], number: int = 40) -> WorkingTree
 def small() -> WorkingTrees:
     """Two trees: a above b above c, some of c in use; and d alone."""
     return a_forest(
-        (a_state("a"), a_state("b", "a"), a_state("c", "b", taken=3)),
-        (a_state("d"),),
+        (a_provider_state("a"), a_provider_state("b", "a"), a_provider_state("c", "b", taken=3)),
+        (a_provider_state("d"),),
     )
 
 
@@ -177,13 +177,13 @@ def test_what_cannot_be_is_refused_and_changes_nothing(edit: edits.EditOfOne, re
 
 def test_classes_in_use_are_told_in_the_order_of_their_numbers() -> None:
     used = dict.fromkeys(("VCPU", "CUSTOM_GPU", "DISK_GB"), 1)
-    working = a_forest((a_state("a", inventories=dict.fromkeys(used, EIGHT), used=used),))
+    working = a_forest((a_provider_state("a", inventories=dict.fromkeys(used, EIGHT), used=used),))
     refused = edits.apply(SetInventories(provider="a", inventories={}), working, KNOWN)
     assert refused == InUse(what="a", classes=("VCPU", "DISK_GB", "CUSTOM_GPU"))
 
 
 def test_a_provider_that_is_made_has_a_shape_that_none_before_it_had() -> None:
-    working = a_forest((a_state("a", shape=40),), number=40)
+    working = a_forest((a_provider_state("a", shape=40),), number=40)
     assert edits.apply(DropProvider(provider="a"), working, KNOWN) is None
     made = edits.apply(MakeProvider(provider="e", name="a's name"), working, KNOWN)  # the name is free again
     assert isinstance(made, ProviderState)

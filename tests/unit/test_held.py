@@ -10,7 +10,9 @@ from tests.support.ids import uid
 ROOT, CHILD, OTHER, POOL = (uid(number, "c") for number in (2, 3, 4, 1))
 
 
-def a_provider(id_: str, root: str = "", *, agent: str = "agent", traits: tuple[str, ...] = ()) -> Provider:
+def a_told_provider(
+    id_: str, root: str = "", *, agent: str = "agent", traits: tuple[str, ...] = ()
+) -> Provider:
     root = root or id_
     cell, host = ("c1", f"host of {root}") if agent else ("", "")
     return Provider(
@@ -22,22 +24,30 @@ def a_provider(id_: str, root: str = "", *, agent: str = "agent", traits: tuple[
 @pytest.mark.parametrize(
     ("holds", "providers", "root"),
     [
-        pytest.param([ROOT], [a_provider(ROOT)], ROOT, id="a flat host"),
+        pytest.param([ROOT], [a_told_provider(ROOT)], ROOT, id="a flat host"),
         pytest.param(
-            [CHILD, OTHER], [a_provider(CHILD, ROOT), a_provider(OTHER, ROOT)], ROOT, id="children only"
+            [CHILD, OTHER],
+            [a_told_provider(CHILD, ROOT), a_told_provider(OTHER, ROOT)],
+            ROOT,
+            id="children only",
         ),
-        pytest.param([ROOT, CHILD], [a_provider(ROOT), a_provider(CHILD, ROOT)], ROOT, id="root and child"),
         pytest.param(
-            [POOL, ROOT], [a_provider(POOL, agent=""), a_provider(ROOT)], ROOT, id="a pool of the operator's"
+            [ROOT, CHILD], [a_told_provider(ROOT), a_told_provider(CHILD, ROOT)], ROOT, id="root and child"
+        ),
+        pytest.param(
+            [POOL, ROOT],
+            [a_told_provider(POOL, agent=""), a_told_provider(ROOT)],
+            ROOT,
+            id="a pool of the operator's",
         ),
         pytest.param(
             [POOL, CHILD],
-            [a_provider(POOL, traits=(SHARES,)), a_provider(CHILD, ROOT)],
+            [a_told_provider(POOL, traits=(SHARES,)), a_told_provider(CHILD, ROOT)],
             ROOT,
             id="a pool of an agent's",
         ),
-        pytest.param([ROOT], [a_provider(ROOT, traits=(SHARES,))], ROOT, id="a host that lends its own"),
-        pytest.param([ROOT], [a_provider(ROOT, agent="")], None, id="reported by nobody"),
+        pytest.param([ROOT], [a_told_provider(ROOT, traits=(SHARES,))], ROOT, id="a host that lends its own"),
+        pytest.param([ROOT], [a_told_provider(ROOT, agent="")], None, id="reported by nobody"),
         pytest.param([ROOT], [], None, id="unknown"),
         pytest.param([], [], None, id="nothing"),
     ],

@@ -7,7 +7,7 @@ from bus.messages import HostReported
 from scheduler_worker import hosts
 from scheduler_worker.hosts import RECENT, HostBook
 from tests.support.ids import uid
-from tests.support.scheduler_builders import a_report, a_state
+from tests.support.scheduler_builders import a_heartbeat, a_state
 
 ROOT = uid(1, "c")
 
@@ -42,7 +42,7 @@ def test_a_host_is_up_for_three_periods_and_at_least_ten_seconds(
     book = a_book(grace=1)
     book.hear(HostReported(cell="c", agent="agent1", sequence=1, period=period, hosts=()), 100.0)
     for second in range(101, 101 + int(after)):
-        book.hear(a_report(2, sequence=second), second)
+        book.hear(a_heartbeat(2, sequence=second), second)
     why = book.down("agent1", 100.0 + after)
     assert (why == "") == up
     if not up:
@@ -51,13 +51,13 @@ def test_a_host_is_up_for_three_periods_and_at_least_ten_seconds(
 
 def test_the_last_report_counts_and_a_late_or_repeated_one_changes_nothing() -> None:
     book = a_book()
-    book.hear(a_report(sequence=5, load=0.5, zone="z"), 1.0)
-    book.hear(a_report(sequence=4, load=0.4), 2.0)
-    book.hear(a_report(sequence=5, load=0.9), 3.0)
+    book.hear(a_heartbeat(sequence=5, load=0.5, zone="z"), 1.0)
+    book.hear(a_heartbeat(sequence=4, load=0.4), 2.0)
+    book.hear(a_heartbeat(sequence=5, load=0.9), 3.0)
     state = book.state(ROOT)
     assert state is not None
     assert state.load == 0.5
-    book.hear(a_report(sequence=6, load=0.6, cell="cell2"), 4.0)
+    book.hear(a_heartbeat(sequence=6, load=0.6, cell="cell2"), 4.0)
     state = book.state(ROOT)
     assert state is not None
     assert state.load == 0.6
@@ -66,9 +66,9 @@ def test_the_last_report_counts_and_a_late_or_repeated_one_changes_nothing() -> 
 
 def test_a_stale_report_is_no_sign_of_life() -> None:
     book = a_book(grace=1)
-    book.hear(a_report(sequence=5), 0.0)
+    book.hear(a_heartbeat(sequence=5), 0.0)
     listened(book, 1, 20)
-    book.hear(a_report(sequence=4), 20.0)
+    book.hear(a_heartbeat(sequence=4), 20.0)
     assert book.down("agent1", listened(book, 21, 33)) != ""
 
 
@@ -84,8 +84,8 @@ def test_reports_of_other_hosts_of_the_agent_may_overtake_each_other() -> None:
 
 def test_an_agent_back_from_the_dead_may_count_from_the_beginning() -> None:
     book = a_book(grace=1)
-    book.hear(a_report(sequence=500, load=0.5), 0.0)
-    book.hear(a_report(sequence=1, load=0.1), listened(book, 1, 31))
+    book.hear(a_heartbeat(sequence=500, load=0.5), 0.0)
+    book.hear(a_heartbeat(sequence=1, load=0.1), listened(book, 1, 31))
     state = book.state(ROOT)
     assert state is not None
     assert state.load == 0.1
@@ -95,9 +95,9 @@ def test_an_agent_back_from_the_dead_may_count_from_the_beginning() -> None:
 def test_a_new_run_counts_from_the_beginning_at_once() -> None:
     """The clock of the first was a year ahead."""
     book = a_book()
-    book.hear(replace(a_report(sequence=2**60, load=0.5), run="one"), 0.0)
-    book.hear(replace(a_report(sequence=7, load=0.1), run="two"), 1.0)
-    book.hear(replace(a_report(sequence=6, load=0.9), run="two"), 2.0)
+    book.hear(replace(a_heartbeat(sequence=2**60, load=0.5), run="one"), 0.0)
+    book.hear(replace(a_heartbeat(sequence=7, load=0.1), run="two"), 1.0)
+    book.hear(replace(a_heartbeat(sequence=6, load=0.9), run="two"), 2.0)
     state = book.state(ROOT)
     assert state is not None
     assert state.load == 0.1
@@ -140,23 +140,23 @@ def test_what_was_not_heard_while_our_ears_were_away_is_no_verdict(period: float
 def test_who_stays_silent_while_others_are_heard_again_is_down() -> None:
     book = a_book(grace=1)
     for number in (1, 2):
-        book.hear(a_report(number), 0.0)
+        book.hear(a_heartbeat(number), 0.0)
     for nth in range(2, 8):
-        book.hear(a_report(2, sequence=nth), 100.0 + 10 * nth)
+        book.hear(a_heartbeat(2, sequence=nth), 100.0 + 10 * nth)
     assert book.down("agent1", 170.0) == "down: nothing heard of its agent agent1 for 170 s"
     assert book.down("agent2", 170.0) == ""
 
 
 def test_who_alone_is_silent_is_down_when_requests_still_come() -> None:
     book = a_book(grace=1)
-    book.hear(a_report(), 0.0)
+    book.hear(a_heartbeat(), 0.0)
     assert book.down("agent1", listened(book, 1, 30)) == ""
     assert book.down("agent1", listened(book, 30, 31)) != ""
 
 
 def test_a_clock_that_does_not_move_or_moves_back_does_no_harm() -> None:
     book = a_book(grace=1)
-    book.hear(a_report(), 100.0)
+    book.hear(a_heartbeat(), 100.0)
     book.listened(50.0)
     assert book.down("agent1", listened(book, 50, 60)) == ""
 
@@ -167,10 +167,10 @@ def test_a_clock_that_does_not_move_or_moves_back_does_no_harm() -> None:
 def test_who_was_not_heard_for_very_long_is_forgotten() -> None:
     book = a_book(grace=1)
     for number in range(1000):
-        book.hear(a_report(number, cell=f"forged{number}", zone=f"z{number}"), 0.0)
+        book.hear(a_heartbeat(number, cell=f"forged{number}", zone=f"z{number}"), 0.0)
     assert len(book) == len(book.cells) == len(book.zones) == 1000
     for second in range(5, 700, 5):
-        book.hear(a_report(1, sequence=second), float(second))
+        book.hear(a_heartbeat(1, sequence=second), float(second))
     assert (len(book), book.cells, book.zones) == (1, {"cell1"}, set())
     assert book.down("agent2", 700.0) == "down: nothing is heard of its agent agent2"
 
@@ -180,8 +180,8 @@ def test_no_more_hosts_are_remembered_than_there_can_be(monkeypatch: pytest.Monk
     monkeypatch.setattr(hosts, "MOST_HOSTS", 10)
     book = a_book()
     for number in range(100):
-        book.hear(a_report(1000 + number, sequence=1), float(number))
-        book.hear(a_report(1, sequence=number + 1, load=1.0), float(number))
+        book.hear(a_heartbeat(1000 + number, sequence=1), float(number))
+        book.hear(a_heartbeat(1, sequence=number + 1, load=1.0), float(number))
     assert len(book) == 10
     assert book.state(ROOT) is not None
     assert book.down("agent1", 100.0) == ""

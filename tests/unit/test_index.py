@@ -39,7 +39,7 @@ def a_tree(
     return Tree(root, f"host-{number}", cell, f"agent-{number}", "", 1, False, (provider,))
 
 
-def an_index(*trees: Tree) -> Index:
+def index_of(*trees: Tree) -> Index:
     index = Index()
     for tree in trees:
         index.put(tree, 1)
@@ -137,7 +137,7 @@ def pages(index: Index, query: FindCandidates, limit: int) -> list[CandidatesFou
 def test_pages_offer_each_host_that_fits_exactly_once(
     fleet: list[Tree], query: FindCandidates, limit: int
 ) -> None:
-    index = an_index(*fleet)
+    index = index_of(*fleet)
     expected = sorted(tree.host for tree in fleet if fits(tree, query))
     found = pages(index, query, limit)
     assert sorted(one.host for some in found for one in some.candidates) == expected
@@ -156,7 +156,7 @@ def test_pages_offer_each_host_that_fits_exactly_once(
 @pytest.mark.parametrize("limit", [1, 5, 12, 13])
 @pytest.mark.parametrize("seed", ["", "a", "bc", "q", "zz"])
 def test_pages_go_once_round_from_wherever_they_begin(seed: str, limit: int) -> None:
-    index = an_index(*(a_tree(number) for number in range(13)))
+    index = index_of(*(a_tree(number) for number in range(13)))
     query = FindCandidates(groups=looking_for({"VCPU": 1}).groups, seed=seed)
     hosts = [one.host for page in pages(index, query, limit) for one in page.candidates]
     begin = int(hosts[0].removeprefix("host-"))
@@ -206,7 +206,7 @@ def test_changes_lead_to_the_same_index_in_whatever_order_they_arrive(
     def offered(index: Index) -> dict[str, object]:
         return {one.root: (one.free, one.shapes) for one in page(index, looking_for({"VCPU": 1})).candidates}
 
-    fresh = an_index(*stands.values())
+    fresh = index_of(*stands.values())
     assert offered(straight) == offered(fresh)
     assert offered(shuffled) == offered(fresh)
     assert {uuid: row.free for uuid, row in shuffled.rows.items()} == {
@@ -215,7 +215,7 @@ def test_changes_lead_to_the_same_index_in_whatever_order_they_arrive(
 
 
 def test_a_change_is_taken_in_once_and_a_hole_is_remembered() -> None:
-    index = an_index(a_tree(1))
+    index = index_of(a_tree(1))
     root = uid(1, "a")
     index.accept(1, [ProviderChange(root, root, 2, {"VCPU": 1})])
     index.accept(3, [ProviderChange(root, root, 4, {"VCPU": 3})])
@@ -229,7 +229,7 @@ def test_a_change_is_taken_in_once_and_a_hole_is_remembered() -> None:
 
 def test_rows_are_used_again_and_the_arrays_grow() -> None:
     many = FIRST_ROWS + 10
-    index = an_index(*(a_tree(number, traits=("HW_A",)) for number in range(many)))
+    index = index_of(*(a_tree(number, traits=("HW_A",)) for number in range(many)))
     query = looking_for({"VCPU": 1}, required=("HW_A",), limit=5000)
     assert page(index, query).fitting == many
     for number in range(100):
@@ -243,7 +243,7 @@ def test_rows_are_used_again_and_the_arrays_grow() -> None:
 
 
 def test_seeds_begin_at_different_hosts_and_the_same_seed_at_the_same() -> None:
-    index = an_index(*(a_tree(number) for number in range(500)))
+    index = index_of(*(a_tree(number) for number in range(500)))
     query = looking_for({"VCPU": 1}, limit=1)
 
     def first(seed: str) -> str:
@@ -256,14 +256,14 @@ def test_seeds_begin_at_different_hosts_and_the_same_seed_at_the_same() -> None:
 
 def test_an_answer_stays_small_enough_to_travel() -> None:
     traits = tuple(f"CUSTOM_{number:04d}_{'X' * 60}" for number in range(100))
-    index = an_index(*(a_tree(number, traits=traits) for number in range(300)))
+    index = index_of(*(a_tree(number, traits=traits) for number in range(300)))
     found = pages(index, looking_for({"VCPU": 1}), 256)
     assert sum(len(page.candidates) for page in found) == 300
     assert all(len(page.candidates) < 120 for page in found)
 
 
 def test_why_nothing_fits() -> None:
-    index = an_index(
+    index = index_of(
         a_tree(1, {"VCPU": Inventory(total=8)}, traits=("HW_A",)),
         a_tree(2, {"VCPU": Inventory(total=8)}, {"VCPU": 5}, traits=("HW_A",)),
         a_tree(3, {"VCPU": Inventory(total=64)}, traits=("HW_A",), cell="c2"),
@@ -288,7 +288,7 @@ def test_why_nothing_fits() -> None:
 
 def test_who_wants_metal_is_told_of_nodes_that_are_taken_not_of_hypervisors() -> None:
     node = {"CUSTOM_METAL": Inventory(total=1)}
-    index = an_index(
+    index = index_of(
         *(a_tree(number, {"VCPU": Inventory(total=64)}) for number in range(1, 9)),
         *(a_tree(number, node, {"CUSTOM_METAL": 1}) for number in (20, 21)),
     )
@@ -307,7 +307,7 @@ def test_who_wants_metal_is_told_of_nodes_that_are_taken_not_of_hypervisors() ->
     ],
 )
 def test_what_nobody_has_fits_nowhere_and_is_named(query: FindCandidates, says: str) -> None:
-    found = page(an_index(a_tree(1)), query)
+    found = page(index_of(a_tree(1)), query)
     (removal,) = found.removals
     assert (removal.constraint, removal.removed, removal.left) == (says, 1, 0)
     assert (found.fitting, found.considered, len(found.nearest)) == (0, 1, 1)
@@ -317,7 +317,7 @@ def test_a_page_fits_a_message_however_long_the_names_are() -> None:
     """One that does not would be refused, and with it every build it was asked for."""
     classes = [f"CUSTOM_{'X' * 240}{number}" for number in range(10)]
     trees = [a_tree(number, {name: Inventory(total=8) for name in classes}) for number in range(300)]
-    index = an_index(*(replace(tree, zone="z" * 255, agent="a" * 64) for tree in trees))
+    index = index_of(*(replace(tree, zone="z" * 255, agent="a" * 64) for tree in trees))
     query = looking_for(dict.fromkeys(classes, 1), limit=300)
     seen: list[str] = []
     after: int | None = 0

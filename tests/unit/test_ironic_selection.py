@@ -10,7 +10,7 @@ from ironic_sync.core.selection import NodeSelection, aggregate
 UUID = "8a0ac04c-a3eb-4d7c-9ce4-5dca8ee26549"
 
 
-def a_node(**more: Any) -> IronicNode:
+def a_read_node(**more: Any) -> IronicNode:
     return IronicNode(uuid=UUID, **{"resource_class": "gold", "whole": True} | more)
 
 
@@ -69,8 +69,8 @@ OURS = {
 @pytest.mark.parametrize("chosen, node, why_not", OURS.values(), ids=OURS.keys())
 def test_whose_a_node_is(chosen: dict[str, Any], node: dict[str, Any], why_not: str) -> None:
     selection = choosing(**chosen)
-    assert selection.stranger(a_node(**node)) == why_not
-    assert (selection.place(a_node(**node)) is None) == bool(why_not)
+    assert selection.stranger(a_read_node(**node)) == why_not
+    assert (selection.place(a_read_node(**node)) is None) == bool(why_not)
 
 
 CELLS = {"west": "c1", "EAST": "c2", "-": "c3"}
@@ -87,13 +87,13 @@ PLACES = {
 
 @pytest.mark.parametrize("key, node, cell", PLACES.values(), ids=PLACES.keys())
 def test_the_cell_of_a_node(key: str, node: dict[str, Any], cell: str) -> None:
-    place = NodeSelection(cell="c9", cell_by=key, cells=CELLS).place(a_node(**node))
+    place = NodeSelection(cell="c9", cell_by=key, cells=CELLS).place(a_read_node(**node))
     assert place is not None and (place.cell, place.agent) == (cell, f"{cell}-metal")
 
 
 def test_an_agent_may_be_named_for_a_cell() -> None:
     selection = NodeSelection(cell="c9", cell_by="shard", cells=CELLS, agents={"c2": "ironmonger"})
-    place = selection.place(a_node(shard="EAST"))
+    place = selection.place(a_read_node(shard="EAST"))
     assert place is not None and place.agent == "ironmonger"
     assert selection.all_agents() == ("c1-metal", "c3-metal", "c9-metal", "ironmonger")
 
@@ -116,7 +116,7 @@ ZONES = {
 
 @pytest.mark.parametrize("chosen, node, zone", ZONES.values(), ids=ZONES.keys())
 def test_the_zone_of_a_node(chosen: dict[str, Any], node: dict[str, Any], zone: str) -> None:
-    place = choosing(**chosen).place(a_node(**node))
+    place = choosing(**chosen).place(a_read_node(**node))
     assert place is not None and place.zone == zone
 
 
@@ -140,7 +140,7 @@ AGGREGATES = {
 def test_the_aggregates_of_a_node(
     by: tuple[str, ...], node: dict[str, Any], expected: list[tuple[str, str]]
 ) -> None:
-    place = choosing(aggregates_by=by, zone="z1").place(a_node(**node))
+    place = choosing(aggregates_by=by, zone="z1").place(a_read_node(**node))
     assert place is not None
     assert set(place.aggregates) == {aggregate(*one) for one in expected}
 

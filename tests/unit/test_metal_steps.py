@@ -82,13 +82,13 @@ def destroy(attempt: int = 1) -> DestroyOrdered:
     return DestroyOrdered(build=US, attempt=attempt, cell=CELL, agent="metal", root=NODE, host=NODE)
 
 
-def a_node(state: str | None = "available", **more: Any) -> MetalNode:
+def a_seen_node(state: str | None = "available", **more: Any) -> MetalNode:
     return MetalNode(uuid=NODE, provision_state=state, **{"resource_class": "baremetal.gold"} | more)
 
 
 def ours(state: str | None, attempt: int | None = 1, **more: Any) -> MetalNode:
     info = {} if attempt is None else {ATTEMPT: attempt}
-    return a_node(state, instance_uuid=US, instance_info=info, **more)
+    return a_seen_node(state, instance_uuid=US, instance_info=info, **more)
 
 
 def seen(attempt: int, cause: str = "", who: str = US) -> dict[str, Any]:
@@ -106,31 +106,36 @@ def test_a_build_that_has_failed_on_a_node_is_undone_before_that_is_told(state: 
     failed = seen(1, "no disk")
     assert next_step(ours(state, extra=failed), build()) == OURS[state][1]
     may_be_there = state in NOT_TORN_DOWN
-    assert next_step(a_node(state, extra=failed), build()) == Say("failed", "no disk", leftover=may_be_there)
+    assert next_step(a_seen_node(state, extra=failed), build()) == Say(
+        "failed", "no disk", leftover=may_be_there
+    )
 
 
 @pytest.mark.parametrize("state", OURS)
 def test_an_attempt_that_the_node_has_seen_and_let_go_is_over_there(state: str | None) -> None:
-    assert next_step(a_node(state, extra=seen(1)), build(1)) == Say(
+    assert next_step(a_seen_node(state, extra=seen(1)), build(1)) == Say(
         "failed", UNDONE, leftover=state in NOT_TORN_DOWN
     )
-    assert next_step(a_node(state, extra=seen(2)), build(1)) == Say("destroyed")
+    assert next_step(a_seen_node(state, extra=seen(2)), build(1)) == Say("destroyed")
     available = state in ("available", None)
     refused = Say("failed", f"the node is {state}, not available", leftover=state in NOT_TORN_DOWN)
-    assert next_step(a_node(state, extra=seen(1)), build(2)) == (Claim() if available else refused)
+    assert next_step(a_seen_node(state, extra=seen(1)), build(2)) == (Claim() if available else refused)
 
 
 @pytest.mark.parametrize("state", OURS)
 def test_a_node_that_is_not_ours_is_only_built_on_when_it_is_available(state: str | None) -> None:
     refused = Say("failed", f"the node is {state}, not available")
-    assert next_step(a_node(state), build()) == (Claim() if state in ("available", None) else refused)
+    assert next_step(a_seen_node(state), build()) == (Claim() if state in ("available", None) else refused)
     taken = Say("failed", f"the node is taken: it has the instance {THEM}")
-    assert next_step(a_node(state, instance_uuid=THEM), build()) == taken
+    assert next_step(a_seen_node(state, instance_uuid=THEM), build()) == taken
 
 
 @pytest.mark.parametrize("state", OURS)
 def test_nothing_of_others_is_ever_destroyed(state: str | None) -> None:
-    for node in (a_node(state, instance_uuid=THEM), a_node(state, instance_uuid=THEM, extra=seen(1))):
+    for node in (
+        a_seen_node(state, instance_uuid=THEM),
+        a_seen_node(state, instance_uuid=THEM, extra=seen(1)),
+    ):
         assert next_step(node, destroy()) == Say("destroyed")
 
 
@@ -138,19 +143,19 @@ def test_nothing_of_others_is_ever_destroyed(state: str | None) -> None:
 def test_what_was_ours_is_gone_unless_its_tear_down_has_failed(state: str | None) -> None:
     again: dict[str | None, Step] = {"error": Undeploy(), "deleting": Wait("it is torn down once more")}
     expected = again.get(state, Say("destroyed"))
-    assert next_step(a_node(state, extra=seen(1)), destroy()) == expected
+    assert next_step(a_seen_node(state, extra=seen(1)), destroy()) == expected
 
 
 @pytest.mark.parametrize("state", OURS)
 def test_a_node_that_never_was_ours_is_closed_to_an_order_that_may_still_come(state: str | None) -> None:
-    assert next_step(a_node(state), destroy()) == (Close("") if state in IDLE else Say("destroyed"))
-    assert next_step(a_node(state), destroy(), writes=False) == Say("destroyed")
+    assert next_step(a_seen_node(state), destroy()) == (Close("") if state in IDLE else Say("destroyed"))
+    assert next_step(a_seen_node(state), destroy(), writes=False) == Say("destroyed")
 
 
 def test_a_node_somebody_else_failed_to_tear_down_is_left_to_them() -> None:
     both = {SEEN: [*seen(1)[SEEN], *seen(1, who=THEM)[SEEN]]}
     for state in ("error", "deleting"):
-        assert next_step(a_node(state, extra=both), destroy()) == Say("destroyed")
+        assert next_step(a_seen_node(state, extra=both), destroy()) == Say("destroyed")
 
 
 def test_a_node_ironic_does_not_know() -> None:
@@ -162,15 +167,15 @@ def test_a_node_ironic_does_not_know() -> None:
     ("node", "why"),
     [
         (
-            a_node(maintenance=True, maintenance_reason="a disk"),
+            a_seen_node(maintenance=True, maintenance_reason="a disk"),
             "the node is in maintenance: a disk",
         ),
-        (a_node(maintenance=True), "the node is in maintenance: no reason is given"),
+        (a_seen_node(maintenance=True), "the node is in maintenance: no reason is given"),
         (
-            a_node(resource_class="baremetal"),
+            a_seen_node(resource_class="baremetal"),
             "the node is of the class CUSTOM_BAREMETAL, not of CUSTOM_BAREMETAL_GOLD",
         ),
-        (a_node(resource_class=None), "the node is of the class none, not of CUSTOM_BAREMETAL_GOLD"),
+        (a_seen_node(resource_class=None), "the node is of the class none, not of CUSTOM_BAREMETAL_GOLD"),
     ],
 )
 def test_why_nothing_can_be_built_on_an_available_node(node: MetalNode, why: str) -> None:
@@ -179,7 +184,7 @@ def test_why_nothing_can_be_built_on_an_available_node(node: MetalNode, why: str
 
 def test_a_flavor_that_asks_for_no_class_of_its_own_takes_any() -> None:
     anything = BuildSpec(flavor=Flavor(name="metal", extra_specs={"resources:VCPU": "0"}))
-    assert next_step(a_node(resource_class="silver"), build(spec=anything)) == Claim()
+    assert next_step(a_seen_node(resource_class="silver"), build(spec=anything)) == Claim()
 
 
 def test_a_node_that_goes_into_maintenance_before_its_deploy_is_let_go() -> None:
@@ -195,12 +200,12 @@ def test_a_node_that_goes_into_maintenance_before_its_deploy_is_let_go() -> None
         (ours("active", 2), build(1), Say("destroyed")),
         (ours("active", 2), destroy(1), Say("destroyed")),
         (ours("active", 2, extra=seen(2)), build(1), Say("destroyed")),
-        (a_node(extra=seen(2, "no disk")), build(1), Say("destroyed")),
+        (a_seen_node(extra=seen(2, "no disk")), build(1), Say("destroyed")),
         # an earlier attempt has left something
         (ours("active", 1), build(2), Wait("an earlier attempt is still on it")),
         (ours("active", 1, extra=seen(1)), destroy(2), Undeploy()),
-        (a_node(extra=seen(1)), destroy(2), Close("")),
-        (a_node(extra=seen(1, "no disk")), build(2), Claim()),
+        (a_seen_node(extra=seen(1)), destroy(2), Close("")),
+        (a_seen_node(extra=seen(1, "no disk")), build(2), Claim()),
         # somebody else than we has written the build's id there: it is its node all the same
         (ours("active", None), build(1), Say("built")),
         (ours("active", None), destroy(1), Undeploy()),
@@ -213,11 +218,11 @@ def test_attempts_are_told_apart(node: MetalNode, order: Order, expected: Step) 
 def test_what_was_given_up_is_undone_and_told_with_its_reason() -> None:
     assert next_step(ours("available"), build(), given_up="no image") == Close("no image")
     assert next_step(ours("available"), build(), given_up="no image", writes=False) == LetGo()
-    assert next_step(a_node(), build(), given_up="no image") == Say("failed", "no image")
+    assert next_step(a_seen_node(), build(), given_up="no image") == Say("failed", "no image")
 
 
 def test_the_claim_names_the_build_and_its_attempt_in_one_write() -> None:
-    uuid, info, extra = instance.claim(a_node(), build(3))
+    uuid, info, extra = instance.claim(a_seen_node(), build(3))
     assert uuid == {"op": "add", "path": "/instance_uuid", "value": US}
     assert info["path"] == "/instance_info"
     assert info["value"][ATTEMPT] == 3
@@ -225,13 +230,13 @@ def test_the_claim_names_the_build_and_its_attempt_in_one_write() -> None:
 
 
 def test_a_node_remembers_the_builds_it_has_seen_last() -> None:
-    node = a_node()
+    node = a_seen_node()
     for number in range(1, 8):
         order = DestroyOrdered(
             build=uid(number, "b"), attempt=number, cell=CELL, agent="metal", root=NODE, host=NODE
         )
         (patch,) = instance.close(node, order, "x" * 1000)
-        node = a_node(extra={SEEN: patch["value"]})
+        node = a_seen_node(extra={SEEN: patch["value"]})
     assert [one.build for one in node.seen] == [uid(number, "b") for number in (4, 5, 6, 7)]
     assert {len(one.cause) for one in node.seen} == {instance.LONGEST_CAUSE}
     (patch,) = instance.close(node, destroy(9), "")
@@ -240,7 +245,7 @@ def test_a_node_remembers_the_builds_it_has_seen_last() -> None:
 
 @pytest.mark.parametrize("scribble", [None, "x", 7, [{"build": 1}], {"build": US}, [[]]])
 def test_what_others_write_where_we_write_is_no_end_of_anything(scribble: object) -> None:
-    assert next_step(a_node(extra={SEEN: scribble}), build()) == Claim()
+    assert next_step(a_seen_node(extra={SEEN: scribble}), build()) == Claim()
 
 
 def test_what_ironic_is_told_of_the_instance() -> None:

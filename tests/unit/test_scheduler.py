@@ -33,7 +33,7 @@ from tests.support.scheduler_builders import (
     Holding,
     TurnedClock,
     a_candidate,
-    a_report,
+    a_heartbeat,
     a_request,
     a_state,
 )
@@ -114,7 +114,7 @@ async def test_a_request_gets_a_claimed_host_and_alternates() -> None:
 async def test_the_decision_is_recorded() -> None:
     placement = FakePlacement.of(*(a_candidate(number, free={"VCPU": 8 * number}) for number in range(4)))
     scheduler = a_scheduler(placement)
-    await scheduler.hear(a_report(3, enabled=False))
+    await scheduler.hear(a_heartbeat(3, enabled=False))
     (message,) = await placed(scheduler, a_request(flavor=Flavor(name="f", vcpus=4)))
     assert message.chosen.host == "host2"
     assert message.decision.considered == 4
@@ -462,7 +462,7 @@ async def test_what_stays_contended_comes_again_less_often_and_is_logged(
     assert not caplog.records
     time.now += 31
     for number in range(3):
-        await scheduler.hear(a_report(number))
+        await scheduler.hear(a_heartbeat(number))
     assert (await retry(scheduler, a_request())).after == 5.0
     assert f"request {a_request().request} has waited 31 s: its claim is contended" in caplog.text
 
@@ -472,12 +472,12 @@ async def test_lost_races_end_in_a_reason_only_when_patience_is_at_its_end() -> 
     placement.lag = True
     placement.take(uid(0, "c"), {"VCPU": 8})
     scheduler = a_scheduler(placement, time)
-    await scheduler.hear(a_report(0))
+    await scheduler.hear(a_heartbeat(0))
     assert 0.1 <= (await retry(scheduler, a_request())).after <= 0.5
     time.now += 29
     await retry(scheduler, a_request())
     time.now += 1
-    await scheduler.hear(a_report(0, sequence=2))
+    await scheduler.hear(a_heartbeat(0, sequence=2))
     message = await unplaceable(scheduler, a_request())
     assert "asked 1 VCPU, 0 free" in message.reason
     assert message.decision.refused
@@ -494,9 +494,9 @@ async def test_more_requests_than_room_fill_every_host_and_the_others_end() -> N
 async def test_busy_hosts_are_waited_for() -> None:
     placement = hosts(1)
     scheduler = a_scheduler(placement)
-    await scheduler.hear(a_report(0, building=8))
+    await scheduler.hear(a_heartbeat(0, building=8))
     assert "building 8 already" in str(await retry(scheduler, a_request()))
-    await scheduler.hear(a_report(0, building=1, sequence=2))
+    await scheduler.hear(a_heartbeat(0, building=1, sequence=2))
     (message,) = await placed(scheduler, a_request())
     assert message.chosen.host == "host0"
 
@@ -521,7 +521,7 @@ async def test_every_host_down_is_waited_for_and_then_names_the_nearest() -> Non
     scheduler = a_scheduler(placement, time)
     for second in range(0, 60, 5):
         time.now = 1000.0 + second
-        await scheduler.hear(a_report(7, sequence=second + 1))
+        await scheduler.hear(a_heartbeat(7, sequence=second + 1))
     await retry(scheduler, a_request())
     time.now += 30
     message = await unplaceable(scheduler, a_request())
@@ -536,7 +536,7 @@ async def test_a_broker_that_was_away_makes_no_host_unfit() -> None:
     for sequence in range(20):
         time.now = 1000.0 + 2 * sequence
         for number in range(3):
-            await scheduler.hear(replace(a_report(number, sequence=sequence), period=2.0))
+            await scheduler.hear(replace(a_heartbeat(number, sequence=sequence), period=2.0))
     time.now += 19
     await placed(scheduler, *(a_request(number) for number in range(9)))
 
@@ -569,7 +569,7 @@ async def test_what_nobody_can_meet_is_unplaceable_by_the_field(
 ) -> None:
     placement = hosts(2, zone="z0")
     scheduler = a_scheduler(placement)
-    await scheduler.hear(a_report(0, zone="z0"))
+    await scheduler.hear(a_heartbeat(0, zone="z0"))
     request = a_request(**fields)  # type: ignore[arg-type]
     message = await unplaceable(scheduler, request)
     assert message.reason == reason
@@ -584,7 +584,7 @@ async def test_a_zone_is_unknown_too_where_no_host_names_one() -> None:
 async def test_a_full_cell_is_not_an_unknown_one() -> None:
     placement = FakePlacement.of(a_candidate(1), a_candidate(2, cell="cell2", free={"VCPU": 0}))
     scheduler = a_scheduler(placement)
-    await scheduler.hear(a_report(1))
+    await scheduler.hear(a_heartbeat(1))
     message = await unplaceable(scheduler, a_request(cell="cell2"))
     assert message.reason.startswith("no valid host among 2: cell cell2 removed 1, room removed 1")
 
@@ -596,7 +596,7 @@ async def test_a_twin_that_placed_it_wins_over_no_host() -> None:
     for root in placement.hosts:
         placement.free[root]["VCPU"] = 0
     scheduler = a_scheduler(placement)
-    await scheduler.hear(a_report(int(first.chosen.host[4:])))
+    await scheduler.hear(a_heartbeat(int(first.chosen.host[4:])))
     (again,) = await placed(scheduler, a_request())
     assert again.chosen.root == first.chosen.root
     assert placement.retired == {}
@@ -750,10 +750,10 @@ async def test_a_host_nobody_builds_on_is_not_chosen() -> None:
 async def test_reports_decide_until_the_next_one() -> None:
     placement = hosts(2)
     scheduler = a_scheduler(placement, policy=PLENTY)
-    await scheduler.hear(a_report(0, enabled=False, why_disabled="new disk"))
+    await scheduler.hear(a_heartbeat(0, enabled=False, why_disabled="new disk"))
     messages = await placed(scheduler, *(a_request(number) for number in range(4)))
     assert {message.chosen.host for message in messages} == {"host1"}
-    await scheduler.hear(a_report(0, sequence=2))
+    await scheduler.hear(a_heartbeat(0, sequence=2))
     (message,) = await placed(scheduler, a_request(9))
     assert message.chosen.host == "host0"
     assert scheduler.book.state(uid(0, "c")) == a_state(0)
