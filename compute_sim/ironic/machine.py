@@ -84,7 +84,6 @@ UNSTABLE = frozenset({
     "inspect wait", "adopting", "rescuing", "rescue wait", "unrescuing", "servicing", "service wait",
 })  # fmt: skip
 WAITING = frozenset({"wait call-back", "clean wait", "inspect wait", "rescue wait", "service wait"})
-WORKING = UNSTABLE - WAITING  # somebody is at work on the node and has it locked
 
 # Where a node that is bound for somewhere may be changed all the same, and where a node may be deleted.
 CHANGEABLE = frozenset({
