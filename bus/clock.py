@@ -2,9 +2,11 @@
 
 import random
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+_VERSION_4 = 0x4000 << 64 | 0x8000 << 48  # the version and the variant
+_RANDOM = ~(0xF000 << 64 | 0xC000 << 48)  # all other bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +18,9 @@ class Clock:
     monotonic: Callable[[], float] = time.monotonic  # never goes back: for durations; never told or stored
 
     def uuid(self) -> str:
-        return str(uuid.UUID(int=self.chance.getrandbits(128), version=4))
+        """A random one, as uuid.uuid4() makes them; in half the time, for every message has one."""
+        digits = f"{self.chance.getrandbits(128) & _RANDOM | _VERSION_4:032x}"
+        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def monotonic() -> float:

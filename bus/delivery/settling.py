@@ -56,24 +56,20 @@ class ServedRow(ABC):
         """Settle all of these; when it raises, those it had not settled are still open."""
         readable = []
         for delivery in deliveries:
-            message = await self._read(delivery)
-            if message is not None:
-                readable.append((delivery, message))
+            try:
+                readable.append((delivery, self._read(delivery)))
+            except Undecodable as problem:
+                await self._bury(delivery, Dead(str(problem)))
         if readable:
             await self._settle(readable)
 
-    async def _read(self, delivery: Delivery) -> Message | None:
-        """The message, or None when it had to be buried."""
-        reason = delivery.problem
-        if not reason and delivery.crashes > MAX_CRASHES:
-            reason = f"its reader went away {delivery.crashes} times without settling it"
-        if not reason:
-            try:
-                return decode(self.row.message, delivery.envelope.body, delivery.envelope.type)
-            except Undecodable as problem:
-                reason = str(problem)
-        await self._bury(delivery, Dead(reason))
-        return None
+    def _read(self, delivery: Delivery) -> Message:
+        """The message; or Undecodable, which also says that it has taken down too many readers."""
+        if delivery.problem:
+            raise Undecodable(delivery.problem)
+        if delivery.crashes > MAX_CRASHES:
+            raise Undecodable(f"its reader went away {delivery.crashes} times without settling it")
+        return decode(self.row.message, delivery.envelope.body, delivery.envelope.type)
 
     async def _settle(self, readable: Readable) -> None:
         """Handle these together, and decide each one's fate."""

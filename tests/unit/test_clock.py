@@ -1,6 +1,7 @@
 """The clock that everything gets: two ways of reading time, each of them replaceable."""
 
 import random
+import uuid
 
 from bus.clock import Clock
 
@@ -22,3 +23,10 @@ def test_left_alone_time_passes() -> None:
 def test_a_seed_pins_what_is_made_by_chance() -> None:
     assert Clock(chance=random.Random(1)).uuid() == Clock(chance=random.Random(1)).uuid()
     assert Clock().uuid() != Clock().uuid()
+
+
+def test_what_it_makes_are_random_uuids_as_the_library_knows_them() -> None:
+    made, library = Clock(chance=random.Random(3)), random.Random(3)
+    assert [made.uuid() for _ in range(200)] == [
+        str(uuid.UUID(int=library.getrandbits(128), version=4)) for _ in range(200)
+    ]
