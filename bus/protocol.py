@@ -142,9 +142,12 @@ class Transport(Protocol):
         """The same one by one, all in one look; to be closed by who does not want them all."""
 
     async def exhume(
-        self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[None]] | None = None
+        self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[bool]] | None = None
     ) -> int:
-        """Take these letters, or all, out of the dead-letter queue for good, each after `rescue` returned."""
+        """Take these letters, or all, out of the dead-letter queue for good, and say how many they were.
+
+        Each goes when `rescue` has returned; one of which it returned False stays.
+        """
 
 
 class Ask(Protocol[A, R]):

@@ -15,6 +15,7 @@ from berth.commands.options import StateDir
 from berth.commands.terminal import effective, printable, run, say, write_json
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
+from bus.errors import Undecodable, Unroutable
 from bus.protocol import DeadLetter, Envelope, Transport
 
 _SHOWN = 100  # letters, unless told otherwise
@@ -103,11 +104,16 @@ async def show_letter(settings: Settings, id_: str, say: Console) -> int:
 
 
 async def replay(settings: Settings, ids: Sequence[str], say: Console) -> int:
-    """Send letters back to the queue they died in, as if for the first time; then take them out."""
+    """Send letters back to the queue they died in, as if for the first time; then take them out.
+
+    One that cannot be sent stays, and keeps no other from it.
+    """
     _check(ids)
+    staying = 0
     async with Bus(wiring.transport(settings, "dead")) as bus:
 
-        async def rescue(letter: DeadLetter) -> None:
+        async def rescue(letter: DeadLetter) -> bool:
+            nonlocal staying
             envelope = Envelope(
                 id=letter.id,
                 type=letter.type,
@@ -118,12 +124,20 @@ async def replay(settings: Settings, ids: Sequence[str], say: Console) -> int:
                 first_died=letter.first_died,
                 framed=False,
             )
-            await bus.transport.send(letter.queue, envelope, expected=True)
+            try:
+                await bus.transport.send(letter.queue, envelope, expected=True)
+            except (Unroutable, Undecodable) as problem:
+                staying += 1
+                gone = isinstance(problem, Unroutable)
+                why = f"there is no queue {letter.queue!r}" if gone else f"its body is {problem}"
+                say.print(printable(f"{letter.id} stays: {why}"), style="red", markup=False)
+                return False
+            return True
 
         chosen = await _chosen(bus.transport, ids, say)
         count = await bus.transport.exhume(chosen, rescue)
     say.print(f"{count} replayed")
-    return 0 if chosen is None or chosen else 1
+    return 0 if not staying and (chosen is None or chosen) else 1
 
 
 async def drop(settings: Settings, ids: Sequence[str], say: Console) -> int:

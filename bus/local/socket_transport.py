@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from bus.errors import NoSuchLetter, Unavailable, Unroutable
+from bus.errors import NoSuchLetter, Unavailable, Undecodable, Unroutable
 from bus.local.socket_words import SocketCall, SocketWord, words
 from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, QueueSpec
 
@@ -50,6 +50,10 @@ class SocketTransport(asyncio.Protocol):
         await self._call(SocketCall("publish", envelopes=list(envelopes), expected=list(expected)))
 
     async def send(self, queue: str, envelope: Envelope, *, expected: bool = False) -> None:
+        try:
+            msgspec.json.decode(envelope.body)  # it goes into a line of JSON as it is
+        except msgspec.DecodeError as problem:
+            raise Undecodable(f"not JSON: {problem}") from None
         await self._call(SocketCall("send", queue=queue, envelopes=[envelope], expected=[expected]))
 
     async def delay(self, queue: str, envelope: Envelope, seconds: float) -> None:
@@ -78,16 +82,15 @@ class SocketTransport(asyncio.Protocol):
             after = page[-1].id
 
     async def exhume(
-        self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[None]] | None = None
+        self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[bool]] | None = None
     ) -> int:
         taken: set[str] = set()
         after = ""
         while page := await self.dead_letters(after=after):
             for letter in page:
                 gone = False
-                if letter.id not in taken and (ids is None or letter.id in ids):
-                    if rescue is not None:
-                        await rescue(letter)
+                chosen = letter.id not in taken and (ids is None or letter.id in ids)
+                if chosen and (rescue is None or await rescue(letter)):
                     call = SocketCall("exhume", ids=[letter.id], number=letter.died)
                     gone = bool((await self._call(call)).count)
                     if gone or rescue is not None:

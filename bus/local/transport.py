@@ -177,13 +177,15 @@ class LocalTransport:
             yield letter
 
     async def exhume(
-        self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[None]] | None = None
+        self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[bool]] | None = None
     ) -> int:
         letters = [letter for letter in self.broker.dead.values() if ids is None or letter.id in ids]
+        count = 0
         for letter in letters:
-            if rescue is not None:
-                await rescue(letter)
+            if rescue is not None and not await rescue(letter):
+                continue
+            count += 1
             if self.broker.dead.get(letter.id) is letter:  # it has not died again meanwhile
                 self.broker.exhume(letter)
         await self.broker.safe()
-        return len(letters)
+        return count

@@ -14,7 +14,7 @@ from bus.rabbit.session import Session
 from bus.rabbit.topology import LETTER
 from bus.rabbit.underlay import Arrived, BulkChannel, Post
 
-Rescue = Callable[[DeadLetter], Awaitable[None]]
+Rescue = Callable[[DeadLetter], Awaitable[bool]]
 
 _AT_FIRST = 32  # letters fetched together; they may be a megabyte each
 _AT_MOST = 1024
@@ -79,20 +79,24 @@ class DeadLetterQueue:
     async def exhume(self, ids: Collection[str] | None, rescue: Rescue | None) -> int:
         wanted = None if ids is None else set(ids)
         rescued = dict[str, float]()  # id → when it died
+        staying = set[str]()
 
         async def take(session: Session) -> Exception | None:
             async with _Walk(session, self._name) as walk, aclosing(walk.letters()) as letters:
                 async for message in letters:
                     dead = letter_in(message)
-                    if wanted is not None and dead.id not in wanted:
+                    if (wanted is not None and dead.id not in wanted) or dead.id in staying:
                         continue
                     if rescue is not None and rescued.get(dead.id, dead.died) != dead.died:
                         continue  # it has died again of what we sent it back to
                     if rescue is not None and dead.id not in rescued:
                         try:
-                            await rescue(dead)
+                            gone = await rescue(dead)
                         except Exception as failure:  # not the broker's: no reason to try again
                             return failure
+                        if not gone:
+                            staying.add(dead.id)
+                            continue
                     rescued[dead.id] = dead.died
                     await walk.remove(message)
             return None

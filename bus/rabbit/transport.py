@@ -97,7 +97,7 @@ class RabbitTransport:
         return self._dead.each(after, beginning)
 
     async def exhume(
-        self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[None]] | None = None
+        self, ids: Collection[str] | None, rescue: Callable[[DeadLetter], Awaitable[bool]] | None = None
     ) -> int:
         return await self._dead.exhume(ids, rescue)
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from berth import wiring
 from berth.commands import dead
 from berth.settings import BadSetting, Settings
-from bus.errors import NoSuchLetter, Unroutable
+from bus.errors import NoSuchLetter
 from bus.local import LocalBroker, LocalTransport
 from bus.protocol import DeadLetter, QueueSpec
 from tests.support.envelopes import a_letter
@@ -186,9 +186,14 @@ async def test_a_replayed_letter_is_in_its_queue_again(broker: LocalBroker, say:
     assert broker.dead == {}
 
 
-async def test_a_letter_whose_queue_is_gone_stays(broker: LocalBroker, say: Console) -> None:
-    broker.bury(a_json_letter())
-    with pytest.raises(ExceptionGroup) as group:
-        await dead.replay(Settings(), ["all"], say)
-    assert isinstance(group.value.exceptions[0], Unroutable)
-    assert list(broker.dead) == ["letter"]
+async def test_a_letter_whose_queue_is_gone_stays_and_the_others_are_replayed(
+    broker: LocalBroker, say: Console
+) -> None:
+    broker.declare(QueueSpec("scheduler:build.requested"))
+    for id_, queue in (("a", ESC), ("b", "scheduler:build.requested"), ("c", "")):
+        broker.bury(a_json_letter(id_, queue=queue))
+    assert await dead.replay(Settings(), ["all"], say) == 1
+    assert list(broker.dead) == ["a", "c"]
+    assert ESC not in said(say)
+    assert said(say).splitlines()[1:] == ["c stays: there is no queue ''", "1 replayed"]
+    assert len(broker.queues["scheduler:build.requested"].items) == 1

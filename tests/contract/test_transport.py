@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from bus.clock import monotonic
-from bus.errors import NoSuchLetter, Unroutable
+from bus.errors import NoSuchLetter, Undecodable, Unroutable
 from bus.local import LocalBroker, LocalTransport
 from bus.local.socket_server import SocketServer
 from bus.local.socket_transport import SocketTransport
@@ -480,10 +480,11 @@ async def test_all_that_is_dead_can_be_taken_out_at_once(transport: Transport) -
         await transport.bury(a_letter(number))
     rescued: list[str] = []
 
-    async def rescue(letter: DeadLetter) -> None:
+    async def rescue(letter: DeadLetter) -> bool:
         rescued.append(letter.id)
         if letter.id == "letter-7":
             await transport.bury(a_letter(7, died=letter.died + 1, reason="again"))
+        return True
 
     assert await transport.exhume(None, rescue) == 70
     assert rescued == [f"letter-{number}" for number in range(70)]
@@ -510,8 +511,9 @@ async def test_exhumed_letters_are_rescued_first_and_then_gone(transport: Transp
         await transport.bury(a_letter(number))
     rescued = []
 
-    async def rescue(letter: DeadLetter) -> None:
+    async def rescue(letter: DeadLetter) -> bool:
         rescued.append(letter)
+        return True
 
     assert await transport.exhume(["letter-0", "letter-2", "unknown"], rescue) == 2
     assert rescued == [a_letter(0), a_letter(2)]
@@ -522,20 +524,44 @@ async def test_a_letter_whose_rescue_fails_stays(transport: Transport) -> None:
     for number in range(3):
         await transport.bury(a_letter(number))
 
-    async def rescue(letter: DeadLetter) -> None:
+    async def rescue(letter: DeadLetter) -> bool:
         if letter.id == "letter-1":
             raise Unroutable("no queue hears it")
+        return True
 
     with pytest.raises(Unroutable):
         await transport.exhume(["letter-0", "letter-1"], rescue)
     assert [letter.id for letter in await transport.dead_letters()] == ["letter-1", "letter-2"]
 
 
+async def test_a_letter_that_cannot_be_rescued_stays_and_keeps_none_behind_it(transport: Transport) -> None:
+    for number in range(70):
+        await transport.bury(a_letter(number))
+
+    async def rescue(letter: DeadLetter) -> bool:
+        return letter.id not in ("letter-0", "letter-40")
+
+    assert await transport.exhume(None, rescue) == 68
+    assert {letter.id for letter in await transport.dead_letters()} == {"letter-0", "letter-40"}
+
+
+async def test_what_is_not_json_is_sent_or_refused_and_costs_nobody_the_connection(
+    transport: Transport,
+) -> None:
+    inbox = await transport.consume(QueueSpec("hears", ("some.thing",)), 10)
+    with suppress(Undecodable):  # the socket speaks JSON
+        await transport.send("hears", msgspec.structs.replace(an_envelope(1), body=msgspec.Raw(b"\x00bad")))
+        assert bytes((await take(inbox)).envelope.body) == b"\x00bad"
+    await transport.send("hears", an_envelope(2))
+    assert number_in(await take(inbox)) == 2
+
+
 async def test_a_letter_that_dies_again_as_soon_as_it_is_rescued_is_kept(transport: Transport) -> None:
     await transport.bury(a_letter(1))
 
-    async def rescue(letter: DeadLetter) -> None:
+    async def rescue(letter: DeadLetter) -> bool:
         await transport.bury(a_letter(1, died=letter.died + 1, reason="again"))
+        return True
 
     assert await transport.exhume(["letter-1"], rescue) == 1
     assert [letter.reason for letter in await transport.dead_letters()] == ["again"]
