@@ -31,7 +31,8 @@ def withheld(before: Tree, after: Tree) -> Tree:
             opens = inventory.capacity - max(old.capacity if old else 0, one.used.get(name, 0))
             if opens > 0:
                 less = _smaller(inventory, inventory.capacity - min(opens, beyond[name]))
-                beyond[name] = max(beyond[name] - (inventory.capacity - less.capacity), 0)
+                # A ratio may round it down to less than is used: no more than could have opened is withheld.
+                beyond[name] = max(beyond[name] - min(inventory.capacity - less.capacity, opens), 0)
                 inventories[name] = less
                 kept_back[name] = less.reserved - inventory.reserved
         providers.append(replace(one, inventories=inventories, withheld=kept_back) if kept_back else one)

@@ -264,3 +264,15 @@ def test_whatever_is_reported_and_claimed_no_more_is_sold_than_there_is(seed: in
     for one in tree.providers:
         tree = changed(tree, one.uuid, used=dict.fromkeys(one.used, 0))
     assert sold(again(tree, *numa(6, 6), inventories=MEMORY)) == (0, 12)
+
+
+def test_what_a_ratio_rounds_away_of_one_provider_opens_no_more_of_another() -> None:
+    """One of B's is used: withholding all four that could be had of it withholds three."""
+    half = vcpu(2, allocation_ratio=2.0)
+    tree = first(a_provider(2, 1, inventories=vcpu(2, reserved=2, allocation_ratio=2.0)), inventories=half)
+    tree = changed(changed(tree, A, used={"VCPU": 4}), B, used={"VCPU": 1})
+    children = a_provider(2, 1, inventories=half), a_provider(3, 1, inventories=half)
+    tree = again(tree, *children, inventories=MEMORY)
+    assert [of(tree, one).inventories["VCPU"].capacity for one in (A, B, C)] == [0, 0, 2]
+    back = settled(changed(tree, A, used={"VCPU": 0}))
+    assert [of(back, one).inventories["VCPU"].capacity for one in (A, B, C)] == [0, 4, 4]
