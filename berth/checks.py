@@ -14,6 +14,12 @@ from berth.settings import BadSetting, Settings, by_name, shown
 from compute_sim import Durations
 from scheduler_worker import ChoicePolicy
 
+# What may follow the ? of a PostgreSQL's URL: what its driver takes and berth does not set itself.
+DATABASE_PARAMETERS = frozenset(
+    {"gsslib", "host", "krbsrvname", "passfile", "password", "port", "prepared_statement_cache_size",
+     "service", "servicefile", "ssl", "target_session_attrs", "user"}
+)  # fmt: skip
+
 Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong with it
 
 _AT_LEAST = {
@@ -109,6 +115,12 @@ def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
                 refuse(name, "must begin with postgresql:// or sqlite+aiosqlite://")
             if not _is_a_database(url):
                 refuse(name, "must look like postgresql://user:password@host:5432/database")
+            if url.startswith("postgresql") and (unknown := make_url(url).query.keys() - DATABASE_PARAMETERS):
+                refuse(
+                    name,
+                    f"{', '.join(sorted(unknown))}: no such parameter; there are: "
+                    f"{', '.join(sorted(DATABASE_PARAMETERS))} (ssl=verify-full for sslmode=verify-full)",
+                )
     if values["amqp_url"] and not values["database_url"]:
         refuse("database_url", "with a RabbitMQ there must be a database all processes can reach")
     if values["cell_amqp_urls"] and not values["amqp_url"]:

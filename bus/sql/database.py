@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import StaticPool
 
 from bus.errors import Unavailable
+from bus.masking import masked
 from bus.sql import postgres
 from bus.sql.failures import explained, misses_something, reason
 from bus.sql.postgres import PostgresPool
@@ -91,7 +92,7 @@ class Database:
                 self._reading = self._writing
         self.revision: str | None = None  # the migration it was at when this process began to use it
         self._moved_on = False
-        self.name: Final = str(self._engine.url.set(query={}))  # with *** for the password
+        self.name: Final = masked(self._engine.url.set(query={}).render_as_string(hide_password=False))
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[Transaction]:

@@ -478,7 +478,7 @@ async def test_a_server_that_is_away_is_unavailable_and_the_sentence_hides_the_p
             async with transaction() as tx:
                 await tx.execute(text("SELECT 1"))
         assert postgres.password not in str(caught.value)
-        assert f"berth:***@127.0.0.1:{postgres.port}" in str(caught.value)
+        assert f"berth:****@127.0.0.1:{postgres.port}" in str(caught.value)
     await asyncio.to_thread(postgres.start)
     assert await used(on_postgres) == {"a": 0}
 
@@ -658,3 +658,9 @@ async def test_an_inline_database_uses_no_thread(monkeypatch: pytest.MonkeyPatch
         async with database.read() as tx:
             await tx.execute(text("SELECT * FROM things"))
         await database.close()
+
+
+def test_the_name_of_a_database_shows_nothing_of_a_password_with_an_at_in_it() -> None:
+    assert (
+        Database("postgresql://u:two@words@127.0.0.1:1/b").name == "postgresql+asyncpg://u:****@127.0.0.1:1/b"
+    )

@@ -1,13 +1,16 @@
 """Settings: where each comes from, who wins, and what is said of one that cannot be used."""
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import msgspec
 import pytest
 
 from berth import ironic, wiring
+from berth.checks import DATABASE_PARAMETERS
 from berth.configuration import EFFECTIVE_ENV, Effective, read
 from berth.services import metrics_ports
 from berth.settings import GROUP_OF, KINDS, BadSetting, Cell, Settings, by_name, shown
@@ -385,6 +388,12 @@ def test_a_certificate_that_cannot_be_read_is_named(name: str) -> None:
             "database_url = 'mysql://u:****@h/': must begin with postgresql:// or sqlite+aiosqlite://",
         ),
         (
+            "database_url",
+            f"postgresql://u@h/b?PASSWORD={SECRET}&sslmode=require",
+            "database_url = 'postgresql://u@h/b?PASSWORD=****&sslmode=require': "
+            "PASSWORD, sslmode: no such parameter; there are: ",
+        ),
+        (
             "cell_database_urls",
             f"c1=mysql://u:{SECRET}@h/",
             "cell_database_urls = {'c1': 'mysql://u:****@h/'}: must begin with postgresql://",
@@ -572,3 +581,8 @@ def test_a_supervisors_settings_come_whole_and_count_alone() -> None:
 def test_a_supervisors_settings_that_cannot_be_read_are_a_bad_setting(given: str) -> None:
     with pytest.raises(BadSetting, match=f"^{EFFECTIVE_ENV}: "):
         settings_of({EFFECTIVE_ENV: given})
+
+
+def test_what_may_be_said_in_the_url_of_a_database_is_known_to_its_driver() -> None:
+    known = inspect.signature(asyncpg.connect).parameters.keys()
+    assert DATABASE_PARAMETERS - {"prepared_statement_cache_size"} <= known  # SQLAlchemy's own
