@@ -74,8 +74,8 @@ def boot_command(
 ) -> None:
     """Publish a build request; with --wait, see it through.
 
-    When no host will do, it says which demand emptied the field and who came closest. Bare metal is
-    `berth boot --flavor metal --wait`.
+    When no host will do, it says which demand emptied the field and who came closest.
+    Bare metal is `berth boot --flavor metal --wait`.
     """
     settings = effective(state_dir=state_dir).settings
     chosen = image_named(image, image_property or [])

@@ -46,8 +46,8 @@ def up_command(
 ) -> None:
     """Run everything until Ctrl-C: in this process, or given service URLs, each worker as its own.
 
-    Without BERTH_AMQP_URL all is in this process, and what it must remember in --state-dir. With that and
-    BERTH_DATABASE_URL each worker is a process, started again when it ends.
+    Without BERTH_AMQP_URL all is in this process, and what it must remember in --state-dir.
+    With that and BERTH_DATABASE_URL each worker is a process, started again when it ends.
     """
     found = effective(
         cells=cells_named(cells), hosts=hosts, baremetal=baremetal, fail=fail, build_time=build_time,
