@@ -25,7 +25,7 @@ class QueueReader:
         self._linger = row.linger
         self._clock = clock
         self._seconds = HANDLING_SECONDS.labels(*served.labels)
-        self._busy: set[asyncio.Task[None]] = set()
+        self._busy: dict[asyncio.Task[None], None] = {}  # in the order they began, so that a story replays
         self._slots = asyncio.Semaphore(row.concurrency)
         self._company = 1.0  # how many came together of late
         self._group: asyncio.TaskGroup
@@ -48,7 +48,7 @@ class QueueReader:
         """Wait so long for what is in hand; what is late is put back."""
         if self._busy:
             _, late = await asyncio.wait(self._busy, timeout=seconds)
-            for task in late:
+            for task in [one for one in self._busy if one in late]:
                 task.cancel()
 
     async def _read(self) -> None:
@@ -61,7 +61,7 @@ class QueueReader:
                 raise
             self._company += (len(deliveries) - self._company) / 4
             task = self._group.create_task(self._handle(deliveries))
-            self._busy.add(task)
+            self._busy[task] = None
             task.add_done_callback(self._finished)
 
     async def _next(self) -> list[Delivery]:
@@ -81,7 +81,7 @@ class QueueReader:
         return deliveries
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        self._busy.discard(task)
+        self._busy.pop(task, None)
         self._slots.release()
 
     async def _handle(self, deliveries: Sequence[Delivery]) -> None:
