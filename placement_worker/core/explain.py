@@ -38,10 +38,11 @@ def _nearest(index: Index, demands: list[Demand]) -> tuple[NearMiss, ...]:
     hypervisors.
     """
     high = index.high
-    failed = np.where(index.roots[:high], 0.0, np.inf)
+    met = np.zeros(high, np.int16)
     short = np.zeros(high)
     for demand in demands:
-        failed += 1 if demand.met is None else ~demand.met
+        if demand.met is not None:
+            met += demand.met
         kind = index.classes.get(demand.resource_class)
         if kind is not None:
             best, there = kind.top[:high], kind.there[:high]
@@ -49,10 +50,9 @@ def _nearest(index: Index, demands: list[Demand]) -> tuple[NearMiss, ...]:
                 rows, best, there = np.flatnonzero(index.below[:high]), best.copy(), there.copy()
                 np.maximum.at(best, index.root_of[rows], kind.top[rows])
                 np.logical_or.at(there, index.root_of[rows], kind.there[rows])
-            failed += ~there
-            asked = min(demand.asked, BEYOND_COUNTING)
-            short += np.maximum(asked - best.astype(np.float64), 0) / asked
-    distance = failed + short / (1 + short)
+            met += there
+            short += np.maximum(1 - best / float(min(demand.asked, BEYOND_COUNTING)), 0)
+    distance = np.where(index.roots[:high], short / (1 + short) - met, np.inf)
     ranked = np.sort(np.argpartition(distance, NEAREST)[:NEAREST]) if high > NEAREST else np.arange(high)
     ranked = ranked[np.argsort(distance[ranked], kind="stable")]
     misses = []

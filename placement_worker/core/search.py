@@ -21,7 +21,7 @@ __all__ = ["Fit", "SearchResult", "page", "page_steps", "search", "search_steps"
 
 T = TypeVar("T")
 
-FIRST_BLOCK, LARGEST_BLOCK = 512, 16_384  # rows looked through at a time for the next anchors
+FIRST_BLOCK, LARGEST_BLOCK = 256, 16_384  # rows looked through at a time for the next anchors
 PAGE_BYTES = 700_000  # an answer must fit a message; there is another page
 PATIENCE = 100_000  # fruitless steps, some tenths of a second, after which a search says what it has
 IN_A_ROW = 64  # hosts looked at before a search may be paused
@@ -111,7 +111,9 @@ def _rounds(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, tuple
     finder = FitFinder(snapshot, made, start)
     most, dead, patience = query.limit, 0, PATIENCE
     fits: list[Fit] = []
-    visits: Iterable[_Visit] = (_Visit(row) for row, _ in _anchors(snapshot, finder.anchors, start, 0))
+    visits: Iterable[_Visit] = (
+        _Visit(row) for row in _anchors(snapshot, finder.anchors, start, 0) if row is not None
+    )
     share = max(most // max(made.count, 1), 1)
     while True:
         waiting: list[_Visit] = []
@@ -177,26 +179,25 @@ def _page(
 ) -> Generator[None, None, tuple[list[Candidate], int | None, int, bool]]:
     """`after` and `more` count rows from the starting position on, round the end of the arrays."""
     query, size = made.query, len(snapshot.index.at)
+    limit, first = query.limit, query.groups[0]
     start = _start(query.seed, snapshot.index.high, size)
     finder = FitFinder(snapshot, made, start)
     room, patience, dead, cut = PAGE_BYTES, PATIENCE, 0, False
     asked = sum(len(name) + 14 for group in query.groups for name in group.resources)
     found: list[Candidate] = []
-    looked, pause = 0, IN_A_ROW
-    for row, position in _anchors(snapshot, finder.anchors, start, query.after):
-        looked += 1
-        if looked == pause:
-            pause += IN_A_ROW
+    for row in _anchors(snapshot, finder.anchors, start, query.after):
+        if row is None:
             yield
-        if len(found) == query.limit or patience <= 0:
-            return found, (position - start) % size, dead, cut or len(found) < query.limit
+            continue
+        if len(found) == limit or patience <= 0:
+            return found, (row.position - start) % size, dead, cut or len(found) < limit
         if finder.alone(row):
             room -= row.size + asked
             if room < 0 and found:
-                return found, (position - start) % size, dead, cut
-            found.append(_lone_candidate(row, query.groups[0]))
+                return found, (row.position - start) % size, dead, cut
+            found.append(_lone_candidate(row, first))
             continue
-        fits, spent, whole = yield from _some(finder, row, query.per_host or query.limit)
+        fits, spent, whole = yield from _some(finder, row, query.per_host or limit)
         patience -= spent
         cut |= not whole
         if not fits:
@@ -204,10 +205,10 @@ def _page(
         free, capacity = _sums(snapshot.tree(row))
         for nth, fit in enumerate(fits):
             room -= row.size + asked + _beside(fit, free)
-            if len(found) == query.limit or (room < 0 and found):
+            if len(found) == limit or (room < 0 and found):
                 if nth == len(found):  # the only host here: it has more ways than a page has room
                     break
-                return found[: len(found) - nth], (position - start) % size, dead, cut
+                return found[: len(found) - nth], (row.position - start) % size, dead, cut
             found.append(_candidate(fit, free, capacity))
     return found, None, dead, cut
 
@@ -289,14 +290,16 @@ def _beside(fit: Fit, free: dict[str, int]) -> int:
 # Going round
 
 
-def _anchors(snapshot: Snapshot, left: Bools, start: int, after: int) -> Iterator[tuple[Row, int]]:
-    """The hosts that are left, with their positions."""
+def _anchors(snapshot: Snapshot, left: Bools, start: int, after: int) -> Iterator[Row | None]:
+    """The hosts that are left; None after every few: the search may be paused."""
     at, kept = snapshot.index.at, snapshot.kept_at
-    for position in _walk(left, start, after, len(at)):
-        row = kept.get(position) if kept else None
-        row = row or at[position]
-        if row is not None:
-            yield row, position
+    for positions in _walk(left, start, after, len(at)):
+        for low in range(0, len(positions), IN_A_ROW):
+            for position in positions[low : low + IN_A_ROW]:
+                row = snapshot.row_at(position) if kept else at[position]
+                if row is not None:
+                    yield row
+            yield None
 
 
 def _start(seed: str, high: int, size: int) -> int:
@@ -306,11 +309,11 @@ def _start(seed: str, high: int, size: int) -> int:
     return (crc32(seed.encode()) * span) >> 32 if seed else 0
 
 
-def _walk(fitting: Bools, start: int, after: int, size: int) -> Iterator[int]:
-    """The positions that fit, from `after` rows beyond the start on, once round."""
+def _walk(fitting: Bools, start: int, after: int, size: int) -> Iterator[list[int]]:
+    """The positions that fit, a block at a time, from `after` rows beyond the start on, once round."""
     block = FIRST_BLOCK
     for low, end in ((start + after, size), (max(start + after - size, 0), start)):
         end = min(end, len(fitting))
         while low < end:
-            yield from (np.flatnonzero(fitting[low : min(low + block, end)]) + low).tolist()
-            low, block = low + block, min(block * 2, LARGEST_BLOCK)
+            yield (np.flatnonzero(fitting[low : min(low + block, end)]) + low).tolist()
+            low, block = low + block, min(block * 4, LARGEST_BLOCK)
