@@ -1,4 +1,7 @@
-"""Consumers that were retired for want of a host are marked as such: a beginning of their reason said it."""
+"""Consumers that were retired for want of a host are marked as such: a beginning of their reason said it.
+
+The reason keeps it: processes from before this migration still read it there.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,12 +15,11 @@ PREFIX = "unplaceable: "
 def upgrade() -> None:
     column = sa.Column("unplaceable", sa.Boolean, nullable=False, server_default=sa.false())
     op.add_column("retired_consumers", column)
-    op.execute(
-        f"UPDATE retired_consumers SET unplaceable = true, why = substr(why, {len(PREFIX) + 1})"
-        f" WHERE why LIKE '{PREFIX}%'"
-    )
+    op.execute(f"UPDATE retired_consumers SET unplaceable = true WHERE why LIKE '{PREFIX}%'")
 
 
 def downgrade() -> None:
-    op.execute(f"UPDATE retired_consumers SET why = '{PREFIX}' || why WHERE unplaceable")
+    op.execute(
+        f"UPDATE retired_consumers SET why = '{PREFIX}' || why WHERE unplaceable AND why NOT LIKE '{PREFIX}%'"
+    )
     op.drop_column("retired_consumers", "unplaceable")

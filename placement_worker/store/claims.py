@@ -34,7 +34,9 @@ _LOCK_CONSUMERS = Statement(
     uuid=str,
 )
 _RETIRED = Statement(
-    "SELECT r.uuid, r.why, r.unplaceable FROM {n} JOIN retired_consumers r ON r.uuid = n.uuid",
+    # Processes of the version before go on for a while, and say it at the beginning of the reason.
+    "SELECT r.uuid, r.why, r.unplaceable OR r.why LIKE 'unplaceable: %' AS unplaceable"
+    " FROM {n} JOIN retired_consumers r ON r.uuid = n.uuid",
     uuid=str,
 )
 _HOLDINGS = Statement(

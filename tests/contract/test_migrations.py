@@ -224,7 +224,7 @@ async def test_what_a_reported_tree_holds_was_put_there_by_its_owner(
 async def test_consumers_retired_for_want_of_a_host_are_marked(
     store: Database, take: Callable[[str], None]
 ) -> None:
-    """The beginning of their reason said so; what older processes go on writing is of no such kind."""
+    """The beginning of their reason said so, and still does: older processes read it there."""
     for name in ("0001_first", "0002_change_log", "0003_told_from_the_log", "0004_who_put_what"):
         take(name)
     await migrate(store, PACKAGE)
@@ -239,7 +239,7 @@ async def test_consumers_retired_for_want_of_a_host_are_marked(
     async with store.read() as tx:
         found = await tx.execute(text("SELECT uuid, why, unplaceable FROM retired_consumers ORDER BY uuid"))
         assert [(row.uuid, row.why, bool(row.unplaceable)) for row in found] == [
-            ("a", "no host", True),
+            ("a", "unplaceable: no host", True),
             ("b", "deleted", False),
             ("c", "deleted", False),
         ]
