@@ -166,6 +166,7 @@ class Link:
     async def _first(self, patience: float) -> Session:
         deadline = monotonic() + patience
         backoff = Backoff(self.clock)
+        say = log.warning  # once: who waits at a terminal should know for what
         while True:
             try:
                 return await self._connect()
@@ -174,7 +175,8 @@ class Link:
             except Unavailable as problem:
                 if monotonic() > deadline:
                     raise Unavailable(f"{problem} (tried for {patience:g} s)") from None
-                log.info("%s; trying again", problem)
+                say("%s; trying again for %g s", problem, patience)
+                say = log.info
             await backoff.pause()
 
     async def _connect(self) -> Session:

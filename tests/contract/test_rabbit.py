@@ -312,6 +312,14 @@ async def test_a_broker_that_does_not_let_us_in_says_so_without_the_password(
     assert "s3cret" not in f"{problem.value!r} {problem.value.__cause__!r} {caplog.text}"
 
 
+async def test_who_waits_for_a_broker_is_told_once_for_what(caplog: pytest.LogCaptureFixture) -> None:
+    transport = RabbitTransport("amqp://guest:guest@127.0.0.1:1/", patience=1.0)
+    with pytest.raises(Unavailable, match=r"tried for 1 s"):
+        await transport.open()
+    [told] = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert "cannot be reached" in told and told.endswith("trying again for 1 s")
+
+
 @pytest.mark.parametrize("url", ["http://guest:s3cret@x/", "s3cret", "amqp://guest:s3cret@x:port/"])
 def test_a_url_that_is_none_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(ValueError, match="must look like amqp://") as problem:
