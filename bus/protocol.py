@@ -34,6 +34,7 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
     causation: Short = ""  # the message this one answers to
     attempt: int = 1  # how many times it was handed to a handler on purpose
     faults: int = 0  # how many of those ended in a bug
+    unheard: int = 0  # ... and in words of the handler that nobody heard
     sent_at: float = 0.0
     traceparent: Short = ""
     reply_to: Short = ""  # queue that awaits the answer
@@ -48,6 +49,8 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.attempt = min(max(self.attempt, 1), MAX_COUNT)
         if not 0 <= self.faults <= MAX_COUNT:
             self.faults = min(max(self.faults, 0), MAX_COUNT)
+        if not 0 <= self.unheard <= MAX_COUNT:
+            self.unheard = min(max(self.unheard, 0), MAX_COUNT)
         if not 0.0 <= self.sent_at < MAX_TIME:
             self.sent_at = 0.0
         if not 0.0 <= self.first_died < MAX_TIME:

@@ -122,7 +122,10 @@ class ServedRow(ABC):
             log.warning("%s: %s", self.queue.name, again.why)
         envelope = delivery.envelope
         later = msgspec.structs.replace(
-            envelope, attempt=envelope.attempt + 1, faults=envelope.faults + again.fault
+            envelope,
+            attempt=envelope.attempt + 1,
+            faults=envelope.faults + again.fault,
+            unheard=envelope.unheard + again.unheard,
         )
         await self._transport.delay(self.queue.name, later, again.after)
         delivery.done()

@@ -24,6 +24,7 @@ class Again:
     why: str = ""  # worth a warning; empty when the handler asked for it itself
     away: bool = False  # what we depend on is: whoever asked had better hear it at once
     fault: bool = False  # it counts as a bug
+    unheard: bool = False  # it counts as said to nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ def verdict(problem: Exception, envelope: Envelope) -> Again | Dead:
             return Dead(str(problem))
         case Unavailable():
             return Again(_pause(envelope), str(problem), away=True)
-        case Unroutable() if envelope.attempt < MAX_UNROUTABLE:
-            return Again(_pause(envelope), str(problem))
+        case Unroutable() if envelope.unheard + 1 < MAX_UNROUTABLE:
+            return Again(_pause(envelope), str(problem), unheard=True)
         case Unroutable():
             return Dead(str(problem))
     trace = "".join(traceback.format_exception(problem))

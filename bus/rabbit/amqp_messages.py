@@ -30,6 +30,8 @@ def properties_of(envelope: Envelope, key: str) -> Any:
         headers["attempt"] = _bounded(envelope.attempt)
     if envelope.faults:
         headers["faults"] = _bounded(envelope.faults)
+    if envelope.unheard:
+        headers["unheard"] = _bounded(envelope.unheard)
     if envelope.sent_at:
         headers["sent_at"] = repr(envelope.sent_at)  # as text: AMQP's float has half the precision
     if envelope.traceparent:
@@ -92,6 +94,7 @@ def _alone(message: Arrived, key: str) -> Envelope:
         causation=_short(_text(headers.get("causation_id"))),
         attempt=_whole(headers.get("attempt"), 1) or 1,
         faults=_whole(headers.get("faults"), 0),
+        unheard=_whole(headers.get("unheard"), 0),
         sent_at=sent_at,
         traceparent=_short(_text(headers.get("traceparent"))),
         reply_to=_text(message.reply_to),

@@ -18,8 +18,16 @@ from bus.errors import (
 from bus.protocol import MAX_COUNT, Envelope
 
 
-def tried(attempt: int = 1, faults: int = 0) -> Envelope:
-    return Envelope(id="m", type="T", key="k", body=msgspec.Raw(b"{}"), attempt=attempt, faults=faults)
+def tried(attempt: int = 1, faults: int = 0, unheard: int = 0) -> Envelope:
+    return Envelope(
+        id="m",
+        type="T",
+        key="k",
+        body=msgspec.Raw(b"{}"),
+        attempt=attempt,
+        faults=faults,
+        unheard=unheard,
+    )
 
 
 @pytest.mark.parametrize(
@@ -34,14 +42,26 @@ def tried(attempt: int = 1, faults: int = 0) -> Envelope:
         (Unavailable("away"), 1, Again(0.5, "away", away=True)),
         (NoAnswer("away"), 4, Again(2.0, "away", away=True)),
         (Unavailable("away"), MAX_COUNT, Again(5.0, "away", away=True)),
-        (Unroutable("nobody"), 1, Again(0.5, "nobody")),
-        (Unroutable("nobody"), MAX_UNROUTABLE - 1, Again(5.0, "nobody")),
-        (Unroutable("nobody"), MAX_UNROUTABLE, Dead("nobody")),
     ],
     ids=repr,
 )
 def test_what_a_handler_says_is_done(problem: Exception, tries: int, expected: Again | Dead) -> None:
     assert verdict(problem, tried(attempt=tries)) == expected
+
+
+@pytest.mark.parametrize(
+    ("envelope", "expected"),
+    [
+        (tried(), Again(0.5, "nobody", unheard=True)),
+        (tried(1000), Again(5.0, "nobody", unheard=True)),  # it waited for something else until now
+        (tried(MAX_UNROUTABLE - 1, unheard=MAX_UNROUTABLE - 2), Again(5.0, "nobody", unheard=True)),
+        (tried(MAX_UNROUTABLE, unheard=MAX_UNROUTABLE - 1), Dead("nobody")),
+    ],
+)
+def test_who_should_hear_its_words_is_waited_for_some_minutes(
+    envelope: Envelope, expected: Again | Dead
+) -> None:
+    assert verdict(Unroutable("nobody"), envelope) == expected
 
 
 @pytest.mark.parametrize("bug", [KeyError("three"), Undecodable("of an answer"), TimeoutError()], ids=repr)
