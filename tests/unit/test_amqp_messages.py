@@ -58,6 +58,7 @@ def an_arrived(**more: Any) -> Arrived:
         ("attempt", HUGE, MAX_COUNT),
         ("attempt", -HUGE, 1),
         ("faults", 2**63, MAX_COUNT),
+        ("unheard", 2**63, MAX_COUNT),
         ("sent_at", 1e300, 0.0),
         ("sent_at", NAN, 0.0),
         ("sent_at", ENDLESS, 0.0),
