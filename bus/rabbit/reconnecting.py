@@ -200,7 +200,6 @@ class Link:
     async def _restore(self, session: Session) -> None:
         await session.open_publisher()  # now: who comes first shall be published first
         await session.settle_in()
-        await session.declare_all()
 
     async def _live(self, session: Session, started: asyncio.Event) -> None:
         try:

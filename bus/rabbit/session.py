@@ -84,15 +84,21 @@ class Session:
                 log.info("the private queue %s still belongs to our last connection: %s", spec.name, refused)
 
     async def settle_in(self) -> None:
-        """Over a new connection: find everything, or nothing, or wait as `watch` does.
+        """Over a new connection: declare all, and where some exchanges were missing wait as `watch` does.
 
-        Somebody who is just making our exchanges for the first time has soon made them all.
+        Somebody who is just making our exchanges for the first time has soon made them all. One that was
+        deleted is missed by all others within a look, and they bind their queues again two looks later.
         """
+        was_whole = True
         for _ in range(40):
             missing = await self.topology.missing(delays=False)
             if len(missing) in (0, 3):
-                return
+                break
+            was_whole = False
             await asyncio.sleep(self._look_seconds / 20)
+        await self.declare_all()
+        if not was_whole:
+            await asyncio.sleep(2 * self._look_seconds)
 
     def missed(self, mended: int) -> None:
         """An exchange of ours was not there, so many mendings ago."""
