@@ -26,8 +26,8 @@ class EmbeddedBerth:
 
 
 @asynccontextmanager
-async def embedded(settings: Settings, *, door: bool = False) -> AsyncIterator[EmbeddedBerth]:
-    """Runs while the block does. With a door, other processes of this machine may come in by the socket."""
+async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIterator[EmbeddedBerth]:
+    """Runs while the block does. With an open socket other processes may come in by it."""
     directory = Path(settings.database.state_dir)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
@@ -35,7 +35,7 @@ async def embedded(settings: Settings, *, door: bool = False) -> AsyncIterator[E
         journal = Journal(directory / "bus.db")
         stack.push_async_callback(journal.close)
         broker = LocalBroker(journal=journal)
-        if door:
+        if open_socket:
             entrance = SocketServer(broker, directory / wiring.SOCKET)
             await entrance.open()
             stack.push_async_callback(entrance.close)

@@ -88,7 +88,7 @@ async def up(settings: Settings, say: Console) -> int:
     stopping = asyncio.Event()
     if settings.embedded:
         port = settings.process.metrics_port
-        async with embedded(settings, door=True) as house, serving_metrics(port):
+        async with embedded(settings, open_socket=True) as house, serving_metrics(port):
             stop_on_signals(stopping)
             await ready(house.bus, settings)
             if port:

@@ -9,8 +9,8 @@ from bus.vocabulary import NearMiss, Removal
 from placement_worker.core.capacity import broken_limit
 from placement_worker.core.groups import Demand, JointRules, SearchPlan
 from placement_worker.core.index import BEYOND_COUNTING, Index, Row
-from placement_worker.core.merge import BREATH, Merge, options_at, top
 from placement_worker.core.snapshot import Snapshot
+from placement_worker.core.ways import BREATH, Ways, options_at, top
 
 NEAREST = 5
 PATIENCE = 100_000  # steps for all hosts together
@@ -151,16 +151,16 @@ def _breaking(
     """The first step that leaves no way, or the number of steps; and what it took to see that."""
     spent = 1
     for number, step in enumerate(steps):
-        merge = Merge(snapshot, made.slots, step.rules, options)
-        for way in merge:
+        ways = Ways(snapshot, made.slots, step.rules, options)
+        for way in ways:
             if way is not None:
                 break
             yield
-            if merge.steps > HOST_PATIENCE:
-                return len(steps), spent + merge.steps
+            if ways.steps > HOST_PATIENCE:
+                return len(steps), spent + ways.steps
         else:
-            return number, spent + merge.steps + BREATH // 8
-        spent += merge.steps + BREATH // 8
+            return number, spent + ways.steps + BREATH // 8
+        spent += ways.steps + BREATH // 8
     return len(steps), spent
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from bus.vocabulary import Resources
 from placement_worker.core.groups import SearchPlan
 from placement_worker.core.index import SHARES, Row
-from placement_worker.core.merge import BREATH, Choice, Merge, options_at, shares
 from placement_worker.core.row_set import Bools
 from placement_worker.core.snapshot import Snapshot
+from placement_worker.core.ways import BREATH, Choice, Ways, options_at, shares
 
 UNSIGNED = 2**64
 
@@ -61,7 +61,7 @@ class FitFinder:
         """All that this anchor offers; None for every BREATH of steps in which nothing was found."""
         snapshot, plan, shared = self._snapshot, self._plan, self._shared
         options = options_at(snapshot, plan, anchor)
-        for way in Merge(snapshot, plan.slots, plan.rules, options, mixed=shared is not None):
+        for way in Ways(snapshot, plan.slots, plan.rules, options, mixed=shared is not None):
             yield self._fit(anchor, way) if way is not None else None
         if shared is not None and anchor.position in shared.anchors:
             for way in shared.ways(anchor, options):
@@ -133,7 +133,7 @@ class _Shared:
 
     def ways(self, anchor: Row, options: Sequence[Sequence[Row]]) -> Iterator[Choice | None]:
         plan = self._plan
-        for way in Merge(self._snapshot, plan.slots, plan.rules, _sharing(options)):
+        for way in Ways(self._snapshot, plan.slots, plan.rules, _sharing(options)):
             if way is None or self._is_first(anchor, way):
                 yield way
             else:

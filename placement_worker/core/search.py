@@ -13,9 +13,9 @@ from placement_worker.core.explain import Why, explain
 from placement_worker.core.fits import Fit, FitFinder
 from placement_worker.core.groups import SearchPlan, plan
 from placement_worker.core.index import BEYOND_COUNTING, Index, Row
-from placement_worker.core.merge import BREATH
 from placement_worker.core.row_set import Bools
 from placement_worker.core.snapshot import Snapshot
+from placement_worker.core.ways import BREATH
 
 __all__ = ["Fit", "SearchResult", "page", "page_steps", "search", "search_steps"]
 

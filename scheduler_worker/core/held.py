@@ -20,7 +20,7 @@ class ClaimPlace:
 
 
 def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None:
-    """The tree that gives the resources; one that lends them to others only where no other does.
+    """The root of the tree the resources are of; a shared pool only if no host of its own is among them.
 
     None: nobody who builds reports any of these providers.
     """

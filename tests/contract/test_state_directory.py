@@ -47,7 +47,7 @@ async def test_only_its_owner_may_look_into_it(tmp_path: Path, umask: None, exis
         for name in ("bus.db", "placement.db", "cell_c1.db"):
             with closing(sqlite3.connect(directory / name)) as file, file:
                 file.execute("PRAGMA user_version = 0")
-    async with asyncio.timeout(DEADLINE), embedded(settings_in(directory), door=True):
+    async with asyncio.timeout(DEADLINE), embedded(settings_in(directory), open_socket=True):
         await at_work(directory)
         found = modes(directory)
     assert {"bus.db", "bus.db-wal", "bus.db-shm", "bus.sock", "placement.db", "placement.db-wal"} <= set(

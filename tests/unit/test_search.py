@@ -6,7 +6,7 @@ from random import Random
 import msgspec
 import pytest
 
-from placement_worker.core import merge
+from placement_worker.core import ways as core_ways
 from placement_worker.core.search import search
 from tests.support.plain_search import PlainSearch, way
 from tests.support.provider_trees import a_query, a_world, an_index
@@ -15,10 +15,10 @@ from tests.support.search_answers import all_pages, as_way, taken
 WORLDS, QUERIES = 60, 12  # for each of the seeds below
 
 
-@pytest.mark.parametrize("wary", [merge.WARY, -1], ids=["", "dead ends remembered from the first"])
+@pytest.mark.parametrize("wary", [core_ways.WARY, -1], ids=["", "dead ends remembered from the first"])
 @pytest.mark.parametrize("seed", range(6))
 def test_it_finds_what_full_products_find(seed: int, wary: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge, "WARY", wary)
+    monkeypatch.setattr(core_ways, "WARY", wary)
     chance = Random(seed)
     fruitful = 0
     for _ in range(WORLDS):

@@ -20,7 +20,7 @@ from tests.support.search_answers import as_way
 @pytest.fixture(autouse=True)
 def pauses_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "IN_A_ROW", 1)
-    monkeypatch.setattr("placement_worker.core.merge.BREATH", 2)
+    monkeypatch.setattr("placement_worker.core.ways.BREATH", 2)
 
 
 def upset(chance: Random, index: Index, world: list[Tree], number: int) -> None:
@@ -89,7 +89,7 @@ def tied(groups: int, amount: int) -> FindCandidates:
 def test_a_hopeless_question_about_a_wide_tree_is_cut_and_says_so(
     groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("placement_worker.core.merge.BREATH", 256)
+    monkeypatch.setattr("placement_worker.core.ways.BREATH", 256)
     index = an_index([wide(400)])
     steps, pauses = page_steps(Snapshot(index), tied(groups, 3)), 0
     try:

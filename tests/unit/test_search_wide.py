@@ -8,12 +8,12 @@ import pytest
 
 from bus.messages import FindCandidates
 from bus.vocabulary import Inventory, ResourceGroup
-from placement_worker.core import merge
 from placement_worker.core import search as searching
+from placement_worker.core import ways
 from placement_worker.core.groups import plan
-from placement_worker.core.merge import Merge, options_at
 from placement_worker.core.search import TOGETHER, page, search
 from placement_worker.core.trees import Tree
+from placement_worker.core.ways import Ways, options_at
 from tests.support.ids import uid
 from tests.support.provider_trees import SHARES, an_index, state, tree
 from tests.support.search_answers import all_pages, as_way
@@ -42,7 +42,7 @@ def steps_of(world: Tree, query: FindCandidates) -> tuple[int, int]:
     index = an_index([world])
     made = plan(index, query)
     root = index.rows[world.root]
-    merging = Merge(index, made.slots, made.rules, options_at(index, made, root))
+    merging = Ways(index, made.slots, made.rules, options_at(index, made, root))
     return sum(way is not None for way in merging), merging.steps
 
 
@@ -161,8 +161,8 @@ def test_a_search_that_takes_too_long_says_so_and_finds_the_others() -> None:
 
 
 def test_pages_go_past_a_host_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "PATIENCE", 5 * merge.BREATH)
-    monkeypatch.setattr(searching, "HOST_PATIENCE", 2 * merge.BREATH)
+    monkeypatch.setattr(searching, "PATIENCE", 5 * ways.BREATH)
+    monkeypatch.setattr(searching, "HOST_PATIENCE", 2 * ways.BREATH)
     index = an_index([*(hard(100 * nth) for nth in range(5)), wide(5000, 40, 30)])
     query = msgspec.structs.replace(HARD, per_host=1)
     pages = all_pages(index, query)

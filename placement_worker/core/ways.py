@@ -58,7 +58,7 @@ def _sharing_with(trees: Trees, rows: Sequence[Row]) -> list[Row]:
     return [row for row in found if row is not None and row.root != rows[0].root]
 
 
-class Merge:
+class Ways:
     """One search for the ways to fill all slots from these options.
 
     With `mixed`, only ways that use at least one provider which does not share: the others are the same at

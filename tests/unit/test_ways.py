@@ -6,11 +6,11 @@ import pytest
 
 from bus.messages import FindCandidates
 from bus.vocabulary import ResourceGroup
-from placement_worker.core import merge
+from placement_worker.core import ways
 from placement_worker.core.groups import plan
-from placement_worker.core.merge import Merge, options_at
 from placement_worker.core.search import search
 from placement_worker.core.trees import Tree
+from placement_worker.core.ways import Ways, options_at
 from tests.support.ids import uid
 from tests.support.provider_trees import SHARES, an_index, state, tree
 
@@ -83,8 +83,8 @@ def test_remembering_dead_ends_loses_no_way(seed: int, monkeypatch: pytest.Monke
         for mixed in (False, True):
             found = []
             for wary in (NEVER, ALWAYS):
-                monkeypatch.setattr(merge, "WARY", wary)
-                merging = Merge(index, made.slots, made.rules, options, mixed=mixed)
+                monkeypatch.setattr(ways, "WARY", wary)
+                merging = Ways(index, made.slots, made.rules, options, mixed=mixed)
                 found.append([way for way in merging if way is not None])
             assert found[0] == found[1]
 
@@ -108,7 +108,7 @@ CELLS = tree(
 def test_a_dead_end_below_one_cell_is_none_below_another(
     taken: str, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge, "WARY", ALWAYS)
+    monkeypatch.setattr(ways, "WARY", ALWAYS)
     asks = {"cell": {"VCPU": 1}, "port": {"CUSTOM_VF": 1}, "disk": {"DISK_GB": 1}}
     groups = [ResourceGroup(suffix=name, resources=asks[name]) for name in names]
     first = ResourceGroup(suffix="first", resources={taken: 1}, required=("CUSTOM_A",))
