@@ -24,10 +24,12 @@ from bus.vocabulary import (
     Candidate,
     Cause,
     ClaimResult,
+    ClassName,
     ConsumerClaim,
     Count,
     Decision,
     Flavor,
+    Hints,
     HostState,
     Id,
     Image,
@@ -50,6 +52,9 @@ from bus.vocabulary import (
 ReplyTo = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}" + END, description="a word to find your own answers by")
 ]
+Wait = Annotated[
+    str, Meta(pattern=r"^([0-9]{1,6}(s|m|h|d))?" + END, description="how long: 90s, 30m, 12h, 7d; or nothing")
+]
 
 
 class Message(Value, frozen=True, kw_only=True):
@@ -60,7 +65,10 @@ class Message(Value, frozen=True, kw_only=True):
 
 
 class BuildRequested(Message, frozen=True, kw_only=True):
-    """Build these instances, all or none; each instance is a build and ends by itself."""
+    """Build these instances, all or none unless `at_least` says how many will do; each is a build of its own.
+
+    Whoever may wait for room is parked until there is some, the highest priority and then the oldest first.
+    """
 
     request: Id
     instances: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=1000)]
@@ -74,6 +82,16 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     alternates: Annotated[int, Meta(ge=0, le=10)] = 2
     metadata: dict[str, str] = field(default_factory=dict)
     reply_to: ReplyTo = ""
+    hints: Hints = Hints()
+    or_else: Annotated[tuple[Flavor, ...], Meta(max_length=8)] = ()  # in order, where the flavor fits nowhere
+    not_aggregates: tuple[Id, ...] = ()
+    forced_host: str = ""  # this one, by name or root, whatever filters say
+    wanted_host: str = ""  # this one or none
+    ignore_hosts: tuple[str, ...] = ()  # by name or root
+    preferred_traits: dict[TraitName, float] = field(default_factory=dict)  # and how much each counts
+    at_least: Count = 0  # of the instances; 0: all of them
+    wait: Wait = ""  # for room: 30m; empty: not at all
+    priority: Annotated[int, Meta(ge=0, le=9)] = 0
 
 
 class BuildPlaced(Message, frozen=True, kw_only=True):
@@ -227,6 +245,15 @@ class NodeChanged(Message, frozen=True, kw_only=True):
 # Queries and their answers
 
 
+class OrderBy(Value, frozen=True, kw_only=True):
+    """A weight: what is free of a class, or there is in all, from the least to the most of all that fit."""
+
+    resource_class: ClassName
+    of: Literal["free", "total"] = "free"
+    multiplier: float = 1.0
+    lowest: float | None = None  # where the scale begins; None: at the least of them
+
+
 class FindCandidates(Message, frozen=True, kw_only=True):
     """What would fit now? `after` continues a search where the last page ended."""
 
@@ -243,6 +270,10 @@ class FindCandidates(Message, frozen=True, kw_only=True):
     root_forbidden: tuple[TraitName, ...] = ()
     nested: bool = True  # False: never two providers of one tree, as in the API before 1.29
     per_host: Count = 1  # how many ways to use one host; 0: all there are
+    zone: Zone = ""  # of the host itself, or by an aggregate it is in
+    roots: tuple[Id, ...] = ()  # only these; empty: any
+    not_roots: tuple[Id, ...] = ()
+    order: tuple[OrderBy, ...] = ()  # best first by these, over all that fit; empty: round from the seed
 
 
 class CandidatesFound(Message, frozen=True, kw_only=True):

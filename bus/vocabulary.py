@@ -88,9 +88,53 @@ class HostState(Value, frozen=True, kw_only=True):
     building: Count = 0
     load: float = 0.0
     metrics: dict[str, float] = {}
+    instances: Count = 0
+    forced_down: bool = False  # an operator says so, whatever is heard of it
+    images: tuple[str, ...] = ()  # names of those it has cached
+    image_properties: dict[str, int] = {}  # NAME=VALUE of its instances' images → how many have it
+    architecture: str = ""
+    hypervisor: str = ""  # its type
+    hypervisor_version: Count = 0
+    vm_modes: tuple[str, ...] = ()
+    ip: str = ""
+    capabilities: dict[str, str] = {}  # what else it says of itself, for extra specs to match
+
+
+class Aggregate(Value, frozen=True, kw_only=True):
+    """Hosts that an operator put together, and what he says of them: zone, tenants, options of rules."""
+
+    id: Id
+    name: str = ""
+    metadata: dict[str, str] = {}
+    gone: bool = False  # told once, when it is dropped
+
+
+GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
+
+
+class ServerGroup(Value, frozen=True, kw_only=True):
+    """Instances that are to be together, or apart. What it demands is judged when a host is claimed."""
+
+    id: Id
+    name: Name
+    policy: GroupPolicy
+    max_per_host: Amount = 1  # anti-affinity
+    project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
+    members: dict[str, tuple[str, ...]] = {}  # consumer → the roots it is on
 
 
 # What is asked for
+
+
+class Hints(Value, frozen=True, kw_only=True):
+    """What else is wished of the host."""
+
+    group: Id | None = None  # a server group it joins
+    same_host: tuple[Id, ...] = ()  # beside at least one of these instances
+    different_host: tuple[Id, ...] = ()  # beside none of these
+    build_near_host_ip: str = ""
+    cidr: str = "/24"
+    query: str = ""  # JSON: [">=", "$free_ram_mb", 1024]
 
 
 class Flavor(Value, frozen=True, kw_only=True):
@@ -153,6 +197,7 @@ class Candidate(Compact, frozen=True):
     # Of each provider in allocations, what is free of what is taken there; empty where the root is its whole
     # tree and serves all: then `free` says it.
     rooms: dict[str, dict[str, int]] = {}
+    aggregates: tuple[str, ...] = ()  # of the root
 
 
 class Removal(Value, frozen=True, kw_only=True):
@@ -162,11 +207,43 @@ class Removal(Value, frozen=True, kw_only=True):
     removed: int
     left: int
     about: str = ""  # the field of the request, where programs are to know it: cell
+    code: str = ""  # what kind of constraint it is, for programs (docs/reasons.md)
+    hosts: tuple[str, ...] = ()  # some of those it removed, by name
 
 
 class NearMiss(Value, frozen=True, kw_only=True):
     host: str
     lacks: str
+    code: str = ""
+
+
+class RecordedScale(Compact, frozen=True):
+    """How one weigher counted: its values run from lowest to highest of all that fit, times a multiplier."""
+
+    weigher: str
+    multiplier: float
+    lowest: float
+    highest: float
+
+
+class RecordedHost(Compact, frozen=True):
+    """A host that was looked at: what each weigher read there, in the order of the scales."""
+
+    root: str
+    host: str
+    values: tuple[float, ...]
+    refused: str = ""  # the rule that did, and why; empty: it was admitted
+    multipliers: dict[str, float] = {}  # of weighers that its aggregates count otherwise
+
+
+class Record(Value, frozen=True, kw_only=True):
+    """What a decision was made by, so that it can be made again: the best hosts, best first."""
+
+    flavor: int = 0  # 0: the flavor asked for; n: the nth of or_else
+    seed: str = ""  # breaks ties
+    subset: int = 1  # among how many of the best it was drawn
+    scales: tuple[RecordedScale, ...] = ()
+    hosts: tuple[RecordedHost, ...] = ()
 
 
 class Decision(Value, frozen=True, kw_only=True):
@@ -177,6 +254,10 @@ class Decision(Value, frozen=True, kw_only=True):
     nearest: tuple[NearMiss, ...] = ()
     scores: dict[str, float] = {}
     refused: tuple[str, ...] = ()  # choices placement turned down on the way
+    code: str = ""  # nowhere: why, for programs (docs/reasons.md)
+    helps: tuple[str, ...] = ()  # what would have made it fit
+    notes: tuple[str, ...] = ()  # what of the request meant nothing here
+    record: Record | None = None
 
 
 # Claims
@@ -208,6 +289,7 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     type: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END)] | None = "INSTANCE"
     keep: Id | None = None
     client: bool = False  # a client of the API claims, for a consumer that no cell knows
+    group: Id | None = None  # the server group it belongs to, whose policy is judged with the claim
 
 
 class Full(Tagged, frozen=True, kw_only=True):
@@ -246,7 +328,20 @@ class Gone(Tagged, frozen=True, kw_only=True):
         return f"{self.provider}: no such provider any more"
 
 
-Refusal = Full | Moved | Gone
+class Crowded(Tagged, frozen=True, kw_only=True):
+    """Its server group does not let it be there."""
+
+    provider: str  # the root
+    group: str
+    policy: GroupPolicy
+    members: int  # how many are there already
+
+    def __str__(self) -> str:
+        there = f"{self.members} of server group {self.group} there" if self.members else "none of it there"
+        return f"{self.provider}: {self.policy}: {there}"
+
+
+Refusal = Full | Moved | Gone | Crowded
 
 
 class Claimed(Tagged, frozen=True, kw_only=True):

@@ -1,5 +1,6 @@
 """Placement put together: each group of operations on one database, one log of changes, one memory."""
 
+from bus.candidates import SenselessQuery
 from bus.clock import Clock
 from bus.errors import Poison
 from bus.messages import CandidatesFound, FindCandidates
@@ -8,7 +9,6 @@ from placement_worker.bulk_load import BulkLoad
 from placement_worker.change_log import ChangeLog
 from placement_worker.claims import ClaimOperations
 from placement_worker.classes_and_traits import ClassesAndTraits
-from placement_worker.core.groups import SenselessQuery
 from placement_worker.lookups import Lookups
 from placement_worker.providers import ProviderOperations
 from placement_worker.reports import ReportOperations

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from bus.candidates import SenselessQuery
 from bus.messages import FindCandidates
 from bus.vocabulary import MAX_INT, Removal, ResourceGroup, Resources
 from placement_worker.core.index import BEYOND_COUNTING, SHARES, Index
@@ -20,10 +21,6 @@ from placement_worker.core.row_set import Bools, RowSet
 Numbers = npt.NDArray[Any]
 
 MAX_GROUPS = 256
-
-
-class SenselessQuery(ValueError):
-    """A question about candidates that cannot be meant; says which field is wrong, and why."""
 
 
 @dataclass(slots=True)

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bus.candidates import SenselessQuery
 from bus.vocabulary import Resources
-from placement_worker.core.groups import SenselessQuery
 from placement_worker.core.index import Row
 from placement_worker.core.search import Fit, SearchResult
 from placement_worker.http import queries

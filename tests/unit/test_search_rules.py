@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from bus.candidates import SenselessQuery
 from bus.messages import FindCandidates
 from bus.vocabulary import Inventory, NearMiss, Removal, ResourceGroup
-from placement_worker.core.groups import SenselessQuery
 from placement_worker.core.index import Index
 from placement_worker.core.search import page, search
 from tests.support.ids import uid

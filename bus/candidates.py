@@ -1,0 +1,132 @@
+"""What a scheduler needs of placement's memory in its own process: a search over all hosts at once.
+
+Placement gives it (its own memory, or a replica of it elsewhere), `berth` hands it over. Hosts are known by
+their position in arrays, so that rules and weights can be worked out for all of them together.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bus.messages import FindCandidates
+from bus.vocabulary import Aggregate, Allocations, Candidate, NearMiss, Removal
+
+Ints = npt.NDArray[np.intp]
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.floating[Any]]
+
+
+class SenselessQuery(ValueError):
+    """A question about candidates that cannot be meant; says which field is wrong, and why."""
+
+
+Heard = Callable[[Sequence[str], Sequence[str]], None]  # roots of which something changed, and aggregates
+
+
+class PlacedHost(Protocol):
+    """A root as placement knows it. It is replaced when that changes, never altered."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def uuid(self) -> str: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def cell(self) -> str: ...
+    @property
+    def agent(self) -> str: ...
+    @property
+    def zone(self) -> str: ...
+    @property
+    def traits(self) -> tuple[str, ...]: ...
+    @property
+    def aggregates(self) -> tuple[str, ...]: ...
+
+
+class CandidateSearch(Protocol):
+    """One question, answered for all hosts at once; it is good until something else is awaited.
+
+    Arrays go with `positions`. What is promised counts as used, in arrays from the moment of the search, in
+    `amounts` and `ways` as it is now.
+    """
+
+    @property
+    def considered(self) -> int: ...
+
+    @property
+    def positions(self) -> Ints:
+        """The hosts that fit, as far as arrays can tell: of a tree, `ways` has the last word."""
+        ...
+
+    def free(self, resource_class: str) -> Floats: ...
+
+    def capacity(self, resource_class: str) -> Floats: ...
+
+    def has(self, trait: str) -> Bools: ...
+
+    def within(self, aggregate: str) -> Bools: ...
+
+    def host(self, position: int) -> PlacedHost: ...
+
+    def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """What is free in its tree now, and what there is."""
+        ...
+
+    def ways(self, position: int, most: int) -> Sequence[Candidate]:
+        """Complete allocations there is room for now, at most so many."""
+        ...
+
+    def removals(self) -> Sequence[Removal]:
+        """What each of placement's constraints took out of the running."""
+        ...
+
+    def nearest(self) -> Sequence[NearMiss]:
+        """Where nothing fits: who came closest, and what it lacks."""
+        ...
+
+
+class CandidateSource(Protocol):
+    """Placement's memory, as a scheduler in the same process uses it."""
+
+    @property
+    def seen(self) -> int:
+        """The last change it knows of."""
+        ...
+
+    @property
+    def layout(self) -> int:
+        """Grows whenever a host came, went or has another position."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Positions are below this."""
+        ...
+
+    @property
+    def aggregates(self) -> Mapping[str, Aggregate]: ...
+
+    def position(self, root: str) -> int | None: ...
+
+    def named(self, host: str) -> Sequence[str]:
+        """The roots of this host, by its name or its root."""
+        ...
+
+    def hosts(self) -> Sequence[PlacedHost]: ...
+
+    def search(self, question: FindCandidates) -> CandidateSearch:
+        """SenselessQuery when it cannot be meant."""
+        ...
+
+    def promise(self, allocations: Allocations) -> None:
+        """This scheduler has chosen it: it counts as used in its searches, and nowhere else."""
+        ...
+
+    def withdraw(self, allocations: Allocations) -> None: ...
+
+    def watch(self, heard: Heard) -> None:
+        """Call this after every change, with what it touched."""
+        ...

@@ -1,0 +1,88 @@
+"""What a rule is, and a weigher: values, from which the settings, the waiting and the reasons are derived."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.wish import Wish
+
+Bools = npt.NDArray[np.bool_]
+Number = Any  # a float of one host, or an array of floats for all that fit: they reckon alike
+
+Refuses = Callable[[HostFacts, Wish], str | None]
+UNKNOWN = float("nan")  # what nobody said
+
+
+class View(Protocol):
+    """What weighers read: of one host (then these are floats) or of all that fit at once (then arrays).
+
+    The same weigher serves both, so it reckons with operators and with `where` and the like of here.
+    """
+
+    def free(self, resource_class: str) -> Number: ...
+
+    def capacity(self, resource_class: str) -> Number: ...
+
+    def has(self, trait: str) -> Number:
+        """1 or 0."""
+        ...
+
+    def fact(self, name: str) -> Number:
+        """Of HostState (load, instances, hypervisor_version, enabled, forced_down); up, building, failures.
+
+        UNKNOWN where it was not said.
+        """
+        ...
+
+    def metric(self, name: str) -> Number:
+        """What hosts report under this name; UNKNOWN where they do not."""
+        ...
+
+    def members(self, wish: Wish) -> Number:
+        """How many of the request's server group are there."""
+        ...
+
+    def each(self, value: Callable[[HostFacts], float]) -> Number:
+        """For what has no array: worked out host by host, which costs about a microsecond each."""
+        ...
+
+    def where(self, condition: Number, then: Number, otherwise: Number) -> Number: ...
+
+    def override(self, key: str, otherwise: float) -> Number:
+        """The least number that a host's aggregates give under this key; where they give none, the other."""
+        ...
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A filter: it refuses a host with a sentence, or lets it pass."""
+
+    name: str
+    refuses: Refuses
+    code: str = ""  # what programs know the refusal by; empty: its name
+    reads: tuple[
+        str, ...
+    ] = ()  # of the request: image, hints, project, flavor.name; whose requests are alike?
+    passes: bool = False  # does its refusal pass by itself in seconds?
+    # The same for all hosts at once: those it lets pass. For what refuses many hosts on most requests.
+    admits: Callable[[View, Wish], Bools] | None = None
+
+
+@dataclass(frozen=True)
+class Weigher:
+    """More is better; a negative multiplier turns it round.
+
+    A score is the sum over weighers of multiplier × (value − lowest) / (highest − lowest), these being of all
+    that fit. Where an aggregate says `key`, that is the multiplier of its hosts.
+    """
+
+    name: str
+    value: Callable[[View, Wish], Number]
+    multiplier: float = 1.0
+    lowest: float | None = None  # where its scale begins, what is below counts as that; None: at the least
+    key: str = ""  # in aggregates' metadata; empty: NAME_weight_multiplier
+    reads: tuple[str, ...] = ()

@@ -1,0 +1,27 @@
+"""One way to meet a request: what placement is asked for it, and what rules and weighers read of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bus.messages import BuildRequested, FindCandidates
+from bus.vocabulary import Flavor, ServerGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A request has one, and one more for each flavor that would do instead (`or_else`), in their order."""
+
+    request: BuildRequested
+    flavor: Flavor
+    question: FindCandidates
+    nth: int = 0  # 0: the flavor asked for; n: the nth of or_else
+    notes: tuple[str, ...] = ()  # what of the request means nothing here, one sentence each
+    group: ServerGroup | None = None  # the one it joins, as it was a moment ago: the claim judges
+    members: Mapping[str, int] = field(default_factory=dict)  # root → how many of its group are there
+    same: frozenset[str] | None = None  # roots of the instances it wants to be beside; None: it does not say
+    different: frozenset[str] = frozenset()  # and of those it does not
+    own: frozenset[str] = frozenset()  # roots it holds already: a move's source
+
+    @property
+    def image_properties(self) -> Mapping[str, str]:
+        return self.request.image.properties if self.request.image is not None else {}
