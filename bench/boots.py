@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--cells", type=int, default=4)
     parser.add_argument("--rate", type=float, default=0.0, help="boots a second; 0: as fast as possible")
     parser.add_argument("--fail", type=float, default=0.1)
+    parser.add_argument("--mix", type=int, default=20, help="flavors in the mix")
     parser.add_argument("--frames", choices=("on", "off", "both"), default="both")
     parser.add_argument("--picture", help="an SVG file for the run with frames")
     arguments = parser.parse_args()
@@ -68,6 +69,7 @@ def _run(arguments: argparse.Namespace, boots: int, coalesce: bool) -> tuple[dic
         }
         with _berth(environment):
             command = [sys.executable, "-m", "berth", "load", "--attach", "--json", "--boots", str(boots)]
+            command += ["--mix", str(arguments.mix)]
             command += ["--rate", str(arguments.rate)] if arguments.rate else []
             command += ["--picture", arguments.picture] if arguments.picture and coalesce else []
             before = _processor_time()

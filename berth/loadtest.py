@@ -1,6 +1,7 @@
 """Concurrent boots, followed to their ends: what `berth demo` and `berth load` run and measure."""
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,26 @@ from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.vocabulary import Flavor
 
 _CHUNK = 128  # requests published together when going as fast as possible
+MIX = 20  # flavors in a load, unless told otherwise
+MOST_MIXED = 1000
+
+
+def mixed(flavors: int) -> tuple[Flavor, ...]:
+    """So many flavors as a cloud has them, no two alike: 1 to 8 VCPUs, 512 MB to 4 GB for each, some disk."""
+    made = []
+    for nth in range(flavors):
+        size, turn = nth % 4, nth // 4
+        memory, disk, again = turn % 4, turn // 4 % 4, turn // 16
+        vcpus = 1 << size
+        made.append(
+            Flavor(
+                name=f"mix-{nth + 1}",
+                vcpus=vcpus,
+                memory_mb=512 * vcpus * (1 << memory) + 16 * again,
+                disk_gb=1 + 5 * disk,
+            )
+        )
+    return tuple(made)
 
 
 @dataclass(frozen=True)
@@ -22,7 +43,8 @@ class LoadPlan:
     boots: int
     rate: float = 0.0  # boots a second; 0: as fast as the window allows
     window: int = 2000  # boots in flight at most
-    flavor: Flavor = field(default_factory=lambda: Flavor(name="small", vcpus=1, memory_mb=512, disk_gb=1))
+    flavors: tuple[Flavor, ...] = field(default_factory=lambda: mixed(MIX))  # one drawn for each boot
+    seed: int = 1  # of the draw
     zone: str = ""
     patience: float = 60.0  # give up when nothing has ended for so long
 
@@ -106,6 +128,7 @@ class Load:
         self.boots: dict[str, Boot] = {}
         self.open = 0
         self._name = f"load-{bus.clock.uuid()[:8]}"
+        self._chance = random.Random(plan.seed)
         self._room = asyncio.Event()
         self._over = asyncio.Event()
         self._began = 0.0
@@ -162,7 +185,7 @@ class Load:
                 BuildRequested(
                     request=build,
                     instances=(build,),
-                    flavor=self.plan.flavor,
+                    flavor=self._chance.choice(self.plan.flavors),
                     zone=self.plan.zone,
                     reply_to=self._name,
                 )

@@ -27,19 +27,16 @@ from berth.commands.nodes import node_event
 from berth.commands.options import (
     BuildTime,
     Cells,
-    DiskGb,
     Fail,
     Hosts,
-    MemoryMb,
     Seed,
     StateDir,
-    Vcpus,
     cells_named,
 )
 from berth.commands.run import migrate_all, ready
 from berth.commands.terminal import CommandRefused, coloured, complain, effective, run, say
 from berth.embedded import embedded
-from berth.loadtest import Load, LoadOutcome, LoadPlan
+from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, mixed
 from berth.picture import latency_svg
 from berth.services import Supervisor
 from berth.settings import Settings
@@ -50,7 +47,16 @@ from bus.messages import FindCandidates
 from bus.vocabulary import Flavor, ResourceGroup
 
 _METAL_SECONDS = 30.0
+_FLAVOR = Flavor(name="load", vcpus=1, memory_mb=512, disk_gb=1)  # what is not said of the only one
 
+Mix = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=MOST_MIXED,
+        help=f"Flavors in the mix, drawn at random (default: {MIX}, or one that you describe).",
+    ),
+]
 
 commands = typer.Typer()
 
@@ -63,6 +69,7 @@ def demo_command(
     fail: Fail = 0.1,
     build_time: BuildTime = "exponential:0.1",
     seed: Seed = 1,
+    mix: Mix = None,
 ) -> None:
     """Show it all in one process: boots on simulated hosts, free bare-metal nodes, and the audit."""
     found = effective(
@@ -70,7 +77,7 @@ def demo_command(
         database_url="", cell_database_urls={}, cell_amqp_urls={}, ironic_amqp_url="", ironic_api_url="",
         ironic_auth="none",
     )  # fmt: skip
-    run(demo(found.settings, boots, say))
+    run(demo(found.settings, LoadPlan(boots=boots, flavors=mixed(mix or MIX), seed=seed or 1), say))
 
 
 @commands.command("load", rich_help_panel="Builds")
@@ -84,9 +91,10 @@ def load_command(
     hosts: Hosts = None,
     fail: Fail = None,
     build_time: BuildTime = None,
-    vcpus: Vcpus = 1,
-    memory_mb: MemoryMb = 512,
-    disk_gb: DiskGb = 1,
+    mix: Mix = None,
+    vcpus: Annotated[int | None, typer.Option(min=0, help="One flavor only: its VCPUs.")] = None,
+    memory_mb: Annotated[int | None, typer.Option(min=0, help="One flavor only: its memory.")] = None,
+    disk_gb: Annotated[int | None, typer.Option(min=0, help="One flavor only: its disk.")] = None,
     seed: Seed = None,
     attach: Annotated[
         bool, typer.Option("--attach", help="Load the berth that runs already; start none.")
@@ -103,22 +111,39 @@ def load_command(
         cells=cells_named(cells), hosts=hosts, fail=fail, build_time=build_time, seed=seed,
         state_dir=state_dir,
     ).settings  # fmt: skip
-    flavor = Flavor(name="load", vcpus=vcpus, memory_mb=memory_mb, disk_gb=disk_gb)
-    plan = LoadPlan(boots=boots, rate=rate, window=window, flavor=flavor)
+    flavors = load_flavors(mix, vcpus, memory_mb, disk_gb)
+    plan = LoadPlan(boots=boots, rate=rate, window=window, flavors=flavors, seed=settings.compute.seed)
     run(load(settings, plan, attach, as_json, picture, complain if as_json else say))
 
 
-async def demo(settings: Settings, boots: int, say: Console) -> int:
+def load_flavors(
+    mix: int | None, vcpus: int | None, memory_mb: int | None, disk_gb: int | None
+) -> tuple[Flavor, ...]:
+    """What is booted: a mix; or the one flavor that is described."""
+    described = {
+        name: amount
+        for name, amount in (("vcpus", vcpus), ("memory_mb", memory_mb), ("disk_gb", disk_gb))
+        if amount is not None
+    }
+    if not described:
+        return mixed(MIX if mix is None else mix)
+    if mix is not None:
+        option = "--" + next(iter(described)).replace("_", "-")
+        raise CommandRefused(f"--mix and {option}: a mix has flavors of its own; leave one of the two out")
+    return (msgspec.structs.replace(_FLAVOR, **described),)
+
+
+async def demo(settings: Settings, plan: LoadPlan, say: Console) -> int:
     with tempfile.TemporaryDirectory(prefix="berth-demo-") as directory:
         settings = settings.having(state_dir=directory)
         say.print(
-            f"[bold]berth demo[/bold]: {boots} boots on {settings.compute.hosts} hosts in"
-            f" {len(settings.cells)} cells, {settings.compute.fail:.0%} failing on their first host;"
-            " one process, in-process bus, SQLite"
+            f"[bold]berth demo[/bold]: {plan.boots} boots of {len(plan.flavors)} flavors on"
+            f" {settings.compute.hosts} hosts in {len(settings.cells)} cells,"
+            f" {settings.compute.fail:.0%} failing on their first host; one process, in-process bus, SQLite"
         )
         async with embedded(settings) as house:
             await ready(house.bus, settings)
-            result = await _with_progress(Load(house.bus, LoadPlan(boots=boots)), say)
+            result = await _with_progress(Load(house.bus, plan), say)
             metal = await _metal_story(house.bus, settings)
         found = await audit_databases(settings, settled=True)
     show(result, say)
@@ -177,7 +202,12 @@ async def load(
         picture.write_text(latency_svg(result, title), encoding="utf-8")
         say.print(f"latency over time: {picture}")
     if as_json:
-        summary = {**result.summary(), "hosts": hosts, "audit": found.breaches}
+        summary = {
+            **result.summary(),
+            "flavors": len(plan.flavors),
+            "hosts": hosts,
+            "audit": found.breaches,
+        }
         sys.stdout.write(json.dumps(summary, indent=2) + "\n")
     else:
         show(result, say)

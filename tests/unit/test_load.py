@@ -5,7 +5,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from berth.loadtest import Boot, Load, LoadOutcome, LoadPlan, percentile
+from berth.commands.load import load_flavors
+from berth.commands.terminal import CommandRefused
+from berth.loadtest import MIX, MOST_MIXED, Boot, Load, LoadOutcome, LoadPlan, mixed, percentile
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
@@ -182,3 +184,43 @@ async def test_with_a_rate_boots_are_asked_for_in_their_time() -> None:
     result = await load_with(answer, LoadPlan(boots=6, rate=50.0, patience=10.0))
     asked = sorted(boot.asked for boot in result.boots.values())
     assert all(when >= number / 50.0 - 0.001 for number, when in enumerate(asked))
+
+
+@pytest.mark.parametrize("several", [1, MIX, MOST_MIXED])
+def test_no_two_flavors_of_a_mix_are_alike(several: int) -> None:
+    sizes = {(one.vcpus, one.memory_mb, one.disk_gb) for one in mixed(several)}
+    assert len(sizes) == len({one.name for one in mixed(several)}) == several
+
+
+async def test_a_load_draws_its_flavors_by_its_seed() -> None:
+    asked: list[list[str]] = []
+
+    async def answer(load: Load, requests: Sequence[BuildRequested]) -> Sequence[Sequence[Message]]:
+        asked[-1] += [one.flavor.name for one in requests]
+        return [[said("active h1", request)] for request in requests]
+
+    for seed in (1, 1, 2):
+        asked.append([])
+        await load_with(answer, LoadPlan(boots=60, window=60, patience=10.0, seed=seed))
+    assert asked[0] == asked[1] != asked[2]
+    assert len(set(asked[0])) > MIX / 2
+
+
+@pytest.mark.parametrize(
+    ("said", "names"),
+    [
+        ((None, None, None, None), [f"mix-{nth + 1}" for nth in range(MIX)]),
+        ((2, None, None, None), ["mix-1", "mix-2"]),
+        ((None, 4, None, None), ["load"]),
+        ((None, None, None, 0), ["load"]),
+    ],
+)
+def test_what_is_booted(
+    said: tuple[int | None, int | None, int | None, int | None], names: list[str]
+) -> None:
+    assert [one.name for one in load_flavors(*said)] == names
+
+
+def test_a_mix_and_one_flavor_are_not_both_to_be_had() -> None:
+    with pytest.raises(CommandRefused, match="--mix and --memory-mb"):
+        load_flavors(5, None, 1024, None)
