@@ -216,6 +216,13 @@ class HostReported(Message, frozen=True, kw_only=True):
     hosts: tuple[HostState, ...]
 
 
+class SchedulerAlive(Message, frozen=True, kw_only=True):
+    """A scheduler takes part: it looks first at a share of the hosts of its own."""
+
+    scheduler: Word
+    leaving: bool = False  # it stops: its share is for the others
+
+
 class PlacementChanged(Message, frozen=True, kw_only=True):
     """One commit, numbered without gaps. A reader that misses a number reads everything again."""
 

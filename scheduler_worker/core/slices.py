@@ -1,0 +1,45 @@
+"""Several schedulers share the hosts out: each looks first at those nobody else looks at first.
+
+Rendezvous hashing: a host is for the scheduler whose name and it together hash highest. So all agree without
+asking one another, and when one comes or goes only its own hosts change hands.
+"""
+
+from collections.abc import Sequence
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+Hashes = npt.NDArray[np.uint64]
+Bools = npt.NDArray[np.bool_]
+
+_ALL_BITS = 2**64 - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+def hash_of(root: str) -> int:
+    """A number for a host: its id is random already."""
+    return int(root[-16:].replace("-", ""), 16) if len(root) == 36 else crc32(root.encode())
+
+
+def slice_of(hashes: Hashes, schedulers: Sequence[str], own: str) -> Bools | None:
+    """Which of these hosts are ours; None when all are: nobody else is there."""
+    others = [name for name in schedulers if name != own]
+    if not others:
+        return None
+    ours = _weights(hashes, own)
+    mine = np.ones(len(hashes), np.bool_)
+    for name in others:
+        theirs = _weights(hashes, name)
+        mine &= (ours > theirs) | ((ours == theirs) & (own < name))
+    return mine
+
+
+def _weights(hashes: Hashes, name: str) -> Hashes:
+    """Mixed so that every bit of both tells."""
+    mixed = hashes ^ np.uint64((crc32(name.encode()) + 1) * _GOLDEN & _ALL_BITS)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * _FIRST
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND
+    weights: Hashes = mixed ^ (mixed >> np.uint64(31))
+    return weights
