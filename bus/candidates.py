@@ -98,7 +98,7 @@ class CandidateSource(Protocol):
 
     @property
     def layout(self) -> int:
-        """Grows whenever a host came, went or has another position."""
+        """Grows whenever a host came, went, or has another position or agent."""
         ...
 
     @property

@@ -1,6 +1,6 @@
 """What a rule is, and a weigher: values, from which the settings, the waiting and the reasons are derived."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,6 +46,14 @@ class View(Protocol):
         """How many of the request's server group are there."""
         ...
 
+    def among(self, roots: Collection[str]) -> Number:
+        """1 for a host with one of these roots, or 0."""
+        ...
+
+    def said(self, value: Number) -> Number:
+        """True where it is not UNKNOWN."""
+        ...
+
     def each(self, value: Callable[[HostFacts], float]) -> Number:
         """For what has no array: worked out host by host, which costs about a microsecond each."""
         ...
@@ -70,6 +78,8 @@ class Rule:
     passes: bool = False  # does its refusal pass by itself in seconds?
     # The same for all hosts at once: those it lets pass. For what refuses many hosts on most requests.
     admits: Callable[[View, Wish], Bools] | None = None
+    # Has it a say on this wish at all? Where it has not, no host is asked. None: always.
+    concerns: Callable[[Wish], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,12 +87,14 @@ class Weigher:
     """More is better; a negative multiplier turns it round.
 
     A score is the sum over weighers of multiplier × (value − lowest) / (highest − lowest), these being of all
-    that fit. Where an aggregate says `key`, that is the multiplier of its hosts.
+    that fit, and at least `least_span` apart: then small differences count little. Where an aggregate says
+    `key`, that is the multiplier of its hosts.
     """
 
     name: str
     value: Callable[[View, Wish], Number]
     multiplier: float = 1.0
     lowest: float | None = None  # where its scale begins, what is below counts as that; None: at the least
+    least_span: float = 0.0
     key: str = ""  # in aggregates' metadata; empty: NAME_weight_multiplier
     reads: tuple[str, ...] = ()
