@@ -6,6 +6,7 @@ database; the claim is the judge.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -30,7 +31,11 @@ _NOWHERE = np.zeros(0, np.intp)
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """A provider, ready to be offered. Its dicts are replaced, never changed: candidates carry them away."""
+    """A provider, ready to be offered. Its dicts are replaced, never changed: candidates carry them away.
+
+    There may be a hundred thousand: what all of them have alike is one thing, and what few are asked for is
+    made when they are.
+    """
 
     position: int
     uuid: str
@@ -41,17 +46,37 @@ class Row:
     agent: str
     zone: str
     generation: int
-    shapes: dict[str, int]
+    shape: int
     inventories: dict[str, Inventory]
     capacity: dict[str, int]
-    used: Mapping[str, int]
-    free: dict[str, int]
     traits: tuple[str, ...]
     aggregates: tuple[str, ...]
     number: int  # the last change it knows of
     shaped: int  # the last change that shaped it
     size: int  # about how many bytes it takes in an answer
+    amounts: tuple[int, ...] | Mapping[str, int]  # what is used, in the order of `capacity` where it can be
     told: Any = None  # what the API over HTTP made of it; nothing again after every change
+    _free: dict[str, int] | None = None
+
+    @property
+    def shapes(self) -> dict[str, int]:
+        return {self.uuid: self.shape}
+
+    @property
+    def used(self) -> Mapping[str, int]:
+        amounts = self.amounts
+        return dict(zip(self.capacity, amounts, strict=True)) if isinstance(amounts, tuple) else amounts
+
+    @property
+    def free(self) -> dict[str, int]:
+        if (free := self._free) is None:
+            amounts, capacity = self.amounts, self.capacity
+            if isinstance(amounts, tuple):
+                free = {name: capacity[name] - used for name, used in zip(capacity, amounts, strict=True)}
+            else:
+                free = {name: most - amounts.get(name, 0) for name, most in capacity.items()}
+            self._free = free
+        return free
 
 
 @dataclass(slots=True, eq=False)
@@ -72,7 +97,7 @@ class Index:
         self._early: dict[str, tuple[ProviderChange, int]] = {}  # beyond it, of providers not heard of yet
         self.rows: dict[str, Row] = {}
         self.trees: dict[str, tuple[str, ...]] = {}  # root → its providers, the root first
-        self._put_at: dict[str, int] = {}  # root → the change that shaped its tree last
+        self._put_at: dict[str, int] = {}  # root → the change beyond it that shaped its tree last
         self.at: list[Row | None] = [None] * FIRST_ROWS
         self.high = 0  # rows in use lie below
         self._free_rows: list[int] = []
@@ -107,11 +132,15 @@ class Index:
             if change.root not in trees:
                 self.use(change, number)
         self._ahead.add(number)
+        if self.seen + 1 not in self._ahead:
+            return
         while self.seen + 1 in self._ahead:
             self.seen += 1
             self._ahead.remove(self.seen)
         if self._early:
             self._early = {one: known for one, known in self._early.items() if known[1] > self.seen}
+        if self._put_at:
+            self._put_at = {root: put for root, put in self._put_at.items() if put > self.seen}
 
     def use(self, change: ProviderChange, number: int) -> None:
         """This provider's usage is now that."""
@@ -131,7 +160,8 @@ class Index:
         """This tree is now that: rows are made, changed and dropped."""
         if number < self._put_at.get(tree.root, 0):
             return
-        self._put_at[tree.root] = number
+        if number > self.seen:  # nothing older than what is seen will come
+            self._put_at[tree.root] = number
         for keep in self.snapshots:
             keep(tree.root)
             for one in tree.providers:
@@ -193,25 +223,25 @@ class Index:
 
     def _put(self, tree: Tree, provider: ProviderState, number: int) -> None:
         row = self.rows.get(provider.uuid)
-        used: Mapping[str, int] = provider.used
-        generation = provider.generation
-        known = number
-        if row is not None and row.number > number:  # it has heard of later claims
-            used, generation, known = row.used, row.generation, row.number
+        later = row if row is not None and row.number > number else None  # it has heard of later claims
         if row is None or not self._is(row, tree, provider):
             row = self._shape(row, tree, provider)
-        elif used is row.used:
-            row.shaped = number
+        row.shaped = number
+        if later is None:
+            row.number, row.generation = number, provider.generation
+            self._set_free(row, provider.used)
+        elif later is not row:
+            row.number, row.generation = later.number, later.generation
+            self._set_free(row, later.used)
+        else:
             return
-        row.number, row.shaped, row.generation = known, number, generation
-        self._set_free(row, used)
         if provider.uuid in self._early:
             self.use(*self._early[provider.uuid])
 
     def _is(self, row: Row, tree: Tree, provider: ProviderState) -> bool:
         """Is it in all but its usage what we know?"""
         return (
-            row.shapes[row.uuid] == provider.shape
+            row.shape == provider.shape
             and row.root == tree.root
             and row.parent == provider.parent
             and row.host == (tree.host or provider.name)
@@ -223,35 +253,35 @@ class Index:
 
     def _shape(self, was: Row | None, tree: Tree, provider: ProviderState) -> Row:
         position = self._new_position() if was is None else was.position
+        uuid = provider.uuid if was is None else was.uuid
         inventories = self._same(provider.inventories)
         capacity = {name: min(inventory.capacity, BEYOND_COUNTING) for name, inventory in inventories.items()}
         row = Row(
             position=position,
-            uuid=provider.uuid,
+            uuid=uuid,
             parent=provider.parent,
-            root=tree.root,
+            root=tree.root if provider.parent is not None else uuid,
             host=tree.host or provider.name,
             cell=self._same(tree.cell),
             agent=self._same(tree.agent),
             zone=self._same(tree.zone),
             generation=provider.generation,
-            shapes={provider.uuid: provider.shape},
+            shape=provider.shape,
             inventories=inventories,
             capacity=self._same(capacity),
-            used=provider.used,
-            free=capacity,
             traits=self._same(provider.traits),
             aggregates=self._same(provider.aggregates),
             number=0,
             shaped=0,
-            size=_size(tree, provider, capacity),
+            size=self._same(_size(tree, provider, capacity)),
+            amounts=(),
         )
         linked = was is not None and _links(was) == _links(row)
         if was is not None:
             self._clear(was)
             if not linked:
                 self._unlink(was)
-        self.rows[provider.uuid] = row
+        self.rows[uuid] = row
         self.at[position] = row
         self._mark(row)
         if not linked:
@@ -328,13 +358,22 @@ class Index:
                     self._reach.pop(position, None)
 
     def _set_free(self, row: Row, used: Mapping[str, int]) -> None:
-        position = row.position
-        free = {}
+        position, classes, inventories = row.position, self.classes, row.inventories
+        amounts, known = [], 0
         for name, capacity in row.capacity.items():
-            free[name] = left = capacity - used.get(name, 0)
-            most = row.inventories[name].max_unit
-            self.classes[name].top[position] = most if most < left else left if left > 0 else 0
-        row.used, row.free, row.told = used, free, None
+            amount = used.get(name)
+            if amount is None:
+                amount = 0
+            else:
+                known += 1
+            amounts.append(amount)
+            left = capacity - amount
+            most = inventories[name].max_unit
+            classes[name].top[position] = most if most < left else left if left > 0 else 0
+        row.amounts = (
+            used if known < len(used) else tuple(amounts) if any(amounts) else _nothing(len(amounts))
+        )
+        row.told = row._free = None
 
     def _drop(self, row: Row) -> None:
         del self.rows[row.uuid]
@@ -375,6 +414,12 @@ class Index:
             self._interned.clear()
         key = (type(value), tuple(value.items()) if isinstance(value, dict) else value)
         return self._interned.setdefault(key, value)
+
+
+@cache
+def _nothing(classes: int) -> tuple[int, ...]:
+    """Most hosts of a new cloud use nothing: they share it."""
+    return (0,) * classes
 
 
 def _flags(kind: dict[str, RowSet], name: str) -> RowSet:

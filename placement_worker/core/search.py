@@ -258,7 +258,7 @@ def _candidate(fit: Fit, free: dict[str, int], capacity: dict[str, int]) -> Cand
         row.agent,
         row.zone,
         fit.allocations,
-        rows[0].shapes if len(rows) == 1 else {one.uuid: one.shapes[one.uuid] for one in rows},
+        rows[0].shapes if len(rows) == 1 else {one.uuid: one.shape for one in rows},
         free,
         capacity,
         row.traits,

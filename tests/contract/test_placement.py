@@ -371,7 +371,7 @@ async def test_the_retired_are_forgotten_after_a_week(placement: Placement, wall
 def figures(placement: Placement, number: int) -> tuple[int, int]:
     """Shape and generation."""
     row = placement.memory.index.rows[uid(number, "a")]
-    return row.shapes[row.uuid], row.generation
+    return row.shape, row.generation
 
 
 async def test_a_report_is_a_whole_tree_and_the_same_again_changes_nothing(placement: Placement) -> None:
