@@ -414,3 +414,28 @@ class NameEditRequested(Message, frozen=True, kw_only=True):
 
 class NameEditAnswered(Message, frozen=True, kw_only=True):
     result: NameResult
+
+
+# What a cell is asked
+
+
+class FindBuilds(Message, frozen=True, kw_only=True):
+    """How do these builds stand in this cell?"""
+
+    cell: Word
+    builds: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=100)]
+
+
+class BuildStands(Value, frozen=True, kw_only=True):
+    """A build as its cell knows it."""
+
+    build: Id
+    status: str
+    placed: BuildPlaced  # with the decision that chose its host
+    host: str  # the one it is on, or was last
+    attempts: tuple[Attempt, ...] = ()  # those that are over
+    reason: Cause = ""
+
+
+class BuildsFound(Message, frozen=True, kw_only=True):
+    builds: tuple[BuildStands, ...]  # those that the cell knows, and that were placed

@@ -64,7 +64,11 @@ class Address(Generic[M]):
 
 @dataclass(frozen=True, eq=False)
 class Query(Generic[A, R]):
-    """A question that is answered once, by one of those who can; no answer in time raises NoAnswer."""
+    """A question that is answered once, by one of those who can; no answer in time raises NoAnswer.
+
+    `{fields}` of its name are filled from the question: so one cell is asked. Where nobody answers for that
+    cell, Unroutable says so.
+    """
 
     name: str
     asks: type[A]
@@ -72,6 +76,18 @@ class Query(Generic[A, R]):
     says: str
     source: str  # who asks, and who answers
     target: str
+
+    @property
+    def narrowed(self) -> bool:
+        """Is it asked of one among several who answer it?"""
+        return "{" in self.name
+
+    def key(self, question: Message) -> str:
+        """What the queue is named by that holds this question."""
+        return self.at(**{name: str(getattr(question, name)) for name in _FIELD.findall(self.name)})
+
+    def at(self, **fields: str) -> str:
+        return _FIELD.sub(lambda field: fields[field[1]], self.name) if self.narrowed else self.name
 
 
 BUILD_REQUESTED = Topic("build.requested", m.BuildRequested, "build these instances", ANYONE, "scheduler")
@@ -227,6 +243,15 @@ EDIT_NAME = Query(
     "placement",
 )
 
+FIND_BUILDS = Query(
+    "cell.builds.{cell}",
+    m.FindBuilds,
+    m.BuildsFound,
+    "how builds stand, and why they are where they are",
+    ANYONE,
+    "that cell's conductor",
+)
+
 TOPICS: tuple[Topic[Any], ...] = (
     BUILD_REQUESTED,
     BUILD_PLACED,
@@ -244,6 +269,7 @@ TOPICS: tuple[Topic[Any], ...] = (
 )
 QUERIES: tuple[Query[Any, Any], ...] = (
     FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, EDIT, LOAD, ALLOCATIONS, USAGES, NAMES, EDIT_NAME,
+    FIND_BUILDS,
 )  # fmt: skip
 
 TOPIC_OF: dict[type[Message], Topic[Any]] = {topic.message: topic for topic in TOPICS}

@@ -66,6 +66,7 @@ class Answers:
     batch: int | None
     concurrency: int
     linger: float = 0.0  # who asks waits for the answer, not for company
+    key: str = ""  # of a query that several answer, each for its cell: this one's
 
     @property
     def name(self) -> str:
@@ -77,7 +78,7 @@ class Answers:
 
     def queue(self, worker: str, replica: str) -> QueueSpec:
         """One queue per query, shared by all who answer it."""
-        return query_queue(self.query)
+        return query_queue(self.key or self.query.name)
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,9 @@ class Worker:
         return row.queue(self.name, replica)
 
 
-def query_queue(query: Query[Any, Any]) -> QueueSpec:
-    return QueueSpec(f"ask:{query.name}", (f"ask.{query.name}",))
+def query_queue(key: str) -> QueueSpec:
+    """Where questions of this key wait."""
+    return QueueSpec(f"ask:{key}", (f"ask.{key}",))
 
 
 def on(
@@ -158,9 +160,11 @@ def on_many(
     return On(_address(topic), handler, declared, batch, concurrency, linger, private, unheard, unheard_after)
 
 
-def answers(query: Query[A, R], handler: Callable[[A], Awaitable[R]], *, concurrency: int = 64) -> Answers:
-    """Answer this query one question at a time."""
-    return Answers(query, handler, None, concurrency)
+def answers(
+    query: Query[A, R], handler: Callable[[A], Awaitable[R]], *, concurrency: int = 64, **of: str
+) -> Answers:
+    """Answer this query one question at a time; `of` says for which cell, where it is asked of one."""
+    return Answers(query, handler, None, concurrency, key=query.at(**of))
 
 
 def answers_many(

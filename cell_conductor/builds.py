@@ -15,9 +15,11 @@ from bus.messages import (
     BuildDeleteRequested,
     BuildOrdered,
     BuildPlaced,
+    BuildsFound,
     ClaimAnswered,
     ClaimRequested,
     DestroyOrdered,
+    FindBuilds,
     Message,
     ReleaseAnswered,
     ReleaseRequested,
@@ -27,7 +29,7 @@ from bus.sql.failures import Conflict
 from bus.sql.retrying import retrying
 from bus.worker import Outcome
 from cell_conductor import store
-from cell_conductor.core.build import Build, Effects, overdue
+from cell_conductor.core.build import Build, Effects, overdue, stands
 from cell_conductor.core.events import CleanedUp, Event, GivenBack, Stalled, SwapAnswered, SwapImpossible
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.core.step import step
@@ -102,6 +104,15 @@ class Builds:
 
     async def delete_many(self, requests: Sequence[BuildDeleteRequested]) -> Sequence[Outcome]:
         return await self._handle([(request.build, request) for request in requests])
+
+    # What is asked
+
+    async def find(self, question: FindBuilds) -> BuildsFound:
+        async with self.database.read() as tx:
+            known = await store.load(tx, question.builds)
+        return BuildsFound(
+            builds=tuple(stands(build) for build in known.values() if build.placed is not None)
+        )
 
     # What is done again and again
 

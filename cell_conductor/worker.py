@@ -12,9 +12,10 @@ from bus.topics import (
     BUILD_ENDED,
     BUILD_PLACED,
     CLAIM,
+    FIND_BUILDS,
     RELEASE,
 )
-from bus.worker import Worker, every, on_many
+from bus.worker import Worker, answers, every, on_many
 from cell_conductor.builds import AskMany, Builds
 from cell_conductor.core.limits import AttemptLimits
 
@@ -52,6 +53,7 @@ def cell_conductor(
             on_many(AGENT_REPORT.at(cell=cell), builds.report_many, emits=says, concurrency=1, linger=LINGER),
             on_many(BUILD_DELETE.at(cell=cell), builds.delete_many, emits=says),
         ],
+        answers=[answers(FIND_BUILDS, builds.find, cell=cell)],
         asks=[CLAIM, RELEASE],
         timers=[
             every(look_every, builds.time_out, emits=[AGENT_REPORT]),

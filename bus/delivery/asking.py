@@ -59,7 +59,7 @@ class PendingQuestions:
         return [_answer(query, future.result()) for future in futures]
 
     def _envelope(self, query: Query[A, R], question: A, replies: QueueSpec) -> Envelope:
-        envelope = follow(question, f"ask.{query.name}", self._clock, framed=True)
+        envelope = follow(question, f"ask.{query.key(question)}", self._clock, framed=True)
         envelope.reply_to = replies.name
         return envelope
 
@@ -67,7 +67,8 @@ class PendingQuestions:
         """Our private queue for answers, once questions of this kind have a queue to go to."""
         if self._replies is None or query.name not in self._declared:
             async with self._declaring:
-                await self._transport.declare(query_queue(query))
+                if not query.narrowed:  # or a queue would be made for a cell that is not there
+                    await self._transport.declare(query_queue(query.name))
                 if self._replies is None:
                     name = f"reply:{self._replica}:{self._clock.uuid()[:8]}"
                     replies = QueueSpec(name, (name,), durable=False)

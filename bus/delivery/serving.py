@@ -30,7 +30,10 @@ async def serve(
         *(HeardRow(row, worker, replica, transport, clock, emitter) for row in worker.consumes),
         *(AnsweredRow(row, worker, replica, transport, clock) for row in worker.answers),
     ]
-    await transport.declare(*(row.queue for row in rows), *(query_queue(query) for query in worker.asks))
+    await transport.declare(
+        *(row.queue for row in rows),
+        *(query_queue(query.name) for query in worker.asks if not query.narrowed),
+    )
     for start in worker.starts:
         await start()
     readers = [QueueReader(row, clock) for row in rows]

@@ -11,6 +11,7 @@ from bus.messages import (
     BuildEnded,
     BuildOrdered,
     BuildPlaced,
+    BuildStands,
     ClaimRequested,
     DestroyOrdered,
     Message,
@@ -69,6 +70,18 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     def as_placed(self) -> BuildPlaced:
         assert self.placed is not None, f"{self.id} was deleted before it was placed"
         return self.placed
+
+
+def stands(build: Build) -> BuildStands:
+    """What is told of it to whoever asks."""
+    return BuildStands(
+        build=build.id,
+        status=build.status,
+        placed=build.as_placed,
+        host=build.host.host,
+        attempts=build.attempts,
+        reason=build.doom,
+    )
 
 
 def overdue(build: Build) -> AgentReported:

@@ -19,6 +19,7 @@ from bus.messages import (
     BuildOrdered,
     BuildPlaced,
     DestroyOrdered,
+    FindBuilds,
     Message,
 )
 from bus.sql.database import Database
@@ -30,6 +31,7 @@ from cell_conductor import store as sql
 from cell_conductor.builds import Builds
 from cell_conductor.core.limits import AttemptLimits
 from tests.support.conductor_builders import (
+    CELL,
     Books,
     a_build_order,
     a_delete,
@@ -704,3 +706,21 @@ async def test_a_conductor_of_the_version_before_works_on_beside_this_one(
     assert await heard(builds, reminder) == [[]]  # and the deletion has a deadline from here on
     time.now += 599
     assert all(one.build != ONE.build for one in await builds.time_out())
+
+
+async def test_a_cell_tells_how_builds_stand_and_why_they_are_where_they_are(
+    builds: Builds, books: Books
+) -> None:
+    first, second = a_placed(1), a_placed(2)
+    await placed(builds, books, first, second)
+    [[order]] = [await builds.start_many([first])]
+    await heard(builds, an_agent_report(order[0], "failed", cause="no power"))
+    found = await builds.find(FindBuilds(cell=CELL, builds=(first.build, second.build, a_placed(9).build)))
+    told = {one.build: one for one in found.builds}
+    assert told.keys() == {first.build, second.build}
+    assert told[first.build].placed == first and told[second.build].placed == second
+    assert (told[first.build].host, [one.cause for one in told[first.build].attempts]) == (
+        "host1",
+        ["no power"],
+    )
+    assert (told[second.build].status, told[second.build].host) == ("building", "host0")

@@ -10,13 +10,15 @@ import pytest
 from bus import topics
 from bus.context import current, envelope_of
 from bus.delivery.runner import Bus
-from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
+from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable, Unroutable
 from bus.messages import (
     BuildEnded,
     BuildRequested,
+    BuildsFound,
     BuildUnplaceable,
     CandidatesFound,
     DestroyOrdered,
+    FindBuilds,
     FindCandidates,
 )
 from bus.protocol import MAX_MESSAGE_BYTES, DeadLetter, Envelope
@@ -296,6 +298,28 @@ async def test_questions_that_wait_are_answered_together(connect: Connect, bus: 
         found = await ask([msgspec.structs.replace(QUESTION, after=number) for number in range(200)])
     assert [answer.seen for answer in found] == list(range(200))
     assert max(sizes) > 1
+
+
+async def test_a_question_of_one_cell_reaches_that_cell_and_of_a_cell_without_a_conductor_nobody(
+    connect: Connect, bus: Bus
+) -> None:
+    asked: list[str] = []
+
+    def conductor(cell: str) -> Worker:
+        async def answer(question: FindBuilds) -> BuildsFound:
+            asked.append(f"{cell} was asked of {question.cell}")
+            return BuildsFound(builds=())
+
+        return Worker(f"conductor.{cell}", answers=[answers(topics.FIND_BUILDS, answer, cell=cell)])
+
+    ask = bus.asker(topics.FIND_BUILDS, timeout=DEADLINE)
+    builds = (a_small_request().request,)
+    async with serving(connect, conductor("c1")), serving(connect, conductor("c2")):
+        for cell in ("c2", "c1", "c2"):
+            await ask(FindBuilds(cell=cell, builds=builds))
+        with pytest.raises(Unroutable, match=r"cell\.builds\.c3"):
+            await ask(FindBuilds(cell="c3", builds=builds))
+    assert asked == ["c2 was asked of c2", "c1 was asked of c1", "c2 was asked of c2"]
 
 
 async def test_a_question_nobody_answers_in_time_raises(bus: Bus) -> None:
