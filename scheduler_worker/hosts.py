@@ -1,66 +1,27 @@
-"""What the hosts say of themselves, and which of them are heard of at all."""
+"""What the hosts say of themselves, which of them are heard of at all, and where builds failed."""
 
 from collections import Counter, OrderedDict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+import numpy as np
+
+from bus.candidates import CandidateSource, Ints
 from bus.messages import HostReported
 from bus.vocabulary import HostState
+from scheduler_worker.agents import Agents, Listening
+from scheduler_worker.core.columns import NOBODY, HostColumns, numbered
+from scheduler_worker.core.view import HostsNow
 
 GRACE = 30.0  # how long it is listened before those who were never heard are held to be down
-LEAST_SILENCE = 10.0  # nobody is down for being silent this long, however short its period
-PERIODS = 3  # nor for missing fewer reports than this
 RECENT = 1.0  # how long a build of ours counts on top of what the host reports
-FORGOTTEN_PERIODS = 60  # who has missed so many reports is forgotten, after ten minutes at the least
-LEAST_REMEMBERED = 600.0
 MOST_HOSTS = 250_000  # the ones reported longest ago are forgotten beyond this; so with agents
 TIDY_SECONDS = 10.0
-
-
-class Listening:
-    """How long it was listened, in seconds: what was not heard while our own ears were away is no verdict.
-
-    A stretch in which nothing at all was heard may be our own fault, and it cannot be known. It counts as no
-    longer than it takes until the next report was due.
-    """
-
-    def __init__(self, now: float) -> None:
-        self.seconds = 0.0
-        self.due = LEAST_SILENCE  # the shortest period of all who are heard
-        self._last = now
-
-    def heard(self, now: float) -> None:
-        """Something was: a report, a request, an answer."""
-        self.seconds += min(max(now - self._last, 0.0), self.due)
-        self._last = now
-
-    def deaf_until(self, now: float) -> None:
-        """Whatever has been since then does not count."""
-        self._last = now
+HALVED_AFTER = 300.0  # seconds in which a failure comes to count half
+FORGIVEN = 2.0**-10  # a failure that counts no more than this
+FULL_SCALE = 64  # halvings after which the scale of failures is set anew
 
 
 @dataclass(slots=True)
-class _Agent:
-    heard: float  # when, by the seconds that it was listened
-    at: float  # when, by the clock
-    period: float
-    sequence: int
-    run: str
-    life: int = 0  # counts its restarts
-    silence: float = field(init=False)  # how long it may be silent
-
-    def __post_init__(self) -> None:
-        self.reports_every(self.period)
-
-    def reports_every(self, period: float) -> None:
-        self.period = period
-        self.silence = max(PERIODS * period, LEAST_SILENCE)
-
-    @property
-    def remembered(self) -> float:
-        return max(FORGOTTEN_PERIODS * self.period, LEAST_REMEMBERED)
-
-
-@dataclass(frozen=True, slots=True)
 class HeardHost:
     """A host as it was last reported."""
 
@@ -78,34 +39,38 @@ class HostBook:
     All times are those of a clock that never goes back.
     """
 
-    def __init__(self, now: float, grace: float = GRACE) -> None:
-        self.grace = grace
+    def __init__(self, now: float, grace: float = GRACE, halved_after: float = HALVED_AFTER) -> None:
         self._listening = Listening(now)
-        self._opened = 0.0  # by the seconds that it was listened
-        self._agents: OrderedDict[str, _Agent] = OrderedDict()  # the one heard last comes last
+        self._agents = Agents(self._listening, grace)
         self._hosts: OrderedDict[str, HeardHost] = OrderedDict()
+        self._columns = HostColumns()
         self._cells: Counter[str] = Counter()
         self._zones: Counter[str] = Counter()
         self._tidied = now
-        self._recent: dict[str, int] = {}
         self._choices: deque[tuple[float, str]] = deque()
+        self._halved_after = halved_after
+        self._whole = now  # a failure of then counts as one; later ones count more, so that all fade together
+        self._source: CandidateSource | None = None
+        self._layout: int | None = None  # of placement's memory, when it was last read; None: read it anew
+        self._slot_at: Ints = np.zeros(0, np.intp)
+        self._agent_at: Ints = np.zeros(0, np.intp)
 
     def opened(self, now: float) -> None:
         """From now on reports are listened to."""
         self._listening.deaf_until(now)
-        self._opened = self._listening.seconds
+        self._agents.opened = self._listening.seconds
 
     def listened(self, now: float) -> None:
         """Our ears work: something else than a report came in."""
         self._listening.heard(now)
         if now - self._tidied > TIDY_SECONDS:
             self._tidied = now
-            self._tidy()
+            self._tidy(now)
 
     def hear(self, report: HostReported, now: float) -> None:
         """Take a report in; one that is older than what is known changes nothing."""
         self.listened(now)
-        agent = self._heard_of(report, now)
+        agent = self._agents.hear(report, now)
         said = (agent.life, report.sequence)
         for state in report.hosts:
             known = self._hosts.get(state.root)
@@ -113,8 +78,7 @@ class HostBook:
                 self._put(HeardHost(state, report.agent, report.cell, said, agent.heard, agent.remembered))
         while len(self._hosts) > MOST_HOSTS:
             self._drop(next(iter(self._hosts)))
-        while len(self._agents) > MOST_HOSTS:
-            self._agents.popitem(last=False)
+        self._agents.keep(MOST_HOSTS)
 
     @property
     def cells(self) -> set[str]:
@@ -134,84 +98,134 @@ class HostBook:
 
     def down(self, agent: str, now: float) -> str:
         """Why the hosts of this agent are held to be down; empty when they are not."""
-        known, listened = self._agents.get(agent), self._listening.seconds
-        if known is None:
-            if listened - self._opened < self.grace:
-                return ""
-            return f"down: nothing is heard of its agent {agent}"
-        if listened - known.heard <= known.silence:
-            return ""
-        return f"down: nothing heard of its agent {agent} for {now - known.at:.0f} s"
+        return self._agents.down(agent, now)
+
+    def level(self, source: CandidateSource, now: float) -> HostsNow:
+        """All of it by the positions of placement's memory, for the searches of this moment."""
+        self._past(now)
+        if source is not self._source or source.layout != self._layout:
+            self._read_anew(source)
+        columns = self._columns
+        for root in columns.new:
+            position = source.position(root)
+            if position is not None:
+                self._slot_at[position] = columns.slots[root]
+        columns.new.clear()
+        return HostsNow(
+            source=source,
+            columns=columns,
+            slot_at=self._slot_at,
+            agent_at=self._agent_at,
+            up=self._agents.up(),
+            fading=1.0 / self._weight(now),
+            down=lambda agent: self._agents.down(agent, now),
+        )
+
+    # What befell builds that were sent there
 
     def chose(self, root: str, now: float) -> None:
         """We send a build there."""
         self._choices.append((now + RECENT, root))
-        self._recent[root] = self._recent.get(root, 0) + 1
+        slot = self._columns.slot(root)
+        self._columns.recent[slot] += 1
 
     def recent(self, root: str, now: float) -> int:
         """How many builds we sent there that its report may not count yet."""
-        choices, recent = self._choices, self._recent
+        self._past(now)
+        return int(self._columns.recent[self._columns.slots.get(root, NOBODY)])
+
+    def failed(self, root: str, now: float) -> None:
+        """A build failed there by the host's fault."""
+        slot, weight = self._columns.slot(root), self._weight(now)
+        self._columns.failures[slot] += weight
+
+    def built(self, root: str) -> None:
+        """Something came to life there: half of what is held against the host is forgiven."""
+        slot = self._columns.slots.get(root, NOBODY)
+        self._columns.failures[slot] /= 2
+
+    def failures(self, root: str, now: float) -> float:
+        """How many builds failed there, each halved again and again as time goes by."""
+        weight = self._weight(now)
+        return float(self._columns.failures[self._columns.slots.get(root, NOBODY)]) / weight
+
+    def _weight(self, now: float) -> float:
+        """What a failure of now counts, beside one of when the scale was set."""
+        halvings = (now - self._whole) / self._halved_after
+        if halvings > FULL_SCALE:
+            failures = self._columns.failures
+            failures *= 2.0**-halvings if halvings < 1000 else 0.0
+            failures[failures < FORGIVEN] = 0.0
+            self._whole, halvings = now, 0.0
+        return float(2.0**halvings)
+
+    def _past(self, now: float) -> None:
+        """Choices of a while ago are in the reports by now."""
+        choices, columns = self._choices, self._columns
         while choices and choices[0][0] <= now:
-            _, past = choices.popleft()
-            left = recent[past] - 1
-            if left:
-                recent[past] = left
-            else:
-                del recent[past]
-        return recent.get(root, 0)
+            columns.recent[columns.slots[choices.popleft()[1]]] -= 1
 
-    def _heard_of(self, report: HostReported, now: float) -> _Agent:
-        """Its agent, heard just now unless this is an older report.
-
-        A new run counts from the beginning. Agents that do not say which run they are may do so, too, when
-        they were silent for so long that they must have been away.
-        """
-        name, listened = report.agent, self._listening.seconds
-        agent = self._agents.get(name)
-        if agent is None:
-            agent = self._agents[name] = _Agent(listened, now, report.period, report.sequence, report.run)
-        elif report.run != agent.run or (
-            report.sequence < agent.sequence and listened - agent.heard > agent.silence
-        ):
-            agent.run, agent.life, agent.sequence = report.run, agent.life + 1, report.sequence
-        elif report.sequence <= agent.sequence:
-            return agent
-        agent.heard, agent.at = listened, now
-        agent.sequence = report.sequence
-        agent.reports_every(report.period)
-        self._listening.due = max(min(self._listening.due, report.period), 1.0)
-        self._agents.move_to_end(name)
-        return agent
+    # What is known of whom
 
     def _put(self, host: HeardHost) -> None:
         root = host.state.root
-        self._drop(root)
+        known = self._hosts.get(root)
         self._hosts[root] = host
-        self._cells[host.cell] += 1
-        if host.state.zone:
-            self._zones[host.state.zone] += 1
+        self._hosts.move_to_end(root)
+        if known is None or known.cell != host.cell or known.state.zone != host.state.zone:
+            if known is not None:
+                self._discount(known)
+            self._cells[host.cell] += 1
+            if host.state.zone:
+                self._zones[host.state.zone] += 1
+        self._columns.put(host.state)
+        if known is not None and host.state.instances > known.state.instances:
+            self.built(root)
 
     def _drop(self, root: str) -> None:
-        host = self._hosts.pop(root, None)
-        if host is None:
-            return
+        self._discount(self._hosts.pop(root))
+        self._columns.forget(root)
+
+    def _discount(self, host: HeardHost) -> None:
         for counted, name in ((self._cells, host.cell), (self._zones, host.state.zone)):
             counted[name] -= 1
             if counted[name] <= 0:
                 del counted[name]
 
-    def _tidy(self) -> None:
-        """Forget who was not heard for very long, and see anew how soon the next report is due."""
+    def _read_anew(self, source: CandidateSource) -> None:
+        """Where placement has which host, and whose it is."""
+        placed = source.hosts()
+        positions = [host.position for host in placed]
+        self._agents.number_anew(host.agent for host in placed)
+        agents, slots = self._agents.number, self._columns.slots
+        self._agent_at = numbered(positions, [agents(host.agent) for host in placed], source.size)
+        self._slot_at = numbered(positions, [slots.get(host.uuid, NOBODY) for host in placed], source.size)
+        self._source, self._layout = source, source.layout
+
+    def _tidy(self, now: float) -> None:
+        """Forget who was not heard for very long."""
+        self._past(now)
+        self._agents.tidy()
         listened = self._listening.seconds
-        while self._agents:
-            name, agent = next(iter(self._agents.items()))
-            if listened - agent.heard <= agent.remembered:
-                break
-            del self._agents[name]
         while self._hosts:
             root, host = next(iter(self._hosts.items()))
             if listened - host.heard <= host.remembered:
                 break
             self._drop(root)
-        periods = [one.period for one in self._agents.values() if listened - one.heard <= one.silence]
-        self._listening.due = max(min(periods, default=LEAST_SILENCE), 1.0)
+        self._drop_slots(now)
+        if self._agents.crowded:
+            self._agents.number_anew(())
+            self._layout = None
+
+    def _drop_slots(self, now: float) -> None:
+        """Of hosts that nothing is known of any more. Most that have a slot are heard, so this is rare."""
+        columns = self._columns
+        if len(columns.slots) <= 2 * len(self._hosts) + 1024:
+            return
+        weight = self._weight(now)
+        for root, slot in list(columns.slots.items()):
+            failures = columns.failures[slot] / weight
+            if root not in self._hosts and not columns.recent[slot] and failures < FORGIVEN:
+                columns.drop(root)
+        columns.new = [root for root in columns.new if root in columns.slots]
+        self._layout = None

@@ -1,13 +1,13 @@
 """What a rule may read of one host: a value, as it was when it was looked at."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from bus.vocabulary import Aggregate, HostState
 
 
-@dataclass(frozen=True, slots=True)
-class HostFacts:
+class HostFacts(msgspec.Struct, frozen=True, gc=False):
     """A host as placement knows it, and what it says of itself."""
 
     root: str
@@ -17,8 +17,10 @@ class HostFacts:
     zone: str = ""  # as its owner reports it; those of its aggregates are in their metadata
     traits: tuple[str, ...] = ()
     aggregates: tuple[Aggregate, ...] = ()
-    free: Mapping[str, int] = field(default_factory=dict)  # in its whole tree, without what is promised
-    capacity: Mapping[str, int] = field(default_factory=dict)
+    free: Mapping[str, int] = msgspec.field(
+        default_factory=dict
+    )  # in its whole tree, without what is promised
+    capacity: Mapping[str, int] = msgspec.field(default_factory=dict)
     state: HostState | None = None  # None: it has not reported yet
     down: str = ""  # why it is held to be down
     building: int = 0  # as it reported, and what was sent there since

@@ -1,0 +1,119 @@
+"""What hosts say of themselves, a column for each fact that is asked for, so that all are read at once."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+
+from bus.candidates import Ints
+from bus.vocabulary import HostState
+from scheduler_worker.core.rule import UNKNOWN
+
+Numbers = npt.NDArray[np.float64]
+Reads = Callable[[HostState], float]
+
+NOBODY = 0  # the slot of whoever was never heard of
+FIRST_SLOTS = 1024
+
+# What can be read of a state by name. A version of nought was not said.
+FACTS: Mapping[str, Reads] = {
+    "load": lambda state: state.load,
+    "instances": lambda state: state.instances,
+    "enabled": lambda state: state.enabled,
+    "forced_down": lambda state: state.forced_down,
+    "hypervisor_version": lambda state: state.hypervisor_version or UNKNOWN,
+    "reported": lambda state: state.building,
+}
+
+
+def reads_metric(name: str) -> Reads:
+    return lambda state: state.metrics.get(name, UNKNOWN)
+
+
+class HostColumns:
+    """One slot a host. Beside what it says: what we sent there lately, and how often it failed.
+
+    A slot is a host's from when it is first spoken of; where placement has the host does not matter here.
+    """
+
+    def __init__(self) -> None:
+        self.slots: dict[str, int] = {}
+        self.states: list[HostState | None] = [None] * FIRST_SLOTS
+        self.recent: Numbers = np.zeros(FIRST_SLOTS)
+        self.failures: Numbers = np.zeros(FIRST_SLOTS)  # as they counted at some moment long ago
+        self._facts: dict[str, tuple[Reads, Numbers]] = {}
+        self._metrics: dict[str, tuple[Reads, Numbers]] = {}
+        self._next = 1
+        self._free: list[int] = []
+        self.new: list[str] = []  # those that nobody has yet looked for in placement
+
+    def slot(self, root: str) -> int:
+        """Its own, made if need be."""
+        slot = self.slots.get(root)
+        if slot is None:
+            if self._free:
+                slot = self._free.pop()
+            else:
+                slot = self._next
+                self._next += 1
+                if slot == len(self.states):
+                    self._grow()
+            self.slots[root] = slot
+            self.new.append(root)
+        return slot
+
+    def put(self, state: HostState) -> None:
+        slot = self.slot(state.root)
+        self.states[slot] = state
+        for reads, column in self._facts.values():
+            column[slot] = reads(state)
+        for reads, column in self._metrics.values():
+            column[slot] = reads(state)
+
+    def forget(self, root: str) -> None:
+        """It says nothing any more. The slot stays its own: what we sent there still counts."""
+        slot = self.slots[root]
+        self.states[slot] = None
+        for _, column in self._all():
+            column[slot] = UNKNOWN
+
+    def drop(self, root: str) -> None:
+        """Whoever may still read its slot must not: it will be another's."""
+        self.forget(root)
+        slot = self.slots.pop(root)
+        self.recent[slot] = self.failures[slot] = 0.0
+        self._free.append(slot)
+
+    def fact(self, name: str) -> Numbers:
+        """Of all slots. KeyError where there is no such fact."""
+        return self._column(self._facts, name, FACTS[name])
+
+    def metric(self, name: str) -> Numbers:
+        return self._column(self._metrics, name, reads_metric(name))
+
+    def _column(self, kind: dict[str, tuple[Reads, Numbers]], name: str, reads: Reads) -> Numbers:
+        known = kind.get(name)
+        if known is None:
+            said = (UNKNOWN if state is None else reads(state) for state in self.states)
+            known = kind[name] = reads, np.fromiter(said, np.float64, len(self.states))
+        return known[1]
+
+    def _all(self) -> Iterable[tuple[Reads, Numbers]]:
+        return chain(self._facts.values(), self._metrics.values())
+
+    def _grow(self) -> None:
+        more = len(self.states)
+        self.states.extend([None] * more)
+        self.recent = np.concatenate([self.recent, np.zeros(more)])
+        self.failures = np.concatenate([self.failures, np.zeros(more)])
+        for kind in (self._facts, self._metrics):
+            for name, (reads, column) in kind.items():
+                kind[name] = reads, np.concatenate([column, np.full(more, UNKNOWN)])
+
+
+def numbered(positions: Sequence[int], numbers: Sequence[int], size: int) -> Ints:
+    """An array over placement's positions: of these, these numbers; nought of all others."""
+    found = np.zeros(size, np.intp)
+    found[np.array(positions, np.intp)] = np.array(numbers, np.intp)
+    return found

@@ -1,0 +1,205 @@
+"""How rules and weighers see hosts: all that fit at once, or one; the same numbers either way."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bus.candidates import Bools, CandidateSearch, CandidateSource, Ints, PlacedHost
+from bus.vocabulary import Aggregate
+from scheduler_worker.core.columns import FACTS, HostColumns, Numbers
+from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.rule import UNKNOWN, Number
+from scheduler_worker.core.wish import Wish
+
+
+@dataclass(slots=True, eq=False)
+class HostsNow:
+    """What was heard of all hosts until now, by placement's positions; good until something is awaited."""
+
+    source: CandidateSource
+    columns: HostColumns
+    slot_at: Ints
+    agent_at: Ints
+    up: Bools  # of each agent
+    fading: float  # what a failure that was counted as one counts now
+    down: Callable[[str], str]  # an agent's silence as a sentence
+    _limits: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
+
+    def facts(self, search: CandidateSearch, position: int) -> HostFacts:
+        """One host, whole."""
+        placed = search.host(position)
+        slot = int(self.slot_at[position])
+        columns = self.columns
+        state = columns.states[slot]
+        building = int(columns.recent[slot])
+        free, capacity = search.amounts(position)
+        return HostFacts(
+            root=placed.uuid,
+            host=placed.host,
+            cell=placed.cell,
+            agent=placed.agent,
+            zone=placed.zone,
+            traits=placed.traits,
+            aggregates=self._aggregates(placed) if placed.aggregates else (),
+            free=free,
+            capacity=capacity,
+            state=state,
+            down="" if self.up[self.agent_at[position]] else self.down(placed.agent),
+            building=building if state is None else building + state.building,
+            failures=float(columns.failures[slot]) * self.fading,
+        )
+
+    def limits(self, key: str) -> list[tuple[str, float]]:
+        """The aggregates that have a number under this key."""
+        found = self._limits.get(key)
+        if found is None:
+            found = self._limits[key] = [
+                (uuid, number)
+                for uuid, aggregate in self.source.aggregates.items()
+                for number in numbers((aggregate.metadata[key],) if key in aggregate.metadata else ())
+            ]
+        return found
+
+    def _aggregates(self, placed: PlacedHost) -> tuple[Aggregate, ...]:
+        known = self.source.aggregates
+        return tuple([known[uuid] for uuid in placed.aggregates if uuid in known])
+
+
+class AllHosts:
+    """All that fit placement's question, as arrays that go with the search's positions."""
+
+    def __init__(self, search: CandidateSearch, now: HostsNow) -> None:
+        self._search = search
+        self._now = now
+        self._positions = search.positions
+        self._slots = now.slot_at[self._positions]
+
+    def free(self, resource_class: str) -> Number:
+        return self._search.free(resource_class)
+
+    def capacity(self, resource_class: str) -> Number:
+        return self._search.capacity(resource_class)
+
+    def has(self, trait: str) -> Number:
+        return self._search.has(trait).astype(np.float64)
+
+    def fact(self, name: str) -> Number:
+        columns, slots = self._now.columns, self._slots
+        if name == "up":
+            return self._now.up[self._now.agent_at[self._positions]].astype(np.float64)
+        if name == "building":
+            said = columns.fact("reported")[slots]
+            return np.where(np.isnan(said), 0.0, said) + columns.recent[slots]
+        if name == "failures":
+            return columns.failures[slots] * self._now.fading
+        return columns.fact(name)[slots]
+
+    def metric(self, name: str) -> Number:
+        return self._now.columns.metric(name)[self._slots]
+
+    def members(self, wish: Wish) -> Number:
+        counts = np.zeros(len(self._positions))
+        for root, count in wish.members.items():
+            counts[self._where_is(root)] = count
+        return counts
+
+    def among(self, roots: Collection[str]) -> Number:
+        found = np.zeros(len(self._positions))
+        for root in roots:
+            found[self._where_is(root)] = 1.0
+        return found
+
+    def said(self, value: Number) -> Number:
+        return ~np.isnan(value)
+
+    def each(self, value: Callable[[HostFacts], float]) -> Number:
+        facts, search = self._now.facts, self._search
+        values = (value(facts(search, position)) for position in self._positions.tolist())
+        return np.fromiter(values, np.float64, len(self._positions))
+
+    def where(self, condition: Number, then: Number, otherwise: Number) -> Number:
+        return np.where(condition, then, otherwise)
+
+    def override(self, key: str, otherwise: float) -> Number:
+        limits = self._now.limits(key)
+        if not limits:
+            return otherwise
+        found: Numbers = np.full(len(self._positions), np.inf)
+        for uuid, number in limits:
+            np.minimum(found, np.where(self._search.within(uuid), number, np.inf), out=found)
+        found[np.isinf(found)] = otherwise
+        return found
+
+    def _where_is(self, root: str) -> slice:
+        """Where in the arrays; an empty place when it does not fit."""
+        position = self._now.source.position(root)
+        if position is None:
+            return slice(0, 0)
+        first = int(np.searchsorted(self._positions, position))
+        found = first < len(self._positions) and self._positions[first] == position
+        return slice(first, first + bool(found))
+
+
+@dataclass(frozen=True, slots=True)
+class OneHost:
+    """One host, as numbers."""
+
+    host: HostFacts
+
+    def free(self, resource_class: str) -> Number:
+        return float(self.host.free.get(resource_class, 0))
+
+    def capacity(self, resource_class: str) -> Number:
+        return float(self.host.capacity.get(resource_class, 0))
+
+    def has(self, trait: str) -> Number:
+        return float(trait in self.host.traits)
+
+    def fact(self, name: str) -> Number:
+        reads = _OF_THE_HOST.get(name)
+        if reads is not None:
+            return float(reads(self.host))
+        state = self.host.state
+        return UNKNOWN if state is None else float(FACTS[name](state))
+
+    def metric(self, name: str) -> Number:
+        state = self.host.state
+        return UNKNOWN if state is None else float(state.metrics.get(name, UNKNOWN))
+
+    def members(self, wish: Wish) -> Number:
+        return float(wish.members.get(self.host.root, 0))
+
+    def among(self, roots: Collection[str]) -> Number:
+        return float(self.host.root in roots)
+
+    def said(self, value: Number) -> Number:
+        return not np.isnan(value)
+
+    def each(self, value: Callable[[HostFacts], float]) -> Number:
+        return value(self.host)
+
+    def where(self, condition: Number, then: Number, otherwise: Number) -> Number:
+        return then if condition else otherwise
+
+    def override(self, key: str, otherwise: float) -> Number:
+        return min(numbers(self.host.metadata(key)), default=otherwise)
+
+
+_OF_THE_HOST: Mapping[str, Callable[[HostFacts], float]] = {
+    "up": lambda host: not host.down,
+    "building": lambda host: host.building,
+    "failures": lambda host: host.failures,
+}
+
+
+def numbers(texts: Any) -> Iterator[float]:
+    """Those of the texts that are finite numbers: an operator may have written anything."""
+    for text in texts:
+        try:
+            number = float(text)
+        except ValueError:
+            continue
+        if np.isfinite(number):
+            yield number

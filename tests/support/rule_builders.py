@@ -1,0 +1,185 @@
+"""Hosts as rules and weighers see them: one, or a few in a placement that fits in a list."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import numpy as np
+
+from bus.candidates import Bools, Floats, Heard, Ints
+from bus.messages import BuildRequested, FindCandidates, HostReported
+from bus.vocabulary import Aggregate, Allocations, Candidate, HostState, NearMiss, Removal, ResourceGroup
+from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.view import AllHosts
+from scheduler_worker.core.wish import Wish
+from scheduler_worker.hosts import HostBook
+from tests.support.ids import uid
+from tests.support.scheduler_builders import ROOM, a_request
+
+ASKED = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}),))
+
+
+def an_aggregate(number: int = 1, **metadata: str) -> Aggregate:
+    return Aggregate(id=uid(number, "e"), name=f"aggregate{number}", metadata=metadata)
+
+
+def the_facts(number: int = 1, *aggregates: Aggregate, sent: int = 0, **fields: object) -> HostFacts:
+    """Host `number`; the fields are its state's, or its own. `sent`: builds that it may not count yet."""
+    of_state = {name: fields.pop(name) for name in list(fields) if name in HostState.__struct_fields__}
+    root, host = uid(number, "c"), f"host{number}"
+    state = HostState(root=root, host=host, **of_state) if of_state else None  # type: ignore[arg-type]
+    facts = HostFacts(root, host, "cell1", f"agent{number}", free=ROOM, capacity=ROOM, state=state)
+    building = sent + (state.building if state is not None else 0)
+    return msgspec.structs.replace(facts, aggregates=aggregates, **{"building": building, **fields})
+
+
+def a_wish(request: BuildRequested | None = None, **fields: object) -> Wish:
+    """For this request, or one with these fields; those of the wish are the wish's."""
+    of_wish = {name: fields.pop(name) for name in list(fields) if name in Wish.__dataclass_fields__}
+    request = request or a_request(**fields)  # type: ignore[arg-type]
+    return Wish(request, request.flavor, ASKED, **of_wish)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class ListedHost:
+    """A host of the list, in the words of placement."""
+
+    position: int
+    facts: HostFacts
+
+    @property
+    def uuid(self) -> str:
+        return self.facts.root
+
+    @property
+    def host(self) -> str:
+        return self.facts.host
+
+    @property
+    def cell(self) -> str:
+        return self.facts.cell
+
+    @property
+    def agent(self) -> str:
+        return self.facts.agent
+
+    @property
+    def zone(self) -> str:
+        return self.facts.zone
+
+    @property
+    def traits(self) -> tuple[str, ...]:
+        return self.facts.traits
+
+    @property
+    def aggregates(self) -> tuple[str, ...]:
+        return tuple(one.id for one in self.facts.aggregates)
+
+
+@dataclass
+class ListedHosts:
+    """A placement where everybody fits. Every third position is empty."""
+
+    listed: list[ListedHost]
+    layout: int = 1
+    seen: int = 0
+    aggregates: dict[str, Aggregate] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, facts: Sequence[HostFacts]) -> "ListedHosts":
+        listed = [ListedHost(nth + nth // 2, one) for nth, one in enumerate(facts)]
+        return cls(listed, aggregates={one.id: one for host in facts for one in host.aggregates})
+
+    @property
+    def size(self) -> int:
+        return len(self.listed) * 2 + 1
+
+    def position(self, root: str) -> int | None:
+        return next((one.position for one in self.listed if one.uuid == root), None)
+
+    def named(self, host: str) -> Sequence[str]:
+        return [one.uuid for one in self.listed if host in (one.host, one.uuid)]
+
+    def hosts(self) -> Sequence[ListedHost]:
+        return self.listed
+
+    def search(self, question: FindCandidates) -> "ListedSearch":
+        return ListedSearch(self)
+
+    def promise(self, allocations: Allocations) -> None: ...
+
+    def withdraw(self, allocations: Allocations) -> None: ...
+
+    def watch(self, heard: Heard) -> None: ...
+
+
+@dataclass
+class ListedSearch:
+    source: ListedHosts
+
+    @property
+    def considered(self) -> int:
+        return len(self.source.listed)
+
+    @property
+    def positions(self) -> Ints:
+        return np.array([one.position for one in self.source.listed], np.intp)
+
+    def free(self, resource_class: str) -> Floats:
+        return np.array([one.facts.free.get(resource_class, 0) for one in self.source.listed], np.float64)
+
+    def capacity(self, resource_class: str) -> Floats:
+        return np.array([one.facts.capacity.get(resource_class, 0) for one in self.source.listed], np.float64)
+
+    def has(self, trait: str) -> Bools:
+        return np.array([trait in one.traits for one in self.source.listed], np.bool_)
+
+    def within(self, aggregate: str) -> Bools:
+        return np.array([aggregate in one.aggregates for one in self.source.listed], np.bool_)
+
+    def host(self, position: int) -> ListedHost:
+        return next(one for one in self.source.listed if one.position == position)
+
+    def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        facts = self.host(position).facts
+        return facts.free, facts.capacity
+
+    def ways(self, position: int, most: int) -> Sequence[Candidate]:
+        return ()
+
+    def removals(self) -> Sequence[Removal]:
+        return ()
+
+    def nearest(self) -> Sequence[NearMiss]:
+        return ()
+
+
+def reported_by(facts: HostFacts, sequence: int = 1) -> HostReported:
+    """What its agent says of it."""
+    hosts = () if facts.state is None else (facts.state,)
+    return HostReported(cell=facts.cell, agent=facts.agent, sequence=sequence, hosts=hosts)
+
+
+def seen_at_once(facts: Sequence[HostFacts]) -> tuple[AllHosts, list[HostFacts]]:
+    """These hosts in the two ways that a scheduler sees them: all at once, and one by one.
+
+    Whoever is `down` in the facts is never heard; who is building more than it says was sent that much.
+    """
+    book, source = HostBook(0.0, grace=0.0), ListedHosts.of(facts)
+    for one in facts:
+        if not one.down:
+            book.hear(reported_by(one), 0.0)
+        said = one.state.building if one.state is not None and not one.down else 0
+        for _ in range(one.building - said):
+            book.chose(one.root, 0.0)
+        for _ in range(round(one.failures)):
+            book.failed(one.root, 0.0)
+    now, search = book.level(source, 0.0), source.search(ASKED)
+    one_by_one = [now.facts(search, int(position)) for position in search.positions]
+    return AllHosts(search, now), one_by_one
+
+
+def having(wish: Wish, **fields: object) -> Wish:
+    """The same wish, of a request that differs in these."""
+    request = msgspec.structs.replace(wish.request, **fields)
+    return replace(wish, request=request, flavor=request.flavor)

@@ -1,0 +1,231 @@
+"""All hosts at once and one by itself read the same numbers; and the columns stay level with placement."""
+
+import math
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from bus.vocabulary import Aggregate
+from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.rule import Number, View
+from scheduler_worker.core.view import AllHosts, OneHost
+from scheduler_worker.hosts import HALVED_AFTER, HostBook
+from tests.support.ids import uid
+from tests.support.rule_builders import (
+    ASKED,
+    ListedHosts,
+    a_wish,
+    an_aggregate,
+    reported_by,
+    seen_at_once,
+    the_facts,
+)
+
+SLOW = an_aggregate(1, most="3", odd="soon")
+QUICK = an_aggregate(2, most="5.5", odd="nan")
+HOSTS = [
+    the_facts(1, SLOW, QUICK, traits=("T",), load=0.5, instances=3, metrics={"cpu": 7.0}),
+    the_facts(2, QUICK, free={"VCPU": 1}, capacity={"VCPU": 64}, sent=9),
+    the_facts(3, SLOW, enabled=False, forced_down=True, hypervisor_version=8_001_000, building=2),
+    the_facts(4, down="never heard"),
+    the_facts(5, failures=2.0, load=0.25),
+]
+
+
+def numbers_of(reads: object, facts: list[HostFacts]) -> tuple[list[float], list[float]]:
+    """What is read of these hosts at once, and one by one; what nobody said is −99."""
+    everybody, each = seen_at_once(facts)
+
+    def read(view: View) -> Number:
+        value = reads(view)  # type: ignore[operator]
+        return view.where(view.said(value), value, -99.0)
+
+    at_once = read(everybody)
+    one_by_one = [float(read(OneHost(one))) for one in each]
+    return [float(one) for one in np.broadcast_to(at_once, len(facts))], one_by_one
+
+
+@pytest.mark.parametrize(
+    ("reads", "numbers"),
+    [
+        pytest.param(lambda view: view.free("VCPU"), [8, 1, 8, 8, 8], id="free"),
+        pytest.param(lambda view: view.free("CUSTOM_NONE"), [0] * 5, id="of a class nobody has"),
+        pytest.param(lambda view: view.capacity("VCPU"), [8, 64, 8, 8, 8], id="capacity"),
+        pytest.param(lambda view: view.has("T"), [1, 0, 0, 0, 0], id="a trait"),
+        pytest.param(lambda view: view.fact("load"), [0.5, -99, 0, -99, 0.25], id="load"),
+        pytest.param(lambda view: view.fact("instances"), [3, -99, 0, -99, 0], id="instances"),
+        pytest.param(lambda view: view.fact("enabled"), [1, -99, 0, -99, 1], id="enabled"),
+        pytest.param(lambda view: view.fact("forced_down"), [0, -99, 1, -99, 0], id="forced down"),
+        pytest.param(
+            lambda view: view.fact("hypervisor_version"), [-99, -99, 8_001_000, -99, -99], id="version"
+        ),
+        pytest.param(lambda view: view.fact("up"), [1, 1, 1, 0, 1], id="up"),
+        pytest.param(lambda view: view.fact("building"), [0, 9, 2, 0, 0], id="building, and sent there"),
+        pytest.param(lambda view: view.fact("failures"), [0, 0, 0, 0, 2], id="failures"),
+        pytest.param(lambda view: view.metric("cpu"), [7, -99, -99, -99, -99], id="a metric"),
+        pytest.param(lambda view: view.metric("none"), [-99] * 5, id="one nobody reports"),
+        pytest.param(
+            lambda view: view.override("most", 8.0), [3, 5.5, 3, 8, 8], id="the least of aggregates"
+        ),
+        pytest.param(lambda view: view.override("odd", 8.0), [8] * 5, id="no numbers in aggregates"),
+        pytest.param(lambda view: view.override("none", 8.0), [8] * 5, id="nothing in aggregates"),
+        pytest.param(
+            lambda view: view.members(a_wish(members={uid(2, "c"): 2, uid(99, "c"): 1})),
+            [0, 2, 0, 0, 0],
+            id="members of a group",
+        ),
+        pytest.param(
+            lambda view: view.among({uid(1, "c"), uid(5, "c"), uid(99, "c")}), [1, 0, 0, 0, 1], id="among"
+        ),
+        pytest.param(lambda view: view.each(lambda host: int(host.host[-1])), [1, 2, 3, 4, 5], id="each"),
+    ],
+)
+def test_all_at_once_and_one_by_one_read_the_same(reads: object, numbers: list[float]) -> None:
+    assert numbers_of(reads, HOSTS) == (numbers, numbers)
+
+
+def test_the_facts_of_one_host_are_those_of_placement_and_of_its_report() -> None:
+    _, found = seen_at_once(HOSTS)
+    assert found[:3] == HOSTS[:3]
+    assert found[3] == replace(HOSTS[3], down="down: nothing is heard of its agent agent4")
+    assert found[4] == HOSTS[4]
+
+
+def test_an_aggregate_that_placement_does_not_know_any_more_says_nothing() -> None:
+    source, book = ListedHosts.of(HOSTS[:1]), HostBook(0.0)
+    del source.aggregates[SLOW.id]
+    facts = book.level(source, 0.0).facts(source.search(ASKED), 0)
+    assert facts.aggregates == (QUICK,)
+
+
+# Level with placement
+
+
+def loads(book: HostBook, source: ListedHosts, now: float = 0.0) -> list[float]:
+    found = AllHosts(source.search(ASKED), book.level(source, now)).fact("load")
+    return [-1.0 if math.isnan(one) else one for one in found.tolist()]
+
+
+def test_reports_before_placement_knows_the_host_are_kept() -> None:
+    book, source = HostBook(0.0), ListedHosts.of(())
+    book.hear(reported_by(the_facts(1, load=0.5)), 0.0)
+    assert loads(book, source) == []
+    source.listed = ListedHosts.of([the_facts(2), the_facts(1)]).listed
+    source.layout += 1
+    assert loads(book, source) == [-1, 0.5]
+
+
+def test_hosts_that_change_places_are_followed() -> None:
+    book, source = HostBook(0.0), ListedHosts.of([the_facts(1), the_facts(2), the_facts(3)])
+    for number in (1, 2, 3):
+        book.hear(reported_by(the_facts(number, load=number / 10)), 0.0)
+    assert loads(book, source) == [0.1, 0.2, 0.3]
+    source.listed = ListedHosts.of([the_facts(3), the_facts(4), the_facts(1)]).listed
+    source.layout += 1
+    assert loads(book, source) == [0.3, -1, 0.1]
+
+
+def test_a_first_report_is_found_without_reading_all_of_placement_again() -> None:
+    book, source = HostBook(0.0), ListedHosts.of([the_facts(1), the_facts(2)])
+    assert loads(book, source) == [-1, -1]
+    source.hosts = lambda: pytest.fail("all read again")  # type: ignore[method-assign]
+    book.hear(reported_by(the_facts(2, load=0.5)), 0.0)
+    assert loads(book, source) == [-1, 0.5]
+    book.hear(reported_by(the_facts(2, load=0.75), sequence=2), 0.0)
+    assert loads(book, source) == [-1, 0.75]
+
+
+def test_another_placement_is_read_from_the_beginning() -> None:
+    book = HostBook(0.0)
+    book.hear(reported_by(the_facts(2, load=0.5)), 0.0)
+    assert loads(book, ListedHosts.of([the_facts(1), the_facts(2)])) == [-1, 0.5]
+    assert loads(book, ListedHosts.of([the_facts(2)])) == [0.5]
+
+
+def test_more_hosts_than_there_was_room_for() -> None:
+    book = HostBook(0.0)
+    many = [the_facts(number, load=number / 10_000) for number in range(3000)]
+    source = ListedHosts.of(many[:10])
+    assert loads(book, source) == [-1] * 10
+    for one in many:
+        book.hear(reported_by(one), 0.0)
+    assert loads(book, source) == [number / 10_000 for number in range(10)]
+
+
+def test_who_is_up_goes_by_the_agent_placement_names() -> None:
+    book = HostBook(0.0, grace=0.0)
+    moved = replace(the_facts(1), agent="new")
+    book.hear(reported_by(the_facts(1, load=0.5)), 0.0)
+    everybody = AllHosts(ListedHosts.of([moved]).search(ASKED), book.level(ListedHosts.of([moved]), 0.0))
+    assert everybody.fact("up").tolist() == [0]
+    assert everybody.fact("load").tolist() == [0.5]
+
+
+def test_while_nobody_could_be_heard_nobody_is_down() -> None:
+    book, source = HostBook(0.0, grace=30.0), ListedHosts.of([the_facts(1), the_facts(2)])
+    book.hear(reported_by(the_facts(1, load=0.5)), 0.0)
+    for now, up in ((20.0, [1, 1]), (45.0, [0, 0])):
+        for second in range(int(now)):
+            book.listened(float(second))
+        book.listened(now)
+        found = AllHosts(source.search(ASKED), book.level(source, now)).fact("up").tolist()
+        assert found == ([1, 1] if now == 20.0 else [0, 0])
+        assert [book.down(f"agent{number}", now) == "" for number in (1, 2)] == [bool(one) for one in up]
+
+
+# Failures
+
+
+def test_a_failure_counts_less_and_less() -> None:
+    book, root = HostBook(0.0), uid(1, "c")
+    book.failed(root, 0.0)
+    book.failed(root, HALVED_AFTER)
+    assert book.failures(root, HALVED_AFTER) == 1.5
+    assert book.failures(root, 2 * HALVED_AFTER) == 0.75
+    assert book.failures(uid(2, "c"), 0.0) == 0
+
+
+def test_failures_fade_alike_over_a_very_long_time() -> None:
+    book, root = HostBook(0.0), uid(1, "c")
+    book.failed(root, 0.0)
+    book.failed(root, 100 * HALVED_AFTER)
+    assert book.failures(root, 101 * HALVED_AFTER) == pytest.approx(0.5)
+    book.failed(root, 10_000 * HALVED_AFTER)
+    assert book.failures(root, 10_000 * HALVED_AFTER) == 1
+
+
+def test_an_instance_more_than_before_forgives_half() -> None:
+    book, root = HostBook(0.0), uid(1, "c")
+    book.hear(reported_by(the_facts(1, instances=3)), 0.0)
+    book.failed(root, 0.0)
+    book.hear(reported_by(the_facts(1, instances=3), sequence=2), 0.0)
+    assert book.failures(root, 0.0) == 1
+    book.hear(reported_by(the_facts(1, instances=4), sequence=3), 0.0)
+    assert book.failures(root, 0.0) == 0.5
+
+
+def test_slots_of_hosts_that_nothing_is_known_of_are_given_to_others() -> None:
+    book, source = HostBook(0.0), ListedHosts.of([the_facts(1), the_facts(2)])
+    book.hear(reported_by(the_facts(1, load=0.1)), 0.0)
+    for number in range(10, 3000):
+        book.chose(uid(number, "c"), 0.0)
+    for second in range(1, 30):
+        book.hear(reported_by(the_facts(1, load=0.5), sequence=second + 1), float(second))
+    book.hear(reported_by(the_facts(2, load=0.75)), 30.0)
+    assert len(book._columns.slots) < 1100
+    assert loads(book, source, 30.0) == [0.5, 0.75]
+
+
+def test_metadata_of_an_aggregate_is_read_anew_each_time() -> None:
+    source, book = ListedHosts.of(HOSTS[:1]), HostBook(0.0)
+
+    def most() -> list[float]:
+        found = AllHosts(source.search(ASKED), book.level(source, 0.0)).override("most", 8.0)
+        return [float(found)] if isinstance(found, float) else found.tolist()
+
+    assert most() == [3]
+    source.aggregates[SLOW.id] = Aggregate(id=SLOW.id, metadata={"most": "2"})
+    assert most() == [2]
+    source.aggregates.clear()
+    assert most() == [8]
