@@ -223,6 +223,19 @@ class SchedulerAlive(Message, frozen=True, kw_only=True):
     leaving: bool = False  # it stops: its share is for the others
 
 
+class HostFailed(Message, frozen=True, kw_only=True):
+    """An attempt on this host came to nothing: a hint for who chooses hosts. It may come twice, or never."""
+
+    root: Id
+    host: str
+    agent: Word
+    cell: Word
+    build: Id
+    attempt: Amount  # with `build`: which failure it is
+    cause: Cause = ""
+    ours: bool = True  # it is the host's doing; false: the request's, as a corrupt image is
+
+
 class PlacementChanged(Message, frozen=True, kw_only=True):
     """One commit, numbered without gaps. A reader that misses a number reads everything again."""
 
@@ -281,6 +294,9 @@ class FindCandidates(Message, frozen=True, kw_only=True):
     roots: tuple[Id, ...] = ()  # only these; empty: any
     not_roots: tuple[Id, ...] = ()
     order: tuple[OrderBy, ...] = ()  # best first by these, over all that fit; empty: round from the seed
+    isolated: tuple[str, ...] = ()  # suffixes of groups that never share a provider with one another
+    root_member_of: tuple[tuple[Id, ...], ...] = ()  # aggregates of the host: every inner list is met by one
+    root_not_member_of: tuple[Id, ...] = ()
 
 
 class CandidatesFound(Message, frozen=True, kw_only=True):

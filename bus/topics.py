@@ -156,6 +156,14 @@ HOST_REPORTED = Topic(
     "every scheduler",
     expected=False,
 )
+HOST_FAILED = Topic(
+    "host.failed",
+    m.HostFailed,
+    "an attempt on this host failed, and whose fault it was",
+    "conductor",
+    "every scheduler",
+    expected=False,
+)
 PLACEMENT_CHANGED = Topic(
     "placement.changed",
     m.PlacementChanged,
@@ -264,6 +272,7 @@ TOPICS: tuple[Topic[Any], ...] = (
     AGENT_REPORT,
     INVENTORY_REPORTED,
     HOST_REPORTED,
+    HOST_FAILED,
     PLACEMENT_CHANGED,
     IRONIC_NODE,
 )

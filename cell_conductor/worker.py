@@ -13,6 +13,7 @@ from bus.topics import (
     BUILD_PLACED,
     CLAIM,
     FIND_BUILDS,
+    HOST_FAILED,
     RELEASE,
 )
 from bus.worker import Worker, answers, every, on_many
@@ -50,7 +51,13 @@ def cell_conductor(
         f"conductor.{cell}",
         consumes=[
             on_many(BUILD_PLACED.at(cell=cell), builds.start_many, emits=says),
-            on_many(AGENT_REPORT.at(cell=cell), builds.report_many, emits=says, concurrency=1, linger=LINGER),
+            on_many(
+                AGENT_REPORT.at(cell=cell),
+                builds.report_many,
+                emits=[*says, HOST_FAILED],
+                concurrency=1,
+                linger=LINGER,
+            ),
             on_many(BUILD_DELETE.at(cell=cell), builds.delete_many, emits=says),
         ],
         answers=[answers(FIND_BUILDS, builds.find, cell=cell)],

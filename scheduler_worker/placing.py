@@ -19,6 +19,7 @@ from bus.messages import (
     ClaimRequested,
     FindCandidates,
     FindProviders,
+    HostFailed,
     HostReported,
     ProvidersFound,
     ReleaseAnswered,
@@ -88,6 +89,10 @@ class Scheduler:
 
     async def hear(self, report: HostReported) -> None:
         self.book.hear(report, self.clock.monotonic())
+
+    async def hear_of_failure(self, failure: HostFailed) -> None:
+        if failure.ours:  # what was the request's fault says nothing of the host
+            self.book.failed(failure.root, self.clock.monotonic())
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
         """A host for each of these requests, or the reason why there is none."""

@@ -14,6 +14,7 @@ from bus.messages import (
     BuildStands,
     ClaimRequested,
     DestroyOrdered,
+    HostFailed,
     Message,
     ReleaseRequested,
 )
@@ -143,6 +144,20 @@ def destroy(build: Build) -> DestroyOrdered:
         agent=build.host.agent,
         root=build.host.root,
         host=build.host.host,
+    )
+
+
+def host_failed(build: Build, cause: str, ours: bool = True) -> HostFailed:
+    """Whoever chooses hosts is to know at once."""
+    return HostFailed(
+        root=build.host.root,
+        host=build.host.host,
+        agent=build.host.agent,
+        cell=build.cell,
+        build=build.id,
+        attempt=build.attempt,
+        cause=cause[:MAX_CAUSE],
+        ours=ours,
     )
 
 

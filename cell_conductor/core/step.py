@@ -108,9 +108,11 @@ def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
         case AgentReported(outcome="failed"):
             cause = event.cause or "failed without giving a cause"
             tried = say.attempt_over(build, "failed", cause, now)
+            told = say.host_failed(build, cause, ours=event.retry)
             if event.leftover:
                 build = leftovers.leave_behind(build, now, limits.cleanup_timeout)
-            return _over(build, tried, limits, abort=not event.retry)
+            build, effects = _over(build, tried, limits, abort=not event.retry)
+            return build, (told, *effects)
         case AgentReported(outcome="destroyed"):
             cause = "destroyed on the host, not by this conductor"
             return _over(build, say.attempt_over(build, "failed", cause, now), limits)
@@ -119,7 +121,9 @@ def _building(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
         case AgentReported(outcome="overdue") if now >= build.deadline:
             cause = f"no result within {build.deadline - build.started:g} s"
             tried = say.attempt_over(build, "timed out", cause, now)
-            return _over(leftovers.leave_behind(build, now, limits.cleanup_timeout), tried, limits)
+            told = say.host_failed(build, cause)
+            build, effects = _over(leftovers.leave_behind(build, now, limits.cleanup_timeout), tried, limits)
+            return build, (told, *effects)
         case BuildDeleteRequested():
             return _delete(build, event, now, limits)
         case _:

@@ -128,7 +128,7 @@ def _merged(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
 def _steps(made: SearchPlan) -> Iterator[_Step]:
     rules = JointRules()
     if made.rules.isolate:
-        rules = replace(rules, isolate=True)
+        rules = replace(rules, isolate=made.rules.isolate)
         yield _Step("isolate: a provider of its own for each group", rules)
     if made.rules.apart:
         rules = replace(rules, apart=True)

@@ -50,7 +50,7 @@ class Slot:
 class JointRules:
     """What a choice for all slots must meet beyond each slot for itself."""
 
-    isolate: bool = False
+    isolate: frozenset[str] = frozenset()  # suffixes of groups, no two of which share a provider
     subtrees: tuple[tuple[int, ...], ...] = ()  # slots of which one is at or above all the others
     needs: tuple[tuple[str, ...], ...] = ()  # of each, those of the group without suffix have one together
     summed: tuple[str, ...] = ()  # classes that several slots ask for: together they fit as well
@@ -133,6 +133,11 @@ class _Planner:
         for trait in query.root_forbidden:
             if trait in index.traits:
                 yield Demand(f"no root trait {trait}", ~index.traits[trait].mask(self.high))
+        for choice in query.root_member_of:
+            yield Demand(f"root aggregate {' or '.join(choice)}", self._any(index.aggregates, choice))
+        for uuid in query.root_not_member_of:
+            if uuid in index.aggregates:
+                yield Demand(f"root not in aggregate {uuid}", ~index.aggregates[uuid].mask(self.high))
         for group in query.groups:
             if self._plain:
                 of = _called(group)
@@ -154,7 +159,7 @@ class _Planner:
             if not group.suffix:
                 needs = [*((trait,) for trait in group.required), *group.required_any]
         return JointRules(
-            isolate=query.group_policy == "isolate",
+            isolate=_isolated(query),
             subtrees=tuple(one for one in sets if len(one) > 1),
             needs=tuple(needs),
             summed=tuple(self._several()),
@@ -236,8 +241,9 @@ class _Planner:
                     self._summed([slot.own for slot in asking], [slot.away for slot in asking], top) >= asked
                 )
                 yield Demand(f"{name}: {asked} free in all groups", met, joint=True)
-        apart = [slot for slot in self.slots if slot.suffix]
-        if self.query.group_policy == "isolate" and len(apart) > 1:
+        isolated = _isolated(self.query)
+        apart = [slot for slot in self.slots if slot.suffix in isolated]
+        if len(apart) > 1:
             one = np.ones(self.high)
             count = self._summed([slot.own for slot in apart], [slot.away for slot in apart], one)
             yield Demand(f"isolate: {len(apart)} providers", count >= len(apart), joint=True)
@@ -334,6 +340,13 @@ class _Planner:
         return [name for name in dict.fromkeys(names) if names.count(name) > 1]
 
 
+def _isolated(query: FindCandidates) -> frozenset[str]:
+    """The groups that are to have a provider each; the one without a suffix never is."""
+    if query.group_policy == "isolate":
+        return frozenset(group.suffix for group in query.groups) - {""}
+    return frozenset(query.isolated)
+
+
 def _called(group: ResourceGroup) -> str:
     return f"group {group.suffix}: " if group.suffix else ""
 
@@ -370,6 +383,12 @@ def _check(query: FindCandidates) -> None:
         for suffix in one:
             if not suffix or suffix not in suffixes:
                 raise SenselessQuery(f"same_subtree[{position}]: there is no group with suffix {suffix!r}")
+    for position, suffix in enumerate(query.isolated):
+        if not suffix or suffix not in suffixes:
+            raise SenselessQuery(f"isolated[{position}]: there is no group with suffix {suffix!r}")
+    for nth, choice in enumerate(query.root_member_of):
+        if not choice:
+            raise SenselessQuery(f"root_member_of[{nth}]: empty")
     for trait in query.root_required:
         if trait in query.root_forbidden:
             raise SenselessQuery(f"root_forbidden: {trait} is required as well")

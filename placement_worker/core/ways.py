@@ -177,7 +177,7 @@ class Ways:
     def _take(self, depth: int, row: Row) -> bool:
         """Choose this one for the slot at this depth, unless nothing can come of it."""
         slot, position, rules = self._slots[depth], row.position, self._rules
-        apart = rules.isolate and bool(slot.suffix)
+        apart = slot.suffix in rules.isolate
         if apart and position in self._alone:
             return False
         counted = rules.apart and bool(slot.asks)
@@ -229,7 +229,7 @@ class Ways:
                 self._in_tree[row.root] = only, times - 1
             else:
                 del self._in_tree[row.root]
-        if rules.isolate and slot.suffix:
+        if slot.suffix in rules.isolate:
             self._alone.discard(position)
         if self._sets[depth]:
             self._tops.pop()

@@ -16,6 +16,7 @@ class Wish:
     question: FindCandidates
     nth: int = 0  # 0: the flavor asked for; n: the nth of or_else
     notes: tuple[str, ...] = ()  # what of the request means nothing here, one sentence each
+    preferred: Mapping[str, float] = field(default_factory=dict)  # traits, the flavor's too, by how much
     group: ServerGroup | None = None  # the one it joins, as it was a moment ago: the claim judges
     members: Mapping[str, int] = field(default_factory=dict)  # root → how many of its group are there
     same: frozenset[str] | None = None  # roots of the instances it wants to be beside; None: it does not say

@@ -20,6 +20,7 @@ from bus.messages import (
     BuildPlaced,
     DestroyOrdered,
     FindBuilds,
+    HostFailed,
     Message,
 )
 from bus.sql.database import Database
@@ -105,10 +106,11 @@ async def heard(builds: Builds, *events: Message) -> list[list[Message] | Retry]
 
 
 def plain(outcome: Outcome) -> list[Message] | Retry:
+    """Without what schedulers are told of a failure, which is another story."""
     if isinstance(outcome, Retry):
         return outcome
     assert isinstance(outcome, Sequence)
-    return list(outcome)
+    return [one for one in outcome if not isinstance(one, HostFailed)]
 
 
 def ends(messages: Sequence[Message]) -> list[BuildEnded]:
@@ -466,6 +468,28 @@ async def test_two_replicas_that_hear_the_same_failure_agree(
         assert outcome in ([a_destroy_order(ONE, 1), SECOND], [])  # whoever came late has nothing to add
     assert any(task.result() == [[a_destroy_order(ONE, 1), SECOND]] for task in tasks)
     assert books.held[ONE.build][0] == 2
+
+
+@pytest.mark.parametrize(
+    ("report", "ours"), [(FAILED, True), (replace(FAILED, retry=False), False)], ids=["host", "request"]
+)
+async def test_schedulers_are_told_of_a_failure_and_whose_fault_it_was(
+    builds: Builds, books: Books, report: AgentReported, ours: bool
+) -> None:
+    await placed(builds, books, ONE)
+    said = []
+    for _ in range(3):
+        (outcome,) = await builds.report_many([report])
+        assert isinstance(outcome, Sequence)
+        said += [one for one in outcome if isinstance(one, HostFailed)]
+    (told,) = said  # once, however often it is heard
+    assert (told.root, told.build, told.attempt, told.cause, told.ours) == (
+        ONE.chosen.root,
+        ONE.build,
+        1,
+        "no disk",
+        ours,
+    )
 
 
 class SomeAgents:

@@ -18,6 +18,7 @@ from bus.topics import (
     CLAIM,
     FIND_BUILDS,
     FIND_CANDIDATES,
+    HOST_FAILED,
     HOST_REPORTED,
     INVENTORY_REPORTED,
     IRONIC_NODE,
@@ -85,7 +86,7 @@ def test_nothing_in_a_cell_calls_up(worker: Worker) -> None:
 
 # What the table of the design gives each side of a cell.
 MAY_SAY = {
-    "conductor": {AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, BUILD_ENDED, BUILD_DELETED},
+    "conductor": {AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, BUILD_ENDED, BUILD_DELETED, HOST_FAILED},
     "agent": {AGENT_REPORT, INVENTORY_REPORTED, HOST_REPORTED, IRONIC_NODE},
 }
 

@@ -29,6 +29,10 @@ class PlainSearch:
         anchor = self.all[tree.root]
         if query.cell not in ("", tree.cell) or not has([anchor], query.root_required, query.root_forbidden):
             return set()
+        if not all(set(some) & set(anchor.aggregates) for some in query.root_member_of):
+            return set()
+        if set(query.root_not_member_of) & set(anchor.aggregates):
+            return set()
         near = [one for one in self.all.values() if self.serves(one, anchor)]
         options = [list(self.options(group, near, anchor)) for group in query.groups]
         suffixes = [group.suffix for group in query.groups]
@@ -76,6 +80,9 @@ class PlainSearch:
     def goes_together(self, query: FindCandidates, chosen: Mapping[str, Given]) -> bool:
         single = {suffix: next(iter(given.values())) for suffix, given in chosen.items() if suffix}
         if query.group_policy == "isolate" and len({one.uuid for one in single.values()}) < len(single):
+            return False
+        isolated = [single[suffix].uuid for suffix in query.isolated]
+        if len(set(isolated)) < len(isolated):
             return False
         for suffixes in query.same_subtree:
             members = [single[suffix] for suffix in suffixes]

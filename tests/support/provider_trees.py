@@ -118,6 +118,9 @@ def a_query(chance: Random, world: Sequence[Tree], limit: int = 100_000) -> Find
         root_required=root_required,
         root_forbidden=tuple(one for one in some(chance, TRAITS, 0.04) if one not in root_required),
         nested=chance.random() < 0.85,
+        isolated=tuple(granular) if chance.random() < 0.1 else (),
+        root_member_of=((uid(0, "e"), uid(1, "e")),) if chance.random() < 0.05 else (),
+        root_not_member_of=(uid(2, "e"),) if chance.random() < 0.1 else (),
     )
 
 

@@ -164,6 +164,21 @@ BOTH = {"VCPU": 1, "DISK_GB": 5}
             id="the root of who shares is not asked",
         ),
         pytest.param(asking(group(resources=BOTH), cell="c2"), {("2",), ("2+5",)}, id="cell"),
+        pytest.param(
+            asking(group("1", {"CUSTOM_VF": 1}), root_member_of=((uid(3, "e"), uid(9, "e")),)),
+            only(11, 12),
+            id="an aggregate of the root, whatever serves the group",
+        ),
+        pytest.param(
+            asking(group("1", {"CUSTOM_VF": 1}), root_member_of=((uid(3, "e"),), (uid(0, "e"),))),
+            set(),
+            id="all of several choices of the root",
+        ),
+        pytest.param(
+            asking(group(resources=BOTH), root_not_member_of=(uid(3, "e"), uid(9, "e"))),
+            {("2",), ("2+5",)},
+            id="a forbidden aggregate of the root; one nobody is in has no effect",
+        ),
         # Together.
         pytest.param(
             asking(group("1", {"CUSTOM_VF": 1}), group("2", {"CUSTOM_VF": 1})),
@@ -183,6 +198,11 @@ BOTH = {"VCPU": 1, "DISK_GB": 5}
             ),
             {("11", "11"), ("12", "11")},
             id="isolate: not from the group without suffix",
+        ),
+        pytest.param(
+            asking(*(group(name, {"CUSTOM_VF": 1}) for name in "123"), isolated=("1", "3")),
+            {("11", "11", "12"), ("11", "12", "12"), ("12", "11", "11"), ("12", "12", "11")},
+            id="some groups isolated from each other, and from no others",
         ),
         pytest.param(
             asking(group("1", {"CUSTOM_VF": 2}), group("2", {"CUSTOM_VF": 1})),
@@ -464,6 +484,9 @@ def test_a_sum_that_does_not_go_together_is_told_with_figures() -> None:
             asking(group(resources=DISK), root_required=(A,), root_forbidden=(A,)),
             "root_forbidden: CUSTOM_A is required as well",
         ),
+        (asking(group("1", DISK), isolated=("1", "2")), "isolated[1]: there is no group with suffix '2'"),
+        (asking(group(resources=DISK), isolated=("",)), "isolated[0]: there is no group with suffix ''"),
+        (asking(group(resources=DISK), root_member_of=((),)), "root_member_of[0]: empty"),
         (asking(*(group(str(nth), DISK) for nth in range(300))), "groups: 300 of them, at most 256"),
     ],
 )
