@@ -8,6 +8,8 @@ from bus.resources import (
     Consumer,
     Edit,
     EditResult,
+    GroupEdit,
+    GroupResult,
     LoadResult,
     Named,
     NameEdit,
@@ -43,6 +45,7 @@ from bus.vocabulary import (
     ResourceGroup,
     Seconds,
     Selection,
+    ServerGroup,
     TraitName,
     Value,
     Word,
@@ -430,6 +433,30 @@ class NameEditRequested(Message, frozen=True, kw_only=True):
 
 class NameEditAnswered(Message, frozen=True, kw_only=True):
     result: NameResult
+
+
+class FindGroups(Message, frozen=True, kw_only=True):
+    """Server groups that are all of this, with who is in them and where. Without any of it: all."""
+
+    ids: tuple[Id, ...] = ()
+    project: str = ""
+    name: str = ""
+    after: str = ""  # in the order of their ids, those behind this one
+    limit: Count = 0  # 0: all of them, which must fit into one message
+
+
+class GroupsFound(Message, frozen=True, kw_only=True):
+    groups: tuple[ServerGroup, ...]
+
+
+class GroupEditRequested(Message, frozen=True, kw_only=True):
+    """Make or drop a server group."""
+
+    edit: GroupEdit
+
+
+class GroupEditAnswered(Message, frozen=True, kw_only=True):
+    result: GroupResult
 
 
 # What a cell is asked

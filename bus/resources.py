@@ -6,14 +6,17 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from bus.vocabulary import (
     Allocations,
+    Amount,
     ClaimResult,
     ClassName,
     ConsumerClaim,
     Contended,
+    GroupPolicy,
     Id,
     Inventory,
     Name,
     Ordinal,
+    ServerGroup,
     Tagged,
     TraitName,
     Value,
@@ -189,8 +192,9 @@ class Taken(Tagged, frozen=True, kw_only=True):
 class InUse(Tagged, frozen=True, kw_only=True):
     """Something is held of it; of a provider these classes, in the order of their numbers."""
 
-    what: str  # the provider, class or trait
+    what: str  # the provider, class, trait or server group
     classes: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()  # of a server group: some of them
 
 
 class HasChildren(Tagged, frozen=True, kw_only=True):
@@ -245,6 +249,36 @@ class NameEdited(Tagged, frozen=True, kw_only=True):
 
 NameResult = NameEdited | Missing | Taken | InUse | Standard | Contended
 NameKind = Literal["resource class", "trait"]
+
+# Server groups: nothing of one changes while it is there
+
+
+class MakeGroup(Tagged, frozen=True, kw_only=True):
+    """Who makes one chooses its id: made twice, it is one. Its name is one of a kind in its project."""
+
+    group: Id
+    name: Name
+    policy: GroupPolicy
+    max_per_host: Amount = 1  # anti-affinity
+    project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
+
+
+class DropGroup(Tagged, frozen=True, kw_only=True):
+    """With `force` while it has members, too: they stay where they are, in no group."""
+
+    group: Id
+    force: bool = False
+
+
+GroupEdit = MakeGroup | DropGroup
+
+
+class GroupEdited(Tagged, frozen=True, kw_only=True):
+    group: ServerGroup | None = None  # None: there is none any more
+    changed: bool = False  # False: it was so already
+
+
+GroupResult = GroupEdited | Taken | InUse | Contended
 
 # Bulk
 

@@ -250,6 +250,22 @@ EDIT_NAME = Query(
     ANYONE,
     "placement",
 )
+GROUPS = Query(
+    "placement.groups",
+    m.FindGroups,
+    m.GroupsFound,
+    "server groups, and where their members are",
+    ANYONE,
+    "placement",
+)
+EDIT_GROUP = Query(
+    "placement.group",
+    m.GroupEditRequested,
+    m.GroupEditAnswered,
+    "make or drop a server group",
+    ANYONE,
+    "placement",
+)
 
 FIND_BUILDS = Query(
     "cell.builds.{cell}",
@@ -277,8 +293,8 @@ TOPICS: tuple[Topic[Any], ...] = (
     IRONIC_NODE,
 )
 QUERIES: tuple[Query[Any, Any], ...] = (
-    FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, EDIT, LOAD, ALLOCATIONS, USAGES, NAMES, EDIT_NAME,
-    FIND_BUILDS,
+    FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, EDIT, LOAD, ALLOCATIONS, USAGES, NAMES, EDIT_NAME, GROUPS,
+    EDIT_GROUP, FIND_BUILDS,
 )  # fmt: skip
 
 TOPIC_OF: dict[type[Message], Topic[Any]] = {topic.message: topic for topic in TOPICS}

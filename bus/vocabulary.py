@@ -121,6 +121,7 @@ class ServerGroup(Value, frozen=True, kw_only=True):
     max_per_host: Amount = 1  # anti-affinity
     project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
     members: dict[str, tuple[str, ...]] = {}  # consumer → the roots it is on
+    left: dict[str, tuple[str, ...]] = {}  # clean-up of one that left → the roots its guest may still be on
 
 
 # What is asked for
@@ -289,7 +290,8 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     type: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END)] | None = "INSTANCE"
     keep: Id | None = None
     client: bool = False  # a client of the API claims, for a consumer that no cell knows
-    group: Id | None = None  # the server group it belongs to, whose policy is judged with the claim
+    # The server group it is in from now on, whose policy is judged with the claim; None: the one it was in.
+    group: Id | None = None
 
 
 class Full(Tagged, frozen=True, kw_only=True):
@@ -341,7 +343,16 @@ class Crowded(Tagged, frozen=True, kw_only=True):
         return f"{self.provider}: {self.policy}: {there}"
 
 
-Refusal = Full | Moved | Gone | Crowded
+class NoGroup(Tagged, frozen=True, kw_only=True):
+    """The server group that the claim names is none of its project: looking again will not help."""
+
+    group: str
+
+    def __str__(self) -> str:
+        return f"server group {self.group}: there is none in this project"
+
+
+Refusal = Full | Moved | Gone | Crowded | NoGroup
 
 
 class Claimed(Tagged, frozen=True, kw_only=True):

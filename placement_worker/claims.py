@@ -56,8 +56,9 @@ class ClaimOperations:
         now = self.clock.now()
         await self.book.know_owners(self.database, every, now)
         providers = capacity.providers_of(orders, all_choices=all_choices)
+        groups = {one.group for one in every if one.group is not None}
         async with changing(self.database, self.book) as tx:
-            opened = await claims.open_world(tx, self.book, newcomers, others, providers, now)
+            opened = await claims.open_world(tx, self.book, newcomers, others, providers, now, groups)
             results = [capacity.claim(order, opened.world) for order in orders]
             number = await self._save(tx, opened, now)
         return [result and _numbered(result, number) for result in results]

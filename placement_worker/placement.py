@@ -14,6 +14,7 @@ from placement_worker.providers import ProviderOperations
 from placement_worker.reports import ReportOperations
 from placement_worker.retrying_transactions import again
 from placement_worker.searches import Searches
+from placement_worker.server_groups import ServerGroups
 from placement_worker.store.numbered_names import Book
 from placement_worker.store.numbers import ProviderNumbers
 
@@ -36,6 +37,7 @@ class Placement:
         self.providers = ProviderOperations(database, clock, self.book, self.log, numbers)
         self.bulk_load = BulkLoad(database, clock, self.book, self.log, numbers)
         self.classes_and_traits = ClassesAndTraits(database, clock, self.book, self.log)
+        self.server_groups = ServerGroups(database, clock)
         self.lookups = Lookups(database, self.book)
         self._open = again(clock, self.book.open)
 

@@ -37,6 +37,7 @@ FIRST_CUSTOM_CLASS = 10_000  # ids below it are positions in the standard list
 
 _BIG = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself only as INTEGER
 _ROOM = {"fillfactor": 80}  # PostgreSQL updates in place while a page has room
+_IN_A_GROUP = text("group_id IS NOT NULL")
 
 
 def _times() -> tuple[Column[float], Column[float]]:
@@ -143,9 +144,12 @@ consumers = Table(
     Column("consumer_type_id", Integer),  # null is told as `unknown`
     # A client of the API claimed for it: no cell knows it.
     Column("client", Boolean, nullable=False, server_default=false()),
+    # Its server group; one that has been dropped since is none: its number is never given out again.
+    Column("group_id", Integer),
     *_times(),
     UniqueConstraint("uuid"),
     Index(None, "project_id", "user_id"),
+    Index(None, "group_id", postgresql_where=_IN_A_GROUP, sqlite_where=_IN_A_GROUP),
 )
 
 allocations = Table(
@@ -185,6 +189,21 @@ retired_consumers = Table(  # those that have ended and can never hold again
     Column("unplaceable", Boolean, nullable=False, server_default=false()),  # no host was found for it
     PrimaryKeyConstraint("uuid"),
     Index(None, "at"),
+)
+
+server_groups = Table(  # nothing of a row changes; the lock on it keeps claims of one group apart
+    "server_groups",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("uuid", String(36), nullable=False),
+    Column("name", String(200), nullable=False),
+    Column("project", String(255), nullable=False),
+    Column("policy", String(32), nullable=False),
+    Column("max_per_host", Integer, nullable=False),
+    *_times(),
+    UniqueConstraint("uuid"),
+    UniqueConstraint("project", "name"),
+    sqlite_autoincrement=True,
 )
 
 LAST_CHANGE, NAMES_EDITION, CLASS_NUMBERS, PROVIDER_NUMBERS, LAST_TOLD = 1, 2, 3, 4, 5  # rows of `changes`

@@ -33,6 +33,8 @@ def placement_worker(placement: Placement, publish: Publish) -> Worker:
             answers(topics.USAGES, placement.lookups.usages),
             answers(topics.NAMES, placement.classes_and_traits.find),
             answers(topics.EDIT_NAME, placement.classes_and_traits.edit),
+            answers(topics.GROUPS, placement.server_groups.find),
+            answers(topics.EDIT_GROUP, placement.server_groups.edit),
         ],
         timers=[
             every(CATCH_UP_SECONDS, placement.memory.fresh),

@@ -15,6 +15,7 @@ from bus.vocabulary import (
     Held,
     Id,
     Moved,
+    NoGroup,
     Refusal,
     Selection,
 )
@@ -130,7 +131,7 @@ class Order:
         """Remember what placement refused. What only changed is tried again; what is full comes last."""
         for (host, _), refusal in zip(pick.choices, refusals, strict=False):
             self.refused.append(f"{host.candidate.host}: {refusal}")
-            if not isinstance(refusal, Moved):
+            if not isinstance(refusal, Moved | NoGroup):
                 self.avoid.add(refusal.provider)
 
     def place(self, instance: Id, choice: HostChoice, pick: Pick, claimed: Claimed, beside: set[str]) -> None:

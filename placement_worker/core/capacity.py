@@ -19,12 +19,14 @@ from bus.vocabulary import (
     Gone,
     Held,
     Moved,
+    NoGroup,
     Refusal,
     Refused,
     Released,
     ReleaseResult,
     Retired,
 )
+from placement_worker.core.server_groups import GroupPlaces, roots_of
 
 
 @dataclass(slots=True)
@@ -63,6 +65,9 @@ class Holder:
     held: Allocations = field(default_factory=dict)
     by: ConsumerClaim | None = None  # the claim that gave it what it holds now
     heir_of: "Holder | None" = None  # or who left it to it: a clean-up is of its project and user
+    clean_up: bool = False  # it keeps the room of a guest that may still be there
+    group: int | None = None  # the number of its server group, which may have been dropped since
+    group_was: int | None = None  # when it was read
 
 
 @dataclass(slots=True)
@@ -72,6 +77,11 @@ class ClaimWorld:
     rooms: dict[str, Room | None]
     holders: dict[str, Holder]
     retired: dict[str, Retired]
+    groups: dict[int, GroupPlaces] = field(
+        default_factory=dict
+    )  # that claims name, or their consumers are in
+    named: dict[str, int] = field(default_factory=dict)  # those that are named → their numbers
+    sharing: set[str] = field(default_factory=set)  # providers that share with other trees; read with groups
     touched: dict[str, Room] = field(default_factory=dict)  # whose usage or generation moved
     stirred: dict[str, Holder] = field(default_factory=dict)  # who claimed or gave back
     tombstones: dict[str, Retired] = field(default_factory=dict)  # who is retired from now on
@@ -81,8 +91,8 @@ class _Unread(Exception):
     """The world holds no answer: something that matters was not read."""
 
 
-# What an order's claims replaced: holder, and its generation, holdings and claim before.
-_Steps = list[tuple[Holder, int, Allocations, ConsumerClaim | None]]
+# What an order's claims replaced: holder, and its generation, holdings, claim and group before.
+_Steps = list[tuple[Holder, int, Allocations, ConsumerClaim | None, int | None]]
 
 # What was in use of (provider, class) before an order's consumers gave it back.
 _Before = dict[tuple[str, str], int]
@@ -105,7 +115,7 @@ def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] |
         return tuple(Refused(refusals=()) if type(one) is Claimed else one for one in results)
     named: set[str] = set()
     keepers = {one.keep for one in order.claims}
-    for holder, _, before, _ in steps:
+    for holder, _, before, *_ in steps:
         if holder.uuid not in keepers:  # a provider merely left behind keeps its generation, as in the API
             named.update(holder.held or before)
         _touch(world, before)
@@ -135,7 +145,7 @@ def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
             _touch(world, keeper.held)  # it may have kept something before
             world.stirred[keeper.uuid] = keeper
         else:
-            _hold(world, holder, 0, {}, None)
+            _hold(world, holder, 0, {}, None, holder.group)
         world.stirred[holder.uuid] = holder
     if order.retire:
         ended = Retired(why=order.retire, unplaceable=order.unplaceable)
@@ -153,16 +163,16 @@ def _judge(order: ClaimRequested, world: ClaimWorld, steps: _Steps) -> list[Clai
     generations = [holder.generation for holder in holders]
     before: _Before = {}
     for one, holder in zip(order.claims, holders, strict=True):
-        steps.append((holder, holder.generation, holder.held, holder.by))
+        steps.append((holder, holder.generation, holder.held, holder.by, holder.group))
         for provider, resources in holder.held.items():
             for name in resources:
                 before.setdefault((provider, name), _room(world, provider).stocks[name].used)
         if holder.held and one.keep:
             keeper = world.holders[one.keep]
-            steps.append((keeper, keeper.generation, keeper.held, keeper.by))
+            steps.append((keeper, keeper.generation, keeper.held, keeper.by, keeper.group))
             _leave_to(world, holder, keeper)
         elif holder.held:
-            _hold(world, holder, 0, {}, None)
+            _hold(world, holder, 0, {}, None, holder.group)
     return [
         _take(one, holder, generation, before, world)
         for one, holder, generation in zip(order.claims, holders, generations, strict=True)
@@ -206,13 +216,22 @@ def _take(
 ) -> Claimed | Refused:
     """The first choice that fits, for a consumer that holds nothing any more."""
     refusals: list[Refusal] = []
+    group = holder.group
+    if one.group is not None:
+        group = world.named.get(one.group)
+        if group is None or world.groups[group].project != one.project:
+            return Refused(refusals=(NoGroup(group=one.group),) * len(one.choices))
     for position, choice in enumerate(one.choices):
         refusal = _refusal(choice, before, world)
+        if refusal is None and group is not None:
+            refusal = _crowded(choice, group, world)
         if refusal is not None:
             refusals.append(refusal)
             continue
         if choice.allocations:
-            _hold(world, holder, generation + 1, choice.allocations, one)
+            _hold(world, holder, generation + 1, choice.allocations, one, group)
+        else:  # it holds nothing from now on, and is in no group
+            holder.group = None
         return Claimed(choice=position, generation=holder.generation, number=0, refused=tuple(refusals))
     return Refused(refusals=tuple(refusals))
 
@@ -244,6 +263,16 @@ def _refusal(choice: Choice, before: _Before, world: ClaimWorld) -> Refusal | No
     return None
 
 
+def _crowded(choice: Choice, number: int, world: ClaimWorld) -> Refusal | None:
+    """Why its server group does not let it be there. All that the choice names has been read."""
+    group = world.groups.get(number)  # none: dropped since the consumer joined it
+    return None if group is None else group.refusal(_roots(world, choice.allocations))
+
+
+def _roots(world: ClaimWorld, allocations: Allocations) -> frozenset[str]:
+    return roots_of((_room(world, provider).root, provider in world.sharing) for provider in allocations)
+
+
 def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> str:
     """The unit rule this amount breaks; empty when none."""
     if asked < min_unit:
@@ -256,23 +285,33 @@ def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> st
 def _leave_to(world: ClaimWorld, holder: Holder, keeper: Holder) -> None:
     """What is held goes to another, who may hold something already: of nothing more is in use, nor less."""
     left = holder.held
-    _hold(world, holder, 0, {}, None)
+    group = keeper.group if holder.group is None else holder.group
+    _hold(world, holder, 0, {}, None, holder.group)
     both = {provider: dict(resources) for provider, resources in keeper.held.items()}
     for provider, resources in left.items():
         there = both.setdefault(provider, {})
         for name, amount in resources.items():
             there[name] = there.get(name, 0) + amount
-    _hold(world, keeper, keeper.generation + 1, both, None)
-    keeper.heir_of = holder
+    keeper.heir_of, keeper.clean_up = holder, True
+    _hold(world, keeper, keeper.generation + 1, both, None, group)
 
 
 def _hold(
-    world: ClaimWorld, holder: Holder, generation: int, allocations: Allocations, by: ConsumerClaim | None
+    world: ClaimWorld,
+    holder: Holder,
+    generation: int,
+    allocations: Allocations,
+    by: ConsumerClaim | None,
+    group: int | None,
 ) -> None:
-    """Give back what is held and take this instead."""
+    """Give back what is held and take this instead, as one of this group."""
     _count(world, holder.held, -1)
     _count(world, allocations, +1)
-    holder.generation, holder.held, holder.by = generation, allocations, by
+    if holder.group is not None and holder.group in world.groups:
+        world.groups[holder.group].drop(holder.uuid)
+    holder.generation, holder.held, holder.by, holder.group = generation, allocations, by, group
+    if group is not None and group in world.groups and allocations:
+        world.groups[group].put(holder.uuid, _roots(world, allocations), clean_up=holder.clean_up)
 
 
 def _count(world: ClaimWorld, allocations: Allocations, sign: int) -> None:
@@ -284,8 +323,8 @@ def _count(world: ClaimWorld, allocations: Allocations, sign: int) -> None:
 
 def _take_back(world: ClaimWorld, steps: _Steps) -> None:
     """Backwards, so that a consumer claimed twice in one order ends where it began."""
-    for holder, generation, held, by in reversed(steps):
-        _hold(world, holder, generation, held, by)
+    for holder, generation, held, by, group in reversed(steps):
+        _hold(world, holder, generation, held, by, group)
 
 
 def _touch(world: ClaimWorld, providers: Iterable[str]) -> None:

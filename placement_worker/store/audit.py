@@ -7,6 +7,7 @@ from bus.sql.database import Database
 from bus.sql.statement import Statement
 from bus.vocabulary import Allocations
 from placement_worker.core.index import SHARES
+from placement_worker.store import server_groups
 
 _USAGE = Statement(
     "SELECT p.uuid, c.name, i.used, COALESCE(a.used, 0) AS allocated, i.used_when_set,"
@@ -145,6 +146,8 @@ async def breaches(database: Database) -> list[str]:
                 f"provider {row['uuid']}: generation {row['generation']}, shape {row['shape']},"
                 " or a root that is not its own"
             )
+        for group in await server_groups.hard(tx):
+            found += [f"server group {group.uuid} ({group.policy}): {breach}" for breach in group.breaches()]
     return found
 
 

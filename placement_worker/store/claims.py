@@ -1,8 +1,9 @@
 """Reading the world that claims and releases concern, and writing what judging made of it. All set-based.
 
-Whoever writes locks in this order: consumers (new ones by uuid, then those that exist by id), providers by
-id, the change number. A consumer that is not there yet is inserted first of all, as if its claim held: the
-unique key then keeps apart two that claim at once, and a claim from the retirement of its consumer.
+Whoever writes locks in this order: consumers (new ones by uuid, then those that exist by id), server groups
+by id, providers by id, the change number. A consumer that is not there yet is inserted first of all, as if
+its claim held: the unique key then keeps apart two that claim at once, and a claim from the retirement of its
+consumer.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,6 +14,7 @@ from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import CLEANUP, ConsumerClaim, ProviderChange, Retired
 from placement_worker.core.capacity import ClaimWorld, Holder, Room, Stock
+from placement_worker.store import server_groups
 from placement_worker.store.numbered_names import Book
 
 _NOW = "CAST(:now AS double precision)"
@@ -29,7 +31,7 @@ _INSERT_CONSUMERS = Statement(
     client=bool,
 )
 _LOCK_CONSUMERS = Statement(
-    "SELECT c.id, c.uuid, c.generation FROM {n} JOIN consumers c ON c.uuid = n.uuid"
+    "SELECT c.id, c.uuid, c.generation, c.group_id FROM {n} JOIN consumers c ON c.uuid = n.uuid"
     " ORDER BY c.id FOR UPDATE OF c",
     uuid=str,
 )
@@ -136,8 +138,12 @@ async def open_world(
     others: Collection[str],
     providers: Collection[str],
     now: float,
+    named: Collection[str] | None = None,
 ) -> Opened:
-    """Lock and read. `newcomers` may not exist yet; `others` are consumers that should."""
+    """Lock and read. `newcomers` may not exist yet; `others` are consumers that should.
+
+    `named` are the server groups that are claimed for; None: nobody is judged by his group.
+    """
     edition = book.edition
     holders: dict[str, Holder] = {}
     placeholders: dict[str, ConsumerClaim | None] = {}
@@ -152,8 +158,8 @@ async def open_world(
     older = [(uuid,) for uuid in {*newcomers, *others} if uuid not in holders]
     held: dict[int, Holder] = {}
     if older:
-        for id_, uuid, generation in await _LOCK_CONSUMERS(tx, older):
-            holders[uuid] = held[id_] = Holder(uuid, id_, generation)
+        for id_, uuid, generation, group in await _LOCK_CONSUMERS(tx, older):
+            holders[uuid] = held[id_] = Holder(uuid, id_, generation, group=group, group_was=group)
         if any(uuid not in holders for uuid in newcomers):
             raise Conflict("a consumer ended while it was being looked for")
     everyone = [(uuid,) for uuid in {*newcomers, *others}]
@@ -163,11 +169,17 @@ async def open_world(
     }
     if held:
         await _read_holdings(tx, book, held)
+    world = ClaimWorld({}, holders, retired)
+    joined = {holder.group for holder in held.values() if holder.group is not None}
+    if named or (joined and named is not None):
+        await server_groups.lock(tx, world, named, joined)
     wanted = {*providers, *(provider for holder in held.values() for provider in holder.held)}
-    rooms = await _read_rooms(tx, book, wanted)
+    world.rooms = await _read_rooms(tx, book, wanted)
+    if world.groups:
+        world.sharing = await server_groups.sharing(tx, world.rooms)
     if book.edition != edition:
         raise Conflict("a class was renamed between the one and the other")
-    return Opened(ClaimWorld(rooms, holders, retired), placeholders)
+    return Opened(world, placeholders)
 
 
 async def _read_holdings(tx: Transaction, book: Book, held: dict[int, Holder]) -> None:
@@ -211,12 +223,14 @@ async def save_world(
     world, placeholders = opened.world, opened.placeholders
     writes = list(_save_rooms(world.touched.values(), now))
     gone = [(world.holders[uuid].id,) for uuid in placeholders if not world.holders[uuid].generation]
-    replaced, advanced, cleanups, allocations = [], [], [], []
+    replaced, advanced, cleanups, allocations, joined = [], [], [], [], []
     for holder in world.stirred.values():
         if holder.uuid not in placeholders:
             replaced.append((holder.id,))
             if not holder.generation:
                 gone.append((holder.id,))
+        if holder.held and holder.group != holder.group_was:
+            joined.append((holder.id, holder.group))
         claim = holder.by
         if claim is None and holder.heir_of is not None and holder.held:
             kind = book.types.ids[CLEANUP]
@@ -229,6 +243,8 @@ async def save_world(
             room = world.touched[provider]
             for name, used in resources.items():
                 allocations.append((holder.id, room.id, room.stocks[name].class_id, used))
+    if joined:  # by itself: others write to the same rows
+        await server_groups.join(tx, joined)
     if replaced:
         await _DELETE_ALLOCATIONS(tx, replaced)
     if allocations:

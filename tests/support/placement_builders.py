@@ -85,11 +85,12 @@ def a_claim(
     type: str | None = "INSTANCE",
     fenced: bool = True,
     keep: int | None = None,
+    group: str | None = None,
 ) -> ConsumerClaim:
     made = tuple(one if isinstance(one, Choice) else Choice(one) for one in choices)
     return ConsumerClaim(
         consumer=uid(consumer), generation=generation, choices=made, project=project, user="u1", type=type,
-        fenced=fenced, keep=None if keep is None else uid(keep),
+        fenced=fenced, keep=None if keep is None else uid(keep), group=group,
     )  # fmt: skip
 
 

@@ -1,0 +1,184 @@
+"""Server groups: made, dropped, read with their members, and locked while one is claimed for.
+
+Who is in a group is said by the consumer's row, where he is by what he holds. Claims lock the groups of hard
+policies, after the consumers and before the providers, and read who is where when they have them: of two that
+claim for one group the second sees where the first went. A release locks none: who leaves makes room, and a
+clean-up that takes after him comes in the same commit.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from bus.sql.statement import Statement
+from bus.sql.transaction import Transaction
+from bus.vocabulary import CLEANUP, MAX_INT, ServerGroup
+from placement_worker.core.capacity import ClaimWorld
+from placement_worker.core.index import SHARES
+from placement_worker.core.server_groups import HARD, GroupPlaces, roots_of
+
+_NOW = "CAST(:now AS double precision)"
+_COLUMNS = "g.id, g.uuid, g.name, g.project, g.policy, g.max_per_host"
+_IS_HARD = f"g.policy IN ({', '.join(repr(policy) for policy in HARD)})"
+_SHARES = (
+    "EXISTS (SELECT 1 FROM resource_provider_traits m JOIN traits t ON t.id = m.trait_id"
+    " WHERE m.resource_provider_id = p.id AND t.name = :shares)"
+)
+
+# Soft ones are not locked: they refuse nobody. A hard one that was dropped while it was waited for is none.
+_LOCK = Statement(
+    "WITH known AS (SELECT s.* FROM {n} JOIN server_groups s ON s.uuid = n.uuid"
+    " UNION SELECT s.* FROM {n} JOIN server_groups s ON s.id = n.id),"
+    " held AS (SELECT g.id FROM server_groups g WHERE g.id IN (SELECT k.id FROM known k)"
+    f" AND {_IS_HARD} ORDER BY g.id FOR UPDATE OF g)"
+    f" SELECT {_COLUMNS} FROM known g WHERE NOT {_IS_HARD} OR g.id IN (SELECT h.id FROM held h)",
+    uuid=str,
+    id=int,
+)
+_PLACES = Statement(
+    f"SELECT DISTINCT c.group_id, c.uuid, r.uuid AS root, {_SHARES} AS shares, k.name AS type"
+    " FROM {n} JOIN consumers c ON c.group_id = n.id"
+    " JOIN allocations a ON a.consumer_id = c.id"
+    " JOIN resource_providers p ON p.id = a.resource_provider_id"
+    " JOIN resource_providers r ON r.id = p.root_provider_id"
+    " LEFT JOIN consumer_types k ON k.id = c.consumer_type_id",
+    id=int,
+)
+_SHARING = Statement(
+    f"SELECT p.uuid FROM {{n}} JOIN resource_providers p ON p.uuid = n.uuid WHERE {_SHARES}", uuid=str
+)
+_JOIN = Statement(
+    "UPDATE consumers SET group_id = n.joined FROM {n} WHERE consumers.id = n.id", id=int, joined=int
+)
+
+_FIND = f"SELECT {_COLUMNS} FROM server_groups g WHERE g.uuid > :after"
+_FIND_ALL = Statement(
+    f"{_FIND} AND (CAST(:project AS text) = '' OR g.project = CAST(:project AS text))"
+    " AND (CAST(:called AS text) = '' OR g.name = CAST(:called AS text)) ORDER BY g.uuid LIMIT :most"
+)
+_FIND_THESE = Statement(
+    f"{_FIND} AND g.uuid IN (SELECT n.uuid FROM {{n}}) ORDER BY g.uuid LIMIT :most", uuid=str
+)
+_FIND_HARD = Statement(f"SELECT {_COLUMNS} FROM server_groups g WHERE {_IS_HARD} ORDER BY g.uuid")
+_MAKE = Statement(
+    "INSERT INTO server_groups (uuid, name, project, policy, max_per_host, created_at, updated_at)"
+    f" SELECT n.uuid, n.called, n.project, n.policy, n.most, {_NOW}, {_NOW} FROM {{n}} WHERE true"
+    " ON CONFLICT DO NOTHING RETURNING id",
+    uuid=str,
+    called=str,
+    project=str,
+    policy=str,
+    most=int,
+)
+_LOCK_ONE = Statement("SELECT g.id FROM server_groups g WHERE g.uuid = :uuid FOR UPDATE OF g")
+_MEMBERS = Statement(
+    "SELECT c.uuid FROM consumers c LEFT JOIN consumer_types k ON k.id = c.consumer_type_id"
+    f" WHERE c.group_id = :id AND COALESCE(k.name, '') <> '{CLEANUP}' ORDER BY c.uuid LIMIT :most"
+)
+_DROP = Statement("DELETE FROM server_groups WHERE id = :id")
+
+SOME = 20  # members that are named where they are in the way
+
+
+# For claims
+
+
+async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joined: Collection[int]) -> None:
+    """The groups that claims name and those their consumers are in, with who is where in the hard ones."""
+    wanted = [*((uuid, None) for uuid in named), *((None, number) for number in joined)]
+    for row in await _LOCK(tx, wanted):
+        world.groups[row["id"]] = _places(row)
+        world.named[row["uuid"]] = row["id"]
+    await _read_places(tx, world.groups)
+    for group in world.groups.values():
+        for consumer in group.clean_ups & world.holders.keys():
+            world.holders[consumer].clean_up = True
+
+
+async def sharing(tx: Transaction, providers: Iterable[str]) -> set[str]:
+    """Which of these share with other trees."""
+    return {uuid for (uuid,) in await _SHARING(tx, [(uuid,) for uuid in providers], shares=SHARES)}
+
+
+async def join(tx: Transaction, joined: Sequence[tuple[int, int | None]]) -> None:
+    """Consumers, and the group each is in from now on."""
+    await _JOIN(tx, joined)
+
+
+async def _read_places(tx: Transaction, groups: Mapping[int, GroupPlaces], *, soft: bool = False) -> None:
+    """Who of these groups is where; of soft ones only where that is asked for."""
+    wanted = [(group.id,) for group in groups.values() if soft or group.policy in HARD]
+    if not wanted:
+        return
+    found: dict[tuple[int, str, bool], list[tuple[str, bool]]] = defaultdict(list)
+    for row in await _PLACES(tx, wanted, shares=SHARES):
+        who = row["group_id"], row["uuid"], row["type"] == CLEANUP
+        found[who].append((row["root"], bool(row["shares"])))
+    for (number, consumer, clean_up), places in found.items():
+        groups[number].put(consumer, roots_of(places), clean_up=clean_up)
+
+
+def _places(row: Mapping[str, Any]) -> GroupPlaces:
+    columns = ("id", "uuid", "name", "project", "policy", "max_per_host")
+    return GroupPlaces(*(row[column] for column in columns))
+
+
+# For those who ask
+
+
+async def find(
+    tx: Transaction, ids: Collection[str], project: str, name: str, after: str, most: int
+) -> list[ServerGroup]:
+    """In the order of their ids."""
+    if ids:
+        rows = await _FIND_THESE(tx, [(uuid,) for uuid in ids], after=after, most=MAX_INT)
+        rows = [row for row in rows if project in ("", row["project"]) and name in ("", row["name"])][:most]
+    else:
+        rows = await _FIND_ALL(tx, project=project, called=name, after=after, most=most)
+    groups = {row["id"]: _places(row) for row in rows}
+    await _read_places(tx, groups, soft=True)
+    return [_told(group) for group in groups.values()]
+
+
+def _told(group: GroupPlaces) -> ServerGroup:
+    places = {consumer: tuple(sorted(roots)) for consumer, roots in sorted(group.places.items())}
+    return ServerGroup(
+        id=group.uuid,
+        name=group.name,
+        project=group.project,
+        policy=group.policy,
+        max_per_host=group.max_per_host,
+        members={one: roots for one, roots in places.items() if one not in group.clean_ups},
+        left={one: roots for one, roots in places.items() if one in group.clean_ups},
+    )
+
+
+async def hard(tx: Transaction) -> list[GroupPlaces]:
+    """All that can be broken."""
+    groups = {row["id"]: _places(row) for row in await _FIND_HARD(tx)}
+    await _read_places(tx, groups)
+    return list(groups.values())
+
+
+# For those who edit
+
+
+async def make(tx: Transaction, group: ServerGroup, now: float) -> bool:
+    """False when its id is there already, or its name in its project."""
+    row = (group.id, group.name, group.project, group.policy, group.max_per_host)
+    return bool(await _MAKE(tx, [row], now=now))
+
+
+async def drop(tx: Transaction, id_: str, *, force: bool) -> list[str] | None:
+    """Some of its members when they are in the way; none when it is gone. None: it never was there.
+
+    Members keep its number, which is never given out again.
+    """
+    rows = await _LOCK_ONE(tx, uuid=id_)
+    if not rows:
+        return None
+    [(number,)] = rows
+    members = [] if force else [uuid for (uuid,) in await _MEMBERS(tx, id=number, most=SOME)]
+    if not members:
+        await _DROP(tx, id=number)
+    return members

@@ -1,0 +1,343 @@
+"""Server groups on both databases: made, found, dropped, and judged where hosts are claimed."""
+
+import pytest
+
+from bus.messages import ClaimRequested, FindGroups, GroupEditRequested, ReleaseRequested
+from bus.resources import DropGroup, GroupEdited, GroupResult, InUse, MakeGroup, Taken
+from bus.vocabulary import (
+    CLEANUP,
+    Allocations,
+    Claimed,
+    ClaimResult,
+    ConsumerClaim,
+    Crowded,
+    GroupPolicy,
+    Held,
+    Inventory,
+    NoGroup,
+    Refused,
+    ServerGroup,
+)
+from placement_worker import Placement, breaches
+from tests.support.ids import uid
+from tests.support.placement_builders import (
+    a_claim,
+    a_placement,
+    a_provider,
+    a_release,
+    a_report,
+    on_hosts,
+)
+
+GROUP, OTHER = uid(1, "9"), uid(2, "9")
+H1, H2, H3 = (uid(number, "a") for number in (1, 2, 3))
+
+
+@pytest.fixture(autouse=True)
+async def hosts(placement: Placement) -> None:
+    await placement.reports.report_many([a_report(number) for number in (1, 2, 3)])
+
+
+async def edit(placement: Placement, one: MakeGroup | DropGroup) -> GroupResult:
+    return (await placement.server_groups.edit(GroupEditRequested(edit=one))).result
+
+
+async def make(placement: Placement, policy: GroupPolicy = "anti-affinity", most: int = 1) -> None:
+    order = MakeGroup(group=GROUP, name="web", policy=policy, max_per_host=most, project="p1")
+    assert isinstance(await edit(placement, order), GroupEdited)
+
+
+async def found(placement: Placement) -> ServerGroup:
+    [group] = (await placement.server_groups.find(FindGroups(ids=(GROUP,)))).groups
+    return group
+
+
+async def take(placement: Placement, *claims: ConsumerClaim) -> tuple[ClaimResult, ...]:
+    [answer] = await placement.claims.claim_many([ClaimRequested(claims=claims)])
+    return answer.results
+
+
+async def release(placement: Placement, *orders: ReleaseRequested) -> None:
+    await placement.claims.release_many(orders)
+
+
+def crowded(root: str, members: int = 1, policy: GroupPolicy = "anti-affinity") -> Crowded:
+    return Crowded(provider=root, group=GROUP, policy=policy, members=members)
+
+
+# Made, found, dropped
+
+
+async def test_a_group_that_is_made_twice_is_one(placement: Placement) -> None:
+    order = MakeGroup(group=GROUP, name="web", policy="anti-affinity", max_per_host=2, project="p1")
+    group = ServerGroup(id=GROUP, name="web", policy="anti-affinity", max_per_host=2, project="p1")
+    assert await edit(placement, order) == GroupEdited(group=group, changed=True)
+    assert await edit(placement, order) == GroupEdited(group=group)
+    assert await found(placement) == group
+
+
+@pytest.mark.parametrize(
+    ("order", "taken"),
+    [
+        (
+            MakeGroup(group=OTHER, name="web", policy="affinity", project="p1"),
+            Taken(what="name", value="web"),
+        ),
+        (MakeGroup(group=GROUP, name="db", policy="affinity", project="p1"), Taken(what="id", value=GROUP)),
+        (MakeGroup(group=GROUP, name="web", policy="affinity", project="p2"), Taken(what="id", value=GROUP)),
+        (MakeGroup(group=OTHER, name="web", policy="affinity", project="p2"), None),
+    ],
+)
+async def test_an_id_is_one_of_a_kind_and_a_name_is_in_its_project(
+    placement: Placement, order: MakeGroup, taken: Taken | None
+) -> None:
+    await make(placement)
+    result = await edit(placement, order)
+    assert result == taken if taken else isinstance(result, GroupEdited)
+
+
+async def test_groups_are_found_by_id_project_and_name_in_pages(placement: Placement) -> None:
+    for number, (name, project) in enumerate((("a", "p1"), ("b", "p1"), ("a", "p2")), 1):
+        order = MakeGroup(group=uid(number, "9"), name=name, policy="affinity", project=project)
+        await edit(placement, order)
+
+    async def ids(**query: object) -> list[str]:
+        answer = await placement.server_groups.find(FindGroups(**query))  # type: ignore[arg-type]
+        return [group.id for group in answer.groups]
+
+    one, two, three = (uid(number, "9") for number in (1, 2, 3))
+    assert await ids() == [one, two, three]
+    assert await ids(project="p1") == [one, two]
+    assert await ids(name="a") == [one, three]
+    assert await ids(ids=(two, three), name="a") == [three]
+    assert await ids(limit=2) == [one, two]
+    assert await ids(after=two, limit=2) == [three]
+    assert await ids(ids=(one, two, three), after=one, limit=1) == [two]
+
+
+async def test_a_group_with_members_is_dropped_only_by_force_and_they_stay(placement: Placement) -> None:
+    await make(placement)
+    await take(placement, a_claim(1, on_hosts(1), group=GROUP))
+    assert await edit(placement, DropGroup(group=GROUP)) == InUse(what=GROUP, members=(uid(1),))
+    assert await edit(placement, DropGroup(group=GROUP, force=True)) == GroupEdited(changed=True)
+    assert await edit(placement, DropGroup(group=GROUP)) == GroupEdited()
+    assert (await placement.server_groups.find(FindGroups())).groups == ()
+    # nobody judges them any more, a group of the same name and id neither
+    await make(placement)
+    await take(placement, a_claim(2, on_hosts(2), group=GROUP))
+    [moved] = await take(placement, a_claim(1, on_hosts(2), generation=1))
+    assert isinstance(moved, Claimed)
+    assert (await found(placement)).members == {uid(2): (H2,)}
+
+
+async def test_a_group_whose_members_are_gone_may_be_dropped(placement: Placement) -> None:
+    await make(placement)
+    await take(placement, a_claim(1, on_hosts(1), group=GROUP))
+    await release(placement, a_release(1, 1, "deleted", keep=100))  # its guest may still be there
+    assert await edit(placement, DropGroup(group=GROUP)) == GroupEdited(changed=True)
+
+
+# Judged in the claim
+
+
+@pytest.mark.parametrize("project", ["p1", "p2"])
+async def test_a_group_there_is_not_in_the_project_is_said_for_every_choice(
+    placement: Placement, project: str
+) -> None:
+    if project == "p2":
+        await make(placement)
+    [result] = await take(placement, a_claim(1, on_hosts(1), on_hosts(2), group=GROUP, project=project))
+    assert result == (Refused(refusals=(NoGroup(group=GROUP),) * 2))
+
+
+async def test_a_claim_joins_its_group_and_a_redelivered_one_is_held(placement: Placement) -> None:
+    await make(placement)
+    claim = a_claim(1, on_hosts(1), group=GROUP)
+    assert [type(one) for one in await take(placement, claim)] == [Claimed]
+    assert (await found(placement)).members == {uid(1): (H1,)}
+    [again] = await take(placement, claim)
+    assert again == Held(generation=1, allocations=on_hosts(1))
+    await edit(placement, DropGroup(group=GROUP, force=True))
+    assert await take(placement, claim) == (again,)
+
+
+async def test_members_apart_take_the_next_choice_and_say_why(placement: Placement) -> None:
+    await make(placement)
+    await take(placement, a_claim(1, on_hosts(1), group=GROUP))
+    [second] = await take(placement, a_claim(2, on_hosts(1), on_hosts(2), group=GROUP))
+    assert isinstance(second, Claimed)
+    assert (second.choice, second.refused) == (1, (crowded(H1),))
+    [third] = await take(placement, a_claim(3, on_hosts(1), on_hosts(2), group=GROUP))
+    assert third == Refused(refusals=(crowded(H1), crowded(H2)))
+    [stranger] = await take(placement, a_claim(4, on_hosts(1)))
+    assert isinstance(stranger, Claimed)
+
+
+async def test_so_many_may_be_on_a_host(placement: Placement) -> None:
+    await make(placement, most=2)
+    claims = [a_claim(number, on_hosts(1), on_hosts(2), group=GROUP) for number in (1, 2, 3)]
+    results = await take(placement, *claims)  # of one order, which see one another
+    assert [one.choice for one in results if isinstance(one, Claimed)] == [0, 0, 1]
+
+
+async def test_the_first_member_decides_for_all_that_are_to_be_together(placement: Placement) -> None:
+    await make(placement, "affinity")
+    results = await take(
+        placement, a_claim(1, on_hosts(2), group=GROUP), a_claim(2, on_hosts(1), on_hosts(2), group=GROUP)
+    )
+    assert [one.choice for one in results if isinstance(one, Claimed)] == [0, 1]
+    [third] = await take(placement, a_claim(3, on_hosts(3), group=GROUP))
+    assert third == Refused(refusals=(crowded(H3, 0, "affinity"),))
+
+
+@pytest.mark.parametrize("policy", ["soft-affinity", "soft-anti-affinity"])
+async def test_a_soft_policy_never_refuses(placement: Placement, policy: GroupPolicy) -> None:
+    await make(placement, policy)
+    for consumer, host in enumerate((1, 1, 2), 1):
+        [result] = await take(placement, a_claim(consumer, on_hosts(host), group=GROUP))
+        assert isinstance(result, Claimed)
+    assert (await found(placement)).members == {uid(1): (H1,), uid(2): (H1,), uid(3): (H2,)}
+
+
+async def test_a_swap_is_judged_by_the_group_that_was_joined(placement: Placement) -> None:
+    await make(placement)
+    await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
+    swap = a_claim(1, on_hosts(2), on_hosts(3), generation=1, keep=100)
+    [moved] = await take(placement, swap)
+    assert isinstance(moved, Claimed)
+    assert (moved.choice, moved.refused) == (1, (crowded(H2),))
+    there = await found(placement)
+    assert there.members == {uid(1): (H3,), uid(2): (H2,)}
+    assert there.left == {uid(100): (H1,)}
+    # where its guest may still be, nobody else may come until it is gone
+    [late] = await take(placement, a_claim(3, on_hosts(1), group=GROUP))
+    assert late == Refused(refusals=(crowded(H1),))
+    await release(placement, a_release(100, None, fenced=False))
+    [late] = await take(placement, a_claim(3, on_hosts(1), group=GROUP))
+    assert isinstance(late, Claimed)
+
+
+async def test_what_a_clean_up_keeps_draws_nobody_there(placement: Placement) -> None:
+    await make(placement, "affinity")
+    await take(placement, a_claim(1, on_hosts(1), group=GROUP))
+    await take(placement, a_claim(1, on_hosts(2), generation=1, keep=100))
+    [second] = await take(placement, a_claim(2, on_hosts(1), on_hosts(2), group=GROUP))
+    assert isinstance(second, Claimed)
+    assert second.choice == 1
+
+
+async def test_who_leaves_makes_room_and_who_comes_again_is_in_no_group(placement: Placement) -> None:
+    await make(placement)
+    await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
+    await release(placement, a_release(1, 1), a_release(2, 1, "deleted"))
+    assert (await found(placement)).members == {}
+    await take(placement, a_claim(3, on_hosts(1), group=GROUP))
+    [again] = await take(placement, a_claim(1, on_hosts(1)))
+    assert isinstance(again, Claimed)
+    [gone] = await take(placement, a_claim(3, {}, generation=1))  # gives all back
+    assert isinstance(gone, Claimed)
+    assert (await found(placement)).members == {}
+
+
+async def test_a_claim_that_fails_changes_nothing_of_its_group(placement: Placement) -> None:
+    await make(placement)
+    await take(placement, a_claim(1, on_hosts(1), group=GROUP))
+    before = await found(placement)
+    await take(
+        placement,
+        a_claim(1, on_hosts(2), generation=1, keep=100),
+        a_claim(2, on_hosts(3), group=GROUP),
+        a_claim(3, on_hosts(3, VCPU=99)),
+    )
+    assert await found(placement) == before
+
+
+async def test_two_members_change_places(placement: Placement) -> None:
+    await make(placement)
+    await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
+    both = await take(placement, a_claim(1, on_hosts(2), generation=1), a_claim(2, on_hosts(1), generation=1))
+    assert all(isinstance(one, Claimed) for one in both)
+    assert (await found(placement)).members == {uid(1): (H2,), uid(2): (H1,)}
+
+
+async def test_what_is_shared_with_other_trees_says_nothing_of_where_a_guest_is(placement: Placement) -> None:
+    await make(placement)
+    pool = a_report(9, inventories={"DISK_GB": Inventory(total=100)}, traits=("MISC_SHARES_VIA_AGGREGATE",))
+    await placement.reports.report_many([pool])
+    disk = {uid(9, "a"): {"DISK_GB": 1}}
+
+    def on(host: int) -> Allocations:
+        return {**on_hosts(host), **disk}
+
+    await take(placement, a_claim(1, on(1), group=GROUP))
+    [second] = await take(placement, a_claim(2, on(1), on(2), group=GROUP))
+    assert isinstance(second, Claimed)
+    assert (second.choice, second.refused) == (1, (crowded(H1),))
+    [only_disk] = await take(placement, a_claim(3, disk, group=GROUP))
+    assert isinstance(only_disk, Claimed)
+    assert (await found(placement)).members == {uid(1): (H1,), uid(2): (H2,), uid(3): (uid(9, "a"),)}
+
+
+async def test_a_tree_is_one_host(placement: Placement) -> None:
+    await make(placement)
+    await placement.reports.report_many([a_report(5, a_provider(51, 5), a_provider(52, 5))])
+    await take(placement, a_claim(1, on_hosts(51), group=GROUP))
+    [second] = await take(placement, a_claim(2, on_hosts(52), group=GROUP))
+    assert second == Refused(refusals=(crowded(uid(5, "a")),))
+
+
+async def test_a_client_of_the_api_is_judged_as_everybody_is(placement: Placement) -> None:
+    await make(placement)
+    await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
+    [moved] = await take(placement, a_claim(1, on_hosts(2), fenced=False))
+    assert moved == Refused(refusals=(crowded(H2),))
+
+
+async def test_another_process_sees_where_the_first_one_put_them(placement: Placement, url: str) -> None:
+    await make(placement)
+    await take(placement, a_claim(1, on_hosts(1), group=GROUP))
+    async with a_placement(url) as other:
+        [second] = await take(other, a_claim(2, on_hosts(1), group=GROUP))
+        assert second == Refused(refusals=(crowded(H1),))
+
+
+# And checked
+
+
+@pytest.mark.parametrize(
+    ("policy", "type_", "said"),
+    [
+        ("anti-affinity", "INSTANCE", f"server group {GROUP} (anti-affinity): 2 on {H1}, where 1 may be"),
+        ("anti-affinity", CLEANUP, f"server group {GROUP} (anti-affinity): 2 on {H1}, where 1 may be"),
+        ("affinity", "INSTANCE", None),
+        ("soft-anti-affinity", "INSTANCE", None),
+    ],
+)
+async def test_an_audit_says_which_group_is_broken(
+    placement: Placement, policy: GroupPolicy, type_: str, said: str | None
+) -> None:
+    await make(placement, "soft-affinity")
+    await take(
+        placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(1), group=GROUP, type=type_)
+    )
+    assert await breaches(placement.database) == []
+    await _set_policy(placement, policy)
+    assert await breaches(placement.database) == ([said] if said else [])
+    await _set_policy(placement, "soft-affinity")
+
+
+async def test_an_audit_says_which_members_are_apart(placement: Placement) -> None:
+    await make(placement, "soft-affinity")
+    await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
+    await _set_policy(placement, "affinity")
+    said = f"server group {GROUP} (affinity): its members are apart, on {H1}, {H2}"
+    assert await breaches(placement.database) == [said]
+    await _set_policy(placement, "soft-affinity")
+
+
+async def _set_policy(placement: Placement, policy: GroupPolicy) -> None:
+    """What berth never does."""
+    from sqlalchemy import text
+
+    async with placement.database.write() as tx:
+        await tx.execute(text("UPDATE server_groups SET policy = :policy"), {"policy": policy})
