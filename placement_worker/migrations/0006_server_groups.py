@@ -22,7 +22,7 @@ def upgrade() -> None:
         sa.Column("updated_at", sa.Double, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_server_groups"),
         sa.UniqueConstraint("uuid", name="uq_server_groups_uuid"),
-        sa.UniqueConstraint("project", "name", name="uq_server_groups_project"),
+        sa.UniqueConstraint("project", "name", name="uq_server_groups_project_name"),
         sqlite_autoincrement=True,
     )
     op.add_column("consumers", sa.Column("group_id", sa.Integer))
