@@ -9,6 +9,7 @@ BENCHES = {
     "claims": "claims a second by batch size",
     "candidates": "candidate search at 1,000, 10,000 and 100,000 hosts",
     "boots": "boots a second, end to end, and what each costs",
+    "schedulers": "1, 2 and 4 schedulers: how often one is refused because another was first",
     "ironic": "from Ironic's event to a claimable node, with 10,000 nodes",
     "placement_side_by_side": "OpenStack Placement and berth, asked the same",
 }

@@ -21,6 +21,8 @@ from deploy.servers import Postgres, RabbitMQ, private_directory
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
+ProcessorTime = dict[tuple[int, str], float]  # process id and kind → seconds
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -67,27 +69,24 @@ def _run(arguments: argparse.Namespace, boots: int, coalesce: bool) -> tuple[dic
             "BERTH_FAIL": str(arguments.fail),
             "BERTH_COALESCE": str(coalesce).lower(),
         }
-        with _berth(environment):
+        with berth_up(environment):
             command = [sys.executable, "-m", "berth", "load", "--attach", "--json", "--boots", str(boots)]
             command += ["--mix", str(arguments.mix)]
             command += ["--rate", str(arguments.rate)] if arguments.rate else []
             command += ["--picture", arguments.picture] if arguments.picture and coalesce else []
-            before = _processor_time()
+            before = processor_time()
             loader = subprocess.run(
                 command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
-            after = _processor_time()
+            after = processor_time()
         if loader.returncode:
             sys.exit(f"the load failed: {loader.stdout.decode()}")
-    cost: Counter[str] = Counter()
-    for process, seconds in after.items():
-        cost[process[1]] += (seconds - before.get(process, 0.0)) * 1000 / boots
-    return json.loads(loader.stdout), Counter({name: spent for name, spent in cost.items() if spent > 0.005})
+    return json.loads(loader.stdout), share_of(before, after, boots)
 
 
 @contextmanager
-def _berth(environment: dict[str, str]) -> Iterator[None]:
-    """A berth in service mode, from ready to stopped."""
+def berth_up(environment: dict[str, str]) -> Iterator[str]:
+    """A berth in service mode, from ready to stopped; what it said when it was ready."""
     with tempfile.TemporaryFile("w+") as said:
         up = subprocess.Popen([sys.executable, "-m", "berth", "up"], env=environment, stdout=said)
         try:
@@ -96,15 +95,24 @@ def _berth(environment: dict[str, str]) -> Iterator[None]:
                 if "berth is up" in said.read() or up.poll() is not None:
                     break
                 time.sleep(0.1)
-            yield
+            said.seek(0)
+            yield said.read()
         finally:
             up.terminate()
             up.wait(30)
 
 
-def _processor_time() -> dict[tuple[int, str], float]:
+def share_of(before: ProcessorTime, after: ProcessorTime, boots: int) -> Counter[str]:
+    """Milliseconds of it a boot, by kind of process."""
+    cost: Counter[str] = Counter()
+    for process, seconds in after.items():
+        cost[process[1]] += (seconds - before.get(process, 0.0)) * 1000 / boots
+    return Counter({name: spent for name, spent in cost.items() if spent > 0.005})
+
+
+def processor_time() -> ProcessorTime:
     """Seconds used so far by every process of ours: its workers, the broker, the database."""
-    ours: dict[tuple[int, str], float] = {}
+    ours: ProcessorTime = {}
     family = _descendants(os.getpid())
     for pid in family:
         try:

@@ -1,0 +1,114 @@
+"""Several schedulers at work: how often one is refused because another was there first, and what that costs.
+
+Everything real and durable, every worker a process of its own: RabbitMQ, PostgreSQL, 1, 2 and 4 schedulers;
+spreading (as by default) and packing, which all would send to the same host.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from urllib.request import urlopen
+
+from bench.boots import berth_up, processor_time, share_of
+from deploy.servers import Postgres, RabbitMQ, free_port, private_directory
+
+WAYS = {"spreading": {}, "packing": {"ram": -1.0, "cpu": -1.0}}
+_OWN_PORT = re.compile(r"scheduler: process \d+, metrics at http://127\.0\.0\.1:(\d+)")
+_SAMPLE = re.compile(r"^(\w+?)(?:_total)?(?:\{(.*)\})? ([0-9.e+]+)$", re.MULTILINE)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--boots", type=int, default=6000)
+    parser.add_argument("--hosts", type=int, default=1000)
+    parser.add_argument("--cells", type=int, default=4)
+    parser.add_argument("--mix", type=int, default=20)
+    parser.add_argument("--schedulers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    arguments = parser.parse_args()
+    print(
+        f"{'':10} {'schedulers':>10} {'boots/s':>8} {'p99 ms':>7} {'CPU ms/boot':>12} {'of schedulers':>13}"
+        f" {'refused/boot':>13} {'crossed/boot':>13}  ended",
+        flush=True,
+    )
+    for way in arguments.ways:
+        for several in arguments.schedulers:
+            result, cost, counted = _run(arguments, WAYS[way], several)
+            boots = arguments.boots
+            print(
+                f"{way:10} {several:10} {result['boots_per_second']:8.0f} {result['latency_ms']['p99']:7.0f}"
+                f" {sum(cost.values()):12.2f} {cost['scheduler']:13.2f}"
+                f" {100 * counted['berth_scheduler_choices_refused'] / boots:12.2f}%"
+                f" {100 * counted['berth_scheduler_crossings'] / boots:12.2f}%"
+                f"  {', '.join(f'{count} {status}' for status, count in result['ended'].items())}",
+                flush=True,
+            )
+            if result["audit"] or result["ended"].get("lost"):
+                sys.exit(f"not clean: {result}")
+
+
+def _run(
+    arguments: argparse.Namespace, weighers: dict[str, float], several: int
+) -> tuple[dict[str, Any], Counter[str], Counter[str]]:
+    """One load on servers of its own: the result, processor time a boot, and what the schedulers counted."""
+    with ExitStack() as stack:
+        directory = private_directory("berth-bench-")
+        rabbitmq = stack.enter_context(RabbitMQ(directory / "rabbitmq"))
+        postgres = stack.enter_context(Postgres(directory / "postgres"))
+        cells = ",".join(f"c{number + 1}" for number in range(arguments.cells))
+        environment = {
+            **os.environ,
+            "BERTH_AMQP_URL": rabbitmq.url,
+            "BERTH_DATABASE_URL": postgres.url,
+            "BERTH_CELLS": cells,
+            "BERTH_HOSTS": str(arguments.hosts),
+            "BERTH_FAIL": "0.1",
+            **({"BERTH_WEIGHERS": json.dumps(weighers)} if weighers else {}),
+        }
+        said = stack.enter_context(berth_up({**environment, "BERTH_METRICS_PORT": str(free_port(24))}))
+        ports = [int(port) for port in _OWN_PORT.findall(said)]
+        for _ in range(several - 1):
+            ports.append(free_port())
+            stack.enter_context(_scheduler({**environment, "BERTH_METRICS_PORT": str(ports[-1])}))
+        command = [sys.executable, "-m", "berth", "load", "--attach", "--json"]
+        command += ["--boots", str(arguments.boots), "--mix", str(arguments.mix)]
+        before = processor_time()
+        loader = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        after = processor_time()
+        counted = _counted(ports)
+    if loader.returncode:
+        sys.exit(f"the load failed: {loader.stdout.decode()}")
+    return json.loads(loader.stdout), share_of(before, after, arguments.boots), counted
+
+
+@contextmanager
+def _scheduler(environment: dict[str, str]) -> Iterator[None]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "berth", "run", "scheduler"], env=environment, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _counted(ports: Sequence[int]) -> Counter[str]:
+    """All samples of these processes, summed by name."""
+    counted: Counter[str] = Counter()
+    for port in ports:
+        with urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+            for name, _, value in _SAMPLE.findall(page.read().decode()):
+                counted[name] += float(value)
+    return counted
+
+
+if __name__ == "__main__":
+    main()
