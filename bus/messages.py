@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from bus.aggregates import AggregateEdit, AggregateResult
 from bus.resources import (
     Consumer,
     Edit,
@@ -20,6 +21,7 @@ from bus.resources import (
 )
 from bus.vocabulary import (
     END,
+    Aggregate,
     Amount,
     Attempt,
     BuildSpec,
@@ -240,10 +242,14 @@ class HostFailed(Message, frozen=True, kw_only=True):
 
 
 class PlacementChanged(Message, frozen=True, kw_only=True):
-    """One commit, numbered without gaps. A reader that misses a number reads everything again."""
+    """One commit, numbered without gaps. A reader that misses a number reads everything again.
+
+    One that names nothing is of aggregates, told by a placement that has no word for them: look them up.
+    """
 
     number: Ordinal
     changes: tuple[ProviderChange, ...]
+    aggregates: tuple[Aggregate, ...] = ()  # whose name or metadata changed, as they are now
 
 
 class NodeChanged(Message, frozen=True, kw_only=True):
@@ -457,6 +463,32 @@ class GroupEditRequested(Message, frozen=True, kw_only=True):
 
 class GroupEditAnswered(Message, frozen=True, kw_only=True):
     result: GroupResult
+
+
+class FindAggregates(Message, frozen=True, kw_only=True):
+    """Aggregates that meet all of this; without any of it: all. In the order of their ids."""
+
+    ids: tuple[Id, ...] = ()
+    name: str = ""
+    host: str = ""  # that this host is in: as its owner calls it, its root's name or id
+    key: str = ""  # with metadata under this key
+    after: str = ""  # those behind this id
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
+
+
+class AggregatesFound(Message, frozen=True, kw_only=True):
+    seen: Ordinal  # the last change this answer knows of
+    aggregates: tuple[Aggregate, ...]
+    hosts: dict[str, int] = field(default_factory=dict)  # id → how many are in it, where there are any
+    more: bool = False  # ask again, after the last of these
+
+
+class AggregateEditRequested(Message, frozen=True, kw_only=True):
+    edit: AggregateEdit
+
+
+class AggregateEditAnswered(Message, frozen=True, kw_only=True):
+    result: AggregateResult
 
 
 # What a cell is asked

@@ -266,6 +266,22 @@ EDIT_GROUP = Query(
     ANYONE,
     "placement",
 )
+AGGREGATES = Query(
+    "placement.aggregates",
+    m.FindAggregates,
+    m.AggregatesFound,
+    "which aggregates there are, and what is said of them",
+    ANYONE,
+    "placement",
+)
+EDIT_AGGREGATE = Query(
+    "placement.aggregate",
+    m.AggregateEditRequested,
+    m.AggregateEditAnswered,
+    "make, name, describe or drop an aggregate; put hosts into it, take them out",
+    ANYONE,
+    "placement",
+)
 
 FIND_BUILDS = Query(
     "cell.builds.{cell}",
@@ -294,7 +310,7 @@ TOPICS: tuple[Topic[Any], ...] = (
 )
 QUERIES: tuple[Query[Any, Any], ...] = (
     FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, EDIT, LOAD, ALLOCATIONS, USAGES, NAMES, EDIT_NAME, GROUPS,
-    EDIT_GROUP, FIND_BUILDS,
+    EDIT_GROUP, AGGREGATES, EDIT_AGGREGATE, FIND_BUILDS,
 )  # fmt: skip
 
 TOPIC_OF: dict[type[Message], Topic[Any]] = {topic.message: topic for topic in TOPICS}

@@ -104,7 +104,7 @@ class Aggregate(Value, frozen=True, kw_only=True):
     """Hosts that an operator put together, and what he says of them: zone, tenants, options of rules."""
 
     id: Id
-    name: str = ""
+    name: str = ""  # none: only a client of the Placement API has named its id
     metadata: dict[str, str] = {}
     gone: bool = False  # told once, when it is dropped
 

@@ -7,7 +7,7 @@ from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import ProviderChange
+from bus.vocabulary import Aggregate, ProviderChange
 from placement_worker.core.trees import Tree
 from placement_worker.memory import Memory
 from placement_worker.relay import Relay
@@ -72,6 +72,12 @@ class ChangeLog:
         """The same in one statement, for who locked nothing; IntegrityError when somebody wrote meanwhile."""
         message = await changes.announce_undisturbed(tx, altered, writes, seen)
         self._learn([message], shaped)
+        return message.number
+
+    async def write_aggregates(self, tx: Transaction, aggregates: Sequence[Aggregate]) -> int:
+        """Log what is said of these aggregates from here on. Gives the change's number."""
+        message = await changes.announce_aggregates(tx, aggregates)
+        tx.after_commit(lambda: self._learn([message], {}))
         return message.number
 
     async def trim(self) -> None:

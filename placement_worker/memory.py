@@ -9,7 +9,7 @@ from bus.messages import PlacementChanged
 from bus.sql.database import Database
 from placement_worker.core.index import Index
 from placement_worker.core.trees import Tree
-from placement_worker.store import changes, tree_reads
+from placement_worker.store import aggregates, changes, tree_reads
 from placement_worker.store.numbered_names import Book
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Memory:
             if len(messages) > 1:
                 roots = {change.root for change in message.changes if change.reshaped}
                 own = {root: shaped[root] for root in roots & shaped.keys()}
-            self.index.accept(message.number, message.changes, own)
+            self.index.accept(message.number, message.changes, own, message.aggregates)
             if self._missed is not None:
                 self._missed.append((message, own))
         self._learned.set()
@@ -52,8 +52,12 @@ class Memory:
 
     async def hear(self, message: PlacementChanged) -> None:
         """A commit of any process, this one's own included."""
-        if not self.index.knows(message.number):
+        if self.index.knows(message.number):
+            return
+        if message.changes or message.aggregates:
             await self._take_in([message])
+        else:  # of aggregates, told by a placement that has no word for them
+            await self.fresh()
 
     async def fresh(self) -> None:
         """Know at least what was committed when this was called: read the changes that have not arrived."""
@@ -113,7 +117,7 @@ class Memory:
         try:
             index = await self._read()
             for message, shaped in self._missed:
-                index.accept(message.number, message.changes, shaped)
+                index.accept(message.number, message.changes, shaped, message.aggregates)
             self.index = index
         finally:
             self._missed = None
@@ -122,6 +126,8 @@ class Memory:
         # The number first: what is read after it holds at least all that happened up to it.
         async with self._database.read() as tx:
             index = Index(await changes.last_number(tx))
+            for one in (await aggregates.described(tx)).values():
+                index.describe(one, index.seen)
         after = 0
         while True:
             async with self._database.read() as tx:

@@ -5,6 +5,7 @@ from bus.clock import Clock
 from bus.errors import Poison
 from bus.messages import CandidatesFound, FindCandidates
 from bus.sql.database import Database
+from placement_worker.aggregates import AggregateOperations
 from placement_worker.bulk_load import BulkLoad
 from placement_worker.change_log import ChangeLog
 from placement_worker.claims import ClaimOperations
@@ -38,6 +39,7 @@ class Placement:
         self.bulk_load = BulkLoad(database, clock, self.book, self.log, numbers)
         self.classes_and_traits = ClassesAndTraits(database, clock, self.book, self.log)
         self.server_groups = ServerGroups(database, clock)
+        self.aggregates = AggregateOperations(database, clock, self.book, self.log)
         self.lookups = Lookups(database, self.book)
         self._open = again(clock, self.book.open)
 

@@ -67,6 +67,9 @@ consumer_types = _names("consumer_types", "name", 255)
 resource_classes = _names("resource_classes", "name", 255, numbered=False)
 traits = _names("traits", "name", 255)
 aggregates = _names("aggregates", "uuid", 36)
+aggregates.append_column(Column("name", String(255)))  # none: only a client of the API has named its id
+aggregates.append_column(Column("metadata", Text, nullable=False, server_default="{}"))
+Index(None, aggregates.c.name, unique=True)
 
 resource_providers = Table(
     "resource_providers",
@@ -207,6 +210,7 @@ server_groups = Table(  # nothing of a row changes; the lock on it keeps claims 
 )
 
 LAST_CHANGE, NAMES_EDITION, CLASS_NUMBERS, PROVIDER_NUMBERS, LAST_TOLD = 1, 2, 3, 4, 5  # rows of `changes`
+AGGREGATES_TURN = 6  # another: who edits aggregates has it locked
 
 changes = Table(  # numbers that only grow: of the last change, of the last that was told, given out
     "changes",
@@ -220,5 +224,6 @@ change_log = Table(  # the last of them: what the bus is told from, and who miss
     metadata,
     Column("number", BigInteger, nullable=False, autoincrement=False),
     Column("changes", Text, nullable=False),
+    Column("aggregates", Text),  # those whose name or metadata changed
     PrimaryKeyConstraint("number"),
 )

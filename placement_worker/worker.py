@@ -35,6 +35,8 @@ def placement_worker(placement: Placement, publish: Publish) -> Worker:
             answers(topics.EDIT_NAME, placement.classes_and_traits.edit),
             answers(topics.GROUPS, placement.server_groups.find),
             answers(topics.EDIT_GROUP, placement.server_groups.edit),
+            answers(topics.AGGREGATES, placement.aggregates.find),
+            answers(topics.EDIT_AGGREGATE, placement.aggregates.edit),
         ],
         timers=[
             every(CATCH_UP_SECONDS, placement.memory.fresh),

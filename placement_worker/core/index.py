@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bus.vocabulary import Inventory, ProviderChange
+from bus.vocabulary import Aggregate, Inventory, ProviderChange
 from placement_worker.core.row_set import Bools, Ints, RowSet
 from placement_worker.core.trees import ProviderState, Tree
 
@@ -109,6 +109,8 @@ class Index:
         self.cells: dict[str, RowSet] = {}
         self.traits: dict[str, RowSet] = {}
         self.aggregates: dict[str, RowSet] = {}
+        self.aggregate_facts: dict[str, Aggregate] = {}  # what operators say of them
+        self._described_at: dict[str, int] = {}  # aggregate → the change beyond `seen` that it is known by
         self.sharers: dict[str, set[int]] = {}  # aggregate → those in it who share
         self._reach: dict[int, Ints] = {}  # one who shares → the roots of the other trees it serves
         self._interned: dict[Any, Any] = {}
@@ -120,11 +122,17 @@ class Index:
         return number <= self.seen or number in self._ahead
 
     def accept(
-        self, number: int, changes: Iterable[ProviderChange], trees: Mapping[str, Tree] | None = None
+        self,
+        number: int,
+        changes: Iterable[ProviderChange],
+        trees: Mapping[str, Tree] | None = None,
+        aggregates: Iterable[Aggregate] = (),
     ) -> None:
         """Take in one commit. `trees` holds the trees that were reshaped, as they are after it."""
         if self.knows(number):
             return
+        for one in aggregates:
+            self.describe(one, number)
         trees = trees or {}
         for tree in trees.values():
             self.put(tree, number)
@@ -137,10 +145,23 @@ class Index:
         while self.seen + 1 in self._ahead:
             self.seen += 1
             self._ahead.remove(self.seen)
+        if self._described_at:
+            self._described_at = {one: told for one, told in self._described_at.items() if told > self.seen}
         if self._early:
             self._early = {one: known for one, known in self._early.items() if known[1] > self.seen}
         if self._put_at:
             self._put_at = {root: put for root, put in self._put_at.items() if put > self.seen}
+
+    def describe(self, aggregate: Aggregate, number: int) -> None:
+        """This is said of an aggregate now."""
+        if number < self._described_at.get(aggregate.id, 0):
+            return
+        if number > self.seen:
+            self._described_at[aggregate.id] = number
+        if aggregate.gone:
+            self.aggregate_facts.pop(aggregate.id, None)
+        else:
+            self.aggregate_facts[aggregate.id] = aggregate
 
     def use(self, change: ProviderChange, number: int) -> None:
         """This provider's usage is now that."""

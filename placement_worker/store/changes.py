@@ -13,7 +13,7 @@ import msgspec
 from bus.messages import PlacementChanged
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import ProviderChange
+from bus.vocabulary import Aggregate, ProviderChange
 from placement_worker.schema import LAST_CHANGE, LAST_TOLD, NAMES_EDITION
 
 CHANGES_A_MESSAGE = 500
@@ -58,9 +58,14 @@ _LAST = Statement(f"SELECT number FROM changes WHERE id = {LAST_CHANGE}")
 _LOG = Statement(
     "INSERT INTO change_log (number, changes) SELECT n.number, n.changes FROM {n}", number=int, changes=str
 )
-_AFTER = Statement("SELECT number, changes FROM change_log WHERE number > :after ORDER BY number LIMIT :most")
+_LOG_AGGREGATES = Statement(
+    "INSERT INTO change_log (number, changes, aggregates) VALUES (:number, '[]', :aggregates)"
+)
+_AFTER = Statement(
+    "SELECT number, changes, aggregates FROM change_log WHERE number > :after ORDER BY number LIMIT :most"
+)
 _UNTOLD = Statement(
-    "SELECT l.number, l.changes FROM change_log l WHERE l.number >"
+    "SELECT l.number, l.changes, l.aggregates FROM change_log l WHERE l.number >"
     f" (SELECT c.number FROM changes c WHERE c.id = {LAST_TOLD} FOR UPDATE OF c)"
     " ORDER BY l.number LIMIT :most"
 )
@@ -73,6 +78,7 @@ _TRIM = Statement(
 
 _encode = msgspec.json.Encoder().encode
 _changes = msgspec.json.Decoder(tuple[ProviderChange, ...])
+_aggregates = msgspec.json.Decoder(tuple[Aggregate, ...])
 
 
 async def announce(
@@ -128,6 +134,16 @@ async def announce_undisturbed(
     return PlacementChanged(number=number, changes=tuple(changes))
 
 
+async def announce_aggregates(tx: Transaction, aggregates: Sequence[Aggregate]) -> PlacementChanged:
+    """Number and keep what is said of aggregates now: a change by itself, with no provider in it.
+
+    So a placement that has no word for aggregates can read the log, and tell it.
+    """
+    [(number, _)] = await _NEXT_ALONE(tx, more=1)
+    await _LOG_AGGREGATES(tx, number=number, aggregates=_encode(aggregates).decode())
+    return PlacementChanged(number=number, changes=(), aggregates=tuple(aggregates))
+
+
 async def last_number(tx: Transaction) -> int:
     [(number,)] = await _LAST(tx)
     return int(number)
@@ -149,7 +165,14 @@ async def tell(tx: Transaction, number: int) -> None:
 
 
 def _messages(rows: Sequence[Any]) -> list[PlacementChanged]:
-    return [PlacementChanged(number=number, changes=_changes.decode(changes)) for number, changes in rows]
+    return [
+        PlacementChanged(
+            number=number,
+            changes=_changes.decode(changes),
+            aggregates=_aggregates.decode(aggregates) if aggregates else (),
+        )
+        for number, changes, aggregates in rows
+    ]
 
 
 async def trim(tx: Transaction) -> None:

@@ -16,7 +16,7 @@ from bus.sql.failures import Conflict
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import CLEANUP, ConsumerClaim, ProviderReport
-from placement_worker.schema import CLASS_NUMBERS, FIRST_CUSTOM_CLASS, NAMES_EDITION
+from placement_worker.schema import AGGREGATES_TURN, CLASS_NUMBERS, FIRST_CUSTOM_CLASS, NAMES_EDITION
 
 _NOW = "CAST(:now AS double precision)"
 
@@ -155,7 +155,7 @@ class Book:
     async def open(self, database: Database, now: float) -> None:
         """Make the standard names and read what there is. Projects and users are learned as they come."""
         async with database.write() as tx:
-            await _OPEN(tx, [(NAMES_EDITION,), (CLASS_NUMBERS,)])
+            await _OPEN(tx, [(NAMES_EDITION,), (CLASS_NUMBERS,), (AGGREGATES_TURN,)])
             await self.classes.make_standard(tx, now)
             await self.traits.make(tx, os_traits.get_traits(), now)
         await self.read_again(database)

@@ -101,6 +101,15 @@ _INSERT_TRAITS = _insert_pairs("resource_provider_traits", "trait_id")
 _DELETE_TRAITS = _delete_pairs("resource_provider_traits", "trait_id")
 _INSERT_AGGREGATES = _insert_pairs("resource_provider_aggregates", "aggregate_id")
 _DELETE_AGGREGATES = _delete_pairs("resource_provider_aggregates", "aggregate_id")
+# Who put it there may change by itself: an operator makes his own what a report put there.
+_SET_AGGREGATE_OWNERS = Statement(
+    f"UPDATE resource_provider_aggregates SET reported = n.reported, updated_at = {_NOW} FROM {{n}}"
+    " WHERE resource_provider_aggregates.resource_provider_id = n.provider"
+    " AND resource_provider_aggregates.aggregate_id = n.other",
+    provider=int,
+    other=int,
+    reported=bool,
+)
 
 _Pairs = list[tuple[int, int]]
 _Links = list[tuple[int, int, bool]]  # a provider, what it is given, and whether by a report
@@ -170,6 +179,7 @@ def writes_between(
         *_advance(steps, now),
         *_insert(_INSERT_TRAITS, traits, now),
         *_insert(_INSERT_AGGREGATES, aggregates, now),
+        *_insert(_SET_AGGREGATE_OWNERS, _new_owners(book, steps), now),
     ]
     names = sorted({row[1] for row in inventories}), sorted({row[1] for row in traits})
     if first or moved:  # these refer to who is new, or change the same table
@@ -297,6 +307,17 @@ def _links(book: Book, steps: Sequence[_Step], ids: Mapping[str, int]) -> tuple[
             new = sorted(set(then.aggregates) - set(was.aggregates))
             aggregates += [(id_, book.aggregates.ids[uuid], uuid in put.aggregates) for uuid in new]
     return traits, aggregates
+
+
+def _new_owners(book: Book, steps: Sequence[_Step]) -> _Links:
+    """Aggregates that stay and are an operator's, or a report's, from now on."""
+    return [
+        (then.id, book.aggregates.ids[uuid], uuid in then.reported.aggregates)
+        for was, then in _kept(steps)
+        if was.reported.aggregates != then.reported.aggregates
+        for uuid in sorted(set(was.aggregates) & set(then.aggregates))
+        if (uuid in was.reported.aggregates) != (uuid in then.reported.aggregates)
+    ]
 
 
 def _insert(statement: Statement, links: _Links, now: float) -> list[BoundStatement]:

@@ -1,18 +1,21 @@
 """A placement of the version before works on beside this one: its very words, and what they leave.
 
-Processes are restarted one by one. The statements are those of before the migrations 0004 and 0005.
+Processes are restarted one by one. The statements are those of before the migrations 0004, 0005 and 0007.
 """
 
+import msgspec
 import pytest
 from sqlalchemy import text
 
+from bus.aggregates import AggregateEdited, ChangeAggregate, MakeAggregate
 from bus.clock import Clock
-from bus.messages import ReleaseRequested
+from bus.messages import PlacementChanged, ReleaseRequested
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Claimed, Held, Inventory, Released, ReleaseResult, Retired
+from bus.vocabulary import Claimed, Held, Inventory, ProviderChange, Released, ReleaseResult, Retired
 from placement_worker import Placement, breaches
 from placement_worker.schema import LAST_CHANGE
+from placement_worker.store import changes
 from tests.support.placement_builders import (
     a_claim,
     a_placement,
@@ -23,6 +26,7 @@ from tests.support.placement_builders import (
     on_hosts,
     uid,
 )
+from tests.support.placement_calls import edit_aggregate
 
 CLOCK = Clock(now=lambda: 1.0)
 HOST, NEW = 1, 2
@@ -187,3 +191,63 @@ async def test_what_it_ended_for_want_of_a_host_is_known_as_such_and_still_is_to
         async with placement.database.read() as tx:
             read = await READ_RETIRED(tx, [(uid(2),)])
         assert [dict(row) for row in read] == [{"uuid": uid(2), "why": why}]
+
+
+# Before 0007: it names aggregates by their ids alone, and tells the log without what is said of them
+
+UNTOLD = Statement(
+    "SELECT l.number, l.changes FROM change_log l WHERE l.number > :after ORDER BY l.number LIMIT :most"
+)
+MAKE_AGGREGATES = Statement(
+    "INSERT INTO aggregates (uuid, created_at, updated_at) SELECT n.called, 1.0, 1.0"
+    " FROM {n} WHERE true ORDER BY n.called ON CONFLICT DO NOTHING RETURNING id",
+    called=str,
+)
+INSERT_AGGREGATES = Statement(
+    "INSERT INTO resource_provider_aggregates"
+    " (resource_provider_id, aggregate_id, reported, created_at, updated_at)"
+    " SELECT n.provider, n.other, n.reported, 1.0, 1.0 FROM {n}",
+    provider=int,
+    other=int,
+    reported=bool,
+)
+LOG_ALONE = Statement(
+    "INSERT INTO change_log (number, changes) SELECT n.number, n.changes FROM {n}", number=int, changes=str
+)
+EAST, WEST = uid(1, "c"), uid(2, "c")
+
+
+async def test_it_tells_the_log_without_aggregates_and_who_hears_that_looks_them_up(url: str) -> None:
+    async with a_placement(url, CLOCK) as placement, a_placement(url, CLOCK) as other:
+        await placement.reports.report_many([a_report(HOST)])
+        made = MakeAggregate(aggregate=EAST, name="east", metadata={"a": "b"}, hosts=("host-1",))
+        done = await edit_aggregate(placement, made)
+        async with placement.database.read() as tx:
+            rows = await UNTOLD(tx, after=0, most=100)
+        # its relay reads and tells them in its own words
+        decode = msgspec.json.Decoder(tuple[ProviderChange, ...]).decode
+        for row in rows:
+            await other.memory.hear(PlacementChanged(number=row["number"], changes=decode(row["changes"])))
+        assert isinstance(done, AggregateEdited)
+        assert other.memory.index.aggregate_facts == {EAST: done.aggregate}
+        await keeps_its_index(other)
+
+
+async def test_it_puts_a_host_into_an_aggregate_and_this_one_names_it(url: str) -> None:
+    async with a_placement(url, CLOCK) as placement:
+        await placement.reports.report_many([a_report(HOST)])
+        async with placement.database.write() as tx:
+            (made,) = await MAKE_AGGREGATES(tx, [(WEST,)])
+            root = await number(tx, "SELECT id FROM resource_providers")
+            await INSERT_AGGREGATES(tx, [(root, made["id"], False)])
+            last = await changes.last_number(tx)
+            await tx.execute(text("UPDATE changes SET number = :n WHERE id = 1"), {"n": last + 1})
+            moved = ProviderChange(uid(HOST, "a"), uid(HOST, "a"), 1, {"VCPU": 0}, reshaped=True)
+            await LOG_ALONE(tx, [(last + 1, msgspec.json.encode([moved]).decode())])
+        await placement.memory.fresh()
+        assert placement.memory.index.rows[uid(HOST, "a")].aggregates == (WEST,)
+        done = await edit_aggregate(placement, ChangeAggregate(aggregate=WEST, name="west"))
+        assert isinstance(done, AggregateEdited) and done.aggregate.name == "west"
+        async with placement.database.write() as tx:  # which it still knows by its id
+            assert await MAKE_AGGREGATES(tx, [(WEST,)]) == []
+        await keeps_its_index(placement)

@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from bus.aggregates import AggregateEdit, AggregateResult
 from bus.messages import (
+    AggregateEditRequested,
     ClaimRequested,
     EditRequested,
     FindProviders,
@@ -32,6 +34,10 @@ async def edit(placement: Placement, one: Edit) -> EditResult:
 
 async def edit_name(placement: Placement, kind: NameKind, one: NameEdit) -> NameResult:
     return (await placement.classes_and_traits.edit(NameEditRequested(kind=kind, edit=one))).result
+
+
+async def edit_aggregate(placement: Placement, one: AggregateEdit) -> AggregateResult:
+    return (await in_time(placement.aggregates.edit(AggregateEditRequested(edit=one)))).result
 
 
 async def load(placement: Placement, *loads: ProviderLoad) -> list[LoadResult]:

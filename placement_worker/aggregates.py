@@ -1,0 +1,131 @@
+"""Aggregates: which there are, what operators say of them, and who they put in."""
+
+from bus.aggregates import AggregateEdit, AggregateEdited, AggregateResult, MakeAggregate
+from bus.clock import Clock
+from bus.messages import AggregateEditAnswered, AggregateEditRequested, AggregatesFound, FindAggregates
+from bus.sql.database import Database
+from bus.sql.retrying import retrying
+from bus.sql.transaction import Transaction
+from bus.vocabulary import Aggregate, Contended
+from placement_worker.change_log import ChangeLog
+from placement_worker.core.aggregates import (
+    AggregateScene,
+    Intent,
+    coming_back,
+    doubts,
+    hosts_named_in,
+    intent,
+    move_in_and_out,
+    zone_trouble,
+)
+from placement_worker.core.working_trees import WorkingTrees
+from placement_worker.retrying_transactions import changing
+from placement_worker.store import aggregates as stored
+from placement_worker.store import changes, tree_reads
+from placement_worker.store.numbered_names import Book
+
+PAGE_BYTES = 500_000  # about; a message holds a mebibyte
+BESIDE = 100  # bytes of an aggregate beside its name and metadata
+ROWS = 1000
+
+
+class AggregateOperations:
+    def __init__(self, database: Database, clock: Clock, book: Book, log: ChangeLog) -> None:
+        self.database = database
+        self.clock = clock
+        self.book = book
+        self._log = log
+        self._edit = retrying(clock, otherwise=_contended)(self._edit_once)
+
+    async def find(self, query: FindAggregates) -> AggregatesFound:
+        async with self.database.read() as tx:
+            seen = await changes.last_number(tx)
+            ids = await self._among(tx, query)
+            found: list[stored.FoundAggregate] = []
+            size, after, more = 0, query.after, True
+            while more and len(found) < query.limit and size < PAGE_BYTES:
+                page = await stored.page(tx, ids, query.name, after, ROWS)
+                more = len(page) == ROWS
+                for one in page:
+                    after = one.aggregate.id
+                    if query.key and query.key not in one.aggregate.metadata:
+                        continue
+                    if len(found) == query.limit or size >= PAGE_BYTES:
+                        more = True
+                        break
+                    found.append(one)
+                    size += _size(one.aggregate)
+        return AggregatesFound(
+            seen=seen,
+            aggregates=tuple(one.aggregate for one in found),
+            hosts={one.aggregate.id: one.hosts for one in found if one.hosts},
+            more=more,
+        )
+
+    async def _among(self, tx: Transaction, query: FindAggregates) -> list[str] | None:
+        """The ids it can be, None when it can be any."""
+        if not query.host:
+            return list(query.ids) or None
+        roots = (await stored.named_hosts(tx, [query.host])).get(query.host, ())
+        theirs = await stored.of_roots(tx, roots)
+        return [one for one in theirs if not query.ids or one in query.ids]
+
+    async def edit(self, order: AggregateEditRequested) -> AggregateEditAnswered:
+        return AggregateEditAnswered(result=await self._edit(order.edit))
+
+    async def _edit_once(self, edit: AggregateEdit) -> AggregateResult:
+        now = self.clock.now()
+        if isinstance(edit, MakeAggregate):
+            await self.book.aggregates.ensure(self.database, [edit.aggregate], now)
+        else:
+            await self.book.aggregates.look_up(self.database, [edit.aggregate])
+        async with changing(self.database, self.book) as tx:
+            await stored.take_turn(tx)
+            scene = AggregateScene(
+                described=await stored.described(tx),
+                known=await stored.known(tx, edit.aggregate),
+                members=await stored.members(tx, edit.aggregate),
+                hosts=await stored.named_hosts(tx, hosts_named_in(edit)),
+            )
+            wanted = intent(edit, scene)
+            if not isinstance(wanted, Intent):
+                return wanted
+            return await self._save(tx, wanted, scene, now)
+
+    async def _save(
+        self, tx: Transaction, wanted: Intent, scene: AggregateScene, now: float
+    ) -> AggregateResult:
+        moving = await tree_reads.read_locked(tx, self.book, wanted.add | wanted.remove)
+        working = WorkingTrees(moving)
+        added, removed = move_in_and_out(wanted, working)
+        pairs = working.changed()
+        concerned = pairs
+        if wanted.rezoned:  # all that are in it; who stays in it is only looked at
+            staying = await tree_reads.read(tx, self.book, scene.members.keys() - wanted.remove - wanted.add)
+            after = {tree.root: (tree, tree) for tree in (*moving.values(), *staying.values())}
+            concerned = [*(after | {then.root: (was, then) for was, then in pairs}).values()]
+        if trouble := zone_trouble(wanted, scene.described, concerned):
+            return trouble
+        number = 0
+        if wanted.said:
+            await stored.say(tx, wanted.now, now)
+        if pairs:
+            number = await self._log.write_trees(tx, pairs, now)
+        if wanted.said:
+            number = await self._log.write_aggregates(tx, [wanted.now])
+        return AggregateEdited(
+            aggregate=wanted.now,
+            made=wanted.made,
+            added=added,
+            removed=removed,
+            number=number,
+            warnings=(*doubts(wanted.now.metadata), *coming_back(wanted, moving)),
+        )
+
+
+def _size(one: Aggregate) -> int:
+    return BESIDE + len(one.name) + sum(len(key) + len(value) + 6 for key, value in one.metadata.items())
+
+
+def _contended(edit: AggregateEdit) -> AggregateResult:
+    return Contended()

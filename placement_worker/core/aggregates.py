@@ -1,0 +1,239 @@
+"""What becomes of an aggregate by an edit, or why it cannot be: names, zones, and who is in it."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from bus.aggregates import (
+    ZONE,
+    AggregateEdit,
+    AggregateRefusal,
+    ChangeAggregate,
+    DropAggregate,
+    HasHosts,
+    MakeAggregate,
+    TwoZones,
+    ZoneInUse,
+)
+from bus.resources import Missing, Taken
+from bus.vocabulary import Aggregate
+from placement_worker.core.index import SHARES
+from placement_worker.core.trees import ProviderState, Tree
+from placement_worker.core.working_trees import WorkingTrees
+
+NAMED = 5  # hosts in a sentence
+
+Described = Mapping[str, Aggregate]
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What an edit makes of what is said, before anybody looked at hosts."""
+
+    was: Aggregate
+    now: Aggregate
+    made: bool = False
+    add: frozenset[str] = frozenset()  # roots
+    remove: frozenset[str] = frozenset()  # providers: a forced drop takes out those below roots too
+    force: bool = False
+
+    @property
+    def rezoned(self) -> bool:
+        return self.was.metadata.get(ZONE) != self.now.metadata.get(ZONE)
+
+    @property
+    def said(self) -> bool:
+        return self.was != self.now
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateScene:
+    """What an edit goes by."""
+
+    described: Described
+    known: bool  # its id was named at some time
+    members: Mapping[str, str]  # providers that are in it → their names
+    hosts: Mapping[str, Collection[str]]  # a host as the edit names it → roots
+
+
+def hosts_named_in(edit: AggregateEdit) -> tuple[str, ...]:
+    match edit:
+        case MakeAggregate():
+            return edit.hosts
+        case ChangeAggregate():
+            return (*edit.add, *edit.remove)
+        case DropAggregate():
+            return ()
+
+
+def intent(edit: AggregateEdit, scene: AggregateScene) -> Intent | AggregateRefusal:
+    """What is to become of it; one that changes nothing is of an edit that was done before."""
+    was = scene.described.get(edit.aggregate) or Aggregate(id=edit.aggregate)
+    there = edit.aggregate in scene.described or bool(scene.members)
+    missing = Missing(what="aggregate", names=(edit.aggregate,))
+    match edit:
+        case MakeAggregate(name=was.name):  # by this very edit, told twice: it may have been changed since
+            return _same(was)
+        case MakeAggregate() if was.name:
+            return Taken(what="id", value=was.name)
+        case MakeAggregate():
+            return _changed(_as_change(edit), was, scene, made=True)
+        case ChangeAggregate():
+            return _changed(edit, was, scene) if there else missing
+        case DropAggregate() if not there:  # told twice as well
+            return _same(_gone(was)) if scene.known else missing
+        case DropAggregate() if scene.members and not edit.force:
+            return HasHosts(
+                aggregate=was.name or was.id,
+                hosts=tuple(sorted(scene.members.values())[:NAMED]),
+                count=len(scene.members),
+            )
+        case DropAggregate():
+            return Intent(was, _gone(was), remove=frozenset(scene.members), force=edit.force)
+
+
+def _same(one: Aggregate) -> Intent:
+    return Intent(one, one)
+
+
+def _gone(was: Aggregate) -> Aggregate:
+    return Aggregate(id=was.id, name=was.name, gone=True)
+
+
+def _as_change(edit: MakeAggregate) -> ChangeAggregate:
+    return ChangeAggregate(
+        aggregate=edit.aggregate, name=edit.name, set=edit.metadata, add=edit.hosts, force=edit.force
+    )
+
+
+def _changed(
+    edit: ChangeAggregate, was: Aggregate, scene: AggregateScene, *, made: bool = False
+) -> Intent | AggregateRefusal:
+    name = was.name if edit.name is None else edit.name
+    if any(one.name == name != "" and one.id != was.id for one in scene.described.values()):
+        return Taken(what="name", value=name)
+    if unknown := tuple(one for one in dict.fromkeys(hosts_named_in(edit)) if not scene.hosts.get(one)):
+        return Missing(what="host", names=unknown)
+    metadata = {key: value for key, value in was.metadata.items() if key not in edit.unset} | edit.set
+    remove = {root for one in edit.remove for root in scene.hosts[one]}
+    return Intent(
+        was,
+        Aggregate(id=was.id, name=name, metadata=metadata),
+        made,
+        add=frozenset(root for one in edit.add for root in scene.hosts[one]) - remove,
+        remove=frozenset(remove.intersection(scene.members)),
+        force=edit.force,
+    )
+
+
+def move_in_and_out(wanted: Intent, working: WorkingTrees) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Put these into the aggregate and take those out. Gives who was not in it, and who was."""
+    id_ = wanted.now.id
+    added = []
+    for uuid in sorted(wanted.add):
+        state = working.there(uuid)
+        # It is the operator's from now on: it stays when a report no longer says it.
+        put = replace(state.reported, aggregates=state.reported.aggregates - {id_})
+        if id_ not in state.aggregates:
+            added.append(uuid)
+            working.put(_with(state, working, {*state.aggregates, id_}))
+        elif put != state.reported:
+            working.put(replace(state, reported=put))
+    for uuid in sorted(wanted.remove):
+        state = working.there(uuid)
+        working.put(_with(state, working, {*state.aggregates} - {id_}))
+    return tuple(added), tuple(sorted(wanted.remove))
+
+
+def _with(state: ProviderState, working: WorkingTrees, aggregates: set[str]) -> ProviderState:
+    reported = replace(state.reported, aggregates=state.reported.aggregates & aggregates)
+    return replace(
+        state,
+        generation=state.generation + 1,
+        shape=working.next_shape(state.uuid),
+        aggregates=tuple(sorted(aggregates)),
+        reported=reported,
+    )
+
+
+def zone_trouble(
+    wanted: Intent, described: Described, pairs: Iterable[tuple[Tree, Tree]]
+) -> TwoZones | ZoneInUse | None:
+    """Why these hosts cannot be in the zones they would be in; `pairs` is how each is and would be.
+
+    One that is in two zones already, by the Placement API or its owner, may stay so: only a new zone counts.
+    """
+    after = {**described, wanted.now.id: wanted.now}
+    moving: list[tuple[str, str, str]] = []
+    for was, then in pairs:
+        root = then.providers[0]
+        if SHARES in root.traits:  # it is no host: it may serve several zones
+            continue
+        host = then.host or root.name
+        before, now = zones(was, described), zones(then, after)
+        for zone in now.keys() - before.keys():
+            for other, by in now.items():
+                if other != zone:
+                    return TwoZones(host=host, zone=zone, other=other, by=by)
+        if before.keys() != now.keys() and then.in_use:
+            moving.append((host, min(before, default=""), min(now, default="")))
+    if not moving or wanted.force:
+        return None
+    moving.sort()
+    hosts = tuple(host for host, _, _ in moving[:NAMED])
+    return ZoneInUse(hosts=hosts, count=len(moving), zone=moving[0][1], to=moving[0][2])
+
+
+def zones(tree: Tree, described: Described) -> dict[str, str]:
+    """The zones a host is in, and by what."""
+    found = {tree.zone: "what its owner reports"} if tree.zone else {}
+    for id_ in tree.providers[0].aggregates:
+        said = described.get(id_)
+        if said is not None and not said.gone and (zone := said.metadata.get(ZONE)):
+            found[zone] = f"aggregate {said.name or id_}"
+    return found
+
+
+# What will not do what its author may think. Nothing of it is refused: keys are anybody's.
+
+_NUMBERS = ("_weight_multiplier",)  # ends of keys
+_WHOLE = ("max_io_ops_per_host", "max_instances_per_host")
+_WITHOUT_EFFECT = {
+    "cpu_allocation_ratio": "VCPU",
+    "ram_allocation_ratio": "MEMORY_MB",
+    "disk_allocation_ratio": "DISK_GB",
+}
+
+
+def doubts(metadata: Mapping[str, str]) -> list[str]:
+    found = []
+    for key, value in metadata.items():
+        if key.endswith(_NUMBERS) and not _number(value):
+            found.append(f"{key}: {value!r} is no number, and is passed over")
+        elif key in _WHOLE and not (value.isascii() and value.isdigit()):
+            found.append(f"{key}: {value!r} is no whole number, and is passed over")
+        elif key == ZONE and not value:
+            found.append(f"{key}: is empty, and makes it no zone")
+        elif key.startswith("trait:") and value != "required":
+            found.append(f"{key}: {value!r} means nothing, only 'required' does")
+        elif key.startswith("filter_tenant_id") and not any(one.strip() for one in value.split(",")):
+            found.append(f"{key}: names no project, so nobody may build here")
+        elif key in _WITHOUT_EFFECT:
+            found.append(f"{key}: has no effect; {_WITHOUT_EFFECT[key]}'s ratio is in the hosts' inventory")
+    return found
+
+
+def _number(value: str) -> bool:
+    try:
+        return abs(float(value)) < float("inf")
+    except ValueError:
+        return False
+
+
+def coming_back(wanted: Intent, trees: Mapping[str, Tree]) -> list[str]:
+    """Of those that leave: whose owner reports them in it."""
+    return [
+        f"{tree.host or provider.name}: its owner reports it in this aggregate, and will put it back"
+        for tree in trees.values()
+        for provider in tree.providers
+        if provider.uuid in wanted.remove and wanted.now.id in provider.reported.aggregates
+    ]

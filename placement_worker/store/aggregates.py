@@ -1,0 +1,124 @@
+"""Aggregates as operators name and describe them, and who is in them.
+
+What is said of one is beside its number; who is in it is what providers have of it, and nowhere else.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bus.sql.statement import Statement
+from bus.sql.transaction import Transaction
+from bus.vocabulary import Aggregate
+from placement_worker.schema import AGGREGATES_TURN
+
+_TURN = Statement("SELECT c.number FROM changes c WHERE c.id = :id FOR UPDATE OF c")
+_SAID = "(a.name IS NOT NULL OR a.metadata <> '{}')"
+_DESCRIBED = Statement(f"SELECT a.uuid, a.name, a.metadata FROM aggregates a WHERE {_SAID}")
+_KNOWN = Statement("SELECT a.uuid FROM aggregates a WHERE a.uuid = :uuid")
+_MEMBERS = Statement(
+    "SELECT p.uuid, p.name FROM aggregates a"
+    " JOIN resource_provider_aggregates m ON m.aggregate_id = a.id"
+    " JOIN resource_providers p ON p.id = m.resource_provider_id WHERE a.uuid = :uuid"
+)
+_HOSTS = Statement(
+    "SELECT n.called, r.uuid FROM {n} JOIN resource_providers r ON r.uuid = n.called"
+    " WHERE r.parent_provider_id IS NULL"
+    " UNION SELECT n.called, r.uuid FROM {n} JOIN resource_providers r ON r.name = n.called"
+    " WHERE r.parent_provider_id IS NULL"
+    " UNION SELECT n.called, r.uuid FROM {n} JOIN hosts h ON h.host = n.called"
+    " JOIN resource_providers r ON r.uuid = h.root",
+    called=str,
+)
+_OF_ROOTS = Statement(
+    "SELECT DISTINCT a.uuid FROM {n} JOIN resource_providers p ON p.uuid = n.uuid"
+    " JOIN resource_provider_aggregates m ON m.resource_provider_id = p.id"
+    " JOIN aggregates a ON a.id = m.aggregate_id",
+    uuid=str,
+)
+_SAY = Statement(
+    "UPDATE aggregates SET name = CAST(:called AS text), metadata = :metadata,"
+    " updated_at = CAST(:now AS double precision) WHERE uuid = :uuid"
+)
+
+_metadata = msgspec.json.Decoder(dict[str, str])
+
+
+class FoundAggregate(NamedTuple):
+    aggregate: Aggregate
+    hosts: int  # in it
+
+
+@cache
+def _find(among: bool) -> Statement:
+    joined, key = (" JOIN {n} ON n.uuid = a.uuid", {"uuid": str}) if among else ("", {})
+    return Statement(
+        "SELECT a.uuid, a.name, a.metadata, (SELECT count(*) FROM resource_provider_aggregates m"
+        " JOIN resource_providers p ON p.id = m.resource_provider_id"
+        " WHERE m.aggregate_id = a.id AND p.parent_provider_id IS NULL) AS hosts"
+        f" FROM aggregates a{joined} WHERE a.uuid > :after"
+        " AND (CAST(:called AS text) = '' OR a.name = CAST(:called AS text))"
+        f" AND ({_SAID}"
+        " OR EXISTS (SELECT 1 FROM resource_provider_aggregates u WHERE u.aggregate_id = a.id))"
+        " ORDER BY a.uuid LIMIT :most",
+        **key,
+    )
+
+
+async def take_turn(tx: Transaction) -> None:
+    """Edits of aggregates are one after the other: each must see the zones and names of all."""
+    await _TURN(tx, id=AGGREGATES_TURN)
+
+
+async def described(tx: Transaction) -> dict[str, Aggregate]:
+    """Id → what is said of it, of those of which anything is."""
+    return {row["uuid"]: _aggregate(row) for row in await _DESCRIBED(tx)}
+
+
+async def known(tx: Transaction, uuid: str) -> bool:
+    """Was it ever named?"""
+    return bool(await _KNOWN(tx, uuid=uuid))
+
+
+async def members(tx: Transaction, uuid: str) -> dict[str, str]:
+    """Provider → its name, of those that are in it."""
+    return dict(await _MEMBERS(tx, uuid=uuid))
+
+
+async def named_hosts(tx: Transaction, names: Collection[str]) -> dict[str, list[str]]:
+    """Of these names, those that are a host's, its root's or a root's id → the roots."""
+    found: dict[str, list[str]] = {}
+    if names:
+        for called, root in await _HOSTS(tx, [(name,) for name in dict.fromkeys(names)]):
+            found.setdefault(called, []).append(root)
+    return found
+
+
+async def of_roots(tx: Transaction, roots: Collection[str]) -> list[str]:
+    """The aggregates these are in."""
+    return [uuid for (uuid,) in await _OF_ROOTS(tx, [(root,) for root in roots])] if roots else []
+
+
+async def page(
+    tx: Transaction, ids: Collection[str] | None, name: str, after: str, most: int
+) -> list[FoundAggregate]:
+    """Those there are, in the order of their ids; among these ids, or all."""
+    values = () if ids is None else [(one,) for one in dict.fromkeys(ids)]
+    if ids is not None and not values:
+        return []
+    rows: Sequence[Any] = await _find(ids is not None)(tx, values, called=name, after=after, most=most)
+    return [FoundAggregate(_aggregate(row), row["hosts"]) for row in rows]
+
+
+async def say(tx: Transaction, aggregate: Aggregate, now: float) -> None:
+    """Its name and metadata are these from now on; none where it is gone: its number stays for ever."""
+    if aggregate.gone:
+        aggregate = Aggregate(id=aggregate.id)
+    metadata = msgspec.json.encode(aggregate.metadata).decode()
+    await _SAY(tx, uuid=aggregate.id, called=aggregate.name or None, metadata=metadata, now=now)
+
+
+def _aggregate(row: Mapping[str, Any]) -> Aggregate:
+    return Aggregate(id=row["uuid"], name=row["name"] or "", metadata=_metadata.decode(row["metadata"]))

@@ -1,0 +1,343 @@
+"""Aggregates: what operators say of hosts together, who they put in, and what cannot be."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bus.aggregates import (
+    ZONE,
+    ChangeAggregate,
+    DropAggregate,
+    MakeAggregate,
+)
+from bus.messages import AggregateEditRequested, FindAggregates
+from bus.resources import MakeProvider, Missing, SetAggregates
+from bus.vocabulary import Aggregate
+from placement_worker import Placement
+from placement_worker.store import changes
+from tests.support.aggregates import EAST, FAST, WEST, done, found, has_hosts, host, make, members
+from tests.support.ids import uid
+from tests.support.placement_builders import (
+    a_placement,
+    a_provider,
+    a_report,
+    keeps_its_index,
+)
+from tests.support.placement_calls import edit, edit_aggregate, report
+
+# Making, and being in it
+
+
+async def test_it_is_made_with_hosts_by_any_of_their_names_and_everybody_learns_of_it(
+    placement: Placement, url: str
+) -> None:
+    await has_hosts(placement)
+    async with a_placement(url) as other:
+        made = await make(placement, EAST, "east", "host-1", host(2), availability_zone="e")
+        assert (made.made, made.added) == (True, (host(1), host(2)))
+        assert made.aggregate == Aggregate(id=EAST, name="east", metadata={ZONE: "e"})
+        assert await members(placement, EAST) == {host(1), host(2)}
+        await other.memory.fresh()
+        for one in (placement, other):
+            assert one.memory.index.aggregate_facts == {EAST: made.aggregate}
+            assert one.memory.index.rows[host(1)].aggregates == (EAST,)
+        answer = await other.aggregates.find(FindAggregates())
+        assert (answer.aggregates, answer.hosts, answer.seen) == (
+            (made.aggregate,),
+            {EAST: 2},
+            made.number,
+        )
+
+
+async def test_a_host_that_its_owner_calls_otherwise_than_its_root_is_found_by_both_names(
+    placement: Placement,
+) -> None:
+    await report(placement, replace(a_report(1, name="hypervisor-1.example"), host="compute-1"))
+    await edit(placement, MakeProvider(provider=host(9), name="storage"))  # nobody reports it
+    made = await make(placement, FAST, "fast", "compute-1", "hypervisor-1.example", "storage")
+    assert made.added == (host(1), host(9))
+    taken_out = await done(placement, ChangeAggregate(aggregate=FAST, remove=("hypervisor-1.example",)))
+    assert taken_out.removed == (host(1),)
+
+
+async def test_a_provider_below_a_root_is_no_host(placement: Placement) -> None:
+    await report(placement, a_report(1, a_provider(11, 1)))
+    for name in (host(11), "host-11", "host-9", host(9)):
+        result = await edit_aggregate(placement, MakeAggregate(aggregate=FAST, name="fast", hosts=(name,)))
+        assert result == Missing(what="host", names=(name,))
+    assert await found(placement) == []
+
+
+async def test_one_that_a_client_of_the_api_made_is_listed_and_may_be_named(placement: Placement) -> None:
+    await has_hosts(placement, 1)
+    await edit(placement, SetAggregates(provider=host(1), aggregates=(EAST,)))
+    assert await found(placement) == [""]
+    assert (await make(placement, EAST, "east", kind="fast")).aggregate.metadata == {"kind": "fast"}
+    assert await found(placement) == ["east"]
+    assert await members(placement, EAST) == {host(1)}
+    await edit(placement, SetAggregates(provider=host(1), aggregates=(WEST,)))
+    described = await done(placement, ChangeAggregate(aggregate=WEST, set={"kind": "slow"}))
+    assert described.aggregate == Aggregate(id=WEST, metadata={"kind": "slow"})
+
+
+# Changing: each row is an edit of `east`, with host-1 in it; what it is then, and who is in it
+
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, str], set[int], bool]] = {
+    "set": ({"set": {"kind": "new", "more": "1"}}, {"kind": "new", "more": "1"}, {1}, True),
+    "set as it is": ({"set": {"kind": "old"}}, {"kind": "old"}, {1}, False),
+    "unset": ({"unset": ("kind", "never")}, {}, {1}, True),
+    "unset what is not": ({"unset": ("never",)}, {"kind": "old"}, {1}, False),
+    "set wins": ({"set": {"kind": "new"}, "unset": ("kind",)}, {"kind": "new"}, {1}, True),
+    "add": ({"add": ("host-2",)}, {"kind": "old"}, {1, 2}, True),
+    "add who is in it": ({"add": ("host-1",)}, {"kind": "old"}, {1}, False),
+    "remove": ({"remove": ("host-1",)}, {"kind": "old"}, set(), True),
+    "remove who is not": ({"remove": ("host-2",)}, {"kind": "old"}, {1}, False),
+    "all at once": (
+        {"set": {"a": "b"}, "unset": ("kind",), "add": ("host-2", "host-3"), "remove": ("host-1",)},
+        {"a": "b"},
+        {2, 3},
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("change, metadata, hosts, news", CHANGES.values(), ids=CHANGES.keys())
+async def test_what_a_change_makes_of_it_and_again_nothing(
+    placement: Placement, change: dict[str, Any], metadata: dict[str, str], hosts: set[int], news: bool
+) -> None:
+    await has_hosts(placement)
+    await make(placement, EAST, "east", "host-1", kind="old")
+    one = ChangeAggregate(aggregate=EAST, **change)
+    for expected in (news, False):  # delivered twice
+        result = await done(placement, one)
+        assert (result.aggregate.name, result.aggregate.metadata) == ("east", metadata)
+        assert bool(result.number) == expected
+        assert await members(placement, EAST) == {host(number) for number in hosts}
+
+
+async def test_it_gets_another_name_and_the_old_one_is_free(placement: Placement) -> None:
+    await make(placement, EAST, "east")
+    await done(placement, ChangeAggregate(aggregate=EAST, name="orient"))
+    assert not (await done(placement, ChangeAggregate(aggregate=EAST, name="orient"))).number
+    await make(placement, WEST, "east")
+    assert await found(placement) == ["orient", "east"]
+
+
+# Delivered twice
+
+
+async def test_made_twice_it_is_made_once_and_keeps_what_was_done_to_it_since(placement: Placement) -> None:
+    await has_hosts(placement, 1)
+    await make(placement, EAST, "east", "host-1", kind="old")
+    since = await done(placement, ChangeAggregate(aggregate=EAST, set={"kind": "new"}, remove=("host-1",)))
+    again = await make(placement, EAST, "east", "host-1", kind="old")
+    assert (again.made, again.number, again.aggregate) == (False, 0, since.aggregate)
+    assert await members(placement, EAST) == set()
+
+
+async def test_dropped_twice_it_is_dropped_once(placement: Placement) -> None:
+    await make(placement, EAST, "east", kind="x")
+    dropped = await done(placement, DropAggregate(aggregate=EAST))
+    assert dropped.aggregate.gone and dropped.number
+    again = await done(placement, DropAggregate(aggregate=EAST))
+    assert again.aggregate.gone and not again.number
+    assert await found(placement) == []
+    assert placement.memory.index.aggregate_facts == {}
+    made = await make(placement, EAST, "east")  # and may come again, with nothing of its former life
+    assert made.aggregate.metadata == {}
+
+
+# Beside those who report, and the API
+
+
+async def test_what_an_operator_put_in_stays_whatever_its_owner_reports(placement: Placement) -> None:
+    """EAST is the operator's, WEST is the owner's, FAST was the owner's and is both's."""
+    await report(placement, a_report(1, aggregates=(WEST, FAST)))
+    await make(placement, EAST, "east", "host-1")
+    await make(placement, FAST, "fast", "host-1")
+    for sequence, theirs, then in (
+        (2, (WEST, FAST, EAST), {EAST, WEST, FAST}),
+        (3, (), {EAST, FAST}),
+        (4, (WEST,), {EAST, WEST, FAST}),
+    ):
+        await report(placement, a_report(1, sequence=sequence, aggregates=theirs))
+        assert set(placement.memory.index.rows[host(1)].aggregates) == then
+
+
+async def test_what_its_owner_reports_comes_back_and_that_is_said(placement: Placement) -> None:
+    await report(placement, a_report(1, aggregates=(EAST,)))
+    out = await done(placement, ChangeAggregate(aggregate=EAST, remove=("host-1",)))
+    assert out.warnings == ("host-1: its owner reports it in this aggregate, and will put it back",)
+    assert await members(placement, EAST) == set()
+    await report(placement, a_report(1, sequence=2, aggregates=(EAST,)))
+    assert await members(placement, EAST) == {host(1)}
+
+
+async def test_who_comes_and_goes_has_another_shape_and_generation_and_who_is_in_it_has_not(
+    placement: Placement,
+) -> None:
+    """A claim that was chosen before looks again; a client that read the aggregates before is refused."""
+    await has_hosts(placement, 2)
+    await make(placement, EAST, "east", "host-1")
+
+    def figures() -> list[tuple[int, int]]:
+        rows = placement.memory.index.rows
+        return [(rows[host(number)].shapes[host(number)], rows[host(number)].generation) for number in (1, 2)]
+
+    before = figures()
+    await done(placement, ChangeAggregate(aggregate=EAST, add=("host-1", "host-2"), set={"a": "b"}))
+    after = figures()
+    assert after[0] == before[0]
+    assert after[1] == (before[1][0] + 1, before[1][1] + 1)
+
+
+# Finding
+
+
+# `east` with host-1 and host-2, `west` with host-2, `fast` with none
+
+FOUND: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "all": ({}, ["east", "west", "fast"]),
+    "by id": ({"ids": (WEST, EAST, uid(9, "c"))}, ["east", "west"]),
+    "by name": ({"name": "west"}, ["west"]),
+    "of a host": ({"host": "host-2"}, ["east", "west"]),
+    "of a root": ({"host": host(1)}, ["east"]),
+    "of nobody": ({"host": "host-9"}, []),
+    "of a host in none": ({"host": "host-3"}, []),
+    "with a key": ({"key": ZONE}, ["east", "fast"]),
+    "all demands": ({"host": "host-2", "key": ZONE, "ids": (EAST, FAST)}, ["east"]),
+    "behind one": ({"after": EAST}, ["west", "fast"]),
+}
+
+
+@pytest.mark.parametrize("query, names", FOUND.values(), ids=FOUND.keys())
+async def test_which_are_found(placement: Placement, query: dict[str, Any], names: list[str]) -> None:
+    await has_hosts(placement)
+    await make(placement, EAST, "east", "host-1", "host-2", availability_zone="e")
+    await make(placement, WEST, "west", "host-2", other="x")
+    await make(placement, FAST, "fast", availability_zone="f")
+    assert await found(placement, **query) == names
+    paged: list[str] = []
+    after, more = query.get("after", ""), True
+    while more:
+        page = await placement.aggregates.find(FindAggregates(**{**query, "after": after, "limit": 1}))
+        paged += [one.name for one in page.aggregates]
+        more = page.more
+        after = page.aggregates[-1].id if page.aggregates else after
+    assert paged == names
+
+
+async def test_a_page_fits_into_a_message_whatever_is_said_of_them(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placement_worker.aggregates.PAGE_BYTES", 5000)
+    monkeypatch.setattr("placement_worker.aggregates.ROWS", 4)
+    for number in range(10):
+        await make(placement, uid(number, "c"), f"n{number}", text="x" * 2000)
+    after, pages = "", []
+    while not pages or pages[-1].more:
+        pages.append(await placement.aggregates.find(FindAggregates(after=after)))
+        after = pages[-1].aggregates[-1].id
+    assert [one.name for page in pages for one in page.aggregates] == [f"n{number}" for number in range(10)]
+    assert max(len(page.aggregates) for page in pages) == 3
+
+
+# Many at once, and half-way
+
+
+async def test_of_two_who_put_a_host_into_two_zones_at_once_one_is_refused(
+    url: str, placement: Placement
+) -> None:
+    async with a_placement(url) as other:
+        for turn in range(4):
+            number = turn + 1
+            await report(placement, a_report(number))
+            one, two = uid(2 * turn, "c"), uid(2 * turn + 1, "c")
+            await make(placement, one, f"one-{turn}", *([f"host-{number}"] if turn % 2 else []))
+            await make(placement, two, f"two-{turn}", f"host-{number}")
+            zones = {one: {ZONE: "one"}, two: {ZONE: "two"}}
+            results = await asyncio.gather(
+                *(
+                    edit_aggregate(
+                        where, ChangeAggregate(aggregate=id_, set=zones[id_], add=(f"host-{number}",))
+                    )
+                    for where, id_ in ((placement, one), (other, two))
+                )
+            )
+            assert sorted(type(result).__name__ for result in results) == ["AggregateEdited", "TwoZones"]
+            for each in (placement, other):
+                await each.memory.fresh()
+        await keeps_its_index(other)
+
+
+async def test_two_who_edit_hosts_of_one_aggregate_and_reports_meanwhile_lose_nothing(
+    url: str, placement: Placement
+) -> None:
+    await has_hosts(placement, 8)
+    await make(placement, EAST, "east")
+    async with a_placement(url) as other:
+
+        async def reports(which: Placement) -> None:
+            for sequence in range(2, 6):
+                for number in range(1, 9):
+                    await report(which, a_report(number, sequence=sequence, aggregates=(WEST,)))
+
+        await asyncio.gather(
+            *(
+                done(which, ChangeAggregate(aggregate=EAST, add=(f"host-{number}",), set={f"k{number}": "1"}))
+                for number, which in zip(range(1, 9), (placement, other) * 4, strict=True)
+            ),
+            reports(placement),
+        )
+        [one] = (await other.aggregates.find(FindAggregates(ids=(EAST,)))).aggregates
+        assert one.metadata == {f"k{number}": "1" for number in range(1, 9)}
+        assert await members(other, EAST) == {host(number) for number in range(1, 9)}
+        assert await members(other, WEST) == {host(number) for number in range(1, 9)}
+        await other.memory.fresh()
+        await placement.memory.fresh()
+        await keeps_its_index(other)
+
+
+async def test_a_process_that_dies_half_way_has_done_nothing(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await has_hosts(placement, 2)
+    await make(placement, EAST, "east", "host-1", kind="old")
+    one = ChangeAggregate(aggregate=EAST, set={"kind": "new"}, add=("host-2",), remove=("host-1",))
+    announce = changes.announce_aggregates
+
+    async def dies(*given: Any) -> Any:
+        await announce(*given)
+        raise RuntimeError("killed")
+
+    seen = placement.memory.index.seen
+    monkeypatch.setattr(changes, "announce_aggregates", dies)
+    with pytest.raises(RuntimeError):
+        await placement.aggregates.edit(AggregateEditRequested(edit=one))
+    assert placement.memory.index.seen == seen
+    assert await members(placement, EAST) == {host(1)}
+    monkeypatch.setattr(changes, "announce_aggregates", announce)
+    assert (await done(placement, one)).aggregate.metadata == {"kind": "new"}
+    assert await members(placement, EAST) == {host(2)}
+
+
+async def test_the_log_keeps_what_was_said_and_who_is_told_it_in_any_order_knows_the_last(
+    url: str, placement: Placement
+) -> None:
+    async with a_placement(url) as other:
+        await make(placement, EAST, "east", kind="1")
+        for value in ("2", "3"):
+            await done(placement, ChangeAggregate(aggregate=EAST, set={"kind": value}))
+        await make(placement, WEST, "west")
+        await done(placement, DropAggregate(aggregate=WEST))
+        async with placement.database.read() as tx:
+            log = await changes.after(tx, 0, 100)
+        assert all(message.aggregates and not message.changes for message in log)
+        for message in reversed(log):
+            await other.memory.hear(message)
+        assert other.memory.index.aggregate_facts == {
+            EAST: Aggregate(id=EAST, name="east", metadata={"kind": "3"})
+        }
+        assert not other.memory.index._described_at

@@ -1,0 +1,44 @@
+"""Three aggregates, hosts to put into them, and the few calls that tests of them make."""
+
+from typing import Any
+
+from bus.aggregates import AggregateEdit, AggregateEdited, MakeAggregate
+from bus.messages import FindAggregates
+from placement_worker import Placement
+from tests.support.ids import uid
+from tests.support.placement_builders import a_report
+from tests.support.placement_calls import edit_aggregate, find_providers, report
+
+EAST, WEST, FAST = uid(1, "c"), uid(2, "c"), uid(3, "c")
+
+
+def host(number: int) -> str:
+    return uid(number, "a")
+
+
+async def has_hosts(placement: Placement, count: int = 3, **given: Any) -> None:
+    reports = [a_report(number, **given) for number in range(1, count + 1)]
+    assert await report(placement, *reports) == [""] * count
+
+
+async def make(placement: Placement, id_: str, name: str, *hosts: str, **metadata: str) -> AggregateEdited:
+    one = MakeAggregate(aggregate=id_, name=name, metadata=metadata, hosts=hosts)
+    done = await edit_aggregate(placement, one)
+    assert isinstance(done, AggregateEdited), done
+    return done
+
+
+async def done(placement: Placement, one: AggregateEdit) -> AggregateEdited:
+    result = await edit_aggregate(placement, one)
+    assert isinstance(result, AggregateEdited), result
+    return result
+
+
+async def members(placement: Placement, id_: str) -> set[str]:
+    """As the Placement API tells them: there is no other list."""
+    return {one.id for one in await find_providers(placement) if id_ in one.aggregates}
+
+
+async def found(placement: Placement, **query: Any) -> list[str]:
+    answer = await placement.aggregates.find(FindAggregates(**query))
+    return [one.name for one in answer.aggregates]
