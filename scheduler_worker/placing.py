@@ -35,9 +35,9 @@ from bus.vocabulary import (
     Retired,
 )
 from scheduler_worker.at_once import together
+from scheduler_worker.core.former_policy import FormerPolicy as ChoicePolicy
 from scheduler_worker.core.funnel import Funnel
 from scheduler_worker.core.host import Host
-from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import Pick, Ranking, rank
 from scheduler_worker.core.request import Unreadable, question_of
 from scheduler_worker.ending import UNHEARD_SECONDS, Ending, Unexpected

@@ -22,7 +22,7 @@ from bus.topics import (
     RELEASE,
 )
 from bus.worker import Worker, on, on_many
-from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.former_policy import FormerPolicy as ChoicePolicy
 from scheduler_worker.ending import UNHEARD_SECONDS
 from scheduler_worker.hosts import GRACE
 from scheduler_worker.placing import PAGE, Claims, Scheduler

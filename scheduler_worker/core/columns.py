@@ -1,6 +1,6 @@
 """What hosts say of themselves, a column for each fact that is asked for, so that all are read at once."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -15,6 +15,7 @@ Reads = Callable[[HostState], float]
 
 NOBODY = 0  # the slot of whoever was never heard of
 FIRST_SLOTS = 1024
+MOST_IMAGES = 32
 
 # What can be read of a state by name. A version of nought was not said.
 FACTS: Mapping[str, Reads] = {
@@ -44,6 +45,7 @@ class HostColumns:
         self.failures: Numbers = np.zeros(FIRST_SLOTS)  # as they counted at some moment long ago
         self._facts: dict[str, tuple[Reads, Numbers]] = {}
         self._metrics: dict[str, tuple[Reads, Numbers]] = {}
+        self._images: dict[str, tuple[Reads, Numbers]] = {}
         self._next = 1
         self._free: list[int] = []
         self.new: list[str] = []  # those that nobody has yet looked for in placement
@@ -65,7 +67,11 @@ class HostColumns:
 
     def put(self, state: HostState) -> None:
         slot = self.slot(state.root)
+        before = self.states[slot]
         self.states[slot] = state
+        if self._images and (before is None or before.images != state.images):
+            for reads, column in self._images.values():
+                column[slot] = reads(state)
         for reads, column in self._facts.values():
             column[slot] = reads(state)
         for reads, column in self._metrics.values():
@@ -75,8 +81,10 @@ class HostColumns:
         """It says nothing any more. The slot stays its own: what we sent there still counts."""
         slot = self.slots[root]
         self.states[slot] = None
-        for _, column in self._all():
+        for _, column in chain(self._facts.values(), self._metrics.values()):
             column[slot] = UNKNOWN
+        for _, column in self._images.values():
+            column[slot] = 0.0
 
     def drop(self, root: str) -> None:
         """Whoever may still read its slot must not: it will be another's."""
@@ -92,21 +100,27 @@ class HostColumns:
     def metric(self, name: str) -> Numbers:
         return self._column(self._metrics, name, reads_metric(name))
 
-    def _column(self, kind: dict[str, tuple[Reads, Numbers]], name: str, reads: Reads) -> Numbers:
+    def cached(self, image: str) -> Numbers:
+        """1 where a host has it. A column for each of the images asked for lately."""
+        if image not in self._images and len(self._images) >= MOST_IMAGES:
+            self._images.clear()
+        return self._column(self._images, image, lambda state: image in state.images, 0.0)
+
+    def _column(
+        self, kind: dict[str, tuple[Reads, Numbers]], name: str, reads: Reads, otherwise: float = UNKNOWN
+    ) -> Numbers:
         known = kind.get(name)
         if known is None:
-            said = (UNKNOWN if state is None else reads(state) for state in self.states)
+            said = (otherwise if state is None else reads(state) for state in self.states)
             known = kind[name] = reads, np.fromiter(said, np.float64, len(self.states))
         return known[1]
-
-    def _all(self) -> Iterable[tuple[Reads, Numbers]]:
-        return chain(self._facts.values(), self._metrics.values())
 
     def _grow(self) -> None:
         more = len(self.states)
         self.states.extend([None] * more)
         self.recent = np.concatenate([self.recent, np.zeros(more)])
         self.failures = np.concatenate([self.failures, np.zeros(more)])
+        self._images.clear()
         for kind in (self._facts, self._metrics):
             for name, (reads, column) in kind.items():
                 kind[name] = reads, np.concatenate([column, np.full(more, UNKNOWN)])

@@ -1,6 +1,7 @@
 """What a rule may read of one host: a value, as it was when it was looked at."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from math import isfinite
 
 import msgspec
 
@@ -31,3 +32,23 @@ class HostFacts(msgspec.Struct, frozen=True, gc=False):
         for aggregate in self.aggregates:
             if key in aggregate.metadata:
                 yield aggregate.metadata[key]
+
+    def limit(self, key: str, otherwise: float) -> float:
+        """The least number that its aggregates say under this key; where they say none, the other."""
+        return min(numbers(self.metadata(key)), default=otherwise) if self.aggregates else otherwise
+
+    @property
+    def sent(self) -> int:
+        """The builds that went there a moment ago."""
+        return self.building - (self.state.building if self.state is not None else 0)
+
+
+def numbers(texts: Iterable[str]) -> Iterator[float]:
+    """Those of the texts that are finite numbers: an operator may have written anything."""
+    for text in texts:
+        try:
+            number = float(text)
+        except ValueError:
+            continue
+        if isfinite(number):
+            yield number

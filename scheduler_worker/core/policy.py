@@ -1,23 +1,37 @@
-"""What an operator decides about choosing: which filters, which weighers, and the cells that take builds."""
+"""What an operator decides about choosing: which rules and weighers, and how the best is picked."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import attrgetter
+from typing import Any
+
+import msgspec
 
 from bus.messages import BuildRequested
-from scheduler_worker.core.filters import FILTERS, MAX_BUILDS, PASSING, Filter, at_most_building
-from scheduler_worker.core.host import Host
-from scheduler_worker.core.request import shape_of
-from scheduler_worker.core.weighers import WEIGHERS, Weight
+from scheduler_worker.core.choosable import (
+    EVERYTHING,
+    Options,
+    Own,
+    check_options,
+    rules_named,
+    weighers_named,
+)
+from scheduler_worker.core.rule import Rule, Weigher
+from scheduler_worker.core.rules.neighbours import GROUP
+from scheduler_worker.core.wish import Wish
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 @dataclass(frozen=True)
 class ChoicePolicy:
     """What admits a host and what makes one better than another."""
 
-    filters: tuple[Filter, ...] = FILTERS
-    weighers: tuple[Weight, ...] = WEIGHERS
-    shape: Callable[[BuildRequested], Hashable] = shape_of  # requests alike in this share an evaluation
-    passing: frozenset[str] = PASSING  # filters whose refusal passes by itself
+    rules: tuple[Rule, ...] = field(default_factory=lambda: rules_named(None, {}, {}))
+    weighers: tuple[Weigher, ...] = field(default_factory=lambda: weighers_named(None, {}, {}))
+    subset: int = 1  # among how many of the best one is drawn
+    near: float = 0.0  # scores within this are alike, and then chance decides
     cells: frozenset[str] | None = None  # those with a conductor to hand builds to; None: whichever is named
 
     @classmethod
@@ -26,39 +40,58 @@ class ChoicePolicy:
         filters: Iterable[str] | None = None,
         weighers: Iterable[str] | Mapping[str, float] | None = None,
         *,
-        max_builds: int = MAX_BUILDS,
+        options: Options | None = None,
+        own: Own | None = None,
+        max_builds: int | None = None,
+        subset: int = 1,
+        near: float = 0.0,
         cells: Collection[str] | None = None,
     ) -> "ChoicePolicy":
-        """As an operator writes it: names in order, a mapping when weighers get multipliers, None for all."""
-        known = {named(filter_): filter_ for filter_ in (*FILTERS, at_most_building(max_builds))}
-        weights = {named(weight.weigher): weight for weight in WEIGHERS}
-        chosen = known if filters is None else filters
-        weighed = weights if weighers is None else weighers
-        for kind, names, all_ in (("filter", chosen, known), ("weigher", weighed, weights)):
-            for name in names:
-                if name not in all_:
-                    raise ValueError(f"unknown {kind} {name!r}; known {kind}s: {', '.join(all_)}")
-        if isinstance(weighers, Mapping):
-            weights |= {name: replace(weights[name], multiplier=by) for name, by in weighers.items()}
-        return cls(
-            tuple(known[name] for name in chosen),
-            tuple(weights[name] for name in weighed),
-            cells=None if cells is None else frozenset(cells),
-        )
+        """As an operator writes it: names in order, or a mapping to multipliers; None for the usual.
 
-    def refusal(self, host: Host, request: BuildRequested) -> str | None:
-        return next((why for admits in self.filters if (why := admits(host, request)) is not None), None)
+        `options`: those of each rule and weigher by its name. A rule and a weigher of one name share theirs.
+        """
+        given: dict[str, Mapping[str, Any]] = dict(options or {})
+        if max_builds is not None:
+            given["io_ops"] = {"max_io_ops_per_host": max_builds, **given.get("io_ops", {})}
+        own = own or {}
+        check_options(given, own)
+        rules = rules_named(filters, given, own)
+        weighed = weighers_named(weighers, given, own)
+        counted = given.get("metrics", {})
+        if counted.get("weight_setting") and counted.get("required", True):
+            rules = tuple(
+                {one.name: one for one in (*rules, *rules_named(("metrics",), given, own))}.values()
+            )
+        return cls(rules, weighed, subset, near, None if cells is None else frozenset(cells))
 
-    def nobody_builds(self, host: Host) -> str:
-        """Why a build for it would reach nobody; empty when it would. No list of filters leaves this out."""
-        candidate = host.candidate
-        if not candidate.agent or not candidate.cell:
-            return "no agent builds on it"
-        if self.cells is not None and candidate.cell not in self.cells:
-            return f"its cell {candidate.cell!r} is none of ours: {', '.join(sorted(self.cells))}"
-        return ""
+    def kind(self, wish: Wish) -> Hashable:
+        """Wishes of one kind may use each other's evaluation: all that is read of them here is alike."""
+        said = tuple([read(wish) for read in self._reads])
+        question = msgspec.structs.replace(wish.question, seed="")
+        forced = bool(wish.request.forced_host)
+        return wish.nth, wish.notes, forced, wish.same, wish.different, wish.own, _encode((question, said))
+
+    @cached_property
+    def _reads(self) -> tuple[Callable[[Wish], Any], ...]:
+        named = {name for rule in self.rules for name in rule.reads}
+        named |= {name for weigher in self.weighers for name in weigher.reads}
+        return tuple([_reader(name) for name in sorted(named)])
 
 
-def named(function: Callable[..., object]) -> str:
-    """The name an operator knows a filter or weigher by."""
-    return str(getattr(function, "__name__", repr(function)))
+def _without_ids(request: BuildRequested) -> BuildRequested:
+    return msgspec.structs.replace(request, request="", instances=(), reply_to="")
+
+
+def _reader(name: str) -> Callable[[Wish], Any]:
+    """What reads this of a wish: a field of the request or of its flavor, its group, or all there is."""
+    if name == EVERYTHING:
+        return lambda wish: (_without_ids(wish.request), wish.group, wish.members)
+    if name == GROUP:
+        return lambda wish: (wish.group, wish.members)
+    path = name.removeprefix("flavor.")
+    of_flavor = attrgetter(path)
+    if path != name:
+        return lambda wish: of_flavor(wish.flavor)
+    of_request = attrgetter(name)
+    return lambda wish: of_request(wish.request)

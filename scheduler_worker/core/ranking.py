@@ -7,8 +7,9 @@ from heapq import heapify, heappop, heappush
 
 from bus.messages import BuildRequested
 from bus.vocabulary import Candidate, NearMiss
+from scheduler_worker.core.former_policy import FormerPolicy as ChoicePolicy
+from scheduler_worker.core.former_policy import named
 from scheduler_worker.core.host import Host
-from scheduler_worker.core.policy import ChoicePolicy, named
 from scheduler_worker.core.weighers import Scale
 
 NEAREST = 5  # near misses a ranking remembers

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from bus.vocabulary import Aggregate
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.wish import Wish
 
@@ -32,9 +33,10 @@ class View(Protocol):
         ...
 
     def fact(self, name: str) -> Number:
-        """Of HostState (load, instances, hypervisor_version, enabled, forced_down); up, building, failures.
+        """Of HostState: load, instances, hypervisor_version, enabled, forced_down; UNKNOWN where not said.
 
-        UNKNOWN where it was not said.
+        And what is known of it here: up, building, sent (the builds of these that it may not count yet),
+        failures.
         """
         ...
 
@@ -48,6 +50,14 @@ class View(Protocol):
 
     def among(self, roots: Collection[str]) -> Number:
         """1 for a host with one of these roots, or 0."""
+        ...
+
+    def within(self, says: Callable[[Aggregate], bool]) -> Number:
+        """1 for a host with an aggregate of which this is true, or 0."""
+        ...
+
+    def cached(self, image: str) -> Number:
+        """1 for a host that has this image, or 0."""
         ...
 
     def said(self, value: Number) -> Number:
@@ -92,7 +102,7 @@ class Weigher:
     """
 
     name: str
-    value: Callable[[View, Wish], Number]
+    value: Callable[[View, Wish], Number]  # one plain number, whatever the view: all hosts are alike to it
     multiplier: float = 1.0
     lowest: float | None = None  # where its scale begins, what is below counts as that; None: at the least
     least_span: float = 0.0

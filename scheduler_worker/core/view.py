@@ -1,15 +1,14 @@
 """How rules and weighers see hosts: all that fit at once, or one; the same numbers either way."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from bus.candidates import Bools, CandidateSearch, CandidateSource, Ints, PlacedHost
 from bus.vocabulary import Aggregate
 from scheduler_worker.core.columns import FACTS, HostColumns, Numbers
-from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.facts import HostFacts, numbers
 from scheduler_worker.core.rule import UNKNOWN, Number
 from scheduler_worker.core.wish import Wish
 
@@ -92,6 +91,8 @@ class AllHosts:
         if name == "building":
             said = columns.fact("reported")[slots]
             return np.where(np.isnan(said), 0.0, said) + columns.recent[slots]
+        if name == "sent":
+            return columns.recent[slots]
         if name == "failures":
             return columns.failures[slots] * self._now.fading
         return columns.fact(name)[slots]
@@ -110,6 +111,16 @@ class AllHosts:
         for root in roots:
             found[self._where_is(root)] = 1.0
         return found
+
+    def within(self, says: Callable[[Aggregate], bool]) -> Number:
+        found = np.zeros(len(self._positions))
+        for uuid, aggregate in self._now.source.aggregates.items():
+            if says(aggregate):
+                found[self._search.within(uuid)] = 1.0
+        return found
+
+    def cached(self, image: str) -> Number:
+        return self._now.columns.cached(image)[self._slots]
 
     def said(self, value: Number) -> Number:
         return ~np.isnan(value)
@@ -174,6 +185,12 @@ class OneHost:
     def among(self, roots: Collection[str]) -> Number:
         return float(self.host.root in roots)
 
+    def within(self, says: Callable[[Aggregate], bool]) -> Number:
+        return float(any(map(says, self.host.aggregates)))
+
+    def cached(self, image: str) -> Number:
+        return float(self.host.state is not None and image in self.host.state.images)
+
     def said(self, value: Number) -> Number:
         return not np.isnan(value)
 
@@ -184,22 +201,12 @@ class OneHost:
         return then if condition else otherwise
 
     def override(self, key: str, otherwise: float) -> Number:
-        return min(numbers(self.host.metadata(key)), default=otherwise)
+        return self.host.limit(key, otherwise)
 
 
 _OF_THE_HOST: Mapping[str, Callable[[HostFacts], float]] = {
     "up": lambda host: not host.down,
     "building": lambda host: host.building,
+    "sent": lambda host: host.sent,
     "failures": lambda host: host.failures,
 }
-
-
-def numbers(texts: Any) -> Iterator[float]:
-    """Those of the texts that are finite numbers: an operator may have written anything."""
-    for text in texts:
-        try:
-            number = float(text)
-        except ValueError:
-            continue
-        if np.isfinite(number):
-            yield number

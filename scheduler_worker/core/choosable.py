@@ -1,0 +1,149 @@
+"""From an operator's words to rules and weighers: names, other names for them, options, and his own."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any, get_type_hints
+
+import msgspec
+
+from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.rule import Rule, View, Weigher
+from scheduler_worker.core.rules import DEFAULT_RULES, RULES, RULES_CALLED, RULES_OF_PLACEMENT
+from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
+from scheduler_worker.core.wish import Wish
+
+Options = Mapping[str, Mapping[str, Any]]  # of a rule or weigher, by its name
+Own = Mapping[str, Callable[..., Any]]  # an operator's functions, by what he calls them: module:function
+
+EVERYTHING = "*"  # what a function reads of a request that does not say what it reads
+
+
+class BadChoice(ValueError):
+    """A name or an option that means nothing; the text says what does."""
+
+    def __init__(self, why: str, name: str = "", option: str = "") -> None:
+        super().__init__(why)
+        self.name, self.option = name, option  # whose option it is, if it is one
+
+
+def rules_named(names: Iterable[str] | None, options: Options, own: Own) -> tuple[Rule, ...]:
+    """These, in their order; None: the default ones."""
+    found: dict[str, Rule] = {}
+    for name in _known("filter", DEFAULT_RULES if names is None else names, own):
+        made = own[name] if name in own else RULES[name]
+        rule = _made(name, made, options.get(name, {}), _as_rule)
+        if not isinstance(rule, Rule):
+            raise BadChoice(f"{name!r} makes a {type(rule).__name__}, not a Rule", name)
+        found.setdefault(rule.name, rule)
+    return tuple(found.values())
+
+
+def weighers_named(
+    names: Iterable[str] | Mapping[str, float] | None, options: Options, own: Own
+) -> tuple[Weigher, ...]:
+    """These, with other multipliers where a mapping gives them; None: the default ones."""
+    found: dict[str, Weigher] = {}
+    multipliers = names if isinstance(names, Mapping) else {}
+    for said in WEIGHERS if names is None else names:
+        for name in _known("weigher", (said,), own):
+            made = own[name] if name in own else WEIGHERS[name]
+            weigher = _made(name, made, options.get(name, {}), _as_weigher)
+            if not isinstance(weigher, Weigher):
+                raise BadChoice(f"{name!r} makes a {type(weigher).__name__}, not a Weigher", name)
+            if said in multipliers:
+                weigher = replace(weigher, multiplier=multipliers[said])
+            found[weigher.name] = weigher
+    # This one looks hosts up one by one: it costs nothing only when it is left out.
+    return tuple(one for one in found.values() if one.multiplier or one.name != "image_properties")
+
+
+def check_options(options: Options, own: Own) -> None:
+    """Refuses options of what there is not, and such as it does not have.
+
+    A rule and a weigher of one name have theirs in common: each takes what is its own.
+    """
+    known = {*RULES, *WEIGHERS, *own}
+    for name, given in options.items():
+        if name not in known:
+            raise BadChoice(f"there is no rule or weigher {name!r}{_nearest(name, known)}", name)
+        there = {
+            option for kind in (RULES, WEIGHERS, own) if name in kind for option in options_of(kind[name])
+        }
+        for option in given:
+            if option not in there:
+                others = f"there are: {', '.join(sorted(there))}" if there else "it has none"
+                raise BadChoice(f"no such option{_nearest(option, there)}; {others}", name, option)
+
+
+def options_of(made: Callable[..., Any]) -> dict[str, Any]:
+    """The options of a rule or weigher, and their defaults."""
+    return {
+        name: option.default
+        for name, option in inspect.signature(made).parameters.items()
+        if option.default is not option.empty
+    }
+
+
+def _known(kind: str, names: Iterable[str], own: Own) -> Iterator[str]:
+    """Our own names for these. What needs no rule here is left out."""
+    there, called, elsewhere = (
+        (RULES, RULES_CALLED, RULES_OF_PLACEMENT)
+        if kind == "filter"
+        else (WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS)
+    )
+    for name in names:
+        last = name.rsplit(".", 1)[-1]
+        if name in there or name in own:
+            yield name
+        elif last in called:
+            yield from called[last]
+        elif last not in elsewhere:
+            nearest = _nearest(name, {*there, *called, *elsewhere})
+            raise BadChoice(f"unknown {kind} {name!r}{nearest}; known {kind}s: {', '.join(there)}", name)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    by_small = {one.lower(): one for one in known}
+    close = get_close_matches(name.lower(), by_small, 1, 0.6)
+    return f", did you mean {by_small[close[0]]!r}?" if close else ""
+
+
+def _made(
+    name: str, made: Callable[..., Any], given: Mapping[str, Any], plain: Callable[..., Any]
+) -> Rule | Weigher:
+    if _is_plain(made):
+        return plain(name, made)  # type: ignore[no-any-return]
+    hints = get_type_hints(made)
+    options = {}
+    for option in options_of(made).keys() & given.keys():
+        value, kind = given[option], hints.get(option, Any)
+        if isinstance(value, str) and kind == Sequence[str]:
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        try:
+            options[option] = msgspec.convert(value, kind, strict=False)
+        except msgspec.ValidationError as problem:
+            raise BadChoice(f"{value!r}: {problem}", name, option) from None
+    return made(**options)  # type: ignore[no-any-return]
+
+
+def _is_plain(made: Callable[..., Any]) -> bool:
+    """Does it judge a host itself, instead of making what does?"""
+    needed = [
+        one
+        for one in inspect.signature(made).parameters.values()
+        if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    return len(needed) >= 2
+
+
+def _as_rule(name: str, refuses: Callable[[HostFacts, Wish], str | None]) -> Rule:
+    return Rule(name, refuses, reads=(EVERYTHING,))
+
+
+def _as_weigher(name: str, value: Callable[[HostFacts, Wish], float]) -> Weigher:
+    def of_each(view: View, wish: Wish) -> Any:
+        return view.each(lambda host: value(host, wish))
+
+    return Weigher(name, of_each, reads=(EVERYTHING,))

@@ -1,0 +1,85 @@
+"""The language of the hint `query`: `["and", [">=", "$free_ram_mb", 1024], ["=", "$zone", "a"]]`."""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from scheduler_worker.core.attributes import attribute
+from scheduler_worker.core.facts import HostFacts
+
+MAX_DEPTH = 32
+
+
+class UnreadableQuery(ValueError):
+    """A query that means nothing; the text says why."""
+
+
+def _each(compares: Callable[[Any, Any], bool]) -> Callable[[Sequence[Any]], bool]:
+    """The first against every other; fewer than two, or what does not compare, is never true."""
+
+    def compared(values: Sequence[Any]) -> bool:
+        try:
+            return len(values) > 1 and all(compares(values[0], other) for other in values[1:])
+        except TypeError:
+            return False
+
+    return compared
+
+
+_COMMANDS: Mapping[str, Callable[[Sequence[Any]], bool]] = {
+    "=": _each(operator.eq),
+    "<": _each(operator.lt),
+    ">": _each(operator.gt),
+    "<=": _each(operator.le),
+    ">=": _each(operator.ge),
+    "in": lambda values: len(values) > 1 and values[0] in values[1:],
+    "not": lambda values: any(not value for value in values),
+    "and": all,
+    "or": any,
+}
+
+
+@lru_cache(maxsize=1024)
+def parsed(text: str) -> tuple[Any, ...]:
+    """A query, checked; UnreadableQuery says what is wrong with it."""
+    try:
+        query = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as problem:
+        raise UnreadableQuery(f"it is not JSON: {problem}") from None
+    if not isinstance(query, list):
+        raise UnreadableQuery('it is no list, such as [">=", "$free_ram_mb", 1024]')
+    return _checked(query, 1)
+
+
+def _checked(query: list[Any], depth: int) -> tuple[Any, ...]:
+    if depth > MAX_DEPTH:
+        raise UnreadableQuery(f"it is more than {MAX_DEPTH} lists deep")
+    if not query:
+        return ()
+    command, *operands = query
+    if not isinstance(command, str) or command not in _COMMANDS:
+        raise UnreadableQuery(f"{command!r} is no command; there are: {', '.join(_COMMANDS)}")
+    for operand in operands:
+        if isinstance(operand, dict):
+            raise UnreadableQuery(f"{operand!r} is neither a value nor a list")
+    return command, *(_checked(one, depth + 1) if isinstance(one, list) else one for one in operands)
+
+
+def holds(query: tuple[Any, ...], host: HostFacts) -> bool:
+    """Is it true of this host? What it does not say is left out of a comparison; nothing asked is true."""
+    if not query:
+        return True
+    command, *operands = query
+    values = [_value(operand, host) for operand in operands]
+    return _COMMANDS[command]([value for value in values if value is not None])
+
+
+def _value(operand: Any, host: HostFacts) -> Any:
+    if isinstance(operand, tuple):
+        return holds(operand, host)
+    if isinstance(operand, str) and operand.startswith("$"):
+        return attribute(host, operand[1:])
+    return operand

@@ -1,0 +1,103 @@
+"""The rules there are, by name. Each is made by a function of its name, whose options are its arguments."""
+
+from collections.abc import Callable, Mapping
+
+from scheduler_worker.core.rule import Rule
+from scheduler_worker.core.rules.aggregates import (
+    aggregate_image_properties_isolation,
+    aggregate_instance_extra_specs,
+    aggregate_multi_tenancy_isolation,
+    aggregate_type_affinity,
+)
+from scheduler_worker.core.rules.capabilities import compute_capabilities, json
+from scheduler_worker.core.rules.image import image_properties, isolated_hosts
+from scheduler_worker.core.rules.neighbours import (
+    different_host,
+    same_host,
+    server_group_affinity,
+    server_group_anti_affinity,
+    simple_cidr_affinity,
+)
+from scheduler_worker.core.rules.state import all_hosts, enabled, io_ops, metrics, num_instances, up, zone
+
+RULES: Mapping[str, Callable[..., Rule]] = {
+    made.__name__: made
+    for made in (
+        up,
+        enabled,
+        zone,
+        io_ops,
+        compute_capabilities,
+        image_properties,
+        server_group_anti_affinity,
+        server_group_affinity,
+        same_host,
+        different_host,
+        aggregate_multi_tenancy_isolation,
+        simple_cidr_affinity,
+        all_hosts,
+        num_instances,
+        isolated_hosts,
+        metrics,
+        json,
+        aggregate_image_properties_isolation,
+        aggregate_instance_extra_specs,
+        aggregate_type_affinity,
+    )
+}
+
+# Those of Nova's default list; and who says where he wants to be, or keeps hosts for somebody, is heeded
+# without more ado, which costs nothing where nobody does.
+DEFAULT_RULES = (
+    "up",
+    "enabled",
+    "zone",
+    "io_ops",
+    "compute_capabilities",
+    "image_properties",
+    "server_group_anti_affinity",
+    "server_group_affinity",
+    "same_host",
+    "different_host",
+    "simple_cidr_affinity",
+    "aggregate_multi_tenancy_isolation",
+)
+
+# What Nova calls them, and what berth did; the class's name may have its module before it.
+RULES_CALLED: Mapping[str, tuple[str, ...]] = {
+    "ComputeFilter": ("up", "enabled"),
+    "AvailabilityZoneFilter": ("zone",),
+    "IoOpsFilter": ("io_ops",),
+    "AggregateIoOpsFilter": ("io_ops",),
+    "NumInstancesFilter": ("num_instances",),
+    "AggregateNumInstancesFilter": ("num_instances",),
+    "ComputeCapabilitiesFilter": ("compute_capabilities",),
+    "ImagePropertiesFilter": ("image_properties",),
+    "ServerGroupAntiAffinityFilter": ("server_group_anti_affinity",),
+    "ServerGroupAffinityFilter": ("server_group_affinity",),
+    "SameHostFilter": ("same_host",),
+    "DifferentHostFilter": ("different_host",),
+    "SimpleCIDRAffinityFilter": ("simple_cidr_affinity",),
+    "AllHostsFilter": ("all_hosts",),
+    "IsolatedHostsFilter": ("isolated_hosts",),
+    "MetricsFilter": ("metrics",),
+    "JsonFilter": ("json",),
+    "AggregateImagePropertiesIsolation": ("aggregate_image_properties_isolation",),
+    "AggregateInstanceExtraSpecsFilter": ("aggregate_instance_extra_specs",),
+    "AggregateMultiTenancyIsolation": ("aggregate_multi_tenancy_isolation",),
+    "AggregateTypeAffinityFilter": ("aggregate_type_affinity",),
+    "host_is_up": ("up",),
+    "host_is_enabled": ("enabled",),
+    "same_zone": ("zone",),
+    "few_builds_in_flight": ("io_ops",),
+}
+
+# Filters of Nova that need no rule: why not.
+RULES_OF_PLACEMENT: Mapping[str, str] = {
+    "NUMATopologyFilter": "NUMA cells are providers: `hw:numa_nodes` asks placement for a group from each",
+    "PciPassthroughFilter": "devices are providers: each device asked for is a group of placement's question",
+    "CoreFilter": "placement offers only hosts with enough VCPU",
+    "RamFilter": "placement offers only hosts with enough MEMORY_MB",
+    "DiskFilter": "placement offers only hosts with enough DISK_GB",
+    "RetryFilter": "a host that refused a build is no alternate of it again",
+}

@@ -1,0 +1,61 @@
+"""Rules about what a host can: by extra specs of the flavor, or by a query of the request."""
+
+from collections.abc import Iterator, Mapping
+
+from scheduler_worker.core.attributes import attribute
+from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.json_query import UnreadableQuery, holds, parsed
+from scheduler_worker.core.operators import meets
+from scheduler_worker.core.rule import Rule
+from scheduler_worker.core.rules.aggregates import unscoped
+from scheduler_worker.core.wish import Wish
+
+_SCOPE = "capabilities:"
+
+
+def compute_capabilities() -> Rule:
+    """It is what extra specs demand: `capabilities:PATH`, or the name of something that the host says.
+
+    What it does not say of a `capabilities:` is missing; of a name without a scope, it is not meant for it.
+    """
+
+    def refuses(host: HostFacts, wish: Wish) -> str | None:
+        for key, demand in _demands(wish.flavor.extra_specs):
+            path = key.removeprefix(_SCOPE)
+            said = attribute(host, path)
+            if said is None:
+                if path == key:
+                    continue
+                return f"{path} is to be {demand}; it does not say"
+            if not meets(said, demand):
+                return f"{path} is to be {demand}; it is {said}"
+        return None
+
+    return Rule(
+        "compute_capabilities",
+        refuses,
+        reads=("flavor.extra_specs",),
+        concerns=lambda wish: any(_demands(wish.flavor.extra_specs)),
+    )
+
+
+def json() -> Rule:
+    """The hint `query` is true of it: `[">=", "$free_ram_mb", 1024]`."""
+
+    def refuses(host: HostFacts, wish: Wish) -> str | None:
+        text = wish.request.hints.query
+        if not text:
+            return None
+        try:
+            query = parsed(text)
+        except UnreadableQuery as problem:
+            return f"the query means nothing: {problem}"
+        return None if holds(query, host) else "the query is not true of it"
+
+    return Rule("json", refuses, reads=("hints.query",), concerns=lambda wish: bool(wish.request.hints.query))
+
+
+def _demands(extra_specs: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for key, demand in extra_specs.items():
+        if key.startswith(_SCOPE) or unscoped(key):
+            yield key, demand

@@ -1,0 +1,127 @@
+"""Rules about who else is there: server groups, instances to be beside or not, addresses nearby."""
+
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+
+from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.rule import Bools, Rule, View
+from scheduler_worker.core.wish import Wish
+
+GROUP = "group"  # what of the request those read that go by its server group
+
+
+def server_group_anti_affinity() -> Rule:
+    """Of an anti-affinity group no more instances are there than it allows (`max_per_host`)."""
+
+    def concerns(wish: Wish) -> bool:
+        return wish.group is not None and wish.group.policy == "anti-affinity"
+
+    def refuses(host: HostFacts, wish: Wish) -> str | None:
+        if wish.group is None or wish.group.policy != "anti-affinity" or host.root in wish.own:
+            return None
+        there, most = wish.members.get(host.root, 0), wish.group.max_per_host
+        return None if there < most else f"{there} of server group {wish.group.name} there, at most {most}"
+
+    def admits(view: View, wish: Wish) -> Bools:
+        most = wish.group.max_per_host if wish.group is not None else 1
+        few: Bools = (view.members(wish) < most) | (view.among(wish.own) == 1)
+        return few
+
+    return Rule(
+        "server_group_anti_affinity", refuses, code=GROUP, reads=(GROUP,), admits=admits, concerns=concerns
+    )
+
+
+def server_group_affinity() -> Rule:
+    """Of an affinity group others are there, if there are any."""
+
+    def concerns(wish: Wish) -> bool:
+        return wish.group is not None and wish.group.policy == "affinity" and bool(wish.members)
+
+    def refuses(host: HostFacts, wish: Wish) -> str | None:
+        if wish.group is None or not concerns(wish) or wish.members.get(host.root, 0):
+            return None
+        return f"none of server group {wish.group.name} there"
+
+    def admits(view: View, wish: Wish) -> Bools:
+        beside: Bools = view.members(wish) > 0
+        return beside
+
+    return Rule(
+        "server_group_affinity", refuses, code=GROUP, reads=(GROUP,), admits=admits, concerns=concerns
+    )
+
+
+def same_host() -> Rule:
+    """One of the instances of the hint `same_host` is there."""
+
+    def refuses(host: HostFacts, wish: Wish) -> str | None:
+        if wish.same is None or host.root in wish.same:
+            return None
+        return "none of the instances of same_host is there"
+
+    def admits(view: View, wish: Wish) -> Bools:
+        there: Bools = view.among(wish.same or ()) == 1
+        return there
+
+    return Rule(
+        "same_host",
+        refuses,
+        reads=("hints.same_host",),
+        admits=admits,
+        concerns=lambda wish: wish.same is not None,
+    )
+
+
+def different_host() -> Rule:
+    """None of the instances of the hint `different_host` is there."""
+
+    def refuses(host: HostFacts, wish: Wish) -> str | None:
+        return "an instance of different_host is there" if host.root in wish.different else None
+
+    def admits(view: View, wish: Wish) -> Bools:
+        apart: Bools = view.among(wish.different) == 0
+        return apart
+
+    return Rule(
+        "different_host",
+        refuses,
+        reads=("hints.different_host",),
+        admits=admits,
+        concerns=lambda wish: bool(wish.different),
+    )
+
+
+def simple_cidr_affinity() -> Rule:
+    """Its address is in the network of the hints `build_near_host_ip` and `cidr`; one without is not."""
+
+    def refuses(host: HostFacts, wish: Wish) -> str | None:
+        hints = wish.request.hints
+        if not hints.build_near_host_ip:
+            return None
+        network = _network(hints.build_near_host_ip, hints.cidr)
+        if network is None:
+            return f"{hints.build_near_host_ip}{hints.cidr} is no network"
+        address = host.state.ip if host.state is not None else ""
+        if not address:
+            return "it does not report its address"
+        try:
+            near = ip_address(address) in network
+        except ValueError:
+            near = False
+        return None if near else f"its address {address} is not in {network}"
+
+    return Rule(
+        "simple_cidr_affinity",
+        refuses,
+        reads=("hints.build_near_host_ip", "hints.cidr"),
+        concerns=lambda wish: bool(wish.request.hints.build_near_host_ip),
+    )
+
+
+@lru_cache(maxsize=256)
+def _network(address: str, cidr: str) -> IPv4Network | IPv6Network | None:
+    try:
+        return ip_network(f"{address}/{cidr.removeprefix('/')}", strict=False)
+    except ValueError:
+        return None

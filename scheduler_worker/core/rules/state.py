@@ -1,0 +1,134 @@
+"""Rules about what a host says of itself, and whether it is heard of."""
+
+from collections.abc import Mapping
+from math import isnan
+
+from bus.vocabulary import HostState
+from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.rule import UNKNOWN, Bools, Number, Rule, View
+from scheduler_worker.core.wish import Wish
+
+DISABLED = "COMPUTE_STATUS_DISABLED"  # how Nova marks a disabled host in placement
+
+
+def all_hosts() -> Rule:
+    """Every host will do."""
+    return Rule("all_hosts", lambda host, wish: None, concerns=lambda wish: False)
+
+
+def up() -> Rule:
+    """Its agent is heard of."""
+
+    def refuses(host: HostFacts, wish: Wish) -> str | None:
+        return host.down or None
+
+    def admits(view: View, wish: Wish) -> Bools:
+        heard: Bools = view.fact("up") == 1
+        return heard
+
+    return Rule("up", refuses, code="down", passes=True, admits=admits)
+
+
+def enabled() -> Rule:
+    """Nobody has disabled it, on the host or in placement, or forced it down."""
+
+    def refuses(host: HostFacts, wish: Wish) -> str | None:
+        if DISABLED in host.traits:
+            return f"disabled: it has the trait {DISABLED}"
+        state = host.state
+        if state is None:
+            return None
+        if not state.enabled:
+            return f"disabled: {state.why_disabled}" if state.why_disabled else "disabled"
+        return "forced down by an operator" if state.forced_down else None
+
+    def admits(view: View, wish: Wish) -> Bools:
+        marked, said, forced = view.has(DISABLED), view.fact("enabled"), view.fact("forced_down")
+        open_: Bools = (marked == 0) & (said != 0) & (forced != 1)
+        return open_
+
+    return Rule("enabled", refuses, code="disabled", admits=admits)
+
+
+def zone() -> Rule:
+    """It is in the zone asked for, as it says itself or one of its aggregates does (`availability_zone`)."""
+
+    def refuses(host: HostFacts, wish: Wish) -> str | None:
+        asked = wish.request.zone
+        own = host.zone or (host.state.zone if host.state is not None else "")
+        if not asked or own == asked:
+            return None
+        zones = [own, *host.metadata("availability_zone")] if own else [*host.metadata("availability_zone")]
+        if asked in zones:
+            return None
+        return f"in zone {', '.join(map(repr, zones)) or repr('')}, not in {asked!r}"
+
+    # Where the question names the zone, placement has offered no host of another.
+    return Rule(
+        "zone",
+        refuses,
+        reads=("zone",),
+        concerns=lambda wish: bool(wish.request.zone) and not wish.question.zone,
+    )
+
+
+def io_ops(*, max_io_ops_per_host: int = 8) -> Rule:
+    """It builds fewer than so many at once; aggregates may say another `max_io_ops_per_host`."""
+    key = "max_io_ops_per_host"
+
+    def refuses(host: HostFacts, wish: Wish) -> str | None:
+        most = host.limit(key, max_io_ops_per_host)
+        return None if host.building < most else f"building {host.building} already, at most {most:g} at once"
+
+    def admits(view: View, wish: Wish) -> Bools:
+        few: Bools = view.fact("building") < view.override(key, max_io_ops_per_host)
+        return few
+
+    return Rule("io_ops", refuses, passes=True, admits=admits)
+
+
+def num_instances(*, max_instances_per_host: int = 50) -> Rule:
+    """It has fewer instances than so many; aggregates may say another `max_instances_per_host`.
+
+    A host that has not reported has none but those sent there a moment ago.
+    """
+    key = "max_instances_per_host"
+
+    def refuses(host: HostFacts, wish: Wish) -> str | None:
+        there = host.sent + (host.state.instances if host.state is not None else 0)
+        most = host.limit(key, max_instances_per_host)
+        return None if there < most else f"{there} instances there already, at most {most:g}"
+
+    def admits(view: View, wish: Wish) -> Bools:
+        few: Bools = instances(view) + view.fact("sent") < view.override(key, max_instances_per_host)
+        return few
+
+    return Rule("num_instances", refuses, admits=admits)
+
+
+def metrics(*, weight_setting: Mapping[str, float] | None = None) -> Rule:
+    """It reports all the metrics that count: those of `weight_setting`, which is the weigher's too."""
+    names = tuple(weight_setting or ())
+
+    def refuses(host: HostFacts, wish: Wish) -> str | None:
+        missing = [name for name in names if not _reports(host.state, name)]
+        return f"it does not report {', '.join(missing)}" if missing else None
+
+    def admits(view: View, wish: Wish) -> Bools:
+        reported = view.said(view.metric(names[0]))
+        for name in names[1:]:
+            reported = reported & view.said(view.metric(name))
+        all_of_them: Bools = reported
+        return all_of_them
+
+    return Rule("metrics", refuses, admits=admits if names else None, concerns=lambda wish: bool(names))
+
+
+def _reports(state: HostState | None, name: str) -> bool:
+    return state is not None and not isnan(state.metrics.get(name, UNKNOWN))
+
+
+def instances(view: View) -> Number:
+    """How many it says it has; who says nothing has none."""
+    said = view.fact("instances")
+    return view.where(view.said(said), said, 0.0)

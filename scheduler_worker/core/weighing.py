@@ -1,0 +1,207 @@
+"""The weighers there are, by name. Each is made by a function of its name, whose options are its arguments.
+
+More of its value is better; a negative multiplier turns it round. What a host does not say counts as nought.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+
+from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.rule import Number, View, Weigher
+from scheduler_worker.core.rules.neighbours import GROUP
+from scheduler_worker.core.rules.state import instances
+from scheduler_worker.core.wish import Wish
+
+MOST_DEVICES = 100  # beyond so many free devices nobody counts
+UNAVAILABLE = -10_000.0  # what a metric weighs that is not there
+FEW_FAILURES = 3.0
+
+
+def _free(resource_class: str) -> Callable[[View, Wish], Number]:
+    return lambda view, wish: view.free(resource_class)
+
+
+def _sum(values: Iterable[Number]) -> Number:
+    return reduce(lambda one, other: one + other, values, 0.0)
+
+
+def _said(view: View, value: Number) -> Number:
+    return view.where(view.said(value), value, 0.0)
+
+
+def ram() -> Weigher:
+    """Free MEMORY_MB: builds are spread; a negative multiplier packs them."""
+    return Weigher("ram", _free("MEMORY_MB"), 1.0, lowest=0.0)
+
+
+def cpu() -> Weigher:
+    """Free VCPU."""
+    return Weigher("cpu", _free("VCPU"), 1.0, lowest=0.0)
+
+
+def disk() -> Weigher:
+    """Free DISK_GB."""
+    return Weigher("disk", _free("DISK_GB"), 1.0, lowest=0.0)
+
+
+def io_ops() -> Weigher:
+    """Builds in flight there; they are better elsewhere."""
+    return Weigher("io_ops", lambda view, wish: view.fact("building"), -1.0, lowest=0.0)
+
+
+def load() -> Weigher:
+    """The load it reports; differences of less than 1 count for less than the whole."""
+    return Weigher("load", lambda view, wish: _said(view, view.fact("load")), -1.0, least_span=1.0)
+
+
+def hypervisor_version() -> Weigher:
+    """The hypervisor's version: the newest is best."""
+    return Weigher("hypervisor_version", lambda view, wish: _said(view, view.fact("hypervisor_version")), 1.0)
+
+
+def pci(*, classes: Sequence[str] = ("PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF")) -> Weigher:
+    """Few free devices of these classes: hosts with many are kept for who asks for many."""
+    every = tuple(classes)
+
+    def value(view: View, wish: Wish) -> Number:
+        free = _sum(view.free(one) for one in every)
+        return MOST_DEVICES - view.where(free < MOST_DEVICES, free, MOST_DEVICES - 1.0) if every else 0.0
+
+    return Weigher("pci", value, 1.0)
+
+
+def soft_affinity() -> Weigher:
+    """Members of its soft-affinity group there."""
+
+    def value(view: View, wish: Wish) -> Number:
+        return view.members(wish) if wish.group is not None and wish.group.policy == "soft-affinity" else 0.0
+
+    return Weigher("soft_affinity", value, 1.0, reads=(GROUP,))
+
+
+def soft_anti_affinity() -> Weigher:
+    """Members of its soft-anti-affinity group there: the fewer the better."""
+
+    def value(view: View, wish: Wish) -> Number:
+        soft = wish.group is not None and wish.group.policy == "soft-anti-affinity"
+        return -view.members(wish) if soft else 0.0
+
+    return Weigher("soft_anti_affinity", value, 1.0, reads=(GROUP,))
+
+
+def build_failure() -> Weigher:
+    """Builds that failed there lately by the host's fault, fading: one costs two points, three cost six."""
+    return Weigher("build_failure", lambda view, wish: -view.fact("failures"), 6.0, least_span=FEW_FAILURES)
+
+
+def num_instances() -> Weigher:
+    """Instances there; with a negative multiplier the emptiest hosts are best."""
+    return Weigher("num_instances", lambda view, wish: instances(view) + view.fact("sent"), 0.0)
+
+
+def image_properties(*, image_props_weight_setting: Mapping[str, float] | None = None) -> Weigher:
+    """Instances there whose images have the same properties; those named count so much, or all count alike.
+
+    Looked up host by host, which costs a few microseconds for each that fits: with a multiplier of nought it
+    is off, whatever aggregates say.
+    """
+    ratios = dict(image_props_weight_setting or {})
+
+    def value(view: View, wish: Wish) -> Number:
+        wanted = [
+            (f"{name}={said}", ratio)
+            for name, said in wish.image_properties.items()
+            if (ratio := ratios.get(name, 0.0) if ratios else 1.0)
+        ]
+
+        def of(host: HostFacts) -> float:
+            there = host.state.image_properties if host.state is not None else {}
+            return sum(ratio * there.get(said, 0) for said, ratio in wanted)
+
+        return view.each(of) if wanted else 0.0
+
+    return Weigher("image_properties", value, 0.0, key="image_props_weight_multiplier", reads=("image",))
+
+
+def metrics(
+    *,
+    weight_setting: Mapping[str, float] | None = None,
+    required: bool = True,
+    weight_of_unavailable: float = UNAVAILABLE,
+) -> Weigher:
+    """What hosts report, each metric times its ratio: `weight_setting = {temperature = -1.0}`.
+
+    If they are `required` the rule of this name is on as well, and a host that does not report them all is
+    refused; if not, it weighs as little as `weight_of_unavailable`.
+    """
+    ratios = tuple((weight_setting or {}).items())
+
+    def value(view: View, wish: Wish) -> Number:
+        weights = _sum(view.metric(name) * ratio for name, ratio in ratios)
+        return view.where(view.said(weights), weights, weight_of_unavailable) if ratios else 0.0
+
+    return Weigher("metrics", value, 1.0)
+
+
+def preferred_traits() -> Weigher:
+    """Those of the request's preferred traits it has, as it weighs them: before ram, cpu and disk."""
+
+    def value(view: View, wish: Wish) -> Number:
+        return _sum(view.has(trait) * by for trait, by in wish.request.preferred_traits.items())
+
+    return Weigher("preferred_traits", value, 4.0, reads=("preferred_traits",))
+
+
+def image_cached() -> Weigher:
+    """It has the image already: of hosts about alike, the one that need not fetch it."""
+
+    def value(view: View, wish: Wish) -> Number:
+        return view.cached(wish.request.image.name) if wish.request.image is not None else 0.0
+
+    return Weigher("image_cached", value, 0.25, reads=("image",))
+
+
+WEIGHERS: Mapping[str, Callable[..., Weigher]] = {
+    made.__name__: made
+    for made in (
+        ram,
+        cpu,
+        disk,
+        io_ops,
+        load,
+        hypervisor_version,
+        pci,
+        soft_affinity,
+        soft_anti_affinity,
+        build_failure,
+        num_instances,
+        image_properties,
+        metrics,
+        preferred_traits,
+        image_cached,
+    )
+}
+
+# What Nova calls them, and what berth did; the class's name may have its module before it.
+WEIGHERS_CALLED: Mapping[str, tuple[str, ...]] = {
+    "RAMWeigher": ("ram",),
+    "CPUWeigher": ("cpu",),
+    "DiskWeigher": ("disk",),
+    "IoOpsWeigher": ("io_ops",),
+    "HypervisorVersionWeigher": ("hypervisor_version",),
+    "PCIWeigher": ("pci",),
+    "ServerGroupSoftAffinityWeigher": ("soft_affinity",),
+    "ServerGroupSoftAntiAffinityWeigher": ("soft_anti_affinity",),
+    "BuildFailureWeigher": ("build_failure",),
+    "NumInstancesWeigher": ("num_instances",),
+    "ImagePropertiesWeigher": ("image_properties",),
+    "MetricsWeigher": ("metrics",),
+    "free_ram": ("ram",),
+    "free_vcpu": ("cpu",),
+    "builds_in_flight": ("io_ops",),
+}
+
+# Weighers of Nova that are not needed: why not.
+WEIGHERS_OF_OTHERS: Mapping[str, str] = {
+    "CrossCellWeigher": "it is about moves between cells; a build may go to any cell, and none is preferred",
+}
