@@ -1,14 +1,164 @@
-"""A build request as a question to placement: flavor and image → resource groups, or why it is none."""
+"""A build request as questions to placement, one for each way to meet it; or why it is none."""
 
 import re
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
 
 from bus.messages import BuildRequested, FindCandidates
-from bus.vocabulary import MAX_INT, Flavor, ResourceGroup, Resources
+from bus.vocabulary import MAX_INT, Flavor, Image, ResourceGroup, Resources
+from scheduler_worker.core.destination import Named, destination
+from scheduler_worker.core.extra_specs import GuestSpecs, unknown
+from scheduler_worker.core.group_draft import QuestionDraft, draft_of, fill, tie
+from scheduler_worker.core.guest_devices import add_capabilities, add_devices
+from scheduler_worker.core.guest_topology import Pages, add_topology, page_choices
+from scheduler_worker.core.hints import check_hints
+from scheduler_worker.core.image_traits import add_image
+from scheduler_worker.core.request_options import RequestOptions
+from scheduler_worker.core.unreadable import Unreadable
+from scheduler_worker.core.wish import Wish
+
+__all__ = ["Unreadable", "question_of", "seconds_of", "shape_of", "wishes_of"]
+
+DISABLED = "COMPUTE_STATUS_DISABLED"  # how Nova marks a disabled host in placement
+MAX_GROUPS = 200
+KEPT = 1024  # flavors with their images and places, read once
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+_Place = tuple[str, str, tuple[tuple[str, ...], ...], tuple[str, ...]]  # cell, zone, aggregates, not these
+
+
+@dataclass(frozen=True)
+class FlavorRead:
+    """What a flavor comes to, with this image and in this place: nothing of one request alone."""
+
+    flavor: Flavor
+    question: FindCandidates
+    preferred: dict[str, float]
+    notes: tuple[str, ...]
+
+
+def wishes_of(
+    request: BuildRequested,
+    options: RequestOptions,
+    named: Named,
+    names: Callable[[], Iterable[str]] = tuple,
+) -> tuple[Wish, ...]:
+    """The ways to meet a request, in order: its flavor, each of or_else. Unreadable when it means nothing.
+
+    A flavor has more than one way where pages of several sizes would do. `named` gives the roots of a host,
+    `names` all hosts' names, asked for only where one is unknown. The questions of requests that ask for the
+    same are one object.
+    """
+    notes = (*_check(request, options), *check_hints(request))
+    only: tuple[str, ...] = ()
+    never: tuple[str, ...] = ()
+    if request.forced_host or request.wanted_host or request.ignore_hosts:
+        only, never, unknown_ = destination(request, named, names)
+        notes += unknown_
+    wishes = []
+    for nth, flavor in enumerate((request.flavor, *request.or_else)):
+        place = (request.cell, request.zone, request.aggregates, request.not_aggregates)
+        for read in _read(_shapes.encode((nth, flavor, request.image, place)), options):
+            question = read.question
+            if only or never:
+                question = msgspec.structs.replace(question, roots=only, not_roots=never)
+            preferred = read.preferred
+            if request.preferred_traits:
+                preferred = {**preferred, **request.preferred_traits}
+                _check_preferred(request, question)
+            told = (*notes, *read.notes) if notes else read.notes
+            wishes.append(Wish(request, flavor, question, nth, told, preferred))
+    return tuple(wishes)
+
+
+def seconds_of(wait: str) -> float:
+    """How long `30m` is; nothing is 0."""
+    return float(int(wait[:-1]) * SECONDS[wait[-1]]) if wait else 0.0
+
+
+def _check(request: BuildRequested, options: RequestOptions) -> tuple[str, ...]:
+    """What contradicts itself, of the request as a whole."""
+    if request.at_least > len(set(request.instances)):
+        raise Unreadable(f"at_least: {request.at_least}, of {len(set(request.instances))} instances")
+    if seconds_of(request.wait) > options.max_wait:
+        raise Unreadable(
+            f"wait: {request.wait}, at most {options.max_wait:g} seconds are allowed (the setting max_wait)"
+        )
+    for position, any_of in enumerate(request.aggregates):
+        if not any_of:
+            raise Unreadable(f"aggregates[{position}]: an empty list, which no host can meet")
+        if set(any_of) <= set(request.not_aggregates):
+            raise Unreadable(f"aggregates[{position}]: all of it is among not_aggregates")
+    if request.priority and not request.wait:
+        return ("priority: means something only with wait",)
+    return ()
+
+
+def _check_preferred(request: BuildRequested, question: FindCandidates) -> None:
+    group = next((one for one in question.groups if not one.suffix), None)
+    barred = {*question.root_forbidden, *(group.forbidden if group is not None else ())}
+    for name in request.preferred_traits:
+        if name in barred:
+            raise Unreadable(f"preferred_traits: {name} is forbidden (by the flavor, or on every host)")
+
+
+@lru_cache(KEPT)
+def _read(asked: bytes, options: RequestOptions) -> tuple[FlavorRead, ...]:
+    """All that does not depend on one request alone is read once."""
+    nth, flavor, image, place = _places.decode(asked)
+    where = f"or_else[{nth - 1}]" if nth else "flavor"
+    specs = GuestSpecs(flavor, image, where)
+    notes = tuple(unknown(flavor, where, options.unscoped))
+    choices = page_choices(specs, options.large_pages)
+    return tuple(_with_pages(specs, image, place, options, pages, notes) for pages in choices)
+
+
+def _with_pages(
+    specs: GuestSpecs,
+    image: Image | None,
+    place: _Place,
+    options: RequestOptions,
+    pages: Pages | None,
+    notes: tuple[str, ...],
+) -> FlavorRead:
+    flavor, where = specs.flavor, specs.where
+    draft = draft_of(flavor, where)
+    cells = add_topology(draft, specs, pages)
+    add_devices(draft, specs, options, cells)
+    add_capabilities(draft, specs)
+    add_image(draft, image, options)
+    fill(draft, flavor)
+    tie(draft, flavor)
+    draft.settle_traits()
+    return FlavorRead(flavor, _question(draft, place), draft.preferred, notes)
+
+
+def _question(draft: QuestionDraft, place: _Place) -> FindCandidates:
+    cell, zone, aggregates, not_aggregates = place
+    groups = tuple(draft.asked())
+    if not any(group.resources for group in groups):
+        raise Unreadable(f"{draft.where}: it asks for no resources at all")
+    if len(groups) > MAX_GROUPS:
+        raise Unreadable(f"{draft.where}.extra_specs: {len(groups)} groups, at most {MAX_GROUPS}")
+    return FindCandidates(
+        groups=groups,
+        group_policy=draft.policy,
+        isolated=draft.isolated if draft.policy == "none" else (),
+        same_subtree=tuple(draft.same),
+        root_required=tuple(sorted(draft.root_required)),
+        root_forbidden=tuple(sorted({*draft.root_forbidden, DISABLED})),
+        root_member_of=aggregates,
+        root_not_member_of=not_aggregates,
+        cell=cell,
+        zone=zone,
+    )
+
+
+# As it was asked before a scheduler searched by itself
 
 _KEY = re.compile(r"(resources|trait)([A-Za-z0-9_-]*):(.*)", re.DOTALL)
 _SAME = re.compile(r"same_subtree[A-Za-z0-9_-]*")
@@ -17,10 +167,7 @@ _NUMBER = re.compile(r"[0-9]{1,10}")
 _POLICIES: dict[str, Literal["none", "isolate"]] = {"none": "none", "isolate": "isolate"}
 _MAX_SUFFIX = 64
 _shapes = msgspec.json.Encoder(order="deterministic")
-
-
-class Unreadable(ValueError):
-    """The request asks for something that means nothing; the text names the field."""
+_places = msgspec.json.Decoder(tuple[int, Flavor, Image | None, _Place])
 
 
 @dataclass(slots=True)

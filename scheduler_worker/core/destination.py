@@ -1,0 +1,39 @@
+"""Which hosts a request names: the one it wants, those it does not, and nobody knows."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from bus.messages import BuildRequested
+from scheduler_worker.core.unreadable import Unreadable, nearest
+
+Named = Callable[[str], Sequence[str]]  # the roots of a host, by its name or its root
+NEAR = 100_000  # names looked through for one that resembles what was said
+
+
+def destination(
+    request: BuildRequested, named: Named, names: Callable[[], Iterable[str]]
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The roots that alone will do (none: any), those that will not, and sentences about unknown ones."""
+    ignored: dict[str, str] = {}
+    notes = []
+    for host in request.ignore_hosts:
+        roots = named(host)
+        if not roots:
+            notes.append(f"ignore_hosts: there is no host {host!r}{nearest(host, names())}")
+        ignored |= dict.fromkeys(roots, host)
+    wanted: dict[str, set[str]] = {}
+    for field in ("forced_host", "wanted_host"):
+        host = getattr(request, field)
+        if not host:
+            continue
+        roots = named(host)
+        if not roots:
+            raise Unreadable(f"{field}: there is no host {host!r}{nearest(host, names())}")
+        if ignored.keys() >= set(roots):
+            raise Unreadable(f"{field}: {host!r} is among ignore_hosts")
+        wanted[field] = set(roots)
+    if len(wanted) == 2 and not wanted["forced_host"] & wanted["wanted_host"]:
+        raise Unreadable(
+            f"forced_host: {request.forced_host!r}, and wanted_host: {request.wanted_host!r} is another"
+        )
+    only: set[str] = set.intersection(*wanted.values()) if wanted else set()
+    return tuple(sorted(only)), tuple(sorted(ignored)), tuple(notes)

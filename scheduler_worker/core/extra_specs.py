@@ -1,0 +1,171 @@
+"""Extra specs and image properties: finding what is said, and saying what nobody here understands."""
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from bus.vocabulary import MAX_INT, Flavor, Image
+from scheduler_worker.core.unreadable import Unreadable, nearest
+
+_NUMBER = re.compile(r"[0-9]{1,10}")
+_YES, _NO = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
+
+# Read here, by what makes groups and traits of them.
+READ = frozenset(
+    {
+        "group_policy",
+        "same_subtree",
+        "hw:cpu_policy",
+        "hw:cpu_thread_policy",
+        "hw:cpu_dedicated_mask",
+        "hw:emulator_threads_policy",
+        "hw:numa_nodes",
+        "hw:mem_page_size",
+        "hw:mem_encryption",
+        "hw:mem_encryption_model",
+        "hw:pmem",
+        "hw:pci_numa_affinity_policy",
+        "hw:tpm_version",
+        "hw:tpm_model",
+        "hw:tpm_secret_security",
+        "hw:maxphysaddr_mode",
+        "hw:virtio_packed_ring",
+        "hw:viommu_model",
+        "hw:sound_model",
+        "hw:firmware_stateless",
+        "hw:ephemeral_encryption",
+        "hw:ephemeral_encryption_format",
+        "os:secure_boot",
+        "pci_passthrough:alias",
+    }
+)
+# The hypervisor's business, which gets them with the order to build.
+_OF_THE_HYPERVISOR = frozenset(
+    {
+        "hide_hypervisor_id",
+        "hw:boot_menu",
+        "hw:cpu_cores",
+        "hw:cpu_sockets",
+        "hw:cpu_threads",
+        "hw:cpu_max_cores",
+        "hw:cpu_max_sockets",
+        "hw:cpu_max_threads",
+        "hw:cpu_realtime",
+        "hw:cpu_realtime_mask",
+        "hw:hide_hypervisor_id",
+        "hw:input_bus",
+        "hw:locked_memory",
+        "hw:maxphysaddr_bits",
+        "hw:pointer_model",
+        "hw:redirected_usb_ports",
+        "hw:rescue_bus",
+        "hw:serial_port_count",
+        "hw:usb_model",
+        "hw:vif_multiqueue_enabled",
+        "hw:watchdog_action",
+    }
+)
+# Other services' and other readers' scopes: Ironic's, the hypervisor's, those of rules.
+_SILENT_SCOPES = frozenset(
+    {
+        "quota",
+        "os",
+        "hw_rng",
+        "hw_video",
+        "powervm",
+        "vmware",
+        "capabilities",
+        "aggregate_instance_extra_specs",
+    }
+)
+_SHAPED = re.compile(r"(resources|trait)[A-Za-z0-9_-]*:.*|same_subtree[A-Za-z0-9_-]*|hw:numa_(cpus|mem)\.\d+")
+
+
+@dataclass(frozen=True)
+class Said:
+    """A value, and where it stands."""
+
+    value: str
+    at: str
+
+    def one_of(self, *allowed: str) -> str:
+        value = self.value.strip().lower()
+        if value not in allowed:
+            raise Unreadable(f"{self.at}: {self.value!r} is none of {', '.join(allowed)}")
+        return value
+
+    def yes(self) -> bool:
+        value = self.value.strip().lower()
+        if value not in _YES | _NO:
+            raise Unreadable(f"{self.at}: {self.value!r} is neither true nor false")
+        return value in _YES
+
+    def whole(self, least: int = 0, most: int = MAX_INT) -> int:
+        if not _NUMBER.fullmatch(self.value) or not least <= int(self.value) <= most:
+            raise Unreadable(f"{self.at}: {self.value!r} is no whole number from {least} to {most}")
+        return int(self.value)
+
+
+class GuestSpecs:
+    """What a flavor says of the guest, and its image: `hw:cpu_policy`, and `hw_cpu_policy` there."""
+
+    def __init__(self, flavor: Flavor, image: Image | None, where: str) -> None:
+        self.flavor = flavor
+        self.where = where  # the field of the request that the flavor stands in
+        self._properties = image.properties if image is not None else {}
+
+    def of_flavor(self, key: str) -> Said | None:
+        value = self.flavor.extra_specs.get(key)
+        return None if value is None else Said(value, f"{self.where}.extra_specs[{key!r}]")
+
+    def of_image(self, name: str) -> Said | None:
+        value = self._properties.get(name)
+        return None if value is None else Said(value, f"image.properties[{name!r}]")
+
+    def get(self, key: str) -> Said | None:
+        """Of either; they may not contradict each other."""
+        flavor, image = self.of_flavor(key), self.of_image(key.replace(":", "_", 1))
+        if flavor is not None and image is not None and flavor.value.lower() != image.value.lower():
+            raise Unreadable(f"{flavor.at}: {flavor.value!r}, and {image.at}: {image.value!r}")
+        return flavor or image
+
+    def one_of(self, key: str, *allowed: str) -> str:
+        """Empty where nobody says it."""
+        said = self.get(key)
+        return "" if said is None else said.one_of(*allowed)
+
+    def yes(self, key: str) -> bool:
+        said = self.get(key)
+        return said is not None and said.yes()
+
+    def numbered(self, prefix: str) -> Iterator[tuple[int, Said]]:
+        """`hw:numa_cpus.0` and so on."""
+        for key, value in self.flavor.extra_specs.items():
+            number = key.removeprefix(prefix)
+            if number != key and number.isdigit():
+                yield int(number), Said(value, f"{self.where}.extra_specs[{key!r}]")
+
+
+def unknown(flavor: Flavor, where: str, unscoped_are_read: bool) -> Iterator[str]:
+    """A sentence for each extra spec that nobody here understands."""
+    for key in flavor.extra_specs:
+        if key in READ or key in _OF_THE_HYPERVISOR or _SHAPED.fullmatch(key):
+            continue
+        scope, colon, name = key.partition(":")
+        if colon and scope in _SILENT_SCOPES:
+            continue
+        if scope == "accel":
+            raise Unreadable(
+                f"{where}.extra_specs[{key!r}]: there are no device profiles here: ask for the device"
+                " by its class, as resources1:FPGA=1"
+            )
+        alike = nearest(key, _spellings(name))
+        if colon or alike:
+            yield f"{where}.extra_specs: {key}: not known here{alike}"
+        elif not unscoped_are_read:
+            yield f"{where}.extra_specs: {key}: has no scope, and no rule that is on reads such"
+
+
+def _spellings(name: str) -> Collection[str]:
+    """All that could have been meant."""
+    return [*READ, *_OF_THE_HYPERVISOR, f"resources:{name}", f"trait:{name}"]

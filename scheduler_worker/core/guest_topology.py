@@ -1,0 +1,234 @@
+"""The guest's processors and memory: which are its own, in how many NUMA cells, on pages of which size.
+
+A guest with a topology has a group for each of its cells, `_numa0` and so on, and one provider must have what
+is in it: a NUMA cell of a host that reports them, or the host itself where it reports none.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
+
+from bus.vocabulary import MAX_INT
+from scheduler_worker.core.extra_specs import GuestSpecs, Said
+from scheduler_worker.core.group_draft import GroupDraft, QuestionDraft
+from scheduler_worker.core.unreadable import Unreadable
+
+HYPERTHREADING = "HW_CPU_HYPERTHREADING"
+MAX_CELLS = 64
+MAX_CPUS = 100_000
+SMALL_KB = 4
+_SIZE = re.compile(r"([0-9]{1,9})\s*(|[kmg]i?b?)", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1, "m": 1024, "g": 1024**2}
+_RANGE = re.compile(r"\s*(\^?)(\d{1,6})(?:-(\d{1,6}))?\s*")
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Memory comes in pages of this size; a provider counts them in a class of their own."""
+
+    kb: int
+
+    @property
+    def resource_class(self) -> str:
+        for unit, size in (("GB", 1024**2), ("MB", 1024)):
+            if self.kb % size == 0:
+                return f"CUSTOM_MEMORY_PAGES_{self.kb // size}{unit}"
+        return f"CUSTOM_MEMORY_PAGES_{self.kb}KB"
+
+
+@dataclass(frozen=True)
+class GuestCell:
+    """A NUMA cell of the guest: its processors, by number, and its memory."""
+
+    cpus: frozenset[int]
+    memory_mb: int
+
+
+def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[Pages | None, ...]:
+    """The sizes of pages that would do, the best first; None: ordinary memory."""
+    said = _page_size(specs)
+    if said is None:
+        return (None,)
+    word = said.value.strip().lower()
+    if word == "small":
+        return (None,)
+    if word not in ("large", "any"):
+        pages = _pages(said)
+        return (None if pages.kb == SMALL_KB else pages,)
+    memory = gcd(*(cell.memory_mb for cell in _cells(specs))) * 1024  # each cell's is a multiple of this
+    fitting = [one for one in (_pages(Said(size, "large_pages")) for size in large) if memory % one.kb == 0]
+    if word == "any":
+        return (*fitting, None)
+    if not fitting:
+        raise Unreadable(
+            f"{specs.where}.memory_mb: what a cell gets of {specs.flavor.memory_mb} is no multiple of a large"
+            f" page ({', '.join(large)}), and {said.at}: {said.value!r}"
+        )
+    return tuple(fitting)
+
+
+def _page_size(specs: GuestSpecs) -> Said | None:
+    """An image may choose where its flavor leaves it open."""
+    flavor, image = specs.of_flavor("hw:mem_page_size"), specs.of_image("hw_mem_page_size")
+    if image is None:
+        return flavor
+    word = flavor.value.strip().lower() if flavor is not None else ""
+    if flavor is None or word not in ("large", "any"):
+        if flavor is not None and word == image.value.strip().lower():
+            return flavor
+        other = f"{flavor.at}: {flavor.value!r}" if flavor is not None else "the flavor does not say it"
+        raise Unreadable(f"{image.at}: only for a flavor whose hw:mem_page_size is large or any; {other}")
+    small = image.value.strip().lower() == "small"
+    if word == "large" and (small or (image.value.strip().lower() != "any" and _is_small(image))):
+        raise Unreadable(f"{flavor.at}: {flavor.value!r}, and {image.at}: {image.value!r}")
+    return flavor if image.value.strip().lower() == "any" else image
+
+
+def _is_small(said: Said) -> bool:
+    return said.value.strip().lower() != "large" and _pages(said).kb == SMALL_KB
+
+
+def _pages(said: Said) -> Pages:
+    parts = _SIZE.fullmatch(said.value.strip())
+    kb = int(parts[1]) * _UNITS[parts[2][:1].lower()] if parts else 0
+    if not 0 < kb <= MAX_INT:
+        raise Unreadable(f"{said.at}: {said.value!r} is none of small, large, any and no size (2MB, 1GB)")
+    return Pages(kb)
+
+
+def add_topology(draft: QuestionDraft, specs: GuestSpecs, pages: Pages | None) -> int:
+    """Groups for the guest's cells; how many these are, 0 where it has no topology."""
+    policy = specs.one_of("hw:cpu_policy", "shared", "dedicated", "mixed") or "shared"
+    pinned = policy != "shared"
+    own = _own(specs, policy)
+    nodes = specs.get("hw:numa_nodes")
+    one_more = specs.one_of("hw:emulator_threads_policy", "share", "isolate") == "isolate"
+    threads = specs.one_of("hw:cpu_thread_policy", "prefer", "isolate", "require")
+    for key, one in (("hw:cpu_thread_policy", bool(threads)), ("hw:emulator_threads_policy", one_more)):
+        if one and not pinned:
+            raise Unreadable(f"{_at(specs, key)}: only with hw:cpu_policy=dedicated or mixed")
+    if nodes is None:
+        for prefix in ("hw:numa_cpus.", "hw:numa_mem."):
+            for _, said in specs.numbered(prefix):
+                raise Unreadable(f"{said.at}: only with hw:numa_nodes")
+    if nodes is None and not pinned and specs.of_flavor("hw:mem_page_size") is None:
+        return 0
+    cells = _cells(specs)
+    _alone(draft, specs, pages)
+    if threads == "require":
+        draft.root_required[HYPERTHREADING] = _at(specs, "hw:cpu_thread_policy")
+    elif threads == "isolate":
+        draft.root_forbidden[HYPERTHREADING] = _at(specs, "hw:cpu_thread_policy")
+    for number, cell in enumerate(cells):
+        suffix = f"_numa{number}"
+        draft.groups.setdefault(suffix, GroupDraft())
+        dedicated = cell.cpus if own is None and pinned else cell.cpus & (own or frozenset())
+        draft.ask(suffix, "VCPU", len(cell.cpus) - len(dedicated))
+        draft.ask(suffix, "PCPU", len(dedicated) + (one_more and number == 0))
+        _ask_memory(draft, suffix, cell.memory_mb, pages, specs.where)
+    if len(cells) > 1:
+        draft.isolated = tuple(f"_numa{number}" for number in range(len(cells)))
+    return len(cells)
+
+
+def _own(specs: GuestSpecs, policy: str) -> frozenset[int] | None:
+    """Of a mixed guest: which of its processors are its own."""
+    mask, all_ = specs.get("hw:cpu_dedicated_mask"), frozenset(range(specs.flavor.vcpus))
+    if policy != "mixed":
+        if mask is not None:
+            raise Unreadable(f"{mask.at}: only with hw:cpu_policy=mixed")
+        return None
+    at = _at(specs, "hw:cpu_policy")
+    if mask is None:
+        raise Unreadable(f"{at}: mixed needs hw:cpu_dedicated_mask, which processors are its own")
+    own = _numbers(mask, all_)
+    if not own or own >= all_ or not own <= all_:
+        raise Unreadable(
+            f"{mask.at}: {mask.value!r} must name some and not all of the {specs.flavor.vcpus} processors"
+            f" ({specs.where}.vcpus), for {at} is mixed"
+        )
+    return own
+
+
+def _cells(specs: GuestSpecs) -> list[GuestCell]:
+    flavor, where, nodes = specs.flavor, specs.where, specs.get("hw:numa_nodes")
+    count = 1 if nodes is None else nodes.whole(1, MAX_CELLS)
+    if not flavor.vcpus or flavor.vcpus > MAX_CPUS:
+        raise Unreadable(f"{where}.vcpus: {flavor.vcpus}, and a topology is asked for it")
+    cpus, memory = dict(specs.numbered("hw:numa_cpus.")), dict(specs.numbered("hw:numa_mem."))
+    for one in (cpus, memory):
+        for number, said in one.items():
+            if number >= count:
+                raise Unreadable(f"{said.at}: there are {count} cells (hw:numa_nodes), the first is 0")
+    if not cpus and not memory:
+        for name, amount in (("vcpus", flavor.vcpus), ("memory_mb", flavor.memory_mb)):
+            if amount % count:
+                raise Unreadable(
+                    f"{where}.{name}: {amount} does not divide by {count} (hw:numa_nodes): say what each cell"
+                    " gets with hw:numa_cpus.N and hw:numa_mem.N"
+                )
+        each, size = flavor.vcpus // count, flavor.memory_mb // count
+        return [GuestCell(frozenset(range(n * each, n * each + each)), size) for n in range(count)]
+    for name, one in (("hw:numa_cpus", cpus), ("hw:numa_mem", memory)):
+        for number in range(count):
+            if number not in one:
+                raise Unreadable(f"{where}.extra_specs: {name}.{number} is missing: say it for every cell")
+    all_ = frozenset(range(flavor.vcpus))
+    cells = [GuestCell(_numbers(cpus[n], all_), memory[n].whole(1)) for n in range(count)]
+    named = [number for cell in cells for number in cell.cpus]
+    if sorted(named) != sorted(all_):
+        raise Unreadable(
+            f"{where}.extra_specs: hw:numa_cpus.0 to .{count - 1} must name each of the {flavor.vcpus}"
+            f" processors ({where}.vcpus) once"
+        )
+    together = sum(cell.memory_mb for cell in cells)
+    if together != flavor.memory_mb:
+        raise Unreadable(
+            f"{where}.extra_specs: hw:numa_mem.0 to .{count - 1} are {together} together, and"
+            f" {where}.memory_mb is {flavor.memory_mb}"
+        )
+    return cells
+
+
+def _alone(draft: QuestionDraft, specs: GuestSpecs, pages: Pages | None) -> None:
+    """What the topology asks for is asked for nowhere else."""
+    classes = ["VCPU", "PCPU", "MEMORY_MB", *([pages.resource_class] if pages is not None else [])]
+    if other := draft.speaks_of(*classes):
+        said = specs.get("hw:numa_nodes") or specs.get("hw:cpu_policy") or specs.of_flavor("hw:mem_page_size")
+        at = said.at if said is not None else ""
+        raise Unreadable(f"{other}, and {at}: processors and memory are asked for by one or the other")
+
+
+def _ask_memory(draft: QuestionDraft, suffix: str, mb: int, pages: Pages | None, where: str) -> None:
+    resources = draft.groups[suffix].resources
+    if pages is None:
+        resources["MEMORY_MB"] = mb
+        return
+    if mb * 1024 % pages.kb:
+        raise Unreadable(f"{where}.memory_mb: {mb} of a cell is no multiple of its pages of {pages.kb} KB")
+    resources[pages.resource_class] = mb * 1024 // pages.kb
+    draft.groups[""].resources.setdefault("MEMORY_MB", 0)  # spoken of: pages are not ordinary memory
+
+
+def _numbers(said: Said, known: frozenset[int]) -> frozenset[int]:
+    """`0-3,^1,6`."""
+    in_, out = set[int](), set[int]()
+    for part in said.value.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise Unreadable(f"{said.at}: {said.value!r} is no list of processors (0-3,^1,6)")
+        first, last = int(match[2]), int(match[3] or match[2])
+        if last < first or last > MAX_CPUS:
+            raise Unreadable(f"{said.at}: {part.strip()!r} is no range of processors")
+        (out if match[1] else in_).update(range(first, last + 1))
+    strange = sorted((in_ - out) - known)
+    if strange:
+        raise Unreadable(f"{said.at}: there is no processor {strange[0]}: the guest has {len(known)}")
+    return frozenset(in_ - out)
+
+
+def _at(specs: GuestSpecs, key: str) -> str:
+    said = specs.get(key)
+    assert said is not None
+    return said.at

@@ -1,0 +1,69 @@
+"""Hints that cannot be meant, found before anybody looks for a host."""
+
+import ipaddress
+from typing import Any
+
+import msgspec
+
+from bus.messages import BuildRequested
+from scheduler_worker.core.unreadable import Unreadable
+
+COMPARE = ("=", "<", ">", "<=", ">=", "in")
+COMBINE = ("not", "and", "or")
+MAX_QUERY = 10_000
+
+
+def check_hints(request: BuildRequested) -> tuple[str, ...]:
+    """Sentences about what means nothing; Unreadable where it must mean something and does not."""
+    hints = request.hints
+    both = set(hints.same_host) & set(hints.different_host)
+    if both:
+        raise Unreadable(f"hints.same_host and hints.different_host both name {min(both)}")
+    for field in ("same_host", "different_host"):
+        own = set(getattr(hints, field)) & set(request.instances)
+        if own:
+            raise Unreadable(f"hints.{field}: {min(own)} is one of the instances asked for")
+    if hints.query:
+        _check_query(hints.query)
+    if hints.build_near_host_ip:
+        _check_network(hints.build_near_host_ip, hints.cidr)
+    elif hints.cidr != "/24":
+        return ("hints.cidr: means something only with hints.build_near_host_ip",)
+    return ()
+
+
+def _check_network(address: str, cidr: str) -> None:
+    try:
+        near = ipaddress.ip_address(address)
+    except ValueError:
+        raise Unreadable(f"hints.build_near_host_ip: {address!r} is no IP address") from None
+    bits = cidr.removeprefix("/")
+    if not bits.isdecimal() or int(bits) > near.max_prefixlen:
+        raise Unreadable(f"hints.cidr: {cidr!r} is none of /0 to /{near.max_prefixlen}")
+
+
+def _check_query(text: str) -> None:
+    if len(text) > MAX_QUERY:
+        raise Unreadable(f"hints.query: {len(text)} characters, at most {MAX_QUERY}")
+    try:
+        query = msgspec.json.decode(text)
+    except msgspec.DecodeError as problem:
+        raise Unreadable(f"hints.query: not JSON: {problem}") from None
+    _check_expression(query)
+
+
+def _check_expression(query: Any) -> None:
+    shown = msgspec.json.encode(query).decode()[:100]
+    if not isinstance(query, list) or not query:
+        raise Unreadable(f'hints.query: {shown} is no expression, as [">=", "$free_ram_mb", 1024]')
+    word, *rest = query
+    if word in COMBINE:
+        if not rest:
+            raise Unreadable(f"hints.query: {shown}: {word} of nothing")
+        for one in rest:
+            _check_expression(one)
+    elif word in COMPARE:
+        if len(rest) < 2 or any(isinstance(one, list | dict) for one in rest):
+            raise Unreadable(f"hints.query: {shown}: {word} compares a value with others")
+    else:
+        raise Unreadable(f"hints.query: {shown}: {word!r} is none of {', '.join((*COMPARE, *COMBINE))}")
