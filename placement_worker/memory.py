@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 
+from bus.candidates import Heard
 from bus.messages import PlacementChanged
 from bus.sql.database import Database
 from placement_worker.core.index import Index
@@ -36,19 +37,31 @@ class Memory:
         self._book = book
         self._missed: list[tuple[PlacementChanged, Mapping[str, Tree]]] | None = None  # while reloading
         self._learned = asyncio.Event()  # set, and replaced, whenever something new is known
+        self._watchers: list[Heard] = []
+
+    def watch(self, heard: Heard) -> None:
+        """Call this with what changed, roots and aggregates; after a reload all there are, or were."""
+        self._watchers.append(heard)
 
     def learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
         """Take in what was committed; `shaped` are the trees it made or changed, as they are now."""
+        touched: dict[str, None] = {}
+        told: dict[str, None] = {}
         for message in messages:
             own = shaped
             if len(messages) > 1:
-                roots = {change.root for change in message.changes if change.reshaped}
-                own = {root: shaped[root] for root in roots & shaped.keys()}
-            self.index.accept(message.number, message.changes, own, message.aggregates)
+                new = {change.root for change in message.changes if change.reshaped}
+                own = {root: shaped[root] for root in new & shaped.keys()}
+            roots = self.index.accept(message.number, message.changes, own, message.aggregates)
+            touched.update(dict.fromkeys(roots))
+            told.update(dict.fromkeys([one.id for one in message.aggregates]))
             if self._missed is not None:
                 self._missed.append((message, own))
         self._learned.set()
         self._learned = asyncio.Event()
+        if touched or told:
+            for heard in self._watchers:
+                heard(tuple(touched), tuple(told))
 
     async def hear(self, message: PlacementChanged) -> None:
         """A commit of any process, this one's own included."""
@@ -118,9 +131,13 @@ class Memory:
             index = await self._read()
             for message, shaped in self._missed:
                 index.accept(message.number, message.changes, shaped, message.aggregates)
-            self.index = index
+            before, self.index = self.index, index
         finally:
             self._missed = None
+        everybody = tuple(dict.fromkeys((*before.trees, *index.trees)))
+        aggregates = tuple(dict.fromkeys((*before.aggregate_facts, *index.aggregate_facts)))
+        for heard in self._watchers:
+            heard(everybody, aggregates)
 
     async def _read(self) -> Index:
         # The number first: what is read after it holds at least all that happened up to it.

@@ -7,14 +7,17 @@ import numpy as np
 
 from bus.vocabulary import NearMiss, Removal
 from placement_worker.core.capacity import broken_limit
-from placement_worker.core.groups import Demand, JointRules, SearchPlan
-from placement_worker.core.index import BEYOND_COUNTING, Index, Row
+from placement_worker.core.groups import NAMED, Demand, JointRules, SearchPlan
+from placement_worker.core.index import BEYOND_COUNTING
+from placement_worker.core.row import Row
 from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.ways import BREATH, Ways, options_at, top
 
 NEAREST = 5
 PATIENCE = 100_000  # steps for all hosts together
 HOST_PATIENCE = 5_000
+JOINT_CODE = "together"  # each thing is to be had, but not all in one way
+UNSEEN_CODE = "unseen"
 UNSEEN = "not looked through to the end: too many hosts, or too many combinations"
 
 
@@ -24,19 +27,20 @@ Why = tuple[tuple[Removal, ...], tuple[NearMiss, ...]]
 def explain(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
     """May be paused wherever it yields."""
     if not made.count:
-        return tuple(made.removals), _nearest(snapshot.index, made.demands)
+        return tuple(made.removals), _nearest(snapshot, made.demands)
     return (yield from _merged(snapshot, made))
 
 
 # Hosts that somewhere lack something
 
 
-def _nearest(index: Index, demands: list[Demand]) -> tuple[NearMiss, ...]:
+def _nearest(snapshot: Snapshot, demands: list[Demand]) -> tuple[NearMiss, ...]:
     """The hosts that fail the fewest demands, and of those the ones that are least short.
 
     To have nothing at all of a class counts twice: who wants metal is told of nodes that are taken, not of
     hypervisors.
     """
+    index = snapshot.index
     high = index.high
     met = np.zeros(high, np.int16)
     short = np.zeros(high)
@@ -45,10 +49,11 @@ def _nearest(index: Index, demands: list[Demand]) -> tuple[NearMiss, ...]:
             met += demand.met
         kind = index.classes.get(demand.resource_class)
         if kind is not None:
-            best, there = kind.top[:high], kind.there[:high]
+            top = snapshot.top(demand.resource_class)
+            best, there = top[:high], kind.there[:high]
             if index.children:  # of a tree
                 rows, best, there = np.flatnonzero(index.below[:high]), best.copy(), there.copy()
-                np.maximum.at(best, index.root_of[rows], kind.top[rows])
+                np.maximum.at(best, index.root_of[rows], top[rows])
                 np.logical_or.at(there, index.root_of[rows], kind.there[rows])
             met += there
             short += np.maximum(1 - best / float(min(demand.asked, BEYOND_COUNTING)), 0)
@@ -57,20 +62,20 @@ def _nearest(index: Index, demands: list[Demand]) -> tuple[NearMiss, ...]:
     ranked = ranked[np.argsort(distance[ranked], kind="stable")]
     misses = []
     for position in ranked.tolist():
-        row = index.at[position]
+        row = snapshot.row_at(position)
         if row is not None and row.parent is None:
             failing = [one for one in demands if one.met is None or not one.met[position]]
             telling = [one for one in failing if not one.joint] or failing
-            lacks = "; ".join(_lack(index, row, one) for one in telling)
-            misses.append(NearMiss(host=row.host, lacks=lacks))
+            lacks = "; ".join(_lack(snapshot, row, one) for one in telling)
+            misses.append(NearMiss(host=row.host, lacks=lacks, code=telling[0].code if telling else ""))
     return tuple(misses)
 
 
-def _lack(index: Index, root: Row, demand: Demand) -> str:
+def _lack(snapshot: Snapshot, root: Row, demand: Demand) -> str:
     name, asked, of = demand.resource_class, demand.asked, demand.of
     if not name:
         return demand.says
-    having = [row for row in index.tree(root) if name in row.inventories]
+    having = [row for row in snapshot.tree(root) if name in row.inventories]
     if not having:
         return f"{of}{asked} {name}: it has none"
     best = max(having, key=lambda row: row.free[name])
@@ -113,13 +118,18 @@ def _merged(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, Why]:
         removed[breaking] += 1
         if len(misses[breaking]) < NEAREST:
             lacks = _told(made, options, steps[breaking]) if breaking < len(steps) else UNSEEN
-            misses[breaking].append(NearMiss(host=anchor.host, lacks=lacks))
+            code = JOINT_CODE if breaking < len(steps) else UNSEEN_CODE
+            misses[breaking].append(NearMiss(host=anchor.host, lacks=lacks, code=code))
     left = made.count
     removals = list(made.removals)
-    for says, count in zip((*(step.says for step in steps), UNSEEN), removed, strict=True):
+    for number, (says, count) in enumerate(
+        zip((*(step.says for step in steps), UNSEEN), removed, strict=True)
+    ):
         if count:
             left -= count
-            removals.append(Removal(constraint=says, removed=count, left=left))
+            some = tuple(miss.host for miss in misses[number][:NAMED])
+            code = UNSEEN_CODE if says == UNSEEN else JOINT_CODE
+            removals.append(Removal(constraint=says, removed=count, left=left, code=code, hosts=some))
     # Those that came through the most rules are the closest.
     closest = [miss for some in (*reversed(misses[:-1]), misses[-1]) for miss in some]
     return tuple(removals), tuple(closest[:NEAREST])

@@ -7,10 +7,11 @@ import numpy as np
 
 from bus.vocabulary import Resources
 from placement_worker.core.groups import SearchPlan
-from placement_worker.core.index import SHARES, Row
+from placement_worker.core.index import SHARES
+from placement_worker.core.row import Row
 from placement_worker.core.row_set import Bools
 from placement_worker.core.snapshot import Snapshot
-from placement_worker.core.ways import BREATH, Choice, Ways, options_at, shares
+from placement_worker.core.ways import BREATH, Choice, Ways, has_room, options_at, shares
 
 UNSIGNED = 2**64
 
@@ -57,10 +58,18 @@ class FitFinder:
         group, uuid = self._plan.query.groups[0], anchor.uuid
         return Fit(anchor, {uuid: group.resources}, (anchor,), {group.suffix: (uuid,)})
 
-    def fits(self, anchor: Row) -> Iterator[Fit | None]:
-        """All that this anchor offers; None for every BREATH of steps in which nothing was found."""
+    def fits(self, anchor: Row, *, looking_again: bool = False) -> Iterator[Fit | None]:
+        """All that this anchor offers; None for every BREATH of steps in which nothing was found.
+
+        `looking_again`: there may be less free by now than when it was planned.
+        """
         snapshot, plan, shared = self._snapshot, self._plan, self._shared
         options = options_at(snapshot, plan, anchor)
+        if looking_again:
+            options = [
+                [row for row in rows if has_room(row, slot.asks)]
+                for slot, rows in zip(plan.slots, options, strict=True)
+            ]
         for way in Ways(snapshot, plan.slots, plan.rules, options, mixed=shared is not None):
             yield self._fit(anchor, way) if way is not None else None
         if shared is not None and anchor.position in shared.anchors:

@@ -3,6 +3,11 @@
 Each group with a suffix is a slot, filled by one provider; of the group without one each resource class is.
 An anchor is the root that a candidate belongs to: the providers of its tree serve it, and those that share
 with one of them through an aggregate.
+
+What a demand is about, in a word for programs: `class` (too little of it, or nobody has it), `trait`,
+`forbidden_trait`, `aggregate` and `forbidden_aggregate`, `tree`, `cell`, `zone`, `host` and `forbidden_host`
+(roots that are asked for, and those that are not to be), `group` (all is there, but not where the rest is),
+`together` (so is what each group asks for), `unseen` (too many combinations to know).
 """
 
 from collections.abc import Iterator
@@ -11,16 +16,27 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
-from bus.candidates import SenselessQuery
 from bus.messages import FindCandidates
 from bus.vocabulary import MAX_INT, Removal, ResourceGroup, Resources
 from placement_worker.core.index import BEYOND_COUNTING, SHARES, Index
+from placement_worker.core.question_checks import check
 from placement_worker.core.row_set import Bools, RowSet
+from placement_worker.core.snapshot import Snapshot
 
 Numbers = npt.NDArray[Any]
 
-MAX_GROUPS = 256
+NAMED = 3  # hosts named of those that a demand removed
+ZONE = "availability_zone"  # what an aggregate's metadata call it
+CODES = {
+    "tree": "tree",
+    "trait": "trait",
+    "barred": "forbidden_trait",
+    "member": "aggregate",
+    "stranger": "forbidden_aggregate",
+    "class": "class",
+}
 
 
 @dataclass(slots=True)
@@ -34,6 +50,7 @@ class Demand:
     of: str = ""  # what its group is called, in front of all that is said of it
     joint: bool = False  # several other demands at once: not worth telling where one of them fails
     about: str = ""  # the field of the query, where programs are to know it
+    code: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,9 +100,15 @@ class _Test:
     asked: int = 0
 
 
-def plan(index: Index, query: FindCandidates) -> SearchPlan:
-    _check(query)
-    planner = _Planner(index, query)
+def plan(
+    index: Index, query: FindCandidates, trees: Snapshot | None = None, *, named: bool = False
+) -> SearchPlan:
+    """`trees` says how much is free there, where that is not just what the index says.
+
+    Of the removed some are named with `named`, and where nobody is left; later the index may have changed.
+    """
+    check(query)
+    planner = _Planner(index, query, trees or Snapshot(index))
     demands = list(planner.demands())
     left = index.roots[: index.high]
     considered = count = int(np.count_nonzero(left))
@@ -99,17 +122,39 @@ def plan(index: Index, query: FindCandidates) -> SearchPlan:
             count = int(np.count_nonzero(left))
         if count < before:
             removals.append(
-                Removal(constraint=demand.says, removed=before - count, left=count, about=demand.about)
+                Removal(
+                    constraint=demand.says,
+                    removed=before - count,
+                    left=count,
+                    about=demand.about,
+                    code=demand.code,
+                )
             )
+    if named or not count:
+        removals = _with_names(index, demands, removals)
     rules, reached = planner.rules(), planner.reached()
     return SearchPlan(query, planner.slots, rules, demands, considered, left, count, reached, removals)
+
+
+def _with_names(index: Index, demands: list[Demand], removals: list[Removal]) -> list[Removal]:
+    said, named = iter(removals), []
+    left = index.roots[: index.high]
+    for demand in demands:
+        gone = left if demand.met is None else left & ~demand.met
+        some = [index.at[position] for position in np.flatnonzero(gone)[:NAMED].tolist()]
+        if some:
+            hosts = tuple([row.host for row in some if row is not None])
+            named.append(structs.replace(next(said), hosts=hosts))
+            left = left & ~gone
+    return named
 
 
 class _Planner:
     """Goes through a query: its demands, what is cheap and telling first, and its slots."""
 
-    def __init__(self, index: Index, query: FindCandidates) -> None:
+    def __init__(self, index: Index, query: FindCandidates, trees: Snapshot) -> None:
         self.index = index
+        self._trees = trees
         self.query = query
         self.high = index.high
         self.slots: list[Slot] = []
@@ -126,23 +171,34 @@ class _Planner:
         if query.cell:
             flags = index.cells.get(query.cell)
             met = None if flags is None else flags.mask(self.high)
-            yield Demand(f"cell {query.cell}", met, about="cell")
+            yield Demand(f"cell {query.cell}", met, about="cell", code="cell")
+        if query.roots:
+            yield Demand(_hosts("of", query.roots), self._these(query.roots), about="roots", code="host")
+        if query.not_roots:
+            met = ~self._these(query.not_roots)
+            yield Demand(_hosts("none of", query.not_roots), met, about="not_roots", code="forbidden_host")
+        if query.zone:
+            yield Demand(f"zone {query.zone}", self._in_zone(query.zone), about="zone", code="zone")
         for trait in query.root_required:
             test = self._trait(trait)
-            yield Demand(f"root {test.says}", test.rows)
+            yield Demand(f"root {test.says}", test.rows, code="trait")
         for trait in query.root_forbidden:
             if trait in index.traits:
-                yield Demand(f"no root trait {trait}", ~index.traits[trait].mask(self.high))
+                met = ~index.traits[trait].mask(self.high)
+                yield Demand(f"no root trait {trait}", met, code="forbidden_trait")
         for choice in query.root_member_of:
-            yield Demand(f"root aggregate {' or '.join(choice)}", self._any(index.aggregates, choice))
+            met = self._any(index.aggregates, choice)
+            yield Demand(f"root aggregate {' or '.join(choice)}", met, code="aggregate")
         for uuid in query.root_not_member_of:
             if uuid in index.aggregates:
-                yield Demand(f"root not in aggregate {uuid}", ~index.aggregates[uuid].mask(self.high))
+                met = ~index.aggregates[uuid].mask(self.high)
+                yield Demand(f"root not in aggregate {uuid}", met, code="forbidden_aggregate")
         for group in query.groups:
             if self._plain:
                 of = _called(group)
                 for test in self._tests(group):
-                    yield Demand(of + test.says, test.rows, test.resource_class, test.asked, of)
+                    code = CODES[test.kind]
+                    yield Demand(of + test.says, test.rows, test.resource_class, test.asked, of, code=code)
             else:
                 yield from self._together(group) if group.suffix else self._spread(group)
         if len(self.slots) > 1:
@@ -166,6 +222,21 @@ class _Planner:
             apart=not query.nested and self.index.children > 0,
         )
 
+    def _these(self, roots: tuple[str, ...]) -> Bools:
+        met = np.zeros(self.high, np.bool_)
+        met[[row.position for uuid in roots if (row := self.index.rows.get(uuid)) is not None]] = True
+        return met
+
+    def _in_zone(self, zone: str) -> Bools | None:
+        """By what its owner reports, or by an aggregate the root is in."""
+        index = self.index
+        known = [index.zones[zone].mask(self.high)] if zone in index.zones else []
+        for uuid, facts in index.aggregate_facts.items():
+            if facts.metadata.get(ZONE) == zone and uuid in index.aggregates:
+                known.append(index.aggregates[uuid].mask(self.high))
+        met: Bools | None = np.logical_or.reduce(known) if known else None
+        return met
+
     def reached(self) -> Bools | None:
         met: Bools | None = None
         for slot in self.slots:
@@ -187,7 +258,9 @@ class _Planner:
                 demands.append(self._demand(test, met, met))
                 rows = rows & met
             if len(demands) > 1:
-                demands.append(Demand("all of it at one provider", self._anchors(rows, rows), joint=True))
+                demands.append(
+                    Demand("all of it at one provider", self._anchors(rows, rows), joint=True, code="group")
+                )
             if not demands:
                 rows = rows.copy()  # not the index's own, which changes
             self._alike[key] = rows, demands
@@ -223,11 +296,11 @@ class _Planner:
                 self.slots.append(slot)
                 if own is not self._everyone:
                     met = self._anchors(mine, slot.away)
-                    yield Demand(f"{test.says}, all else being met", met, joint=True)
+                    yield Demand(f"{test.says}, all else being met", met, joint=True, code="group")
         for test in tests:
             if test.kind == "trait":
                 met = self._anchors(givers & self._rows(test), sharers & self._rows(test))
-                yield Demand(f"{test.says}, where there is room", met, joint=True)
+                yield Demand(f"{test.says}, where there is room", met, joint=True, code="group")
 
     def _in_all(self) -> Iterator[Demand]:
         """What slots need together, as far as sums can tell."""
@@ -236,17 +309,17 @@ class _Planner:
             asked = min(sum(slot.asks[name] for slot in asking), BEYOND_COUNTING)
             kind = self.index.classes.get(name)
             if kind is not None:
-                top = kind.top[: self.high]
+                top = np.maximum(self._trees.top(name)[: self.high], 0)
                 met = (
                     self._summed([slot.own for slot in asking], [slot.away for slot in asking], top) >= asked
                 )
-                yield Demand(f"{name}: {asked} free in all groups", met, joint=True)
+                yield Demand(f"{name}: {asked} free in all groups", met, joint=True, code="class")
         isolated = _isolated(self.query)
         apart = [slot for slot in self.slots if slot.suffix in isolated]
         if len(apart) > 1:
             one = np.ones(self.high)
             count = self._summed([slot.own for slot in apart], [slot.away for slot in apart], one)
-            yield Demand(f"isolate: {len(apart)} providers", count >= len(apart), joint=True)
+            yield Demand(f"isolate: {len(apart)} providers", count >= len(apart), joint=True, code="together")
 
     # Tests of rows
 
@@ -277,7 +350,7 @@ class _Planner:
             if asked > MAX_INT:  # more than any inventory, and than its arrays can be compared with
                 yield _Test("class", f"{name}: {asked} free", None, name, asked)
                 continue
-            met = kind.top[:high] >= asked
+            met = self._trees.top(name)[:high] >= asked
             if kind.picky and kind.least is not None and kind.step is not None:
                 met &= kind.least[:high] <= asked
                 met &= asked % kind.step[:high] == 0
@@ -298,7 +371,7 @@ class _Planner:
 
     def _demand(self, test: _Test, own: Bools, away: Bools | None) -> Demand:
         met = self._anchors(own & self._everyone, away) if test.rows is not None else None
-        return Demand(test.says, met, test.resource_class, test.asked)
+        return Demand(test.says, met, test.resource_class, test.asked, code=CODES[test.kind])
 
     def _anchors(self, own: Bools, away: Bools | None) -> Bools:
         """The trees that have one of these, or that one of those who share with others serves."""
@@ -319,6 +392,7 @@ class _Planner:
         """For each anchor the sum over all who could serve it."""
         rows = np.flatnonzero(np.logical_or.reduce(own))
         total = np.bincount(self.index.root_of[rows], weights=of[rows], minlength=self.high)
+        total = total.astype(np.float64, copy=False)  # of nobody it makes whole numbers
         others = [one for one in away if one is not None]
         if others:
             for position in np.flatnonzero(np.logical_or.reduce(others)).tolist():
@@ -347,48 +421,9 @@ def _isolated(query: FindCandidates) -> frozenset[str]:
     return frozenset(query.isolated)
 
 
+def _hosts(some: str, roots: tuple[str, ...]) -> str:
+    return f"{some} the {len(roots)} hosts named" if len(roots) > 1 else f"{some} the host named"
+
+
 def _called(group: ResourceGroup) -> str:
     return f"group {group.suffix}: " if group.suffix else ""
-
-
-def _check(query: FindCandidates) -> None:
-    """Refuse what cannot be meant, naming the field."""
-    groups, suffixes = query.groups, {group.suffix for group in query.groups}
-    if len(groups) > MAX_GROUPS:
-        raise SenselessQuery(f"groups: {len(groups)} of them, at most {MAX_GROUPS}")
-    tied = {suffix for one in query.same_subtree for suffix in one}
-    for position, group in enumerate(groups):
-        at = f"groups[{position}]"
-        if group.suffix in {other.suffix for other in groups[:position]}:
-            which = repr(group.suffix) if group.suffix else "without a suffix"
-            raise SenselessQuery(f"{at}.suffix: there is a group {which} already")
-        if not group.resources and group.suffix not in tied - {""}:
-            why = ", and no same_subtree names it" if group.suffix else ""
-            raise SenselessQuery(f"{at}.resources: empty{why}")
-        forbidden = set(group.forbidden)
-        for trait in group.required:
-            if trait in forbidden:
-                raise SenselessQuery(f"{at}.forbidden: {trait} is required as well")
-        for nth, traits in enumerate(group.required_any):
-            if forbidden.issuperset(traits):
-                raise SenselessQuery(
-                    f"{at}.required_any[{nth}]: {'all are forbidden' if traits else 'empty'}"
-                )
-        for nth, choice in enumerate(group.member_of):
-            if not choice:
-                raise SenselessQuery(f"{at}.member_of[{nth}]: empty")
-    if not any(group.resources for group in groups):
-        raise SenselessQuery("groups: none of them asks for resources")
-    for position, one in enumerate(query.same_subtree):
-        for suffix in one:
-            if not suffix or suffix not in suffixes:
-                raise SenselessQuery(f"same_subtree[{position}]: there is no group with suffix {suffix!r}")
-    for position, suffix in enumerate(query.isolated):
-        if not suffix or suffix not in suffixes:
-            raise SenselessQuery(f"isolated[{position}]: there is no group with suffix {suffix!r}")
-    for nth, choice in enumerate(query.root_member_of):
-        if not choice:
-            raise SenselessQuery(f"root_member_of[{nth}]: empty")
-    for trait in query.root_required:
-        if trait in query.root_forbidden:
-            raise SenselessQuery(f"root_forbidden: {trait} is required as well")

@@ -4,20 +4,18 @@ One row a provider; a tree is known by its root's row. The index may be a few mi
 database; the claim is the judge.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from bus.vocabulary import Aggregate, Inventory, ProviderChange
+from bus.vocabulary import Aggregate, ProviderChange
+from placement_worker.core.class_arrays import ClassArrays
+from placement_worker.core.row import Row
 from placement_worker.core.row_set import Bools, Ints, RowSet
 from placement_worker.core.trees import ProviderState, Tree
-
-Amounts = npt.NDArray[np.int32]  # no amount is larger than 2³¹ − 1
 
 FIRST_ROWS = 1024
 INTERNED = 100_000
@@ -27,67 +25,6 @@ SHARES = "MISC_SHARES_VIA_AGGREGATE"  # the trait of those who serve other trees
 
 _encode = msgspec.json.Encoder().encode
 _NOWHERE = np.zeros(0, np.intp)
-
-
-@dataclass(slots=True, eq=False)
-class Row:
-    """A provider, ready to be offered. Its dicts are replaced, never changed: candidates carry them away.
-
-    There may be a hundred thousand: what all of them have alike is one thing, and what few are asked for is
-    made when they are.
-    """
-
-    position: int
-    uuid: str
-    parent: str | None
-    root: str
-    host: str
-    cell: str
-    agent: str
-    zone: str
-    generation: int
-    shape: int
-    inventories: dict[str, Inventory]
-    capacity: dict[str, int]
-    traits: tuple[str, ...]
-    aggregates: tuple[str, ...]
-    number: int  # the last change it knows of
-    shaped: int  # the last change that shaped it
-    size: int  # about how many bytes it takes in an answer
-    amounts: tuple[int, ...] | Mapping[str, int]  # what is used, in the order of `capacity` where it can be
-    told: Any = None  # what the API over HTTP made of it; nothing again after every change
-    _free: dict[str, int] | None = None
-
-    @property
-    def shapes(self) -> dict[str, int]:
-        return {self.uuid: self.shape}
-
-    @property
-    def used(self) -> Mapping[str, int]:
-        amounts = self.amounts
-        return dict(zip(self.capacity, amounts, strict=True)) if isinstance(amounts, tuple) else amounts
-
-    @property
-    def free(self) -> dict[str, int]:
-        if (free := self._free) is None:
-            amounts, capacity = self.amounts, self.capacity
-            if isinstance(amounts, tuple):
-                free = {name: capacity[name] - used for name, used in zip(capacity, amounts, strict=True)}
-            else:
-                free = {name: most - amounts.get(name, 0) for name, most in capacity.items()}
-            self._free = free
-        return free
-
-
-@dataclass(slots=True, eq=False)
-class Class:
-    """One resource class over all providers."""
-
-    top: Amounts  # the most one claim could take now: what is free, within max_unit; 0 where there is none
-    there: Bools  # who has it at all, free or not
-    least: Amounts | None = None  # min_unit, where somebody has another than 1
-    step: Amounts | None = None
-    picky: int = 0  # how many have a min_unit or step_size other than 1
 
 
 class Index:
@@ -105,15 +42,19 @@ class Index:
         self.below: Bools = np.zeros(FIRST_ROWS, np.bool_)  # those with a parent
         self.children = 0  # how many these are
         self.root_of: Ints = np.full(FIRST_ROWS, -1, np.intp)
-        self.classes: dict[str, Class] = {}
+        self.classes: dict[str, ClassArrays] = {}
         self.cells: dict[str, RowSet] = {}
+        self.zones: dict[str, RowSet] = {}  # of roots, as their owners report them
         self.traits: dict[str, RowSet] = {}
         self.aggregates: dict[str, RowSet] = {}
         self.aggregate_facts: dict[str, Aggregate] = {}  # what operators say of them
         self._described_at: dict[str, int] = {}  # aggregate → the change beyond `seen` that it is known by
+        self.called: dict[str, str | set[str]] = {}  # a host's name → its root, or several
         self.sharers: dict[str, set[int]] = {}  # aggregate → those in it who share
         self._reach: dict[int, Ints] = {}  # one who shares → the roots of the other trees it serves
         self._interned: dict[Any, Any] = {}
+        self.layout = 0  # grows whenever a provider comes, goes, or goes to another tree
+        self.shaped = 0  # and whenever one is anything else than it was
         self.snapshots: list[Callable[[str], None]] = []  # told of a root before its tree changes
 
     # Changes, in any order: an older one never undoes a newer one.
@@ -127,21 +68,29 @@ class Index:
         changes: Iterable[ProviderChange],
         trees: Mapping[str, Tree] | None = None,
         aggregates: Iterable[Aggregate] = (),
-    ) -> None:
-        """Take in one commit. `trees` holds the trees that were reshaped, as they are after it."""
+    ) -> Collection[str]:
+        """Take in one commit. `trees` holds the trees that were reshaped, as they are after it.
+
+        What it touched, in order: roots, and those that providers of the reshaped were below until now.
+        """
+        touched: dict[str, None] = {}
         if self.knows(number):
-            return
+            return touched.keys()
         for one in aggregates:
             self.describe(one, number)
         trees = trees or {}
         for tree in trees.values():
+            touched[tree.root] = None
+            known = [self.rows[one.uuid].root for one in tree.providers if one.uuid in self.rows]
+            touched.update(dict.fromkeys(known))
             self.put(tree, number)
         for change in changes:
+            touched[change.root] = None
             if change.root not in trees:
                 self.use(change, number)
         self._ahead.add(number)
         if self.seen + 1 not in self._ahead:
-            return
+            return touched.keys()
         while self.seen + 1 in self._ahead:
             self.seen += 1
             self._ahead.remove(self.seen)
@@ -151,6 +100,7 @@ class Index:
             self._early = {one: known for one, known in self._early.items() if known[1] > self.seen}
         if self._put_at:
             self._put_at = {root: put for root, put in self._put_at.items() if put > self.seen}
+        return touched.keys()
 
     def describe(self, aggregate: Aggregate, number: int) -> None:
         """This is said of an aggregate now."""
@@ -297,6 +247,9 @@ class Index:
             size=self._same(_size(tree, provider, capacity)),
             amounts=(),
         )
+        self.shaped += 1
+        if was is None or (was.root, was.parent) != (row.root, row.parent):
+            self.layout += 1
         linked = was is not None and _links(was) == _links(row)
         if was is not None:
             self._clear(was)
@@ -312,6 +265,10 @@ class Index:
     def _mark(self, row: Row) -> None:
         position, size = row.position, len(self.at)
         _flags(self.cells, row.cell).add(position, size)
+        if row.parent is None:
+            self._call(row)
+            if row.zone:
+                _flags(self.zones, row.zone).add(position, size)
         traits = self.traits
         for trait in row.traits:
             flags = traits.get(trait)
@@ -321,28 +278,37 @@ class Index:
         for name, inventory in row.inventories.items():
             kind = self.classes.get(name)
             if kind is None:
-                kind = self.classes[name] = Class(np.zeros(size, np.int32), np.zeros(size, np.bool_))
-            kind.there[position] = True
-            if inventory.min_unit > 1 or inventory.step_size > 1:
-                if kind.least is None or kind.step is None:
-                    kind.least, kind.step = np.ones(size, np.int32), np.ones(size, np.int32)
-                kind.picky += 1
-                kind.least[position] = inventory.min_unit
-                kind.step[position] = inventory.step_size
+                kind = self.classes[name] = ClassArrays(size)
+            kind.mark(position, inventory, row.capacity[name])
 
     def _clear(self, row: Row) -> None:
         """Take back all that was marked."""
         position = row.position
         self.cells[row.cell].discard(position)
+        if row.parent is None:
+            self._uncall(row)
+            if row.zone:
+                self.zones[row.zone].discard(position)
         for trait in row.traits:
             self.traits[trait].discard(position)
         for name, inventory in row.inventories.items():
-            kind = self.classes[name]
-            kind.top[position] = 0
-            kind.there[position] = False
-            if kind.least is not None and kind.step is not None:
-                kind.least[position] = kind.step[position] = 1
-                kind.picky -= inventory.min_unit > 1 or inventory.step_size > 1
+            self.classes[name].clear(position, inventory, row.capacity[name])
+
+    def _call(self, row: Row) -> None:
+        known = self.called.get(row.host)
+        if known is None:
+            self.called[row.host] = row.uuid
+        elif isinstance(known, set):
+            known.add(row.uuid)
+        else:
+            self.called[row.host] = {known, row.uuid}
+
+    def _uncall(self, row: Row) -> None:
+        known = self.called[row.host]
+        if isinstance(known, set):
+            known.discard(row.uuid)
+        if not isinstance(known, set) or not known:
+            del self.called[row.host]
 
     def _link(self, row: Row) -> None:
         """Note which tree it is in, and with whom it shares."""
@@ -389,8 +355,9 @@ class Index:
                 known += 1
             amounts.append(amount)
             left = capacity - amount
-            most = inventories[name].max_unit
-            classes[name].top[position] = most if most < left else left if left > 0 else 0
+            most, kind = inventories[name].max_unit, classes[name]
+            kind.left[position] = left
+            kind.top[position] = most if most < left else left if left > 0 else 0
         row.amounts = (
             used if known < len(used) else tuple(amounts) if any(amounts) else _nothing(len(amounts))
         )
@@ -400,6 +367,7 @@ class Index:
         del self.rows[row.uuid]
         self._clear(row)
         self._unlink(row)
+        self.layout += 1
         self.at[row.position] = None
         self._free_rows.append(row.position)
 
@@ -414,20 +382,15 @@ class Index:
     def _grow(self) -> None:
         more = len(self.at)
         self.at.extend([None] * more)
-        for flags in (self.cells, self.traits, self.aggregates):
+        for flags in (self.cells, self.zones, self.traits, self.aggregates):
             for values in flags.values():
                 values.grow(len(self.at))
         nobody = np.zeros(more, np.bool_)
         self.roots = np.concatenate([self.roots, nobody])
         self.below = np.concatenate([self.below, nobody])
         self.root_of = np.concatenate([self.root_of, np.full(more, -1, np.intp)])
-        none, ones = np.zeros(more, np.int32), np.ones(more, np.int32)
         for kind in self.classes.values():
-            kind.top = np.concatenate([kind.top, none])
-            kind.there = np.concatenate([kind.there, nobody])
-            if kind.least is not None and kind.step is not None:
-                kind.least = np.concatenate([kind.least, ones])
-                kind.step = np.concatenate([kind.step, ones])
+            kind.grow(more)
 
     def _same(self, value: Any) -> Any:
         """One copy of what a hundred thousand hosts have alike."""
@@ -457,5 +420,12 @@ def _links(row: Row) -> tuple[object, ...]:
 
 def _size(tree: Tree, provider: ProviderState, capacity: Mapping[str, int]) -> int:
     """About how many bytes it takes in an answer; what is free is about as long as what there is."""
-    words = (tree.host or provider.name, tree.cell, tree.agent, tree.zone, provider.traits)
+    words = (
+        tree.host or provider.name,
+        tree.cell,
+        tree.agent,
+        tree.zone,
+        provider.traits,
+        provider.aggregates,
+    )
     return BESIDE + len(_encode(words)) + 2 * len(_encode(capacity))

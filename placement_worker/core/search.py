@@ -12,7 +12,8 @@ from bus.vocabulary import Candidate, NearMiss, Removal, ResourceGroup
 from placement_worker.core.explain import Why, explain
 from placement_worker.core.fits import Fit, FitFinder
 from placement_worker.core.groups import SearchPlan, plan
-from placement_worker.core.index import BEYOND_COUNTING, Index, Row
+from placement_worker.core.index import BEYOND_COUNTING, Index
+from placement_worker.core.row import Row
 from placement_worker.core.row_set import Bools
 from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.ways import BREATH
@@ -46,15 +47,15 @@ class SearchResult:
 
 def search(index: Index, query: FindCandidates) -> SearchResult:
     """At most `limit` fits, of every host as many as there is room for."""
-    return _at_once(search_steps(Snapshot(index), query))
+    return at_once(search_steps(Snapshot(index), query))
 
 
 def page(index: Index, query: FindCandidates) -> CandidatesFound:
     """One page of the hosts that fit, beginning where the seed says; each is on one page only."""
-    return _at_once(page_steps(Snapshot(index), query))
+    return at_once(page_steps(Snapshot(index), query))
 
 
-def _at_once(steps: Generator[None, None, T]) -> T:
+def at_once(steps: Generator[None, None, T]) -> T:
     while True:
         try:
             next(steps)
@@ -195,21 +196,21 @@ def _page(
             room -= row.size + asked
             if room < 0 and found:
                 return found, (row.position - start) % size, dead, cut
-            found.append(_lone_candidate(row, first))
+            found.append(lone_candidate(row, first))
             continue
         fits, spent, whole = yield from _some(finder, row, query.per_host or limit)
         patience -= spent
         cut |= not whole
         if not fits:
             dead += finder.is_dead(row)
-        free, capacity = _sums(snapshot.tree(row))
+        free, capacity = sums(snapshot.tree(row))
         for nth, fit in enumerate(fits):
             room -= row.size + asked + _beside(fit, free)
             if len(found) == limit or (room < 0 and found):
                 if nth == len(found):  # the only host here: it has more ways than a page has room
                     break
                 return found[: len(found) - nth], (row.position - start) % size, dead, cut
-            found.append(_candidate(fit, free, capacity))
+            found.append(candidate(fit, free, capacity))
     return found, None, dead, cut
 
 
@@ -233,7 +234,7 @@ def _some(finder: FitFinder, anchor: Row, most: int) -> Generator[None, None, tu
     return fits, spent if fits else spent + finder.cost(anchor), whole
 
 
-def _lone_candidate(row: Row, group: ResourceGroup) -> Candidate:
+def lone_candidate(row: Row, group: ResourceGroup) -> Candidate:
     return Candidate(
         row.uuid,
         row.host,
@@ -246,10 +247,12 @@ def _lone_candidate(row: Row, group: ResourceGroup) -> Candidate:
         row.capacity,
         row.traits,
         {group.suffix: (row.uuid,)} if group.suffix else {},
+        {},
+        row.aggregates,
     )
 
 
-def _candidate(fit: Fit, free: dict[str, int], capacity: dict[str, int]) -> Candidate:
+def candidate(fit: Fit, free: dict[str, int], capacity: dict[str, int]) -> Candidate:
     row, rows = fit.anchor, fit.rows
     return Candidate(
         row.uuid,
@@ -264,10 +267,11 @@ def _candidate(fit: Fit, free: dict[str, int], capacity: dict[str, int]) -> Cand
         row.traits,
         fit.mappings if fit.mappings.keys() != {""} else {},
         {one.uuid: {name: one.free[name] for name in fit.allocations[one.uuid]} for one in rows},
+        row.aggregates,
     )
 
 
-def _sums(rows: list[Row]) -> tuple[dict[str, int], dict[str, int]]:
+def sums(rows: list[Row]) -> tuple[dict[str, int], dict[str, int]]:
     """What is free in a tree, and what there is."""
     if len(rows) == 1:
         return rows[0].free, rows[0].capacity

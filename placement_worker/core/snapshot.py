@@ -3,7 +3,11 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from placement_worker.core.index import Index, Row
+from placement_worker.core.class_arrays import Amounts, Sums
+from placement_worker.core.index import Index
+from placement_worker.core.row import Row
+
+Tops = Amounts | Sums
 
 
 class Snapshot:
@@ -50,6 +54,10 @@ class Snapshot:
         """Their ids."""
         kept = self._trees.get(root)
         return self.index.trees.get(root, ()) if kept is None else kept
+
+    def top(self, name: str) -> Tops:
+        """The most one more claim could take of this class, of each row; below nothing is nothing."""
+        return self.index.classes[name].top
 
     def row_at(self, position: int) -> Row | None:
         return self.kept_at.get(position) or self.index.at[position]

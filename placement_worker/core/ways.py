@@ -8,8 +8,10 @@ those. So the first ways are found at once however many there are, and memory st
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from bus.vocabulary import Resources
 from placement_worker.core.groups import JointRules, SearchPlan, Slot
-from placement_worker.core.index import SHARES, Row
+from placement_worker.core.index import SHARES
+from placement_worker.core.row import Row
 
 Choice = tuple[Row, ...]  # one for each slot
 
@@ -352,6 +354,10 @@ class Ways:
             )
             known = self._kinds[row.position] = self._kind_names.setdefault(name, len(self._kind_names))
         return known
+
+
+def has_room(row: Row, asks: Resources) -> bool:
+    return all(top(row, name) >= asked for name, asked in asks.items())
 
 
 def top(row: Row, name: str) -> int:

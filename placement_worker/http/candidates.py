@@ -5,7 +5,7 @@ from typing import Any
 
 from bus.candidates import SenselessQuery
 from bus.vocabulary import Resources
-from placement_worker.core.index import Row
+from placement_worker.core.row import Row
 from placement_worker.core.search import Fit, SearchResult
 from placement_worker.http import queries
 from placement_worker.http.api_call import ApiAnswer, ApiCall, encode, said

@@ -47,8 +47,10 @@ async def test_explain_takes_the_same_query(near: HttpPlacement, minor: int) -> 
     await near.provider(B, VCPU=4)
     told = await near.made("/berth/explain?resources=VCPU:9", method="GET", minor=minor)
     assert (told["considered"], told["fitting"]) == (2, 0)
-    assert told["removals"] == [{"constraint": "VCPU: 9 free", "removed": 2, "left": 0, "about": ""}]
-    assert told["nearest"][0] == {"host": A, "lacks": "1 VCPU: asked 9, free 8"}
+    (removal,) = told["removals"]
+    assert (removal["constraint"], removal["removed"], removal["left"]) == ("VCPU: 9 free", 2, 0)
+    assert (removal["code"], removal["hosts"]) == ("class", [A, B])
+    assert told["nearest"][0] == {"host": A, "lacks": "1 VCPU: asked 9, free 8", "code": "class"}
     assert told["why"].startswith("of 2 none is left")
     told = await near.made("/berth/explain?resources=VCPU:5", method="GET", minor=minor)
     assert (told["considered"], told["fitting"], told["why"]) == (2, 1, "")

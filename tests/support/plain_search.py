@@ -14,7 +14,9 @@ Way = tuple[frozenset[tuple[str, str, int]], frozenset[tuple[str, frozenset[str]
 
 
 class PlainSearch:
-    def __init__(self, trees: Sequence[Tree]) -> None:
+    def __init__(self, trees: Sequence[Tree], zones: Mapping[str, str] | None = None) -> None:
+        """`zones` are those of aggregates."""
+        self.zones = zones or {}
         self.trees = [tree for tree in trees if tree.providers]
         self.all = {one.uuid: one for tree in self.trees for one in tree.providers}
         self.root = {one.uuid: tree.root for tree in self.trees for one in tree.providers}
@@ -32,6 +34,11 @@ class PlainSearch:
         if not all(set(some) & set(anchor.aggregates) for some in query.root_member_of):
             return set()
         if set(query.root_not_member_of) & set(anchor.aggregates):
+            return set()
+        zones = {tree.zone, *(self.zones.get(uuid, "") for uuid in anchor.aggregates)}
+        if query.zone and query.zone not in zones:
+            return set()
+        if (query.roots and tree.root not in query.roots) or tree.root in query.not_roots:
             return set()
         near = [one for one in self.all.values() if self.serves(one, anchor)]
         options = [list(self.options(group, near, anchor)) for group in query.groups]

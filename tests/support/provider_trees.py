@@ -1,10 +1,13 @@
 """Small worlds and what may be asked of them, made by chance: trees, sharing, aggregates, granular groups."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
+from msgspec import structs
+
 from bus.messages import FindCandidates
-from bus.vocabulary import MAX_INT, Inventory, ResourceGroup
+from bus.vocabulary import MAX_INT, Aggregate, Inventory, ResourceGroup
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState, Tree
 from tests.support.ids import uid
@@ -47,6 +50,31 @@ def state(
 def tree(*providers: ProviderState, cell: str = "c1") -> Tree:
     root = providers[0]
     return Tree(root.uuid, root.name, cell, f"agent-{root.id}", "", 1, False, providers)
+
+
+ZONES = {AGGREGATES[0]: "north", AGGREGATES[1]: "south", AGGREGATES[2]: "north"}
+
+
+def in_zones(chance: Random, world: Sequence[Tree]) -> list[Tree]:
+    return [replace(one, zone=chance.choice(("", "", "north", "west"))) for one in world]
+
+
+def with_zones(index: Index) -> Index:
+    """Its aggregates have zones."""
+    for uuid, zone in ZONES.items():
+        index.aggregate_facts[uuid] = Aggregate(id=uuid, metadata={"availability_zone": zone})
+    return index
+
+
+def narrowed(chance: Random, query: FindCandidates, world: Sequence[Tree]) -> FindCandidates:
+    """The same, of some hosts only."""
+    roots = [*(one.root for one in world), uid(99, "a")]
+    return structs.replace(
+        query,
+        zone=chance.choice(("", "", "", "north", "south", "west", "nowhere")),
+        roots=tuple(some(chance, roots, 0.7)) if chance.random() < 0.2 else (),
+        not_roots=some(chance, roots, 0.3) if chance.random() < 0.2 else (),
+    )
 
 
 def an_index(trees: Sequence[Tree]) -> Index:

@@ -273,16 +273,22 @@ def test_why_nothing_fits() -> None:
     )
     found = page(index, looking_for({"VCPU": 10}, required=("HW_A",), cell="c1"))
     assert found.removals == (
-        Removal(constraint="cell c1", removed=1, left=5, about="cell"),
-        Removal(constraint="trait HW_A", removed=1, left=4),
-        Removal(constraint="VCPU: 10 free", removed=4, left=0),
+        Removal(constraint="cell c1", removed=1, left=5, about="cell", code="cell", hosts=("host-3",)),
+        Removal(constraint="trait HW_A", removed=1, left=4, code="trait", hosts=("host-4",)),
+        Removal(
+            constraint="VCPU: 10 free",
+            removed=4,
+            left=0,
+            code="class",
+            hosts=("host-1", "host-2", "host-5"),
+        ),
     )
     assert found.nearest == (
-        NearMiss(host="host-3", lacks="cell c1"),
-        NearMiss(host="host-4", lacks="trait HW_A"),
-        NearMiss(host="host-1", lacks="2 VCPU: asked 10, free 8"),
-        NearMiss(host="host-6", lacks="a fitting max_unit: asked 10 VCPU, max_unit 4"),
-        NearMiss(host="host-2", lacks="7 VCPU: asked 10, free 3"),
+        NearMiss(host="host-3", lacks="cell c1", code="cell"),
+        NearMiss(host="host-4", lacks="trait HW_A", code="trait"),
+        NearMiss(host="host-1", lacks="2 VCPU: asked 10, free 8", code="class"),
+        NearMiss(host="host-6", lacks="a fitting max_unit: asked 10 VCPU, max_unit 4", code="class"),
+        NearMiss(host="host-2", lacks="7 VCPU: asked 10, free 3", code="class"),
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from bus.candidates import SenselessQuery
 from bus.messages import FindCandidates
@@ -350,6 +351,11 @@ def test_a_candidate_of_a_tree_tells_of_the_whole_tree() -> None:
 # Why nothing fits
 
 
+def plainly(removals: Iterable[Removal]) -> tuple[Removal, ...]:
+    """Without what programs are told besides."""
+    return tuple(structs.replace(one, code="", hosts=()) for one in removals)
+
+
 def removals(*each: tuple[str, int, int]) -> tuple[Removal, ...]:
     return tuple(Removal(constraint=says, removed=removed, left=left) for says, removed, left in each)
 
@@ -435,7 +441,7 @@ def test_why_nothing_fits(
 ) -> None:
     found = search(RACK, query)
     assert not found.fits
-    assert found.removals == removals(*removed)
+    assert plainly(found.removals) == removals(*removed)
     assert found.considered == 3 and found.fitting == 0
     told = page(RACK, query)
     assert (told.removals, told.nearest, told.fitting) == (found.removals, found.nearest, 0)
@@ -447,8 +453,9 @@ def test_a_sum_that_does_not_go_together_is_told_with_figures() -> None:
     query = asking(group("1", {"CUSTOM_VF": 3}), group("2", {"CUSTOM_VF": 2}), group("3", {"CUSTOM_VF": 3}))
     ports = (state(number, 1, {"CUSTOM_VF": 4}) for number in (2, 3))
     found = search(an_index([tree(state(1), *ports)]), query)
-    assert found.removals == removals(("summed CUSTOM_VF within what is free and max_unit", 1, 0))
-    assert found.nearest == (NearMiss(host="p1", lacks="summed CUSTOM_VF: asked 3+2+3, to be had 4+4"),)
+    assert plainly(found.removals) == removals(("summed CUSTOM_VF within what is free and max_unit", 1, 0))
+    lacks = "summed CUSTOM_VF: asked 3+2+3, to be had 4+4"
+    assert found.nearest == (NearMiss(host="p1", lacks=lacks, code="together"),)
 
 
 # What cannot be meant
@@ -520,6 +527,6 @@ def test_a_query_may_ask_what_nobody_ever_heard_of() -> None:
     query = asking(group("1", {"CUSTOM_NONE": 1}), group("2", {"CUSTOM_NONE": 1}, in_tree=uid(99, "a")))
     found = search(CLOUD, query)
     assert not found.fits
-    assert found.removals == removals(("group 1: resource class CUSTOM_NONE: nobody has it", 4, 0))
+    assert plainly(found.removals) == removals(("group 1: resource class CUSTOM_NONE: nobody has it", 4, 0))
     assert search(Index(), query).considered == 0
     assert page(Index(), query).candidates == ()

@@ -1,0 +1,206 @@
+"""Candidates by function call: the memory as a scheduler in its process sees it, beside its promises."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from bus.candidates import Bools, Floats, Heard, Ints
+from bus.messages import FindCandidates
+from bus.vocabulary import Aggregate, Allocations, Candidate, NearMiss, Removal
+from placement_worker.core.explain import explain
+from placement_worker.core.fits import Fit, FitFinder
+from placement_worker.core.groups import SearchPlan, plan
+from placement_worker.core.index import BEYOND_COUNTING, Index
+from placement_worker.core.promises import BesidePromises, Promises
+from placement_worker.core.row import Row
+from placement_worker.core.search import HOST_PATIENCE, TOGETHER, at_once, candidate, lone_candidate, sums
+from placement_worker.core.ways import BREATH, has_room
+
+
+class KeepsIndex(Protocol):
+    """A memory, or a replica of one. Its index may be replaced by another."""
+
+    @property
+    def index(self) -> Index: ...
+
+    def watch(self, heard: Heard) -> None: ...
+
+
+class IndexedSource:
+    """The CandidateSource over a memory's index. Each scheduler has its own, with its own promises."""
+
+    def __init__(self, memory: KeepsIndex) -> None:
+        self._memory = memory
+        self._promises = Promises()
+        self._known = memory.index
+        self._before = 0  # the layouts of indexes there were before this one
+
+    @property
+    def seen(self) -> int:
+        return self._memory.index.seen
+
+    @property
+    def layout(self) -> int:
+        index = self._memory.index
+        if index is not self._known:
+            self._before += self._known.layout + 1
+            self._known = index
+        return self._before + index.layout
+
+    @property
+    def size(self) -> int:
+        return self._memory.index.high
+
+    @property
+    def aggregates(self) -> Mapping[str, Aggregate]:
+        return self._memory.index.aggregate_facts
+
+    def position(self, root: str) -> int | None:
+        row = self._memory.index.rows.get(root)
+        return row.position if row is not None and row.parent is None else None
+
+    def named(self, host: str) -> Sequence[str]:
+        index = self._memory.index
+        row = index.rows.get(host)
+        if row is not None and row.parent is None:
+            return (host,)
+        called = index.called.get(host, ())
+        return (called,) if isinstance(called, str) else tuple(sorted(called))
+
+    def hosts(self) -> Sequence[Row]:
+        index = self._memory.index
+        rows = [index.at[position] for position in np.flatnonzero(index.roots[: index.high]).tolist()]
+        return [row for row in rows if row is not None]
+
+    def search(self, question: FindCandidates) -> "HostSearch":
+        return HostSearch(self._memory.index, self._promises, question)
+
+    def promise(self, allocations: Allocations) -> None:
+        self._promises.add(allocations)
+
+    def withdraw(self, allocations: Allocations) -> None:
+        self._promises.take_back(allocations)
+
+    def watch(self, heard: Heard) -> None:
+        self._memory.watch(heard)
+
+
+class HostSearch:
+    """One question, answered for all hosts of an index at once."""
+
+    def __init__(self, index: Index, promises: Promises, question: FindCandidates) -> None:
+        self._index = index
+        self._promises = promises
+        self._trees = BesidePromises(index, promises)
+        self._plan = made = plan(index, question, self._trees)
+        self._finder = FitFinder(self._trees, made, 0)
+        self.considered = made.considered
+        self.positions: Ints = np.flatnonzero(self._finder.anchors)
+        self._without: set[int] = set()  # positions that turned out to offer nothing
+
+    # All that fit, as arrays
+
+    def free(self, resource_class: str) -> Floats:
+        kind = self._index.classes.get(resource_class)
+        if kind is None:
+            return np.zeros(len(self.positions))
+        left = self._promises.left(self._index, resource_class, kind)
+        return self._summed(left, kind.there, clipped=True)
+
+    def capacity(self, resource_class: str) -> Floats:
+        kind = self._index.classes.get(resource_class)
+        if kind is None:
+            return np.zeros(len(self.positions))
+        return self._summed(kind.whole, kind.there, clipped=False)
+
+    def has(self, trait: str) -> Bools:
+        traits = self._index.traits
+        if trait not in traits:
+            return np.zeros(len(self.positions), np.bool_)
+        return traits[trait].mask(self._index.high).take(self.positions)
+
+    def within(self, aggregate: str) -> Bools:
+        members = self._index.aggregates
+        if aggregate not in members:
+            return np.zeros(len(self.positions), np.bool_)
+        return members[aggregate].mask(self._index.high).take(self.positions)
+
+    def _summed(self, amounts: Floats, there: Bools, *, clipped: bool) -> Floats:
+        """Of each tree. Where it is several providers, none's lack lessens the room of another."""
+        index = self._index
+        if not index.children:
+            return amounts.take(self.positions)
+        high = index.high
+        rows = np.flatnonzero(there[:high])
+        given, root_of = amounts[rows], index.root_of[:high]
+        if clipped:
+            several = np.zeros(high, np.bool_)
+            several[root_of[np.flatnonzero(index.below[:high])]] = True
+            given = np.where(several[root_of[rows]], np.maximum(given, 0), given)
+        total = np.bincount(root_of[rows], weights=given, minlength=high)
+        return np.minimum(total, float(BEYOND_COUNTING)).take(self.positions)
+
+    # One host
+
+    def host(self, position: int) -> Row:
+        row = self._index.at[position]
+        if row is None:
+            raise LookupError(f"there is no host at {position}")
+        return row
+
+    def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        return sums(self._trees.rows_of(self.host(position).uuid))
+
+    def ways(self, position: int, most: int) -> Sequence[Candidate]:
+        finder = self._finder
+        anchor = self._trees.row_at(position)
+        if anchor is None or not finder.anchors[position]:
+            return ()
+        if finder.alone(anchor):
+            group = self._plan.query.groups[0]
+            if has_room(anchor, group.resources):
+                return (lone_candidate(anchor, group),)
+            self._without.add(position)
+            return ()
+        found: list[Fit] = []
+        spent = 0
+        for fit in finder.fits(anchor, looking_again=True):
+            if fit is not None:
+                found.append(fit)
+                if len(found) == most:
+                    break
+            else:
+                spent += BREATH
+                if spent > HOST_PATIENCE:
+                    break
+        if not found:
+            self._without.add(position)
+            return ()
+        free, capacity = sums(self._trees.tree(anchor))
+        return [candidate(fit, free, capacity) for fit in found]
+
+    # Why the others do not fit: as it is now, promises made since included
+
+    def removals(self) -> Sequence[Removal]:
+        """What trees turned out to lack shows once `ways` was asked for them."""
+        made = self._as_it_is()
+        fitting = self._fitting(made)
+        if not fitting:
+            return at_once(explain(self._trees, made))[0]
+        removals = tuple(made.removals)
+        if fitting < made.count:
+            removed = made.count - fitting
+            removals += (Removal(constraint=TOGETHER, removed=removed, left=fitting, code="together"),)
+        return removals
+
+    def nearest(self) -> Sequence[NearMiss]:
+        made = self._as_it_is()
+        return () if self._fitting(made) else at_once(explain(self._trees, made))[1]
+
+    def _as_it_is(self) -> SearchPlan:
+        return plan(self._index, self._plan.query, self._trees, named=True)
+
+    def _fitting(self, made: SearchPlan) -> int:
+        left = set(np.flatnonzero(made.left & self._finder.anchors).tolist())
+        return made.count - len(left & self._without) if left - self._without else 0

@@ -1,0 +1,272 @@
+"""The search in a scheduler's own process: what it finds, and what has been promised beside it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+from msgspec import structs
+
+from bus.candidates import CandidateSource, Heard, SenselessQuery
+from bus.messages import FindCandidates
+from bus.vocabulary import Allocations, ProviderChange
+from placement_worker.core.index import Index
+from placement_worker.core.trees import Tree
+from placement_worker.source import HostSearch, IndexedSource
+from tests.support.ids import uid
+from tests.support.plain_search import PlainSearch, Way, way
+from tests.support.provider_trees import (
+    AGGREGATES,
+    CLASSES,
+    TRAITS,
+    ZONES,
+    a_query,
+    a_world,
+    an_index,
+    in_zones,
+    narrowed,
+    with_zones,
+)
+from tests.support.search_answers import taken
+
+MANY = 100_000
+WORLDS, QUERIES = 250, 10
+
+
+class Remembered:
+    """An index, as a memory keeps one."""
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self.watchers: list[Heard] = []
+
+    def watch(self, heard: Heard) -> None:
+        self.watchers.append(heard)
+
+
+def source_of(trees: Sequence[Tree]) -> IndexedSource:
+    return IndexedSource(Remembered(with_zones(an_index(trees))))
+
+
+def offered(search: HostSearch, query: FindCandidates) -> dict[str, list[Way]]:
+    """Root → all ways there."""
+    told = {}
+    for position in search.positions.tolist():
+        ways = search.ways(position, MANY)
+        if ways:
+            told[search.host(position).uuid] = [
+                way(
+                    taken(one.allocations),
+                    one.mappings or {group.suffix: list(one.allocations) for group in query.groups},
+                )
+                for one in ways
+            ]
+    return told
+
+
+def test_it_offers_what_full_products_find_each_once() -> None:
+    chance, fruitful = Random(1), 0
+    for _ in range(WORLDS):
+        world = in_zones(chance, a_world(chance))
+        plain, source = PlainSearch(world, ZONES), source_of(world)
+        for _ in range(QUERIES):
+            query = narrowed(chance, a_query(chance, world), world)
+            expected = plain.by_anchor(query)
+            found = offered(source.search(query), query)
+            for root, ways in found.items():
+                assert set(ways) <= expected[root], query
+            everything = [one for ways in found.values() for one in ways]
+            assert len(everything) == len(set(everything))
+            assert set(everything) == {one for ways in expected.values() for one in ways}, query
+            fruitful += bool(everything)
+    assert fruitful > WORLDS * QUERIES // 8
+
+
+def some_promises(chance: Random, trees: Sequence[Tree]) -> list[Allocations]:
+    """What providers could bear, and a little more: other schedulers choose as well."""
+    made: list[Allocations] = []
+    for tree in trees:
+        for one in tree.providers:
+            given = {name: chance.choice((1, 1, 2)) for name in one.inventories if chance.random() < 0.4}
+            if given:
+                made.append({one.uuid: given})
+    return made
+
+
+def used_too(trees: Sequence[Tree], promises: Sequence[Allocations]) -> list[Tree]:
+    """The trees once all that was promised is really used."""
+    given: dict[str, dict[str, int]] = {}
+    for allocations in promises:
+        for uuid, resources in allocations.items():
+            for name, amount in resources.items():
+                held = given.setdefault(uuid, {})
+                held[name] = held.get(name, 0) + amount
+    return [
+        replace(
+            tree,
+            providers=tuple(
+                replace(
+                    one,
+                    used={
+                        name: amount + given.get(one.uuid, {}).get(name, 0)
+                        for name, amount in one.used.items()
+                    },
+                )
+                for one in tree.providers
+            ),
+        )
+        for tree in trees
+    ]
+
+
+def same_answers(one: CandidateSource, other: CandidateSource, query: FindCandidates) -> None:
+    mine, theirs = one.search(query), other.search(query)
+    assert mine.positions.tolist() == theirs.positions.tolist(), query
+    for name in (*CLASSES, "CUSTOM_NONE"):
+        assert mine.free(name).tolist() == theirs.free(name).tolist()
+        assert mine.capacity(name).tolist() == theirs.capacity(name).tolist()
+    for position in mine.positions.tolist():
+        assert mine.amounts(position) == theirs.amounts(position)
+        assert mine.ways(position, MANY) == theirs.ways(position, MANY)
+    assert mine.removals() == theirs.removals()
+    assert mine.nearest() == theirs.nearest()
+
+
+def test_what_is_promised_counts_as_what_is_used() -> None:
+    chance = Random(2)
+    for _ in range(WORLDS):
+        world = in_zones(chance, a_world(chance))
+        promises = some_promises(chance, world)
+        beside, really = source_of(world), source_of(used_too(world, promises))
+        for one in promises:
+            beside.promise(one)
+        queries = [a_query(chance, world) for _ in range(QUERIES // 2)]
+        for query in queries:
+            same_answers(beside, really, query)
+        for one in promises:
+            beside.withdraw(one)
+        for query in queries:
+            same_answers(beside, source_of(world), query)
+
+
+def test_arrays_say_of_each_host_what_it_says_itself() -> None:
+    chance = Random(3)
+    for _ in range(WORLDS // 2):
+        world = a_world(chance)
+        source = source_of(world)
+        for one in some_promises(chance, world):
+            source.promise(one)
+        for _ in range(QUERIES // 2):
+            search = source.search(a_query(chance, world))
+            hosts = [search.host(position) for position in search.positions.tolist()]
+            both = [search.amounts(host.position) for host in hosts]
+            for name in CLASSES:
+                assert search.free(name).tolist() == [free.get(name, 0) for free, _ in both]
+                assert search.capacity(name).tolist() == [whole.get(name, 0) for _, whole in both]
+            for trait in TRAITS:
+                assert search.has(trait).tolist() == [trait in host.traits for host in hosts]
+            for uuid in (*AGGREGATES, uid(77, "e")):
+                assert search.within(uuid).tolist() == [uuid in host.aggregates for host in hosts]
+            for position in search.positions.tolist():
+                assert all(
+                    one.free == search.amounts(position)[0]
+                    and one.aggregates == search.host(position).aggregates
+                    for one in search.ways(position, MANY)
+                )
+
+
+def test_promises_made_since_a_search_count_in_its_ways_and_reasons() -> None:
+    chance, lost = Random(4), 0
+    for _ in range(WORLDS):
+        world = a_world(chance)
+        promises = some_promises(chance, world)
+        source, really = source_of(world), source_of(used_too(world, promises))
+        query = a_query(chance, world)
+        search = source.search(query)
+        for one in promises:
+            source.promise(one)
+        expected = offered(really.search(query), query)
+        found = offered(search, query)
+        # Of hosts that offer nothing of their own, another may now be the first with what is shared.
+        assert {one for ways in found.values() for one in ways} <= {
+            one for ways in expected.values() for one in ways
+        }
+        if not found and len(search.positions):
+            lost += 1
+            removals = search.removals()
+            assert removals[-1].left == 0 and search.nearest()
+    assert lost > 3
+
+
+def test_promises_stay_where_they_are_when_the_index_grows_or_is_another() -> None:
+    chance = Random(5)
+    for _ in range(WORLDS // 2):
+        world = a_world(chance)
+        promises = some_promises(chance, world)
+        query = a_query(chance, world)
+        memory = Remembered(with_zones(an_index(world[1:])))
+        source = IndexedSource(memory)
+        source.search(query)
+        for one in promises:
+            source.promise(one)
+        source.search(query)
+        layout = source.layout
+        memory.index.put(world[0], 2)
+        really = IndexedSource(Remembered(with_zones(an_index(used_too([*world[1:], world[0]], promises)))))
+        same_answers(source, really, query)
+        assert source.layout > layout
+        layout = source.layout
+        memory.index = with_zones(an_index(world))  # at other positions
+        same_answers(source, source_of(used_too(world, promises)), query)
+        assert source.layout > layout
+
+
+def test_seen_size_position_and_names() -> None:
+    chance = Random(6)
+    world = a_world(chance)
+    source = source_of(world)
+    assert source.seen == 0 and source.size == sum(len(tree.providers) for tree in world)
+    assert {host.uuid for host in source.hosts()} == {tree.root for tree in world}
+    for host in source.hosts():
+        assert source.position(host.uuid) == host.position
+        assert source.named(host.uuid) == source.named(host.host) == (host.uuid,)
+    assert source.position(uid(99, "a")) is None and source.named("nobody") == ()
+    assert source.aggregates.keys() == ZONES.keys()
+    child = next(one for tree in world for one in tree.providers if one.parent)
+    assert source.position(child.uuid) is None and source.named(child.uuid) == ()
+
+
+def test_hosts_that_bear_one_name_are_all_named() -> None:
+    chance = Random(7)
+    first, second, *_ = (tree for _ in range(9) for tree in a_world(chance) if len(tree.providers) == 1)
+    one = replace(first, host="twin")
+    provider = replace(second.providers[0], uuid=uid(50, "a"))
+    other = replace(second, root=uid(50, "a"), host="twin", providers=(provider,))
+    index = an_index([one, other])
+    source = IndexedSource(Remembered(index))
+    assert source.named("twin") == (one.root, other.root)
+    index.put(replace(other, host="sole"), 2)
+    assert (source.named("twin"), source.named("sole")) == ((one.root,), (other.root,))
+    index.put(replace(other, providers=()), 3)
+    assert source.named("sole") == ()
+
+
+def test_a_commit_says_which_roots_it_touched() -> None:
+    chance = Random(8)
+    world = next(made for _ in range(99) if len(made := a_world(chance)) > 1 and len(made[0].providers) > 1)
+    index = an_index(world)
+    one = world[0].providers[-1]
+    change = ProviderChange(one.uuid, world[0].root, 2, dict(one.used))
+    assert set(index.accept(1, (change,))) == {world[0].root}
+    assert not index.accept(1, (change,)), "known"
+    moved = replace(world[1], providers=(*world[1].providers, replace(one, parent=world[1].root)))
+    change = ProviderChange(one.uuid, world[1].root, 3, dict(one.used), reshaped=True)
+    assert set(index.accept(2, (change,), {world[1].root: moved})) == {world[0].root, world[1].root}
+
+
+def test_a_question_that_cannot_be_meant_is_refused_as_over_the_bus() -> None:
+    chance = Random(9)
+    world = a_world(chance)
+    query = structs.replace(a_query(chance, world), root_required=("A",), root_forbidden=("A",))
+    with pytest.raises(SenselessQuery, match="root_forbidden"):
+        source_of(world).search(query)
