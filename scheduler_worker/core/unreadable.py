@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-_LIKE = 0.75  # of 1: how much a slip resembles what was meant
+_LIKE = 0.65  # of 1: how much a slip resembles what was meant
 
 
 class Unreadable(ValueError):
