@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from berth import wiring
+from berth.commands import groups
 from berth.commands.options import DiskGb, MemoryMb, StateDir, Vcpus
 from berth.commands.terminal import CommandRefused, checked, coloured, effective, run, say, write_json
 from berth.settings import BadSetting, Settings
@@ -65,6 +66,9 @@ def boot_command(
     count: Annotated[int, typer.Option(min=1, max=1000, help="Instances, all or none.")] = 1,
     zone: Annotated[str, typer.Option(help="Only hosts of this zone.")] = "",
     cell: Annotated[str, typer.Option(help="Only hosts of this cell.")] = "",
+    group: Annotated[
+        str, typer.Option(metavar="NAME|UUID", help="The server group they join (`berth group`).")
+    ] = "",
     wait: Annotated[
         bool, typer.Option("--wait", help="Follow it to its end; exit 1 unless all are active.")
     ] = False,
@@ -80,7 +84,7 @@ def boot_command(
     settings = effective(state_dir=state_dir).settings
     chosen = image_named(image, image_property or [])
     request = boot_request(vcpus, memory_mb, disk_gb, flavor, extra_spec or [], count, zone, cell, chosen)
-    run(boot(settings, request, wait, timeout, as_json, say))
+    run(boot(settings, request, wait, timeout, as_json, say, group))
 
 
 @commands.command("delete", rich_help_panel="Builds")
@@ -141,13 +145,23 @@ def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
 
 
 async def boot(
-    settings: Settings, request: BuildRequested, wait: bool, timeout: float, as_json: bool, say: Console
+    settings: Settings,
+    request: BuildRequested,
+    wait: bool,
+    timeout: float,
+    as_json: bool,
+    say: Console,
+    joins: str = "",
 ) -> int:
     name = f"boot-{request.request[:8]}"
     if wait:
         request = msgspec.structs.replace(request, reply_to=name)
     request = checked(request)
     async with Bus(wiring.transport(settings, "boot")) as bus:
+        if joins:
+            joined = (await groups.named(bus, joins, request.project)).id
+            hints = msgspec.structs.replace(request.hints, group=joined)
+            request = msgspec.structs.replace(request, hints=hints)
         ended = await bus.listen(topics.BUILD_ENDED.at(reply_to=name))
         unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=name))
         await bus.publish(request)

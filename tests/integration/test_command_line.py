@@ -18,7 +18,8 @@ from tests.support.berth_processes import Up
 pytestmark = pytest.mark.slow  # each command is a process of its own
 
 COMMANDS = (
-    "demo", "up", "run", "boot", "delete", "node", "node set", "load", "dead", "dead list", "dead show",
+    "demo", "up", "run", "boot", "delete", "node", "node set", "group",
+    "group create", "group list", "group show", "group delete", "load", "dead", "dead list", "dead show",
     "dead replay", "dead drop", "import", "import placement", "ironic", "audit", "migrate", "topology",
     "asyncapi", "settings",
 )  # fmt: skip

@@ -1,0 +1,227 @@
+"""`berth group`: instances that are to be together, or apart."""
+
+import uuid
+from collections.abc import Sequence
+from typing import Annotated, get_args
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from berth import wiring
+from berth.commands.options import Json, StateDir
+from berth.commands.terminal import CommandRefused, checked, effective, printable, run, say, write_json
+from berth.settings import BadSetting, Settings
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.messages import FindGroups, FindProviders, GroupEditRequested
+from bus.resources import DropGroup, GroupEdited, GroupResult, InUse, MakeGroup, Taken
+from bus.vocabulary import GroupPolicy, ServerGroup
+
+_PAGE = 1000
+_POLICIES: tuple[GroupPolicy, ...] = get_args(GroupPolicy)
+
+commands = typer.Typer(
+    no_args_is_help=True,
+    help="Server groups: instances that are to be together, or apart. `berth boot --group` joins one.",
+)
+
+Which = Annotated[str, typer.Argument(metavar="GROUP", help="Its name or uuid.")]
+Project = Annotated[
+    str, typer.Option(help="Whose it is (default: that of `berth boot`): a request joins its own project's.")
+]
+
+
+@commands.command("create")
+def create_command(
+    name: Annotated[str, typer.Argument(help="One of a kind in its project.")],
+    policy: Annotated[
+        str,
+        typer.Option(
+            metavar="POLICY",
+            help="affinity, anti-affinity, soft-affinity or soft-anti-affinity.",
+        ),
+    ],
+    max_per_host: Annotated[
+        int, typer.Option(min=1, help="Of an anti-affinity group: so many may be on one host.")
+    ] = 1,
+    project: Project = "",
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Make a server group. Nothing of it can be changed later.
+
+    affinity: all on one host, which the first decides. anti-affinity: at most --max-per-host on one host.
+    Both are judged when a host is claimed, and hold whoever claims; the soft ones are wishes.
+    """
+    order = checked(GroupEditRequested(edit=_made(name, policy, max_per_host, project)))
+    run(create(effective(state_dir=state_dir).settings, order, as_json, say))
+
+
+@commands.command("list")
+def list_command(
+    project: Annotated[str, typer.Option(help="Only this one's.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Whole, as JSON lines.")] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """All server groups, by name, with how many members each has and on how many hosts."""
+    run(list_groups(effective(state_dir=state_dir).settings, project, as_json, say))
+
+
+@commands.command("show")
+def show_command(
+    which: Which, project: Project = "", as_json: Json = False, state_dir: StateDir = None
+) -> None:
+    """One server group, with its members and the hosts they are on.
+
+    What a guest that has left may still use keeps others of an anti-affinity group away until it is gone.
+    """
+    run(show(effective(state_dir=state_dir).settings, which, project, as_json, say))
+
+
+@commands.command("delete")
+def delete_command(
+    which: Which,
+    project: Project = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="With members, too: they stay, and nobody judges them any more.")
+    ] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Delete a server group that has no members."""
+    run(delete(effective(state_dir=state_dir).settings, which, project, force, say))
+
+
+async def create(settings: Settings, order: GroupEditRequested, as_json: bool, say: Console) -> int:
+    async with Bus(wiring.transport(settings, "group")) as bus:
+        result = await _edited(bus, order)
+    match result:
+        case GroupEdited(group=ServerGroup() as group):
+            if as_json:
+                write_json(group)
+            else:
+                say.print(f"server group {group.name}: {group.id}", markup=False)
+            return 0
+        case Taken(what="name", value=name):
+            raise CommandRefused(f"there is a server group {name} in this project already")
+    raise CommandRefused("others are at work on it just now: try again")
+
+
+async def list_groups(settings: Settings, project: str, as_json: bool, say: Console) -> int:
+    async with Bus(wiring.transport(settings, "group")) as bus:
+        groups = await _all(bus, project)
+    if as_json:
+        for group in groups:
+            write_json(group)
+        return 0
+    if not groups:
+        say.print("no server groups")
+        return 0
+    table = Table("name", "uuid", "policy", "members", "hosts", "project", box=None)
+    for group in groups:
+        hosts = {root for roots in group.members.values() for root in roots}
+        table.add_row(
+            printable(group.name),
+            group.id,
+            _policy(group),
+            str(len(group.members)),
+            str(len(hosts)),
+            printable(group.project),
+        )
+    say.print(table)
+    return 0
+
+
+async def show(settings: Settings, which: str, project: str, as_json: bool, say: Console) -> int:
+    async with Bus(wiring.transport(settings, "group")) as bus:
+        group = await named(bus, which, project)
+        hosts = await _hosts(bus, group)
+    if as_json:
+        write_json({**msgspec.structs.asdict(group), "hosts": hosts})
+        return 0
+    say.print(f"{group.name} {group.id}", markup=False)
+    say.print(f"  {_policy(group)}; project {printable(group.project)}", markup=False)
+    if not group.members:
+        say.print("  no members")
+    for places, what in ((group.members, ""), (group.left, " (may still be there)")):
+        for consumer, roots in places.items():
+            on = ", ".join(printable(hosts.get(root, root)) for root in roots)
+            say.print(f"  {consumer} on {on}{what}", markup=False)
+    return 0
+
+
+async def delete(settings: Settings, which: str, project: str, force: bool, say: Console) -> int:
+    async with Bus(wiring.transport(settings, "group")) as bus:
+        group = await named(bus, which, project)
+        result = await _edited(bus, GroupEditRequested(edit=DropGroup(group=group.id, force=force)))
+    match result:
+        case GroupEdited():
+            say.print(f"server group {group.name} deleted", markup=False)
+            return 0
+        case InUse(members=members):
+            raise CommandRefused(
+                f"server group {group.name} has members ({', '.join(members)}):"
+                " delete them first, or say --force"
+            )
+    raise CommandRefused("others are at work on it just now: try again")
+
+
+async def named(bus: Bus, which: str, project: str = "") -> ServerGroup:
+    """The one server group that is meant by a name or a uuid."""
+    try:
+        question = FindGroups(ids=(str(uuid.UUID(which)),), project=project)
+    except ValueError:
+        question = checked(FindGroups(name=which, project=project))
+    groups = (await bus.asker(topics.GROUPS)(question)).groups
+    if not groups:
+        where = f" in project {project}" if project else ""
+        raise CommandRefused(
+            f"there is no server group {which}{where}: `berth group list` tells which there are"
+        )
+    if len(groups) > 1:
+        projects = ", ".join(sorted(group.project for group in groups))
+        raise CommandRefused(f"{which} is a server group of projects {projects}: say --project, or its uuid")
+    return groups[0]
+
+
+def _made(name: str, policy: str, max_per_host: int, project: str) -> MakeGroup:
+    known = next((one for one in _POLICIES if one == policy), None)
+    if known is None:
+        raise BadSetting(f"--policy {policy}: it is one of {', '.join(_POLICIES)}")
+    if max_per_host != 1 and known != "anti-affinity":
+        raise BadSetting(f"--max-per-host is of anti-affinity groups, not of {known}")
+    group = MakeGroup(group=Clock().uuid(), name=name, policy=known, max_per_host=max_per_host)
+    return msgspec.structs.replace(group, project=project) if project else group
+
+
+async def _edited(bus: Bus, order: GroupEditRequested) -> GroupResult:
+    return (await bus.asker(topics.EDIT_GROUP)(order)).result
+
+
+async def _all(bus: Bus, project: str) -> Sequence[ServerGroup]:
+    """A page at a time; in the order of their names."""
+    found: list[ServerGroup] = []
+    ask, after = bus.asker(topics.GROUPS), ""
+    while True:
+        page = (await ask(checked(FindGroups(project=project, after=after, limit=_PAGE)))).groups
+        found += page
+        if len(page) < _PAGE:
+            return sorted(found, key=lambda group: (group.name, group.project))
+        after = page[-1].id
+
+
+async def _hosts(bus: Bus, group: ServerGroup) -> dict[str, str]:
+    """The names of the hosts its members are on, by their roots."""
+    places = (*group.members.values(), *group.left.values())
+    roots = tuple(sorted({root for listed in places for root in listed}))
+    if not roots:
+        return {}
+    found = await bus.asker(topics.PROVIDERS)(FindProviders(ids=roots, parts=("owner",)))
+    return {one.id: one.host or one.name for one in found.providers}
+
+
+def _policy(group: ServerGroup) -> str:
+    most = f", at most {group.max_per_host} on a host" if group.policy == "anti-affinity" else ""
+    return f"{group.policy}{most}"

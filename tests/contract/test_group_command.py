@@ -1,0 +1,191 @@
+"""`berth group`: made, listed, shown and deleted, by name or uuid; and what is asked wrongly is said."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Awaitable
+
+import pytest
+from rich.console import Console
+
+from berth import wiring
+from berth.commands import groups
+from berth.commands.builds import boot, boot_request
+from berth.commands.terminal import CommandRefused, leaves
+from berth.settings import BadSetting, Settings
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.local import LocalBroker, LocalTransport
+from bus.messages import BuildRequested, FindGroups, GroupEditRequested
+from bus.resources import MakeGroup
+from bus.worker import Worker, on
+from placement_worker import Placement, placement_worker
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
+
+WEB, DB, THEIRS = uid(1, "9"), uid(2, "9"), uid(3, "9")
+OURS = boot_request(1, 512, 1, "", (), 1, "", "").project
+
+
+@pytest.fixture
+async def asked() -> list[BuildRequested]:
+    """What a scheduler heard."""
+    return []
+
+
+@pytest.fixture
+async def placement(asked: list[BuildRequested], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Placement]:
+    """Two groups of ours, and somebody else's web, with a member and a clean-up."""
+    broker = LocalBroker()
+    monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(broker))
+
+    async def hear(request: BuildRequested) -> None:
+        asked.append(request)
+
+    async with a_placement("sqlite+aiosqlite://", inline=True) as placement:
+        stopping = asyncio.Event()
+        async with Bus(LocalTransport(broker)) as bus, asyncio.TaskGroup() as running:
+            running.create_task(bus.serve(placement_worker(placement, bus.publish), stopping))
+            scheduler = Worker("scheduler", consumes=[on(topics.BUILD_REQUESTED, hear)])
+            running.create_task(bus.serve(scheduler, stopping))
+            await bus.asker(topics.GROUPS)(FindGroups())  # answered once it is served
+            await placement.reports.report_many([a_report(1), a_report(2)])
+            for made in (
+                MakeGroup(group=WEB, name="web", policy="anti-affinity", max_per_host=2),
+                MakeGroup(group=DB, name="db", policy="soft-affinity"),
+                MakeGroup(group=THEIRS, name="web", policy="affinity", project="theirs"),
+            ):
+                await placement.server_groups.edit(GroupEditRequested(edit=made))
+            one = a_claim(1, on_hosts(1), group=THEIRS, project="theirs")
+            await placement.claims.claim_many([an_order(one)])
+            moved = a_claim(1, on_hosts(2), generation=1, keep=100, project="theirs")
+            await placement.claims.claim_many([an_order(moved)])
+            yield placement
+            stopping.set()
+
+
+class Told:
+    def __init__(self) -> None:
+        self.text = io.StringIO()
+        self.say = Console(file=self.text, width=200)
+
+    @property
+    def lines(self) -> list[str]:
+        return [line.rstrip() for line in self.text.getvalue().splitlines()]
+
+
+async def refusal(work: Awaitable[object]) -> str:
+    try:
+        await work
+    except BaseExceptionGroup as several:
+        [problem] = leaves(several)
+        assert isinstance(problem, CommandRefused)
+        return str(problem)
+    except CommandRefused as problem:
+        return str(problem)
+    raise AssertionError("it was not refused")
+
+
+async def test_a_group_is_made_and_a_second_of_its_name_is_not(placement: Placement) -> None:
+    told = Told()
+    order = GroupEditRequested(edit=groups._made("cache", "anti-affinity", 3, ""))
+    assert await groups.create(Settings(), order, False, told.say) == 0
+    [made] = (await placement.server_groups.find(FindGroups(name="cache"))).groups
+    assert (made.policy, made.max_per_host) == ("anti-affinity", 3)
+    assert told.lines == [f"server group cache: {made.id}"]
+    again = GroupEditRequested(edit=groups._made("cache", "affinity", 1, ""))
+    said = await refusal(groups.create(Settings(), again, False, told.say))
+    assert said == "there is a server group cache in this project already"
+
+
+@pytest.mark.parametrize(
+    ("policy", "most", "problem"),
+    [
+        ("together", 1, "--policy together: it is one of affinity, anti-affinity, soft-affinity, soft-anti-"),
+        ("affinity", 2, "--max-per-host is of anti-affinity groups, not of affinity"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(policy: str, most: int, problem: str) -> None:
+    with pytest.raises(BadSetting, match=problem):
+        groups._made("web", policy, most, "")
+
+
+async def test_groups_are_listed_by_name(placement: Placement) -> None:
+    told = Told()
+    assert await groups.list_groups(Settings(), "", False, told.say) == 0
+    assert [line.split()[:2] for line in told.lines[1:]] == [["db", DB], ["web", WEB], ["web", THEIRS]]
+    told = Told()
+    assert await groups.list_groups(Settings(), "theirs", False, told.say) == 0
+    assert [" ".join(line.split()) for line in told.lines[1:]] == [f"web {THEIRS} affinity 1 1 theirs"]
+    told = Told()
+    await groups.list_groups(Settings(), "nobody", False, told.say)
+    assert told.lines == ["no server groups"]
+
+
+@pytest.mark.parametrize("page", [1, 2, 3, 10])
+async def test_a_list_comes_in_pages(
+    placement: Placement, page: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(groups, "_PAGE", page)
+    await groups.list_groups(Settings(), "", True, Told().say)
+    listed = [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()]
+    assert sorted(listed) == [WEB, DB, THEIRS]
+
+
+async def test_a_group_is_shown_with_its_members_and_the_names_of_their_hosts(
+    placement: Placement, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = Told()
+    assert await groups.show(Settings(), THEIRS, "", False, told.say) == 0
+    assert told.lines == [
+        f"web {THEIRS}",
+        "  affinity; project theirs",
+        f"  {uid(1)} on host-2",
+        f"  {uid(100)} on host-1 (may still be there)",
+    ]
+    await groups.show(Settings(), "web", "theirs", True, told.say)
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["members"] == {uid(1): [uid(2, "a")]}
+    assert shown["hosts"] == {uid(1, "a"): "host-1", uid(2, "a"): "host-2"}
+
+
+@pytest.mark.parametrize(
+    ("which", "project", "said"),
+    [
+        ("cache", "", "there is no server group cache: `berth group list` tells which there are"),
+        (
+            "db",
+            "theirs",
+            "there is no server group db in project theirs: `berth group list` tells which there are",
+        ),
+        ("web", "", f"web is a server group of projects {OURS}, theirs: say --project, or its uuid"),
+    ],
+)
+async def test_a_group_that_is_not_clear_is_not_guessed(
+    placement: Placement, which: str, project: str, said: str
+) -> None:
+    assert await refusal(groups.show(Settings(), which, project, False, Told().say)) == said
+
+
+async def test_a_group_with_members_is_deleted_by_force_alone(placement: Placement) -> None:
+    told = Told()
+    said = await refusal(groups.delete(Settings(), THEIRS, "", False, told.say))
+    assert said == f"server group web has members ({uid(1)}): delete them first, or say --force"
+    assert await groups.delete(Settings(), THEIRS, "", True, told.say) == 0
+    assert await groups.delete(Settings(), "db", "", False, told.say) == 0
+    assert told.lines == ["server group web deleted", "server group db deleted"]
+    assert [one.id for one in (await placement.server_groups.find(FindGroups())).groups] == [WEB]
+
+
+async def test_a_boot_names_the_group_it_joins_by_its_uuid(
+    placement: Placement, asked: list[BuildRequested]
+) -> None:
+    request = boot_request(1, 512, 1, "", (), 1, "", "")
+    assert await boot(Settings(), request, False, 1.0, False, Told().say, "web") == 0
+    assert await boot(Settings(), request, False, 1.0, False, Told().say, DB.upper()) == 0
+    async with asyncio.timeout(5):
+        while len(asked) < 2:
+            await asyncio.sleep(0)
+    assert [one.hints.group for one in asked] == [WEB, DB]
+    said = await refusal(boot(Settings(), request, False, 1.0, False, Told().say, THEIRS))
+    assert said.startswith(f"there is no server group {THEIRS} in project {OURS}")

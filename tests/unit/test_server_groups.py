@@ -1,0 +1,293 @@
+"""Who may be where: policies of server groups as tables, and claims judged by them beside a plain model."""
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+
+import pytest
+
+from bus.messages import ClaimRequested, ReleaseRequested
+from bus.vocabulary import Allocations, Choice, Claimed, ConsumerClaim, Crowded, GroupPolicy, NoGroup, Refused
+from placement_worker.core.capacity import ClaimWorld, Holder, Room, Stock, claim, release
+from placement_worker.core.server_groups import GroupPlaces, roots_of
+
+A, B, C = "aaaa", "bbbb", "cccc"  # roots
+X, Y, Z = "xxxx", "yyyy", "zzzz"  # consumers
+KEPT = "kept"  # a clean-up
+PROJECT = ConsumerClaim(consumer=X, generation=None, choices=(Choice({}),)).project
+
+
+def group(
+    policy: GroupPolicy, places: Mapping[str, tuple[str, ...]] | None = None, most: int = 1, number: int = 7
+) -> GroupPlaces:
+    made = GroupPlaces(number, f"group-{number}", "web", PROJECT, policy, most)
+    for consumer, roots in (places or {}).items():
+        made.put(consumer, frozenset(roots), clean_up=consumer == KEPT)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("policy", "most", "places", "roots", "refused"),
+    [
+        ("anti-affinity", 1, {}, (A,), None),
+        ("anti-affinity", 1, {X: (A,)}, (A,), (A, 1)),
+        ("anti-affinity", 1, {X: (A,)}, (B,), None),
+        ("anti-affinity", 2, {X: (A,)}, (A,), None),
+        ("anti-affinity", 2, {X: (A,), Y: (A,)}, (A,), (A, 2)),
+        ("anti-affinity", 2, {X: (A,), KEPT: (A,)}, (A,), (A, 2)),  # its guest may still be there
+        ("anti-affinity", 1, {KEPT: (A,)}, (A,), (A, 1)),
+        ("anti-affinity", 1, {X: (B,)}, (A, B), (B, 1)),  # a claim on two trees is on both
+        ("anti-affinity", 1, {X: (A,)}, (), None),
+        ("affinity", 1, {}, (A,), None),  # the first decides
+        ("affinity", 1, {X: (A,)}, (A,), None),
+        ("affinity", 1, {X: (A,)}, (B,), (B, 0)),
+        ("affinity", 1, {KEPT: (A,)}, (B,), None),  # draws nobody
+        ("affinity", 1, {X: (A,), KEPT: (B,)}, (B,), (B, 0)),
+        ("affinity", 1, {X: (A, B)}, (B,), None),
+        ("affinity", 1, {X: (A,)}, (), None),
+        ("soft-affinity", 1, {X: (A,)}, (B,), None),
+        ("soft-anti-affinity", 1, {X: (A,)}, (A,), None),
+    ],
+)
+def test_a_policy_lets_one_more_come_or_says_why_not(
+    policy: GroupPolicy,
+    most: int,
+    places: Mapping[str, tuple[str, ...]],
+    roots: tuple[str, ...],
+    refused: tuple[str, int] | None,
+) -> None:
+    said = group(policy, places, most).refusal(frozenset(roots))
+    if refused is None:
+        assert said is None
+    else:
+        root, members = refused
+        assert said == Crowded(provider=root, group="group-7", policy=policy, members=members)
+
+
+@pytest.mark.parametrize(
+    ("policy", "places", "breaches"),
+    [
+        ("anti-affinity", {X: (A,), Y: (B,)}, []),
+        ("anti-affinity", {X: (A,), Y: (A,)}, [f"2 on {A}, where 1 may be"]),
+        ("anti-affinity", {X: (A,), KEPT: (A,)}, [f"2 on {A}, where 1 may be"]),
+        ("affinity", {X: (A,), Y: (A,), KEPT: (B,)}, []),
+        ("affinity", {X: (A,), Y: (B,)}, [f"its members are apart, on {A}, {B}"]),
+        ("affinity", {X: (A, B), Y: (B,)}, []),
+        ("affinity", {KEPT: (A,)}, []),
+        ("soft-affinity", {X: (A,), Y: (B,)}, []),
+        ("soft-anti-affinity", {X: (A,), Y: (A,)}, []),
+    ],
+)
+def test_a_hard_policy_that_does_not_hold_is_said(
+    policy: GroupPolicy, places: Mapping[str, tuple[str, ...]], breaches: list[str]
+) -> None:
+    assert list(group(policy, places).breaches()) == breaches
+
+
+def test_who_goes_elsewhere_is_there_no_more() -> None:
+    there = group("anti-affinity", {X: (A,), KEPT: (B,)})
+    there.put(X, frozenset((C,)), clean_up=False)
+    there.drop(KEPT)
+    there.drop(KEPT)
+    assert there.refusal(frozenset((A, B))) is None
+    there.drop(X)
+    assert there == group("anti-affinity")
+
+
+@pytest.mark.parametrize(
+    ("held", "roots"),
+    [
+        ([(A, False)], {A}),
+        ([(A, False), (A, True)], {A}),
+        ([(A, False), (B, True)], {A}),  # B's disks, say
+        ([(B, True)], {B}),  # nothing else says where it is
+        ([(A, False), (B, False)], {A, B}),
+        ([], set()),
+    ],
+)
+def test_what_is_shared_does_not_say_where_a_guest_is(held: list[tuple[str, bool]], roots: set[str]) -> None:
+    assert roots_of(held) == roots
+
+
+# Claims
+
+
+def world(*groups: GroupPlaces, sharing: set[str] | None = None) -> ClaimWorld:
+    """Three roots with a child each, a pool of disks; everybody is known and holds nothing."""
+    rooms: dict[str, Room | None] = {}
+    for number, (provider, root) in enumerate(
+        [(A, A), (B, B), (C, C), ("a1", A), ("b1", B), ("c1", C), ("pool", "pool")]
+    ):
+        rooms[provider] = Room(number, provider, root, 1, 1, 1, {"VCPU": Stock(0, 100, 0, 0, 1, 100, 1)})
+    holders = {name: Holder(name, number) for number, name in enumerate((X, Y, Z, KEPT, "more"))}
+    named = {one.uuid: one.id for one in groups}
+    return ClaimWorld(rooms, holders, {}, {one.id: one for one in groups}, named, sharing or {"pool"})
+
+
+def on(*providers: str) -> Allocations:
+    return {provider: {"VCPU": 1} for provider in providers}
+
+
+def wants(
+    consumer: str, *choices: Allocations, generation: int | None = None, **more: object
+) -> ConsumerClaim:
+    made = tuple(Choice(one) for one in choices)
+    return ConsumerClaim(consumer=consumer, generation=generation, choices=made, **more)  # type: ignore[arg-type]
+
+
+def took(there: ClaimWorld, *claims: ConsumerClaim) -> list[int | None]:
+    """Which choice each got."""
+    results = claim(ClaimRequested(claims=claims), there)
+    assert results is not None
+    return [one.choice if isinstance(one, Claimed) else None for one in results]
+
+
+def test_the_claims_of_one_order_see_each_other_in_order() -> None:
+    there = world(group("anti-affinity"))
+    choices = (on(A), on(B), on(C))
+    assert took(there, *(wants(who, *choices, group="group-7") for who in (X, Y, Z))) == [0, 1, 2]
+
+
+def test_a_child_is_on_its_root_and_a_pool_is_nowhere() -> None:
+    there = world(group("anti-affinity"))
+    first = wants(X, on("a1", "pool"), group="group-7")
+    second = wants(Y, on(A, "pool"), on("b1", "pool"), group="group-7")
+    assert took(there, first, second) == [0, 1]
+    assert there.groups[7].places == {X: {A}, Y: {B}}
+
+
+def test_who_swaps_is_judged_by_the_group_it_joined_and_not_by_itself() -> None:
+    there = world(group("anti-affinity"))
+    took(there, wants(X, on(A), group="group-7"), wants(Y, on(B), group="group-7"))
+    assert took(there, wants(X, on(B), on("a1"), generation=1)) == [1]  # its own root, in another way
+    assert took(there, wants(X, on(B), on(C), generation=2)) == [1]
+
+
+def test_what_is_kept_for_a_guest_is_in_the_group_of_who_left_it() -> None:
+    there = world(group("anti-affinity"))
+    took(there, wants(X, on(A), group="group-7"))
+    assert took(there, wants(X, on(A), on(B), generation=1, keep=KEPT)) == [1]
+    assert there.holders[KEPT].group == 7
+    assert took(there, wants(Y, on(A), group="group-7")) == [None]
+    release(ReleaseRequested(consumer=KEPT, generation=None, fenced=False), there)
+    assert took(there, wants(Y, on(A), group="group-7")) == [0]
+
+
+def test_an_order_that_fails_leaves_its_groups_as_they_were() -> None:
+    there, untouched = world(group("anti-affinity")), world(group("anti-affinity"))
+    for one in (there, untouched):
+        took(one, wants(X, on(A), group="group-7"))
+    moved = wants(X, on(B), generation=1, keep=KEPT)
+    joins, fails = wants(Y, on(C), group="group-7"), wants(Z, {A: {"VCPU": 101}})
+    assert took(there, moved, joins, fails) == [None, None, None]
+    assert there.groups == untouched.groups
+    assert {one.uuid: one.group for one in there.holders.values()} == {
+        one.uuid: one.group for one in untouched.holders.values()
+    }
+
+
+def test_a_member_may_join_another_group_with_another_claim() -> None:
+    there = world(group("anti-affinity"), group("affinity", {Z: (B,)}, number=8))
+    took(there, wants(X, on(A), group="group-7"))
+    assert took(there, wants(X, on(A), on(B), generation=1, group="group-8")) == [1]
+    assert (there.groups[7].places, there.groups[8].places) == ({}, {Z: {B}, X: {B}})
+
+
+def test_who_gives_all_back_is_in_no_group() -> None:
+    there = world(group("anti-affinity"))
+    took(there, wants(X, on(A), group="group-7"))
+    assert took(there, wants(X, {}, generation=1)) == [0]
+    assert took(there, wants(X, on(A)), wants(Y, on(A), group="group-7")) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "project", "there"),
+    [("group-7", PROJECT, True), ("group-9", PROJECT, False), ("group-7", "p2", False)],
+)
+def test_a_group_is_one_of_the_project_that_claims(name: str, project: str, there: bool) -> None:
+    order = ClaimRequested(claims=(wants(X, on(A), on(B), group=name, project=project),))
+    results = claim(order, world(group("anti-affinity")))
+    assert results is not None
+    assert (
+        isinstance(results[0], Claimed)
+        if there
+        else results == (Refused(refusals=(NoGroup(group=name),) * 2),)
+    )
+
+
+def test_a_group_that_was_dropped_since_judges_nobody() -> None:
+    there = world()
+    there.holders[X] = Holder(X, 1, 1, on(A), group=7, group_was=7)
+    there.rooms[A].stocks["VCPU"].used = 1  # type: ignore[union-attr]
+    assert took(there, wants(X, on(B), generation=1)) == [0]
+
+
+# Whatever comes
+
+
+class Model:
+    """A server group as one would write it down on paper."""
+
+    def __init__(self, policy: GroupPolicy, most: int) -> None:
+        self.policy, self.most = policy, most
+        self.at: dict[str, str] = {}  # member → root
+        self.kept: dict[str, list[str]] = {}  # clean-up → roots
+
+    def allows(self, who: str, root: str) -> bool:
+        others = [there for one, there in self.at.items() if one != who]
+        if self.policy == "affinity":
+            return not others or root in others
+        if self.policy == "anti-affinity":
+            return others.count(root) + sum(root in roots for roots in self.kept.values()) < self.most
+        return True
+
+
+@pytest.mark.parametrize("policy", ["anti-affinity", "affinity", "soft-affinity"])
+@pytest.mark.parametrize("seed", range(40))
+def test_random_claims_swaps_and_releases_go_as_on_paper(policy: GroupPolicy, seed: int) -> None:
+    chance = random.Random(seed)
+    most = chance.choice((1, 1, 2))
+    there, model = world(group(policy, most=most)), Model(policy, most)
+    generations: dict[str, int] = {}
+    done: Counter[str] = Counter()
+    for _ in range(120):
+        who = chance.choice((X, Y, Z))
+        if chance.random() < 0.2:
+            release(ReleaseRequested(consumer=KEPT, generation=None, fenced=False), there)
+            model.kept.clear()
+        if chance.random() < 0.2 and who in generations:
+            keep = KEPT if chance.random() < 0.5 else None
+            release(ReleaseRequested(consumer=who, generation=generations.pop(who), keep=keep), there)
+            if keep:
+                model.kept.setdefault(keep, []).append(model.at[who])
+            del model.at[who]
+            done["released"] += 1
+            continue
+        wanted = chance.sample((A, B, C), chance.randrange(1, 4))
+        swaps = who in generations
+        keep = KEPT if swaps and chance.random() < 0.3 else None
+        got = took(
+            there,
+            wants(
+                who,
+                *(on(chance.choice((root, root.replace("aaaa", "a1")))) for root in wanted),
+                generation=generations.get(who),
+                group="group-7" if not swaps or chance.random() < 0.5 else None,
+                keep=keep,
+            ),
+        )
+        before, kept = model.at.get(who), dict(model.kept)
+        if keep and before:
+            model.kept[keep] = [*model.kept.get(keep, []), before]
+        expected = next((nth for nth, root in enumerate(wanted) if model.allows(who, root)), None)
+        assert got == [expected], (wanted, model.at, model.kept)
+        if expected is None:
+            model.kept = kept
+            done["refused"] += 1
+        else:
+            model.at[who] = wanted[expected]
+            generations[who] = generations.get(who, 0) + 1
+            done["swapped" if swaps else "claimed"] += 1
+        assert list(there.groups[7].breaches()) == []
+    assert done["claimed"] and done["swapped"] and done["released"]
+    assert bool(done["refused"]) == (policy != "soft-affinity")
