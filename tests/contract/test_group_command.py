@@ -64,7 +64,9 @@ async def placement(asked: list[BuildRequested], monkeypatch: pytest.MonkeyPatch
             stopping.set()
 
 
-class Told:
+class Spoken:
+    """What a command said."""
+
     def __init__(self) -> None:
         self.text = io.StringIO()
         self.say = Console(file=self.text, width=200)
@@ -87,7 +89,7 @@ async def refusal(work: Awaitable[object]) -> str:
 
 
 async def test_a_group_is_made_and_a_second_of_its_name_is_not(placement: Placement) -> None:
-    told = Told()
+    told = Spoken()
     order = GroupEditRequested(edit=groups._made("cache", "anti-affinity", 3, ""))
     assert await groups.create(Settings(), order, False, told.say) == 0
     [made] = (await placement.server_groups.find(FindGroups(name="cache"))).groups
@@ -111,13 +113,13 @@ def test_what_cannot_be_meant_is_said(policy: str, most: int, problem: str) -> N
 
 
 async def test_groups_are_listed_by_name(placement: Placement) -> None:
-    told = Told()
+    told = Spoken()
     assert await groups.list_groups(Settings(), "", False, told.say) == 0
     assert [line.split()[:2] for line in told.lines[1:]] == [["db", DB], ["web", WEB], ["web", THEIRS]]
-    told = Told()
+    told = Spoken()
     assert await groups.list_groups(Settings(), "theirs", False, told.say) == 0
     assert [" ".join(line.split()) for line in told.lines[1:]] == [f"web {THEIRS} affinity 1 1 theirs"]
-    told = Told()
+    told = Spoken()
     await groups.list_groups(Settings(), "nobody", False, told.say)
     assert told.lines == ["no server groups"]
 
@@ -127,7 +129,7 @@ async def test_a_list_comes_in_pages(
     placement: Placement, page: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(groups, "_PAGE", page)
-    await groups.list_groups(Settings(), "", True, Told().say)
+    await groups.list_groups(Settings(), "", True, Spoken().say)
     listed = [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()]
     assert sorted(listed) == [WEB, DB, THEIRS]
 
@@ -135,7 +137,7 @@ async def test_a_list_comes_in_pages(
 async def test_a_group_is_shown_with_its_members_and_the_names_of_their_hosts(
     placement: Placement, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = Told()
+    told = Spoken()
     assert await groups.show(Settings(), THEIRS, "", False, told.say) == 0
     assert told.lines == [
         f"web {THEIRS}",
@@ -164,11 +166,11 @@ async def test_a_group_is_shown_with_its_members_and_the_names_of_their_hosts(
 async def test_a_group_that_is_not_clear_is_not_guessed(
     placement: Placement, which: str, project: str, said: str
 ) -> None:
-    assert await refusal(groups.show(Settings(), which, project, False, Told().say)) == said
+    assert await refusal(groups.show(Settings(), which, project, False, Spoken().say)) == said
 
 
 async def test_a_group_with_members_is_deleted_by_force_alone(placement: Placement) -> None:
-    told = Told()
+    told = Spoken()
     said = await refusal(groups.delete(Settings(), THEIRS, "", False, told.say))
     assert said == f"server group web has members ({uid(1)}): delete them first, or say --force"
     assert await groups.delete(Settings(), THEIRS, "", True, told.say) == 0
@@ -181,11 +183,11 @@ async def test_a_boot_names_the_group_it_joins_by_its_uuid(
     placement: Placement, asked: list[BuildRequested]
 ) -> None:
     request = boot_request(1, 512, 1, "", (), 1, "", "")
-    assert await boot(Settings(), request, False, 1.0, False, Told().say, "web") == 0
-    assert await boot(Settings(), request, False, 1.0, False, Told().say, DB.upper()) == 0
+    assert await boot(Settings(), request, False, 1.0, False, Spoken().say, "web") == 0
+    assert await boot(Settings(), request, False, 1.0, False, Spoken().say, DB.upper()) == 0
     async with asyncio.timeout(5):
         while len(asked) < 2:
             await asyncio.sleep(0)
     assert [one.hints.group for one in asked] == [WEB, DB]
-    said = await refusal(boot(Settings(), request, False, 1.0, False, Told().say, THEIRS))
+    said = await refusal(boot(Settings(), request, False, 1.0, False, Spoken().say, THEIRS))
     assert said.startswith(f"there is no server group {THEIRS} in project {OURS}")
