@@ -19,7 +19,7 @@ from bus.sql.migrations import current, migrate
 from bus.worker import Worker
 from cell_conductor import cell_conductor
 from compute_sim import CrashPlan, Durations, FaultPlan, SimAgent, compute_sim, fleet
-from placement_worker import Placement, placement_worker
+from placement_worker import Placement, placement_worker, replica
 from scheduler_worker import ChoicePolicy, scheduler_worker
 
 SOCKET = "bus.sock"
@@ -191,7 +191,7 @@ def all_workers_without_a_bus() -> list[Worker]:
     )
     bus = Bus(alone())
     nowhere = Database("sqlite+aiosqlite://")
-    return [
+    found = [
         worker
         for role in roles(settings)
         for worker in (
@@ -200,6 +200,7 @@ def all_workers_without_a_bus() -> list[Worker]:
             else _without_store(role, settings, bus)
         )
     ]
+    return [*found, replica(bus.asker(topics.TREES), bus.asker(topics.CHANGES), bus.clock)[1]]
 
 
 def _with_store(role: Role, settings: Settings, bus: Bus, store: Database) -> list[Worker]:

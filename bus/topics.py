@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from bus import messages as m
+from bus.known_trees import ChangesFound, FindChanges, FindTrees, TreesFound
 from bus.messages import Message
 
 M = TypeVar("M", bound=Message, covariant=True)
@@ -291,6 +292,22 @@ FIND_BUILDS = Query(
     ANYONE,
     "that cell's conductor",
 )
+TREES = Query(
+    "placement.trees",
+    FindTrees,
+    TreesFound,
+    "provider trees by the thousand, for a memory elsewhere",
+    "replica",
+    "placement",
+)
+CHANGES = Query(
+    "placement.changes",
+    FindChanges,
+    ChangesFound,
+    "what was committed after a number, and the last there is",
+    "replica",
+    "placement",
+)
 
 TOPICS: tuple[Topic[Any], ...] = (
     BUILD_REQUESTED,
@@ -310,7 +327,7 @@ TOPICS: tuple[Topic[Any], ...] = (
 )
 QUERIES: tuple[Query[Any, Any], ...] = (
     FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, EDIT, LOAD, ALLOCATIONS, USAGES, NAMES, EDIT_NAME, GROUPS,
-    EDIT_GROUP, AGGREGATES, EDIT_AGGREGATE, FIND_BUILDS,
+    EDIT_GROUP, AGGREGATES, EDIT_AGGREGATE, FIND_BUILDS, TREES, CHANGES,
 )  # fmt: skip
 
 TOPIC_OF: dict[type[Message], Topic[Any]] = {topic.message: topic for topic in TOPICS}

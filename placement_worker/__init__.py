@@ -1,6 +1,8 @@
 """The truth about resources: who has what, who holds it, what would fit."""
 
+from placement_worker.memory import Memory
 from placement_worker.placement import Placement
+from placement_worker.replicas import Replica, replica
 from placement_worker.schema import metadata
 from placement_worker.source import IndexedSource
 from placement_worker.store.audit import TreesOfConsumer, breaches, holdings, retired, trees_of_consumers
@@ -9,12 +11,15 @@ from placement_worker.worker import ANNOUNCES, placement_worker
 __all__ = [
     "ANNOUNCES",
     "IndexedSource",
+    "Memory",
     "Placement",
+    "Replica",
     "TreesOfConsumer",
     "breaches",
     "holdings",
     "metadata",
     "placement_worker",
+    "replica",
     "retired",
     "trees_of_consumers",
 ]

@@ -10,6 +10,7 @@ from bus.sql.transaction import Transaction
 from bus.vocabulary import Aggregate, ProviderChange
 from placement_worker.core.trees import Tree
 from placement_worker.memory import Memory
+from placement_worker.reading import StoreReader
 from placement_worker.relay import Relay
 from placement_worker.store import changes, tree_reads, tree_writes
 from placement_worker.store.numbered_names import Book
@@ -21,7 +22,7 @@ class ChangeLog:
     def __init__(self, database: Database, book: Book) -> None:
         self._database = database
         self._book = book
-        self.memory = Memory(database, book)
+        self.memory = Memory(StoreReader(database, book))
         self.relay = Relay(database)
 
     async def write(

@@ -1,5 +1,6 @@
 """What there is, as the database has it now: each answer is one snapshot."""
 
+from bus.known_trees import ChangesFound, FindChanges, FindTrees, TreesFound
 from bus.messages import (
     AllocationsFound,
     FindAllocations,
@@ -12,7 +13,8 @@ from bus.resources import Provider
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT, ResourceGroup
-from placement_worker.store import lookups, tree_reads
+from placement_worker.core.packing import ROOM, Packing
+from placement_worker.store import changes, lookups, tree_reads
 from placement_worker.store.numbered_names import Book
 
 ALL: dict[str, str | int] = {"after": "", "most": MAX_INT}  # of an agent's providers
@@ -89,6 +91,30 @@ class Lookups:
         await book.classes.look_up(database, like.resources)
         await book.traits.look_up(database, traits)
         await book.aggregates.look_up(database, aggregates)
+
+    async def trees(self, query: FindTrees) -> TreesFound:
+        """Whole trees, as many as have room in an answer."""
+        packing = Packing(ROOM)
+        if query.roots:
+            async with self.database.read() as tx:
+                found = await tree_reads.load(tx, self.book, query.roots)
+            for root in query.roots:
+                if not packing.add(found[root], query.skip):
+                    break
+            return packing.answer()
+        async with self.database.read() as tx:
+            page = await tree_reads.roots_after(tx, query.after, query.limit)
+            found = await tree_reads.load(tx, self.book, [root for _, root in page])
+        after = query.after
+        for mark, root in page:
+            if not packing.add(found[root]):
+                return packing.answer(more=after)
+            after = mark
+        return packing.answer(more=after if len(page) == query.limit else None)
+
+    async def changes(self, query: FindChanges) -> ChangesFound:
+        async with self.database.glance() as tx:
+            return await changes.news(tx, query.after, query.limit)
 
     async def allocations(self, query: FindAllocations) -> AllocationsFound:
         if not query.consumers and not query.providers:

@@ -2,7 +2,7 @@
 
 from bus import topics
 from bus.messages import PlacementChanged
-from bus.worker import Worker, answers, answers_many, every, on, on_many
+from bus.worker import Worker, answers, answers_many, every, on_many
 from placement_worker.placement import Placement
 from placement_worker.relay import Publish
 
@@ -20,7 +20,7 @@ def placement_worker(placement: Placement, publish: Publish) -> Worker:
         "placement",
         consumes=[
             on_many(topics.INVENTORY_REPORTED, placement.reports.report_many),
-            on(topics.PLACEMENT_CHANGED, placement.memory.hear, private=True, concurrency=1),
+            on_many(topics.PLACEMENT_CHANGED, placement.memory.hear_many, private=True, concurrency=1),
         ],
         answers=[
             answers(topics.FIND_CANDIDATES, placement.find_candidates),
@@ -31,6 +31,8 @@ def placement_worker(placement: Placement, publish: Publish) -> Worker:
             answers(topics.LOAD, placement.bulk_load.load, concurrency=2),
             answers(topics.ALLOCATIONS, placement.lookups.allocations),
             answers(topics.USAGES, placement.lookups.usages),
+            answers(topics.TREES, placement.lookups.trees, concurrency=2),
+            answers(topics.CHANGES, placement.lookups.changes),
             answers(topics.NAMES, placement.classes_and_traits.find),
             answers(topics.EDIT_NAME, placement.classes_and_traits.edit),
             answers(topics.GROUPS, placement.server_groups.find),

@@ -62,6 +62,11 @@ class Index:
     def knows(self, number: int) -> bool:
         return number <= self.seen or number in self._ahead
 
+    @property
+    def whole(self) -> bool:
+        """Is nothing missing of what it has heard?"""
+        return not self._ahead
+
     def accept(
         self,
         number: int,

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from bus.known_trees import ChangesFound
 from bus.messages import PlacementChanged
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
@@ -17,6 +18,7 @@ from bus.vocabulary import Aggregate, ProviderChange
 from placement_worker.schema import LAST_CHANGE, LAST_TOLD, NAMES_EDITION
 
 CHANGES_A_MESSAGE = 500
+NEWS_BYTES = 512 * 1024  # of an answer
 KEEP = 20_000  # numbers
 KEEP_UNTOLD = (
     500_000  # numbers, while the bus is away; who listens to it then sees a gap and reads everything
@@ -63,6 +65,12 @@ _LOG_AGGREGATES = Statement(
 )
 _AFTER = Statement(
     "SELECT number, changes, aggregates FROM change_log WHERE number > :after ORDER BY number LIMIT :most"
+)
+_NEWS = Statement(
+    "SELECT l.number, l.changes, l.aggregates, c.number AS last,"
+    " (SELECT min(o.number) FROM change_log o) AS oldest"
+    " FROM changes c LEFT JOIN (SELECT number, changes, aggregates FROM change_log WHERE number > :after"
+    f" ORDER BY number LIMIT :most) l ON 1 = 1 WHERE c.id = {LAST_CHANGE} ORDER BY l.number"
 )
 _UNTOLD = Statement(
     "SELECT l.number, l.changes, l.aggregates FROM change_log l WHERE l.number >"
@@ -152,6 +160,20 @@ async def last_number(tx: Transaction) -> int:
 async def after(tx: Transaction, number: int, most: int) -> list[PlacementChanged]:
     """The changes that are kept from this number on, in their order."""
     return _messages(await _AFTER(tx, after=number, most=most))
+
+
+async def news(tx: Transaction, number: int, most: int) -> ChangesFound:
+    """The same, as many as have room in an answer, with the oldest that is kept and the last there is."""
+    rows = await _NEWS(tx, after=number, most=most)
+    kept: list[Any] = []
+    room = NEWS_BYTES
+    for number, changes, aggregates, _, _ in rows:
+        size = len(changes or "") + len(aggregates or "")
+        if number is None or (kept and size > room):
+            break
+        kept.append((number, changes, aggregates))
+        room -= size
+    return ChangesFound(changes=tuple(_messages(kept)), oldest=rows[0]["oldest"] or 0, last=rows[0]["last"])
 
 
 async def untold(tx: Transaction, most: int) -> list[PlacementChanged]:

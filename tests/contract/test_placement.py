@@ -31,7 +31,7 @@ from bus.vocabulary import (
     Retired,
 )
 from placement_worker import Placement, breaches, holdings, metadata, retired
-from placement_worker.memory import Forgotten
+from placement_worker.reading import Forgotten
 from placement_worker.store import changes, claims, tree_reads
 from placement_worker.store.changes import CHANGES_A_MESSAGE
 from tests.support.ids import uid

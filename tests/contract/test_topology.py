@@ -44,7 +44,7 @@ def named(worker: Worker) -> str:
 
 def test_every_worker_is_looked_at() -> None:
     kinds = {worker.name.split(".")[0] for worker in WORKERS}
-    assert kinds == {"placement", "scheduler", "conductor", "agent", "ironic_sync"}
+    assert kinds == {"placement", "scheduler", "conductor", "agent", "ironic_sync", "replica"}
     assert {worker.name.split(".")[0] for worker in OF_A_CELL} == {"conductor", "agent"}
 
 

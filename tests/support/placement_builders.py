@@ -22,6 +22,7 @@ from bus.vocabulary import (
     Resources,
 )
 from placement_worker import Placement
+from placement_worker.core.index import Index
 from placement_worker.schema import LAST_TOLD
 from placement_worker.store import changes
 from tests.support.ids import uid
@@ -166,6 +167,10 @@ async def keeps_its_index(placement: Placement) -> None:
 
 
 def seen_by(placement: Placement) -> Mapping[str, object]:
+    return offered_by(placement.memory.index)
+
+
+def offered_by(index: Index) -> Mapping[str, object]:
     """All that the index would offer, and how it stands."""
     return {
         uuid: (
@@ -177,10 +182,11 @@ def seen_by(placement: Placement) -> Mapping[str, object]:
             row.zone,
             row.generation,
             row.shapes,
+            row.inventories,
             row.capacity,
             row.free,
             row.traits,
             row.aggregates,
         )
-        for uuid, row in placement.memory.index.rows.items()
+        for uuid, row in index.rows.items()
     }

@@ -1,0 +1,159 @@
+"""Trees as they travel by the thousand, and back: what repeats is said once."""
+
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from bus.known_trees import KnownInventory, KnownProvider, KnownTree, TreesFound
+from bus.vocabulary import Inventory
+from placement_worker.core.trees import ProviderState, Tree
+
+ROOM = 512 * 1024  # bytes of an answer
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Packing:
+    """An answer while it is being made."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._trees: list[KnownTree] = []
+        self._inventories = _Table()
+        self._stocks = _Table()
+        self._traits = _Table()
+        self._aggregates = _Table()
+        self._owners = _Table()
+
+    def add(self, tree: Tree, skip: int = 0) -> bool:
+        """Put a tree in, without its first `skip` providers; False: it has no room here.
+
+        The first there is always has: of a large one as many providers as there is room for.
+        """
+        spent = 0
+        providers: list[KnownProvider] = []
+        tables = self._inventories, self._stocks, self._traits, self._aggregates, self._owners
+        for one in tree.providers[skip:]:
+            known = self._provider(one)
+            spent += len(_encode(known)) + 1
+            if providers and spent + sum(table.bytes for table in tables) > self._room:
+                break
+            providers.append(known)
+        left_out = len(tree.providers) - skip - len(providers)
+        if self._trees and (left_out > 0 or spent + sum(table.bytes for table in tables) > self._room):
+            return False
+        first = providers[0] if providers and not skip else None
+        self._trees.append(
+            KnownTree(
+                root=None if first is not None and first.id == tree.root else tree.root,
+                host=None if first is not None and first.name == tree.host else tree.host,
+                owner=self._owners.place((tree.cell, tree.agent, tree.zone)),
+                sequence=tree.sequence,
+                providers=tuple(providers),
+                left_out=max(left_out, 0),
+            )
+        )
+        self._room -= spent + 2 * len(tree.root) + len(_encode(tree.host))
+        return True
+
+    def _provider(self, one: ProviderState) -> KnownProvider:
+        stock = tuple([self._inventory(name, figures) for name, figures in one.inventories.items()])
+        return KnownProvider(
+            one.uuid,
+            one.name,
+            one.parent,
+            one.generation,
+            one.shape,
+            self._stocks.place(stock),
+            tuple([one.used.get(name, 0) for name in one.inventories]),
+            self._traits.place(one.traits),
+            self._aggregates.place(one.aggregates),
+        )
+
+    def _inventory(self, name: str, figures: Inventory) -> int:
+        return self._inventories.place(
+            KnownInventory(
+                name,
+                figures.total,
+                figures.reserved,
+                figures.min_unit,
+                figures.max_unit,
+                figures.step_size,
+                figures.allocation_ratio,
+            )
+        )
+
+    def answer(self, more: int | None = None) -> TreesFound:
+        return TreesFound(
+            trees=tuple(self._trees),
+            inventories=tuple(self._inventories),
+            stocks=tuple(self._stocks),
+            traits=tuple(self._traits),
+            aggregates=tuple(self._aggregates),
+            owners=tuple(self._owners),
+            more=more,
+        )
+
+
+class _Table:
+    """Values that repeat, each at a place of its own."""
+
+    def __init__(self) -> None:
+        self._places: dict[Hashable, int] = {}
+        self.bytes = 0
+
+    def place(self, value: Hashable) -> int:
+        place = self._places.get(value)
+        if place is None:
+            place = self._places[value] = len(self._places)
+            self.bytes += len(_encode(value)) + 1
+        return place
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._places)
+
+
+def unpacked(found: TreesFound) -> Iterator[tuple[Tree, int]]:
+    """The trees of an answer, each with how many of its providers are left out."""
+    inventories = [(one.resource_class, _figures(one)) for one in found.inventories]
+    stocks: list[Mapping[str, Inventory]] = [
+        dict([inventories[place] for place in stock]) for stock in found.stocks
+    ]
+    for known in found.trees:
+        cell, agent, zone = found.owners[known.owner]
+        root, host = known.root, known.host
+        if root is None:
+            root = known.providers[0].id
+        if host is None:
+            host = known.providers[0].name
+        providers = tuple([_state(one, root, found, stocks) for one in known.providers])
+        yield Tree(root, host, cell, agent, zone, known.sequence, False, providers), known.left_out
+
+
+def _figures(known: KnownInventory) -> Inventory:
+    _, total, reserved, least, most, step, ratio = msgspec.structs.astuple(known)
+    return Inventory(
+        total=total,
+        reserved=reserved,
+        min_unit=least,
+        max_unit=most,
+        step_size=step,
+        allocation_ratio=ratio,
+    )
+
+
+def _state(known: KnownProvider, root: str, found: TreesFound, stocks: list[Any]) -> ProviderState:
+    stock = stocks[known.stock]
+    return ProviderState(
+        0,
+        root if known.id == root else known.id,  # the same text, not another like it
+        known.name,
+        known.parent,
+        known.generation,
+        known.shape,
+        stock,
+        dict(zip(stock, known.used, strict=True)),
+        found.traits[known.traits],
+        found.aggregates[known.aggregates],
+    )

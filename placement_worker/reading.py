@@ -1,0 +1,88 @@
+"""What a memory reads when it was not told: changes after a number, some trees, or all of them."""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from bus.messages import PlacementChanged
+from bus.sql.database import Database
+from bus.vocabulary import Aggregate
+from placement_worker.core.trees import Tree
+from placement_worker.store import aggregates, changes, tree_reads
+from placement_worker.store.numbered_names import Book
+
+ROOTS_A_PAGE = 2000
+
+Take = Callable[[Iterable[Tree]], Awaitable[None]]
+
+
+class Forgotten(Exception):
+    """A reader asks for changes that are no longer kept: it must read everything again."""
+
+    def __init__(self, after: int, oldest: int) -> None:
+        super().__init__(f"the changes from {after + 1} on are not kept any more; the oldest is {oldest}")
+        self.oldest = oldest
+
+
+class News(NamedTuple):
+    messages: list[PlacementChanged]  # in their order, without a gap
+    more: bool  # there may be
+
+
+class Reader(Protocol):
+    """Where the truth is read: placement's own database, or placement over the bus.
+
+    What it gives holds at least all that was committed when it was asked.
+    """
+
+    async def last(self) -> int:
+        """The number of the last change."""
+
+    async def changes(self, after: int, most: int) -> News:
+        """At most so many changes behind this number; Forgotten when the next is not kept."""
+
+    async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
+        """These as they are; one that is not there has no providers."""
+
+    async def described(self) -> Iterable[Aggregate]:
+        """What is said of aggregates, where anything is."""
+
+    async def each(self, take: Take) -> None:
+        """Hand over all there are, page by page."""
+
+
+class StoreReader:
+    """Reads placement's own database."""
+
+    def __init__(self, database: Database, book: Book) -> None:
+        self._database = database
+        self._book = book
+
+    async def last(self) -> int:
+        async with self._database.glance() as tx:
+            return await changes.last_number(tx)
+
+    async def changes(self, after: int, most: int) -> News:
+        async with self._database.glance() as tx:
+            found = await changes.after(tx, after, most)
+        if found and found[0].number > after + 1:
+            raise Forgotten(after, found[0].number)
+        return News(found, len(found) == most)
+
+    async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
+        async with self._database.read() as tx:
+            return await tree_reads.load(tx, self._book, roots)
+
+    async def described(self) -> Iterable[Aggregate]:
+        async with self._database.read() as tx:
+            return (await aggregates.described(tx)).values()
+
+    async def each(self, take: Take) -> None:
+        after = 0
+        while True:
+            async with self._database.read() as tx:
+                page = await tree_reads.roots_after(tx, after, ROOTS_A_PAGE)
+                found = await tree_reads.load(tx, self._book, [root for _, root in page])
+            if not page:
+                return
+            await take(found.values())
+            after = page[-1][0]

@@ -1,0 +1,203 @@
+"""Placement's memory in another process: read and followed over the bus, and nothing else."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from bus import topics
+from bus.clock import Clock
+from bus.errors import Unavailable
+from bus.known_trees import ChangesFound, FindChanges, FindTrees, TreesFound
+from bus.messages import AggregatesFound, FindAggregates, PlacementChanged
+from bus.protocol import Ask
+from bus.vocabulary import Aggregate
+from bus.worker import Worker, every, on_many
+from placement_worker.core.index import Index
+from placement_worker.core.packing import unpacked
+from placement_worker.core.trees import Tree
+from placement_worker.memory import LOOK_SECONDS, Memory
+from placement_worker.reading import Forgotten, News, Take
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+TREES_A_QUESTION = 2000
+AGGREGATES_A_QUESTION = 1000
+BREATH_SECONDS = 0.02
+SHORTEST_WAIT, LONGEST_WAIT = 0.1, 2.0
+
+
+class PutBack(Forgotten):
+    """Placement knows less than it has told: its database is another, or an older one was put back."""
+
+    def __init__(self, after: int, last: int) -> None:
+        super().__init__(after, last + 1)
+        self.args = (f"placement's last change is {last}, and {after} was told: its database is another",)
+
+
+class BusReader:
+    """Asks placement. While nobody answers it waits, and says so once."""
+
+    def __init__(
+        self,
+        trees: Ask[FindTrees, TreesFound],
+        changes: Ask[FindChanges, ChangesFound],
+        aggregates: Ask[FindAggregates, AggregatesFound],
+    ) -> None:
+        self._ask_trees = trees
+        self._ask_changes = changes
+        self._ask_aggregates = aggregates
+        self._away = False
+
+    async def last(self) -> int:
+        return (await self._changes(0, 1)).last
+
+    async def changes(self, after: int, most: int) -> News:
+        found = await self._changes(after, most)
+        if found.last < after:
+            raise PutBack(after, found.last)
+        first = found.changes[0].number if found.changes else found.last + 1
+        if first > after + 1:
+            raise Forgotten(after, found.oldest or first)
+        return News(list(found.changes), bool(found.changes) and found.changes[-1].number < found.last)
+
+    async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
+        found: dict[str, Tree] = {}
+        missing = list(roots)
+        while missing:
+            answer = await self._trees(FindTrees(roots=tuple(missing[:TREES_A_QUESTION])))
+            for part, left_out in unpacked(answer):
+                found[part.root] = await self._whole(part, left_out)
+            missing = [root for root in missing if root not in found]
+        return {root: found[root] for root in roots}
+
+    async def described(self) -> Iterable[Aggregate]:
+        found: list[Aggregate] = []
+        question = FindAggregates(limit=AGGREGATES_A_QUESTION)
+        while True:
+            answer = await self._answer(partial(self._ask_aggregates, question))
+            found += answer.aggregates
+            if not answer.more:
+                return [one for one in found if one.name or one.metadata]
+            question = FindAggregates(after=found[-1].id, limit=AGGREGATES_A_QUESTION)
+
+    async def each(self, take: Take) -> None:
+        """The next page is on its way while one is taken in."""
+        async with asyncio.TaskGroup() as group:
+            more: int | None = 0
+            coming = group.create_task(self._trees(FindTrees(limit=TREES_A_QUESTION)))
+            while more is not None:
+                answer = await coming
+                more = answer.more
+                if more is not None:
+                    question = FindTrees(after=more, limit=TREES_A_QUESTION)
+                    coming = group.create_task(self._trees(question))
+                await take([await self._whole(part, left_out) for part, left_out in unpacked(answer)])
+
+    async def _whole(self, tree: Tree, left_out: int) -> Tree:
+        """With what had no room. Should it change in between, a change tells of it, and it is read again."""
+        while left_out:
+            question = FindTrees(roots=(tree.root,), skip=len(tree.providers))
+            ((part, left_out),) = unpacked(await self._trees(question))
+            tree = replace(tree, providers=tree.providers + part.providers)
+        return tree
+
+    async def _trees(self, question: FindTrees) -> TreesFound:
+        return await self._answer(partial(self._ask_trees, question))
+
+    async def _changes(self, after: int, most: int) -> ChangesFound:
+        return await self._answer(partial(self._ask_changes, FindChanges(after=after, limit=most)))
+
+    async def _answer(self, ask: Callable[[], Awaitable[T]]) -> T:
+        wait = SHORTEST_WAIT
+        while True:
+            try:
+                answer = await ask()
+            except Unavailable as condition:
+                if not self._away:
+                    self._away = True
+                    log.warning("placement does not answer; what is known of it here waits: %s", condition)
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, LONGEST_WAIT)
+                continue
+            if self._away:
+                self._away = False
+                log.info("placement answers again")
+            return answer
+
+
+class Replica:
+    """A memory of placement's that follows what placement tells.
+
+    It is behind by what is on its way. What was lost on the way is noticed by the next number, and where
+    nothing is heard for LOOK_SECONDS, by asking for the last one.
+    """
+
+    def __init__(self, reader: BusReader, clock: Clock) -> None:
+        self._memory = Memory(reader)
+        self._clock = clock
+        self._heard_at = clock.monotonic()
+        self._asked_at = -BREATH_SECONDS  # about trees that somebody reshaped
+        self._loaded = asyncio.Event()
+
+    @property
+    def index(self) -> Index:
+        """Unavailable until all has been read: nobody is to take an empty memory for an empty cloud."""
+        if not self._loaded.is_set():
+            raise Unavailable("what there is has not been read from placement yet")
+        return self._memory.index
+
+    async def loaded(self) -> None:
+        """Wait until all has been read."""
+        await self._loaded.wait()
+
+    async def fresh(self) -> None:
+        """Know at least what was committed when this was called."""
+        await self._loaded.wait()
+        await self._memory.fresh()
+
+    async def keep(self) -> None:
+        """Read everything, as soon as placement answers."""
+        await self._memory.reload()
+        self._loaded.set()
+        log.info(
+            "placement's memory here: %d providers, as of change %d", len(self.index.rows), self.index.seen
+        )
+
+    async def hear_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
+        self._heard_at = now = self._clock.monotonic()
+        if any(change.reshaped for message in messages for change in message.changes):
+            # While reports come one upon the other, those of a moment are read together.
+            await asyncio.sleep(self._asked_at + BREATH_SECONDS - now)
+            self._asked_at = self._clock.monotonic()
+        await self._memory.hear_many(messages)
+        if self._loaded.is_set() and not self._memory.index.whole:
+            await self._memory.fresh()  # something was lost
+        return [None] * len(messages)
+
+    async def look(self) -> None:
+        """When nothing is heard, was there nothing to hear?"""
+        if self._loaded.is_set() and self._clock.monotonic() - self._heard_at >= LOOK_SECONDS:
+            await self._memory.fresh()
+
+
+def replica(
+    trees: Ask[FindTrees, TreesFound],
+    changes: Ask[FindChanges, ChangesFound],
+    aggregates: Ask[FindAggregates, AggregatesFound],
+    clock: Clock | None = None,
+) -> tuple[Replica, Worker]:
+    """The memory, and the worker that keeps it, to be served in the same process."""
+    kept = Replica(BusReader(trees, changes, aggregates), clock or Clock())
+    worker = Worker(
+        "replica",
+        consumes=[on_many(topics.PLACEMENT_CHANGED, kept.hear_many, private=True, batch=256, concurrency=1)],
+        asks=[topics.TREES, topics.CHANGES, topics.AGGREGATES],
+        timers=[every(LOOK_SECONDS, kept.look)],
+        runs=[kept.keep],
+    )
+    return kept, worker

@@ -1,0 +1,219 @@
+"""A replica of placement's memory knows what placement knows, whatever is lost and whoever was away."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+from bus.errors import Unavailable
+from bus.known_trees import FindTrees, TreesFound
+from bus.messages import LoadProviders
+from placement_worker.lookups import Lookups
+from placement_worker.store import changes
+from tests.support.buses import Connect
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_load, a_report, an_order, on_hosts, tell_all
+from tests.support.placement_calls import claim, report
+from tests.support.replicated_placement import Doings, ReplicatedPlacement, replicated
+from tests.support.waiting import DEADLINE, in_time, until
+
+
+@pytest.fixture
+async def world(connect: Connect, url: str) -> AsyncIterator[ReplicatedPlacement]:
+    async with replicated(connect, url) as made:
+        yield made
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence is looked into at once."""
+    monkeypatch.setattr("placement_worker.replicas.LOOK_SECONDS", 0.05)
+
+
+@pytest.fixture
+def never(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence is not looked into: what is known was told."""
+    monkeypatch.setattr("placement_worker.replicas.LOOK_SECONDS", 1000.0)
+
+
+async def test_it_loads_what_there_is(world: ReplicatedPlacement) -> None:
+    placement = await world.start()
+    await Doings(Random(1)).some(placement, 40)
+    kept = await world.follow()
+    await in_time(world.agrees(kept))
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_it_follows_whatever_is_done(world: ReplicatedPlacement, seed: int, never: None) -> None:
+    placement = await world.start()
+    doings = Doings(Random(seed))
+    await doings.some(placement, 10)
+    kept = await world.follow()
+    for _ in range(4):
+        await doings.some(placement, 15)
+        await in_time(world.agrees(kept))
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_it_loads_while_things_change(world: ReplicatedPlacement, seed: int, never: None) -> None:
+    placement = await world.start()
+    doings = Doings(Random(seed), hosts=12)
+    await doings.some(placement, 30)
+    kept = await world.follow()
+    await doings.some(placement, 60)
+    await in_time(world.agrees(kept))
+
+
+async def test_what_was_lost_before_something_else_is_read_at_once(
+    world: ReplicatedPlacement, never: None
+) -> None:
+    placement = await world.start()
+    await report(placement, a_report(1), a_report(2))
+    lost: list[int] = []
+
+    def lose(message: object) -> bool:
+        lost.append(0)
+        return len(lost) == 1
+
+    kept = await world.follow(lose)
+    await kept.loaded()
+    await claim(placement, an_order(a_claim(1, on_hosts(1))))
+    await until(lambda: len(lost) == 1)
+    await claim(placement, an_order(a_claim(2, on_hosts(2))))
+    await in_time(world.agrees(kept))
+
+
+async def test_what_was_lost_before_silence_is_read_soon(world: ReplicatedPlacement, soon: None) -> None:
+    placement = await world.start()
+    await report(placement, a_report(1))
+    kept = await world.follow(lambda _: True)
+    await kept.loaded()
+    await claim(placement, an_order(a_claim(1, on_hosts(1))))
+    await report(placement, a_report(2))
+    await in_time(world.agrees(kept))
+
+
+async def test_it_waits_for_a_placement_that_comes_later_and_says_so_once(
+    world: ReplicatedPlacement, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "placement_worker.replicas"):
+        kept = await world.follow()
+        await until(lambda: caplog.records)
+        with pytest.raises(Unavailable, match="has not been read"):
+            _ = kept.index
+        placement = await world.start()
+        await report(placement, a_report(1))
+        await in_time(world.agrees(kept))
+    said = [record.message for record in caplog.records]
+    assert len([one for one in said if "does not answer" in one]) == 1
+    assert len([one for one in said if "answers again" in one]) == 1
+
+
+async def test_it_goes_on_when_placement_was_restarted(world: ReplicatedPlacement, soon: None) -> None:
+    placement = await world.start()
+    doings = Doings(Random(7))
+    await doings.some(placement, 10)
+    kept = await world.follow()
+    await in_time(world.agrees(kept))
+    await world.stop()
+    assert kept.index.rows
+    await doings.some(placement, 20)  # by a placement that nobody hears
+    placement = await world.start()
+    await doings.some(placement, 20)
+    await in_time(world.agrees(kept))
+
+
+async def test_it_reads_all_anew_when_the_log_is_shorter_than_what_it_missed(
+    world: ReplicatedPlacement, soon: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "KEEP", 2)
+    placement = await world.start()
+    await report(placement, a_report(1))
+    kept = await world.follow()
+    await in_time(world.agrees(kept))
+    before = kept.index
+    await world.stop()
+    await Doings(Random(3)).some(placement, 30)
+    await tell_all(placement)
+    await placement.log.trim()
+    await world.start()
+    await in_time(world.agrees(kept))
+    assert kept.index is not before
+
+
+async def test_another_database_is_noticed_by_numbers_that_go_back(
+    world: ReplicatedPlacement, soon: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    placement = await world.start()
+    await report(placement, a_report(1), a_report(2))
+    kept = await world.follow()
+    await in_time(world.agrees(kept))
+    kept.index.seen += 100
+    await until(lambda: "its database is another" in caplog.text)
+    await in_time(world.agrees(kept))
+
+
+async def test_of_what_it_has_been_told_it_never_goes_back(world: ReplicatedPlacement) -> None:
+    placement = await world.start()
+    await report(placement, *(a_report(number) for number in range(1, 5)))
+    kept = await world.follow()
+    await in_time(kept.loaded())
+    seen: list[tuple[int, int]] = []
+    watching = True
+
+    async def watch() -> None:
+        while watching:
+            index = kept.index
+            used = sum(row.used.get("VCPU", 0) for row in index.rows.values())
+            seen.append((index.seen, used))
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(watch())
+        for consumer in range(1, 25):
+            await claim(placement, an_order(a_claim(consumer, on_hosts(consumer % 4 + 1))))
+        await in_time(world.agrees(kept))
+        watching = False
+    assert seen == sorted(seen) and len(set(seen)) > 1
+
+
+async def test_many_reports_at_once_are_read_with_few_questions(
+    world: ReplicatedPlacement, monkeypatch: pytest.MonkeyPatch, never: None
+) -> None:
+    asked: list[int] = []
+    all_reported = asyncio.Event()
+    lookup = Lookups.trees
+
+    async def counted(self: Lookups, query: FindTrees) -> TreesFound:
+        asked.append(len(query.roots))
+        if len(asked) > 1:
+            await all_reported.wait()
+        return await lookup(self, query)
+
+    monkeypatch.setattr(Lookups, "trees", counted)
+    placement = await world.start()
+    kept = await world.follow(patience=DEADLINE)
+    await in_time(kept.loaded())
+    for number in range(1, 201):
+        await report(placement, a_report(number))
+    await until(lambda: len(asked) > 1)
+    all_reported.set()
+    await in_time(world.agrees(kept))
+    assert len(asked) < 8
+    assert sum(asked) == 200
+
+
+async def test_a_tree_larger_than_an_answer_comes_in_parts(
+    world: ReplicatedPlacement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placement_worker.lookups.ROOM", 2000)
+    placement = await world.start()
+    below = [a_load(1000 + number, 1) for number in range(100)]
+    await placement.bulk_load.load(LoadProviders(providers=(a_load(1), *below, a_load(2), a_load(3))))
+    kept = await world.follow()
+    await in_time(world.agrees(kept))
+    assert len(kept.index.trees[uid(1, "a")]) == 101
+    await placement.bulk_load.load(LoadProviders(providers=(a_load(1200, 1),)))
+    await in_time(world.agrees(kept))
