@@ -9,7 +9,7 @@ from bus.candidates import Heard
 from bus.messages import PlacementChanged
 from placement_worker.core.index import Index
 from placement_worker.core.trees import Tree
-from placement_worker.reading import Forgotten, Reader
+from placement_worker.reading import Forgotten, MemoryReader
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ LOOK_SECONDS = 1.0  # for changes of processes whose messages do not reach us
 class Memory:
     """Holds the index. `fresh` brings it level with what was committed."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: MemoryReader) -> None:
         self.index = Index()
         self.loads = 0  # how often everything was read
         self._reader = reader

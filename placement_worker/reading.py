@@ -28,7 +28,7 @@ class News(NamedTuple):
     more: bool  # there may be
 
 
-class Reader(Protocol):
+class MemoryReader(Protocol):
     """Where the truth is read: placement's own database, or placement over the bus.
 
     What it gives holds at least all that was committed when it was asked.
