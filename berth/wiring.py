@@ -200,7 +200,8 @@ def all_workers_without_a_bus() -> list[Worker]:
             else _without_store(role, settings, bus)
         )
     ]
-    return [*found, replica(bus.asker(topics.TREES), bus.asker(topics.CHANGES), bus.clock)[1]]
+    asks = bus.asker(topics.TREES), bus.asker(topics.CHANGES), bus.asker(topics.AGGREGATES)
+    return [*found, replica(*asks, bus.clock)[1]]
 
 
 def _with_store(role: Role, settings: Settings, bus: Bus, store: Database) -> list[Worker]:

@@ -6,13 +6,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from random import Random
 
+from bus.aggregates import AggregateEdit, ChangeAggregate, DropAggregate, MakeAggregate
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.messages import PlacementChanged
+from bus.messages import AggregateEditRequested, PlacementChanged
 from bus.resources import ChangeProvider, SetAggregates, SetInventories, SetTraits
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.topics import CHANGES, PLACEMENT_CHANGED, TREES
+from bus.topics import AGGREGATES, CHANGES, PLACEMENT_CHANGED, TREES
 from bus.vocabulary import Claimed, Inventory
 from bus.worker import On, on_many
 from placement_worker import Placement, Replica, placement_worker, replica
@@ -62,7 +63,9 @@ class ReplicatedPlacement:
         """A replica in a process of its own, to which these messages do not come."""
         stopping = asyncio.Event()
         bus = await self._stack.enter_async_context(Bus(self._connect()))
-        kept, worker = replica(bus.asker(TREES, patience), bus.asker(CHANGES, patience))
+        kept, worker = replica(
+            bus.asker(TREES, patience), bus.asker(CHANGES, patience), bus.asker(AGGREGATES, patience)
+        )
         if lose is not None:
             worker = replace(worker, consumes=[_deafened(kept, lose)])
         group = await self._stack.enter_async_context(asyncio.TaskGroup())
@@ -77,6 +80,7 @@ class ReplicatedPlacement:
         await kept.loaded()
         await until(lambda: kept.index.seen == here.index.seen, "as far", picture=lambda: kept.index.seen)
         assert offered_by(kept.index) == seen_by(self.placement)
+        assert kept.index.aggregate_facts == here.index.aggregate_facts
 
 
 def _deafened(kept: Replica, lose: Lose) -> On:
@@ -114,7 +118,7 @@ class Doings:
     async def some(self, placement: Placement, times: int) -> None:
         for _ in range(times):
             often = self._report, self._claim, self._claim, self._release
-            seldom = self._gone, self._traits, self._aggregates, self._stock, self._rename
+            seldom = self._gone, self._traits, self._aggregates, self._stock, self._rename, self._describe
             await self._chance.choice((*often, *often, *seldom))(placement)
 
     async def _report(self, placement: Placement) -> None:
@@ -163,6 +167,17 @@ class Doings:
     async def _aggregates(self, placement: Placement) -> None:
         aggregates = self._chance.choice(((), (uid(3, "e"),)))
         await edit(placement, SetAggregates(provider=self._one(), aggregates=aggregates))
+
+    async def _describe(self, placement: Placement) -> None:
+        """Say something else of an aggregate, or drop it."""
+        one, named = uid(self._chance.randint(1, 4), "e"), f"rack-{self._chance.randrange(1000)}"
+        edits: tuple[AggregateEdit, ...] = (
+            MakeAggregate(aggregate=one, name=named, metadata={"ssd": "yes"}),
+            ChangeAggregate(aggregate=one, name=named),
+            ChangeAggregate(aggregate=one, set={"availability_zone": named}, add=(self._one(),), force=True),
+            DropAggregate(aggregate=one),
+        )
+        await placement.aggregates.edit(AggregateEditRequested(edit=self._chance.choice(edits)))
 
     async def _stock(self, placement: Placement) -> None:
         stock = {"VCPU": Inventory(total=self._chance.choice((8, 32)), allocation_ratio=1 / 3)}
