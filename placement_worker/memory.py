@@ -50,7 +50,7 @@ class Memory:
                 self._missed.append((message, own))
         self._learned.set()
         self._learned = asyncio.Event()
-        if touched or told:
+        if self.loads and (touched or told):
             for heard in self._watchers:
                 heard(tuple(touched), tuple(told))
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from bus import topics
+from bus.candidates import Heard
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.known_trees import ChangesFound, FindChanges, FindTrees, TreesFound
@@ -147,9 +148,12 @@ class Replica:
     @property
     def index(self) -> Index:
         """Unavailable until all has been read: nobody is to take an empty memory for an empty cloud."""
-        if not self._loaded.is_set():
+        if not self._memory.loads:
             raise Unavailable("what there is has not been read from placement yet")
         return self._memory.index
+
+    def watch(self, heard: Heard) -> None:
+        self._memory.watch(heard)
 
     async def loaded(self) -> None:
         """Wait until all has been read."""
@@ -175,13 +179,13 @@ class Replica:
             await asyncio.sleep(self._asked_at + BREATH_SECONDS - now)
             self._asked_at = self._clock.monotonic()
         await self._memory.hear_many(messages)
-        if self._loaded.is_set() and not self._memory.index.whole:
+        if self._memory.loads and not self._memory.index.whole:
             await self._memory.fresh()  # something was lost
         return [None] * len(messages)
 
     async def look(self) -> None:
         """When nothing is heard, was there nothing to hear?"""
-        if self._loaded.is_set() and self._clock.monotonic() - self._heard_at >= LOOK_SECONDS:
+        if self._memory.loads and self._clock.monotonic() - self._heard_at >= LOOK_SECONDS:
             await self._memory.fresh()
 
 

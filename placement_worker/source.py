@@ -33,7 +33,7 @@ class IndexedSource:
     def __init__(self, memory: KeepsIndex) -> None:
         self._memory = memory
         self._promises = Promises()
-        self._known = memory.index
+        self._known: Index | None = None  # nobody looks before it is asked: a replica may not be loaded yet
         self._before = 0  # the layouts of indexes there were before this one
 
     @property
@@ -44,7 +44,8 @@ class IndexedSource:
     def layout(self) -> int:
         index = self._memory.index
         if index is not self._known:
-            self._before += self._known.layout + 1
+            if self._known is not None:
+                self._before += self._known.layout + 1
             self._known = index
         return self._before + index.layout
 
