@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from berth.request_options import pci_aliases
 from berth.settings import BadSetting, Settings, by_name, shown
 from compute_sim import Durations
-from scheduler_worker import ChoicePolicy
+from scheduler_worker import ChoicePolicy, page_sizes
 
 # What may follow the ? of a PostgreSQL's URL: what its driver takes and berth does not set itself.
 DATABASE_PARAMETERS = frozenset(
@@ -25,10 +26,10 @@ Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong 
 _AT_LEAST = {
     "hosts": 1, "candidates": 1, "max_attempts": 1, "agents_per_cell": 1, "max_builds_in_flight": 1,
     "baremetal": 0, "crash_after": 0, "drain": 0, "metrics_port": 0, "ironic_reads_at_once": 1,
-    "ironic_full_every": 1, "placement_http_connections": 1,
+    "ironic_full_every": 1, "placement_http_connections": 1, "max_wait": 0,
 }  # fmt: skip
 _FINITE = (
-    "build_timeout", "delete_timeout", "cleanup_timeout",
+    "build_timeout", "delete_timeout", "cleanup_timeout", "max_wait",
     "heartbeat", "drain", "ironic_sweep_seconds", "ironic_pages_per_second",
     "ironic_deaf_sweep_seconds", "ironic_build_patience", "ironic_maintenance_patience",
     "placement_http_idle", "placement_http_slow",
@@ -176,6 +177,11 @@ def _check_names(settings: Settings, refuse: Refuse) -> None:
         Durations.parse(settings.compute.build_time)
     except ValueError as problem:
         refuse("build_time", str(problem))
+    for name, read in (("pci_aliases", pci_aliases), ("large_pages", page_sizes)):
+        try:
+            read(getattr(settings.requests, name))
+        except ValueError as problem:
+            refuse(name, str(problem))
     for name in ("filters", "weighers"):
         chosen = {"filters": None, "weighers": None, name: getattr(settings.scheduler, name) or None}
         try:

@@ -66,6 +66,19 @@ class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
     max_builds_in_flight: int = 8  # on one host
 
 
+class RequestSettings(SettingsGroup, frozen=True, kw_only=True):
+    """How build requests are read (docs/requests.md)."""
+
+    pci_aliases: dict[str, str] = {}  # name: CLASS, traits, numa=legacy, preferred, required or socket
+    large_pages: tuple[str, ...] = ("1GB", "2MB")  # what hw:mem_page_size=large tries, in this order
+    image_metadata_traits: bool = False  # hw_disk_bus and the like are asked of hosts as traits
+    image_type_traits: bool = False  # so is an image's disk_format
+    max_wait: float = 7 * 86400.0  # seconds a request may wait for room
+    tenant_aggregates: bool = False  # a project with aggregates of its own is kept to these
+    tenant_aggregates_required: bool = False  # and one without has no hosts
+    isolate_aggregates: bool = False  # aggregates with trait:X=required are for those who require X
+
+
 class PlacementHttpSettings(
     SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"placement_{name}"
 ):
@@ -215,6 +228,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
     database: DatabaseSettings = DatabaseSettings()
     cells: tuple[Cell, ...] = tuple(map(Cell, ("c1", "c2", "c3", "c4")))
     scheduler: SchedulerSettings = SchedulerSettings()
+    requests: RequestSettings = RequestSettings()
     placement: PlacementHttpSettings = PlacementHttpSettings()
     ironic: IronicSettings = IronicSettings()
     conductor: ConductorSettings = ConductorSettings()

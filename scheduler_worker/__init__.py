@@ -1,6 +1,19 @@
 """The scheduler: build requests → candidates → filters → weighers → claim → selection and alternates."""
 
 from scheduler_worker.core.former_policy import FormerPolicy as ChoicePolicy
+from scheduler_worker.core.guest_topology import page_sizes
+from scheduler_worker.core.request import wishes_of
+from scheduler_worker.core.request_options import NUMA_POLICIES, PciAlias, RequestOptions
+from scheduler_worker.core.unreadable import Unreadable
 from scheduler_worker.worker import scheduler_worker
 
-__all__ = ["ChoicePolicy", "scheduler_worker"]
+__all__ = [
+    "NUMA_POLICIES",
+    "ChoicePolicy",
+    "PciAlias",
+    "RequestOptions",
+    "Unreadable",
+    "page_sizes",
+    "scheduler_worker",
+    "wishes_of",
+]

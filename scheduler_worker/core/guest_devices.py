@@ -4,7 +4,7 @@ import re
 
 from scheduler_worker.core.extra_specs import GuestSpecs
 from scheduler_worker.core.group_draft import GroupDraft, QuestionDraft
-from scheduler_worker.core.request_options import PciAlias, RequestOptions
+from scheduler_worker.core.request_options import NUMA_POLICIES, PciAlias, RequestOptions
 from scheduler_worker.core.unreadable import Unreadable, nearest
 
 MAX_DEVICES = 64
@@ -101,7 +101,7 @@ def add_devices(draft: QuestionDraft, specs: GuestSpecs, options: RequestOptions
     """A group for each device: each may be another provider. The nth goes with the guest's nth NUMA cell
     where its alias wants that."""
     said = specs.of_flavor("pci_passthrough:alias")
-    wish = specs.one_of("hw:pci_numa_affinity_policy", "legacy", "preferred", "required", "socket")
+    wish = specs.one_of("hw:pci_numa_affinity_policy", *NUMA_POLICIES)
     if said is None:
         return
     number = 0

@@ -57,7 +57,7 @@ def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[Pages | None,
         pages = _pages(said)
         return (None if pages.kb == SMALL_KB else pages,)
     memory = gcd(*(cell.memory_mb for cell in _cells(specs))) * 1024  # each cell's is a multiple of this
-    fitting = [one for one in (_pages(Said(size, "large_pages")) for size in large) if memory % one.kb == 0]
+    fitting = [one for one in page_sizes(large) if memory % one.kb == 0]
     if word == "any":
         return (*fitting, None)
     if not fitting:
@@ -66,6 +66,17 @@ def page_choices(specs: GuestSpecs, large: Sequence[str]) -> tuple[Pages | None,
             f" page ({', '.join(large)}), and {said.at}: {said.value!r}"
         )
     return tuple(fitting)
+
+
+def page_sizes(sizes: Sequence[str]) -> list[Pages]:
+    """As the setting `large_pages` names them."""
+    found = []
+    for size in sizes:
+        try:
+            found.append(_pages(Said(size, "large_pages")))
+        except Unreadable:
+            raise ValueError(f"{size!r} is no size of pages (2MB, 1GB)") from None
+    return found
 
 
 def _page_size(specs: GuestSpecs) -> Said | None:

@@ -5,6 +5,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 NumaPolicy = Literal["legacy", "preferred", "required", "socket"]
+NUMA_POLICIES: Mapping[str, NumaPolicy] = {
+    "legacy": "legacy",
+    "preferred": "preferred",
+    "required": "required",
+    "socket": "socket",
+}
 
 
 @dataclass(frozen=True)

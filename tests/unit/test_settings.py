@@ -12,8 +12,10 @@ import pytest
 from berth import ironic, wiring
 from berth.checks import DATABASE_PARAMETERS
 from berth.configuration import EFFECTIVE_ENV, Effective, read
+from berth.request_options import request_options
 from berth.services import metrics_ports
 from berth.settings import GROUP_OF, KINDS, BadSetting, Cell, Settings, by_name, shown
+from scheduler_worker import PciAlias
 
 pytestmark = pytest.mark.usefixtures("no_settings_file")
 
@@ -340,6 +342,29 @@ def test_a_certificate_that_cannot_be_read_is_named(name: str) -> None:
         ironic.access(settings)
 
 
+@pytest.mark.parametrize(
+    ("text", "alias"),
+    [
+        ("gpu=CUSTOM_GPU", PciAlias("CUSTOM_GPU")),
+        (
+            "gpu=CUSTOM_GPU CUSTOM_HBM  CUSTOM_X numa=required",
+            PciAlias("CUSTOM_GPU", ("CUSTOM_HBM", "CUSTOM_X"), "required"),
+        ),
+        ("gpu = numa=socket CUSTOM_GPU", PciAlias("CUSTOM_GPU", (), "socket")),
+    ],
+)
+def test_what_a_device_is_called(text: str, alias: PciAlias) -> None:
+    options = request_options(settings_of(pci_aliases=text).settings)
+    assert options.pci_aliases == {"gpu": alias}
+
+
+@pytest.mark.parametrize(("only", "options"), [("false", (True, False)), ("true", (True, True))])
+def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple[bool, bool]) -> None:
+    told = settings_of(tenant_aggregates=str(only == "false").lower(), tenant_aggregates_required=only)
+    read = request_options(told.settings)
+    assert (read.tenant_aggregates, read.tenant_aggregates_required) == options
+
+
 # Bad ones
 
 
@@ -353,6 +378,14 @@ def test_a_certificate_that_cannot_be_read_is_named(name: str) -> None:
         ("max_attempts", "0", "max_attempts = 0: must be at least 1"),
         ("agents_per_cell", "0", "agents_per_cell = 0: must be at least 1"),
         ("max_builds_in_flight", "0", "max_builds_in_flight = 0: must be at least 1"),
+        ("max_wait", "-1", "max_wait = -1.0: must be at least 0"),
+        ("max_wait", "inf", "max_wait = inf: must be a finite number of seconds"),
+        ("large_pages", "2MB,huge", "'huge' is no size of pages (2MB, 1GB)"),
+        ("pci_aliases", "gpu=", "takes a resource class, traits, and once numa=POLICY: gpu has ''"),
+        ("pci_aliases", "gpu=custom_gpu", "once numa=POLICY: 'custom_gpu' of gpu is none"),
+        ("pci_aliases", "gpu=GPU numa=near", "gpu: numa=near is none of legacy, preferred, required, socket"),
+        ("pci_aliases", "g.u=GPU", "'g.u' is no name: up to 48 letters"),
+        ("pci_aliases", "gpu", "pci_aliases takes name=value, comma separated, not 'gpu'"),
         ("baremetal", "-1", "baremetal = -1: must be at least 0"),
         ("crash_after", "-1", "crash_after = -1: must be at least 0"),
         ("drain", "-1", "drain = -1.0: must be at least 0"),

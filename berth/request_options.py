@@ -1,0 +1,46 @@
+"""Settings → what the scheduler reads requests by."""
+
+import re
+from collections.abc import Mapping
+
+from berth.settings import Settings
+from scheduler_worker import NUMA_POLICIES, PciAlias, RequestOptions
+
+_WORD = re.compile(r"[A-Za-z0-9_-]{1,48}")
+_NAME = re.compile(r"[A-Z0-9_]{1,255}")
+
+
+def request_options(settings: Settings) -> RequestOptions:
+    """Settings that were checked: `pci_aliases` below says what is wrong with them."""
+    said = settings.requests
+    return RequestOptions(
+        pci_aliases=pci_aliases(said.pci_aliases),
+        large_pages=said.large_pages,
+        image_metadata_traits=said.image_metadata_traits,
+        image_type_traits=said.image_type_traits,
+        max_wait=said.max_wait,
+        tenant_aggregates=said.tenant_aggregates or said.tenant_aggregates_required,
+        tenant_aggregates_required=said.tenant_aggregates_required,
+        isolate_aggregates=said.isolate_aggregates,
+    )
+
+
+def pci_aliases(said: Mapping[str, str]) -> dict[str, PciAlias]:
+    """`gpu = "CUSTOM_GPU CUSTOM_HBM numa=required"`: a class, traits, and how near it is to be."""
+    return {name: _alias(name, value) for name, value in said.items()}
+
+
+def _alias(name: str, value: str) -> PciAlias:
+    if not _WORD.fullmatch(name):
+        raise ValueError(f"{name!r} is no name: up to 48 letters, digits, _ and -")
+    words = value.split()
+    policies = [word.removeprefix("numa=") for word in words if word.startswith("numa=")]
+    names = [word for word in words if not word.startswith("numa=")]
+    strange = [repr(word) for word in names if not _NAME.fullmatch(word)]
+    if not names or strange or len(policies) > 1:
+        wrong = f"{strange[0]} of {name} is none" if strange else f"{name} has {value!r}"
+        raise ValueError(f"takes a resource class, traits, and once numa=POLICY: {wrong}")
+    for policy in policies:
+        if policy not in NUMA_POLICIES:
+            raise ValueError(f"{name}: numa={policy} is none of {', '.join(NUMA_POLICIES)}")
+    return PciAlias(names[0], tuple(names[1:]), NUMA_POLICIES[policies[0]] if policies else "legacy")

@@ -1,0 +1,67 @@
+"""What aggregates' metadata asks of every request, before anybody looks for a host.
+
+Worked out once from the aggregates there are; most clouds have no such metadata, and then it costs nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from bus.vocabulary import Aggregate
+from scheduler_worker.core.request_options import RequestOptions
+from scheduler_worker.core.wish import Wish
+
+TENANT = "filter_tenant_id"  # and whatever else begins so: there may be several
+NOBODY = "00000000-0000-0000-0000-000000000000"  # an aggregate that no host is in
+
+
+@dataclass(frozen=True)
+class Prefilters:
+    """Tenants' own aggregates, and aggregates that are for those alone who require their traits."""
+
+    of_tenant: Mapping[str, tuple[str, ...]] | None = None  # project → its aggregates; None: nobody asks
+    tenants_need_one: bool = False
+    demanding: tuple[tuple[str, frozenset[str]], ...] = ()  # an aggregate, and the traits it demands
+
+    def narrow(self, wish: Wish) -> Wish:
+        """The same wish, for the hosts that are for it; with a sentence where these are none at all."""
+        question, notes = wish.question, wish.notes
+        if self.of_tenant is not None:
+            own = self.of_tenant.get(wish.request.project)
+            if own is None and self.tenants_need_one:
+                own = (NOBODY,)
+                notes = (*notes, f"no aggregate is for project {wish.request.project} ({TENANT})")
+            if own is not None:
+                question = msgspec.structs.replace(question, root_member_of=(*question.root_member_of, own))
+        if self.demanding:
+            required = set(question.root_required).union(*(group.required for group in question.groups))
+            barred = tuple(uuid for uuid, demands in self.demanding if not demands <= required)
+            if barred:
+                question = msgspec.structs.replace(
+                    question, root_not_member_of=(*question.root_not_member_of, *barred)
+                )
+        return wish if question is wish.question else replace(wish, question=question, notes=notes)
+
+
+def prefilters(aggregates: Iterable[Aggregate], options: RequestOptions) -> Prefilters:
+    """As these aggregates and settings have it."""
+    tenants: dict[str, list[str]] = {}
+    demanding = []
+    for aggregate in sorted(aggregates, key=lambda one: one.id):
+        projects: dict[str, None] = {}
+        demands = set()
+        for key, value in aggregate.metadata.items():
+            if key.startswith(TENANT):
+                projects |= dict.fromkeys(one.strip() for one in value.split(",") if one.strip())
+            elif key.startswith("trait:") and value == "required":
+                demands.add(key.removeprefix("trait:"))
+        for project in projects:
+            tenants.setdefault(project, []).append(aggregate.id)
+        if demands:
+            demanding.append((aggregate.id, frozenset(demands)))
+    return Prefilters(
+        {project: tuple(some) for project, some in tenants.items()} if options.tenant_aggregates else None,
+        options.tenant_aggregates_required,
+        tuple(demanding) if options.isolate_aggregates else (),
+    )

@@ -1,0 +1,79 @@
+"""What aggregates' metadata asks of a request before anybody looks for a host."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bus.vocabulary import Aggregate, Image
+from scheduler_worker.core.prefilters import NOBODY, Prefilters, prefilters
+from scheduler_worker.core.request_options import RequestOptions
+from tests.support.ids import uid
+from tests.support.wishes import flavor, wishes
+
+ONE, TWO, THREE = (uid(number, "e") for number in (1, 2, 3))
+
+
+def aggregate(uuid: str, **metadata: str) -> Aggregate:
+    return Aggregate(id=uuid, metadata={key.replace("__", ":"): value for key, value in metadata.items()})
+
+
+CLOUD = (
+    aggregate(ONE, filter_tenant_id="p", trait__CUSTOM_LICENSED="required"),
+    aggregate(TWO, filter_tenant_id="q, r", filter_tenant_id_2="p", trait__A="forbidden"),
+    aggregate(THREE, availability_zone="z", trait__A="required", trait__B="required"),
+)
+TENANTS = RequestOptions(tenant_aggregates=True)
+TENANTS_ONLY = replace(TENANTS, tenant_aggregates_required=True)
+ISOLATED = RequestOptions(isolate_aggregates=True)
+LICENSED = {"trait:CUSTOM_LICENSED": "required"}
+
+
+@pytest.mark.parametrize(
+    ("options", "request_fields", "member_of", "not_member_of"),
+    [
+        (RequestOptions(), {"project": "p"}, (), ()),  # both are off, as in Nova
+        (TENANTS, {"project": "p"}, ((ONE, TWO),), ()),
+        (TENANTS, {"project": "r"}, ((TWO,),), ()),
+        (TENANTS, {"project": "s"}, (), ()),
+        (TENANTS, {"project": "r", "aggregates": ((THREE,),)}, ((THREE,), (TWO,)), ()),
+        (TENANTS_ONLY, {"project": "r"}, ((TWO,),), ()),
+        (TENANTS_ONLY, {"project": "s"}, ((NOBODY,),), ()),
+        (ISOLATED, {"project": "p"}, (), (ONE, THREE)),
+        (ISOLATED, {"flavor": flavor(LICENSED)}, (), (THREE,)),
+        (ISOLATED, {"image": Image(name="i", traits_required=("A", "B"))}, (), (ONE,)),
+        (ISOLATED, {"flavor": flavor({"resources1:VGPU": "1", "trait1:A": "required"})}, (), (ONE, THREE)),
+        (
+            ISOLATED,
+            {
+                "flavor": flavor({"resources1:VGPU": "1", "trait1:A": "required", "trait:B": "required"}),
+                "not_aggregates": (TWO,),
+            },
+            (),
+            (TWO, ONE),
+        ),
+    ],
+)
+def test_where_a_request_may_go(
+    options: RequestOptions,
+    request_fields: dict[str, Any],
+    member_of: tuple[tuple[str, ...], ...],
+    not_member_of: tuple[str, ...],
+) -> None:
+    (wish,) = wishes(**request_fields)
+    question = prefilters(CLOUD, options).narrow(wish).question
+    assert (question.root_member_of, question.root_not_member_of) == (member_of, not_member_of)
+
+
+def test_a_project_without_hosts_is_told_so() -> None:
+    (wish,) = wishes(project="s")
+    assert prefilters(CLOUD, TENANTS_ONLY).narrow(wish).notes == (
+        "no aggregate is for project s (filter_tenant_id)",
+    )
+
+
+@pytest.mark.parametrize("options", [RequestOptions(), TENANTS, ISOLATED])
+def test_without_such_metadata_a_wish_stays_the_one_it_was(options: RequestOptions) -> None:
+    (wish,) = wishes()
+    assert prefilters([aggregate(ONE, availability_zone="z")], options).narrow(wish) is wish
+    assert Prefilters().narrow(wish) is wish
