@@ -84,14 +84,12 @@ def _without_ids(request: BuildRequested) -> BuildRequested:
 
 
 def _reader(name: str) -> Callable[[Wish], Any]:
-    """What reads this of a wish: a field of the request or of its flavor, its group, or all there is."""
+    """What reads this of a wish: a field of its own or of the request, its group, or all there is."""
     if name == EVERYTHING:
         return lambda wish: (_without_ids(wish.request), wish.group, wish.members)
     if name == GROUP:
         return lambda wish: (wish.group, wish.members)
-    path = name.removeprefix("flavor.")
-    of_flavor = attrgetter(path)
-    if path != name:
-        return lambda wish: of_flavor(wish.flavor)
-    of_request = attrgetter(name)
-    return lambda wish: of_request(wish.request)
+    path = attrgetter(name)
+    if name.partition(".")[0] in Wish.__dataclass_fields__:
+        return path
+    return lambda wish: path(wish.request)

@@ -84,7 +84,7 @@ class Rule:
     code: str = ""  # what programs know the refusal by; empty: its name
     reads: tuple[
         str, ...
-    ] = ()  # of the request: image, hints, project, flavor.name; whose requests are alike?
+    ] = ()  # of the wish or its request: flavor.name, image, hints.query, group; * for all
     passes: bool = False  # does its refusal pass by itself in seconds?
     # The same for all hosts at once: those it lets pass. For what refuses many hosts on most requests.
     admits: Callable[[View, Wish], Bools] | None = None
@@ -107,4 +107,4 @@ class Weigher:
     lowest: float | None = None  # where its scale begins, what is below counts as that; None: at the least
     least_span: float = 0.0
     key: str = ""  # in aggregates' metadata; empty: NAME_weight_multiplier
-    reads: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()  # as a rule does

@@ -147,9 +147,9 @@ def preferred_traits() -> Weigher:
     """Those of the request's preferred traits it has, as it weighs them: before ram, cpu and disk."""
 
     def value(view: View, wish: Wish) -> Number:
-        return _sum(view.has(trait) * by for trait, by in wish.request.preferred_traits.items())
+        return _sum(view.has(trait) * by for trait, by in wish.preferred.items())
 
-    return Weigher("preferred_traits", value, 4.0, reads=("preferred_traits",))
+    return Weigher("preferred_traits", value, 4.0, reads=("preferred",))
 
 
 def image_cached() -> Weigher:

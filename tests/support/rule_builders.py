@@ -1,7 +1,7 @@
 """Hosts as rules and weighers see them: one, or a few in a placement that fits in a list."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ from tests.support.ids import uid
 from tests.support.scheduler_builders import ROOM, a_request
 
 ASKED = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}),))
+_OF_WISH = Wish.__dataclass_fields__.keys() - {"request", "flavor"}
 
 
 def an_aggregate(number: int = 1, **metadata: str) -> Aggregate:
@@ -35,7 +36,7 @@ def the_facts(number: int = 1, *aggregates: Aggregate, sent: int = 0, **fields: 
 
 def a_wish(request: BuildRequested | None = None, **fields: object) -> Wish:
     """For this request, or one with these fields; those of the wish are the wish's."""
-    of_wish = {name: fields.pop(name) for name in list(fields) if name in Wish.__dataclass_fields__}
+    of_wish = {name: fields.pop(name) for name in list(fields) if name in _OF_WISH}
     request = request or a_request(**fields)  # type: ignore[arg-type]
     return Wish(request, request.flavor, ASKED, **of_wish)  # type: ignore[arg-type]
 
@@ -177,9 +178,3 @@ def seen_at_once(facts: Sequence[HostFacts]) -> tuple[AllHosts, list[HostFacts]]
     now, search = book.level(source, 0.0), source.search(ASKED)
     one_by_one = [now.facts(search, int(position)) for position in search.positions]
     return AllHosts(search, now), one_by_one
-
-
-def having(wish: Wish, **fields: object) -> Wish:
-    """The same wish, of a request that differs in these."""
-    request = msgspec.structs.replace(wish.request, **fields)
-    return replace(wish, request=request, flavor=request.flavor)

@@ -1,0 +1,277 @@
+"""What an operator may choose: names, aliases, options, functions of his own; which requests are alike."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bus.vocabulary import Flavor, Hints, Image, ServerGroup
+from scheduler_worker.core.choosable import BadChoice
+from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.rule import Rule, Weigher
+from scheduler_worker.core.rules import RULES_CALLED, RULES_OF_PLACEMENT
+from scheduler_worker.core.view import OneHost
+from scheduler_worker.core.weighing import WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
+from scheduler_worker.core.wish import Wish
+from tests.support.ids import uid
+from tests.support.rule_builders import a_wish, the_facts
+from tests.support.scheduler_builders import a_request
+
+
+def rules_of(**chosen: Any) -> list[str]:
+    return [rule.name for rule in ChoicePolicy.from_names(**chosen).rules]
+
+
+def weighers_of(**chosen: Any) -> dict[str, float]:
+    return {one.name: one.multiplier for one in ChoicePolicy.from_names(**chosen).weighers}
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("names", "rules"),
+    [
+        (["io_ops", "up"], ["io_ops", "up"]),
+        (["ComputeFilter"], ["up", "enabled"]),
+        (["nova.scheduler.filters.compute_filter.ComputeFilter", "up"], ["up", "enabled"]),
+        (["AggregateIoOpsFilter", "IoOpsFilter"], ["io_ops"]),
+        (["NUMATopologyFilter", "JsonFilter"], ["json"]),
+        (["host_is_up", "host_is_enabled", "same_zone"], ["up", "enabled", "zone"]),
+        ([], []),
+    ],
+)
+def test_rules_come_in_the_order_of_their_names(names: list[str], rules: list[str]) -> None:
+    assert rules_of(filters=names) == rules
+
+
+def test_every_filter_and_weigher_of_nova_is_known_by_its_class() -> None:
+    """Of the filters it has, and had, and of its weighers."""
+    assert len({name for name in RULES_CALLED if name[0].isupper()} | RULES_OF_PLACEMENT.keys()) == 27
+    assert len({name for name in WEIGHERS_CALLED if name[0].isupper()} | WEIGHERS_OF_OTHERS.keys()) == 13
+    rules_of(filters=[*RULES_CALLED, *RULES_OF_PLACEMENT])
+    weighers_of(weighers=[*WEIGHERS_CALLED, *WEIGHERS_OF_OTHERS])
+
+
+@pytest.mark.parametrize(
+    ("names", "weighers"),
+    [
+        (["cpu"], {"cpu": 1}),
+        ({"ram": -2.0, "CPUWeigher": 3.0}, {"ram": -2, "cpu": 3}),
+        ({"nova.scheduler.weights.ram.RAMWeigher": 0.5, "CrossCellWeigher": 1.0}, {"ram": 0.5}),
+        ({"free_ram": 2.0, "builds_in_flight": -3.0}, {"ram": 2, "io_ops": -3}),
+        ({"image_properties": 1.0}, {"image_properties": 1}),
+        ({"image_properties": 0.0}, {}),  # off, whatever aggregates say
+        ({"num_instances": 0.0}, {"num_instances": 0}),  # aggregates may turn it on
+    ],
+)
+def test_weighers_come_with_multipliers_of_their_own(names: Any, weighers: dict[str, float]) -> None:
+    assert weighers_of(weighers=names) == weighers
+
+
+# Options
+
+
+def test_an_option_is_converted_to_what_it_is() -> None:
+    options = {
+        "io_ops": {"max_io_ops_per_host": "2"},
+        "isolated_hosts": {
+            "isolated_hosts": "host1, host2",
+            "restrict_isolated_hosts_to_isolated_images": "false",
+        },
+    }
+    policy = ChoicePolicy.from_names(["io_ops", "isolated_hosts"], options=options)
+    io_ops, isolated = policy.rules
+    assert io_ops.refuses(the_facts(building=2), a_wish()) == "building 2 already, at most 2 at once"
+    assert isolated.refuses(the_facts(), a_wish()) is None
+
+
+def test_a_rule_and_a_weigher_of_one_name_each_take_their_own_of_its_options() -> None:
+    options = {
+        "image_properties": {
+            "image_properties_default_architecture": "aarch64",
+            "image_props_weight_setting": {"os_type": 2},
+        }
+    }
+    policy = ChoicePolicy.from_names(["image_properties"], {"image_properties": 1.0}, options=options)
+    wish = a_wish(image=Image(name="i", properties={"os_type": "bsd"}))
+    host = the_facts(architecture="x86_64", image_properties={"os_type=bsd": 3})
+    assert policy.rules[0].refuses(host, wish) == "the image needs architecture aarch64; it has x86_64"
+    assert policy.weighers[0].value(OneHost(host), wish) == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "rules"),
+    [
+        ({}, ["up"]),
+        ({"weight_setting": {}}, ["up"]),
+        ({"weight_setting": {"t": 1.0}}, ["up", "metrics"]),
+        ({"weight_setting": {"t": 1.0}, "required": False}, ["up"]),
+    ],
+)
+def test_metrics_that_are_required_are_a_rule(options: dict[str, Any], rules: list[str]) -> None:
+    assert rules_of(filters=["up"], options={"metrics": options}) == rules
+
+
+# His own
+
+
+def no_thirteen(host: HostFacts, wish: Wish) -> str | None:
+    return "unlucky" if host.host == "host13" else None
+
+
+def at_most(*, most: int = 1) -> Rule:
+    """So many at once."""
+    return Rule("at_most", lambda host, wish: None if host.building < most else "enough")
+
+
+def by_number(host: HostFacts, wish: Wish) -> float:
+    return float(host.host.removeprefix("host"))
+
+
+def warm(*, metric: str = "t") -> Weigher:
+    return Weigher("warm", lambda view, wish: view.metric(metric), 3.0)
+
+
+OWN = {
+    "mine:no_thirteen": no_thirteen,
+    "mine:at_most": at_most,
+    "mine:by_number": by_number,
+    "mine:warm": warm,
+}
+
+
+def test_a_function_of_a_host_and_a_wish_is_a_rule() -> None:
+    (rule,) = ChoicePolicy.from_names(["mine:no_thirteen"], own=OWN).rules
+    assert rule.name == "mine:no_thirteen"
+    assert [rule.refuses(the_facts(number), a_wish()) for number in (12, 13)] == [None, "unlucky"]
+
+
+def test_a_function_that_makes_a_rule_takes_options() -> None:
+    policy = ChoicePolicy.from_names(["mine:at_most"], own=OWN, options={"mine:at_most": {"most": "2"}})
+    (rule,) = policy.rules
+    assert [rule.refuses(the_facts(building=number), a_wish()) for number in (1, 2)] == [None, "enough"]
+
+
+def test_a_function_of_a_host_and_a_wish_is_a_weigher() -> None:
+    (weigher,) = ChoicePolicy.from_names(weighers={"mine:by_number": -1.0}, own=OWN).weighers
+    assert (weigher.value(OneHost(the_facts(7)), a_wish()), weigher.multiplier) == (7, -1)
+
+
+def test_a_function_that_makes_a_weigher_takes_options() -> None:
+    options = {"mine:warm": {"metric": "u"}}
+    (weigher,) = ChoicePolicy.from_names(weighers=["mine:warm"], own=OWN, options=options).weighers
+    assert (weigher.value(OneHost(the_facts(metrics={"u": 4.0})), a_wish()), weigher.multiplier) == (4, 3)
+
+
+# What means nothing
+
+
+@pytest.mark.parametrize(
+    ("chosen", "why"),
+    [
+        (
+            {"filters": ["io_op"]},
+            "unknown filter 'io_op', did you mean 'io_ops'?; known filters: up, enabled, ",
+        ),
+        (
+            {"filters": ["computefilter"]},
+            "unknown filter 'computefilter', did you mean 'ComputeFilter'?; known",
+        ),
+        ({"filters": ["luck"]}, "unknown filter 'luck'; known filters: up, enabled, zone, "),
+        ({"weighers": {"luck": 1.0}}, "unknown weigher 'luck'; known weighers: ram, cpu, "),
+        ({"filters": ["ram"]}, "unknown filter 'ram'"),
+        ({"filters": ["mine:no_thirteen"]}, "unknown filter 'mine:no_thirteen'"),
+        ({"options": {"io_op": {}}}, "there is no rule or weigher 'io_op', did you mean 'io_ops'?"),
+        (
+            {"options": {"io_ops": {"max_io_ops": 3}}},
+            "no such option, did you mean 'max_io_ops_per_host'?; there are: max_io_ops_per_host",
+        ),
+        ({"options": {"up": {"really": True}}}, "no such option; it has none"),
+        ({"options": {"mine:no_thirteen": {"most": 3}}, "own": OWN}, "no such option; it has none"),
+        ({"options": {"io_ops": {"max_io_ops_per_host": "x"}}}, "'x': Expected `int`, got `str`"),
+        ({"filters": ["mine:warm"], "own": OWN}, "'mine:warm' makes a Weigher, not a Rule"),
+        ({"weighers": ["mine:at_most"], "own": OWN}, "'mine:at_most' makes a Rule, not a Weigher"),
+    ],
+)
+def test_what_means_nothing_is_said(chosen: dict[str, Any], why: str) -> None:
+    with pytest.raises(BadChoice) as refused:
+        ChoicePolicy.from_names(**chosen)
+    assert str(refused.value).startswith(why)
+
+
+# Alike
+
+
+def kinds(policy: ChoicePolicy, *wishes: Wish) -> int:
+    return len({policy.kind(wish) for wish in wishes})
+
+
+OTHER = Flavor(name="other", vcpus=1, memory_mb=1024, disk_gb=10)
+GROUP = ServerGroup(id=uid(1, "9"), name="web", policy="soft-affinity")
+FIRST, SECOND = uid(1, "c"), uid(2, "c")
+
+
+@pytest.mark.parametrize(
+    ("fields", "other", "filters", "weighers"),
+    [
+        ({}, {"metadata": {"a": "b"}}, [], []),
+        ({"project": "p"}, {"project": "q"}, ["up"], ["ram"]),
+        ({"image": None}, {"image": Image(name="i")}, ["up"], ["ram"]),
+        ({}, {"flavor": OTHER}, ["up"], ["ram"]),
+        ({"hints": Hints(query="[]")}, {}, ["up"], ["ram"]),
+        ({"priority": 1, "wait": "1h"}, {}, None, None),
+    ],
+)
+def test_what_nobody_reads_makes_no_difference(fields: Any, other: Any, filters: Any, weighers: Any) -> None:
+    policy = ChoicePolicy.from_names(filters, weighers)
+    assert kinds(policy, a_wish(**fields), a_wish(a_request(2, **other))) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "other", "filters", "weighers"),
+    [
+        ({"project": "p"}, {"project": "q"}, ["aggregate_multi_tenancy_isolation"], []),
+        ({"image": None}, {"image": Image(name="i")}, [], ["image_cached"]),
+        ({}, {"flavor": OTHER}, ["aggregate_type_affinity"], []),
+        ({"hints": Hints(query="[]")}, {}, ["json"], []),
+        ({"zone": "a"}, {"zone": "b"}, ["zone"], []),
+        ({"preferred": {"A": 1.0}}, {}, [], ["preferred_traits"]),
+        (
+            {"group": GROUP, "members": {FIRST: 1}},
+            {"group": GROUP, "members": {FIRST: 2}},
+            [],
+            ["soft_affinity"],
+        ),
+        ({"same": frozenset([FIRST])}, {"same": frozenset([SECOND])}, [], []),
+        ({"own": frozenset([FIRST])}, {}, [], []),
+        ({"forced_host": "host1"}, {}, [], []),
+        ({"notes": ("odd",)}, {}, [], []),
+        ({"nth": 1}, {}, [], []),
+        ({"metadata": {"a": "b"}}, {}, ["mine:no_thirteen"], []),
+    ],
+)
+def test_what_somebody_reads_does(fields: Any, other: Any, filters: Any, weighers: Any) -> None:
+    policy = ChoicePolicy.from_names(filters, weighers, own=OWN)
+    assert kinds(policy, a_wish(**fields), a_wish(**other)) == 2
+
+
+def test_what_placement_is_asked_makes_a_kind_but_for_the_seed() -> None:
+    policy, wish = ChoicePolicy(), a_wish()
+
+    def asking(**fields: Any) -> Wish:
+        return Wish(wish.request, wish.flavor, replace(wish.question, **fields))
+
+    assert kinds(policy, asking(seed="a"), asking(seed="b")) == 1
+    assert kinds(policy, asking(cell="a"), asking(cell="b")) == 2
+
+
+def test_nobody_reads_what_there_is_not() -> None:
+    """Every name a rule or weigher reads by can be read."""
+    everything: Mapping[str, Any] = {"filters": [*RULES_CALLED], "weighers": [*WEIGHERS_CALLED]}
+    policy = ChoicePolicy.from_names(**everything)
+    wish = a_wish(group=GROUP, members={FIRST: 1}, image=Image(name="i"))
+    assert policy.kind(wish) == policy.kind(wish)
+    assert {name for rule in policy.rules for name in rule.reads} >= {"image", "project", "hints.query"}
