@@ -20,6 +20,7 @@ from bus.messages import EditRequested
 from bus.resources import Edit, EditResult
 from placement_worker.batching import Batched
 from placement_worker.http import microversions
+from placement_worker.http.aggregates import AggregateHandlers
 from placement_worker.http.aggregates_and_traits import Contents
 from placement_worker.http.allocations import AllocationHandlers
 from placement_worker.http.api_call import ApiCall, ClientLeft
@@ -77,6 +78,7 @@ def http_app(placement: Placement, options: Options | None = None) -> Starlette:
         Candidates(placement),
         ExtensionHandlers(placement, closing),
         ChangeFeed(placement, closing),
+        AggregateHandlers(placement),
     )
     app = Starlette(
         routes=[
@@ -105,7 +107,7 @@ async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
     raise not_found()
 
 
-_MAY_ASK = ("GET", "PUT", "POST", "DELETE")
+_MAY_ASK = ("GET", "PUT", "POST", "PATCH", "DELETE")
 _MAY_READ = (
     "etag", "location", "openstack-api-version", "x-openstack-request-id", "berth-why",
     "berth-candidates-cut",

@@ -80,5 +80,9 @@ def _beat() -> ServerSentEvent:
 
 
 def _event(change: PlacementChanged) -> ServerSentEvent:
-    told = {"number": change.number, "changes": [msgspec.structs.asdict(one) for one in change.changes]}
+    told = {
+        "number": change.number,
+        "changes": [msgspec.structs.asdict(one) for one in change.changes],
+        **({"aggregates": change.aggregates} if change.aggregates else {}),
+    }
     return ServerSentEvent(encode(told).decode(), event="changed", id=str(change.number), sep="\n")

@@ -43,6 +43,7 @@ class Operation:
 get = partial(Operation, "GET")
 put = partial(Operation, "PUT", body=BODY)
 post = partial(Operation, "POST", body=BODY)
+patch = partial(Operation, "PATCH", body=BODY)
 delete = partial(Operation, "DELETE")
 
 

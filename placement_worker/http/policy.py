@@ -40,6 +40,7 @@ _OPERATIONS = {
     "placement:allocation_candidates": ("list",),
     "berth:providers": ("load",),
     "berth:changes": ("list",),
+    "berth:aggregates": _CRUD,
 }
 DEFAULTS = {
     **{f"{what}:{how}": "rule:admin_or_service_api" for what, hows in _OPERATIONS.items() for how in hows},

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from placement_worker.http import microversions
+from placement_worker.http.aggregates import AggregateHandlers
 from placement_worker.http.aggregates_and_traits import Contents
 from placement_worker.http.allocations import AllocationHandlers
 from placement_worker.http.api_call import ApiAnswer, ApiCall, said
@@ -11,7 +12,7 @@ from placement_worker.http.change_feed import ChangeFeed
 from placement_worker.http.classes_and_traits import ClassAndTraitHandlers
 from placement_worker.http.extensions import ExtensionHandlers
 from placement_worker.http.inventories import Inventories
-from placement_worker.http.operations import BULK_BODY, LARGE_BODY, Operation, delete, get, post, put
+from placement_worker.http.operations import BULK_BODY, LARGE_BODY, Operation, delete, get, patch, post, put
 from placement_worker.http.providers import ProviderHandlers
 
 Table = Mapping[str, tuple[Operation, ...]]
@@ -44,6 +45,7 @@ def table(
     candidates: Candidates,
     extensions: ExtensionHandlers,
     feed: ChangeFeed,
+    aggregates: AggregateHandlers,
 ) -> Table:
     """What is asked most comes first: addresses are looked for in this order."""
     return {
@@ -110,6 +112,19 @@ def table(
         "/berth/explain": (get("placement:allocation_candidates:list", candidates.explain),),
         "/berth/providers": (post("berth:providers:load", extensions.load, body=BULK_BODY),),
         "/berth/changes": (get("berth:changes:list", feed.changes, json=False),),
+        "/berth/aggregates": (
+            get("berth:aggregates:list", aggregates.list_all),
+            post("berth:aggregates:create", aggregates.create),
+        ),
+        "/berth/aggregates/{aggregate}": (
+            get("berth:aggregates:show", aggregates.show),
+            patch("berth:aggregates:update", aggregates.change),
+            delete("berth:aggregates:delete", aggregates.delete),
+        ),
+        "/berth/aggregates/{aggregate}/hosts/{host}": (
+            put("berth:aggregates:update", aggregates.put_host, body=0),
+            delete("berth:aggregates:update", aggregates.delete_host),
+        ),
         "/healthz": (get("", extensions.alive, json=False),),
         "/readyz": (get("", extensions.ready, json=False),),
         "/metrics": (get("", extensions.metrics, json=False),),

@@ -1,0 +1,191 @@
+"""Aggregates with what operators say of them: list, make, show, change, drop; and hosts put in and taken out.
+
+Which aggregates a provider is in is the Placement API's own, in aggregates_and_traits.py.
+"""
+
+from typing import Any
+
+import msgspec
+
+from bus.aggregates import (
+    AggregateEdit,
+    AggregateEdited,
+    AggregateName,
+    AggregateRefusal,
+    ChangeAggregate,
+    DropAggregate,
+    Hosts,
+    MakeAggregate,
+    MetadataKey,
+    MetadataValue,
+    told,
+)
+from bus.messages import AggregateEditRequested, FindAggregates, FindProviders
+from bus.resources import Missing, Taken
+from bus.vocabulary import Aggregate, Contended, Id, ResourceGroup
+from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
+from placement_worker.http.errors import (
+    CONCURRENT_UPDATE,
+    DUPLICATE_NAME,
+    Problem,
+    bad_request,
+    conflict,
+    not_found,
+)
+from placement_worker.http.validation import is_uuid, refuse_nul
+from placement_worker.placement import Placement
+
+MOST = 10_000  # in one answer
+
+
+class _Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    pass
+
+
+class _New(_Body, kw_only=True):
+    name: AggregateName
+    uuid: Id | None = None
+    metadata: dict[MetadataKey, MetadataValue] = {}
+    hosts: Hosts = ()
+    force: bool = False
+
+
+class _Change(_Body, kw_only=True):
+    name: AggregateName | None = None
+    metadata: dict[MetadataKey, MetadataValue | None] = {}  # null takes the key away
+    add: Hosts = ()
+    remove: Hosts = ()
+    force: bool = False
+
+
+_new = msgspec.json.Decoder(_New)
+_change = msgspec.json.Decoder(_Change)
+
+
+class AggregateHandlers:
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+
+    async def list_all(self, call: ApiCall) -> ApiAnswer:
+        asked = _asked(call, "name", "host", "key", "after", "limit")
+        limit = asked.pop("limit", str(MOST))
+        if not (limit.isascii() and limit.isdigit() and 0 < int(limit[:9]) <= MOST):
+            raise bad_request(f"limit: a number from 1 to {MOST}, not {limit[:40]!r}")
+        query = msgspec.structs.replace(FindAggregates(limit=int(limit)), **asked)
+        found = await self.placement.aggregates.find(query)
+        listed = [_body(one, host_count=found.hosts.get(one.id, 0)) for one in found.aggregates]
+        return said({"aggregates": listed, "more": found.more})
+
+    async def create(self, call: ApiCall) -> ApiAnswer:
+        body: _New = await _read(call, _new)
+        id_ = body.uuid or self.placement.clock.uuid()
+        edited = await self._edit(
+            MakeAggregate(
+                aggregate=id_, name=body.name, metadata=body.metadata, hosts=body.hosts, force=body.force
+            )
+        )
+        location = {"location": call.location(f"/berth/aggregates/{id_}")}
+        return said(_edited(edited), status=201 if edited.made else 200, headers=location)
+
+    async def show(self, call: ApiCall) -> ApiAnswer:
+        one = await self._named(call)
+        inside = await self.placement.lookups.providers(
+            FindProviders(like=ResourceGroup(member_of=((one.id,),)), parts=("owner",))
+        )
+        hosts = [
+            {"uuid": each.id, "name": each.host or each.name} for each in inside.providers if not each.parent
+        ]
+        hosts.sort(key=lambda host: host["name"])
+        return said(_body(one, host_count=len(hosts), hosts=hosts))
+
+    async def change(self, call: ApiCall) -> ApiAnswer:
+        body: _Change = await _read(call, _change)
+        one = await self._named(call)
+        metadata = body.metadata.items()
+        edit = ChangeAggregate(
+            aggregate=one.id,
+            name=body.name,
+            set={key: value for key, value in metadata if value is not None},
+            unset=tuple(key for key, value in metadata if value is None),
+            add=body.add,
+            remove=body.remove,
+            force=body.force,
+        )
+        return said(_edited(await self._edit(edit)))
+
+    async def delete(self, call: ApiCall) -> ApiAnswer:
+        one = await self._named(call)
+        await self._edit(DropAggregate(aggregate=one.id, force=_forced(call)))
+        return nothing()
+
+    async def put_host(self, call: ApiCall) -> ApiAnswer:
+        one = await self._named(call)
+        edit = ChangeAggregate(aggregate=one.id, add=(call.path["host"],), force=_forced(call))
+        return said(_edited(await self._edit(edit, host=True)))
+
+    async def delete_host(self, call: ApiCall) -> ApiAnswer:
+        one = await self._named(call)
+        edit = ChangeAggregate(aggregate=one.id, remove=(call.path["host"],), force=_forced(call))
+        return said(_edited(await self._edit(edit, host=True)))
+
+    async def _named(self, call: ApiCall) -> Aggregate:
+        """The aggregate of the address, by its id or its name; or 404."""
+        name = call.path["aggregate"]
+        query = FindAggregates(ids=(name.lower(),)) if is_uuid(name) else FindAggregates(name=name)
+        found = (await self.placement.aggregates.find(query)).aggregates
+        if not found:
+            raise not_found(f"There is no aggregate {name}.")
+        return found[0]
+
+    async def _edit(self, edit: AggregateEdit, *, host: bool = False) -> AggregateEdited:
+        """`host`: it is one of the address, so that a missing one is 404."""
+        match (await self.placement.aggregates.edit(AggregateEditRequested(edit=edit))).result:
+            case AggregateEdited() as edited:
+                return edited
+            case refusal:
+                raise _refused(refusal, host)
+
+
+def _refused(refusal: AggregateRefusal, host: bool) -> Problem:
+    why = told(refusal)
+    match refusal:
+        case Missing(what="host") if not host:
+            return bad_request(why)
+        case Missing():
+            return not_found(why)
+        case Taken():
+            return conflict(why, DUPLICATE_NAME)
+        case Contended():
+            return conflict(why, CONCURRENT_UPDATE)
+        case _:
+            return conflict(why)
+
+
+async def _read(call: ApiCall, form: msgspec.json.Decoder[Any]) -> Any:
+    body = await call.body()
+    try:
+        value = form.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+        raise bad_request(f"JSON does not validate: {problem}") from None
+    refuse_nul(body)
+    return value
+
+
+def _asked(call: ApiCall, *known: str) -> dict[str, str]:
+    """The query string, a value a name."""
+    for name, _ in call.pairs:
+        if name not in known:
+            raise bad_request(f"{name[:40]!r} is not asked for here; there are: {', '.join(known)}")
+    return dict(call.pairs)
+
+
+def _forced(call: ApiCall) -> bool:
+    return _asked(call, "force").get("force", "false").lower() in ("true", "1", "")
+
+
+def _body(one: Aggregate, **more: Any) -> dict[str, Any]:
+    return {"uuid": one.id, "name": one.name, "metadata": one.metadata, **more}
+
+
+def _edited(edited: AggregateEdited) -> dict[str, Any]:
+    return _body(edited.aggregate, added=edited.added, removed=edited.removed, warnings=edited.warnings)

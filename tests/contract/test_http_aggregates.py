@@ -1,0 +1,178 @@
+"""Aggregates over HTTP: made, shown, changed, dropped, hosts put in and taken out; and why not."""
+
+from typing import Any
+
+import pytest
+
+from bus.aggregates import ChangeAggregate
+from bus.messages import AggregateEditAnswered, AggregateEditRequested
+from bus.vocabulary import Contended
+from placement_worker.http.errors import CONCURRENT_UPDATE, DUPLICATE_NAME, UNDEFINED
+from tests.support.aggregates import EAST, WEST, done, has_hosts, host, make
+from tests.support.http_placement import HttpPlacement, a_stream, claim_in_json, error_of
+from tests.support.ids import uid
+
+HERE = "/berth/aggregates"
+ZONE = {"availability_zone": "e"}
+
+
+async def test_a_life(door: HttpPlacement) -> None:
+    await has_hosts(door.placement)
+    made = await door("POST", HERE, {"name": "east", "uuid": EAST, "metadata": ZONE, "hosts": ["host-1"]})
+    assert made.status_code == 201
+    assert made.headers["location"] == f"http://placement{HERE}/{EAST}"
+    told = {"uuid": EAST, "name": "east", "metadata": ZONE}
+    assert made.json() == {**told, "added": [host(1)], "removed": [], "warnings": []}
+    again = await door("POST", HERE, {"name": "east", "uuid": EAST, "metadata": ZONE, "hosts": ["host-1"]})
+    assert (again.status_code, again.json()["added"]) == (200, [])
+
+    for address in (EAST, EAST.upper(), "east"):
+        shown = await door("GET", f"{HERE}/{address}")
+        assert shown.json() == {**told, "host_count": 1, "hosts": [{"uuid": host(1), "name": "host-1"}]}
+    put = await door("PUT", f"{HERE}/east/hosts/{host(2)}")
+    assert (put.status_code, put.json()["added"]) == (200, [host(2)])
+    assert (await door("PUT", f"{HERE}/east/hosts/host-2")).json()["added"] == []
+    assert (await door("GET", HERE)).json() == {"aggregates": [{**told, "host_count": 2}], "more": False}
+    inside = (await door("GET", f"/resource_providers?member_of={EAST}")).json()["resource_providers"]
+    assert {one["uuid"] for one in inside} == {host(1), host(2)}  # as the API itself tells it
+
+    taken = await door("DELETE", f"{HERE}/{EAST}/hosts/host-1")
+    assert taken.json()["removed"] == [host(1)]
+    body: dict[str, Any] = {
+        "name": "orient",
+        "metadata": {"availability_zone": None, "cpu_weight_multiplier": "x", "ssd": "true"},
+        "add": ["host-3"],
+        "remove": ["host-2"],
+    }
+    changed = (await door("PATCH", f"{HERE}/east", body)).json()
+    assert (changed["name"], changed["added"], changed["removed"]) == ("orient", [host(3)], [host(2)])
+    assert changed["metadata"] == {"cpu_weight_multiplier": "x", "ssd": "true"}
+    assert changed["warnings"] == ["cpu_weight_multiplier: 'x' is no number, and is passed over"]
+
+    assert (await door("DELETE", f"{HERE}/orient")).status_code == 409
+    assert (await door("DELETE", f"{HERE}/orient?force=true")).status_code == 204
+    assert (await door("GET", f"{HERE}/{EAST}")).status_code == 404
+    assert (await door("GET", HERE)).json() == {"aggregates": [], "more": False}
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("", ["east", "west"]),
+        ("?name=west", ["west"]),
+        ("?host=host-1", ["east"]),
+        (f"?host={host(1)}", ["east"]),
+        ("?key=ssd", ["west"]),
+        (f"?after={EAST}", ["west"]),
+        ("?limit=1", ["east"]),
+    ],
+)
+async def test_they_are_found(door: HttpPlacement, query: str, names: list[str]) -> None:
+    await has_hosts(door.placement, 1)
+    await make(door.placement, EAST, "east", "host-1", availability_zone="e")
+    await make(door.placement, WEST, "west", ssd="true")
+    found = (await door("GET", f"{HERE}{query}")).json()
+    assert [one["name"] for one in found["aggregates"]] == names
+    assert found["more"] == (query == "?limit=1")
+
+
+# `east` is a zone with host-1, which has an instance; `west` is another zone
+
+REFUSED: list[tuple[str, str, Any, int, str, str]] = [
+    ("GET", "/nowhere", None, 404, UNDEFINED, "There is no aggregate nowhere."),
+    ("GET", f"/{uid(9, 'c')}", None, 404, UNDEFINED, f"There is no aggregate {uid(9, 'c')}."),
+    ("PATCH", "/nowhere", {}, 404, UNDEFINED, "There is no aggregate nowhere."),
+    ("DELETE", "/nowhere", None, 404, UNDEFINED, "There is no aggregate nowhere."),
+    ("PUT", "/nowhere/hosts/host-1", None, 404, UNDEFINED, "There is no aggregate nowhere."),
+    ("PUT", "/east/hosts/host-9", None, 404, UNDEFINED, "there is no host host-9"),
+    ("PATCH", "/east", {"add": ["host-9"]}, 400, UNDEFINED, "there is no host host-9"),
+    ("PATCH", "/east", {"name": "west"}, 409, DUPLICATE_NAME, "another aggregate has the name 'west'"),
+    ("POST", "", {"name": "west"}, 409, DUPLICATE_NAME, "another aggregate has the name 'west'"),
+    ("POST", "", {"name": "x", "uuid": EAST}, 409, DUPLICATE_NAME, "by the name 'east'"),
+    ("PUT", "/west/hosts/host-1", None, 409, UNDEFINED, "in zone 'w': it is in zone 'e' by aggregate east"),
+    ("PUT", "/west/hosts/host-1?force=true", None, 409, UNDEFINED, "it is in zone 'e' by aggregate east"),
+    (
+        "DELETE",
+        "/east/hosts/host-1",
+        None,
+        409,
+        UNDEFINED,
+        "with instances, and would go from zone 'e' to no",
+    ),
+    ("PATCH", "/east", {"metadata": {"availability_zone": "x"}}, 409, UNDEFINED, "from zone 'e' to zone 'x'"),
+    ("DELETE", "/east", None, 409, UNDEFINED, "aggregate east has hosts: host-1; take them out first"),
+    ("DELETE", "/east?hard=true", None, 400, UNDEFINED, "'hard' is not asked for here; there are: force"),
+    ("GET", "?colour=red", None, 400, UNDEFINED, "'colour' is not asked for here"),
+    ("GET", "?limit=0", None, 400, UNDEFINED, "limit: a number from 1 to 10000, not '0'"),
+    ("POST", "", {}, 400, UNDEFINED, "`name`"),
+    ("POST", "", {"name": ""}, 400, UNDEFINED, "$.name"),
+    ("POST", "", {"name": EAST}, 400, UNDEFINED, "$.name"),
+    ("POST", "", {"name": "x", "zone": "y"}, 400, UNDEFINED, "`zone`"),
+    ("POST", "", {"name": "x", "metadata": {"a": 1}}, 400, UNDEFINED, "$.metadata"),
+    ("POST", "", {"name": "x\0"}, 400, UNDEFINED, "U+0000"),
+    ("PATCH", "/east", {"metadata": {"": "x"}}, 400, UNDEFINED, "metadata"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "status", "code", "why"), REFUSED)
+async def test_why_not(
+    door: HttpPlacement, method: str, path: str, body: Any, status: int, code: str, why: str
+) -> None:
+    await has_hosts(door.placement, 1)
+    await make(door.placement, EAST, "east", "host-1", **ZONE)
+    await make(door.placement, WEST, "west", availability_zone="w")
+    await door.made(f"/allocations/{uid(1)}", claim_in_json((host(1), {"VCPU": 1})))
+    before = (await door("GET", HERE)).json()
+    refusal = error_of(await door(method, HERE + path, body))
+    assert (refusal[0], refusal[1]) == (status, code)
+    assert why in refusal[2]
+    assert (await door("GET", HERE)).json() == before
+
+
+async def test_by_force_the_zone_of_a_host_with_instances_changes(door: HttpPlacement) -> None:
+    await has_hosts(door.placement, 1)
+    await make(door.placement, EAST, "east", "host-1", **ZONE)
+    await door.made(f"/allocations/{uid(1)}", claim_in_json((host(1), {"VCPU": 1})))
+    moved = await door("PATCH", f"{HERE}/east", {"metadata": {"availability_zone": "x"}, "force": True})
+    assert moved.status_code == 200
+    assert (await door("DELETE", f"{HERE}/east/hosts/host-1?force=true")).json()["removed"] == [host(1)]
+
+
+async def test_who_loses_the_same_race_too_often_is_told_to_try_again(
+    near: HttpPlacement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def contended(order: AggregateEditRequested) -> AggregateEditAnswered:
+        return AggregateEditAnswered(result=Contended())
+
+    monkeypatch.setattr(near.placement.aggregates, "edit", contended)
+    assert error_of(await near("POST", HERE, {"name": "x"}))[:2] == (409, CONCURRENT_UPDATE)
+
+
+async def test_the_feed_tells_what_is_said_of_them(door: HttpPlacement) -> None:
+    await has_hosts(door.placement, 1)
+    async with a_stream(door, "/berth/changes", "after=0") as stream:
+        await make(door.placement, EAST, "east", "host-1", **ZONE)
+        await done(door.placement, ChangeAggregate(aggregate=EAST, name="orient"))
+        events = await stream.events(4)
+    assert '"aggregates":[{"id":"' + EAST + '","name":"east"' in events[2]
+    assert '"aggregates"' not in events[1]
+    assert '"name":"orient"' in events[3]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "rule"),
+    [
+        ("GET", "", "list"),
+        ("POST", "", "create"),
+        ("GET", "/east", "show"),
+        ("PATCH", "/east", "update"),
+        ("DELETE", "/east", "delete"),
+        ("PUT", "/east/hosts/h", "update"),
+        ("DELETE", "/east/hosts/h", "update"),
+    ],
+)
+async def test_each_has_its_rule(near: HttpPlacement, method: str, path: str, rule: str) -> None:
+    body = {} if method in ("POST", "PATCH") else None
+    answer = await near(method, HERE + path, body, token="somebody", x_roles="member")
+    assert error_of(answer)[0] == 403
+    assert f"berth:aggregates:{rule}" in answer.text
