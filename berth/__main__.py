@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from berth import __version__
-from berth.commands import audit, builds, dead, describe, groups, load, nodes, run
+from berth.commands import aggregates, audit, builds, dead, describe, groups, load, nodes, run
 from berth.commands.ironic import commands as ironic_commands
 from berth.commands.terminal import complain, effective, explained, given, say
 from berth.commands.terminal import run as run_to_its_end
@@ -58,6 +58,7 @@ for commands in (load.commands, run.commands, builds.commands):
     app.add_typer(commands)
 app.add_typer(nodes.commands, name="node", rich_help_panel="Builds")
 app.add_typer(groups.commands, name="group", rich_help_panel="Builds")
+app.add_typer(aggregates.commands, name="aggregate", rich_help_panel="Hosts")
 for commands in (audit.commands, describe.commands):
     app.add_typer(commands)
 app.add_typer(dead.commands, name="dead", rich_help_panel="Look and check")

@@ -1,0 +1,360 @@
+"""`berth aggregate`: hosts put together, and what is said of them: zones, tenants, options of rules."""
+
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from berth import wiring
+from berth.aggregates import find_aggregates, hosts_inside
+from berth.commands.options import Json, StateDir
+from berth.commands.terminal import (
+    CommandRefused,
+    checked,
+    complain,
+    effective,
+    printable,
+    run,
+    say,
+    write_json,
+)
+from berth.importing.bring_over_aggregates import BringOver
+from berth.importing.nova_aggregates import NoAggregates, NovaAggregate, read
+from berth.settings import BadSetting, Settings
+from bus import topics
+from bus.aggregates import (
+    ZONE,
+    AggregateEdit,
+    AggregateEdited,
+    AggregateResult,
+    ChangeAggregate,
+    DropAggregate,
+    MakeAggregate,
+    told,
+)
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.messages import AggregateEditRequested
+from bus.vocabulary import Aggregate
+
+commands = typer.Typer(
+    no_args_is_help=True,
+    help="Put hosts and Ironic nodes together, and say what they are: an availability zone, for whom, "
+    "with options of filters and weighers.",
+)
+
+Which = Annotated[str, typer.Argument(metavar="AGGREGATE", help="Its name or uuid.")]
+HostNames = Annotated[
+    list[str],
+    typer.Argument(metavar="HOST...", help="Names of hosts or Ironic nodes, or their roots' uuids."),
+]
+ZoneNamed = Annotated[
+    str | None, typer.Option("--zone", metavar="NAME", help="Makes it this availability zone.")
+]
+Properties = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--property",
+        metavar="KEY=VALUE",
+        help="filter_tenant_id=PROJECT, cpu_weight_multiplier=2, ssd=true, ...; may be repeated.",
+    ),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Even where the zone of a host with instances changes by it.")
+]
+
+
+@commands.command("list")
+def list_command(
+    host: Annotated[str, typer.Option(help="Only those that this host is in.")] = "",
+    key: Annotated[str, typer.Option(help="Only those with this property.")] = "",
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Which aggregates there are, with their zones, hosts and properties."""
+    run(show_all(effective(state_dir=state_dir).settings, host, key, as_json, say))
+
+
+@commands.command("show")
+def show_command(aggregate: Which, as_json: Json = False, state_dir: StateDir = None) -> None:
+    """What is said of one, and every host in it."""
+    run(show(effective(state_dir=state_dir).settings, aggregate, as_json, say))
+
+
+@commands.command("create")
+def create_command(
+    name: Annotated[str, typer.Argument(help="What it is to be called.")],
+    zone: ZoneNamed = None,
+    properties: Properties = None,
+    host: Annotated[
+        list[str] | None, typer.Option(metavar="HOST", help="A host to put in; may be repeated.")
+    ] = None,
+    id_: Annotated[str, typer.Option("--uuid", help="Its uuid, where it is to have a certain one.")] = "",
+    force: Force = False,
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Make one. `berth aggregate create east --zone east --host host-1` makes an availability zone."""
+    edit = MakeAggregate(
+        aggregate=_uuid(id_) if id_ else Clock().uuid(),
+        name=name,
+        metadata=said_of(zone, properties),
+        hosts=tuple(host or ()),
+        force=force,
+    )
+    run(create(effective(state_dir=state_dir).settings, edit, as_json, say))
+
+
+@commands.command("set")
+def set_command(
+    aggregate: Which,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Another name.")] = None,
+    zone: ZoneNamed = None,
+    properties: Properties = None,
+    force: Force = False,
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Say something else of it; what is not named stays."""
+    if name is None and zone is None and not properties:
+        raise BadSetting("nothing to set: say --name, --zone or --property")
+
+    def edit(id_: str) -> AggregateEdit:
+        return ChangeAggregate(aggregate=id_, name=name, set=said_of(zone, properties), force=force)
+
+    run(change(effective(state_dir=state_dir).settings, aggregate, edit, as_json, say))
+
+
+@commands.command("unset")
+def unset_command(
+    aggregate: Which,
+    zone: Annotated[bool, typer.Option("--zone", help="It is no availability zone any more.")] = False,
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", metavar="KEY", help="May be repeated.")
+    ] = None,
+    force: Force = False,
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Say something no more of it."""
+    keys = (*(properties or ()), *([ZONE] if zone else []))
+    if not keys:
+        raise BadSetting("nothing to unset: say --zone or --property")
+
+    def edit(id_: str) -> AggregateEdit:
+        return ChangeAggregate(aggregate=id_, unset=keys, force=force)
+
+    run(change(effective(state_dir=state_dir).settings, aggregate, edit, as_json, say))
+
+
+@commands.command("add")
+def add_command(
+    aggregate: Which,
+    hosts: HostNames,
+    force: Force = False,
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Put hosts in. They stay in it whatever their agents report."""
+
+    def edit(id_: str) -> AggregateEdit:
+        return ChangeAggregate(aggregate=id_, add=tuple(hosts), force=force)
+
+    run(change(effective(state_dir=state_dir).settings, aggregate, edit, as_json, say))
+
+
+@commands.command("remove")
+def remove_command(
+    aggregate: Which,
+    hosts: HostNames,
+    force: Force = False,
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Take hosts out."""
+
+    def edit(id_: str) -> AggregateEdit:
+        return ChangeAggregate(aggregate=id_, remove=tuple(hosts), force=force)
+
+    run(change(effective(state_dir=state_dir).settings, aggregate, edit, as_json, say))
+
+
+@commands.command("delete")
+def delete_command(
+    aggregate: Which,
+    force: Annotated[
+        bool, typer.Option("--force", help="With hosts in it, which leave it; whatever runs there.")
+    ] = False,
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Forget it. One with hosts in it stays, unless it is forced."""
+
+    def edit(id_: str) -> AggregateEdit:
+        return DropAggregate(aggregate=id_, force=force)
+
+    run(change(effective(state_dir=state_dir).settings, aggregate, edit, as_json, say))
+
+
+@commands.command("import")
+def import_command(
+    file: Annotated[
+        Path,
+        typer.Argument(help="What `openstack aggregate list --long -f json` wrote; - is standard input."),
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what there is.")] = False,
+    force: Force = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Bring over Nova's aggregates: names, zones, properties, hosts.
+
+    Again and again, if you like: what is so already stays so. Of properties those in the file count; hosts
+    that are only here stay in. Run it after `berth import placement`: what that brought gets its name.
+    Exit code 1 when something could not be brought over, which is said.
+    """
+    try:
+        text = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        wanted = read(text)
+    except NoAggregates as problem:
+        raise BadSetting(f"{file}: {problem}") from None
+    run(bring_over(effective(state_dir=state_dir).settings, wanted, dry_run, force, say))
+
+
+NOBODY = "00000000-0000-0000-0000-000000000000"  # while its name has not been looked up
+
+
+def said_of(zone: str | None, properties: Sequence[str] | None) -> dict[str, str]:
+    pairs = [one.partition("=") for one in properties or ()]
+    for one, (key, equals, _) in zip(properties or (), pairs, strict=True):
+        if not key or not equals:
+            raise BadSetting(f"--property takes KEY=VALUE, not {one!r}")
+    said = {key: value for key, _, value in pairs}
+    if zone is not None:
+        if not zone:
+            raise BadSetting("--zone takes a name; `berth aggregate unset AGGREGATE --zone` makes it no zone")
+        said[ZONE] = zone
+    return said
+
+
+def _uuid(text: str) -> str:
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        raise BadSetting(f"{text!r} is no uuid") from None
+
+
+# Looking
+
+
+async def show_all(settings: Settings, host: str, key: str, as_json: bool, say: Console) -> int:
+    async with Bus(wiring.transport(settings, "aggregate")) as bus:
+        found = await find_aggregates(bus, host=host, key=key)
+    if as_json:
+        for one, count in found:
+            write_json({**_told(one), "host_count": count})
+        return 0
+    if not found:
+        say.print("no aggregate" if not (host or key) else "no such aggregate")
+        return 0
+    table = Table("name", "zone", "hosts", "properties", "uuid", box=None, pad_edge=False)
+    for one, count in sorted(found, key=lambda each: (each[0].name, each[0].id)):
+        rest = ", ".join(f"{k}={v}" for k, v in sorted(one.metadata.items()) if k != ZONE)
+        cells = (one.name or "-", one.metadata.get(ZONE) or "-", f"{count:,}", rest or "-", one.id)
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    say.print(table)
+    return 0
+
+
+async def show(settings: Settings, name: str, as_json: bool, say: Console) -> int:
+    async with Bus(wiring.transport(settings, "aggregate")) as bus:
+        one = await _named(bus, name)
+        hosts = sorted(await hosts_inside(bus, one.id), key=lambda each: each.host or each.name)
+    if as_json:
+        told_of = [{"uuid": each.id, "name": each.host or each.name, "cell": each.cell} for each in hosts]
+        write_json({**_told(one), "host_count": len(hosts), "hosts": told_of})
+        return 0
+    say.print(f"{one.name or '(no name)'}  {one.id}", markup=False)
+    for key, value in sorted(one.metadata.items()):
+        say.print(f"  {printable(f'{key} = {value}')}", markup=False)
+    say.print(f"{len(hosts):,} host{'' if len(hosts) == 1 else 's'}{':' if hosts else ''}")
+    for each in hosts:
+        kept = "" if one.id in each.kept_aggregates or not each.agent else "  (as its owner reports)"
+        say.print(f"  {printable(each.host or each.name)}  {each.id}{kept}", markup=False)
+    return 0
+
+
+async def _named(bus: Bus, name: str) -> Aggregate:
+    """By its name or its uuid."""
+    try:
+        found = await find_aggregates(bus, ids=(str(uuid.UUID(name)),))
+    except ValueError:
+        found = await find_aggregates(bus, name=name)
+    if found:
+        return found[0][0]
+    names = [one.name for one, _ in await find_aggregates(bus) if one.name]
+    nearest = get_close_matches(name, names, 1)
+    hint = f"; the nearest is {nearest[0]!r}" if nearest else "; `berth aggregate list` lists them"
+    raise CommandRefused(f"there is no aggregate {name!r}{hint}")
+
+
+def _told(one: Aggregate) -> dict[str, Any]:
+    return {"uuid": one.id, "name": one.name, "metadata": one.metadata}
+
+
+# Changing
+
+
+async def create(settings: Settings, edit: MakeAggregate, as_json: bool, say: Console) -> int:
+    order = checked(AggregateEditRequested(edit=edit))
+    async with Bus(wiring.transport(settings, "aggregate")) as bus:
+        return _tell((await bus.asker(topics.EDIT_AGGREGATE)(order)).result, as_json, say)
+
+
+async def change(
+    settings: Settings, name: str, edit: Callable[[str], AggregateEdit], as_json: bool, say: Console
+) -> int:
+    """Do it to the aggregate of this name or uuid."""
+    checked(
+        AggregateEditRequested(edit=edit(NOBODY))
+    )  # what is wrong with it is said before anything is asked
+    async with Bus(wiring.transport(settings, "aggregate")) as bus:
+        order = AggregateEditRequested(edit=edit((await _named(bus, name)).id))
+        return _tell((await bus.asker(topics.EDIT_AGGREGATE)(order)).result, as_json, say)
+
+
+def _tell(result: AggregateResult, as_json: bool, say: Console) -> int:
+    if not isinstance(result, AggregateEdited):
+        raise CommandRefused(told(result))
+    one = result.aggregate
+    if as_json:
+        lists = {"added": result.added, "removed": result.removed, "warnings": result.warnings}
+        write_json({**_told(one), "gone": one.gone, **lists})
+        return 0
+    counts = [
+        f"{len(roots):,} host{'' if len(roots) == 1 else 's'} {what}"
+        for what, roots in (("put in", result.added), ("taken out", result.removed))
+        if roots
+    ]
+    did = (
+        "deleted" if one.gone else "made" if result.made else "changed" if result.number else "is so already"
+    )
+    say.print(f"{one.name or one.id}: {', '.join([did, *counts])}", markup=False)
+    if result.made:
+        say.print(f"  uuid {one.id}", markup=False)
+    for warning in result.warnings:
+        complain.print(f"  {printable(warning)}", style="yellow", markup=False)
+    return 0
+
+
+async def bring_over(
+    settings: Settings, wanted: Sequence[NovaAggregate], dry_run: bool, force: bool, say: Console
+) -> int:
+    async with Bus(wiring.transport(settings, "aggregate")) as bus:
+        return await BringOver(bus, force).run(wanted, dry_run, say)

@@ -1,0 +1,109 @@
+"""Brings Nova's aggregates into a running berth, again and again until nothing differs."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+
+from berth.aggregates import find_aggregates, hosts_inside
+from berth.importing.nova_aggregates import NovaAggregate
+from bus import topics
+from bus.aggregates import (
+    AggregateEdit,
+    AggregateEdited,
+    AggregateResult,
+    ChangeAggregate,
+    MakeAggregate,
+    told,
+)
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.messages import AggregateEditRequested
+from bus.resources import Missing
+from bus.vocabulary import Aggregate
+
+HOSTS_AT_ONCE = 500  # in one edit
+
+
+class BringOver:
+    def __init__(self, bus: Bus, force: bool) -> None:
+        self._bus = bus
+        self._force = force
+        self._there: dict[str, Aggregate] = {}  # by id
+
+    async def run(self, wanted: Sequence[NovaAggregate], dry_run: bool, say: Console) -> int:
+        """1 when something could not be brought over."""
+        self._there = {one.id: one for one, _ in await find_aggregates(self._bus)}
+        nameless = {id_: await self._hosts(id_) for id_, one in self._there.items() if not one.name}
+        failed = 0
+        for one in wanted:
+            match = self._match(one, nameless)
+            if dry_run:
+                say.print(f"{one.name}: {'would be made' if match is None else f'is {match}'}", markup=False)
+                continue
+            nameless.pop(match or "", None)
+            trouble = await self._bring(one, match, say)
+            for sentence in trouble:
+                say.print(f"  not brought over: {sentence}", style="red", markup=False)
+            if one.hosts is None:
+                say.print("  the file does not say which hosts are in it", style="yellow", markup=False)
+            failed += bool(trouble)
+        return 1 if failed else 0
+
+    def _match(self, one: NovaAggregate, nameless: Mapping[str, set[str]]) -> str | None:
+        """Which of ours it is: by uuid, by name, or the one nameless aggregate with just its hosts."""
+        if one.uuid:
+            return one.uuid if one.uuid in self._there else None
+        if named := [id_ for id_, ours in self._there.items() if ours.name == one.name]:
+            return named[0]
+        alike = [id_ for id_, hosts in nameless.items() if one.hosts and hosts == set(one.hosts)]
+        return alike[0] if len(alike) == 1 else None
+
+    async def _hosts(self, id_: str) -> set[str]:
+        return {each.host or each.name for each in await hosts_inside(self._bus, id_)}
+
+    async def _bring(self, one: NovaAggregate, match: str | None, say: Console) -> list[str]:
+        """Why parts of it could not be."""
+        id_ = match or one.uuid or Clock().uuid()
+        ours = self._there.get(id_)
+        metadata = dict(one.metadata)
+        if ours is None or not ours.name:
+            first: AggregateEdit = MakeAggregate(
+                aggregate=id_, name=one.name, metadata=metadata, force=self._force
+            )
+        else:
+            unset = tuple(key for key in ours.metadata if key not in metadata)
+            first = ChangeAggregate(
+                aggregate=id_, name=one.name, set=metadata, unset=unset, force=self._force
+            )
+        said = await self._edit(first)
+        if not isinstance(said, AggregateEdited):
+            return [f"{one.name}: {told(said)}"]
+        trouble: list[str] = []
+        added = 0
+        for at in range(0, len(one.hosts or ()), HOSTS_AT_ONCE):
+            part = list(one.hosts or ())[at : at + HOSTS_AT_ONCE]
+            put = await self._put_in(id_, part, trouble)
+            added += put
+        did = "made" if said.made else "changed" if said.number or added else "is so already"
+        put_in = f", {added:,} host{'' if added == 1 else 's'} put in" if added else ""
+        say.print(f"{one.name}: {did}{put_in}", markup=False)
+        for warning in said.warnings:
+            say.print(f"  {warning}", style="yellow", markup=False)
+        return trouble
+
+    async def _put_in(self, id_: str, hosts: list[str], trouble: list[str]) -> int:
+        """All that can be; one that cannot keeps no other out."""
+        said = await self._edit(ChangeAggregate(aggregate=id_, add=tuple(hosts), force=self._force))
+        if isinstance(said, Missing) and said.what == "host":
+            trouble.append(told(said))
+            hosts = [host for host in hosts if host not in said.names]
+            said = await self._edit(ChangeAggregate(aggregate=id_, add=tuple(hosts), force=self._force))
+        if isinstance(said, AggregateEdited):
+            return len(said.added)
+        if len(hosts) == 1:
+            trouble.append(told(said))
+            return 0
+        return sum([await self._put_in(id_, [host], trouble) for host in hosts])
+
+    async def _edit(self, edit: AggregateEdit) -> AggregateResult:
+        return (await self._bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=edit))).result
