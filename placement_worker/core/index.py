@@ -53,7 +53,7 @@ class Index:
         self.sharers: dict[str, set[int]] = {}  # aggregate → those in it who share
         self._reach: dict[int, Ints] = {}  # one who shares → the roots of the other trees it serves
         self._interned: dict[Any, Any] = {}
-        self.layout = 0  # grows whenever a provider comes, goes, or goes to another tree
+        self.layout = 0  # grows whenever a provider comes, goes, or goes to another tree, cell or agent
         self.shaped = 0  # and whenever one is anything else than it was
         self.snapshots: list[Callable[[str], None]] = []  # told of a root before its tree changes
 
@@ -253,7 +253,7 @@ class Index:
             amounts=(),
         )
         self.shaped += 1
-        if was is None or (was.root, was.parent) != (row.root, row.parent):
+        if was is None or _place(was) != _place(row):
             self.layout += 1
         linked = was is not None and _links(was) == _links(row)
         if was is not None:
@@ -416,6 +416,11 @@ def _flags(kind: dict[str, RowSet], name: str) -> RowSet:
     if flags is None:
         flags = kind[name] = RowSet()
     return flags
+
+
+def _place(row: Row) -> tuple[object, ...]:
+    """Where it is, and who builds there."""
+    return row.root, row.parent, row.cell, row.agent
 
 
 def _links(row: Row) -> tuple[object, ...]:

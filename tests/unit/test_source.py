@@ -221,6 +221,20 @@ def test_promises_stay_where_they_are_when_the_index_grows_or_is_another() -> No
         assert source.layout > layout
 
 
+@pytest.mark.parametrize(
+    ("fields", "moves"),
+    [({"agent": "another"}, True), ({"cell": "another"}, True), ({"zone": "another"}, False), ({}, False)],
+)
+def test_a_host_that_gets_another_agent_or_cell_counts_as_moved(fields: dict[str, str], moves: bool) -> None:
+    """Who is up and who is served is known by position."""
+    world = a_world(Random(7))
+    memory = Remembered(an_index(world))
+    source = IndexedSource(memory)
+    layout = source.layout
+    memory.index.put(replace(world[0], **fields), 2)
+    assert (source.layout > layout) == moves
+
+
 def test_seen_size_position_and_names() -> None:
     chance = Random(6)
     world = a_world(chance)
