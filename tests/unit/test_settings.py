@@ -169,8 +169,8 @@ def test_every_setting_is_in_one_group_and_may_be_replaced_by_its_name() -> None
     values = by_name(Settings())
     assert set(values) == set(KINDS) == set(GROUP_OF)
     assert list(dict.fromkeys(GROUP_OF.values())) == [
-        "bus", "database", "cells", "scheduler", "placement", "ironic news", "ironic api", "ironic sweeps",
-        "ironic builds", "ironic nodes", "conductor", "compute", "process",
+        "bus", "database", "cells", "scheduler", "requests", "placement", "ironic news", "ironic api",
+        "ironic sweeps", "ironic builds", "ironic nodes", "conductor", "compute", "process",
     ]  # fmt: skip
     assert Settings().having(**values) == Settings()
     assert Settings().having(ironic_user="u").ironic.api.user == "u"
@@ -380,11 +380,23 @@ def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple
         ("max_builds_in_flight", "0", "max_builds_in_flight = 0: must be at least 1"),
         ("max_wait", "-1", "max_wait = -1.0: must be at least 0"),
         ("max_wait", "inf", "max_wait = inf: must be a finite number of seconds"),
-        ("large_pages", "2MB,huge", "'huge' is no size of pages (2MB, 1GB)"),
-        ("pci_aliases", "gpu=", "takes a resource class, traits, and once numa=POLICY: gpu has ''"),
-        ("pci_aliases", "gpu=custom_gpu", "once numa=POLICY: 'custom_gpu' of gpu is none"),
-        ("pci_aliases", "gpu=GPU numa=near", "gpu: numa=near is none of legacy, preferred, required, socket"),
-        ("pci_aliases", "g.u=GPU", "'g.u' is no name: up to 48 letters"),
+        ("large_pages", "2MB,huge", "large_pages = ('2MB', 'huge'): 'huge' is no size of pages (2MB, 1GB)"),
+        (
+            "pci_aliases",
+            "gpu=",
+            "pci_aliases = {'gpu': ''}: takes a resource class, traits, and once numa=POLICY: gpu has ''",
+        ),
+        (
+            "pci_aliases",
+            "gpu=gpu",
+            "pci_aliases = {'gpu': 'gpu'}: takes a resource class, traits, and once numa=POLICY: 'gpu' of gpu",
+        ),
+        (
+            "pci_aliases",
+            "gpu=GPU numa=near",
+            "pci_aliases = {'gpu': 'GPU numa=near'}: gpu: numa=near is none of legacy, preferred, required",
+        ),
+        ("pci_aliases", "g.u=GPU", "pci_aliases = {'g.u': 'GPU'}: 'g.u' is no name: up to 48 letters"),
         ("pci_aliases", "gpu", "pci_aliases takes name=value, comma separated, not 'gpu'"),
         ("baremetal", "-1", "baremetal = -1: must be at least 0"),
         ("crash_after", "-1", "crash_after = -1: must be at least 0"),
