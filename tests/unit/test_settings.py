@@ -389,7 +389,7 @@ def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple
         (
             "pci_aliases",
             "gpu=gpu",
-            "pci_aliases = {'gpu': 'gpu'}: takes a resource class, traits, and once numa=POLICY: 'gpu' of gpu",
+            "pci_aliases = {'gpu': 'gpu'}: takes a resource class, traits, and once numa=POLICY: 'gpu'",
         ),
         (
             "pci_aliases",
