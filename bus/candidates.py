@@ -4,7 +4,7 @@ Placement gives it (its own memory, or a replica of it elsewhere), `berth` hands
 their position in arrays, so that rules and weights can be worked out for all of them together.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -117,8 +117,21 @@ class CandidateSource(Protocol):
 
     def hosts(self) -> Sequence[PlacedHost]: ...
 
-    def search(self, question: FindCandidates) -> CandidateSearch:
-        """SenselessQuery when it cannot be meant."""
+    def search(self, question: FindCandidates, *, empty: bool = False) -> CandidateSearch:
+        """SenselessQuery when it cannot be meant. `empty`: as if nobody used anything; `free` is as it is."""
+        ...
+
+    def free(self, root: str) -> Mapping[str, int]:
+        """What is free in its tree, promises aside; nothing where there is no such root."""
+        ...
+
+    def having(self, resource_class: str, amount: int) -> int:
+        """How many providers could give so much of it."""
+        ...
+
+    @property
+    def sharing(self) -> Mapping[str, Collection[str]]:
+        """Roots in whose trees somebody serves others, and the classes of those."""
         ...
 
     def promise(self, allocations: Allocations) -> None:
@@ -129,4 +142,8 @@ class CandidateSource(Protocol):
 
     def watch(self, heard: Heard) -> None:
         """Call this after every change, with what it touched."""
+        ...
+
+    def watch_for_more(self, heard: Heard) -> None:
+        """The same without what only took: roots where more is free, or something is otherwise."""
         ...

@@ -1,6 +1,6 @@
 """Candidates by function call: the memory as a scheduler in its process sees it, beside its promises."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from bus.candidates import Bools, Floats, Heard, Ints
 from bus.messages import FindCandidates
 from bus.vocabulary import Aggregate, Allocations, Candidate, NearMiss, Removal
+from placement_worker.core.as_if_empty import AsIfEmpty
 from placement_worker.core.explain import explain
 from placement_worker.core.fits import Fit, FitFinder
 from placement_worker.core.groups import SearchPlan, plan
@@ -15,6 +16,7 @@ from placement_worker.core.index import BEYOND_COUNTING, Index
 from placement_worker.core.promises import BesidePromises, Promises
 from placement_worker.core.row import Row
 from placement_worker.core.search import HOST_PATIENCE, TOGETHER, at_once, candidate, lone_candidate, sums
+from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.ways import BREATH, has_room
 
 
@@ -74,8 +76,29 @@ class IndexedSource:
         rows = [index.at[position] for position in np.flatnonzero(index.roots[: index.high]).tolist()]
         return [row for row in rows if row is not None]
 
-    def search(self, question: FindCandidates) -> "HostSearch":
-        return HostSearch(self._memory.index, self._promises, question)
+    def search(self, question: FindCandidates, *, empty: bool = False) -> "HostSearch":
+        return HostSearch(self._memory.index, self._promises, question, empty=empty)
+
+    def free(self, root: str) -> Mapping[str, int]:
+        index = self._memory.index
+        members = index.trees.get(root, ())
+        if len(members) == 1:
+            return index.rows[root].free
+        return sums([index.rows[uuid] for uuid in members])[0]
+
+    def having(self, resource_class: str, amount: int) -> int:
+        kind = self._memory.index.classes.get(resource_class)
+        return 0 if kind is None else int(np.count_nonzero(kind.top >= amount))
+
+    @property
+    def sharing(self) -> Mapping[str, Collection[str]]:
+        index = self._memory.index
+        found: dict[str, set[str]] = {}
+        for position in set[int]().union(*index.sharers.values()) if index.sharers else ():
+            row = index.at[position]
+            if row is not None:
+                found.setdefault(row.root, set()).update(row.capacity)
+        return found
 
     def promise(self, allocations: Allocations) -> None:
         self._promises.add(allocations)
@@ -86,14 +109,30 @@ class IndexedSource:
     def watch(self, heard: Heard) -> None:
         self._memory.watch(heard)
 
+    def watch_for_more(self, heard: Heard) -> None:
+        known, told = self._memory.index, self._memory.index.gives
+
+        def some(roots: Sequence[str], aggregates: Sequence[str]) -> None:
+            nonlocal known, told
+            index = self._memory.index
+            if index is known:
+                roots = [root for root in roots if index.gave.get(root, 0) > told]
+            known, told = index, index.gives
+            if roots or aggregates:
+                heard(roots, aggregates)
+
+        self._memory.watch(some)
+
 
 class HostSearch:
     """One question, answered for all hosts of an index at once."""
 
-    def __init__(self, index: Index, promises: Promises, question: FindCandidates) -> None:
+    def __init__(
+        self, index: Index, promises: Promises, question: FindCandidates, *, empty: bool = False
+    ) -> None:
         self._index = index
         self._promises = promises
-        self._trees = BesidePromises(index, promises)
+        self._trees: Snapshot = AsIfEmpty(index) if empty else BesidePromises(index, promises)
         self._plan = made = plan(index, question, self._trees)
         self._finder = FitFinder(self._trees, made, 0)
         self.considered = made.considered

@@ -55,6 +55,8 @@ class Index:
         self._interned: dict[Any, Any] = {}
         self.layout = 0  # grows whenever a provider comes, goes, or goes to another tree, cell or agent
         self.shaped = 0  # and whenever one is anything else than it was
+        self.gave: dict[str, int] = {}  # root → which of those times it was that there was more, or otherwise
+        self.gives = 0  # how often there was more somewhere, or a provider was made, changed or dropped
         self.snapshots: list[Callable[[str], None]] = []  # told of a root before its tree changes
 
     # Changes, in any order: an older one never undoes a newer one.
@@ -89,10 +91,11 @@ class Index:
             known = [self.rows[one.uuid].root for one in tree.providers if one.uuid in self.rows]
             touched.update(dict.fromkeys(known))
             self.put(tree, number)
+            self._gives(tree.root, *known)
         for change in changes:
             touched[change.root] = None
-            if change.root not in trees:
-                self.use(change, number)
+            if change.root not in trees and (self.use(change, number) or change.reshaped):
+                self._gives(change.root)
         self._ahead.add(number)
         if self.seen + 1 not in self._ahead:
             return touched.keys()
@@ -118,19 +121,26 @@ class Index:
         else:
             self.aggregate_facts[aggregate.id] = aggregate
 
-    def use(self, change: ProviderChange, number: int) -> None:
-        """This provider's usage is now that."""
+    def use(self, change: ProviderChange, number: int) -> bool:
+        """This provider's usage is now that. Is anything more free than it was?"""
         row = self.rows.get(change.provider)
         if row is None:
             known = self._early.get(change.provider)
             if number > self.seen and (known is None or known[1] < number):
                 self._early[change.provider] = change, number
-            return
+            return True
         if row.number >= number:
-            return
+            return False
+        less = any(change.used.get(name, 0) < amount for name, amount in row.used.items())
         row.number = number
         row.generation = change.generation
         self._set_free(row, change.used)
+        return less
+
+    def _gives(self, *roots: str) -> None:
+        self.gives += 1
+        for root in roots:
+            self.gave[root] = self.gives
 
     def put(self, tree: Tree, number: int) -> None:
         """This tree is now that: rows are made, changed and dropped."""

@@ -1,0 +1,89 @@
+"""Which hosts would take one of a kind now, for those that wait: the same rules, and nothing is weighed."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from bus.candidates import Bools, CandidateSearch, Floats
+from bus.vocabulary import Resources
+from scheduler_worker.core.line import HostsFound
+from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.rule import Rule
+from scheduler_worker.core.view import AllHosts, HostsNow
+from scheduler_worker.core.wish import Wish
+
+
+def fitting(
+    wish: Wish, search: CandidateSearch, now: HostsNow, served: Bools, policy: ChoicePolicy, enough: int
+) -> HostsFound:
+    """Of those the search found, as many as have room for so many. `served`: somebody builds there."""
+    positions = search.positions
+    there = served[positions]
+    admitted, lasting = there.copy(), there.copy()
+    lazy: list[Rule] = []
+    if positions.size:
+        view = AllHosts(search, now)
+        for rule in rules_for(wish, policy):
+            if rule.admits is None:
+                lazy.append(rule)
+                continue
+            lets_pass = rule.admits(view, wish)
+            admitted &= lets_pass
+            if not rule.passes:
+                lasting &= lets_pass
+    passing = bool((lasting & ~admitted).any())
+    refused = [search.host(int(at)).uuid for at in positions[there & ~admitted]]
+    asked = asked_of_a_tree(wish)
+    fits: dict[str, int] = {}
+    room = 0
+    for at in positions[admitted].tolist():
+        if room >= enough:
+            return HostsFound(fits, refused, passing, more=True)
+        facts = now.facts(search, at)
+        refusal = next((rule for rule in lazy if rule.refuses(facts, wish) is not None), None)
+        if refusal is not None:
+            refused.append(facts.root)
+            passing = passing or refusal.passes
+        elif search.ways(at, 1):
+            several = rooms(asked, facts.free)
+            fits[facts.root] = several
+            room += several
+    return HostsFound(fits, refused, passing)
+
+
+def admitted_for_good(
+    wish: Wish, search: CandidateSearch, position: int, now: HostsNow, policy: ChoicePolicy
+) -> bool:
+    """Does no rule refuse this host, but for what passes by itself?"""
+    facts = now.facts(search, position)
+    return all(rule.passes or rule.refuses(facts, wish) is None for rule in rules_for(wish, policy))
+
+
+def rules_for(wish: Wish, policy: ChoicePolicy) -> list[Rule]:
+    """Those with a say. Whoever names a host by force wants it whatever they say."""
+    if wish.request.forced_host:
+        return []
+    return [rule for rule in policy.rules if rule.concerns is None or rule.concerns(wish)]
+
+
+def asked_of_a_tree(wish: Wish) -> Resources:
+    """How much of each class it takes in all."""
+    asked: Resources = {}
+    for group in wish.question.groups:
+        for name, amount in group.resources.items():
+            asked[name] = asked.get(name, 0) + amount
+    return asked
+
+
+def rooms(asked: Mapping[str, int], free: Mapping[str, int]) -> int:
+    """For how many of it this is enough, about: what others share is not among it."""
+    several = [free[name] // amount for name, amount in asked.items() if name in free]
+    return max(min(several, default=1), 1)
+
+
+def distances(asked: Mapping[str, int], search: CandidateSearch) -> Floats:
+    """How far each host is from having room for one: the shares that it lacks of each class."""
+    far: Floats = np.zeros(search.positions.size)
+    for name, amount in asked.items():
+        far += np.maximum(amount - search.free(name), 0.0) / amount
+    return far

@@ -1,0 +1,88 @@
+"""A line of requests alike that wait for room, and what is known of hosts for them."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bus.vocabulary import Id
+from scheduler_worker.core.reservations import LineKey, Root
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A request in its line."""
+
+    request: Id
+    kind: str
+    priority: int
+    since: float
+    until: float
+    needs: int = 1  # instances that are placed together or not at all
+
+    @property
+    def key(self) -> LineKey:
+        return (-self.priority, self.since, self.request)
+
+
+@dataclass(frozen=True, slots=True)
+class RoomNeeded:
+    """What a host must have free before one of a kind may fit there; of no class: that cannot be told."""
+
+    resource_class: str = ""
+    amount: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostsFound:
+    """What a look at hosts found for one kind."""
+
+    fits: Mapping[Root, int]  # and for how many of the kind there is room, at most
+    refused: Collection[Root] = ()  # there is room, and a rule refuses them
+    passing: bool = False  # does something that passes by itself stand in the way?
+    more: bool = False  # it has stopped early
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """Those of one kind, and what is known of hosts for them."""
+
+    kind: str
+    watches: Sequence[RoomNeeded]
+    waiting: list[tuple[LineKey, Waiter]] = field(default_factory=list)  # in order; not those on trial
+    trying: dict[Id, Waiter] = field(default_factory=dict)
+    open: dict[Root, int] = field(default_factory=dict)  # would do, and for how many
+    untested: dict[Root, None] = field(default_factory=dict)  # something changed there
+    refused: set[Root] = field(default_factory=set)  # only rules stand in the way
+    in_vain: set[Root] = field(default_factory=set)  # seemed to do, and did not; nothing changed there since
+    swept: bool = False  # nothing but the sweep has found what is open
+    more: bool = False  # would do as well: only so many were looked for as wait
+    whole: bool = False  # all hosts are to be looked at
+    look_at: float | None = None  # when to do so again by itself
+
+    @property
+    def first(self) -> Waiter:
+        """Who goes first, on trial or not."""
+        tried = [(waiter.key, waiter) for waiter in self.trying.values()]
+        return min([*tried, *self.waiting[:1]])[1]
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.waiting) and bool(self.whole or self.untested or self.open)
+
+
+@dataclass(slots=True, eq=False)
+class Trial:
+    """Some of a line, on their way to hosts that would do."""
+
+    line: Line
+    roots: tuple[Root, ...]
+    open: set[Id]
+    placed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """It is this one's turn, on any host but these."""
+
+    waiter: Waiter
+    beside: frozenset[Root]
+    forgotten: bool = False  # nothing but the sweep has found a host for it

@@ -1,0 +1,405 @@
+"""Requests that wait for room: who goes first, and which change could help whom.
+
+Requests alike wait in one line, the highest priority and then the oldest first. Each line watches one thing
+that a host must have free before it can take any of them; a change at a host asks only those lines about it
+whose watch is met there. A host that would do is handed to the first in line of all those it would do for,
+for as many of its line as there is room; then to the next. The first keeps the host that is nearest to what
+it lacks: those behind it may use every other one.
+"""
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from bus.vocabulary import Id
+from scheduler_worker.core.line import HostsFound, Line, RoomNeeded, Trial, Turn, Waiter
+from scheduler_worker.core.reservations import (
+    FirstInLine,
+    Kept,
+    LineKey,
+    Prospect,
+    Reserved,
+    Root,
+    reservations,
+)
+
+REMEMBERED = 20_000  # hosts at which something changed, for those that were being looked at meanwhile
+TOO_MANY = 2_000  # at once: then every line looks at all hosts
+LOOK_AGAIN = 1.0  # seconds, where something stands in the way that passes by itself
+
+
+class Eyes(Protocol):
+    """How the room sees the hosts."""
+
+    def free(self, root: Root) -> Mapping[str, int]:
+        """What is free there, in the whole tree; nothing where there is no such host."""
+        ...
+
+    def watches(self, kind: str) -> Sequence[RoomNeeded]:
+        """One of these must be met by any host that fits."""
+        ...
+
+    def look(
+        self, kind: str, among: Collection[Root] | None, beside: Collection[Root], enough: int
+    ) -> HostsFound:
+        """Who of these hosts (None: of all) fits one of the kind; not those to stay beside of.
+
+        Of all it may stop when there is room for so many.
+        """
+        ...
+
+    def prospect(self, kind: str) -> Prospect:
+        """Which hosts could ever take one of the kind, and how much each lacks now."""
+        ...
+
+
+class WaitingRoom:
+    """Everybody who waits in this process. Nothing in here takes time: whoever calls brings the clock."""
+
+    def __init__(self, eyes: Eyes) -> None:
+        self._eyes = eyes
+        self._waiters: dict[Id, Waiter] = {}
+        self._lines: dict[str, Line] = {}
+        self._watchers: dict[str, list[tuple[int, str]]] = {}  # class → amount and kind, in that order
+        self._trials: dict[Id, Trial] = {}
+        self._news: dict[Root, None] = {}
+        self._given_back: dict[Root, None] = {}  # no news, and yet those who stayed beside may look now
+        self._states: dict[Root, None] = {}
+        self._remembered: deque[tuple[int, Root]] = deque()
+        self._forgotten = 0  # up to this mark it is not known any more what changed
+        self._kept: dict[Root, Kept] = {}
+        self._kept_elsewhere: dict[Root, LineKey] = {}
+        self._shuffled = False  # what is kept for whom is to be found out anew
+        self.mark = 0  # counts what changed: who begins to look now has seen all up to here
+        self.looks = 0  # how often one line looked at hosts
+
+    # Who waits
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    def __contains__(self, request: Id) -> bool:
+        return request in self._waiters
+
+    @property
+    def everybody(self) -> Mapping[Id, Waiter]:
+        return self._waiters
+
+    def enter(self, waiter: Waiter, mark: int | None = None) -> None:
+        """It has no host as of this mark (None: it was not looked for one), and waits from now on."""
+        if waiter.request in self._waiters:
+            return
+        self._waiters[waiter.request] = waiter
+        line = self._lines.get(waiter.kind)
+        if line is None:
+            line = self._lines[waiter.kind] = Line(waiter.kind, self._eyes.watches(waiter.kind))
+            for watch in line.watches:
+                insort(self._watchers.setdefault(watch.resource_class, []), (watch.amount, line.kind))
+            line.whole = True  # only so is it known where no more than a rule stands in the way
+        self._line_up(line, waiter)
+        if mark is None or mark < self._forgotten:
+            line.whole = True
+            return
+        for at, root in reversed(self._remembered):
+            if at <= mark:
+                break
+            line.untested[root] = None
+
+    def leave(self, request: Id) -> bool:
+        """It has its host, or has ended; False when it did not wait."""
+        waiter = self._waiters.pop(request, None)
+        if waiter is None:
+            return False
+        line = self._lines[waiter.kind]
+        if line.trying.pop(request, None) is not None:
+            self._tried(request, placed=True)
+        else:
+            del line.waiting[bisect_left(line.waiting, waiter.key, key=_key)]
+        self._shuffled = True
+        if not line.waiting and not line.trying:
+            self._close(line)
+        return True
+
+    def ahead(self, kind: str, priority: int, since: float) -> bool:
+        """Does somebody of its kind wait who goes before it?"""
+        line = self._lines.get(kind)
+        return line is not None and line.first.key < (-priority, since, "")
+
+    def barred(self, priority: int, since: float) -> frozenset[Root]:
+        """For a request that is new: hosts kept for those who go before it, or just being given to them."""
+        if not self._lines and not self._kept_elsewhere:
+            return frozenset()
+        return self._barred((-priority, since, ""), "")
+
+    def due(self, now: float) -> list[Waiter]:
+        """Those who have waited as long as they wanted to."""
+        return [
+            waiter
+            for request, waiter in self._waiters.items()
+            if waiter.until <= now and request not in self._trials
+        ]
+
+    # What changes
+
+    def changed(self, roots: Collection[Root]) -> None:
+        """There may be more room there than before, or another kind of host."""
+        if len(roots) > TOO_MANY:
+            self.everything()
+            return
+        self._remember(roots)
+        if self._lines:
+            self._news.update(dict.fromkeys(roots))
+
+    def reported(self, roots: Collection[Root]) -> None:
+        """These hosts say something else of themselves."""
+        if len(roots) > TOO_MANY:
+            self.everything()
+            return
+        self._remember(roots)
+        if self._lines:
+            self._states.update(dict.fromkeys(roots))
+
+    def everything(self) -> None:
+        """Anything may be otherwise now."""
+        self.mark += 1
+        self._remembered.clear()
+        self._forgotten = self.mark
+        for line in self._lines.values():
+            line.whole = True
+        self._shuffled = True
+
+    # What is kept for whom
+
+    @property
+    def kept(self) -> Mapping[Root, Kept]:
+        """Hosts that are kept for those first in line here."""
+        return self._kept
+
+    def keep_for_others(self, kept: Reserved) -> None:
+        """Other schedulers keep these for those who wait with them."""
+        before, self._kept_elsewhere = self._kept_elsewhere, dict(kept)
+        self._give_back([root for root, key in before.items() if root not in kept or kept[root] > key])
+
+    # Whose turn it is
+
+    @property
+    def restless(self) -> bool:
+        """Is there something to be looked at, or somebody to be called?"""
+        news = self._news or self._states or self._given_back or self._shuffled
+        return bool(self._lines) and bool(news or any(line.ready for line in self._lines.values()))
+
+    def next_look(self) -> float | None:
+        """When some line looks again by itself."""
+        return min((line.look_at for line in self._lines.values() if line.look_at is not None), default=None)
+
+    def turns(self, now: float, most: int = 128) -> list[Turn]:
+        """Those who are to be placed now, the first first: on trial until they leave or are `back`."""
+        self.settle(now)
+        given: set[Root] = {root for trial in self._all_trials() for root in trial.roots}
+        found: list[Turn] = []
+        ready = [line for line in self._lines.values() if line.waiting and line.open]
+        for line in sorted(ready, key=lambda line: line.waiting[0][0]):
+            for root in self._kept_before(line.waiting[0][0], line.kind) & line.open.keys():
+                del line.open[root]  # it was found before somebody came who keeps it
+            roots = [root for root in line.open if root not in given]
+            given.update(roots)
+            room = sum(line.open[root] for root in roots)
+            several = min(max(room // line.waiting[0][1].needs, 1), len(line.waiting), most - len(found))
+            if not roots or several <= 0:
+                continue
+            called = [waiter for _, waiter in line.waiting[:several]]
+            barred = [self._barred(waiter.key, line.kind) for waiter in called]
+            trial = Trial(line, tuple(roots), {waiter.request for waiter in called})
+            del line.waiting[:several]
+            for root in roots:
+                del line.open[root]
+            for waiter, beside in zip(called, barred, strict=True):
+                line.trying[waiter.request] = waiter
+                self._trials[waiter.request] = trial
+                found.append(Turn(waiter, beside, line.swept))
+            line.swept = False
+        return found
+
+    def back(self, request: Id, look_at: float | None = None) -> None:
+        """It found no host after all; with a time: what kept it from one passes, and it looks again then."""
+        waiter = self._waiters.get(request)
+        if waiter is None:
+            return
+        line = self._lines[waiter.kind]
+        if line.trying.pop(request, None) is not None:
+            self._line_up(line, waiter)
+        self._tried(request, placed=False)
+        if look_at is not None:
+            line.look_at = look_at if line.look_at is None else min(line.look_at, look_at)
+
+    def settle(self, now: float) -> None:
+        """Look at what changed, for those whom it could help."""
+        self._tell_the_lines()
+        if self._shuffled:
+            self._keep_hosts()
+            self._tell_the_lines()
+        for line in self._lines.values():
+            if line.look_at is not None and line.look_at <= now:
+                line.whole = True
+            if not line.waiting:
+                continue  # once those on trial are back
+            if line.whole:
+                self._look_at_all(line, now)
+            elif line.untested:
+                self._look_at_changed(line, now)
+
+    def sweep(self, now: float) -> None:
+        """Slowly, everybody once: whoever is placed by this was forgotten. Nobody should be."""
+        self.settle(now)
+        busy = {root for trial in self._all_trials() for root in trial.roots}
+        for line in self._lines.values():
+            if line.waiting and not line.open and line.look_at is None:
+                in_vain = set(line.in_vain)
+                self._look_at_all(line, now)
+                line.in_vain = in_vain - line.open.keys()
+                line.swept = line.look_at is None and not line.open.keys() <= busy
+
+    # How a change finds its lines
+
+    def _remember(self, roots: Collection[Root]) -> None:
+        """For those who are looking now, and may have passed these before they changed."""
+        for root in roots:
+            self.mark += 1
+            self._remembered.append((self.mark, root))
+        while len(self._remembered) > REMEMBERED:
+            self._forgotten, _ = self._remembered.popleft()
+
+    def _give_back(self, roots: Collection[Root]) -> None:
+        """Nothing changed there, but those who had to stay beside need not any more."""
+        self._remember(roots)
+        self._given_back.update(dict.fromkeys(roots))
+
+    def _tell_the_lines(self) -> None:
+        news, states, given_back = self._news, self._states, self._given_back
+        self._news, self._states, self._given_back = {}, {}, {}
+        for root in news:
+            for line in self._concerned(root):
+                line.untested[root] = None
+                line.in_vain.discard(root)
+            if root in self._kept:
+                self._shuffled = True
+        for root in given_back:
+            for line in self._concerned(root):
+                if root not in line.in_vain:
+                    line.untested[root] = None
+        for root in states:
+            for line in self._lines.values():
+                if root in line.refused or root in line.in_vain:
+                    line.untested[root] = None
+                    line.in_vain.discard(root)
+
+    def _concerned(self, root: Root) -> Iterator[Line]:
+        """The lines whose watch is met there."""
+        free = self._eyes.free(root)
+        seen: set[str] = set()
+        for resource_class in (*free, ""):
+            for amount, kind in self._watchers.get(resource_class, ()):
+                if resource_class and amount > free[resource_class]:
+                    break
+                if kind not in seen:
+                    seen.add(kind)
+                    yield self._lines[kind]
+
+    def _look_at_changed(self, line: Line, now: float) -> None:
+        roots, line.untested = line.untested, {}
+        closed = [root for root in roots if line.open.pop(root, 0)]
+        line.refused.difference_update(roots)
+        self._look(line, now, roots)
+        line.whole = line.more and not line.open
+        self._give_back([root for root in closed if root not in line.open])
+
+    def _look_at_all(self, line: Line, now: float) -> None:
+        line.whole, line.more, line.untested, line.look_at = False, False, {}, None
+        closed, line.open = line.open, {}
+        line.refused.clear()
+        line.in_vain.clear()
+        self._look(line, now, None)
+        self._give_back([root for root in closed if root not in line.open])
+
+    def _look(self, line: Line, now: float, among: Collection[Root] | None) -> None:
+        self.looks += 1
+        line.swept = False
+        beside = self._kept_before(line.waiting[0][0], line.kind)
+        enough = len(line.waiting) * line.waiting[0][1].needs
+        found = self._eyes.look(line.kind, among, beside, enough)
+        line.open.update(found.fits)
+        line.refused.update(found.refused)
+        line.more = line.more or found.more
+        if found.passing and line.look_at is None:
+            line.look_at = now + LOOK_AGAIN
+
+    # Lines and trials
+
+    def _line_up(self, line: Line, waiter: Waiter) -> None:
+        insort(line.waiting, (waiter.key, waiter), key=_key)
+        self._shuffled = True
+
+    def _close(self, line: Line) -> None:
+        del self._lines[line.kind]
+        for watch in line.watches:
+            self._watchers[watch.resource_class].remove((watch.amount, line.kind))
+        self._give_back(line.open)
+
+    def _all_trials(self) -> list[Trial]:
+        return list({id(trial): trial for trial in self._trials.values()}.values())
+
+    def _tried(self, request: Id, *, placed: bool) -> None:
+        """When all of a trial are over, others may have what is left there."""
+        trial = self._trials.pop(request, None)
+        if trial is None:
+            return
+        trial.open.discard(request)
+        trial.placed = trial.placed or placed
+        if not trial.open:
+            trial.line.whole = trial.line.whole or trial.line.more
+            if not trial.placed:
+                trial.line.in_vain.update(trial.roots)
+            self._give_back(trial.roots)
+
+    # What is kept for whom
+
+    def _keep_hosts(self) -> None:
+        self._shuffled = False
+        firsts = sorted(
+            (
+                FirstInLine(line.kind, first.key, first.request, first.needs)
+                for line in self._lines.values()
+                for first in (line.first,)
+            ),
+            key=lambda first: first.key,
+        )
+        before, self._kept = self._kept, reservations(firsts, self._eyes.prospect, self._kept)
+        self._give_back(
+            [
+                root
+                for root, kept in before.items()
+                if root not in self._kept or self._kept[root].key > kept.key
+            ]
+        )
+
+    def _kept_before(self, key: LineKey, kind: str) -> set[Root]:
+        """Hosts kept for those who go before this one and are of another kind."""
+        kept = {root for root, whose in self._kept_elsewhere.items() if whose < key}
+        kept.update(root for root, one in self._kept.items() if one.key < key and one.kind != kind)
+        return kept
+
+    def _barred(self, key: LineKey, kind: str) -> frozenset[Root]:
+        """These, and those that are just being given to others."""
+        barred = self._kept_before(key, kind)
+        for line in self._lines.values():
+            if line.kind != kind and line.waiting and line.waiting[0][0] < key:
+                barred.update(line.open)
+        for trial in self._all_trials():
+            if trial.line.kind != kind:
+                barred.update(trial.roots)
+        return frozenset(barred)
+
+
+def _key(entry: tuple[LineKey, Waiter]) -> LineKey:
+    return entry[0]

@@ -1,0 +1,69 @@
+"""The scheduler's tables: requests that wait, why others found no host, and which schedulers there are."""
+
+from sqlalchemy import BigInteger, Column, Double, Index, Integer, MetaData, Table, Text, text
+
+metadata = MetaData()
+
+CANCELLED = "cancelled <> ''"
+
+parked = Table(
+    "parked",
+    metadata,
+    Column("request", Text, primary_key=True),
+    Column("owner", Text, nullable=False),  # the scheduler that looks after it; empty: anyone may
+    Column("kind", Text, nullable=False),  # requests alike wait in one line
+    Column("priority", Integer, nullable=False),
+    Column("since", Double, nullable=False),
+    Column("until", Double, nullable=False),
+    Column("project", Text, nullable=False),
+    Column("flavor", Text, nullable=False),
+    Column("instances", Integer, nullable=False),
+    Column("seen", BigInteger, nullable=False),  # the last change of placement known when it was looked at
+    Column("message", Text, nullable=False),  # the BuildRequested, as it came
+    Column("lacks", Text, nullable=False),
+    Column("wakes", Text, nullable=False),
+    Column("decision", Text, nullable=False),
+    Column("cancelled", Text, nullable=False, server_default=""),  # why it ends, until its owner has heard
+    Index("parked_owner", "owner"),
+    Index("parked_line", "kind", text("priority DESC"), "since"),
+    Index("parked_cancelled", "owner", postgresql_where=text(CANCELLED), sqlite_where=text(CANCELLED)),
+)
+
+parked_builds = Table(
+    "parked_builds",
+    metadata,
+    Column("build", Text, primary_key=True),
+    Column("request", Text, nullable=False),
+    Index("parked_builds_request", "request"),
+)
+
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("id", Text, primary_key=True),  # the first of the builds it ended
+    Column("request", Text, nullable=False),
+    Column("project", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("decision", Text, nullable=False),
+    Column("message", Text, nullable=False),  # the BuildRequested it was about
+    Column("at", Double, nullable=False),
+    Index("decisions_request", "request"),
+    Index("decisions_at", "at"),
+)
+
+decided_builds = Table(
+    "decided_builds",
+    metadata,
+    Column("build", Text, primary_key=True),
+    Column("decision", Text, nullable=False),
+    Index("decided_builds_decision", "decision"),
+)
+
+schedulers = Table(
+    "schedulers",
+    metadata,
+    Column("owner", Text, primary_key=True),
+    Column("beat", BigInteger, nullable=False),  # moves while it lives
+    Column("reserved", Text, nullable=False),  # the hosts it keeps for those first in line
+    Column("rescued", BigInteger, nullable=False),
+)

@@ -1,0 +1,149 @@
+"""A cloud that is a dictionary, for the waiting room: hosts, kinds with demands, and rules that refuse."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scheduler_worker.core.line import HostsFound, RoomNeeded, Turn, Waiter
+from scheduler_worker.core.reservations import Prospect
+from scheduler_worker.core.waiting_room import WaitingRoom
+
+Amounts = dict[str, int]
+
+
+@dataclass
+class PlainHost:
+    capacity: Amounts
+    free: Amounts
+    refuses: set[str] = field(default_factory=set)  # kinds a rule keeps away
+    passing: bool = False  # by a rule whose refusal passes by itself
+
+    def fits(self, asked: Mapping[str, int]) -> int:
+        return min(self.free.get(name, 0) // amount for name, amount in asked.items())
+
+    def ever(self, asked: Mapping[str, int]) -> int:
+        return min(self.capacity.get(name, 0) // amount for name, amount in asked.items())
+
+
+class PlainCloud:
+    """Its own eyes. `turns` plays them out: who fits is placed, on the first host that will do."""
+
+    def __init__(self, hosts: Mapping[str, Amounts], kinds: Mapping[str, Amounts]) -> None:
+        self.hosts = {root: PlainHost(dict(amounts), dict(amounts)) for root, amounts in hosts.items()}
+        self.kinds = dict(kinds)
+        self.room = WaitingRoom(self)
+        self.placed: list[tuple[str, str]] = []  # request, root
+        self.rescued: list[str] = []  # of these, by the sweep
+        self.asked: list[str] = []  # kinds that looked
+
+    # What the room sees
+
+    def free(self, root: str) -> Mapping[str, int]:
+        return self.hosts[root].free if root in self.hosts else {}
+
+    def watches(self, kind: str) -> Sequence[RoomNeeded]:
+        asked = self.kinds[kind]
+        scarcest = min(
+            asked, key=lambda name: sum(h.free.get(name, 0) >= asked[name] for h in self.hosts.values())
+        )
+        return (RoomNeeded(scarcest, asked[scarcest]),)
+
+    def look(
+        self, kind: str, among: Collection[str] | None, beside: Collection[str], enough: int
+    ) -> HostsFound:
+        self.asked.append(kind)
+        fits: dict[str, int] = {}
+        refused, passing, more = [], False, False
+        for root in self.hosts if among is None else among:
+            host = self.hosts.get(root)
+            if host is None or root in beside or not (several := host.fits(self.kinds[kind])):
+                continue
+            if kind in host.refuses:
+                refused.append(root)
+                passing = passing or host.passing
+            elif among is None and sum(fits.values()) >= enough:
+                more = True
+            else:
+                fits[root] = several
+        return HostsFound(fits, refused, passing, more)
+
+    def prospect(self, kind: str) -> Prospect:
+        asked, roots = self.kinds[kind], list(self.hosts)
+        ever = [(nth, self.hosts[root]) for nth, root in enumerate(roots) if self.hosts[root].ever(asked)]
+        lacks = [
+            sum(max(amount - host.free.get(name, 0), 0) / amount for name, amount in asked.items())
+            for _, host in ever
+        ]
+        return Prospect(
+            len(roots),
+            np.array([nth for nth, _ in ever], np.intp),
+            np.array(lacks, np.float64),
+            np.array([host.ever(asked) for _, host in ever], np.float64),
+            lambda position: roots[position],
+            lambda position: (
+                kind not in self.hosts[roots[position]].refuses or self.hosts[roots[position]].passing
+            ),
+        )
+
+    # What happens
+
+    def park(self, number: int, kind: str, *, priority: int = 0, since: float = 0.0, needs: int = 1) -> None:
+        """It looked, and found nothing."""
+        request = f"r{number:05}"
+        self.room.enter(Waiter(request, kind, priority, since, 1e9, needs), self.room.mark)
+
+    def frees(self, root: str, **amounts: int) -> None:
+        for name, amount in amounts.items():
+            self.hosts[root].free[name] = self.hosts[root].free.get(name, 0) + amount
+        self.room.changed([root])
+
+    def takes(self, root: str, asked: Mapping[str, int], sign: int = 1) -> None:
+        for name, amount in asked.items():
+            self.hosts[root].free[name] -= sign * amount
+
+    def place(self, kind: str, beside: Collection[str], needs: int = 1) -> list[str]:
+        """Room for all of it, on the first hosts that will do; or none."""
+        taken: list[str] = []
+        for root, host in self.hosts.items():
+            while len(taken) < needs and root not in beside and kind not in host.refuses:
+                if not host.fits(self.kinds[kind]):
+                    break
+                self.takes(root, self.kinds[kind])
+                taken.append(root)
+        if len(taken) < needs:
+            for root in taken:
+                self.takes(root, self.kinds[kind], -1)
+            return []
+        return taken
+
+    def plays(self, now: float = 0.0) -> list[tuple[str, str]]:
+        """Everybody whose turn it is, until it is nobody's; who was placed where."""
+        before = len(self.placed)
+        while turns := self.room.turns(now):
+            for turn in turns:
+                self.take(turn)
+        return self.placed[before:]
+
+    def take(self, turn: Turn) -> None:
+        waiter = turn.waiter
+        roots = self.place(waiter.kind, turn.beside, waiter.needs)
+        if not roots:
+            self.room.back(waiter.request)
+            return
+        self.rescued += [waiter.request] * turn.forgotten
+        self.placed += [(waiter.request, root) for root in roots]
+        self.room.leave(waiter.request)
+
+    def overlooked(self) -> list[str]:
+        """Who waits, and would fit now beside what is kept for those before him; found the slow way."""
+        kept = self.room.kept
+        found = []
+        for request, waiter in self.room.everybody.items():
+            for root, host in self.hosts.items():
+                whose = kept.get(root)
+                if whose is not None and whose.key < waiter.key and whose.kind != waiter.kind:
+                    continue
+                if waiter.kind not in host.refuses and host.fits(self.kinds[waiter.kind]) >= waiter.needs:
+                    found.append(f"{request} on {root}")
+        return found

@@ -1,0 +1,272 @@
+"""Who of those that wait is called, by which change, and in which order."""
+
+import random
+
+import pytest
+
+from scheduler_worker.core.line import Waiter
+from tests.support.plain_cloud import PlainCloud
+
+METAL = {f"CUSTOM_{nth}": {f"CUSTOM_{nth}": 1} for nth in range(50)}
+SMALL, LARGE = {"VCPU": 2}, {"VCPU": 8}
+
+
+def full(cloud: PlainCloud) -> PlainCloud:
+    for host in cloud.hosts.values():
+        host.free = dict.fromkeys(host.capacity, 0)
+    return cloud
+
+
+def test_each_of_200_takes_the_node_that_becomes_free_in_its_turn() -> None:
+    nodes = [f"node{nth:03}" for nth in range(100)]
+    cloud = full(PlainCloud({node: {"METAL": 1} for node in nodes}, {"metal": {"METAL": 1}}))
+    for number in range(200):
+        cloud.park(number, "metal", since=number)
+    order = random.Random(3).sample(nodes, len(nodes))
+    for nth, node in enumerate(order):
+        cloud.frees(node, METAL=1)
+        assert cloud.plays() == [(f"r{nth:05}", node)]
+    assert len(cloud.room) == 100
+
+
+def test_one_freed_host_of_one_kind_is_work_for_that_kind_alone() -> None:
+    hosts = {f"h{nth}": {name: 1} for nth, name in enumerate(METAL)}
+    cloud = full(PlainCloud(hosts, METAL))
+    for number in range(10_000):
+        cloud.park(number, f"CUSTOM_{number % 50}", since=number)
+    assert cloud.plays() == []
+    cloud.asked.clear()
+    cloud.frees("h7", CUSTOM_7=1)
+    assert cloud.plays() == [("r00007", "h7")]
+    assert cloud.asked == ["CUSTOM_7"]
+
+
+def test_higher_priority_goes_first_and_then_the_oldest() -> None:
+    cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
+    for number, (priority, since) in enumerate([(0, 1.0), (5, 3.0), (5, 2.0), (9, 9.0)]):
+        cloud.park(number, "small", priority=priority, since=since)
+    cloud.frees("h", VCPU=8)
+    assert [request for request, _ in cloud.plays()] == ["r00003", "r00002", "r00001", "r00000"]
+
+
+@pytest.mark.parametrize(
+    ("freed", "called"),
+    [
+        (1, []),
+        (2, ["r00001"]),
+        (4, ["r00001", "r00002"]),
+        (8, ["r00000", "r00001", "r00002"]),  # the large one first; it keeps nothing any more
+    ],
+)
+def test_a_host_goes_to_the_first_it_is_enough_for_and_what_is_left_to_the_next(
+    freed: int, called: list[str]
+) -> None:
+    """The large one keeps the other host, which is nearer to what it lacks."""
+    cloud = full(PlainCloud({"h": {"VCPU": 16}, "kept": {"VCPU": 16}}, {"small": SMALL, "large": LARGE}))
+    cloud.hosts["kept"].free["VCPU"] = 7
+    cloud.park(0, "large", since=0)
+    cloud.park(1, "small", since=1)
+    cloud.park(2, "small", since=2)
+    assert cloud.plays() == []  # there is room for three small ones, on the host that is kept
+    assert set(cloud.room.kept) == {"kept"}
+    cloud.frees("h", VCPU=freed)
+    assert [request for request, _ in cloud.plays()] == called
+
+
+def test_small_ones_can_never_keep_a_large_one_waiting() -> None:
+    cloud = full(PlainCloud({"h1": {"VCPU": 8}, "h2": {"VCPU": 8}}, {"small": SMALL, "large": LARGE}))
+    cloud.park(0, "large", since=0)
+    for number in range(1, 9):
+        cloud.park(number, "small", since=number)
+    cloud.plays()
+    [kept] = cloud.room.kept
+    other = {"h1": "h2", "h2": "h1"}[kept]
+    for _ in range(4):
+        cloud.frees(other, VCPU=2)
+        cloud.frees(kept, VCPU=2)
+        cloud.plays()
+    assert [root for _, root in cloud.placed] == [other] * 3 + [kept, other]
+    assert ("r00000", kept) in cloud.placed
+
+
+def test_who_could_never_be_there_keeps_nothing() -> None:
+    hosts = {"h1": {"VCPU": 4}, "gpu": {"VCPU": 4, "GPU": 1}}
+    cloud = full(PlainCloud(hosts, {"small": SMALL, "large": LARGE, "gpu": {"GPU": 1}}))
+    cloud.park(0, "large", since=0)  # there is no such host at all
+    cloud.park(1, "gpu", since=1)
+    cloud.park(2, "small", since=2)
+    cloud.plays()
+    assert set(cloud.room.kept) == {"gpu", "h1"}  # for the gpu, and for the small one
+    cloud.frees("gpu", VCPU=4)
+    assert cloud.plays() == []
+    cloud.frees("gpu", GPU=1)
+    assert cloud.plays() == [("r00001", "gpu"), ("r00002", "gpu")]  # nobody keeps it any more
+
+
+def test_new_requests_stay_beside_what_is_kept_for_those_before_them() -> None:
+    cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL, "large": LARGE}))
+    cloud.hosts["h"].free["VCPU"] = 6
+    cloud.park(0, "large", priority=3, since=0)
+    cloud.plays()
+    assert cloud.room.barred(3, 5.0) == {"h"}
+    assert cloud.room.barred(4, 5.0) == frozenset()
+    assert not cloud.room.ahead("small", 0, 5.0)
+    assert cloud.room.ahead("large", 3, 5.0)
+    assert not cloud.room.ahead("large", 4, 5.0)
+
+
+def test_what_changes_while_a_request_is_on_its_way_here_is_not_missed() -> None:
+    cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
+    mark = cloud.room.mark  # it looks, and finds nothing
+    cloud.frees("h", VCPU=8)
+    assert cloud.plays() == []
+    cloud.room.enter(Waiter("r1", "small", 0, 0.0, 9.0), mark)
+    assert cloud.plays() == [("r1", "h")]
+
+
+def test_what_is_not_remembered_any_more_makes_it_look_everywhere() -> None:
+    cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
+    mark = cloud.room.mark
+    cloud.hosts["h"].free["VCPU"] = 8
+    cloud.room.everything()
+    cloud.room.enter(Waiter("r1", "small", 0, 0.0, 9.0), mark)
+    assert cloud.plays() == [("r1", "h")]
+
+
+def test_hosts_that_only_a_rule_refuses_are_asked_again_when_they_say_something_else() -> None:
+    cloud = full(PlainCloud({"h1": {"VCPU": 8}, "h2": {"VCPU": 8}}, {"small": SMALL}))
+    cloud.hosts["h1"].free["VCPU"] = 8
+    cloud.hosts["h1"].refuses.add("small")
+    cloud.room.enter(Waiter("r1", "small", 0, 0.0, 9.0))
+    assert cloud.plays() == []
+    cloud.asked.clear()
+    cloud.room.reported(["h2"])  # it is full: whatever it says helps nobody
+    assert (cloud.plays(), cloud.asked) == ([], [])
+    cloud.hosts["h1"].refuses.clear()
+    cloud.room.reported(["h1"])
+    assert cloud.plays() == [("r1", "h1")]
+
+
+def test_what_passes_by_itself_is_looked_at_again_after_a_second() -> None:
+    cloud = PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL})
+    cloud.hosts["h"].refuses.add("small")
+    cloud.hosts["h"].passing = True
+    cloud.room.enter(Waiter("r1", "small", 0, 0.0, 9.0))
+    assert cloud.plays(now=10.0) == []
+    assert cloud.room.next_look() == 11.0
+    cloud.hosts["h"].refuses.clear()
+    assert cloud.plays(now=10.9) == []
+    assert cloud.plays(now=11.0) == [("r1", "h")]
+
+
+def test_who_seemed_to_fit_and_did_not_is_not_called_again_before_something_changes() -> None:
+    cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
+    cloud.park(1, "small", needs=5)  # there is never room for five
+    cloud.frees("h", VCPU=8)
+    assert cloud.plays() == []
+    looks = cloud.room.looks
+    assert cloud.plays() == []
+    assert cloud.room.looks == looks
+    cloud.room.sweep(0.0)
+    assert (cloud.plays(), cloud.rescued) == ([], [])
+
+
+def test_all_of_a_request_wait_together() -> None:
+    cloud = full(PlainCloud({"h1": {"VCPU": 8}, "h2": {"VCPU": 8}}, {"small": SMALL}))
+    cloud.park(1, "small", needs=3)
+    cloud.frees("h1", VCPU=2)
+    cloud.frees("h2", VCPU=2)
+    assert cloud.plays() == []
+    cloud.frees("h1", VCPU=2)
+    assert sorted(root for _, root in cloud.plays()) == ["h1", "h1", "h2"]
+
+
+def test_who_has_waited_long_enough_is_named_unless_it_is_being_placed() -> None:
+    cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
+    for number, until in enumerate([5.0, 6.0, 7.0]):
+        cloud.room.enter(Waiter(f"r{number}", "small", 0, number, until), cloud.room.mark)
+    cloud.frees("h", VCPU=2)
+    [turn] = cloud.room.turns(0.0)
+    assert [waiter.request for waiter in cloud.room.due(6.0)] == ["r1"]
+    cloud.room.back(turn.waiter.request)
+    assert [waiter.request for waiter in cloud.room.due(6.0)] == ["r0", "r1"]
+
+
+def test_the_sweep_finds_who_was_forgotten() -> None:
+    cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
+    cloud.park(1, "small")
+    cloud.plays()
+    cloud.hosts["h"].free["VCPU"] = 8  # and nobody said so
+    assert cloud.plays() == []
+    cloud.room.sweep(0.0)
+    assert cloud.plays() == [("r00001", "h")]
+    assert cloud.rescued == ["r00001"]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_nobody_waits_who_would_fit(seed: int) -> None:
+    """Random changes of every kind, trials that overlap with them, and a plain look at everybody."""
+    chance = random.Random(seed)
+    kinds = {f"k{nth}": {"VCPU": chance.choice((1, 2, 4, 8))} for nth in range(chance.randint(1, 6))}
+    for asked in kinds.values():
+        if chance.random() < 0.3:
+            asked["GPU"] = 1
+    kinds |= {f"{name} twice": asked for name, asked in kinds.items()}
+    hosts = {
+        f"h{nth}": {"VCPU": chance.choice((4, 8, 16))} | ({"GPU": 2} if chance.random() < 0.4 else {})
+        for nth in range(chance.randint(1, 8))
+    }
+    cloud = full(PlainCloud(hosts, kinds))
+    trials = []
+    for step in range(120):
+        deed = chance.random()
+        root = chance.choice(list(cloud.hosts))
+        host = cloud.hosts[root]
+        if deed < 0.35:
+            kind = chance.choice(list(kinds))
+            needs = 2 if kind.endswith("twice") else 1
+            priority = chance.choice((0, 0, 1))
+            mark = cloud.room.mark
+            tried = not cloud.room.ahead(kind, priority, step)
+            if tried:
+                cloud.room.settle(step)
+                if cloud.place(kind, cloud.room.barred(priority, step), needs):
+                    continue
+                if chance.random() < 0.5:
+                    free(cloud, chance)
+            waiter = Waiter(f"r{step:05}", kind, priority, step, 1e9, needs)
+            cloud.room.enter(waiter, mark if tried else None)
+        elif deed < 0.7:
+            free(cloud, chance)
+        elif deed < 0.8:
+            host.refuses ^= {chance.choice(list(kinds))}
+            cloud.room.reported([root])
+        elif deed < 0.85 and len(cloud.room):
+            cloud.room.leave(chance.choice([one for one in cloud.room.everybody if one not in trials]))
+        elif deed < 0.9:
+            cloud.hosts[f"new{step}"] = host = type(host)({"VCPU": 8}, {"VCPU": 8})
+            cloud.room.changed([f"new{step}"])
+        elif deed < 0.93 and len(cloud.hosts) > 1:
+            del cloud.hosts[root]
+            cloud.room.changed([root])
+        else:
+            free(cloud, chance)
+            turns = cloud.room.turns(step)
+            if turns and chance.random() < 0.7:
+                free(cloud, chance)  # while they are on their way
+            for turn in turns:
+                cloud.take(turn)
+        if chance.random() < 0.3:
+            cloud.plays(step)
+            assert cloud.overlooked() == [], f"at step {step}"
+            cloud.room.sweep(step)
+            cloud.plays(step)
+            assert cloud.rescued == []
+
+
+def free(cloud: PlainCloud, chance: random.Random) -> None:
+    """Somebody gives back what he held."""
+    root = chance.choice(list(cloud.hosts))
+    host = cloud.hosts[root]
+    freed = {name: chance.randint(0, whole - host.free.get(name, 0)) for name, whole in host.capacity.items()}
+    cloud.frees(root, **freed)
