@@ -210,13 +210,13 @@ def doubts(metadata: Mapping[str, str]) -> list[str]:
         if key.endswith(_NUMBERS) and not _number(value):
             found.append(f"{key}: {value!r} is no number, and is passed over")
         elif key in _WHOLE and not (value.isascii() and value.isdigit()):
-            found.append(f"{key}: {value!r} is no whole number, and is passed over")
+            found.append(f"{key}: {value!r} is no whole number")
         elif key == ZONE and not value:
             found.append(f"{key}: is empty, and makes it no zone")
         elif key.startswith("trait:") and value != "required":
             found.append(f"{key}: {value!r} means nothing, only 'required' does")
         elif key.startswith("filter_tenant_id") and not any(one.strip() for one in value.split(",")):
-            found.append(f"{key}: names no project, so nobody may build here")
+            found.append(f"{key}: names no project")
         elif key in _WITHOUT_EFFECT:
             found.append(f"{key}: has no effect; {_WITHOUT_EFFECT[key]}'s ratio is in the hosts' inventory")
     return found

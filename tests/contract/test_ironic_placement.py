@@ -7,6 +7,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
+from bus.aggregates import ZONE, AggregateEdited, ChangeAggregate, MakeAggregate
 from bus.clock import Clock
 from bus.messages import EditRequested
 from bus.resources import AddInventory, MakeProvider, SetAggregates, SetTraits
@@ -22,7 +23,7 @@ from placement_worker import Placement
 from tests.support.fake_ironic import FakeIronic, node_number
 from tests.support.ids import uid
 from tests.support.placement_builders import Wall, a_claim, a_provider, a_report, an_order, gone, on_hosts
-from tests.support.placement_calls import find_providers
+from tests.support.placement_calls import edit_aggregate, find_providers
 
 OWNER: Any = ("owner",)
 SELECTION = NodeSelection(cell="c1", zone="z1", aggregates_by=("properties.rack", "conductor_group"))
@@ -160,6 +161,30 @@ async def test_what_an_operator_puts_on_a_node_is_no_difference(placement: Place
         assert await sweeping.differences() == []
         [after] = await find_providers(placement, ids=(node,))
         assert set(after.traits) == {"CUSTOM_B", "CUSTOM_GOLD"}
+
+
+async def test_a_node_stays_in_the_aggregates_an_operator_put_it_into(
+    placement: Placement, wall: Wall
+) -> None:
+    """Its rack is an aggregate that reports say; one of these the operator makes his own as well."""
+    ironic, node = FakeIronic(), node_number(1)
+    ironic.have(1, name="node-1", properties={"rack": "r1"})
+    async with ironic.api(clock=wall.clock) as api:
+        sweeping = Sweeping(api, placement, wall.clock)
+        await sweeping.sweep.everything()
+        [one] = await find_providers(placement, ids=(node,), parts=("aggregates", "owner"))
+        [rack] = one.aggregates
+        east = MakeAggregate(aggregate=uid(1, "c"), name="east", metadata={ZONE: "z1"}, hosts=(one.host,))
+        for edit in (east, ChangeAggregate(aggregate=rack, name="rack-1", add=(node,))):
+            assert isinstance(await edit_aggregate(placement, edit), AggregateEdited)
+        assert await sweeping.differences() == []
+        wall.time += 10
+        ironic.change(1, properties={"rack": "r2"}, maintenance=True)
+        await sweeping.sweep.everything()
+        assert await sweeping.differences() == []
+        [after] = await find_providers(placement, ids=(node,), parts=("aggregates", "owner"))
+        assert {uid(1, "c"), rack} < set(after.aggregates) and len(after.aggregates) == 3
+        assert set(after.kept_aggregates) == {uid(1, "c"), rack}
 
 
 async def test_a_sweep_over_the_simulated_ironic(placement: Placement, wall: Wall) -> None:
