@@ -2,7 +2,7 @@
 
 from scheduler_worker.core.former_policy import FormerPolicy as ChoicePolicy
 from scheduler_worker.core.guest_topology import page_sizes
-from scheduler_worker.core.request import wishes_of
+from scheduler_worker.core.request import seconds_of, wishes_of
 from scheduler_worker.core.request_options import NUMA_POLICIES, PciAlias, RequestOptions
 from scheduler_worker.core.unreadable import Unreadable
 from scheduler_worker.worker import scheduler_worker
@@ -15,5 +15,6 @@ __all__ = [
     "Unreadable",
     "page_sizes",
     "scheduler_worker",
+    "seconds_of",
     "wishes_of",
 ]

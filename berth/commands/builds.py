@@ -12,8 +12,27 @@ from rich.markup import escape
 
 from berth import wiring
 from berth.commands import groups
+from berth.commands.boot_options import (
+    BootCommand,
+    aggregates_given,
+    flavor_instead,
+    hints_given,
+    pairs,
+    sense_of,
+    waiting_time,
+    weights_given,
+)
 from berth.commands.options import DiskGb, MemoryMb, StateDir, Vcpus
-from berth.commands.terminal import CommandRefused, checked, coloured, effective, run, say, write_json
+from berth.commands.terminal import (
+    CommandRefused,
+    checked,
+    coloured,
+    complain,
+    effective,
+    run,
+    say,
+    write_json,
+)
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock
@@ -27,6 +46,7 @@ from bus.messages import (
     FindProviders,
 )
 from bus.vocabulary import Flavor, Image
+from scheduler_worker import seconds_of
 
 _METAL = {
     "resources:CUSTOM_BAREMETAL": "1",
@@ -38,7 +58,10 @@ _METAL = {
 commands = typer.Typer()
 
 
-@commands.command("boot", rich_help_panel="Builds")
+_WHERE, _HOW = "Where", "How many, how long"
+
+
+@commands.command("boot", cls=BootCommand, rich_help_panel="Builds")
 def boot_command(
     vcpus: Vcpus = 1,
     memory_mb: MemoryMb = 512,
@@ -49,7 +72,20 @@ def boot_command(
     extra_spec: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY=VALUE", help="resources:CLASS=n, trait:NAME=required, ...; may be repeated."
+            "--extra-spec",
+            "--spec",
+            metavar="KEY=VALUE",
+            help="resources:CLASS=n, trait:NAME=required, hw:numa_nodes=2, ... (docs/requests.md);"
+            " may be repeated.",
+        ),
+    ] = None,
+    or_else: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|KEY=VALUE,...",
+            help="A flavor that would do instead where the first fits nowhere: its JSON in a file, or what"
+            " differs (vcpus=2,resources:CUSTOM_GOLD=,resources:CUSTOM_SILVER=1; KEY= leaves one out);"
+            " may be repeated, the better one first.",
         ),
     ] = None,
     image: Annotated[
@@ -59,20 +95,96 @@ def boot_command(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="Of the image, as Ironic may need it: image_source, image_checksum, kernel, ramdisk, "
-            "boot_iso, ...; may be repeated.",
+            help="Of the image: trait:NAME=required, hw_cpu_policy, ...; or as Ironic may need it:"
+            " image_source, image_checksum, kernel, ramdisk, boot_iso, ...; may be repeated.",
         ),
     ] = None,
-    count: Annotated[int, typer.Option(min=1, max=1000, help="Instances, all or none.")] = 1,
-    zone: Annotated[str, typer.Option(help="Only hosts of this zone.")] = "",
-    cell: Annotated[str, typer.Option(help="Only hosts of this cell.")] = "",
-    group: Annotated[
-        str, typer.Option(metavar="NAME|UUID", help="The server group they join (`berth group`).")
+    count: Annotated[
+        int, typer.Option(min=1, max=1000, help="Instances, all or none.", rich_help_panel=_HOW)
+    ] = 1,
+    at_least: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="N", help="So many of --count will do, if no more fit.", rich_help_panel=_HOW
+        ),
+    ] = 0,
+    zone: Annotated[str, typer.Option(help="Only hosts of this zone.", rich_help_panel=_WHERE)] = "",
+    cell: Annotated[str, typer.Option(help="Only hosts of this cell.", rich_help_panel=_WHERE)] = "",
+    aggregate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="UUID,...",
+            help="Only hosts in one of these aggregates; repeated, all of them must be met.",
+            rich_help_panel=_WHERE,
+        ),
+    ] = None,
+    not_aggregate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="UUID,...", help="No host in any of these; may be repeated.", rich_help_panel=_WHERE
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(metavar="NAME|UUID", help="This host or none.", rich_help_panel=_WHERE)
     ] = "",
+    force_host: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|UUID",
+            help="This host, whatever rules say; placement still must have room there.",
+            rich_help_panel=_WHERE,
+        ),
+    ] = "",
+    ignore_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME|UUID", help="Not this host; may be repeated.", rich_help_panel=_WHERE),
+    ] = None,
+    group: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|UUID", help="The server group they join (`berth group`).", rich_help_panel=_WHERE
+        ),
+    ] = "",
+    hint: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="same_host=UUID, different_host=UUID, build_near_host_ip=IP, cidr=/24, query=JSON;"
+            " may be repeated.",
+            rich_help_panel=_WHERE,
+        ),
+    ] = None,
+    prefer_trait: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TRAIT[=WEIGHT]",
+            help="Rather hosts with it, by so much (1; less than 0: rather not); may be repeated.",
+            rich_help_panel=_WHERE,
+        ),
+    ] = None,
+    project: Annotated[str, typer.Option(help="Whose it is.", rich_help_panel=_WHERE)] = "",
     wait: Annotated[
-        bool, typer.Option("--wait", help="Follow it to its end; exit 1 unless all are active.")
-    ] = False,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the end.")] = 600.0,
+        str | None,
+        typer.Option(
+            "--wait",
+            metavar="[TIME]",
+            help="Follow it to its end; exit 1 unless all are active. With a time (90s, 30m, 12h, 7d) it"
+            " may wait so long for room.",
+            rich_help_panel=_HOW,
+        ),
+    ] = None,
+    priority: Annotated[
+        int,
+        typer.Option(
+            min=0, max=9, help="Among those that wait for room, 9 goes first.", rich_help_panel=_HOW
+        ),
+    ] = 0,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Seconds to follow it, on top of those it may wait for room.", rich_help_panel=_HOW
+        ),
+    ] = 600.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print what is said as JSON lines.")] = False,
     state_dir: StateDir = None,
 ) -> None:
@@ -80,11 +192,37 @@ def boot_command(
 
     When no host will do, it says which demand emptied the field and who came closest.
     Bare metal is `berth boot --flavor metal --wait`.
+    One gold node, else one silver, within the hour:
+    `berth boot --flavor metal --spec trait:CUSTOM_GOLD=required --or-else
+    trait:CUSTOM_GOLD=,trait:CUSTOM_SILVER=required --wait 1h`.
     """
     settings = effective(state_dir=state_dir).settings
     chosen = image_named(image, image_property or [])
     request = boot_request(vcpus, memory_mb, disk_gb, flavor, extra_spec or [], count, zone, cell, chosen)
-    run(boot(settings, request, wait, timeout, as_json, say, group))
+    hints = hints_given(hint or [])
+    if hints.group and group:
+        raise BadSetting("--group and --hint group= both say it")
+    request = msgspec.structs.replace(
+        request,
+        project=project or request.project,
+        or_else=tuple(flavor_instead(request.flavor, one) for one in or_else or []),
+        at_least=at_least,
+        aggregates=aggregates_given("--aggregate", aggregate or []),
+        not_aggregates=tuple(
+            uuid for some in aggregates_given("--not-aggregate", not_aggregate or []) for uuid in some
+        ),
+        wanted_host=host,
+        forced_host=force_host,
+        ignore_hosts=tuple(ignore_host or []),
+        hints=hints,
+        preferred_traits=weights_given(prefer_trait or []),
+        wait=waiting_time(wait),
+        priority=priority,
+    )
+    for note in sense_of(checked(request)):
+        complain.print(f"[yellow]note[/yellow]: {escape(note)}")
+    timeout += seconds_of(request.wait)
+    run(boot(settings, request, wait is not None, timeout, as_json, say, group))
 
 
 @commands.command("delete", rich_help_panel="Builds")
@@ -116,7 +254,7 @@ def boot_request(
     image: Image | None = None,
 ) -> BuildRequested:
     clock = Clock()
-    specs = {**(_METAL if flavor == "metal" else {}), **_pairs("--extra-spec", extra_specs)}
+    specs = {**(_METAL if flavor == "metal" else {}), **pairs("--extra-spec", extra_specs)}
     return BuildRequested(
         request=clock.uuid(),
         instances=tuple(clock.uuid() for _ in range(count)),
@@ -133,15 +271,7 @@ def image_named(name: str, properties: Sequence[str]) -> Image | None:
     """The image a person chose; None when they chose none."""
     if properties and not name:
         raise BadSetting("--image-property is of an image: name it with --image")
-    return Image(name=name, properties=_pairs("--image-property", properties)) if name else None
-
-
-def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
-    pairs = [one.partition("=") for one in given]
-    for one, (key, equals, _) in zip(given, pairs, strict=True):
-        if not key or not equals:
-            raise BadSetting(f"{option} takes KEY=VALUE, not {one!r}")
-    return {key: value for key, _, value in pairs}
+    return Image(name=name, properties=pairs("--image-property", properties)) if name else None
 
 
 async def boot(
@@ -181,8 +311,10 @@ async def boot(
                     await asyncio.wait((no_host, next_end), return_when=asyncio.FIRST_COMPLETED)
                     if no_host.done():
                         next_end.cancel()
+                        open_ -= set(no_host.result().instances)
                         _tell_unplaceable(no_host.result(), as_json, say)
-                        return 1
+                        no_host = group.create_task(unplaceable.get())
+                        continue
                     said = next_end.result()
                     if said.build in open_:
                         open_.discard(said.build)
@@ -193,7 +325,7 @@ async def boot(
             raise CommandRefused(
                 f"not waiting any longer: {', '.join(sorted(open_))} did not end within {timeout:g} s"
             ) from None
-    return 0 if active == len(request.instances) else 1
+    return 0 if active >= (request.at_least or len(request.instances)) else 1
 
 
 def _tell_ended(said: BuildEnded, as_json: bool, say: Console) -> None:

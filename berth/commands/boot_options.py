@@ -1,0 +1,156 @@
+"""What else can be said to `berth boot`: how a person says it, and what is wrong with that."""
+
+import difflib
+import math
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import typer
+from typer.core import TyperCommand
+
+from berth.settings import BadSetting
+from bus.messages import BuildRequested
+from bus.vocabulary import Flavor, Hints
+from scheduler_worker import PciAlias, RequestOptions, Unreadable, wishes_of
+
+_TIME = re.compile(r"[0-9]{1,6}[smhd]")
+_NEXT = re.compile(r",(?=[^,=]+=)")  # a comma inside a value stays
+_FIGURES = ("vcpus", "memory_mb", "disk_gb")
+_LISTS = ("same_host", "different_host")
+_HINTS = tuple(field.name for field in msgspec.structs.fields(Hints))
+
+
+class BootCommand(TyperCommand):
+    """`--wait` follows a request to its end; `--wait 30m` says as well how long it may wait for room."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        told = []
+        for position, arg in enumerate(args):
+            after = args[position + 1] if position + 1 < len(args) else ""
+            told.append("--wait=" if arg == "--wait" and not _TIME.fullmatch(after) else arg)
+        return super().parse_args(ctx, told)
+
+
+def waiting_time(wait: str | None) -> str:
+    """What the request says of it."""
+    if wait and not _TIME.fullmatch(wait):
+        raise BadSetting(f"--wait {wait}: takes a time (90s, 30m, 12h, 7d), or nothing to follow it only")
+    return wait or ""
+
+
+def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    found = [one.partition("=") for one in given]
+    for one, (key, equals, _) in zip(given, found, strict=True):
+        if not key or not equals:
+            raise BadSetting(f"{option} takes KEY=VALUE, not {one!r}")
+    return {key: value for key, _, value in found}
+
+
+def hints_given(given: Sequence[str]) -> Hints:
+    """`same_host=UUID`, more than once for more than one; `query=["=", "$zone", "a"]`."""
+    said: dict[str, str | list[str]] = {}
+    for one in given:
+        ((key, value),) = pairs("--hint", [one]).items()
+        if key not in _HINTS:
+            like = difflib.get_close_matches(key, _HINTS, n=1)
+            meant = f"; did you mean {like[0]}?" if like else ""
+            raise BadSetting(f"--hint {key}: there is no such hint{meant} There are: {', '.join(_HINTS)}")
+        if key in _LISTS:
+            known = said.setdefault(key, [])
+            assert isinstance(known, list)
+            known += [part.strip() for part in value.split(",")]
+        elif key in said:
+            raise BadSetting(f"--hint {key}: is said twice")
+        else:
+            said[key] = value
+    try:
+        return msgspec.convert(said, Hints)
+    except msgspec.ValidationError as problem:
+        raise BadSetting(f"--hint: {problem}") from None
+
+
+def flavor_instead(flavor: Flavor, given: str) -> Flavor:
+    """Another flavor: the JSON of one in a file, or what differs: `vcpus=2,resources:CUSTOM_GOLD=`."""
+    if "=" not in given:
+        try:
+            return msgspec.json.decode(Path(given).read_bytes(), type=Flavor)
+        except OSError as problem:
+            raise BadSetting(f"--or-else {given}: neither KEY=VALUE nor a file: {problem.strerror}") from None
+        except msgspec.DecodeError as problem:
+            raise BadSetting(f"--or-else {given}: no flavor in JSON: {problem}") from None
+    figures: dict[str, int] = {}
+    name, specs = "", dict(flavor.extra_specs)
+    for key, value in pairs("--or-else", _NEXT.split(given)).items():
+        if key in _FIGURES:
+            if not value.isdecimal():
+                raise BadSetting(f"--or-else {key}={value}: takes a whole number")
+            figures[key] = int(value)
+        elif key == "name":
+            name = value
+        elif value:
+            specs[key] = value
+        elif specs.pop(key, None) is None:
+            raise BadSetting(f"--or-else {key}=: the flavor has no such extra spec to leave out")
+    return msgspec.structs.replace(
+        flavor, name=name or f"{flavor.name} or else", extra_specs=specs, **figures
+    )
+
+
+def weights_given(given: Sequence[str]) -> dict[str, float]:
+    """`TRAIT` counts 1, `TRAIT=2.5` that."""
+    found = {}
+    for one in given:
+        name, _, number = one.partition("=")
+        try:
+            weight = float(number or 1)
+        except ValueError:
+            weight = math.nan
+        if not math.isfinite(weight) or not weight:
+            raise BadSetting(f"--prefer-trait {one}: {number!r} is no weight, a number other than 0")
+        found[name] = weight
+    return found
+
+
+def aggregates_given(option: str, given: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Each is one of some uuids, comma separated."""
+    return tuple(tuple(_uuids(option, one)) for one in given)
+
+
+def _uuids(option: str, given: str) -> Iterator[str]:
+    for part in given.split(","):
+        try:
+            yield str(uuid.UUID(part.strip()))
+        except ValueError:
+            raise BadSetting(f"{option}: {part.strip()!r} is not the uuid of an aggregate") from None
+
+
+class _AnyAlias(Mapping[str, PciAlias]):
+    """Which aliases there are is the scheduler's to know."""
+
+    def __getitem__(self, name: str) -> PciAlias:
+        return PciAlias("CUSTOM_ANY")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+_EVERYWHERE = RequestOptions(pci_aliases=_AnyAlias(), max_wait=math.inf, unscoped=True)
+
+
+def sense_of(request: BuildRequested) -> tuple[str, ...]:
+    """Refuses what would mean nothing in any cloud, before it is published; sentences about the rest.
+
+    Which hosts, aliases and longest waits there are, only the scheduler knows.
+    """
+    anywhere = msgspec.structs.replace(request, forced_host="", wanted_host="", ignore_hosts=())
+    try:
+        wishes = wishes_of(anywhere, _EVERYWHERE, lambda host: ())
+    except Unreadable as problem:
+        raise BadSetting(str(problem)) from None
+    return tuple(dict.fromkeys(note for wish in wishes for note in wish.notes))

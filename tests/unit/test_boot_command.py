@@ -1,0 +1,173 @@
+"""`berth boot`: what each option asks for, and what is refused before anything is published."""
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from berth.__main__ import app
+from berth.commands import builds, terminal
+from bus.messages import BuildRequested
+from bus.vocabulary import Flavor, Hints
+from tests.support.ids import uid
+
+ONE, TWO = uid(1, "e"), uid(2, "e")
+
+
+class Published:
+    """What the command would have published, and how it would have followed it."""
+
+    request: BuildRequested
+    followed: bool
+    timeout: float
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> Iterator[Published]:
+    published = Published()
+
+    async def boot(settings: object, request: BuildRequested, wait: bool, timeout: float, *_: object) -> int:
+        published.request, published.followed, published.timeout = request, wait, timeout
+        return 0
+
+    monkeypatch.setattr(builds, "boot", boot)
+    yield published
+
+
+def said(*options: str) -> tuple[int, str]:
+    """Exit code, and everything it printed."""
+    ran = CliRunner().invoke(app, ["boot", *options])
+    if ran.exception is not None and not isinstance(ran.exception, SystemExit):
+        return 1, str(ran.exception)
+    return ran.exit_code, ran.output + ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--host", "h"], {"wanted_host": "h"}),
+        (["--force-host", "h"], {"forced_host": "h"}),
+        (["--ignore-host", "a", "--ignore-host", "b"], {"ignore_hosts": ("a", "b")}),
+        (["--aggregate", f"{ONE},{TWO}", "--aggregate", TWO], {"aggregates": ((ONE, TWO), (TWO,))}),
+        (["--not-aggregate", f"{ONE},{TWO}"], {"not_aggregates": (ONE, TWO)}),
+        (["--prefer-trait", "A", "--prefer-trait", "B=-2"], {"preferred_traits": {"A": 1.0, "B": -2.0}}),
+        (["--at-least", "2", "--count", "3"], {"at_least": 2}),
+        (["--wait", "30m", "--priority", "7"], {"wait": "30m", "priority": 7}),
+        (["--wait"], {"wait": ""}),
+        (["--project", "p"], {"project": "p"}),
+        (
+            [
+                "--hint",
+                f"same_host={ONE}",
+                "--hint",
+                f"same_host={TWO}",
+                "--hint",
+                'query=["=", "$zone", "a"]',
+            ],
+            {"hints": Hints(same_host=(ONE, TWO), query='["=", "$zone", "a"]')},
+        ),
+        (
+            ["--hint", "build_near_host_ip=10.0.0.1", "--hint", "cidr=/16"],
+            {"hints": Hints(build_near_host_ip="10.0.0.1", cidr="/16")},
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_asked_for(published: Published, options: list[str], expected: dict[str, Any]) -> None:
+    assert said(*options) == (0, "")
+    assert {name: getattr(published.request, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "followed", "timeout"),
+    [
+        ([], False, 600),
+        (["--wait"], True, 600),
+        (["--wait", "--json"], True, 600),
+        (["--wait", "30m"], True, 2400),
+        (["--wait=90s", "--timeout", "10"], True, 100),
+        (["--timeout", "10", "--wait"], True, 10),
+    ],
+)
+def test_how_long_it_is_followed(
+    published: Published, options: list[str], followed: bool, timeout: float
+) -> None:
+    assert said(*options)[0] == 0
+    assert (published.followed, published.timeout) == (followed, timeout)
+
+
+@pytest.mark.parametrize(
+    ("given", "flavor"),
+    [
+        (
+            "vcpus=2",
+            Flavor(name="f or else", vcpus=2, memory_mb=512, disk_gb=1, extra_specs={"trait:A": "required"}),
+        ),
+        (
+            "trait:A=,resources:B=1,hw:numa_cpus.0=0,1,name=g",
+            Flavor(
+                name="g",
+                vcpus=1,
+                memory_mb=512,
+                disk_gb=1,
+                extra_specs={"resources:B": "1", "hw:numa_cpus.0": "0,1"},
+            ),
+        ),
+        ("silver.json", Flavor(name="silver", vcpus=3)),
+    ],
+)
+def test_flavors_that_would_do_instead(
+    published: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, flavor: Flavor
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("silver.json").write_text(json.dumps({"name": "silver", "vcpus": 3}))
+    monkeypatch.setattr(builds, "sense_of", lambda request: ())
+    assert said("--flavor", "f", "--spec", "trait:A=required", "--or-else", given)[0] == 0
+    assert published.request.or_else == (flavor,)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--wait=soon"], "--wait soon: takes a time (90s, 30m, 12h, 7d), or nothing"),
+        (["--hint", "same_hots=x"], "--hint same_hots: there is no such hint; did you mean same_host?"),
+        (["--hint", "same_host=x"], "--hint: "),
+        (["--hint", "cidr=/8", "--hint", "cidr=/9"], "--hint cidr: is said twice"),
+        (["--hint", "query"], "--hint takes KEY=VALUE, not 'query'"),
+        (["--group", "g", "--hint", f"group={ONE}"], "--group and --hint group= both say it"),
+        (["--aggregate", "blue"], "--aggregate: 'blue' is not the uuid of an aggregate"),
+        (["--prefer-trait", "A=much"], "--prefer-trait A=much: 'much' is no weight"),
+        (["--or-else", "nowhere.json"], "--or-else nowhere.json: neither KEY=VALUE nor a file"),
+        (["--or-else", "vcpus=two"], "--or-else vcpus=two: takes a whole number"),
+        (["--or-else", "trait:A="], "--or-else trait:A=: the flavor has no such extra spec to leave out"),
+        # What the scheduler would refuse anywhere
+        (["--spec", "trait:A=maybe"], "flavor.extra_specs['trait:A']: 'maybe' is none of required"),
+        (["--or-else", "hw:numa_nodes=3"], "or_else[0].vcpus: 1 does not divide by 3"),
+        (["--at-least", "2"], "at_least: 2, of 1 instances"),
+        (["--hint", "query=["], "hints.query: "),
+    ],
+    ids=str,
+)
+def test_what_is_refused_before_it_is_published(
+    published: Published, options: list[str], sentence: str
+) -> None:
+    code, told = said(*options)
+    assert code != 0 and sentence in told
+    assert not hasattr(published, "request")
+
+
+def test_what_means_nothing_is_said_and_published_all_the_same(
+    published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = io.StringIO()
+    monkeypatch.setattr(builds, "complain", terminal.console(told))
+    assert said("--spec", "hw:cpu_polcy=dedicated", "--spec", "pci_passthrough:alias=whatever:1")[0] == 0
+    assert told.getvalue() == (
+        "note: flavor.extra_specs: hw:cpu_polcy: not known here; did you mean hw:cpu_policy?\n"
+    )
+    assert msgspec.json.decode(msgspec.json.encode(published.request), type=BuildRequested)
