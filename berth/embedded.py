@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from berth import wiring
+from berth.searching import SharedMemory
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
@@ -40,10 +41,11 @@ async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIte
             await entrance.open()
             stack.push_async_callback(entrance.close)
         bus = await stack.enter_async_context(Bus(LocalTransport(broker)))
+        shared = SharedMemory()
         async with asyncio.TaskGroup() as group:
             stopping = {role: asyncio.Event() for role in wiring.roles(settings)}
             serving = {
-                role: group.create_task(wiring.serve(role, settings, LocalTransport(broker), told))
+                role: group.create_task(wiring.serve(role, settings, LocalTransport(broker), told, shared))
                 for role, told in stopping.items()
             }
             try:

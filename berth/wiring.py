@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from berth.searching import SharedMemory, candidate_source
 from berth.settings import BadSetting, Settings, names_a_file
 from bus import topics
 from bus.delivery.runner import Bus
@@ -19,7 +20,7 @@ from bus.sql.migrations import current, migrate
 from bus.worker import Worker
 from cell_conductor import cell_conductor
 from compute_sim import CrashPlan, Durations, FaultPlan, SimAgent, compute_sim, fleet
-from placement_worker import Placement, placement_worker, replica
+from placement_worker import Placement, placement_worker
 from scheduler_worker import ChoicePolicy, scheduler_worker
 
 SOCKET = "bus.sock"
@@ -145,23 +146,34 @@ def stores(settings: Settings) -> dict[Role, str]:
 
 
 @asynccontextmanager
-async def workers(role: Role, settings: Settings, bus: Bus) -> AsyncIterator[Sequence[Worker]]:
-    """The workers of a role, to be served on this bus; their database is made up to date first."""
+async def workers(
+    role: Role, settings: Settings, bus: Bus, shared: SharedMemory | None = None
+) -> AsyncIterator[Sequence[Worker]]:
+    """The workers of a role, to be served on this bus; their database is made up to date first.
+
+    `shared` is for roles that are served in one process with placement.
+    """
     package = _PACKAGES.get(role.worker)
     if package is None:
-        yield _without_store(role, settings, bus)
+        yield _without_store(role, settings, bus, shared)
         return
     store = database(settings, role)
     try:
         await migrate(store, package)
-        yield _with_store(role, settings, bus, store)
+        yield _with_store(role, settings, bus, store, shared)
     finally:
         await store.close()
 
 
-async def serve(role: Role, settings: Settings, way: Transport, stopping: asyncio.Event) -> None:
+async def serve(
+    role: Role,
+    settings: Settings,
+    way: Transport,
+    stopping: asyncio.Event,
+    shared: SharedMemory | None = None,
+) -> None:
     """Run the workers of a role on a bus of their own until told to stop."""
-    async with Bus(way) as bus, workers(role, settings, bus) as served, asyncio.TaskGroup() as group:
+    async with Bus(way) as bus, workers(role, settings, bus, shared) as served, asyncio.TaskGroup() as group:
         for worker in served:
             group.create_task(bus.serve(worker, stopping, drain=settings.process.drain))
 
@@ -200,13 +212,16 @@ def all_workers_without_a_bus() -> list[Worker]:
             else _without_store(role, settings, bus)
         )
     ]
-    asks = bus.asker(topics.TREES), bus.asker(topics.CHANGES), bus.asker(topics.AGGREGATES)
-    return [*found, replica(*asks, bus.clock)[1]]
+    return [*found, *candidate_source(bus, None).workers]
 
 
-def _with_store(role: Role, settings: Settings, bus: Bus, store: Database) -> list[Worker]:
+def _with_store(
+    role: Role, settings: Settings, bus: Bus, store: Database, shared: SharedMemory | None = None
+) -> list[Worker]:
     if role.worker == "placement":
         placement = Placement(store, bus.clock)
+        if shared is not None:
+            shared.give(placement.memory)
         worker = placement_worker(placement, bus.publish)
         if settings.placement.http:
             from berth.placement_http import placement_http
@@ -228,7 +243,9 @@ def _with_store(role: Role, settings: Settings, bus: Bus, store: Database) -> li
     ]
 
 
-def _without_store(role: Role, settings: Settings, bus: Bus) -> list[Worker]:
+def _without_store(
+    role: Role, settings: Settings, bus: Bus, shared: SharedMemory | None = None
+) -> list[Worker]:
     if role.worker in ("ironic", "metal"):
         from berth import ironic
 

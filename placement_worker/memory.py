@@ -26,6 +26,7 @@ class Memory:
         self.loads = 0  # how often everything was read
         self._reader = reader
         self._loading = asyncio.Lock()
+        self._loaded = asyncio.Event()
         self._missed: list[tuple[PlacementChanged, Mapping[str, Tree]]] | None = None  # while reloading
         self._learned = asyncio.Event()  # set, and replaced, whenever something new is known
         self._watchers: list[Heard] = []
@@ -110,6 +111,10 @@ class Memory:
         roots = list(dict.fromkeys(reshaped))
         self.learn(messages, await self._reader.trees(roots) if roots else {})
 
+    async def loaded(self) -> None:
+        """Wait until everything has been read once."""
+        await self._loaded.wait()
+
     async def reload(self) -> None:
         """Fill the index anew, once however many ask meanwhile."""
         loads = self.loads
@@ -123,6 +128,7 @@ class Memory:
                     index.accept(message.number, message.changes, shaped, message.aggregates)
                 before, self.index = self.index, index
                 self.loads += 1
+                self._loaded.set()
             finally:
                 self._missed = None
         everybody = tuple(dict.fromkeys((*before.trees, *index.trees)))

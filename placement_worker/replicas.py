@@ -143,7 +143,6 @@ class Replica:
         self._clock = clock
         self._heard_at = clock.monotonic()
         self._asked_at = -BREATH_SECONDS  # about trees that somebody reshaped
-        self._loaded = asyncio.Event()
 
     @property
     def index(self) -> Index:
@@ -157,17 +156,16 @@ class Replica:
 
     async def loaded(self) -> None:
         """Wait until all has been read."""
-        await self._loaded.wait()
+        await self._memory.loaded()
 
     async def fresh(self) -> None:
         """Know at least what was committed when this was called."""
-        await self._loaded.wait()
+        await self._memory.loaded()
         await self._memory.fresh()
 
     async def keep(self) -> None:
         """Read everything, as soon as placement answers."""
         await self._memory.reload()
-        self._loaded.set()
         log.info(
             "placement's memory here: %d providers, as of change %d", len(self.index.rows), self.index.seen
         )

@@ -34,8 +34,9 @@ async def serve(
         *(row.queue for row in rows),
         *(query_queue(query.name) for query in worker.asks if not query.narrowed),
     )
-    for start in worker.starts:
-        await start()
+    if worker.starts and not await _started(worker, stopping):
+        log.info("%s: stopped before it had started", worker.name)
+        return
     readers = [QueueReader(row, clock) for row in rows]
     async with asyncio.TaskGroup() as group:
         background = [group.create_task(run()) for run in worker.runs]
@@ -53,3 +54,28 @@ async def serve(
     for stop in worker.stops:
         await stop()
     log.info("%s: stopped", worker.name)
+
+
+async def _started(worker: Worker, stopping: asyncio.Event) -> bool:
+    """False when it was told to stop first: one that waits for another to come need not end waiting."""
+    async with asyncio.TaskGroup() as group:
+        starting = group.create_task(_start(worker))
+        told = group.create_task(stopping.wait())
+        await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        starting.cancel()
+    if starting.cancelled():
+        return False
+    problem = starting.result()
+    if problem is not None:
+        raise problem
+    return True
+
+
+async def _start(worker: Worker) -> Exception | None:
+    try:
+        for start in worker.starts:
+            await start()
+    except Exception as problem:  # raised again outside of the group, as it is
+        return problem
+    return None
