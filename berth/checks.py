@@ -3,17 +3,18 @@
 import ipaddress
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from berth.choice import Refuse, chosen
 from berth.request_options import pci_aliases
 from berth.settings import BadSetting, Settings, by_name, shown
 from compute_sim import Durations
-from scheduler_worker import ChoicePolicy, page_sizes
+from scheduler_worker import page_sizes
 
 # What may follow the ? of a PostgreSQL's URL: what its driver takes and berth does not set itself.
 DATABASE_PARAMETERS = frozenset(
@@ -21,15 +22,15 @@ DATABASE_PARAMETERS = frozenset(
      "service", "servicefile", "ssl", "target_session_attrs", "user"}
 )  # fmt: skip
 
-Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong with it
-
 _AT_LEAST = {
     "hosts": 1, "candidates": 1, "max_attempts": 1, "agents_per_cell": 1, "max_builds_in_flight": 1,
     "baremetal": 0, "crash_after": 0, "drain": 0, "metrics_port": 0, "ironic_reads_at_once": 1,
     "ironic_full_every": 1, "placement_http_connections": 1, "max_wait": 0,
+    "host_subset_size": 1, "scheduler_near": 0,
 }  # fmt: skip
 _FINITE = (
     "build_timeout", "delete_timeout", "cleanup_timeout", "max_wait",
+    "build_failures_halved_after",
     "heartbeat", "drain", "ironic_sweep_seconds", "ironic_pages_per_second",
     "ironic_deaf_sweep_seconds", "ironic_build_patience", "ironic_maintenance_patience",
     "placement_http_idle", "placement_http_slow",
@@ -73,7 +74,7 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
         if not math.isfinite(values[name]):
             refuse(name, "must be a finite number of seconds")
     for name in (
-        "build_timeout", "delete_timeout", "cleanup_timeout",
+        "build_timeout", "delete_timeout", "cleanup_timeout", "build_failures_halved_after",
         "heartbeat", "ironic_sweep_seconds", "ironic_deaf_sweep_seconds",
         "ironic_build_patience", "ironic_maintenance_patience", "placement_http_idle", "placement_http_slow",
     ):  # fmt: skip
@@ -182,9 +183,4 @@ def _check_names(settings: Settings, refuse: Refuse) -> None:
             read(getattr(settings.requests, name))
         except ValueError as problem:
             refuse(name, str(problem))
-    for name in ("filters", "weighers"):
-        chosen = {"filters": None, "weighers": None, name: getattr(settings.scheduler, name) or None}
-        try:
-            ChoicePolicy.from_names(**chosen, max_builds=settings.scheduler.max_builds_in_flight)
-        except ValueError as problem:
-            refuse(name, str(problem))
+    chosen(settings, refuse)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from berth.checks import check
-from berth.settings import KINDS, BadSetting, Settings, shown
+from berth.settings import FORMER_NAMES, KINDS, BadSetting, Settings, shown
 from bus.masking import masked
 
 ENV_PREFIX = "BERTH_"
@@ -49,6 +49,7 @@ def read(
     origins: dict[str, str] = {}
 
     def take(name: str, value: Any, origin: str) -> None:
+        name = FORMER_NAMES.get(name, name)
         if name not in KINDS:
             raise BadSetting(f"{origin}: there is no setting {masked(name)!r}; there are: {', '.join(KINDS)}")
         values[name], origins[name] = _converted(name, value, origin), origin
@@ -83,7 +84,7 @@ def _inherited(given: str) -> Effective:
 
 
 def _unknown(environment: Mapping[str, str]) -> set[str]:
-    known = {ENV_PREFIX + name.upper() for name in KINDS}
+    known = {ENV_PREFIX + name.upper() for name in (*KINDS, *FORMER_NAMES)}
     known |= {f"{key}_FILE" for key in known} | set(_OTHER_VARIABLES)
     return {key for key in environment if key.startswith(ENV_PREFIX) and key not in known}
 
@@ -91,7 +92,7 @@ def _unknown(environment: Mapping[str, str]) -> set[str]:
 def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """BERTH_NAME=value; or BERTH_NAME_FILE=path, for secrets kept in files. What is empty is not set."""
     found = []
-    for name in KINDS:
+    for name in (*FORMER_NAMES, *KINDS):
         key = ENV_PREFIX + name.upper()
         if environment.get(key):
             found.append((name, environment[key], key))
@@ -145,6 +146,7 @@ _SAID: dict[Any, str] = {
     tuple[str, ...]: "names, comma separated",
     dict[str, float]: "name=number, comma separated",
     dict[str, str]: "name=value, comma separated",
+    dict[str, dict[str, Any]]: "name.option=value, comma separated, or JSON",
 }
 
 
@@ -154,6 +156,8 @@ def _converted(name: str, value: Any, origin: str) -> Any:
     if isinstance(value, str) and kind is not str:
         if kind == tuple[str, ...]:
             value = [part.strip() for part in value.split(",") if part.strip()]
+        elif kind == dict[str, dict[str, Any]]:
+            value = _tables(value, bad)
         elif kind in (dict[str, float], dict[str, str]):
             pairs = [part.partition("=") for part in value.split(",") if part.strip()]
             if not all(equals for _, equals, _ in pairs):
@@ -163,3 +167,21 @@ def _converted(name: str, value: Any, origin: str) -> Any:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError:
         raise bad from None
+
+
+def _tables(text: str, bad: BadSetting) -> Any:
+    """`io_ops.max_io_ops_per_host=4, ...`; or the same as JSON, where a value is a list or a table."""
+    if text.lstrip().startswith("{"):
+        try:
+            return msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            raise bad from None
+    tables: dict[str, dict[str, str]] = {}
+    for part in text.split(","):
+        path, equals, value = part.partition("=")
+        table, dot, option = path.strip().rpartition(".")
+        if part.strip() and not (equals and dot and table and option):
+            raise bad
+        if part.strip():
+            tables.setdefault(table, {})[option] = value.strip()
+    return tables

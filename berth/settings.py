@@ -58,12 +58,19 @@ class DatabaseSettings(SettingsGroup, frozen=True, kw_only=True):
 
 
 class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
-    """How hosts are chosen."""
+    """How hosts are chosen (docs/scheduler.md)."""
 
     candidates: int = 256  # asked of placement at once
-    filters: tuple[str, ...] = ()  # empty: the default ones
-    weighers: dict[str, float] = {}  # name: multiplier; empty: the default ones
-    max_builds_in_flight: int = 8  # on one host
+    # In this order; empty: the default ones. One's own is module:function
+    filters: tuple[str, ...] = field(default=(), name="scheduler_filters")
+    # name: multiplier; empty: the default ones
+    weighers: dict[str, float] = field(default_factory=dict, name="scheduler_weighers")
+    # name of a rule or weigher: its options
+    rules: dict[str, dict[str, Any]] = field(default_factory=dict, name="scheduler_rules")
+    subset: int = field(default=1, name="host_subset_size")  # among so many of the best one is drawn
+    near: float = field(default=0.0, name="scheduler_near")  # scores no further apart count as equal
+    max_builds_in_flight: int = 8  # on one host, where io_ops has no option of its own
+    build_failures_halved_after: float = 300.0  # seconds until a host's failed build counts half
 
 
 class RequestSettings(SettingsGroup, frozen=True, kw_only=True):
@@ -334,6 +341,8 @@ def names_a_file(database_url: str) -> bool:
     """It is one SQLite file: room for one worker's store, not for all of them."""
     return database_url.startswith("sqlite") and not database_url.endswith("/")
 
+
+FORMER_NAMES = {"filters": "scheduler_filters", "weighers": "scheduler_weighers"}  # still understood
 
 _SECRETS = ("ironic_password", "ironic_application_credential_secret")
 

@@ -259,7 +259,7 @@ def _without_store(
                 bus.asker_of_many(topics.CLAIM),
                 bus.asker(topics.RELEASE),
                 bus.asker(topics.PROVIDERS),
-                policy(settings),
+                former_policy(settings),
                 bus.clock,
                 page=settings.scheduler.candidates,
             )
@@ -281,16 +281,11 @@ def _without_store(
     ]
 
 
-def policy(settings: Settings) -> ChoicePolicy:
-    try:
-        return ChoicePolicy.from_names(
-            settings.scheduler.filters or None,
-            settings.scheduler.weighers or None,
-            max_builds=settings.scheduler.max_builds_in_flight,
-            cells=settings.cell_names,
-        )
-    except ValueError as problem:
-        raise BadSetting(str(problem)) from None
+def former_policy(settings: Settings) -> ChoicePolicy:
+    """Until placing goes by `berth.choice.policy`."""
+    return ChoicePolicy.from_names(
+        max_builds=settings.scheduler.max_builds_in_flight, cells=settings.cell_names
+    )
 
 
 def _faults(settings: Settings) -> tuple[FaultPlan, CrashPlan]:

@@ -1,5 +1,7 @@
 """The scheduler: build requests → candidates → filters → weighers → claim → selection and alternates."""
 
+from scheduler_worker.core.catalogue import NEEDLESS, Choosable, all_rules, all_weighers
+from scheduler_worker.core.choosable import BadChoice
 from scheduler_worker.core.former_policy import FormerPolicy as ChoicePolicy
 from scheduler_worker.core.guest_topology import page_sizes
 from scheduler_worker.core.request import seconds_of, wishes_of
@@ -8,11 +10,16 @@ from scheduler_worker.core.unreadable import Unreadable
 from scheduler_worker.worker import scheduler_worker
 
 __all__ = [
+    "NEEDLESS",
     "NUMA_POLICIES",
+    "BadChoice",
     "ChoicePolicy",
+    "Choosable",
     "PciAlias",
     "RequestOptions",
     "Unreadable",
+    "all_rules",
+    "all_weighers",
     "page_sizes",
     "scheduler_worker",
     "seconds_of",

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from berth import topology, wiring
+from berth import rule_table, topology, wiring
 from berth.commands.options import Json
 from berth.commands.terminal import complain, effective, say
 from berth.settings import GROUP_OF, by_name, shown
@@ -36,6 +36,32 @@ def asyncapi() -> None:
     """Print an AsyncAPI 3 document of every topic and query, as JSON."""
     document = topology.asyncapi(wiring.all_workers_without_a_bus())
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+@commands.command("rules", rich_help_panel="Look and check")
+def rules_command(
+    as_json: Json = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="As Markdown tables.")] = False,
+) -> None:
+    """Show the filters that refuse hosts and the weighers that order them, and how they are set."""
+    settings = effective().settings
+    if as_json:
+        sys.stdout.write(json.dumps(rule_table.as_json(settings), indent=2) + "\n")
+        return
+    if markdown:
+        sys.stdout.write(rule_table.markdown(settings))
+        return
+    rules = Table("filter", "on", "admits a host if", box=None, pad_edge=False)
+    for one in rule_table.filters(settings):
+        rules.add_row(
+            one.name, "yes" if one.on else "", escape("\n".join((one.says, *rule_table.options(one))))
+        )
+    say.print(rules, soft_wrap=False)
+    weighers = Table("weigher", "by", "counts", box=None, pad_edge=False)
+    for one in rule_table.weighers(settings):
+        by = f"{one.multiplier:g}" if one.multiplier else ""
+        weighers.add_row(one.name, by, escape("\n".join((one.says, *rule_table.options(one)))))
+    say.print(weighers, soft_wrap=False)
 
 
 @commands.command("settings", rich_help_panel="Look and check")

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from math import isfinite
 from typing import Any, get_type_hints
 
 import msgspec
@@ -52,6 +53,8 @@ def weighers_named(
             weigher = _made(name, made, options.get(name, {}), _as_weigher)
             if not isinstance(weigher, Weigher):
                 raise BadChoice(f"{name!r} makes a {type(weigher).__name__}, not a Weigher", name)
+            if not isfinite(multipliers.get(said, 0.0)):
+                raise BadChoice(f"{said}: {multipliers[said]} is no multiplier: it must be finite", name)
             if said in multipliers:
                 weigher = replace(weigher, multiplier=multipliers[said])
             found[weigher.name] = weigher

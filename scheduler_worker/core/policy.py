@@ -18,6 +18,7 @@ from scheduler_worker.core.choosable import (
     weighers_named,
 )
 from scheduler_worker.core.rule import Rule, Weigher
+from scheduler_worker.core.rules import DEFAULT_RULES, RULES
 from scheduler_worker.core.rules.neighbours import GROUP
 from scheduler_worker.core.wish import Wish
 
@@ -30,9 +31,10 @@ class ChoicePolicy:
 
     rules: tuple[Rule, ...] = field(default_factory=lambda: rules_named(None, {}, {}))
     weighers: tuple[Weigher, ...] = field(default_factory=lambda: weighers_named(None, {}, {}))
+    cells: frozenset[str] | None = None  # those with a conductor to hand builds to; None: whichever is named
     subset: int = 1  # among how many of the best one is drawn
     near: float = 0.0  # scores within this are alike, and then chance decides
-    cells: frozenset[str] | None = None  # those with a conductor to hand builds to; None: whichever is named
+    halved_after: float = 300.0  # seconds until a host's failed build counts half
 
     @classmethod
     def from_names(
@@ -43,9 +45,10 @@ class ChoicePolicy:
         options: Options | None = None,
         own: Own | None = None,
         max_builds: int | None = None,
+        cells: Collection[str] | None = None,
         subset: int = 1,
         near: float = 0.0,
-        cells: Collection[str] | None = None,
+        halved_after: float = 300.0,
     ) -> "ChoicePolicy":
         """As an operator writes it: names in order, or a mapping to multipliers; None for the usual.
 
@@ -55,6 +58,8 @@ class ChoicePolicy:
         if max_builds is not None:
             given["io_ops"] = {"max_io_ops_per_host": max_builds, **given.get("io_ops", {})}
         own = own or {}
+        if filters is None:  # who says how a rule is to be wants it
+            filters = (*DEFAULT_RULES, *(name for name in given if name in RULES and name != "metrics"))
         check_options(given, own)
         rules = rules_named(filters, given, own)
         weighed = weighers_named(weighers, given, own)
@@ -63,7 +68,8 @@ class ChoicePolicy:
             rules = tuple(
                 {one.name: one for one in (*rules, *rules_named(("metrics",), given, own))}.values()
             )
-        return cls(rules, weighed, subset, near, None if cells is None else frozenset(cells))
+        ours = None if cells is None else frozenset(cells)
+        return cls(rules, weighed, ours, subset, near, halved_after)
 
     def kind(self, wish: Wish) -> Hashable:
         """Wishes of one kind may use each other's evaluation: all that is read of them here is alike."""

@@ -81,7 +81,20 @@ def test_another_file_may_be_named_and_then_berth_toml_does_not_count() -> None:
         ("coalesce", "1", True),
         ("cells", "a, b,", ("a", "b")),
         ("zones", "z1", ("z1",)),
-        ("weighers", "free_ram=2, load=-1.5", {"free_ram": 2.0, "load": -1.5}),
+        ("scheduler_weighers", "ram=2, load=-1.5", {"ram": 2.0, "load": -1.5}),
+        ("scheduler_filters", "up, ComputeFilter", ("up", "ComputeFilter")),
+        (
+            "scheduler_rules",
+            "io_ops.max_io_ops_per_host=4, metrics.required=false",
+            {"io_ops": {"max_io_ops_per_host": "4"}, "metrics": {"required": "false"}},
+        ),
+        (
+            "scheduler_rules",
+            '{"metrics": {"weight_setting": {"t": -1}}}',
+            {"metrics": {"weight_setting": {"t": -1}}},
+        ),
+        ("host_subset_size", "3", 3),
+        ("scheduler_near", "0.5", 0.5),
     ],
 )
 def test_a_variable_is_text_that_becomes_what_the_setting_is(name: str, text: str, value: Any) -> None:
@@ -89,10 +102,28 @@ def test_a_variable_is_text_that_becomes_what_the_setting_is(name: str, text: st
 
 
 def test_a_file_may_say_it_in_tomls_own_types() -> None:
-    toml = 'cells = ["a", "b"]\ncoalesce = false\n[weighers]\nfree_ram = 2\n[cell_database_urls]\na = "sqlite+aiosqlite:///a.db"\n'
+    toml = 'cells = ["a", "b"]\ncoalesce = false\n[scheduler_weighers]\nram = 2\n[cell_database_urls]\na = "sqlite+aiosqlite:///a.db"\n'
+    toml += "[scheduler_rules.io_ops]\nmax_io_ops_per_host = 4\n"
     settings = settings_of(toml=toml).settings
     assert settings.cells == (Cell("a", database="sqlite+aiosqlite:///a.db"), Cell("b"))
-    assert (settings.bus.coalesce, settings.scheduler.weighers) == (False, {"free_ram": 2.0})
+    assert (settings.bus.coalesce, settings.scheduler.weighers) == (False, {"ram": 2.0})
+    assert settings.scheduler.rules == {"io_ops": {"max_io_ops_per_host": 4}}
+
+
+@pytest.mark.parametrize(
+    ("environment", "toml"),
+    [({"BERTH_FILTERS": "up", "BERTH_WEIGHERS": "ram=2"}, ""), ({}, 'filters = ["up"]\n[weighers]\nram = 2')],
+)
+def test_a_former_name_of_a_setting_is_understood(environment: dict[str, str], toml: str) -> None:
+    effective = settings_of(environment, toml)
+    scheduler = effective.settings.scheduler
+    assert (scheduler.filters, scheduler.weighers, effective.ignored) == (("up",), {"ram": 2.0}, ())
+    assert set(effective.origins) == {"scheduler_filters", "scheduler_weighers"}
+
+
+def test_the_name_of_today_counts_for_more_than_the_former_one() -> None:
+    environment = {"BERTH_SCHEDULER_FILTERS": "enabled", "BERTH_FILTERS": "up"}
+    assert settings_of(environment).settings.scheduler.filters == ("enabled",)
 
 
 # Cells
@@ -418,10 +449,62 @@ def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple
         ("cells", "Cell-1", "cells = ('Cell-1',): a cell's name has lower-case letters"),
         ("cells", "a,b,a", "cells = ('a', 'b', 'a'): a cell is named twice"),
         ("build_time", "long", "build_time = 'long': 'long' is not a duration: constant:s"),
-        ("filters", "luck", "filters = ('luck',): unknown filter 'luck'; known filters: "),
-        ("weighers", "luck=1", "weighers = {'luck': 1.0}: unknown weigher 'luck'; known weighers: "),
-        ("weighers", "ram", "weighers takes name=number, comma separated, not 'ram'"),
-        ("weighers", "ram=much", "weighers takes name=number, comma separated, not 'ram=much'"),
+        (
+            "scheduler_filters",
+            "luck",
+            "scheduler_filters = ('luck',): unknown filter 'luck'; known filters: up, ",
+        ),
+        (
+            "scheduler_filters",
+            "nowhere:rule",
+            "scheduler_filters = ('nowhere:rule',): cannot import 'nowhere': ModuleNotFoundError",
+        ),
+        (
+            "scheduler_filters",
+            "json:rule",
+            "scheduler_filters = ('json:rule',): there is no function 'rule' in 'json'",
+        ),
+        (
+            "scheduler_weighers",
+            "lode=1",
+            "scheduler_weighers = {'lode': 1.0}: unknown weigher 'lode', did you mean 'load'?; ",
+        ),
+        ("scheduler_weighers", "ram", "scheduler_weighers takes name=number, comma separated, not 'ram'"),
+        ("scheduler_weighers", "ram=much", "scheduler_weighers takes name=number, comma separated, not"),
+        ("scheduler_weighers", "ram=nan", "scheduler_weighers = {'ram': nan}: ram: nan is no multiplier"),
+        (
+            "scheduler_rules",
+            "io_ops.most=3",
+            "scheduler_rules = {'io_ops': {'most': '3'}}: io_ops.most: no such option; there are: max_io",
+        ),
+        (
+            "scheduler_rules",
+            "io_ops.max_io_ops_per_host=few",
+            "scheduler_rules = {'io_ops': {'max_io_ops_per_host': 'few'}}: io_ops.max_io_ops_per_host: ",
+        ),
+        (
+            "scheduler_rules",
+            "io_op.a=1",
+            "scheduler_rules = {'io_op': {'a': '1'}}: there is no rule or weigher 'io_op', did you",
+        ),
+        (
+            "scheduler_rules",
+            "io_ops=1",
+            "scheduler_rules takes name.option=value, comma separated, or JSON",
+        ),
+        (
+            "scheduler_rules",
+            "{",
+            "scheduler_rules takes name.option=value, comma separated, or JSON, not '{'",
+        ),
+        ("host_subset_size", "0", "host_subset_size = 0: must be at least 1"),
+        ("scheduler_near", "-1", "scheduler_near = -1.0: must be at least 0"),
+        ("scheduler_near", "nan", "scheduler_near = nan: must be at least 0"),
+        (
+            "build_failures_halved_after",
+            "0",
+            "build_failures_halved_after = 0.0: must be more than 0 seconds",
+        ),
         (
             "amqp_url",
             f"http://u:{SECRET}@h/",
@@ -612,7 +695,7 @@ def test_a_supervisors_settings_come_whole_and_count_alone() -> None:
     given = Settings().having(
         hosts=7,
         cells=("x",),
-        weighers={"ram": 2.0},
+        scheduler_weighers={"ram": 2.0},
         amqp_url="amqp://u:p@h/",
         database_url="postgresql://h/b",
     )

@@ -1,0 +1,74 @@
+"""Settings → what the scheduler chooses by: rules and weighers by name, an operator's own among them."""
+
+import importlib
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
+
+from berth.settings import BadSetting, Settings, by_name
+from scheduler_worker import BadChoice
+from scheduler_worker.core.policy import ChoicePolicy
+
+Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong with it
+
+
+def policy(settings: Settings) -> ChoicePolicy:
+    """What these settings say, or a BadSetting."""
+    return chosen(settings, _refuse(settings))
+
+
+def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
+    """The same; `refuse` is told which setting is wrong, and does not return."""
+    said = settings.scheduler
+    own: dict[str, Callable[..., Any]] = {}
+    for name, functions in (("scheduler_filters", said.filters), ("scheduler_weighers", said.weighers)):
+        try:
+            own |= own_functions(functions)
+        except BadChoice as problem:
+            refuse(name, str(problem))
+    made = ChoicePolicy()
+    for name, filters, weighers, options in (
+        ("scheduler_filters", said.filters, {}, {}),
+        ("scheduler_weighers", (), said.weighers, {}),
+        ("scheduler_rules", said.filters, said.weighers, said.rules),
+    ):
+        try:
+            made = ChoicePolicy.from_names(
+                filters or None,
+                weighers or None,
+                options=options,
+                own=own,
+                max_builds=said.max_builds_in_flight,
+                subset=said.subset,
+                near=said.near,
+                halved_after=said.build_failures_halved_after,
+                cells=settings.cell_names,
+            )
+        except BadChoice as problem:
+            option = f"{problem.name}.{problem.option}: " if problem.option else ""
+            refuse(name, f"{option}{problem}")
+    return made
+
+
+def own_functions(names: Iterable[str]) -> dict[str, Callable[..., Any]]:
+    """Those of the names that are `module:function`, and what they name."""
+    return {name: _function(name) for name in names if ":" in name}
+
+
+def _function(name: str) -> Callable[..., Any]:
+    module, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as problem:  # it is somebody's own code, which may do anything
+        raise BadChoice(f"cannot import {module!r}: {type(problem).__name__}: {problem}", name) from None
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise BadChoice(f"there is no function {path!r} in {module!r}", name)
+    return found  # type: ignore[no-any-return]
+
+
+def _refuse(settings: Settings) -> Callable[[str, str], NoReturn]:
+    def refuse(name: str, why: str) -> NoReturn:
+        raise BadSetting(f"{name} = {by_name(settings)[name]!r}: {why}")
+
+    return refuse

@@ -1,0 +1,70 @@
+"""Every rule and weigher as it is set: for people, for pages, as JSON."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from berth.choice import own_functions, policy
+from berth.settings import Settings
+from scheduler_worker import NEEDLESS, Choosable, all_rules, all_weighers
+
+
+def filters(settings: Settings) -> list[Choosable]:
+    said = settings.scheduler
+    return all_rules(policy(settings), said.rules, own_functions(said.filters))
+
+
+def weighers(settings: Settings) -> list[Choosable]:
+    said = settings.scheduler
+    return all_weighers(policy(settings), said.rules, own_functions(said.weighers))
+
+
+def as_json(settings: Settings) -> dict[str, Any]:
+    return {
+        "filters": [msgspec.to_builtins(one) for one in filters(settings)],
+        "weighers": [msgspec.to_builtins(one) for one in weighers(settings)],
+        "needless": dict(NEEDLESS),
+    }
+
+
+def options(one: Choosable) -> list[str]:
+    """Each as it would be written in a file."""
+    return [f"{name} = {_toml(value)}" for name, value in one.options.items()]
+
+
+def markdown(settings: Settings) -> str:
+    """Tables of both, and of what Nova has and berth needs not."""
+    parts = [
+        _table("| filter | on | admits a host if", filters(settings), lambda one: "yes" if one.on else ""),
+        _table(
+            "| weigher | multiplier | counts",
+            weighers(settings),
+            lambda one: f"{one.multiplier:g}" if one.multiplier else "",
+        ),
+        _needless(NEEDLESS),
+    ]
+    return "\n".join(parts)
+
+
+def _table(head: str, rows: Sequence[Choosable], on: Callable[[Choosable], str]) -> str:
+    lines = [f"{head} | options | Nova's name |", "|---|---|---|---|---|"]
+    for one in rows:
+        said = "<br>".join(f"`{option}`" for option in options(one))
+        called = ", ".join(one.called)
+        lines.append(f"| `{one.name}` | {on(one)} | {one.says} | {said} | {called} |")
+    return "\n".join(lines) + "\n"
+
+
+def _needless(why: Mapping[str, str]) -> str:
+    lines = ["| of Nova, accepted and not needed | because |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {name} | {reason} |" for name, reason in why.items())]) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return "{}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + "}"
+    return json.dumps(value)

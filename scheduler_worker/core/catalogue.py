@@ -1,0 +1,77 @@
+"""All rules and weighers there are, as an operator may know them: what each says, and how it is set."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from scheduler_worker.core.choosable import Options, Own, options_of
+from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.rules import RULES, RULES_CALLED, RULES_OF_PLACEMENT
+from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
+
+NEEDLESS: Mapping[str, str] = {**RULES_OF_PLACEMENT, **WEIGHERS_OF_OTHERS}  # accepted, and why there is none
+
+
+class Choosable(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule or a weigher as it may be chosen, and as it is now."""
+
+    name: str
+    says: str
+    on: bool
+    options: dict[str, Any]  # as they are in force
+    called: tuple[str, ...] = ()  # by others
+    multiplier: float | None = None  # of a weigher
+
+
+def all_rules(policy: ChoicePolicy, options: Options, own: Own) -> list[Choosable]:
+    """Those that are on in the order in which they are asked, then all others."""
+    names = [rule.name for rule in policy.rules]
+    return [
+        Choosable(
+            name=name,
+            says=_sentence(made),
+            on=name in names,
+            options=_in_force(made, options.get(name, {})),
+            called=_called(name, RULES_CALLED),
+        )
+        for name, made in _there({**dict.fromkeys(names), **RULES}, RULES, own)
+    ]
+
+
+def all_weighers(policy: ChoicePolicy, options: Options, own: Own) -> list[Choosable]:
+    """Those that are on, then all others."""
+    multipliers = {one.name: one.multiplier for one in policy.weighers}
+    return [
+        Choosable(
+            name=name,
+            says=_sentence(made),
+            on=bool(multipliers.get(name)),
+            options=_in_force(made, options.get(name, {})),
+            called=_called(name, WEIGHERS_CALLED),
+            multiplier=multipliers[name] if name in multipliers else made().multiplier,
+        )
+        for name, made in _there({**multipliers, **WEIGHERS}, WEIGHERS, own)
+    ]
+
+
+def _there(
+    names: Iterable[str], ours: Mapping[str, Callable[..., Any]], own: Own
+) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """An operator's own may make one of another name: then what it is made by is not known."""
+    for name in names:
+        yield name, ours.get(name) or own.get(name) or (lambda: None)
+
+
+def _sentence(made: Callable[..., Any]) -> str:
+    """The first paragraph of what is written with it."""
+    return " ".join((inspect.getdoc(made) or "").split("\n\n")[0].split())
+
+
+def _in_force(made: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {option: given.get(option, default) for option, default in options_of(made).items()}
+
+
+def _called(name: str, called: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple([one for one, names in called.items() if name in names and one[0].isupper()])
