@@ -211,6 +211,7 @@ class ComputeSettings(SettingsGroup, frozen=True, kw_only=True):
     hosts: int = 200  # over all cells
     baremetal: int = 0
     zones: tuple[str, ...] = ()  # dealt out over the hosts
+    architectures: tuple[str, ...] = ("x86_64",)  # so are these: aarch64, ...
     heartbeat: float = 10.0
     build_time: str = "exponential:0.1"
     fail: float = 0.0  # share of builds that fail on their first host and are tried on the next

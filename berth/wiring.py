@@ -184,6 +184,7 @@ def agents(settings: Settings) -> list[SimAgent]:
         settings.compute.hosts,
         settings.compute.agents_per_cell,
         zones=settings.compute.zones or ("",),
+        architectures=settings.compute.architectures or ("x86_64",),
         baremetal=settings.compute.baremetal,
         seed=settings.compute.seed,
     )

@@ -11,6 +11,7 @@ from typing import Literal
 from bus.agent_builds import AgentBuilds, Key, report
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from compute_sim.core import CrashPlan, Fate, FaultPlan
+from compute_sim.guests import Guests
 
 HANG_SECONDS = 1500.0  # less than the half hour after which RabbitMQ takes an order back from a silent reader
 
@@ -22,18 +23,19 @@ class AgentDisk:
     """What outlives an agent's process, where it is kept: what became of its orders, and its guests."""
 
     builds: AgentBuilds = field(default_factory=AgentBuilds)
-    guests: dict[str, dict[int, str]] = field(default_factory=dict)  # by build and attempt: on which root
+    hosted: Guests = field(default_factory=Guests)
+
+    @property
+    def guests(self) -> dict[str, dict[int, str]]:
+        """By build and attempt: on which root."""
+        return self.hosted.there
 
     def begin(self, order: BuildOrdered) -> None:
         """From here on something of it is there, until it is removed."""
-        self.guests.setdefault(order.build, {})[order.attempt] = order.root
+        self.hosted.add(order)
 
     def remove(self, build: str, attempts: range) -> None:
-        there = self.guests.get(build, {})
-        for attempt in [attempt for attempt in there if attempt in attempts]:
-            del there[attempt]
-        if not there:
-            self.guests.pop(build, None)
+        self.hosted.remove(build, attempts)
 
     def holds(self, order: BuildOrdered) -> bool:
         return order.attempt in self.guests.get(order.build, ())

@@ -8,6 +8,7 @@ from bus.vocabulary import Inventory, ProviderReport
 
 _NAMES = UUID("6f3f0c9e-8f5b-4c1e-9d57-2b8a5c0e7a11")
 _TRAITS = ("COMPUTE_NODE", "HW_CPU_X86_AVX2", "STORAGE_DISK_SSD")
+X86 = "x86_64"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class SimHost:
     aggregates: tuple[str, ...] = ()
     metal: str = ""  # the resource class of a bare-metal node, which Ironic speaks for
     children: tuple[ProviderReport, ...] = ()  # parents before children
+    architecture: str = X86
+    ip: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ def fleet(
     disk_gb: int = 2000,
     vcpu_ratio: float = 4.0,
     zones: Sequence[str] = ("",),
+    architectures: Sequence[str] = (X86,),
     traits: Sequence[str] = _TRAITS,
     baremetal: int = 0,
     seed: int = 0,
@@ -56,6 +60,7 @@ def fleet(
     names = [f"cell{number + 1}" for number in range(cells)] if isinstance(cells, int) else list(cells)
     places = len(names) * agents_per_cell
     dealt: list[list[SimHost]] = [[] for _ in range(places)]
+    addresses: list[str] = []
 
     def deal(count: int, kind: str, has: Mapping[str, Inventory], can: tuple[str, ...], metal: str) -> None:
         for number in range(count):
@@ -63,7 +68,12 @@ def fleet(
             place = number % places
             root = str(uuid5(_NAMES, f"{seed}/{name}"))
             zone = zones[number // places % len(zones)]
-            dealt[place].append(SimHost(root, name, has, can, zone, metal=metal))
+            kind_of = architectures[number // places // len(zones) % len(architectures)]
+            ip = _address(len(addresses))
+            addresses.append(ip)
+            dealt[place].append(
+                SimHost(root, name, has, _can(can, kind_of), zone, metal=metal, architecture=kind_of, ip=ip)
+            )
 
     deal(hosts, "host", inventory, tuple(traits), "")
     deal(baremetal, "metal", {}, (), "baremetal")
@@ -71,6 +81,19 @@ def fleet(
         _agent(names[place % len(names)], place // len(names) + 1, theirs)
         for place, theirs in enumerate(dealt)
     ]
+
+
+def _can(traits: tuple[str, ...], architecture: str) -> tuple[str, ...]:
+    """What it can do: another processor than x86 has none of its extensions."""
+    if architecture == X86:
+        return traits
+    return tuple(trait for trait in traits if "_X86_" not in trait)
+
+
+def _address(number: int) -> str:
+    """One of 10.0.0.0/8 for each host."""
+    number += 1
+    return f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
 
 
 def _agent(cell: str, number: int, hosts: Sequence[SimHost]) -> SimAgent:

@@ -13,6 +13,7 @@ from compute_sim.core import draw
 from compute_sim.fleet import SimAgent, SimHost
 
 HOSTS_IN_A_REPORT = 500
+HYPERVISOR_VERSION = 8_002_000  # 8.2.0, as libvirt tells it
 FIRST_GAP = 10.0  # between announcements at first, doubled each time: placement may not be there yet
 
 
@@ -85,7 +86,7 @@ class HostNews:
             del self._to_recall[-len(some) :]
 
     def _state(self, host: SimHost) -> HostState:
-        building = self._does.building[host.root]
+        building, guests = self._does.building[host.root], self._does.disk.hosted.on[host.root]
         minute = int(self.clock.now() // 60)
         temperature = 22.0 + 3.0 * building + 8.0 * draw(host.root, minute)
         return HostState(
@@ -94,7 +95,16 @@ class HostNews:
             zone=host.zone,
             building=building,
             load=float(building),
-            metrics={"temperature": round(temperature, 1)},
+            metrics={"temperature": round(temperature, 1), "power_watts": round(150 + 8 * temperature)},
+            instances=guests.instances,
+            images=tuple(guests.images),
+            image_properties=dict(guests.properties),
+            architecture=host.architecture,
+            hypervisor="ironic" if host.metal else "QEMU",
+            hypervisor_version=1 if host.metal else HYPERVISOR_VERSION,
+            vm_modes=("hvm",),
+            ip=host.ip,
+            capabilities={"cpu_info:arch": host.architecture},
         )
 
     def _said_of(self, host: SimHost, sequence: int) -> InventoryReported | NodeChanged:

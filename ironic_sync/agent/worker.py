@@ -66,7 +66,16 @@ class _Tidings:
         building = Counter(job.order.root for job in self._orders.building())
         hosts = {job.order.root: job.order.host for job in self._orders.building()}
         states = [
-            HostState(root=root, host=host, building=building[root], load=float(building[root]))
+            HostState(
+                root=root,
+                host=host,
+                building=building[root],
+                load=float(building[root]),
+                instances=building[root],
+                hypervisor="ironic",
+                hypervisor_version=1,
+                vm_modes=("hvm",),
+            )
             for root, host in (self._told | hosts).items()
         ]
         self._told = hosts

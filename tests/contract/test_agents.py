@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from msgspec.structs import replace
 
 from bus.delivery.runner import Bus, Listener
 from bus.errors import Unavailable
@@ -19,6 +20,7 @@ from bus.messages import (
 )
 from bus.resources import Provider
 from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED, IRONIC_NODE
+from bus.vocabulary import Image
 from bus.worker import Worker
 from compute_sim import AgentDisk, CrashPlan, Durations, FaultPlan, SimHost, compute_sim, fleet
 from tests.support.conductor_builders import CELL, a_build_order, a_destroy_order, a_placed, an_agent_report
@@ -297,17 +299,25 @@ async def test_a_heart_beat_counts_what_is_being_built(world: AgentWorld) -> Non
         agent=order.agent,
         root=host.root,
         host=host.host,
-        spec=order.spec,
+        spec=replace(order.spec, image=Image(name="debian", properties={"hw_disk_bus": "scsi"})),
     )
     async with world.serving(compute_sim("agent0", CELL, [host], faults=SLOW, period=0.02)):
         await world.bus.publish(there)
         async with asyncio.timeout(DEADLINE):
             while (beat := await world.beats.get()).hosts[0].building != 1:
                 pass
-            assert beat.hosts[0].metrics["temperature"] > 22
+            state = beat.hosts[0]
+            assert state.metrics["temperature"] > 22
+            assert (state.instances, state.images) == (1, ("debian",))
+            assert state.image_properties == {"hw_disk_bus=scsi": 1}
+            assert (state.architecture, state.hypervisor, state.vm_modes) == ("x86_64", "QEMU", ("hvm",))
+            assert state.ip == host.ip and state.hypervisor_version == 8_002_000
+            assert state.capabilities == {"cpu_info:arch": "x86_64"}
             await world.bus.publish(a_destroy_order(ONE, 1))
-            while (await world.beats.get()).hosts[0].building != 0:
+            while (beat := await world.beats.get()).hosts[0].building != 0:
                 pass
+            state = beat.hosts[0]
+            assert (state.instances, state.images, state.image_properties) == (0, ("debian",), {})
 
 
 def test_an_agent_hears_only_what_is_addressed_to_it() -> None:

@@ -2,7 +2,10 @@
 
 import pytest
 
+from bus.messages import BuildOrdered
+from bus.vocabulary import BuildSpec, Flavor, Image
 from compute_sim import CrashPlan, Durations, FaultPlan, fleet
+from compute_sim.guests import MAX_CACHED, Guests
 from tests.support.ids import uid
 
 MANY = [uid(number, "b") for number in range(4000)]
@@ -103,3 +106,50 @@ def test_hosts_have_what_a_hypervisor_has_and_nodes_are_left_to_ironic() -> None
         "DISK_GB": (100, 100),
     }
     assert (node.metal, node.inventory, host.metal) == ("baremetal", {}, "")
+
+
+def test_a_fleet_may_have_several_architectures_in_each_zone() -> None:
+    (agent,) = fleet(cells=1, hosts=8, zones=("a", "b"), architectures=("x86_64", "aarch64"))
+    assert {(host.zone, host.architecture) for host in agent.hosts} == {
+        (zone, architecture) for zone in "ab" for architecture in ("x86_64", "aarch64")
+    }
+    for host in agent.hosts:
+        assert ("HW_CPU_X86_AVX2" in host.traits) == (host.architecture == "x86_64")
+    assert [host.ip for host in agent.hosts] == [f"10.0.0.{number}" for number in range(1, 9)]
+
+
+def an_order(build: int, attempt: int = 1, root: int = 1, image: Image | None = None) -> BuildOrdered:
+    return BuildOrdered(
+        build=uid(build, "b"),
+        attempt=attempt,
+        cell="c",
+        agent="a",
+        root=uid(root, "c"),
+        host="h",
+        spec=BuildSpec(flavor=Flavor(name="f"), image=image),
+    )
+
+
+def test_a_host_counts_its_guests_and_keeps_their_images() -> None:
+    guests, scsi = Guests(), {"hw_disk_bus": "scsi"}
+    debian, other = Image(name="debian", properties=scsi), Image(name="other", properties={**scsi, "a": "b"})
+    for order in (an_order(1, image=debian), an_order(2, image=other), an_order(3, root=2), an_order(4)):
+        guests.add(order)
+        guests.add(order)  # it is there once
+    host = guests.on[uid(1, "c")]
+    assert (host.instances, list(host.images)) == (3, ["debian", "other"])
+    assert dict(host.properties) == {"hw_disk_bus=scsi": 2, "a=b": 1}
+    guests.remove(uid(2, "b"), range(2))
+    assert (host.instances, list(host.images), dict(host.properties)) == (
+        2,
+        ["debian", "other"],
+        {"hw_disk_bus=scsi": 1},
+    )
+    for number in range(MAX_CACHED + 1):
+        guests.add(an_order(1, attempt=number + 2, image=Image(name=f"image{number}")))
+    assert next(iter(host.images)) == "image1" and len(host.images) == MAX_CACHED
+    guests.remove(uid(1, "b"), range(100))
+    assert (host.instances, guests.there) == (
+        1,
+        {uid(3, "b"): {1: uid(2, "c")}, uid(4, "b"): {1: uid(1, "c")}},
+    )
