@@ -1,4 +1,4 @@
-"""Many claims for one server group at once, by several processes on one PostgreSQL: it holds all the while."""
+"""Many claims for one server group at once, by several processes on PostgreSQL: it holds all the while."""
 
 import asyncio
 import random
