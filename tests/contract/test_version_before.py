@@ -1,6 +1,6 @@
 """A placement of the version before works on beside this one: its very words, and what they leave.
 
-Processes are restarted one by one. The statements are those of before the migrations 0004, 0005 and 0007.
+Processes are restarted one by one. The statements are those of before the migrations 0004 to 0007.
 """
 
 import msgspec
@@ -9,10 +9,11 @@ from sqlalchemy import text
 
 from bus.aggregates import AggregateEdited, ChangeAggregate, MakeAggregate
 from bus.clock import Clock
-from bus.messages import PlacementChanged, ReleaseRequested
+from bus.messages import GroupEditRequested, PlacementChanged, ReleaseRequested
+from bus.resources import MakeGroup
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Claimed, Held, Inventory, ProviderChange, Released, ReleaseResult, Retired
+from bus.vocabulary import Claimed, Crowded, Held, Inventory, ProviderChange, Released, ReleaseResult, Retired
 from placement_worker import Placement, breaches
 from placement_worker.schema import LAST_CHANGE
 from placement_worker.store import changes
@@ -97,6 +98,11 @@ SET_USED = Statement(
     "UPDATE inventories SET used = n.used FROM {n}"
     " WHERE inventories.resource_provider_id = n.provider AND inventories.resource_class_id = n.class",
     **{"provider": int, "class": int, "used": int},
+)
+SET_CONSUMERS = Statement(
+    "UPDATE consumers SET generation = n.generation, updated_at = 1.0 FROM {n} WHERE consumers.id = n.id",
+    id=int,
+    generation=int,
 )
 DELETE_ALLOCATIONS = Statement("DELETE FROM allocations WHERE consumer_id IN (SELECT n.id FROM {n})", id=int)
 DELETE_CONSUMERS = Statement("DELETE FROM consumers WHERE id IN (SELECT n.id FROM {n})", id=int)
@@ -251,3 +257,33 @@ async def test_it_puts_a_host_into_an_aggregate_and_this_one_names_it(url: str) 
         async with placement.database.write() as tx:  # which it still knows by its id
             assert await MAKE_AGGREGATES(tx, [(WEST,)]) == []
         await keeps_its_index(placement)
+
+
+async def test_what_it_moves_of_a_server_group_is_still_of_it_and_judged_by_this_one(url: str) -> None:
+    group = uid(1, "9")
+    async with a_placement(url, CLOCK) as placement:
+        await placement.reports.report_many([a_report(HOST), a_report(NEW)])
+        made = MakeGroup(group=group, name="web", policy="anti-affinity", project="p1")
+        await placement.server_groups.edit(GroupEditRequested(edit=made))
+        await placement.claims.claim_many([an_order(a_claim(4, on_hosts(HOST, VCPU=1), group=group))])
+        async with placement.database.write() as tx:  # its swap, of a consumer whose group it does not know
+            vcpu = await _class(tx)
+            old, new = (
+                await number(tx, "SELECT id FROM resource_providers WHERE uuid = :uuid", uuid=uid(host, "a"))
+                for host in (HOST, NEW)
+            )
+            mine = await number(tx, "SELECT id FROM consumers")
+            await DELETE_ALLOCATIONS(tx, [(mine,)])
+            await INSERT_ALLOCATIONS(tx, [(mine, new, vcpu, 1)])
+            await SET_CONSUMERS(tx, [(mine, 2)])
+            await SET_USED(tx, [(old, vcpu, 0), (new, vcpu, 1)])
+    async with a_placement(url, CLOCK) as placement:
+        await keeps_its_index(placement)
+        assert await breaches(placement.database) == []
+        second = a_claim(5, on_hosts(NEW, VCPU=1), on_hosts(HOST, VCPU=1), group=group)
+        [answer] = await placement.claims.claim_many([an_order(second)])
+        [result] = answer.results
+        assert isinstance(result, Claimed)
+        refused = Crowded(provider=uid(NEW, "a"), group=group, policy="anti-affinity", members=1)
+        assert (result.choice, result.refused) == (1, (refused,))
+        assert await breaches(placement.database) == []

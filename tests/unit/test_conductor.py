@@ -19,10 +19,11 @@ from bus.vocabulary import (
     Attempt,
     Claimed,
     Contended,
+    Crowded,
     Full,
-    Gone,
     Held,
     Moved,
+    Refusal,
     Refused,
     Released,
     Retired,
@@ -90,7 +91,7 @@ def _kept(consumer: str | None) -> str:
     return "" if consumer is None else f" keeping {next(kept)}"
 
 
-def claimed(choice: int = 0, generation: int = 2, *refused: Full | Moved | Gone) -> Claimed:
+def claimed(choice: int = 0, generation: int = 2, *refused: Refusal) -> Claimed:
     return Claimed(choice=choice, generation=generation, number=9, refused=refused)
 
 
@@ -103,6 +104,7 @@ ABORTED = an_agent_report(FIRST, "failed", cause="bad image", retry=False)
 SWAPPED = SwapAnswered(1, claimed())
 RELEASED_IN_SWAP = GivenBack("swapping", Released())
 FULL = Full(provider="p", resource_class="VCPU", asked=4, free=2)
+CROWDED = Crowded(provider="p", group="g", policy="anti-affinity", members=1)
 
 BUILDING = after(PLACED)
 SECOND_BUILDING = after(PLACED, FAILED, SWAPPED)
@@ -340,6 +342,13 @@ SWAPS = [
         id="second, the first was full",
     ),
     pytest.param(
+        claimed(1, 2, CROWDED),
+        "building",
+        ["destroy 1 at host0", "order 2 at host2"],
+        ["host1 refused: p: anti-affinity: 1 of server group g there"],
+        id="second, its server group kept it from the first",
+    ),
+    pytest.param(
         held(1, 2),
         "building",
         ["destroy 1 at host0", "order 2 at host1"],
@@ -396,9 +405,10 @@ def test_a_release_asked_while_swapping_does_not_end_a_deletion_that_came_meanwh
     assert step(build, RELEASED_IN_SWAP, 0.0, LIMITS) == (build, ())
 
 
-def test_a_refused_alternate_costs_no_attempt() -> None:
+@pytest.mark.parametrize("why", [FULL, CROWDED])
+def test_a_refused_alternate_costs_no_attempt(why: Refusal) -> None:
     limits = AttemptLimits(max_attempts=2, build_timeout=100.0)
-    build = after(PLACED, FAILED, SwapAnswered(1, claimed(1, 2, FULL)), limits=limits)
+    build = after(PLACED, FAILED, SwapAnswered(1, claimed(1, 2, why)), limits=limits)
     assert (build.attempt, build.host.host, build.spares) == (2, "host2", ())
     build, effects = step(build, an_agent_report(replace(THIRD, attempt=2), "built"), 9.0, limits)
     assert build is not None and build.status == "active"
