@@ -268,10 +268,10 @@ async def test_what_it_moves_of_a_server_group_is_still_of_it_and_judged_by_this
         await placement.claims.claim_many([an_order(a_claim(4, on_hosts(HOST, VCPU=1), group=group))])
         async with placement.database.write() as tx:  # its swap, of a consumer whose group it does not know
             vcpu = await _class(tx)
-            old, new = (
+            old, new = [
                 await number(tx, "SELECT id FROM resource_providers WHERE uuid = :uuid", uuid=uid(host, "a"))
                 for host in (HOST, NEW)
-            )
+            ]
             mine = await number(tx, "SELECT id FROM consumers")
             await DELETE_ALLOCATIONS(tx, [(mine,)])
             await INSERT_ALLOCATIONS(tx, [(mine, new, vcpu, 1)])

@@ -52,6 +52,21 @@ SELECT DISTINCT c.uuid, r.uuid FROM allocations a JOIN consumers c ON c.id = a.c
 JOIN resource_providers p ON p.id = a.resource_provider_id
 JOIN resource_providers r ON r.id = p.root_provider_id
 """
+# Of a server group: how many are on a host, clean-ups among them; and on how many its members are.
+_OF_GROUPS = f"""
+FROM server_groups g JOIN consumers c ON c.group_id = g.id JOIN allocations a ON a.consumer_id = c.id
+JOIN resource_providers p ON p.id = a.resource_provider_id
+LEFT JOIN consumer_types k ON k.id = c.consumer_type_id WHERE {_ON_ITS_HOST}
+"""
+_CROWDED = f"""
+SELECT g.name, p.root_provider_id, count(DISTINCT c.id) {_OF_GROUPS} AND g.policy = 'anti-affinity'
+GROUP BY g.id, p.root_provider_id HAVING count(DISTINCT c.id) > g.max_per_host
+"""
+_APART = f"""
+SELECT g.name, count(DISTINCT p.root_provider_id) {_OF_GROUPS}
+AND g.policy = 'affinity' AND k.name <> 'CLEANUP'
+GROUP BY g.id HAVING count(DISTINCT p.root_provider_id) > 1
+"""
 _EMPTY = """
 SELECT uuid FROM consumers WHERE id NOT IN (SELECT consumer_id FROM allocations)
 """
@@ -67,6 +82,8 @@ def check_always(world: "SimulatedWorld") -> None:
     _none(placement.execute(_OVER), "more is used than there is")
     _none(placement.execute(_SUMS), "used is not the sum of the allocations")
     _none(placement.execute(_SPREAD), "held on two hosts at once")
+    _none(placement.execute(_CROWDED), "more of a server group on a host than may be")
+    _none(placement.execute(_APART), "members of a server group are apart")
     _none(placement.execute(_EMPTY), "a consumer that holds nothing")
     _none(placement.execute(_RETIRED), "retired, and holds resources")
     held = dict(placement.execute(_HELD).fetchall())

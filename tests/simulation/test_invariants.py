@@ -92,6 +92,28 @@ async def test_what_is_not_is_found(stores: Stores, statement: str, complaint: s
         check(stores)
 
 
+@pytest.mark.parametrize(
+    ("policy", "most", "complaint"),
+    [
+        ("affinity", 1, "members of a server group are apart"),
+        ("anti-affinity", 0, "more of a server group on a host than may be"),
+        ("anti-affinity", 1, None),
+        ("soft-affinity", 1, None),
+        ("soft-anti-affinity", 0, None),
+    ],
+)
+async def test_a_hard_server_group_that_does_not_hold_is_found(
+    stores: Stores, policy: str, most: int, complaint: str | None
+) -> None:
+    stores.placement.execute(
+        "INSERT INTO server_groups VALUES (1, :uuid, 'web', 'p1', :policy, :most, 0.0, 0.0)",
+        {"uuid": uid(1, "9"), "policy": policy, "most": most},
+    )
+    stores.placement.execute("UPDATE consumers SET group_id = 1")
+    with pytest.raises(Broken, match=complaint) if complaint else nullcontext():
+        check(stores)
+
+
 async def test_a_build_that_is_elsewhere_is_found(stores: Stores) -> None:
     stores.cell.execute("UPDATE builds SET root = ?", (uid(OTHER, "a"),))
     with pytest.raises(Broken, match=f"is active on {uid(OTHER, 'a')} and holds {uid(HOST, 'a')}"):

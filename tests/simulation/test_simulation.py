@@ -97,13 +97,18 @@ def _double_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     given_back: dict[tuple[int, str], Allocations] = {}
 
     def doubled(
-        world: capacity.ClaimWorld, holder: capacity.Holder, generation: int, held: Allocations, by: Any
+        world: capacity.ClaimWorld,
+        holder: capacity.Holder,
+        generation: int,
+        held: Allocations,
+        by: Any,
+        group: int | None,
     ) -> None:
         if by:
             held = {**given_back.pop((id(world), holder.uuid), {}), **held}
         else:
             given_back[id(world), holder.uuid] = holder.held
-        hold(world, holder, generation, held, by)
+        hold(world, holder, generation, held, by, group)
 
     monkeypatch.setattr(capacity, "_hold", doubled)
 

@@ -23,11 +23,13 @@ from bus.messages import (
     BuildOrdered,
     BuildRequested,
     BuildUnplaceable,
+    GroupEditRequested,
     NodeChanged,
 )
+from bus.resources import MakeGroup
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import Flavor, Inventory, ProviderReport
+from bus.vocabulary import Flavor, Hints, Inventory, ProviderReport
 from bus.worker import Worker
 from cell_conductor import cell_conductor
 from compute_sim import AgentDisk, CrashPlan, Durations, FaultPlan, SimAgent, SimHost, compute_sim, fleet
@@ -44,6 +46,12 @@ METAL = {
     "resources:MEMORY_MB": "0",
     "resources:DISK_GB": "0",
 }
+GROUPS = (
+    MakeGroup(group=str(UUID(int=1)), name="apart", policy="anti-affinity"),
+    MakeGroup(group=str(UUID(int=2)), name="two by two", policy="anti-affinity", max_per_host=2),
+    MakeGroup(group=str(UUID(int=3)), name="together", policy="affinity"),
+    MakeGroup(group=str(UUID(int=4)), name="rather apart", policy="soft-anti-affinity"),
+)
 _START = 1_700_000_000.0
 _NAMES = UUID("0b0e8a52-6c3c-4f0b-9d0b-5f2f6d1e7a10")
 _LONG = 300.0  # virtual seconds after which whatever is still open is lost
@@ -101,6 +109,9 @@ class SimulatedWorld:
         await migrate(self.databases["placement"], "placement_worker")
         for cell in CELLS:
             await migrate(self.databases[f"cell_{cell}"], "cell_conductor")
+        placement = Placement(self.databases["placement"], self.clock)
+        for group in GROUPS:
+            await placement.server_groups.edit(GroupEditRequested(edit=group))
         try:
             await self._live_through_it()
         finally:
@@ -175,10 +186,12 @@ class SimulatedWorld:
         else:
             flavor = Flavor(name="small", vcpus=self.chance.randint(1, 4), memory_mb=256)
         count = self.chance.choice((1, 1, 1, 2, 3)) if flavor.name == "small" else 1
+        joins = self.chance.choice(GROUPS).group if self.chance.random() < 0.4 else None
         return BuildRequested(
             request=self.clock.uuid(),
             instances=tuple(self.clock.uuid() for _ in range(count)),
             flavor=flavor,
+            hints=Hints(group=joins),
         )
 
     def _node_event(self) -> NodeChanged:
