@@ -32,8 +32,8 @@ class View(Protocol):
         """1 or 0."""
         ...
 
-    def fact(self, name: str) -> Number:
-        """Of HostState: load, instances, hypervisor_version, enabled, forced_down; UNKNOWN where not said.
+    def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
+        """Of HostState: load, instances, hypervisor_version, enabled, forced_down; where not said, the other.
 
         And what is known of it here: up, building, sent (the builds of these that it may not count yet),
         failures.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from math import isnan
 
 import numpy as np
 
@@ -25,6 +26,7 @@ class HostsNow:
     fading: float  # what a failure that was counted as one counts now
     down: Callable[[str], str]  # an agent's silence as a sentence
     _limits: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
+    _read: dict[tuple[str, str], Numbers] = field(default_factory=dict)
 
     def facts(self, search: CandidateSearch, position: int) -> HostFacts:
         """One host, whole."""
@@ -50,6 +52,40 @@ class HostsNow:
             failures=float(columns.failures[slot]) * self.fading,
         )
 
+    def fact(self, name: str, otherwise: float) -> Numbers:
+        """By position. All kinds of requests share it, so nobody may write to it."""
+        known = not isnan(otherwise)
+        return self._once(
+            f"fact or {otherwise}", name, lambda name: self._fact(name, otherwise if known else None)
+        )
+
+    def metric(self, name: str) -> Numbers:
+        return self._once("metric", name, lambda name: self.columns.metric(name)[self.slot_at])
+
+    def cached(self, image: str) -> Numbers:
+        return self._once("image", image, lambda name: self.columns.cached(name)[self.slot_at])
+
+    def _once(self, kind: str, name: str, read: Callable[[str], Numbers]) -> Numbers:
+        found = self._read.get((kind, name))
+        if found is None:
+            found = self._read[kind, name] = read(name)
+            found.flags.writeable = False
+        return found
+
+    def _fact(self, name: str, otherwise: float | None) -> Numbers:
+        columns, slots = self.columns, self.slot_at
+        if name == "up":
+            return self.up[self.agent_at].astype(np.float64)
+        if name == "building":
+            said = columns.fact("reported")[slots]
+            return np.where(np.isnan(said), 0.0, said) + columns.recent[slots]
+        if name == "sent":
+            return columns.recent[slots]
+        if name == "failures":
+            return columns.failures[slots] * self.fading
+        said = columns.fact(name)[slots]
+        return said if otherwise is None else np.where(np.isnan(said), otherwise, said)
+
     def limits(self, key: str) -> list[tuple[str, float]]:
         """The aggregates that have a number under this key."""
         found = self._limits.get(key)
@@ -73,7 +109,7 @@ class AllHosts:
         self._search = search
         self._now = now
         self._positions = search.positions
-        self._slots = now.slot_at[self._positions]
+        self._everybody = len(self._positions) == len(now.slot_at)
 
     def free(self, resource_class: str) -> Number:
         return self._search.free(resource_class)
@@ -84,21 +120,11 @@ class AllHosts:
     def has(self, trait: str) -> Number:
         return self._search.has(trait).astype(np.float64)
 
-    def fact(self, name: str) -> Number:
-        columns, slots = self._now.columns, self._slots
-        if name == "up":
-            return self._now.up[self._now.agent_at[self._positions]].astype(np.float64)
-        if name == "building":
-            said = columns.fact("reported")[slots]
-            return np.where(np.isnan(said), 0.0, said) + columns.recent[slots]
-        if name == "sent":
-            return columns.recent[slots]
-        if name == "failures":
-            return columns.failures[slots] * self._now.fading
-        return columns.fact(name)[slots]
+    def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
+        return self._of_these(self._now.fact(name, otherwise))
 
     def metric(self, name: str) -> Number:
-        return self._now.columns.metric(name)[self._slots]
+        return self._of_these(self._now.metric(name))
 
     def members(self, wish: Wish) -> Number:
         counts = np.zeros(len(self._positions))
@@ -120,7 +146,7 @@ class AllHosts:
         return found
 
     def cached(self, image: str) -> Number:
-        return self._now.columns.cached(image)[self._slots]
+        return self._of_these(self._now.cached(image))
 
     def said(self, value: Number) -> Number:
         return ~np.isnan(value)
@@ -142,6 +168,9 @@ class AllHosts:
             np.minimum(found, np.where(self._search.within(uuid), number, np.inf), out=found)
         found[np.isinf(found)] = otherwise
         return found
+
+    def _of_these(self, everybodys: Numbers) -> Numbers:
+        return everybodys if self._everybody else everybodys[self._positions]
 
     def _where_is(self, root: str) -> slice:
         """Where in the arrays; an empty place when it does not fit."""
@@ -168,12 +197,15 @@ class OneHost:
     def has(self, trait: str) -> Number:
         return float(trait in self.host.traits)
 
-    def fact(self, name: str) -> Number:
+    def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
         reads = _OF_THE_HOST.get(name)
         if reads is not None:
             return float(reads(self.host))
         state = self.host.state
-        return UNKNOWN if state is None else float(FACTS[name](state))
+        if state is None:
+            return otherwise
+        said = float(FACTS[name](state))
+        return otherwise if isnan(said) else said
 
     def metric(self, name: str) -> Number:
         state = self.host.state
@@ -192,7 +224,7 @@ class OneHost:
         return float(self.host.state is not None and image in self.host.state.images)
 
     def said(self, value: Number) -> Number:
-        return not np.isnan(value)
+        return not isnan(value)
 
     def each(self, value: Callable[[HostFacts], float]) -> Number:
         return value(self.host)

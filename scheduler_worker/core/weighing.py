@@ -6,13 +6,14 @@ More of its value is better; a negative multiplier turns it round. What a host d
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 
+import numpy as np
+
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rule import Number, View, Weigher
 from scheduler_worker.core.rules.neighbours import GROUP
-from scheduler_worker.core.rules.state import instances
 from scheduler_worker.core.wish import Wish
 
-MOST_DEVICES = 100  # beyond so many free devices nobody counts
+MOST = 99.0  # free devices; beyond them nobody counts
 UNAVAILABLE = -10_000.0  # what a metric weighs that is not there
 FEW_FAILURES = 3.0
 
@@ -23,10 +24,6 @@ def _free(resource_class: str) -> Callable[[View, Wish], Number]:
 
 def _sum(values: Iterable[Number]) -> Number:
     return reduce(lambda one, other: one + other, values, 0.0)
-
-
-def _said(view: View, value: Number) -> Number:
-    return view.where(view.said(value), value, 0.0)
 
 
 def ram() -> Weigher:
@@ -51,12 +48,12 @@ def io_ops() -> Weigher:
 
 def load() -> Weigher:
     """The load it reports; differences of less than 1 count for less than the whole."""
-    return Weigher("load", lambda view, wish: _said(view, view.fact("load")), -1.0, least_span=1.0)
+    return Weigher("load", lambda view, wish: view.fact("load", 0.0), -1.0, least_span=1.0)
 
 
 def hypervisor_version() -> Weigher:
     """The hypervisor's version: the newest is best."""
-    return Weigher("hypervisor_version", lambda view, wish: _said(view, view.fact("hypervisor_version")), 1.0)
+    return Weigher("hypervisor_version", lambda view, wish: view.fact("hypervisor_version", 0.0), 1.0)
 
 
 def pci(*, classes: Sequence[str] = ("PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF")) -> Weigher:
@@ -64,8 +61,13 @@ def pci(*, classes: Sequence[str] = ("PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF
     every = tuple(classes)
 
     def value(view: View, wish: Wish) -> Number:
-        free = _sum(view.free(one) for one in every)
-        return MOST_DEVICES - view.where(free < MOST_DEVICES, free, MOST_DEVICES - 1.0) if every else 0.0
+        devices = 0.0
+        for one in every:
+            free = view.free(one)
+            if isinstance(free, float) or (free.size and free.max() > 0):  # most often nobody has any
+                devices = devices + free
+        few = min(devices, MOST) if isinstance(devices, float) else np.minimum(devices, MOST)
+        return MOST - few
 
     return Weigher("pci", value, 1.0)
 
@@ -96,7 +98,7 @@ def build_failure() -> Weigher:
 
 def num_instances() -> Weigher:
     """Instances there; with a negative multiplier the emptiest hosts are best."""
-    return Weigher("num_instances", lambda view, wish: instances(view) + view.fact("sent"), 0.0)
+    return Weigher("num_instances", lambda view, wish: view.fact("instances", 0.0) + view.fact("sent"), 0.0)
 
 
 def image_properties(*, image_props_weight_setting: Mapping[str, float] | None = None) -> Weigher:

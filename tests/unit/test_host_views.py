@@ -54,6 +54,8 @@ def numbers_of(reads: object, facts: list[HostFacts]) -> tuple[list[float], list
         pytest.param(lambda view: view.capacity("VCPU"), [8, 64, 8, 8, 8], id="capacity"),
         pytest.param(lambda view: view.has("T"), [1, 0, 0, 0, 0], id="a trait"),
         pytest.param(lambda view: view.fact("load"), [0.5, -99, 0, -99, 0.25], id="load"),
+        pytest.param(lambda view: view.fact("load", 0.125), [0.5, 0.125, 0, 0.125, 0.25], id="or else"),
+        pytest.param(lambda view: view.fact("sent"), [0, 9, 0, 0, 0], id="sent there"),
         pytest.param(lambda view: view.fact("instances"), [3, -99, 0, -99, 0], id="instances"),
         pytest.param(lambda view: view.fact("enabled"), [1, -99, 0, -99, 1], id="enabled"),
         pytest.param(lambda view: view.fact("forced_down"), [0, -99, 1, -99, 0], id="forced down"),

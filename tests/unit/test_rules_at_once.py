@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bus.vocabulary import Aggregate, Flavor, Image, ServerGroup
 from scheduler_worker.core.facts import HostFacts
@@ -112,6 +113,14 @@ def wishes(draw: st.DrawFn) -> Wish:
 
 
 MASKED = [name for name in RULES if RULES[name](**OPTIONS.get(name, [{}])[-1]).admits is not None]
+
+
+def test_whom_placement_was_told_to_leave_out_is_not_looked_for_again() -> None:
+    everybody, _ = seen_at_once([the_facts(1, traits=(DISABLED,))])
+    wish, admits = a_wish(), RULES["enabled"]().admits
+    assert admits is not None
+    told = Wish(wish.request, wish.flavor, replace(wish.question, root_forbidden=(DISABLED,)))
+    assert [admits(everybody, one).tolist() for one in (wish, told)] == [[False], [True]]
 
 
 def test_those_that_refuse_many_are_asked_for_all_at_once() -> None:

@@ -5,7 +5,7 @@ from math import isnan
 
 from bus.vocabulary import HostState
 from scheduler_worker.core.facts import HostFacts
-from scheduler_worker.core.rule import UNKNOWN, Bools, Number, Rule, View
+from scheduler_worker.core.rule import UNKNOWN, Bools, Rule, View
 from scheduler_worker.core.wish import Wish
 
 DISABLED = "COMPUTE_STATUS_DISABLED"  # how Nova marks a disabled host in placement
@@ -43,8 +43,9 @@ def enabled() -> Rule:
         return "forced down by an operator" if state.forced_down else None
 
     def admits(view: View, wish: Wish) -> Bools:
-        marked, said, forced = view.has(DISABLED), view.fact("enabled"), view.fact("forced_down")
-        open_: Bools = (marked == 0) & (said != 0) & (forced != 1)
+        open_: Bools = view.fact("enabled", 1.0) > view.fact("forced_down", 0.0)
+        if DISABLED not in wish.question.root_forbidden:  # else placement has offered none
+            open_ = open_ & (view.has(DISABLED) == 0)
         return open_
 
     return Rule("enabled", refuses, code="disabled", admits=admits)
@@ -100,7 +101,9 @@ def num_instances(*, max_instances_per_host: int = 50) -> Rule:
         return None if there < most else f"{there} instances there already, at most {most:g}"
 
     def admits(view: View, wish: Wish) -> Bools:
-        few: Bools = instances(view) + view.fact("sent") < view.override(key, max_instances_per_host)
+        few: Bools = view.fact("instances", 0.0) + view.fact("sent") < view.override(
+            key, max_instances_per_host
+        )
         return few
 
     return Rule("num_instances", refuses, admits=admits)
@@ -126,9 +129,3 @@ def metrics(*, weight_setting: Mapping[str, float] | None = None) -> Rule:
 
 def _reports(state: HostState | None, name: str) -> bool:
     return state is not None and not isnan(state.metrics.get(name, UNKNOWN))
-
-
-def instances(view: View) -> Number:
-    """How many it says it has; who says nothing has none."""
-    said = view.fact("instances")
-    return view.where(view.said(said), said, 0.0)
