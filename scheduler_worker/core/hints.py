@@ -1,15 +1,11 @@
 """Hints that cannot be meant, found before anybody looks for a host."""
 
 import ipaddress
-from typing import Any
-
-import msgspec
 
 from bus.messages import BuildRequested
+from scheduler_worker.core.json_query import UnreadableQuery, parsed
 from scheduler_worker.core.unreadable import Unreadable
 
-COMPARE = ("=", "<", ">", "<=", ">=", "in")
-COMBINE = ("not", "and", "or")
 MAX_QUERY = 10_000
 
 
@@ -46,24 +42,6 @@ def _check_query(text: str) -> None:
     if len(text) > MAX_QUERY:
         raise Unreadable(f"hints.query: {len(text)} characters, at most {MAX_QUERY}")
     try:
-        query = msgspec.json.decode(text)
-    except msgspec.DecodeError as problem:
-        raise Unreadable(f"hints.query: not JSON: {problem}") from None
-    _check_expression(query)
-
-
-def _check_expression(query: Any) -> None:
-    shown = msgspec.json.encode(query).decode()[:100]
-    if not isinstance(query, list) or not query:
-        raise Unreadable(f'hints.query: {shown} is no expression, as [">=", "$free_ram_mb", 1024]')
-    word, *rest = query
-    if word in COMBINE:
-        if not rest:
-            raise Unreadable(f"hints.query: {shown}: {word} of nothing")
-        for one in rest:
-            _check_expression(one)
-    elif word in COMPARE:
-        if len(rest) < 2 or any(isinstance(one, list | dict) for one in rest):
-            raise Unreadable(f"hints.query: {shown}: {word} compares a value with others")
-    else:
-        raise Unreadable(f"hints.query: {shown}: {word!r} is none of {', '.join((*COMPARE, *COMBINE))}")
+        parsed(text)
+    except UnreadableQuery as problem:
+        raise Unreadable(f"hints.query: {problem}") from None
