@@ -275,21 +275,30 @@ class NodeChanged(Message, frozen=True, kw_only=True):
 
 
 class OrderBy(Value, frozen=True, kw_only=True):
-    """A weight: what is free of a class, or there is in all, from the least to the most of all that fit."""
+    """A weight: what is free of a class, or there is in all, from the least to the most of all that fit.
+
+    A score is the sum of multiplier × (amount − lowest) / (highest − lowest).
+    """
 
     resource_class: ClassName
     of: Literal["free", "total"] = "free"
-    multiplier: float = 1.0
-    lowest: float | None = None  # where the scale begins; None: at the least of them
+    multiplier: Annotated[float, Meta(ge=-1e9, le=1e9)] = 1.0
+    lowest: float | None = None  # where the scale begins, what is below counts as that; None: at the least
+    highest: float | None = None  # where it ends; None: at the most of them
 
 
 class FindCandidates(Message, frozen=True, kw_only=True):
-    """What would fit now? `after` continues a search where the last page ended."""
+    """What would fit now? `after` continues a search where the last page ended.
+
+    Each host is on one page only while the question stays the same, `order` with its scale included: pages
+    that are to join up name the scale of the first. Then a host whose room changes between two pages may come
+    twice, or not at all; the others come once.
+    """
 
     groups: Annotated[tuple[ResourceGroup, ...], Meta(min_length=1)]
     cell: str = ""
     limit: Annotated[int, Meta(ge=1, le=100_000)] = 256
-    after: Count = 0
+    after: Ordinal = 0
     seed: str = ""  # searches with other seeds start at other hosts, so they do not all meet at the same
     group_policy: Literal["none", "isolate"] = "none"  # isolate: groups with a suffix never share a provider
     same_subtree: tuple[
@@ -302,7 +311,8 @@ class FindCandidates(Message, frozen=True, kw_only=True):
     zone: Zone = ""  # of the host itself, or by an aggregate it is in
     roots: tuple[Id, ...] = ()  # only these; empty: any
     not_roots: tuple[Id, ...] = ()
-    order: tuple[OrderBy, ...] = ()  # best first by these, over all that fit; empty: round from the seed
+    # Best first by these, over all that fit, those alike in an order by the seed; empty: round from the seed
+    order: Annotated[tuple[OrderBy, ...], Meta(max_length=64)] = ()
     isolated: tuple[str, ...] = ()  # suffixes of groups that never share a provider with one another
     root_member_of: tuple[tuple[Id, ...], ...] = ()  # aggregates of the host: every inner list is met by one
     root_not_member_of: tuple[Id, ...] = ()
@@ -313,10 +323,11 @@ class CandidatesFound(Message, frozen=True, kw_only=True):
     candidates: tuple[Candidate, ...]
     fitting: Count  # how many there are in all
     considered: Count
-    more: Count | None = None  # ask again with after=more
+    more: Ordinal | None = None  # ask again with after=more
     removals: tuple[Removal, ...] = ()
     nearest: tuple[NearMiss, ...] = ()
     cut: bool = False  # too many combinations: it was not looked through to the end
+    order: tuple[OrderBy, ...] = ()  # as it was asked, with the scale that was used
 
 
 class ClaimRequested(Message, frozen=True, kw_only=True):

@@ -12,11 +12,12 @@ from placement_worker.core.as_if_empty import AsIfEmpty
 from placement_worker.core.explain import explain
 from placement_worker.core.fits import Fit, FitFinder
 from placement_worker.core.groups import SearchPlan, plan
-from placement_worker.core.index import BEYOND_COUNTING, Index
+from placement_worker.core.index import Index
 from placement_worker.core.promises import BesidePromises, Promises
 from placement_worker.core.row import Row
 from placement_worker.core.search import HOST_PATIENCE, TOGETHER, at_once, candidate, lone_candidate, sums
 from placement_worker.core.snapshot import Snapshot
+from placement_worker.core.sums import capacity_of_trees, free_of_trees
 from placement_worker.core.ways import BREATH, has_room
 
 
@@ -132,7 +133,8 @@ class HostSearch:
     ) -> None:
         self._index = index
         self._promises = promises
-        self._trees: Snapshot = AsIfEmpty(index) if empty else BesidePromises(index, promises)
+        self._beside = BesidePromises(index, promises)
+        self._trees: Snapshot = AsIfEmpty(index) if empty else self._beside
         self._plan = made = plan(index, question, self._trees)
         self._finder = FitFinder(self._trees, made, 0)
         self.considered = made.considered
@@ -142,17 +144,10 @@ class HostSearch:
     # All that fit, as arrays
 
     def free(self, resource_class: str) -> Floats:
-        kind = self._index.classes.get(resource_class)
-        if kind is None:
-            return np.zeros(len(self.positions))
-        left = self._promises.left(self._index, resource_class, kind)
-        return self._summed(left, kind.there, clipped=True)
+        return free_of_trees(self._beside, resource_class).take(self.positions)
 
     def capacity(self, resource_class: str) -> Floats:
-        kind = self._index.classes.get(resource_class)
-        if kind is None:
-            return np.zeros(len(self.positions))
-        return self._summed(kind.whole, kind.there, clipped=False)
+        return capacity_of_trees(self._index, resource_class).take(self.positions)
 
     def has(self, trait: str) -> Bools:
         traits = self._index.traits
@@ -165,21 +160,6 @@ class HostSearch:
         if aggregate not in members:
             return np.zeros(len(self.positions), np.bool_)
         return members[aggregate].mask(self._index.high).take(self.positions)
-
-    def _summed(self, amounts: Floats, there: Bools, *, clipped: bool) -> Floats:
-        """Of each tree. Where it is several providers, none's lack lessens the room of another."""
-        index = self._index
-        if not index.children:
-            return amounts.take(self.positions)
-        high = index.high
-        rows = np.flatnonzero(there[:high])
-        given, root_of = amounts[rows], index.root_of[:high]
-        if clipped:
-            several = np.zeros(high, np.bool_)
-            several[root_of[np.flatnonzero(index.below[:high])]] = True
-            given = np.where(several[root_of[rows]], np.maximum(given, 0), given)
-        total = np.bincount(root_of[rows], weights=given, minlength=high)
-        return np.minimum(total, float(BEYOND_COUNTING)).take(self.positions)
 
     # One host
 
@@ -239,6 +219,8 @@ class HostSearch:
         return () if self._fitting(made) else at_once(explain(self._trees, made))[1]
 
     def _as_it_is(self) -> SearchPlan:
+        if isinstance(self._trees, BesidePromises):
+            self._trees = BesidePromises(self._index, self._promises)
         return plan(self._index, self._plan.query, self._trees, named=True)
 
     def _fitting(self, made: SearchPlan) -> int:

@@ -350,7 +350,7 @@ class _Planner:
             if asked > MAX_INT:  # more than any inventory, and than its arrays can be compared with
                 yield _Test("class", f"{name}: {asked} free", None, name, asked)
                 continue
-            met = self._trees.top(name)[:high] >= asked
+            met = self._trees.gives(name, asked)
             if kind.picky and kind.least is not None and kind.step is not None:
                 met &= kind.least[:high] <= asked
                 met &= asked % kind.step[:high] == 0

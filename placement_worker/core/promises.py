@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 
 from bus.vocabulary import Allocations
-from placement_worker.core.class_arrays import ClassArrays, Sums
+from placement_worker.core.class_arrays import Sums
 from placement_worker.core.index import Index
 from placement_worker.core.row import Row
+from placement_worker.core.row_set import Bools
 from placement_worker.core.snapshot import Snapshot, Tops
 
 Promised = dict[str, int]
@@ -26,8 +27,10 @@ class Promises:
         self._count: dict[str, int] = {}  # class → of how many providers something is promised
         self._index: Index | None = None
         self._layout = -1
+        self._lent = False  # a search has these arrays: they change no more
 
     def add(self, allocations: Allocations) -> None:
+        self._own()
         for uuid, resources in allocations.items():
             held = self.of.setdefault(uuid, {})
             for name, amount in resources.items():
@@ -38,6 +41,7 @@ class Promises:
 
     def take_back(self, allocations: Allocations) -> None:
         """What was promised before."""
+        self._own()
         for uuid, resources in allocations.items():
             held = self.of.get(uuid, {})
             for name, amount in resources.items():
@@ -50,46 +54,50 @@ class Promises:
             if not held:
                 self.of.pop(uuid, None)
 
-    def array(self, index: Index, name: str) -> Sums | None:
-        """How much of this class is promised of each row; None: nothing of anybody."""
-        if not self._count.get(name):
-            return None
+    def arrays(self, index: Index) -> Mapping[str, Sums]:
+        """How much of each class is promised of each row, by now. Where nothing is, the class is missing."""
         if index is not self._index or index.layout != self._layout:
             self._place(index)
-        known = self._arrays.get(name)
-        if known is None:
-            known = self._arrays[name] = np.zeros(len(index.at))
-            self._fill(index, name, known)
-        return known
+        self._lent = True
+        return self._arrays
 
-    def left(self, index: Index, name: str, kind: ClassArrays) -> Sums:
-        """What is free of this class beside all that is promised. To be read only."""
-        promised = self.array(index, name)
-        return kind.left if promised is None else kind.left - promised
+    def _own(self) -> None:
+        if self._lent:
+            self._arrays = {name: array.copy() for name, array in self._arrays.items()}
+            self._lent = False
 
     def _place(self, index: Index) -> None:
         self._index, self._layout = index, index.layout
-        self._arrays = {}
-
-    def _fill(self, index: Index, name: str, array: Sums) -> None:
+        self._arrays, self._lent = {}, False
         for uuid, held in self.of.items():
-            if name in held and (row := index.rows.get(uuid)) is not None:
-                array[row.position] = held[name]
+            for name, amount in held.items():
+                self._note(uuid, name, amount)
 
     def _note(self, uuid: str, name: str, amount: int) -> None:
         index = self._index
-        if index is not None and index.layout == self._layout and name in self._arrays:
-            row = index.rows.get(uuid)
-            if row is not None:
-                self._arrays[name][row.position] = amount
+        if index is None or index.layout != self._layout:
+            return
+        if not self._count.get(name):
+            self._arrays.pop(name, None)
+            return
+        row = index.rows.get(uuid)
+        if row is not None:
+            if name not in self._arrays:
+                self._arrays[name] = np.zeros(len(index.at))
+            self._arrays[name][row.position] = amount
 
 
 class BesidePromises(Snapshot):
-    """The trees with what is promised taken from what is free. For searches that do not pause."""
+    """The trees with what is promised taken from what is free. For searches that do not pause.
+
+    Arrays are of the moment it is made, rows of the moment they are asked for.
+    """
 
     def __init__(self, index: Index, promises: Promises) -> None:
         super().__init__(index)
         self._promises = promises
+        self._promised = promises.arrays(index)
+        self._left: dict[str, Sums] = {}
 
     def rows_of(self, root: str) -> list[Row]:
         return [self._less(row) for row in super().rows_of(root)]
@@ -103,9 +111,25 @@ class BesidePromises(Snapshot):
         return None if row is None else self._less(row)
 
     def top(self, name: str) -> Tops:
-        kind = self.index.classes[name]
-        promised = self._promises.array(self.index, name)
-        return kind.top if promised is None else np.minimum(kind.top, kind.left - promised)
+        top = self.index.classes[name].top
+        return np.minimum(top, self.left(name)) if name in self._promised else top
+
+    def gives(self, name: str, asked: int) -> Bools:
+        if name not in self._promised:
+            return super().gives(name, asked)
+        kind, high = self.index.classes[name], self.index.high
+        met: Bools = self.left(name)[:high] >= asked
+        if kind.capped:
+            met &= kind.top[:high] >= asked
+        return met
+
+    def left(self, name: str) -> Sums:
+        left = self._left.get(name)
+        if left is None:
+            left, promised = self.index.classes[name].left, self._promised.get(name)
+            if promised is not None:
+                left = self._left[name] = left - promised
+        return left
 
     def _less(self, row: Row) -> Row:
         promised: Mapping[str, int] | None = self._promises.of.get(row.uuid)

@@ -1,14 +1,15 @@
 """What would fit now? Looks round the anchors, fairly and no further than is asked."""
 
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 from zlib import crc32
 
 import numpy as np
 
-from bus.messages import CandidatesFound, FindCandidates
+from bus.messages import CandidatesFound, FindCandidates, OrderBy
 from bus.vocabulary import Candidate, NearMiss, Removal, ResourceGroup
+from placement_worker.core.best_first import Ranking, ranking
 from placement_worker.core.explain import Why, explain
 from placement_worker.core.fits import Fit, FitFinder
 from placement_worker.core.groups import SearchPlan, plan
@@ -78,18 +79,19 @@ def page_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, Non
     """A page of a search, the same way."""
     index = snapshot.index
     seen, made = index.seen, plan(index, query)
-    candidates, more, dead, cut = yield from _page(snapshot, made)
-    fitting = made.count - dead if candidates or query.after or more is not None else 0
+    got = yield from _page(snapshot, made)
+    fitting = made.count - got.dead if got.candidates or query.after or got.more is not None else 0
     removals, nearest = yield from _why(snapshot, made, fitting)
     return CandidatesFound(
         seen=seen,
-        candidates=tuple(candidates),
+        candidates=tuple(got.candidates),
         fitting=fitting,
         considered=made.considered,
-        more=more,
+        more=got.more,
         removals=removals,
         nearest=nearest,
-        cut=cut,
+        cut=got.cut,
+        order=got.order,
     )
 
 
@@ -113,7 +115,9 @@ def _rounds(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, tuple
     most, dead, patience = query.limit, 0, PATIENCE
     fits: list[Fit] = []
     visits: Iterable[_Visit] = (
-        _Visit(row) for row in _anchors(snapshot, finder.anchors, start, 0) if row is not None
+        _Visit(row)
+        for row in _Round(snapshot, finder.anchors, start, 0, len(index.at)).anchors()
+        if row is not None
     )
     share = max(most // max(made.count, 1), 1)
     while True:
@@ -175,43 +179,60 @@ class _Visit:
 # Pages, each giving some hosts
 
 
-def _page(
-    snapshot: Snapshot, made: SearchPlan
-) -> Generator[None, None, tuple[list[Candidate], int | None, int, bool]]:
-    """`after` and `more` count rows from the starting position on, round the end of the arrays."""
-    query, size = made.query, len(snapshot.index.at)
+@dataclass(slots=True)
+class _Page:
+    candidates: list[Candidate] = field(default_factory=list)
+    more: int | None = None
+    dead: int = 0
+    cut: bool = False
+    order: tuple[OrderBy, ...] = ()
+
+
+def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
+    query = made.query
     limit, first = query.limit, query.groups[0]
+    size = len(snapshot.index.at)
     start = _start(query.seed, snapshot.index.high, size)
     finder = FitFinder(snapshot, made, start)
-    room, patience, dead, cut = PAGE_BYTES, PATIENCE, 0, False
+    walk: Ranking | _Round
+    if query.order:
+        walk = ranking(snapshot, query, finder.anchors)
+        page = _Page(order=walk.order)
+    else:
+        walk, page = _Round(snapshot, finder.anchors, start, query.after, size), _Page()
+    room, patience, found = PAGE_BYTES, PATIENCE, page.candidates
     asked = sum(len(name) + 14 for group in query.groups for name in group.resources)
-    found: list[Candidate] = []
-    for row in _anchors(snapshot, finder.anchors, start, query.after):
+    for row in walk.anchors():
         if row is None:
             yield
             continue
         if len(found) == limit or patience <= 0:
-            return found, (row.position - start) % size, dead, cut or len(found) < limit
+            page.more = walk.place(row)
+            page.cut |= len(found) < limit
+            return page
         if finder.alone(row):
             room -= row.size + asked
             if room < 0 and found:
-                return found, (row.position - start) % size, dead, cut
+                page.more = walk.place(row)
+                return page
             found.append(lone_candidate(row, first))
             continue
         fits, spent, whole = yield from _some(finder, row, query.per_host or limit)
         patience -= spent
-        cut |= not whole
+        page.cut |= not whole
         if not fits:
-            dead += finder.is_dead(row)
+            page.dead += finder.is_dead(row)
         free, capacity = sums(snapshot.tree(row))
         for nth, fit in enumerate(fits):
             room -= row.size + asked + _beside(fit, free)
             if len(found) == limit or (room < 0 and found):
                 if nth == len(found):  # the only host here: it has more ways than a page has room
                     break
-                return found[: len(found) - nth], (row.position - start) % size, dead, cut
+                del found[len(found) - nth :]
+                page.more = walk.place(row)
+                return page
             found.append(candidate(fit, free, capacity))
-    return found, None, dead, cut
+    return page
 
 
 def _some(finder: FitFinder, anchor: Row, most: int) -> Generator[None, None, tuple[list[Fit], int, bool]]:
@@ -294,16 +315,29 @@ def _beside(fit: Fit, free: dict[str, int]) -> int:
 # Going round
 
 
-def _anchors(snapshot: Snapshot, left: Bools, start: int, after: int) -> Iterator[Row | None]:
-    """The hosts that are left; None after every few: the search may be paused."""
-    at, kept = snapshot.index.at, snapshot.kept_at
-    for positions in _walk(left, start, after, len(at)):
-        for low in range(0, len(positions), IN_A_ROW):
-            for position in positions[low : low + IN_A_ROW]:
-                row = snapshot.row_at(position) if kept else at[position]
-                if row is not None:
-                    yield row
-            yield None
+@dataclass(slots=True)
+class _Round:
+    """From a row on once round the end of the arrays; a place is so many rows beyond the start."""
+
+    snapshot: Snapshot
+    left: Bools
+    start: int
+    after: int
+    size: int
+
+    def anchors(self) -> Iterator[Row | None]:
+        """The hosts that are left; None after every few: the search may be paused."""
+        at, kept = self.snapshot.index.at, self.snapshot.kept_at
+        for positions in _walk(self.left, self.start, self.after, self.size):
+            for low in range(0, len(positions), IN_A_ROW):
+                for position in positions[low : low + IN_A_ROW]:
+                    row = self.snapshot.row_at(position) if kept else at[position]
+                    if row is not None:
+                        yield row
+                yield None
+
+    def place(self, row: Row) -> int:
+        return (row.position - self.start) % self.size
 
 
 def _start(seed: str, high: int, size: int) -> int:

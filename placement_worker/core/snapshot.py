@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from placement_worker.core.class_arrays import Amounts, Sums
 from placement_worker.core.index import Index
 from placement_worker.core.row import Row
+from placement_worker.core.row_set import Bools
 
 Tops = Amounts | Sums
 
@@ -58,6 +59,15 @@ class Snapshot:
     def top(self, name: str) -> Tops:
         """The most one more claim could take of this class, of each row; below nothing is nothing."""
         return self.index.classes[name].top
+
+    def gives(self, name: str, asked: int) -> Bools:
+        """Who has so much of this class for one claim. The array is the caller's."""
+        met: Bools = self.top(name)[: self.index.high] >= asked
+        return met
+
+    def left(self, name: str) -> Sums:
+        """What is free of it, of each row; below zero where more is used than there is. To be read only."""
+        return self.index.classes[name].left
 
     def row_at(self, position: int) -> Row | None:
         return self.kept_at.get(position) or self.index.at[position]

@@ -88,17 +88,18 @@ def some(chance: Random, of: Sequence[str], probability: float) -> tuple[str, ..
     return tuple(one for one in of if chance.random() < probability)
 
 
-def a_world(chance: Random) -> list[Tree]:
-    """One to four trees of up to five providers, some of which share."""
+def a_world(chance: Random, *, more: int = 0, nobody_shares: bool = False) -> list[Tree]:
+    """One to four trees, and so many more, of up to five providers, some of which share."""
     trees: list[Tree] = []
     number = 0
-    for _ in range(chance.choice((1, 2, 2, 3, 3, 4))):
+    for _ in range(chance.choice((1, 2, 2, 3, 3, 4)) + more):
         numbers: list[int] = []
         providers: list[ProviderState] = []
         children = chance.choice((0, 0, 1, 2, 3, 4))
         for _ in range(children + 1):
             parent = chance.choice(numbers) if numbers else None
             sharing = chance.random() < (0.1 if children else 0.35)
+            sharing &= not nobody_shares
             traits = (*some(chance, TRAITS, 0.4), *((SHARES,) if sharing else ()))
             aggregates = [one for one in range(4) if chance.random() < (0.6 if sharing else 0.3)]
             stock = {name: _inventory(chance) for name in some(chance, CLASSES, 0.55 if children else 0.8)}

@@ -1,0 +1,112 @@
+"""Hosts in an order: by what is free or there in all, over all that fit, the best first."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import structs
+
+from bus.messages import FindCandidates, OrderBy
+from placement_worker.core.row import Row
+from placement_worker.core.row_set import Bools, Ints
+from placement_worker.core.snapshot import Snapshot
+from placement_worker.core.sums import capacity_of_trees, free_of_trees
+
+FIRST, MORE = 256, 4  # so many are put in order at first, then so many times more
+STEPS = 2**31  # of a score, from the best there could be to the worst; hosts within one of them are alike
+ODD = 0x9E3779B1
+
+
+@dataclass(slots=True)
+class Ranking:
+    """Every host has a number of its own, the best the lowest: that is how far a search has come.
+
+    The upper half of it is the score, the lower half the host's row, in an order that the seed gives. So
+    pages join up while the scale is the same, and who asks for the next one names it, as the answer before
+    did: a host that became better or worse in between may come twice, or not at all; the others come once.
+    """
+
+    snapshot: Snapshot
+    order: tuple[OrderBy, ...]  # with the scale it used
+    positions: Ints
+    numbers: npt.NDArray[np.int64]  # one for each of the positions
+
+    def anchors(self) -> Iterator[Row | None]:
+        """Best first; None after every few: the search may be paused."""
+        numbers, positions, block = self.numbers, self.positions, FIRST
+        while positions.size:
+            if positions.size > block:
+                split = np.argpartition(numbers, block)
+                here, rest = split[:block], split[block:]
+            else:
+                here, rest = np.arange(positions.size), _NOBODY
+            here = here[np.argsort(numbers[here])]
+            for nth, position in enumerate(positions[here].tolist()):
+                if nth % 64 == 63:
+                    yield None
+                row = self.snapshot.row_at(position)
+                if row is not None:
+                    yield row
+            yield None
+            numbers, positions, block = numbers[rest], positions[rest], block * MORE
+
+    def place(self, row: Row) -> int:
+        """Where a search goes on that is to begin with this one."""
+        return int(self.numbers[np.searchsorted(self.positions, row.position)])
+
+
+_NOBODY = np.zeros(0, np.intp)
+
+
+def ranking(snapshot: Snapshot, query: FindCandidates, left: Bools) -> Ranking:
+    """From `after` on, of those that are left."""
+    positions = np.flatnonzero(left)
+    order, scores = scored(snapshot, query.order, positions)
+    numbers = _steps(order, scores) * STEPS + _shuffled(positions, query.seed)
+    if query.after:
+        behind = numbers >= query.after
+        numbers, positions = numbers[behind], positions[behind]
+    return Ranking(snapshot, order, positions, numbers)
+
+
+def scored(
+    snapshot: Snapshot, order: Sequence[OrderBy], positions: Ints
+) -> tuple[tuple[OrderBy, ...], npt.NDArray[np.float64]]:
+    """The scale over all of these, and what each of them scores by it."""
+    scores = np.zeros(positions.size)
+    used = []
+    for one in order:
+        amounts = (
+            free_of_trees(snapshot, one.resource_class)
+            if one.of == "free"
+            else capacity_of_trees(snapshot.index, one.resource_class)
+        ).take(positions)
+        lowest, highest = one.lowest, one.highest
+        if positions.size:
+            lowest = float(amounts.min()) if lowest is None else lowest
+            highest = float(amounts.max()) if highest is None else highest
+        used.append(structs.replace(one, lowest=lowest, highest=highest))
+        if lowest is not None and highest is not None and highest > lowest:
+            parts = (np.clip(amounts, lowest, highest) - lowest) / (highest - lowest)
+            scores += one.multiplier * parts
+    return tuple(used), scores
+
+
+def _steps(order: Sequence[OrderBy], scores: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """How far each is from the best there could be."""
+    most = sum(abs(one.multiplier) for one in order)
+    if not most:
+        return np.zeros(scores.size, np.int64)
+    steps = ((most - scores) * (STEPS / (2 * most))).astype(np.int64)
+    return np.clip(steps, 0, STEPS - 1)
+
+
+def _shuffled(positions: Ints, seed: str) -> npt.NDArray[np.int64]:
+    """Each another number; without a seed they are in the order of the rows."""
+    if not seed:
+        return positions.astype(np.int64)
+    salt = crc32(seed.encode())
+    mixed = (positions.astype(np.uint64) + np.uint64(salt)) * np.uint64((salt * ODD | 1) % STEPS)
+    return (mixed % np.uint64(STEPS)).astype(np.int64)
