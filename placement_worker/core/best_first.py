@@ -20,7 +20,7 @@ ODD = 0x9E3779B1
 
 
 @dataclass(slots=True)
-class Ranking:
+class BestFirst:
     """Every host has a number of its own, the best the lowest: that is how far a search has come.
 
     The upper half of it is the score, the lower half the host's row, in an order that the seed gives. So
@@ -60,7 +60,7 @@ class Ranking:
 _NOBODY = np.zeros(0, np.intp)
 
 
-def ranking(snapshot: Snapshot, query: FindCandidates, left: Bools) -> Ranking:
+def in_order(snapshot: Snapshot, query: FindCandidates, left: Bools) -> BestFirst:
     """From `after` on, of those that are left."""
     positions = np.flatnonzero(left)
     order, scores = scored(snapshot, query.order, positions)
@@ -68,7 +68,7 @@ def ranking(snapshot: Snapshot, query: FindCandidates, left: Bools) -> Ranking:
     if query.after:
         behind = numbers >= query.after
         numbers, positions = numbers[behind], positions[behind]
-    return Ranking(snapshot, order, positions, numbers)
+    return BestFirst(snapshot, order, positions, numbers)
 
 
 def scored(

@@ -9,7 +9,7 @@ import numpy as np
 
 from bus.messages import CandidatesFound, FindCandidates, OrderBy
 from bus.vocabulary import Candidate, NearMiss, Removal, ResourceGroup
-from placement_worker.core.best_first import Ranking, ranking
+from placement_worker.core.best_first import BestFirst, in_order
 from placement_worker.core.explain import Why, explain
 from placement_worker.core.fits import Fit, FitFinder
 from placement_worker.core.groups import SearchPlan, plan
@@ -194,9 +194,9 @@ def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
     size = len(snapshot.index.at)
     start = _start(query.seed, snapshot.index.high, size)
     finder = FitFinder(snapshot, made, start)
-    walk: Ranking | _Round
+    walk: BestFirst | _Round
     if query.order:
-        walk = ranking(snapshot, query, finder.anchors)
+        walk = in_order(snapshot, query, finder.anchors)
         page = _Page(order=walk.order)
     else:
         walk, page = _Round(snapshot, finder.anchors, start, query.after, size), _Page()
