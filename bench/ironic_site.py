@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
+from berth.searching import candidate_source
 from berth.services import spare_the_collector, stop_on_signals
 from bus import topics
 from bus.clock import Clock
@@ -68,17 +69,20 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
 def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
     clock = Clock()
+    place = candidate_source(bus, None)
     return {
         "placement": lambda: placement_worker(
             Placement(Database(site.database_url, namespace="placement"), clock), bus.publish
         ),
         "scheduler": lambda: scheduler_worker(
-            bus.asker(topics.FIND_CANDIDATES),
+            place.source,
             bus.asker_of_many(topics.CLAIM),
             bus.asker(topics.RELEASE),
             bus.asker(topics.PROVIDERS),
             clock=clock,
+            loaded=place.loaded,
         ),
+        "replica": lambda: place.workers[0],
         "conductor": lambda: cell_conductor(
             CELL,
             Database(site.database_url, namespace=f"cell_{CELL}"),
@@ -125,9 +129,12 @@ async def _serve(site: Site, role: str) -> None:
             running.cancel()
         return
     async with site.bus(role) as bus:
-        worker = workers(site, bus)[role]()
+        made = workers(site, bus)
+        served = [made[one]() for one in ((role, "replica") if role == "scheduler" else (role,))]
         spare_the_collector()
-        await bus.serve(worker, stopping, drain=1.0)
+        async with asyncio.TaskGroup() as group:
+            for worker in served:
+                group.create_task(bus.serve(worker, stopping, drain=1.0))
 
 
 async def prepare(site: Site) -> None:

@@ -60,7 +60,7 @@ class DatabaseSettings(SettingsGroup, frozen=True, kw_only=True):
 class SchedulerSettings(SettingsGroup, frozen=True, kw_only=True):
     """How hosts are chosen (docs/scheduler.md)."""
 
-    candidates: int = 256  # asked of placement at once
+    candidates: int = 256  # not used any more: all hosts are looked at
     # In this order; empty: the default ones. One's own is module:function
     filters: tuple[str, ...] = field(default=(), name="scheduler_filters")
     # name: multiplier; empty: the default ones

@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from berth.choice import policy
+from berth.request_options import request_options
 from berth.searching import SharedMemory, candidate_source
 from berth.settings import BadSetting, Settings, names_a_file
 from bus import topics
@@ -21,7 +23,7 @@ from bus.worker import Worker
 from cell_conductor import cell_conductor
 from compute_sim import CrashPlan, Durations, FaultPlan, SimAgent, compute_sim, fleet
 from placement_worker import Placement, placement_worker
-from scheduler_worker import ChoicePolicy, scheduler_worker
+from scheduler_worker import scheduler_worker
 
 SOCKET = "bus.sock"
 WORKERS = {
@@ -204,7 +206,7 @@ def all_workers_without_a_bus() -> list[Worker]:
     )
     bus = Bus(alone())
     nowhere = Database("sqlite+aiosqlite://")
-    found = [
+    return [
         worker
         for role in roles(settings)
         for worker in (
@@ -213,7 +215,6 @@ def all_workers_without_a_bus() -> list[Worker]:
             else _without_store(role, settings, bus)
         )
     ]
-    return [*found, *candidate_source(bus, None).workers]
 
 
 def _with_store(
@@ -254,16 +255,21 @@ def _without_store(
             return [ironic.sync(settings, bus)]
         return [ironic.metal(settings, role.cell, bus.clock)]
     if role.worker == "scheduler":
+        place = candidate_source(bus, shared)
         return [
+            *place.workers,
             scheduler_worker(
-                bus.asker(topics.FIND_CANDIDATES),
+                place.source,
                 bus.asker_of_many(topics.CLAIM),
                 bus.asker(topics.RELEASE),
                 bus.asker(topics.PROVIDERS),
-                former_policy(settings),
+                policy(settings),
                 bus.clock,
-                page=settings.scheduler.candidates,
-            )
+                loaded=place.loaded,
+                groups=bus.asker(topics.GROUPS),
+                allocations=bus.asker(topics.ALLOCATIONS),
+                options=request_options(settings),
+            ),
         ]
     faults, crashes = _faults(settings)
     return [
@@ -280,13 +286,6 @@ def _without_store(
         for agent in agents(settings)
         if agent.cell == role.cell
     ]
-
-
-def former_policy(settings: Settings) -> ChoicePolicy:
-    """Until placing goes by `berth.choice.policy`."""
-    return ChoicePolicy.from_names(
-        max_builds=settings.scheduler.max_builds_in_flight, cells=settings.cell_names
-    )
 
 
 def _faults(settings: Settings) -> tuple[FaultPlan, CrashPlan]:

@@ -187,7 +187,7 @@ FIND_CANDIDATES = Query(
     m.FindCandidates,
     m.CandidatesFound,
     "what would fit",
-    "scheduler",
+    ANYONE,
     "placement",
 )
 CLAIM = Query(

@@ -225,6 +225,7 @@ class RecordedScale(Compact, frozen=True):
     multiplier: float
     lowest: float
     highest: float
+    clamped: bool = False  # what is below the lowest counts as that
 
 
 class RecordedHost(Compact, frozen=True):
@@ -235,6 +236,7 @@ class RecordedHost(Compact, frozen=True):
     values: tuple[float, ...]
     refused: str = ""  # the rule that did, and why; empty: it was admitted
     multipliers: dict[str, float] = {}  # of weighers that its aggregates count otherwise
+    chosen: int = 0  # how often others had got it by the same evaluation: of equals the least comes first
 
 
 class Record(Value, frozen=True, kw_only=True):
@@ -242,6 +244,7 @@ class Record(Value, frozen=True, kw_only=True):
 
     flavor: int = 0  # 0: the flavor asked for; n: the nth of or_else
     seed: str = ""  # breaks ties
+    near: float = 0.0  # scores no further apart than about this are equal
     subset: int = 1  # among how many of the best it was drawn
     scales: tuple[RecordedScale, ...] = ()
     hosts: tuple[RecordedHost, ...] = ()

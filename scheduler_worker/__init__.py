@@ -1,9 +1,9 @@
-"""The scheduler: build requests → candidates → filters → weighers → claim → selection and alternates."""
+"""The scheduler: build requests → all hosts → rules → weighers → claim → selection and alternates."""
 
 from scheduler_worker.core.catalogue import NEEDLESS, Choosable, all_rules, all_weighers
 from scheduler_worker.core.choosable import BadChoice
-from scheduler_worker.core.former_policy import FormerPolicy as ChoicePolicy
 from scheduler_worker.core.guest_topology import page_sizes
+from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request import seconds_of, wishes_of
 from scheduler_worker.core.request_options import NUMA_POLICIES, PciAlias, RequestOptions
 from scheduler_worker.core.unreadable import Unreadable

@@ -48,6 +48,7 @@ class HostBook:
         self._zones: Counter[str] = Counter()
         self._tidied = now
         self._choices: deque[tuple[float, str]] = deque()
+        self._taken_back: Counter[str] = Counter()  # of these, choices that came to nothing
         self._halved_after = halved_after
         self._whole = now  # a failure of then counts as one; later ones count more, so that all fade together
         self._source: CandidateSource | None = None
@@ -105,15 +106,10 @@ class HostBook:
         self._past(now)
         if source is not self._source or source.layout != self._layout:
             self._read_anew(source)
-        columns = self._columns
-        for root in columns.new:
-            position = source.position(root)
-            if position is not None:
-                self._slot_at[position] = columns.slots[root]
-        columns.new.clear()
+        self._place_new()
         return HostsNow(
             source=source,
-            columns=columns,
+            columns=self._columns,
             slot_at=self._slot_at,
             agent_at=self._agent_at,
             up=self._agents.up(),
@@ -126,8 +122,16 @@ class HostBook:
     def chose(self, root: str, now: float) -> None:
         """We send a build there."""
         self._choices.append((now + RECENT, root))
-        slot = self._columns.slot(root)
+        slot = self._columns.slots.get(root)
+        if slot is None:
+            slot = self._columns.slot(root)
+            self._place_new()
         self._columns.recent[slot] += 1
+
+    def unchose(self, root: str) -> None:
+        """We send it elsewhere after all."""
+        self._columns.recent[self._columns.slots[root]] -= 1
+        self._taken_back[root] += 1
 
     def recent(self, root: str, now: float) -> int:
         """How many builds we sent there that its report may not count yet."""
@@ -163,7 +167,13 @@ class HostBook:
         """Choices of a while ago are in the reports by now."""
         choices, columns = self._choices, self._columns
         while choices and choices[0][0] <= now:
-            columns.recent[columns.slots[choices.popleft()[1]]] -= 1
+            root = choices.popleft()[1]
+            if self._taken_back[root]:
+                self._taken_back[root] -= 1
+            else:
+                columns.recent[columns.slots[root]] -= 1
+        if not choices and self._taken_back:
+            self._taken_back.clear()
 
     # What is known of whom
 
@@ -191,6 +201,15 @@ class HostBook:
             counted[name] -= 1
             if counted[name] <= 0:
                 del counted[name]
+
+    def _place_new(self) -> None:
+        """Those that were first spoken of since, where placement has them."""
+        columns = self._columns
+        for root in columns.new:
+            position = None if self._source is None else self._source.position(root)
+            if position is not None and position < len(self._slot_at):
+                self._slot_at[position] = columns.slots[root]
+        columns.new.clear()
 
     def _read_anew(self, source: CandidateSource) -> None:
         """Where placement has which host, and whose it is."""

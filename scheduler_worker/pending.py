@@ -1,84 +1,67 @@
-"""What this process has chosen and not yet seen in placement: it counts as used."""
+"""What this process has chosen and not yet seen in placement: it is promised, and counts as used."""
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from types import MappingProxyType
 
-from bus.vocabulary import Resources
+from bus.candidates import CandidateSource
+from bus.vocabulary import Allocations
 
-NOTHING: Mapping[str, int] = MappingProxyType({})
 TIMEOUT = 15.0  # longer than a claim may take to be answered
 
 
 @dataclass(slots=True, eq=False)
 class PendingChoice:
-    """One choice, from the moment it is made until placement's answers show it."""
+    """One choice, from the moment it is made until placement's memory shows it."""
 
-    allocations: Mapping[str, Resources]
+    allocations: Allocations
+    root: str
     until: float
     open: bool = True
+    number: int | None = None  # the change that made it true; None: not known yet, nor whether there is one
 
 
 class PendingChoices:
-    """What is taken by open choices, provider by provider."""
+    """Promises, kept as long as they must be."""
 
-    def __init__(self, timeout: float = TIMEOUT) -> None:
+    def __init__(self, source: CandidateSource, timeout: float = TIMEOUT) -> None:
         self.timeout = timeout
-        self._taken: dict[str, dict[str, int]] = {}
+        self._source = source
         self._open: deque[PendingChoice] = deque()  # in the order in which they time out
         self._confirmed: list[tuple[int, int, PendingChoice]] = []
-        self._seen = 0
         self._ties = 0
 
-    def enter(self, allocations: Mapping[str, Resources], now: float) -> PendingChoice:
+    def enter(self, allocations: Allocations, root: str, now: float) -> PendingChoice:
         """A choice is made."""
-        self._expire(now)
-        entry = PendingChoice(allocations, now + self.timeout)
-        for provider, resources in allocations.items():
-            taken = self._taken.setdefault(provider, {})
-            for resource_class, amount in resources.items():
-                taken[resource_class] = taken.get(resource_class, 0) + amount
+        entry = PendingChoice(allocations, root, now + self.timeout)
+        self._source.promise(allocations)
         self._open.append(entry)
         return entry
 
     def confirm(self, entry: PendingChoice, number: int) -> None:
         """It was claimed, as this change of placement."""
-        if number <= self._seen:
+        if number <= self._source.seen:
             self.drop(entry)
             return
         self._ties += 1
+        entry.number = number
         heappush(self._confirmed, (number, self._ties, entry))
 
     def drop(self, entry: PendingChoice) -> None:
         """It came to nothing, or placement counts it now. Dropping twice is dropping once."""
-        if not entry.open:
-            return
-        entry.open = False
-        for provider, resources in entry.allocations.items():
-            taken = self._taken[provider]
-            for resource_class, amount in resources.items():
-                left = taken[resource_class] - amount
-                if left:
-                    taken[resource_class] = left
-                else:
-                    del taken[resource_class]
-            if not taken:
-                del self._taken[provider]
+        if entry.open:
+            entry.open = False
+            self._source.withdraw(entry.allocations)
 
-    def seen(self, number: int, now: float) -> None:
-        """Placement's answers know of everything up to this change."""
-        self._seen = number
-        confirmed = self._confirmed
-        while confirmed and confirmed[0][0] <= number:
+    def look(self, now: float) -> None:
+        """Drop what placement's memory has by now, and what timed out."""
+        confirmed, seen = self._confirmed, self._source.seen
+        while confirmed and confirmed[0][0] <= seen:
             self.drop(heappop(confirmed)[2])
-        self._expire(now)
-
-    def taken(self, provider: str) -> Mapping[str, int]:
-        """What is chosen there and not yet seen. A view: copy it before entering more."""
-        return self._taken.get(provider, NOTHING)
-
-    def _expire(self, now: float) -> None:
         while self._open and (not self._open[0].open or self._open[0].until <= now):
             self.drop(self._open.popleft())
+
+    @property
+    def unsettled(self) -> list[PendingChoice]:
+        """Those of which it is not known whether they come true."""
+        return [entry for entry in self._open if entry.open and entry.number is None]

@@ -1,24 +1,27 @@
 """Turns build requests into claimed hosts and alternates, many at a time.
 
-A batch goes in rounds: one search and one evaluation per shape of request, used up by the requests of that
-shape; then one claim for all. Who was refused looks again in the next round. Nobody is told "no valid host"
-before placement has fenced the instances, so a twin delivery can never place what this one has given up.
+Every request goes its way by the pure step of core/placing.py; here what it asks for is done for all of a
+batch together: one search and one evaluation for those that are alike, one claim for all, one look at who
+holds what. Choosing is a stretch without an await, so nothing changes under it.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, field
 
-import msgspec
-
+from bus.candidates import CandidateSource
 from bus.clock import Clock
-from bus.errors import AnswerRefused, Retry
+from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import (
+    AllocationsFound,
+    BuildPlaced,
     BuildRequested,
-    CandidatesFound,
+    BuildUnplaceable,
     ClaimAnswered,
     ClaimRequested,
-    FindCandidates,
+    FindAllocations,
+    FindGroups,
     FindProviders,
+    GroupsFound,
     HostFailed,
     HostReported,
     ProvidersFound,
@@ -26,35 +29,54 @@ from bus.messages import (
     ReleaseRequested,
 )
 from bus.protocol import Ask
-from bus.vocabulary import (
-    Claimed,
-    ClaimResult,
-    Contended,
-    Held,
-    Refused,
-    Retired,
+from bus.vocabulary import Candidate, Id
+from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.events import (
+    Begun,
+    Bury,
+    ClaimAnswers,
+    ClaimHosts,
+    ClaimImpossible,
+    ComeAgain,
+    Effect,
+    End,
+    Event,
+    Fence,
+    GiveUpHost,
+    KeepHost,
+    Locate,
+    LookForHosts,
+    LookForSpares,
+    Park,
+    SayAll,
+    SparesFound,
+    Warn,
 )
-from scheduler_worker.at_once import together
-from scheduler_worker.core.former_policy import FormerPolicy as ChoicePolicy
-from scheduler_worker.core.funnel import Funnel
-from scheduler_worker.core.host import Host
-from scheduler_worker.core.ranking import Pick, Ranking, rank
-from scheduler_worker.core.request import Unreadable, question_of
-from scheduler_worker.ending import UNHEARD_SECONDS, Ending, Unexpected
+from scheduler_worker.core.host_map import HostMap
+from scheduler_worker.core.order import Order
+from scheduler_worker.core.placing import PATIENCE, PlacingLimits, step
+from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.request_options import RequestOptions
+from scheduler_worker.ending import UNHEARD_SECONDS, Ending, log
 from scheduler_worker.hosts import GRACE, HostBook
-from scheduler_worker.order import Order, Verdict
+from scheduler_worker.orders import Orders
 from scheduler_worker.pending import PendingChoice, PendingChoices
-from scheduler_worker.waiting import PATIENCE, Waiting
+from scheduler_worker.resolving import Resolving
+from scheduler_worker.waiting import Waiting
 
 Claims = Callable[[Sequence[ClaimRequested]], Awaitable[Sequence[ClaimAnswered]]]
+Verdict = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
 
-PAGE = 256  # candidates asked for at a time
-FEW_WAYS = 16  # of using one tree, looked at while several builds look for room
 BATCH_BYTES = 16 * 1024 * 1024  # of flavors, images and metadata that a batch says; one request always goes
-ALL_WAYS = 2048  # of using trees, at a time, when all are looked at: as many of one tree as one answer holds
-PAGES_OF_ALL_WAYS = 64
-ROUNDS = 5  # how often a batch looks again at once, before its losers wait
-CHOICES = 3  # hosts named in one claim, best first
+
+
+@dataclass(slots=True, eq=False)
+class _Course:
+    """An order on its way, and what it asks for."""
+
+    order: Order
+    asks: list[Effect] = field(default_factory=list)
+    end: End | None = None
 
 
 class Scheduler:
@@ -62,27 +84,35 @@ class Scheduler:
 
     def __init__(
         self,
-        candidates: Ask[FindCandidates, CandidatesFound],
+        source: CandidateSource,
         claim_many: Claims,
         release: Ask[ReleaseRequested, ReleaseAnswered],
         providers: Ask[FindProviders, ProvidersFound],
         policy: ChoicePolicy | None = None,
         clock: Clock | None = None,
         *,
-        page: int = PAGE,
         patience: float = PATIENCE,
         grace: float = GRACE,
         unheard_for: float = UNHEARD_SECONDS,
+        groups: Ask[FindGroups, GroupsFound] | None = None,
+        allocations: Ask[FindAllocations, AllocationsFound] | None = None,
+        options: RequestOptions | None = None,
     ) -> None:
         self.policy = policy or ChoicePolicy()
         self.clock = clock or Clock()
-        self.book = HostBook(self.clock.monotonic(), grace)
-        self.pending = PendingChoices()
-        self._candidates = candidates
+        self.source = source
+        self.book = HostBook(self.clock.monotonic(), grace, self.policy.halved_after)
+        self.pending = PendingChoices(source)
+        self.waiting = Waiting(self.clock)
+        self.ending = Ending(release, providers, self.clock, unheard_for)
+        self._resolving = None
+        if groups is not None and allocations is not None:
+            self._resolving = Resolving(groups, allocations, self.ending)
+        self._orders = Orders(source, options or RequestOptions())
+        self._hosts = HostMap(source, self.policy.cells)
+        self._limits = PlacingLimits(patience=patience)
         self._claim_many = claim_many
-        self._page = page
-        self.waiting = Waiting(self.clock, patience)
-        self.ending = Ending(release, providers, self.waiting, self.clock, unheard_for)
+        self._joined: dict[Id, dict[Id, str]] = {}
 
     async def opened(self) -> None:
         self.book.opened(self.clock.monotonic())
@@ -97,179 +127,116 @@ class Scheduler:
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
         """A host for each of these requests, or the reason why there is none."""
         self.book.listened(self.clock.monotonic())
-        orders = [Order(request) for request in requests]
-        self._put_off(orders)
-        try:
-            for _ in range(ROUNDS):
-                await self._choose([order for order in orders if order.open])
-                chosen = [order for order in orders if order.picks]
-                if not chosen:
-                    break
-                await self._claim(chosen)
-        finally:
-            for order in orders:
-                self._forget(order)
-        for order in orders:
-            if order.open:
-                self.waiting.obstructed(order)
-        await self.ending.end([order for order in orders if order.reason and order.instances])
-        for order in orders:
-            if order.again is None:
-                self.waiting.over(order)
-        return [order.verdict for order in orders]
+        begun = [self._orders.begin(request, self.waiting.waited(request.request)) for request in requests]
+        later = self._put_off([order for order, _ in begun])
+        ends = await self.place([one for one, late in zip(begun, later, strict=True) if late is None])
+        placed = iter(ends)
+        return [
+            self._verdict(order.request.request, next(placed)) if late is None else late
+            for (order, _), late in zip(begun, later, strict=True)
+        ]
 
-    def _put_off(self, orders: Sequence[Order]) -> None:
+    async def place(self, begun: Sequence[tuple[Order, Begun]]) -> list[End]:
+        """What becomes of these orders."""
+        if self._resolving is not None and any(_names_others(order) for order, _ in begun):
+            begun = await self._resolving.resolve(begun)
+        courses = [_Course(order) for order, _ in begun]
+        for course, (_, event) in zip(courses, begun, strict=True):
+            self._take(course, event)
+        while any(course.asks for course in courses):
+            self._choose([course for course in courses if _asks(course, LookForHosts)])
+            await self._claim([course for course in courses if _asks(course, ClaimHosts)])
+            await self._locate([course for course in courses if _asks(course, Locate)])
+            await self._fence([course for course in courses if _asks(course, Fence)])
+            self._find_spares([course for course in courses if _asks(course, LookForSpares)])
+        return [course.end or SayAll(()) for course in courses]
+
+    def _put_off(self, orders: Sequence[Order]) -> list[Retry | None]:
         """What would be said of all of these at once must not be more than a process has room for."""
-        room = BATCH_BYTES
+        room, later = BATCH_BYTES, list[Retry | None]()
         for order in orders:
             if order.bytes > room and room < BATCH_BYTES:
-                order.again = Retry(
-                    after=self.clock.chance.uniform(0.1, 0.5), why="other large requests go first"
-                )
+                after = self.clock.chance.uniform(0.1, 0.5)
+                later.append(Retry(after=after, why="other large requests go first"))
             else:
                 room -= order.bytes
+                later.append(None)
+        return later
 
-    # Choosing
+    def _verdict(self, request: Id, end: End) -> Verdict:
+        if isinstance(end, ComeAgain):
+            self.waiting.begins(request)
+            return Retry(after=self.clock.chance.uniform(end.least, end.most), why=end.why)
+        self.waiting.over(request)
+        match end:
+            case Bury(why=why):
+                return Poison(why)
+            case Park(why=why):  # pragma: no cover  # nobody parks yet
+                return Retry(after=1.0, why=why)
+            case SayAll(messages=messages):
+                return messages
 
-    async def _choose(self, orders: Sequence[Order]) -> None:
-        """Hosts for all of these, one search for each shape."""
-        shapes: dict[Any, list[Order]] = {}
-        for order in orders:
-            shapes.setdefault(self.policy.shape(order.request), []).append(order)
-        await together([self._search(alike) for alike in shapes.values()])
+    # What orders ask for, for all of them at once
 
-    async def _search(self, alike: list[Order]) -> None:
-        """Hosts for requests of one shape. In the end all ways to use a tree are tried."""
-        first = len(alike) == 1 and len(alike[0].instances) == 1 and not alike[0].refused
-        try:
-            funnel, waiting = await self._look_through(alike, 1 if first else FEW_WAYS)
-            if waiting and funnel.cut:
-                funnel, waiting = await self._look_through(waiting, 0)
-        except (Unreadable, AnswerRefused) as problem:
-            for order in alike:
-                self._give_up(order, str(problem))
+    def _take(self, course: _Course, event: Event) -> None:
+        """One step. What needs no answer is done here."""
+        course.order, effects = step(course.order, event, self._limits)
+        course.asks = []
+        for effect in effects:
+            match effect:
+                case KeepHost():
+                    self._keep(course.order, effect)
+                case GiveUpHost(pick=pick):
+                    self._promising().drop(pick.promise)
+                case Warn(text=text):
+                    log.warning(text)
+                case SayAll() | ComeAgain() | Park() | Bury():
+                    course.end = effect
+                case _:
+                    course.asks.append(effect)
+
+    def _choose(self, courses: Sequence[_Course]) -> None:
+        if courses:
+            answers = self._now().choose([course.order for course in courses])
+            for course, answer in zip(courses, answers, strict=True):
+                self._take(course, answer)
+
+    def _find_spares(self, courses: Sequence[_Course]) -> None:
+        choosing = self._now() if courses else None
+        for course in courses:
+            spares: dict[Id, tuple[Candidate, ...]] = {}
+            for wanted in course.asks:
+                if isinstance(wanted, LookForSpares) and choosing is not None:
+                    spares[wanted.instance] = choosing.spares(course.order, wanted)
+            self._take(course, SparesFound(spares))
+
+    def _now(self) -> Choosing:
+        """All hosts as they are at this moment."""
+        now = self.clock.monotonic()
+        self.pending.look(now)
+        self._hosts.level()
+        seen = self.book.level(self.source, now)
+        return Choosing(self.source, self._hosts, seen, self.policy, self._promising(), self._joined)
+
+    def _promising(self) -> "Promising":
+        return Promising(self.pending, self.book, self.clock.monotonic())
+
+    async def _claim(self, courses: Sequence[_Course]) -> None:
+        """All orders at once. Without an answer nobody knows what came of it: what was promised times out."""
+        if not courses:
             return
-        for order in waiting:
-            order.obstacle = funnel.reason(order.request, self.book.cells, self.book.zones, order.refusals)
-            if not funnel.may_pass:
-                self._give_up(order, order.obstacle)
-
-    async def _look_through(self, alike: list[Order], per_host: int) -> tuple[Funnel, list[Order]]:
-        """Page by page until everyone has his hosts; who has not, has none."""
-        funnel, request = Funnel(self.pending.taken, per_host), alike[0].request
-        for order in alike:
-            order.funnel = funnel
-        question = question_of(request, self._page if per_host else ALL_WAYS, per_host)
-        waiting, pages = alike, 0
-        while True:
-            found = await self._candidates(question)
-            waiting = self._hand_out(funnel, request, found, waiting)
-            pages += 1
-            if not waiting or found.more is None or (not per_host and pages == PAGES_OF_ALL_WAYS):
-                break
-            question = msgspec.structs.replace(question, after=found.more)
-        if any(order.picks for order in waiting):
-            waiting = self._share_again(funnel, waiting)
-        return funnel, waiting
-
-    def _hand_out(
-        self, funnel: Funnel, request: BuildRequested, found: CandidatesFound, waiting: Sequence[Order]
-    ) -> list[Order]:
-        """Share one page's hosts out; who is still without. Nothing is awaited here, for answers age."""
-        now = self.clock.monotonic()
-        self.pending.seen(found.seen, now)
-        hosts = self._hosts(funnel, found, now)
-        ranking = rank(request, hosts, self.policy, request.request)
-        funnel.add(found, hosts, ranking)
-        return [order for order in waiting if not self._pick(order, ranking, now)]
-
-    def _hosts(self, funnel: Funnel, found: CandidatesFound, now: float) -> list[Host]:
-        """The hosts of a page. The ways to use one come one after the other."""
-        book, taken, rooms = self.book, self.pending.taken, funnel.rooms
-        hosts: list[Host] = []
-        trees: list[Host] = []
-        for candidate in found.candidates:
-            root = candidate.root
-            several = bool(candidate.rooms) or len(candidate.allocations) > 1
-            if several:
-                rooms.add(candidate)
-                if trees and trees[-1].root == root:
-                    trees[-1].ways.append(candidate)
-                    continue
-            host = Host(
-                candidate,
-                book.state(root),
-                book.down(candidate.agent, now),
-                book.recent(root, now),
-                taken(root),
-            )
-            hosts.append(host)
-            if several:
-                host.rooms, host.ways = rooms, [candidate]
-                trees.append(host)
-        for tree in trees:
-            tree.taken = rooms.taken_at(tree.ways)
-        return hosts
-
-    def _pick(self, order: Order, ranking: Ranking, now: float) -> bool:
-        """Hosts from this ranking for the instances that have none; have all one now?"""
-        for pick in order.pick(ranking, CHOICES):
-            order.entries.append(self.pending.enter(pick.way.allocations, now))
-        return order.ready
-
-    def _share_again(self, funnel: Funnel, waiting: Sequence[Order]) -> list[Order]:
-        """What is too little for all instances of one order may be enough for those behind it."""
-        for order in waiting:
-            order.put_back()
-            self._forget(order)
-        now = self.clock.monotonic()
-        without = []
-        for order in waiting:
-            if not any(self._pick(order, ranking, now) for ranking in funnel.rankings):
-                order.put_back()
-                self._forget(order)
-                without.append(order)
-        return without
-
-    def _give_up(self, order: Order, reason: str) -> None:
-        self._forget(order)
-        order.fail(reason)
-
-    def _forget(self, order: Order) -> None:
-        """What was chosen for it is free again."""
-        for entry in order.entries:
-            self.pending.drop(entry)
-        order.entries, order.picks = [], []
-
-    # Claiming
-
-    async def _claim(self, orders: Sequence[Order]) -> None:
-        """Claim what was chosen, all orders at once, and see what came of each."""
-        asked = [
-            (order, order.picks, order.entries, ClaimRequested(claims=order.claims())) for order in orders
+        questions = [
+            ClaimRequested(claims=effect.claims)
+            for course in courses
+            for effect in course.asks
+            if isinstance(effect, ClaimHosts)
         ]
-        for order in orders:  # without an answer nobody knows what came of them: their entries time out
-            order.picks, order.entries = [], []
-        answers = await self._answers([question for *_, question in asked])
-        now = self.clock.monotonic()
-        elsewhere: list[Unexpected] = []
-        for (order, picks, entries, _), answer in zip(asked, answers, strict=True):
+        answers = await self._answers(questions)
+        for course, answer in zip(courses, answers, strict=True):
             if isinstance(answer, AnswerRefused):
-                results: Sequence[ClaimResult] = ()
-                order.fail(str(answer))
+                self._take(course, ClaimImpossible(str(answer)))
             else:
-                results = answer.results
-            claimed = [result for result in results if isinstance(result, Claimed)]
-            if results and len(claimed) == len(order.instances):
-                self._claimed(order, picks, entries, claimed, now)
-                continue
-            for entry in entries:
-                self.pending.drop(entry)
-            if any(isinstance(result, Held | Retired) for result in results):
-                elsewhere += self._sort_out(order, results)
-            else:
-                self._refused(order, picks, results)
-        await self.ending.settle(elsewhere)
+                self._take(course, ClaimAnswers(tuple(answer.results)))
 
     async def _answers(self, questions: list[ClaimRequested]) -> Sequence[ClaimAnswered | AnswerRefused]:
         """One answer each. A question that placement cannot take fails the lot: then each by itself."""
@@ -280,39 +247,54 @@ class Scheduler:
                 return [problem]
         return [answer for question in questions for answer in await self._answers([question])]
 
-    def _claimed(
-        self,
-        order: Order,
-        picks: list[Pick],
-        entries: list[PendingChoice],
-        claimed: list[Claimed],
-        now: float,
-    ) -> None:
-        choices = [pick.choices[result.choice] for pick, result in zip(picks, claimed, strict=True)]
-        beside = {host.root for host, _ in choices}
-        instances, order.instances = order.instances, []
-        for instance, choice, pick, entry, result in zip(
-            instances, choices, picks, entries, claimed, strict=True
-        ):
-            host, way = choice
-            if result.choice:
-                self.pending.drop(entry)
-                entry = self.pending.enter(way.allocations, now)
-            self.book.chose(host.root, now)
-            self.pending.confirm(entry, result.number)
-            order.place(instance, choice, pick, result, beside)
+    def _keep(self, order: Order, kept: KeepHost) -> None:
+        promise = kept.pick.promise
+        if kept.way is not kept.pick.choices[0]:
+            promising = self._promising()
+            promising.drop(promise)
+            promise = promising.enter(kept.way)
+        if isinstance(promise, PendingChoice):
+            self.pending.confirm(promise, kept.number)
 
-    def _refused(self, order: Order, picks: list[Pick], results: Sequence[ClaimResult]) -> None:
-        """Nothing was claimed: next round, beside the hosts that are full or gone."""
-        for pick, result in zip(picks, results, strict=False):
-            if isinstance(result, Contended):
-                self.waiting.contended(order, "its claim is contended")
-            elif isinstance(result, Refused):
-                order.turned_down(pick, result.refusals)
-        order.obstacle = f"every host that would do was taken meanwhile: {'; '.join(order.refusals)}"
+    async def _locate(self, courses: Sequence[_Course]) -> None:
+        if courses:
+            held = [effect.held for course in courses for effect in course.asks if isinstance(effect, Locate)]
+            for course, located in zip(courses, await self.ending.locate(held), strict=True):
+                self._take(course, located)
 
-    def _sort_out(self, order: Order, results: Sequence[ClaimResult]) -> list[Unexpected]:
-        """It was delivered before: some instances hold hosts or have ended. The others go on."""
-        order.obstacle = "its other instances were placed or ended before"
-        instances, order.instances = order.instances, []
-        return [(order, instance, result) for instance, result in zip(instances, results, strict=True)]
+    async def _fence(self, courses: Sequence[_Course]) -> None:
+        if courses:
+            fences = [[one for one in course.asks if isinstance(one, Fence)] for course in courses]
+            for course, answer in zip(courses, await self.ending.fence(fences), strict=True):
+                self._take(course, answer)
+
+
+def _names_others(order: Order) -> bool:
+    hints = order.request.hints
+    return bool(hints.group or hints.same_host or hints.different_host)
+
+
+def _asks(course: _Course, what: type) -> bool:
+    return bool(course.asks) and isinstance(course.asks[0], what)
+
+
+@dataclass(frozen=True, slots=True)
+class Promising:
+    """What is chosen counts as used in placement's memory, and as a build on its host."""
+
+    pending: PendingChoices
+    book: HostBook
+    now: float
+
+    @property
+    def unsettled(self) -> list[PendingChoice]:
+        return self.pending.unsettled
+
+    def enter(self, way: Candidate) -> PendingChoice:
+        self.book.chose(way.root, self.now)
+        return self.pending.enter(way.allocations, way.root, self.now)
+
+    def drop(self, promise: object) -> None:
+        if isinstance(promise, PendingChoice) and promise.open:
+            self.book.unchose(promise.root)
+            self.pending.drop(promise)

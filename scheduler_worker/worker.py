@@ -1,62 +1,74 @@
 """The scheduler's table: what it hears, what it asks of placement, what it says."""
 
+from collections.abc import Awaitable, Callable
+
+from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.messages import (
-    CandidatesFound,
-    FindCandidates,
+    AllocationsFound,
+    FindAllocations,
+    FindGroups,
     FindProviders,
+    GroupsFound,
     ProvidersFound,
     ReleaseAnswered,
     ReleaseRequested,
 )
 from bus.protocol import Ask
 from bus.topics import (
+    ALLOCATIONS,
     BUILD_PLACED,
     BUILD_REQUESTED,
     BUILD_UNPLACEABLE,
     CLAIM,
-    FIND_CANDIDATES,
+    GROUPS,
     HOST_FAILED,
     HOST_REPORTED,
     PROVIDERS,
     RELEASE,
 )
 from bus.worker import Worker, on, on_many
-from scheduler_worker.core.former_policy import FormerPolicy as ChoicePolicy
+from scheduler_worker.core.placing import PATIENCE
+from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.ending import UNHEARD_SECONDS
 from scheduler_worker.hosts import GRACE
-from scheduler_worker.placing import PAGE, Claims, Scheduler
-from scheduler_worker.waiting import PATIENCE
+from scheduler_worker.placing import Claims, Scheduler
 
 TRIES_UNHEARD = 3  # to hand a build to its cell's conductor, before it is looked at how long that went on
 
 
 def scheduler_worker(
-    candidates: Ask[FindCandidates, CandidatesFound],
+    source: CandidateSource,
     claim_many: Claims,
     release: Ask[ReleaseRequested, ReleaseAnswered],
     providers: Ask[FindProviders, ProvidersFound],
     policy: ChoicePolicy | None = None,
     clock: Clock | None = None,
     *,
-    page: int = PAGE,
     patience: float = PATIENCE,
     grace: float = GRACE,
     batch: int = 128,
     concurrency: int = 2,
     unheard_for: float = UNHEARD_SECONDS,
+    groups: Ask[FindGroups, GroupsFound] | None = None,
+    allocations: Ask[FindAllocations, AllocationsFound] | None = None,
+    options: RequestOptions | None = None,
+    loaded: Callable[[], Awaitable[None]] | None = None,
 ) -> Worker:
     scheduler = Scheduler(
-        candidates,
+        source,
         claim_many,
         release,
         providers,
         policy,
         clock,
-        page=page,
         patience=patience,
         grace=grace,
         unheard_for=unheard_for,
+        groups=groups,
+        allocations=allocations,
+        options=options,
     )
     return Worker(
         "scheduler",
@@ -73,6 +85,6 @@ def scheduler_worker(
             on(HOST_REPORTED, scheduler.hear, private=True),
             on(HOST_FAILED, scheduler.hear_of_failure, private=True),
         ],
-        asks=[FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS],
-        starts=[scheduler.opened],
+        asks=[CLAIM, RELEASE, PROVIDERS, GROUPS, ALLOCATIONS],
+        starts=[scheduler.opened] if loaded is None else [loaded, scheduler.opened],
     )

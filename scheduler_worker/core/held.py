@@ -1,10 +1,11 @@
 """Where a build is that holds its claim already, as placement tells it: its host need not have been heard."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bus.resources import Provider
 from bus.vocabulary import Held
+from scheduler_worker.core.wish import Wish
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 
@@ -29,6 +30,15 @@ def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None
         return None
     first = min(owned, key=lambda one: (SHARES in one.traits, one.root not in held.allocations, one.root))
     return ClaimPlace(first.root, first.host, first.cell, first.agent)
+
+
+def wish_of(held: Held, wishes: Sequence[Wish]) -> int:
+    """By which of its wishes it was placed: the first that asks for just what it holds."""
+    holds: dict[str, int] = {}
+    for resources in held.allocations.values():
+        for name, amount in resources.items():
+            holds[name] = holds.get(name, 0) + amount
+    return next((nth for nth, wish in enumerate(wishes) if wish.asked == holds), 0)
 
 
 def _named(held: Held, providers: Mapping[str, Provider]) -> Iterable[Provider]:

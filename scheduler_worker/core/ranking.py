@@ -1,218 +1,397 @@
-"""Which hosts, in which order: an evaluation that is used up as hosts are handed out of it."""
+"""One evaluation of all hosts for requests that are alike, used up best first as hosts are handed out of it.
 
-import random
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+What is handed out is promised at once; the host is then weighed again, as it is now, and goes back into the
+order. So each is the best at its moment, on the scales of the beginning.
+"""
 
-from bus.messages import BuildRequested
-from bus.vocabulary import Candidate, NearMiss
-from scheduler_worker.core.former_policy import FormerPolicy as ChoicePolicy
-from scheduler_worker.core.former_policy import named
-from scheduler_worker.core.host import Host
-from scheduler_worker.core.weighers import Scale
+from collections.abc import Callable, Collection, Hashable, Sequence
+from heapq import heappop, heappush
 
-NEAREST = 5  # near misses a ranking remembers
-WAYS_A_HOST = 4  # of a tree's ways, how many are named in one claim
-NO_AGENT = "has_agent"  # the rule that no policy can leave out: somebody must be there to build
-CHOSEN_BY_OTHERS = "already chosen by others of this batch"
+import numpy as np
 
-Key = tuple[float, int, float, int]  # least first: −score, times chosen, tie-breaker, position
+from bus.candidates import CandidateSearch, Ints
+from bus.vocabulary import Candidate, Record, RecordedHost, Removal
+from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.frontier import Frontier
+from scheduler_worker.core.host_map import HostMap
+from scheduler_worker.core.pick import KeepsPromises, Pick
+from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.scale import scales_of, worth, worth_of_one
+from scheduler_worker.core.shortage import Shortage
+from scheduler_worker.core.spares import Spares
+from scheduler_worker.core.ties import Uints, ties
+from scheduler_worker.core.verdict import Mask, Refusal, Verdicts
+from scheduler_worker.core.view import AllHosts, HostsNow, OneHost
+from scheduler_worker.core.wish import Wish
 
+WAYS_OF_THE_BEST = 16  # of a tree, how many are named in one claim
+WAYS_OF_THE_NEXT = 4  # and of those that follow
+ALL_WAYS = 2048  # looked through when there are some to avoid
+RECORDED = 6  # hosts in the record of a decision
+RECORDED_REFUSED = 2  # of these, hosts that would have been better and that a rule refused
 
-def rank(request: BuildRequested, hosts: Sequence[Host], policy: ChoicePolicy, seed: str) -> "Ranking":
-    """The admitted hosts, best first; the same request, hosts and seed give the same ranking."""
-    admitted: list[Host] = []
-    crowded: list[Host] = []
-    unserved: list[tuple[Host, str]] = []
-    refused: list[list[tuple[Host, str]]] = [[] for _ in policy.filters]
-    filters = tuple(enumerate(policy.filters))
-    passing = [named(filter_) in policy.passing for filter_ in policy.filters]
-    may_pass = False
-    for host in hosts:
-        nobody = policy.nobody_builds(host)
-        if nobody:
-            unserved.append((host, nobody))
-            continue
-        for position, admits in filters:
-            why = admits(host, request)
-            if why is not None:
-                refused[position].append((host, why))
-                may_pass = may_pass or (
-                    passing[position]
-                    and all(passing[behind] or later(host, request) is None for behind, later in filters)
-                )
-                break
-        else:
-            (admitted if host.fits() else crowded).append(host)
-    removed = {NO_AGENT: len(unserved)}
-    for filter_, gone in zip(policy.filters, refused, strict=True):
-        name = named(filter_)
-        removed[name] = removed.get(name, 0) + len(gone)
-    removed[CHOSEN_BY_OTHERS] = len(crowded)
-    closest = [
-        *((host, "room: chosen by others a moment ago") for host in crowded[:NEAREST]),
-        *(miss for gone in reversed(refused) for miss in gone[:NEAREST]),
-        *unserved[:NEAREST],
-    ]
-    nearest = [NearMiss(host=host.candidate.host, lacks=why) for host, why in closest[:NEAREST]]
-    return Ranking(request, admitted, policy, seed, removed, nearest, may_pass or bool(crowded))
+AVOIDED = "placement refused it a moment ago"
+Entry = tuple[float, int, int, int]  # least first: −worth, how often chosen, tie, index
 
 
 class Ranking:
-    """An evaluation that several requests of one shape share: what one takes, the next finds taken."""
+    """Hosts are known by their index into the arrays of the search. Nothing may be awaited meanwhile."""
 
     def __init__(
         self,
-        request: BuildRequested,
-        hosts: Sequence[Host],
+        wish: Wish,
+        search: CandidateSearch,
+        now: HostsNow,
+        hosts: HostMap,
         policy: ChoicePolicy,
+        promises: KeepsPromises,
         seed: str,
-        removed: Mapping[str, int],
-        nearest: Sequence[NearMiss],
-        may_pass: bool,
     ) -> None:
-        self.removed = {name: count for name, count in removed.items() if count}
-        self.nearest = tuple(nearest)
-        self.hosts = hosts
-        self.handed_out = 0
-        self._passes = may_pass  # some were refused for nothing but what passes by itself
-        self._request = request
+        self.wish = wish
+        self._search = search
+        self._now = now
+        self._hosts = hosts
         self._policy = policy
-        self._scales: tuple[Scale, ...] = ()
-        scores = self._fit(hosts)
-        chance = random.Random(seed)
-        self._heap: list[Key] = [
-            (-score, 0, chance.random(), position) for position, score in enumerate(scores)
-        ]
-        self._ties = [key[2] for key in self._heap]
-        self._heap.sort()
-        self._spares: dict[str, list[tuple[Key, Host]]] = {}
+        self._promises = promises
+        self._seed = seed
+        self._positions = search.positions
+        self._view = AllHosts(search, now)
+        # Whoever names a host by force wants it whatever the rules say.
+        rules = () if wish.request.forced_host else policy.rules
+        self._rules = [rule for rule in rules if rule.concerns is None or rule.concerns(wish)]
+        self._lazy = [rule for rule in self._rules if rule.admits is None]
+        self._masks: list[Mask] = []
+        admitted = self._admitted()
+        self._verdicts = Verdicts(
+            wish,
+            hosts.served[self._positions],
+            self._masks,
+            self._lazy,
+            self._name,
+            self.facts,
+            self._nobody_builds,
+        )
+        count = len(self._positions)
+        self._scales = scales_of(policy.weighers, self._view, wish, count)
+        self._worths = worth(self._scales, self._view, count, policy.near)
+        self._admitted_first = admitted
+        self._order = Frontier(self._worths, admitted, self._ties)
+        self._front: list[Entry] = []  # a sorted page, the best last
+        self._heap: list[Entry] = []  # those that were looked at and left
+        self._moved: dict[int, Entry] = {}  # who has another place than at the beginning
+        self._chosen: dict[int, int] = {}
+        self._turns = 0
+        self._refused: dict[int, Refusal] = {}  # by a rule, when it was their turn
+        self._admits_now: set[int] = set()
+        self._passed_over: list[Entry] = []  # the best of them
+        self._full: dict[int, Entry] = {}  # whoever has no room left
+        self._facts: dict[int, HostFacts] = {}
+        self._values: dict[int, tuple[float, ...]] = {}
+        self._tie_of: dict[int, int] = {}
+        self._recorded: dict[int, RecordedHost] = {}
+        self._lone_ways: dict[int, tuple[Candidate, ...]] = {}
+        self._tree_ways: dict[int, tuple[Candidate, ...]] = {}
+        self._spares: dict[str, Spares] = {}
+        self._beforehand: tuple[Removal, ...] | None = None  # what placement's constraints removed
+        self._removals: tuple[tuple[int, int], tuple[Removal, ...]] | None = None
+        self._overriding = any(now.limits(scale.key) for scale in self._scales)
+        self._recorded_scales = tuple([scale.recorded() for scale in self._scales])
 
-    @property
-    def may_pass(self) -> bool:
-        """Does something that passes by itself stand in the way? Then no host now is not no host."""
-        return self.handed_out > 0 or self._passes
+    # Handing out
 
-    def take(self, several: int = 1, avoid: Collection[str] = (), most: int = 64) -> "Pick | None":
+    def take(
+        self,
+        several: int = 1,
+        most: int = 64,
+        avoid: Collection[str] = (),
+        draw: Callable[[int], int] | None = None,
+    ) -> Pick | None:
         """The best host, from now on counted as used, and the next best should it be refused.
 
-        Each comes in its ways before the next does, up to so many choices. Hosts that cannot be used without
-        a provider to avoid come only when there is no other.
+        Hosts that cannot be used without a provider to avoid come only when there is no other.
         """
-        best: list[Key] = []
-        avoided: list[Key] = []
-        while self._heap and len(best) < several:
-            key = heappop(self._heap)
-            host = self.hosts[key[3]]
-            if not host.used_up():
-                (avoided if avoid and host.avoided(avoid) else best).append(key)
-        if not best:
-            best, avoided = avoided[:several], avoided[several:]
-        for key in (*best[1:], *avoided):
-            heappush(self._heap, key)
+        best: list[Entry] = []
+        avoided: list[Entry] = []
+        wanted = max(several, self._policy.subset)
+        while len(best) < wanted and (entry := self._next()) is not None:
+            (avoided if avoid and not self.ways(entry[3], 1, avoid) else best).append(entry)
+        late = bool(avoided and not best)
+        if late:
+            best, avoided = avoided, []
         if not best:
             return None
-        winner = self.hosts[best[0][3]]
-        pick = Pick(self, self._choices(best, avoid)[:most], self.scores(winner))
-        winner.choose(pick.way)
-        self.handed_out += 1
-        if winner.fits() and self._policy.refusal(winner, self._request) is None:
-            heappush(self._heap, self._rekeyed(best[0], winner))
-        self._spares.clear()
+        if draw is not None and len(best) > 1:
+            best.insert(0, best.pop(draw(min(self._policy.subset, len(best)))))
+        winner = best[0][3]
+        choices: list[Candidate] = []
+        shunned = () if late else avoid
+        for entry in best[:several]:
+            ways = WAYS_OF_THE_NEXT if choices else WAYS_OF_THE_BEST
+            choices += self.ways(entry[3], ways, shunned)
+        record = self._record(best[:several], avoided)
+        for entry in (*best[1:], *avoided):
+            heappush(self._heap, entry)
+        pick = Pick(
+            choices=tuple(choices[:most]),
+            promise=self._promises.enter(choices[0]),
+            considered=self._search.considered,
+            removals=self.removals(),
+            record=record,
+            notes=self.wish.notes,
+        )
+        self._chosen[winner] = self._chosen.get(winner, 0) + 1
+        self._changed(winner, choices[0])
         return pick
 
-    def _choices(self, best: list[Key], avoid: Collection[str]) -> list["HostChoice"]:
-        choices: list[HostChoice] = []
-        for key in best:
-            host = self.hosts[key[3]]
-            if host.rooms is None:
-                choices.append((host, host.candidate))
-            else:
-                choices += [(host, way) for way in host.ways_now(avoid)[:WAYS_A_HOST]]
-        return choices
-
-    def put_back(self, picks: Collection["Pick"]) -> None:
+    def put_back(self, picks: Collection[Pick]) -> None:
         """These are not wanted after all: as if they had never been taken."""
         for pick in picks:
-            pick.host.unchoose(pick.way)
-        self.handed_out -= len(picks)
-        self._spares.clear()
-        self._heap = [
-            self._rekeyed((0.0, host.chosen - 1, self._ties[position], position), host)
-            for position, host in enumerate(self.hosts)
-            if not host.chosen or (host.fits() and self._policy.refusal(host, self._request) is None)
-        ]
-        heapify(self._heap)
+            self._promises.drop(pick.promise)
+        for pick in picks:
+            index = self._index(pick.root)
+            self._chosen[index] -= 1
+            self._full.pop(index, None)
+            self._changed(index, pick.choices[0])
+        full, self._full = self._full, {}
+        for entry in full.values():
+            heappush(self._heap, entry)
 
-    def alternates(
+    def spares(
         self, cell: str, several: int, beside: Collection[str], avoid: Collection[str] = ()
-    ) -> list[Host]:
+    ) -> tuple[Candidate, ...]:
         """The next best hosts of a cell, without some roots. One named here counts as fuller for the next."""
         if not several:
-            return []
+            return ()
         spares = self._spares.get(cell)
         if spares is None:
-            spares = self._spares[cell] = [
-                (key, self.hosts[key[3]]) for key in self._heap if self.hosts[key[3]].candidate.cell == cell
-            ]
-            heapify(spares)
-        found: list[tuple[Key, Host]] = []
-        passed_over: list[tuple[Key, Host]] = []
-        while spares and len(found) < several:
-            spare = heappop(spares)
-            host = spare[1]
-            useless = host.root in beside or (avoid and host.avoided(avoid)) or host.used_up()
-            (passed_over if useless else found).append(spare)
-        for spare in passed_over:
-            heappush(spares, spare)
-        for key, host in found:
-            fuller = host.fuller()
-            heappush(spares, (self._rekeyed(key, fuller), fuller))
-        return [host for _, host in found]
+            spares = self._spares[cell] = Spares(self, self.of_cell(cell))
+        return spares.take(several, beside, avoid)
 
-    def scores(self, host: Host) -> dict[str, float]:
-        """What each weigher gives this host, and their sum: by these it was compared with the others."""
-        each = {named(scale.weigher): round(scale.score(host, self._request), 6) for scale in self._scales}
-        return {**each, "total": round(sum(each.values()), 6)}
+    # Why there is none
 
-    def _fit(self, hosts: Sequence[Host]) -> list[float]:
-        """Everyone's score; the scales stay as they are while the ranking is used up."""
-        request = self._request
-        scores = [0.0] * len(hosts)
-        if not hosts:
-            return scores
-        scales = []
-        for weight in self._policy.weighers:
-            values = [weight.weigher(host, request) for host in hosts]
-            scale = weight.scale(values)
-            scales.append(scale)
-            if scale.slope:
-                points = scale.points
-                scores = [score + points(value) for score, value in zip(scores, values, strict=True)]
-        self._scales = tuple(scales)
-        return scores
-
-    def _rekeyed(self, key: Key, host: Host) -> Key:
-        score = sum(scale.score(host, self._request) for scale in self._scales)
-        return (-score, key[1] + 1, key[2], key[3])
-
-
-HostChoice = tuple[Host, Candidate]  # a host, and the way to use it
-
-
-@dataclass(frozen=True, slots=True)
-class Pick:
-    """What a ranking handed out: a claim's choices, best first, and why the first won."""
-
-    ranking: Ranking
-    choices: Sequence[HostChoice]
-    scores: dict[str, float]
+    def removals(self) -> tuple[Removal, ...]:
+        """What placement's constraints removed, then what ours did, as far as they were needed."""
+        state = len(self._refused), len(self._full)
+        if self._removals is None or self._removals[0] != state:
+            ours = self._verdicts.removals(self._refused, self._full)
+            if self._beforehand is None:
+                self._beforehand = tuple(self._search.removals())
+            self._removals = state, (*self._beforehand, *ours)
+        return self._removals[1]
 
     @property
-    def host(self) -> Host:
-        return self.choices[0][0]
+    def state(self) -> Hashable:
+        """Another whenever something was handed out, or put back."""
+        return self._turns
 
-    @property
-    def way(self) -> Candidate:
-        return self.choices[0][1]
+    def shortage(self) -> Shortage:
+        """Nobody is left: what became of them all."""
+        self._beforehand = self._removals = None
+        return Shortage(
+            considered=self._search.considered,
+            removals=self.removals(),
+            nearest=self._verdicts.nearest(self._refused, self._full, self._search.nearest()),
+            may_pass=self._verdicts.may_pass(self._refused),
+            nth=self.wish.nth,
+            notes=self.wish.notes,
+        )
+
+    # The order
+
+    def _admitted(self) -> Ints:
+        """Those whom no rule refuses that can be asked for all at once."""
+        admitted = self._hosts.served[self._positions]
+        for rule in self._rules:
+            if rule.admits is not None:
+                mask = rule.admits(self._view, self.wish)
+                if np.ndim(mask) == 0:
+                    mask = np.full(len(self._positions), bool(mask))
+                self._masks.append((rule, mask))
+                admitted &= mask
+        return np.flatnonzero(admitted)
+
+    def _ties(self, indices: Ints) -> Uints:
+        return ties(self._seed, self._hosts.mixed[self._positions[indices]])
+
+    def _next(self) -> Entry | None:
+        """The best there is room at that no rule refuses; it is taken out of the order."""
+        while True:
+            if not self._front:
+                self._turn_page()
+            heap = self._heap
+            if heap and (not self._front or heap[0] < self._front[-1]):
+                entry = heappop(heap)
+                if self._moved.get(entry[3], entry) != entry:
+                    continue
+            elif self._front:
+                entry = self._front.pop()
+            else:
+                return None
+            index = entry[3]
+            if not self.admits(index):
+                if entry[1] == 0 and len(self._passed_over) < RECORDED_REFUSED:
+                    self._passed_over.append(entry)
+            elif self.ways(index, 1):
+                return entry
+            else:
+                self._full[index] = entry
+
+    def _turn_page(self) -> None:
+        indices, its_ties = self._order.page()
+        self._front = self.entries(indices, its_ties)
+
+    def of_cell(self, cell: str) -> Frontier:
+        """The hosts of one cell in the order of the beginning."""
+        cells = self._hosts.cell_at[self._positions[self._admitted_first]]
+        of_it = self._admitted_first[cells == self._hosts.number(cell)]
+        return Frontier(self._worths, of_it, self._ties)
+
+    def entries(self, indices: Ints, its_ties: Uints) -> list[Entry]:
+        """Of a page, the best last. What was read of each is kept for the record."""
+        values = zip(*[scale.values[indices].tolist() for scale in self._scales], strict=True)
+        every = indices.tolist()
+        for index, read in zip(every, values, strict=False):
+            self._values.setdefault(index, read)
+        if not self._scales:
+            self._values |= dict.fromkeys(every, ())
+        of_each = its_ties.tolist()
+        self._tie_of.update(zip(every, of_each, strict=True))
+        worths = (-self._worths[indices]).tolist()
+        entries = [(key, 0, tie, index) for key, tie, index in zip(worths, of_each, every, strict=True)]
+        entries.reverse()
+        return entries
+
+    def admits(self, index: int) -> bool:
+        """Does every rule admit it? Asked once, until it changes."""
+        if index in self._refused:
+            return False
+        if index in self._admits_now:
+            return True
+        # Of who was chosen, what was asked for all at once may be otherwise by now.
+        rules = self._rules if index in self._chosen else self._lazy
+        if rules:
+            facts = self.facts(index)
+            for rule in rules:
+                why = rule.refuses(facts, self.wish)
+                if why is not None:
+                    self._refused[index] = rule, why
+                    return False
+        self._admits_now.add(index)
+        return True
+
+    def _changed(self, index: int, way: Candidate) -> None:
+        """It was chosen, or put back: weighed again, it goes to its new place."""
+        self._turns += 1
+        self._lone_ways.pop(index, None)
+        self._tree_ways.pop(index, None)
+        if len(way.allocations) > 1 or way.root not in way.allocations:
+            self._tree_ways.clear()
+        for known in (self._facts, self._recorded, self._refused):
+            known.pop(index, None)
+        self._admits_now.discard(index)
+        entry = self.weighed(index, self.facts(index), self._chosen[index])
+        self._moved[index] = entry
+        heappush(self._heap, entry)
+        spares = self._spares.get(way.cell)
+        if spares is not None:
+            spares.moved(index)
+
+    def weighed(self, index: int, facts: HostFacts, chosen: int, note: bool = True) -> Entry:
+        """Its place in the order, as these facts have it."""
+        view = OneHost(facts)
+        values = tuple([scale.read(view, self.wish) for scale in self._scales])
+        if note:
+            self._values[index] = values
+        multipliers = [view.override(scale.key, scale.weigher.multiplier) for scale in self._scales]
+        score = worth_of_one(self._scales, values, multipliers, self._policy.near)
+        return -score, chosen, self._tie_of[index], index
+
+    def moved_to(self, index: int) -> Entry | None:
+        """Where it is now, if that is not where it was at the beginning."""
+        return self._moved.get(index)
+
+    # One host
+
+    def facts(self, index: int) -> HostFacts:
+        facts = self._facts.get(index)
+        if facts is None:
+            facts = self._facts[index] = self._now.facts(self._search, int(self._positions[index]))
+        return facts
+
+    def _nobody_builds(self, index: int) -> str:
+        return self._hosts.nobody_builds(self._search.host(int(self._positions[index])))
+
+    def _name(self, index: int) -> str:
+        return self._search.host(int(self._positions[index])).host
+
+    def _index(self, root: str) -> int:
+        position = self._now.source.position(root)
+        return int(np.searchsorted(self._positions, -1 if position is None else position))
+
+    def ways(self, index: int, most: int, avoid: Collection[str] = ()) -> tuple[Candidate, ...]:
+        """Ways to use it there is room for now. Without those that touch what is to be avoided."""
+        ways = self._lone_ways.get(index)
+        if ways is None:
+            ways = self._tree_ways.get(index)
+            if ways is None:
+                ways = self._look(index, WAYS_OF_THE_BEST)
+                lone = len(ways) == 1 and ways[0].allocations.keys() == {ways[0].root}
+                if ways:
+                    (self._lone_ways if lone else self._tree_ways)[index] = ways
+        if avoid and any(not way.allocations.keys().isdisjoint(avoid) for way in ways):
+            if len(ways) == WAYS_OF_THE_BEST:
+                ways = self._look(index, ALL_WAYS)
+            ways = tuple([way for way in ways if way.allocations.keys().isdisjoint(avoid)])
+        return ways[:most]
+
+    def _look(self, index: int, most: int) -> tuple[Candidate, ...]:
+        return tuple(self._search.ways(int(self._positions[index]), most))
+
+    # The record
+
+    def _record(self, best: Sequence[Entry], avoided: Sequence[Entry]) -> Record:
+        """Those that were looked at, best first, with what was read of each."""
+        looked_at = [*((entry, AVOIDED) for entry in avoided[:RECORDED_REFUSED])]
+        for entry in self._passed_over:
+            rule, why = self._refused.get(entry[3], (None, ""))
+            if rule is not None:
+                looked_at.append((entry, f"{rule.name}: {why}"))
+        looked_at += [(entry, "") for entry in best]
+        looked_at.sort()
+        return Record(
+            flavor=self.wish.nth,
+            seed=self._seed,
+            near=self._policy.near,
+            subset=self._policy.subset,
+            scales=self._recorded_scales,
+            hosts=tuple([self._recorded_host(entry, refused) for entry, refused in looked_at]),
+        )
+
+    def _recorded_host(self, entry: Entry, refused: str) -> RecordedHost:
+        index = entry[3]
+        known = self._recorded.get(index)
+        if known is None or known.refused != refused:
+            host = self._search.host(int(self._positions[index]))
+            known = self._recorded[index] = RecordedHost(
+                root=host.uuid,
+                host=host.host,
+                values=self._values[index],
+                refused=refused,
+                multipliers=self._overridden(index),
+                chosen=entry[1],
+            )
+        return known
+
+    def _overridden(self, index: int) -> dict[str, float]:
+        """Where its aggregates count a weigher otherwise."""
+        if not self._overriding:
+            return {}
+        view = OneHost(self.facts(index))
+        found = {
+            scale.weigher.name: view.override(scale.key, scale.weigher.multiplier) for scale in self._scales
+        }
+        return {
+            scale.weigher.name: found[scale.weigher.name]
+            for scale in self._scales
+            if found[scale.weigher.name] != scale.weigher.multiplier
+        }

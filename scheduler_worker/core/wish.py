@@ -26,3 +26,12 @@ class Wish:
     @property
     def image_properties(self) -> Mapping[str, str]:
         return self.request.image.properties if self.request.image is not None else {}
+
+    @property
+    def asked(self) -> dict[str, int]:
+        """What it takes of a host, whichever of its providers gives it."""
+        asked: dict[str, int] = {}
+        for group in self.question.groups:
+            for name, amount in group.resources.items():
+                asked[name] = asked.get(name, 0) + amount
+        return asked

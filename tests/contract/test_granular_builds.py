@@ -16,7 +16,7 @@ from bus.messages import (
     ReleaseRequested,
 )
 from bus.vocabulary import Flavor, HostState, Inventory, ResourceGroup
-from placement_worker import Placement
+from placement_worker import IndexedSource, Placement
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_provider, a_report, an_order
@@ -57,7 +57,7 @@ async def a_scheduler_before(placement: Placement) -> Scheduler:
         return (await placement.claims.release_many([order]))[0]
 
     scheduler = Scheduler(
-        placement.find_candidates, placement.claims.claim_many, release, placement.lookups.providers
+        IndexedSource(placement.memory), placement.claims.claim_many, release, placement.lookups.providers
     )
     for host in (1, 2):
         states = (HostState(root=uid(host, "a"), host=f"host-{host}"),)

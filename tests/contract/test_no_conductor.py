@@ -9,7 +9,6 @@ from bus.topics import (
     BUILD_PLACED,
     BUILD_UNPLACEABLE,
     CLAIM,
-    FIND_CANDIDATES,
     PROVIDERS,
     RELEASE,
 )
@@ -25,7 +24,6 @@ def the_placement(placement: FakePlacement) -> Worker:
     return Worker(
         "placement",
         answers=[
-            answers(FIND_CANDIDATES, placement.candidates),
             answers_many(CLAIM, placement.claim_many),
             answers(RELEASE, placement.release),
             answers(PROVIDERS, placement.providers),
@@ -39,7 +37,7 @@ async def scheduling(
 ) -> AsyncIterator[Bus]:
     async with Bus(connect()) as asking:
         worker = scheduler_worker(
-            asking.asker(FIND_CANDIDATES),
+            placement.source,
             asking.asker_of_many(CLAIM),
             asking.asker(RELEASE),
             asking.asker(PROVIDERS),

@@ -16,7 +16,6 @@ from bus.topics import (
     BUILD_PLACED,
     BUILD_UNPLACEABLE,
     CLAIM,
-    FIND_CANDIDATES,
     PROVIDERS,
     RELEASE,
 )
@@ -65,14 +64,13 @@ async def a_cloud(placement: FakePlacement, chaos: Chaos | None = None) -> Async
     answering = Worker(
         "placement",
         answers=[
-            answers(FIND_CANDIDATES, placement.candidates),
             answers_many(CLAIM, claim),
             answers(RELEASE, placement.release),
             answers(PROVIDERS, placement.providers),
         ],
     )
     scheduling = scheduler_worker(
-        bus.asker(FIND_CANDIDATES),
+        placement.source,
         bus.asker_of_many(CLAIM),
         bus.asker(RELEASE),
         bus.asker(PROVIDERS),

@@ -35,8 +35,8 @@ from cell_conductor import cell_conductor
 from compute_sim import AgentDisk, CrashPlan, Durations, FaultPlan, SimAgent, SimHost, compute_sim, fleet
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
-from scheduler_worker import scheduler_worker
 from tests.simulation.invariants import Broken, check_always, check_at_rest, check_guests
+from tests.support.cloud_workers import a_scheduler
 from tests.support.databases import inline_connection
 
 CELLS = ("c1", "c2")
@@ -257,13 +257,7 @@ class SimulatedWorld:
             return placement_worker(Placement(self.databases["placement"], self.clock), bus.publish)
 
         def scheduler(bus: Bus) -> Worker:
-            return scheduler_worker(
-                bus.asker(topics.FIND_CANDIDATES),
-                bus.asker_of_many(topics.CLAIM),
-                bus.asker(topics.RELEASE),
-                bus.asker(topics.PROVIDERS),
-                clock=self.clock,
-            )
+            return a_scheduler(bus, self.clock)
 
         plan = FaultPlan(
             seed=self.seed,

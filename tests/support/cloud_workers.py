@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from bus import topics
@@ -12,8 +13,9 @@ from bus.sql.database import Database
 from bus.vocabulary import Claimed
 from bus.worker import Worker
 from cell_conductor import cell_conductor
-from placement_worker import Placement, placement_worker
+from placement_worker import IndexedSource, Placement, placement_worker, replica
 from scheduler_worker import scheduler_worker
+from scheduler_worker.placing import Claims
 
 Make = Callable[[Bus], Worker]
 
@@ -24,13 +26,7 @@ def of_one_cell(
     """Placement, the scheduler and the conductor of this cell; what is given more is the conductor's."""
     return {
         "placement": lambda bus: placement_worker(Placement(placement, clock), bus.publish),
-        "scheduler": lambda bus: scheduler_worker(
-            bus.asker(topics.FIND_CANDIDATES),
-            bus.asker_of_many(topics.CLAIM),
-            bus.asker(topics.RELEASE),
-            bus.asker(topics.PROVIDERS),
-            clock=clock,
-        ),
+        "scheduler": lambda bus: a_scheduler(bus, clock),
         "conductor": lambda bus: cell_conductor(
             cell,
             builds,
@@ -40,6 +36,29 @@ def of_one_cell(
             **conductor,
         ),
     }
+
+
+def a_scheduler(bus: Bus, clock: Clock, claim_many: Claims | None = None, **options: Any) -> Worker:
+    """It and its replica of placement's memory, as one worker."""
+    asks = bus.asker(topics.TREES), bus.asker(topics.CHANGES), bus.asker(topics.AGGREGATES)
+    memory, keeper = replica(*asks, clock)
+    scheduler = scheduler_worker(
+        IndexedSource(memory),
+        claim_many or bus.asker_of_many(topics.CLAIM),
+        bus.asker(topics.RELEASE),
+        bus.asker(topics.PROVIDERS),
+        clock=clock,
+        groups=bus.asker(topics.GROUPS),
+        allocations=bus.asker(topics.ALLOCATIONS),
+        **options,
+    )
+    return replace(
+        scheduler,
+        consumes=[*keeper.consumes, *scheduler.consumes],
+        asks=[*keeper.asks, *scheduler.asks],
+        timers=[*keeper.timers, *scheduler.timers],
+        runs=[*keeper.runs, *scheduler.runs],
+    )
 
 
 def scheduler_that_never_tells(bus: Bus, clock: Clock) -> Worker:
@@ -52,10 +71,4 @@ def scheduler_that_never_tells(bus: Bus, clock: Clock) -> Worker:
             await asyncio.Event().wait()
         return answers
 
-    return scheduler_worker(
-        bus.asker(topics.FIND_CANDIDATES),
-        claim_and_hang,
-        bus.asker(topics.RELEASE),
-        bus.asker(topics.PROVIDERS),
-        clock=clock,
-    )
+    return a_scheduler(bus, clock, claim_and_hang)

@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from bus.clock import Clock
 from bus.messages import (
     BuildRequested,
-    CandidatesFound,
     ClaimAnswered,
     ClaimRequested,
-    FindCandidates,
     FindProviders,
     HostReported,
     ProvidersFound,
@@ -29,16 +27,14 @@ from bus.vocabulary import (
     Full,
     Held,
     HostState,
-    NearMiss,
     Refused,
     Released,
     ReleaseResult,
-    Removal,
     Resources,
     Retired,
 )
-from scheduler_worker.core.host import Host
 from tests.support.ids import uid
+from tests.support.plain_source import PlainSource
 
 SMALL = Flavor(name="small", vcpus=1, memory_mb=1024, disk_gb=10)
 METAL = Flavor(
@@ -92,11 +88,6 @@ def a_state(number: int = 1, **fields: object) -> HostState:
     return HostState(root=uid(number, "c"), host=f"host{number}", **fields)  # type: ignore[arg-type]
 
 
-def a_host(number: int = 1, *, down: str = "", recent: int = 0, **state: object) -> Host:
-    """A host whose report says `state`, or one that has not reported."""
-    return Host(a_candidate(number), a_state(number, **state) if state else None, down, recent)
-
-
 def a_heartbeat(number: int = 1, *, sequence: int = 1, cell: str = "cell1", **state: object) -> HostReported:
     """The heartbeat of agent `number`, which has one host."""
     return HostReported(
@@ -122,77 +113,34 @@ class Holding:
 class FakePlacement:
     """Placement without a database: claims fenced by generation, orders all or none, tombstones."""
 
+    source: PlainSource = field(default_factory=PlainSource)
     hosts: dict[str, Candidate] = field(default_factory=dict)
-    free: dict[str, dict[str, int]] = field(default_factory=dict)
     held: dict[str, Holding] = field(default_factory=dict)
     retired: dict[str, str] = field(default_factory=dict)
     unplaceable: set[str] = field(default_factory=set)  # of these, for want of a host
     number: int = 0
-    lag: bool = False  # answers from a memory that has not seen the claims
-    questions: list[FindCandidates] = field(default_factory=list)
     orders: list[ClaimRequested] = field(default_factory=list)
 
     @classmethod
     def of(cls, *candidates: Candidate) -> "FakePlacement":
-        placement = cls()
-        for candidate in candidates:
-            placement.hosts[candidate.root] = candidate
-            placement.free[candidate.root] = dict(candidate.free)
-        return placement
+        free = {candidate.root: dict(candidate.free) for candidate in candidates}
+        return cls(PlainSource(candidates, free), {one.root: one for one in candidates})
+
+    @property
+    def free(self) -> dict[str, dict[str, int]]:
+        return self.source.free
 
     def take(self, root: str, resources: Resources) -> None:
         """Somebody else's claim."""
         for name, amount in resources.items():
             self.free[root][name] -= amount
 
-    async def candidates(self, query: FindCandidates) -> CandidatesFound:
-        self.questions.append(query)
-        wanted = query.groups[0].resources
-        known = [one for one in self.hosts.values() if not query.cell or one.cell == query.cell]
-        fitting = []
-        for one in known:
-            free = dict(one.free) if self.lag else dict(self.free[one.root])
-            if all(free.get(name, 0) >= amount for name, amount in wanted.items()):
-                fitting.append(
-                    Candidate(
-                        one.root,
-                        one.host,
-                        one.cell,
-                        one.agent,
-                        one.zone,
-                        {one.root: wanted},
-                        one.shapes,
-                        free,
-                        one.capacity,
-                        one.traits,
-                    )
-                )
-        end = query.after + query.limit
-        removals = []
-        if len(known) < len(self.hosts):
-            removals.append(
-                Removal(
-                    constraint=f"cell {query.cell}",
-                    removed=len(self.hosts) - len(known),
-                    left=len(known),
-                    about="cell",
-                )
-            )
-        if len(fitting) < len(known):
-            removals.append(Removal(constraint="room", removed=len(known) - len(fitting), left=len(fitting)))
-        return CandidatesFound(
-            seen=0 if self.lag else self.number,
-            candidates=tuple(fitting[query.after : end]),
-            fitting=len(fitting),
-            considered=len(self.hosts),
-            more=end if end < len(fitting) else None,
-            removals=tuple(removals),
-            nearest=() if fitting else tuple(NearMiss(host=one.host, lacks="room") for one in known[:3]),
-        )
-
     async def claim_many(self, orders: Sequence[ClaimRequested]) -> list[ClaimAnswered]:
         self.orders.extend(orders)
-        return [self._claim(order) for order in orders]
+        answers = [self._claim(order) for order in orders]
+        if not self.source.lag:
+            self.source.seen = self.number
+        return answers
 
     async def release(self, question: ReleaseRequested) -> ReleaseAnswered:
         return ReleaseAnswered(result=self._release(question))

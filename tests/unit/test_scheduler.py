@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
+from bus.candidates import SenselessQuery
 from bus.clock import Clock
 from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
 from bus.messages import (
     BuildPlaced,
     BuildRequested,
     BuildUnplaceable,
-    CandidatesFound,
     ClaimAnswered,
     ClaimRequested,
     FindCandidates,
@@ -23,9 +23,10 @@ from bus.messages import (
 )
 from bus.vocabulary import Contended, Flavor, Gone, Held, Moved, Refused, Removal
 from scheduler_worker import ChoicePolicy
-from scheduler_worker.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
+from scheduler_worker.core.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
+from tests.support.plain_source import PlainSource, PlainSourceSearch
 from tests.support.scheduler_builders import (
     METAL,
     SMALL,
@@ -48,16 +49,14 @@ def a_scheduler(
     time: TurnedClock | None = None,
     *,
     policy: ChoicePolicy | None = None,
-    page: int = 256,
 ) -> Scheduler:
     return Scheduler(
-        placement.candidates,
+        placement.source,
         placement.claim_many,
         placement.release,
         placement.providers,
         policy,
         (time or TurnedClock()).clock,
-        page=page,
     )
 
 
@@ -119,10 +118,10 @@ async def test_the_decision_is_recorded() -> None:
     assert message.chosen.host == "host2"
     assert message.decision.considered == 4
     assert message.decision.removals == (
-        Removal(constraint="room", removed=1, left=3),
-        Removal(constraint="host_is_enabled", removed=1, left=2),
+        Removal(constraint="room", removed=1, left=3, code="class"),
+        Removal(constraint="enabled", removed=1, left=2, code="disabled", hosts=("host3",)),
     )
-    assert message.decision.scores["total"] == message.decision.scores["free_vcpu"] == 1.0
+    assert message.decision.scores == {"cpu": 0.666667, "total": 0.666667}
 
 
 async def test_bare_metal() -> None:
@@ -134,7 +133,7 @@ async def test_bare_metal() -> None:
 async def test_requests_of_one_shape_share_a_search_and_spread() -> None:
     placement = hosts(40)
     messages = await placed(a_scheduler(placement), *(a_request(number) for number in range(40)))
-    assert len(placement.questions) == 1
+    assert len(placement.source.questions) == 1
     assert set(Counter(message.chosen.root for message in messages).values()) == {1}
     assert [message.request for message in messages] == [uid(number, "a") for number in range(40)]
 
@@ -142,13 +141,13 @@ async def test_requests_of_one_shape_share_a_search_and_spread() -> None:
 async def test_each_shape_has_a_search_of_its_own_and_sees_what_the_other_took() -> None:
     placement = hosts(2)
     messages = await placed(a_scheduler(placement), a_request(1), a_request(2, flavor=BIG))
-    assert len(placement.questions) == 2
+    assert len(placement.source.questions) == 2
     assert len({message.chosen.root for message in messages}) == 2
 
 
 async def test_what_was_chosen_counts_before_placement_shows_it() -> None:
     placement = hosts(8, free={"VCPU": 8, "MEMORY_MB": 1024, "DISK_GB": 0})
-    placement.lag = True
+    placement.source.lag = True
     scheduler = a_scheduler(placement, policy=ChoicePolicy.from_names(weighers=[]))
     messages = [
         message for number in range(8) for message in await placed(scheduler, a_request(number, flavor=BIG))
@@ -190,28 +189,6 @@ async def test_alternates_are_of_the_chosen_cell_and_none_is_chosen_for_a_sister
 async def test_no_alternates_when_none_are_wanted() -> None:
     (message,) = await placed(a_scheduler(hosts(5)), a_request(alternates=0))
     assert message.alternates == ()
-
-
-# Pages
-
-
-async def test_a_page_without_an_admissible_host_leads_to_the_next() -> None:
-    placement = FakePlacement.of(
-        *(a_candidate(number, zone="b" if number == 9 else "a") for number in range(10))
-    )
-    (message,) = await placed(a_scheduler(placement, page=2), a_request(zone="b"))
-    assert message.chosen.host == "host9"
-    assert [question.after for question in placement.questions] == [0, 2, 4, 6, 8]
-    assert {question.seed for question in placement.questions} == {uid(1, "a")}
-
-
-async def test_many_requests_use_as_many_pages_as_they_need() -> None:
-    placement = hosts(10, free={"VCPU": 8, "MEMORY_MB": 1024})
-    messages = await placed(
-        a_scheduler(placement, page=4), *(a_request(number, flavor=BIG) for number in range(7))
-    )
-    assert len({message.chosen.root for message in messages}) == 7
-    assert len(placement.questions) == 2
 
 
 # Delivered more than once
@@ -258,7 +235,7 @@ async def test_many_that_are_held_are_looked_up_together() -> None:
         asked.append(question)
         return await providers(question)
 
-    scheduler = Scheduler(placement.candidates, placement.claim_many, placement.release, look_up)
+    scheduler = Scheduler(placement.source, placement.claim_many, placement.release, look_up)
     assert len(await placed(scheduler, request, a_request(2, instances=2))) == 32
     assert len(asked) == 1
 
@@ -382,15 +359,16 @@ async def test_a_half_fenced_order_is_fenced_to_the_end() -> None:
 
 async def test_a_host_that_fills_up_gives_way_to_the_next_choice() -> None:
     placement = hosts(3)
-    placement.lag = True
+    placement.source.lag = True
     (loser,) = await placed(a_scheduler(placement), a_request())
     placement.held.clear()
+    placement.source.promised.clear()
     placement.take(loser.chosen.root, {"VCPU": 7})
     scheduler = a_scheduler(placement)
     (message,) = await placed(scheduler, a_request())
     assert message.chosen.root != loser.chosen.root
-    assert scheduler.pending.taken(message.chosen.root) == {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}
-    assert scheduler.pending.taken(loser.chosen.root) == {}
+    assert placement.source.taken(message.chosen.root) == {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}
+    assert placement.source.taken(loser.chosen.root) == {}
     assert message.decision.refused == (f"{loser.chosen.host}: {loser.chosen.root}: asked 1 VCPU, 0 free",)
     assert loser.chosen.root not in {one.root for one in message.alternates}
 
@@ -398,12 +376,12 @@ async def test_a_host_that_fills_up_gives_way_to_the_next_choice() -> None:
 async def test_when_all_choices_are_full_it_looks_again_elsewhere() -> None:
     """The only host with room is the one that weighs least."""
     placement = FakePlacement.of(*(a_candidate(number) for number in range(9)), a_candidate(9, free=LITTLE))
-    placement.lag = True
+    placement.source.lag = True
     for number in range(9):
         placement.take(uid(number, "c"), {"VCPU": 8})
     (message,) = await placed(a_scheduler(placement), a_request())
     assert message.chosen.host == "host9"
-    assert len(placement.orders) == len(placement.questions) > 1
+    assert len(placement.orders) == len(placement.source.questions) > 1
 
 
 @pytest.mark.parametrize("refusal", [Moved, Gone], ids=["moved", "gone"])
@@ -426,7 +404,7 @@ async def test_a_host_that_moved_is_tried_again_and_one_that_is_gone_comes_last(
         return [ClaimAnswered(results=(Refused(refusals=tuple(refused(provider=one) for one in roots)),))]
 
     scheduler = Scheduler(
-        placement.candidates, refuse_once, placement.release, placement.providers, clock=TurnedClock().clock
+        placement.source, refuse_once, placement.release, placement.providers, clock=TurnedClock().clock
     )
     (message,) = await placed(scheduler, a_request(flavor=Flavor(name="f", vcpus=1)))
     tried_again = message.chosen.host in {"host2", "host3", "host4"}
@@ -441,10 +419,10 @@ async def test_a_contended_claim_comes_again_soon() -> None:
         return [ClaimAnswered(results=(Contended(),)) for _ in orders]
 
     scheduler = Scheduler(
-        placement.candidates, contended, placement.release, placement.providers, clock=TurnedClock().clock
+        placement.source, contended, placement.release, placement.providers, clock=TurnedClock().clock
     )
     assert 0.05 <= (await retry(scheduler, a_request())).after <= 0.2
-    assert not any(scheduler.pending.taken(root) for root in placement.hosts)
+    assert not placement.source.promised
 
 
 async def test_what_stays_contended_comes_again_less_often_and_is_logged(
@@ -456,7 +434,7 @@ async def test_what_stays_contended_comes_again_less_often_and_is_logged(
         return [ClaimAnswered(results=(Contended(),)) for _ in orders]
 
     scheduler = Scheduler(
-        placement.candidates, contended, placement.release, placement.providers, clock=time.clock
+        placement.source, contended, placement.release, placement.providers, clock=time.clock
     )
     await retry(scheduler, a_request())
     assert not caplog.records
@@ -469,7 +447,7 @@ async def test_what_stays_contended_comes_again_less_often_and_is_logged(
 
 async def test_lost_races_end_in_a_reason_only_when_patience_is_at_its_end() -> None:
     placement, time = hosts(1), TurnedClock()
-    placement.lag = True
+    placement.source.lag = True
     placement.take(uid(0, "c"), {"VCPU": 8})
     scheduler = a_scheduler(placement, time)
     await scheduler.hear(a_heartbeat(0))
@@ -511,7 +489,7 @@ async def test_no_host_is_fenced_before_it_is_said_and_says_why() -> None:
         "no valid host among 3: room removed 3. closest host0 (room); host1 (room); host2 (room)"
     )
     assert message.decision.considered == 3
-    assert message.decision.removals == (Removal(constraint="room", removed=3, left=0),)
+    assert message.decision.removals == (Removal(constraint="room", removed=3, left=0, code="class"),)
     assert len(message.decision.nearest) == 3
     assert placement.retired == {message.instances[0]: message.reason}
 
@@ -525,7 +503,7 @@ async def test_every_host_down_is_waited_for_and_then_names_the_nearest() -> Non
     await retry(scheduler, a_request())
     time.now += 30
     message = await unplaceable(scheduler, a_request())
-    assert "host_is_up removed 1" in message.reason
+    assert "up removed 1" in message.reason
     assert "host0 (down: nothing is heard of its agent agent0)" in message.reason
 
 
@@ -666,12 +644,12 @@ async def test_many_large_requests_take_turns() -> None:
 
 
 async def test_placement_away_is_not_no_capacity() -> None:
+    class Away(PlainSource):
+        def search(self, question: FindCandidates) -> PlainSourceSearch:
+            raise Unavailable("placement's memory is not loaded yet")
+
     placement = hosts(2)
-
-    async def away(question: FindCandidates) -> CandidatesFound:
-        raise NoAnswer("placement.candidates: no answer within 10 s")
-
-    scheduler = Scheduler(away, placement.claim_many, placement.release, placement.providers)
+    scheduler = Scheduler(Away(), placement.claim_many, placement.release, placement.providers)
     requests = [a_request(1), a_request(2, flavor=BIG)]
     with pytest.raises(Unavailable):
         await scheduler.place_many(requests)
@@ -684,31 +662,31 @@ async def test_a_claim_without_an_answer_counts_until_it_must_have_been_seen() -
     async def away(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
         raise NoAnswer("placement.claim: no answer within 10 s")
 
-    scheduler = Scheduler(
-        placement.candidates, away, placement.release, placement.providers, clock=time.clock
-    )
+    scheduler = Scheduler(placement.source, away, placement.release, placement.providers, clock=time.clock)
     with pytest.raises(Unavailable):
         await scheduler.place_many([a_request()])
-    assert scheduler.pending.taken(uid(0, "c"))
-    scheduler.pending.seen(0, time.now + 60)
-    assert not scheduler.pending.taken(uid(0, "c"))
+    assert placement.source.taken(uid(0, "c"))
+    scheduler.pending.look(time.now + 60)
+    assert not placement.source.promised
 
 
 async def test_one_question_that_placement_cannot_take_does_not_fail_the_batch() -> None:
-    placement = hosts(4)
-    candidates, claim_many = placement.candidates, placement.claim_many
+    class Particular(PlainSource):
+        def search(self, question: FindCandidates) -> PlainSourceSearch:
+            if question.groups[0].resources.get("VCPU") == 3:
+                raise SenselessQuery("no such resource class")
+            return super().search(question)
 
-    async def particular(question: FindCandidates) -> CandidatesFound:
-        if question.groups[0].resources.get("VCPU") == 3:
-            raise AnswerRefused("placement.candidates: no such resource class")
-        return await candidates(question)
+    placement = hosts(4)
+    placement.source = Particular(placement.source.candidates, placement.free)
+    claim_many = placement.claim_many
 
     async def strict(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
         if any(order.claims[0].project == "bad" for order in orders):
             raise AnswerRefused("placement.claim: project")
         return await claim_many(orders)
 
-    scheduler = Scheduler(particular, strict, placement.release, placement.providers)
+    scheduler = Scheduler(placement.source, strict, placement.release, placement.providers)
     one, two, three, four = await said(
         scheduler,
         a_request(1),
@@ -718,7 +696,7 @@ async def test_one_question_that_placement_cannot_take_does_not_fail_the_batch()
     )
     assert isinstance(one, BuildPlaced)
     assert isinstance(two, BuildUnplaceable)
-    assert two.reason == "placement.candidates: no such resource class"
+    assert two.reason == "no such resource class"
     assert isinstance(three, BuildUnplaceable)
     assert three.reason == "placement.claim: project"
     assert isinstance(four, BuildPlaced)
@@ -737,7 +715,7 @@ async def test_what_cannot_be_fenced_is_not_said_to_be_unplaceable() -> None:
         return ReleaseAnswered(result=Held(generation=1, allocations={}))
 
     for release, expected in ((refuse, Poison), (contend, Retry), (hold, Retry)):
-        scheduler = Scheduler(placement.candidates, placement.claim_many, release, placement.providers)
+        scheduler = Scheduler(placement.source, placement.claim_many, release, placement.providers)
         (verdict,) = await scheduler.place_many([a_request()])
         assert isinstance(verdict, expected)
 

@@ -1,0 +1,214 @@
+"""Hosts for many orders at once: one search and one evaluation for all that are alike."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from bus.candidates import CandidateSource, SenselessQuery
+from bus.messages import FindCandidates
+from bus.vocabulary import Candidate, Id
+from scheduler_worker.core.events import Chosen, LookForSpares, NoHost
+from scheduler_worker.core.host_map import HostMap
+from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order
+from scheduler_worker.core.pick import KeepsPromises, Pick
+from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.shortage import Shortage
+from scheduler_worker.core.ties import drawn
+from scheduler_worker.core.view import HostsNow
+from scheduler_worker.core.wish import Wish
+
+CHOICES = 3  # hosts named in one claim, best first
+
+
+class Choosing:
+    """All that is chosen at one moment: nothing is awaited between its first search and its last."""
+
+    def __init__(
+        self,
+        source: CandidateSource,
+        hosts: HostMap,
+        now: HostsNow,
+        policy: ChoicePolicy,
+        promises: KeepsPromises,
+        joined: dict[Id, dict[Id, str]],
+    ) -> None:
+        self._source = source
+        self._hosts = hosts
+        self._now = now
+        self._policy = policy
+        self._promises = promises
+        self._joined = joined  # server group → its members that were just chosen → their roots
+
+    def choose(self, orders: Sequence[Order]) -> list[Chosen | NoHost]:
+        """One answer each. Whoever comes first takes first, of those that are alike."""
+        alike: dict[Hashable, list[int]] = {}
+        for nth, order in enumerate(orders):
+            # Each that joins a group changes what the next one may have: they are looked at one by one.
+            kind = nth if order.wish.group is not None else self._policy.kind(order.wish)
+            alike.setdefault(kind, []).append(nth)
+        answers: dict[int, Chosen | NoHost] = {}
+        for those in alike.values():
+            kind_of_order = _Kind(self, orders[those[0]])
+            for nth in those:
+                answers[nth] = kind_of_order.hosts_for(orders[nth])
+        return [answers[nth] for nth in range(len(orders))]
+
+    def spares(self, order: Order, wanted: LookForSpares) -> tuple[Candidate, ...]:
+        """Hosts to name as alternates, as they are now."""
+        wish = order.wishes[wanted.nth]
+        try:
+            ranking = self.rank(wish, order.request.request)
+        except SenselessQuery:
+            return ()
+        return ranking.spares(wanted.cell, wanted.several, wanted.beside, order.avoid)
+
+    def rank(self, wish: Wish, seed: str) -> Ranking:
+        question = wish.question
+        if wish.group is not None:
+            wish = self._grouped(wish)
+        return Ranking(
+            wish,
+            self._source.search(question),
+            self._now,
+            self._hosts,
+            self._policy,
+            self._promises,
+            seed,
+        )
+
+    def join(self, order: Order, instance: Id, root: str) -> None:
+        if order.wish.group is not None:
+            self._joined.setdefault(order.wish.group.id, {})[instance] = root
+
+    def leave(self, order: Order, instance: Id) -> None:
+        if order.wish.group is not None:
+            self._joined.get(order.wish.group.id, {}).pop(instance, None)
+
+    def promised(self, wish: Wish) -> bool:
+        """Would it have a host, were there not what others are just being given?"""
+        open_ones = self._promises.unsettled
+        question = wish.question
+        roots = {entry.root for entry in open_ones}
+        if question.roots:
+            roots &= set(question.roots)
+        if not roots:
+            return False
+        among: FindCandidates = msgspec.structs.replace(question, roots=tuple(roots))
+        for entry in open_ones:
+            self._source.withdraw(entry.allocations)
+        try:
+            found = self._source.search(among)
+            return any(found.ways(position, 1) for position in found.positions.tolist())
+        finally:
+            for entry in open_ones:
+                self._source.promise(entry.allocations)
+
+    def unknown(self, wish: Wish) -> str:
+        """A place that is asked for and that there is not."""
+        request = wish.request
+        if not request.cell and not request.zone:
+            return ""
+        hosts = self._source.hosts()
+        cells = {host.cell for host in hosts} - {""}
+        if request.cell and request.cell not in cells:
+            return f"cell: no hosts in cell {request.cell!r}{_known('cells', cells)}"
+        zones = {host.zone for host in hosts}
+        zones.update(one.metadata.get("availability_zone", "") for one in self._source.aggregates.values())
+        zones.discard("")
+        if request.zone and request.zone not in zones:
+            known = _known("zones", zones) or "; no host names a zone"
+            return f"zone: no hosts in zone {request.zone!r}{known}"
+        return ""
+
+    def _grouped(self, wish: Wish) -> Wish:
+        """With those who joined its group a moment ago."""
+        group = wish.group
+        if group is None:
+            return wish
+        joined = self._joined.get(group.id, {})
+        members: dict[str, int] = {}
+        on: Mapping[str, Sequence[str]] = {**group.members, **{one: (root,) for one, root in joined.items()}}
+        for roots in on.values():
+            for root in roots:
+                members[root] = members.get(root, 0) + 1
+        return replace(wish, members=members)
+
+
+class _Kind:
+    """Orders that are alike, and the evaluation they use up."""
+
+    def __init__(self, choosing: Choosing, first: Order) -> None:
+        self._choosing = choosing
+        self._wish = first.wish
+        self._seed = first.request.request
+        self._ranking: Ranking | None = None
+        self._shortage: tuple[object, Shortage] | None = None
+
+    def hosts_for(self, order: Order) -> Chosen | NoHost:
+        try:
+            picks = self._picks(order)
+        except SenselessQuery as problem:
+            return NoHost(Shortage(nth=order.nth, refusal=str(problem)))
+        if len(picks) == len(order.instances):
+            return Chosen(self._with_spares(order, picks))
+        if len(picks) < order.needed:
+            for ranking, pick in reversed(picks):
+                ranking.put_back([pick])
+            for instance in order.instances[: len(picks)]:
+                self._choosing.leave(order, instance)
+            return NoHost(self._short())
+        short = self._short()
+        return Chosen(self._with_spares(order, picks), short)
+
+    def _picks(self, order: Order) -> list[tuple[Ranking, Pick]]:
+        """As many as there is room for."""
+        several = max(1, MAX_CHOICES // len(order.instances))
+        grouped = order.wish.group is not None
+        picks: list[tuple[Ranking, Pick]] = []
+        for instance in order.instances:
+            if self._ranking is None or (grouped and picks):
+                self._ranking = self._choosing.rank(self._wish, self._seed)
+                self._shortage = None
+            pick = self._ranking.take(
+                min(CHOICES, several),
+                min(several, MAX_CHOICES_EACH),
+                order.avoid,
+                lambda among, instance=instance: drawn(self._seed, instance, among),  # type: ignore[misc]
+            )
+            if pick is None:
+                break
+            self._choosing.join(order, instance, pick.root)
+            picks.append((self._ranking, pick))
+        return picks
+
+    def _with_spares(self, order: Order, picks: Sequence[tuple[Ranking, Pick]]) -> tuple[Pick, ...]:
+        """Named when all its hosts are known, for none of these is to be another's alternate."""
+        several = order.request.alternates
+        if not several:
+            return tuple([pick for _, pick in picks])
+        beside = order.beside.union([pick.root for _, pick in picks])
+        return tuple(
+            [
+                replace(pick, spares=ranking.spares(pick.choices[0].cell, several, beside, order.avoid))
+                for ranking, pick in picks
+            ]
+        )
+
+    def _short(self) -> Shortage:
+        """The same for all, until what is promised or left has changed."""
+        ranking = self._ranking
+        if ranking is None:
+            return Shortage()
+        state = ranking.state
+        if self._shortage is None or self._shortage[0] != state:
+            found = ranking.shortage()
+            promised = self._choosing.promised(self._wish)
+            unknown = self._choosing.unknown(self._wish)
+            self._shortage = state, replace(found, promised=promised, unknown=unknown)
+        return self._shortage[1]
+
+
+def _known(what: str, names: set[str]) -> str:
+    return f"; known {what}: {', '.join(sorted(names))}" if names else ""

@@ -1,0 +1,48 @@
+"""The best first, of many, sorted no further than somebody looks."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from bus.candidates import Floats, Ints
+from scheduler_worker.core.ties import Uints
+
+FIRST_PAGE = 64
+GROWTH = 4  # each page is so many times as long as the one before
+
+
+class Frontier:
+    """Indices into an array of worths, a page at a time: highest worth first, then least tie."""
+
+    def __init__(self, worth: Floats, among: Ints, ties: Callable[[Ints], Uints]) -> None:
+        self._worth = worth
+        self._left = among
+        self._ties = ties
+        self._page = FIRST_PAGE
+
+    def page(self) -> tuple[Ints, Uints]:
+        """The next best, in order, with their ties; empty when all have been given."""
+        page, self._page = self._page, self._page * GROWTH
+        taken = self._left if self._left.size <= GROWTH * page else self._split(page)
+        if taken is self._left:
+            self._left = self._left[:0]
+        ties = self._ties(taken)
+        order = np.lexsort((ties, -self._worth[taken]))
+        return taken[order], ties[order]
+
+    def _split(self, page: int) -> Ints:
+        """About so many of the best; of those that are alike at the edge no more than are needed."""
+        left = self._left
+        worth = self._worth[left]
+        edge = np.partition(worth, worth.size - page)[worth.size - page]
+        within = worth >= edge
+        taken: Ints = left[within]
+        if taken.size <= GROWTH * page:
+            self._left = left[~within]
+            return taken
+        better, alike = left[worth > edge], left[worth == edge]
+        order = np.argpartition(self._ties(alike), page - better.size)
+        split = page - better.size
+        self._left = np.concatenate((alike[order[split:]], left[worth < edge]))
+        best: Ints = np.concatenate((better, alike[order[:split]]))
+        return best

@@ -1,0 +1,60 @@
+"""What a ranking reads of every host that placement has, by position: its cell, its number, who builds."""
+
+from collections.abc import Collection
+
+import numpy as np
+import numpy.typing as npt
+
+from bus.candidates import Bools, CandidateSource, PlacedHost
+from scheduler_worker.core.ties import mixed
+
+NO_AGENT = "has_agent"  # the rule that no policy can leave out: somebody must be there to build
+
+
+class HostMap:
+    """Kept level with placement's layout; a host that has not changed is not read again."""
+
+    def __init__(self, source: CandidateSource, cells: Collection[str] | None = None) -> None:
+        self.served: Bools = np.zeros(0, np.bool_)  # is there somebody to build on it?
+        self.cell_at: npt.NDArray[np.intp] = np.zeros(0, np.intp)  # its cell's number
+        self.mixed: npt.NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self.cells: dict[str, int] = {}
+        self._source = source
+        self._ours = None if cells is None else frozenset(cells)
+        self._known: list[tuple[str, str, str]] = []
+        self._layout: int | None = None
+
+    def level(self) -> None:
+        """Must be called before it is read, whenever something may have come in."""
+        if self._source.layout == self._layout:
+            return
+        self._layout = self._source.layout
+        more = self._source.size - len(self._known)
+        if more > 0:
+            more = max(more, len(self._known))
+            self._known += [("", "", "")] * more
+            self.served = np.concatenate([self.served, np.zeros(more, np.bool_)])
+            self.cell_at = np.concatenate([self.cell_at, np.zeros(more, np.intp)])
+            self.mixed = np.concatenate([self.mixed, np.zeros(more, np.uint64)])
+        for host in self._source.hosts():
+            identity = host.uuid, host.cell, host.agent
+            if self._known[host.position] != identity:
+                self._known[host.position] = identity
+                self._put(host)
+
+    def number(self, cell: str) -> int:
+        return self.cells.setdefault(cell, len(self.cells))
+
+    def nobody_builds(self, host: PlacedHost) -> str:
+        """Why a build for it would reach nobody; empty when it would."""
+        if not host.agent or not host.cell:
+            return "no agent builds on it"
+        if self._ours is not None and host.cell not in self._ours:
+            return f"its cell {host.cell!r} is none of ours: {', '.join(sorted(self._ours))}"
+        return ""
+
+    def _put(self, host: PlacedHost) -> None:
+        position = host.position
+        self.served[position] = not self.nobody_builds(host)
+        self.cell_at[position] = self.number(host.cell)
+        self.mixed[position] = mixed(host.uuid)

@@ -1,0 +1,197 @@
+"""One request on its way to its hosts: what is still to be placed of it, and what is to be said of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
+from bus.vocabulary import (
+    BuildSpec,
+    Candidate,
+    Choice,
+    ConsumerClaim,
+    Decision,
+    Held,
+    Id,
+    Moved,
+    NoGroup,
+    Refusal,
+    Selection,
+)
+from scheduler_worker.core.pick import Pick
+from scheduler_worker.core.shortage import MAX_REFUSED, Shortage
+from scheduler_worker.core.wish import Wish
+
+MAX_CHOICES = 600  # in all claims of an order together: a message has an end
+MAX_CHOICES_EACH = 64  # in one of its claims
+MAX_METADATA_BYTES = 64 * 1024
+MAX_SPEC_BYTES = 256 * 1024  # what is built travels on with the hosts and the decision: they must fit as well
+MAX_SPECS_BYTES = 16 * 1024 * 1024  # it does so once for each instance
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """An instance that has its host; it is said when its spare hosts are known."""
+
+    instance: Id
+    cell: str
+    chosen: Selection
+    generation: int
+    decision: Decision
+    nth: int  # of the order's wishes, the one it was placed by
+    spares: tuple[Candidate, ...] = ()
+    lacking: int = 0  # spares that are still to be looked for
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Replaced at every step, never changed."""
+
+    request: BuildRequested
+    wishes: tuple[Wish, ...]
+    instances: tuple[Id, ...]  # those without a host that have not ended
+    bytes: int  # about as much is said in the end
+    waited: float = 0.0  # seconds since it was first put off
+    nth: int = 0  # of the wishes, the one that a host is looked for by
+    rounds: int = 0  # how often it was looked for one
+    picks: tuple[Pick, ...] = ()  # for the first of the instances, while they are claimed
+    held: tuple[tuple[Id, Held], ...] = ()  # delivered before: these hold something already
+    emptied: tuple[tuple[Id, int], ...] = ()  # somebody gave back what they held: with their generation
+    settled: tuple[Settled, ...] = ()
+    fenced: tuple[Id, ...] = ()  # those that ended without a host
+    avoid: frozenset[str] = frozenset()  # providers that were full or gone when we wanted them
+    refused: tuple[str, ...] = ()
+    considered: int = 0
+    obstacle: str = ""  # why it has no host yet
+    reason: str = ""  # why it has none for good
+    decision: Decision = field(default_factory=Decision)  # and the record of that
+    shorts: tuple[Shortage, ...] = ()  # why there is no host, by each of the wishes that were tried
+
+    @property
+    def wish(self) -> Wish:
+        return self.wishes[self.nth]
+
+    @property
+    def needed(self) -> int:
+        """How many more hosts there must be at once."""
+        if not self.request.at_least:
+            return len(self.instances)
+        return min(max(self.request.at_least - len(self.settled), 1), len(self.instances))
+
+    @property
+    def enough(self) -> bool:
+        """Have so many of its instances a host that the others may end without?"""
+        return 0 < self.request.at_least <= len(self.settled)
+
+    @property
+    def beside(self) -> frozenset[str]:
+        """Hosts that instances of it are on."""
+        return frozenset(one.chosen.root for one in self.settled)
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        return self.refused[-MAX_REFUSED:]
+
+    def claims(self) -> tuple[ConsumerClaim, ...]:
+        """All or none of those that were picked, each on the first of its hosts that fits."""
+        request = self.request
+        return tuple(
+            [
+                ConsumerClaim(
+                    consumer=instance,
+                    generation=None,
+                    choices=tuple([Choice(way.allocations, way.shapes) for way in pick.choices]),
+                    project=request.project,
+                    user=request.user,
+                    group=request.hints.group,
+                )
+                for instance, pick in zip(self.instances, self.picks, strict=False)
+            ]
+        )
+
+    def said(self) -> list[BuildPlaced | BuildUnplaceable]:
+        """What becomes known of it."""
+        request = self.request
+        specs: dict[int, BuildSpec] = {}
+        messages: list[BuildPlaced | BuildUnplaceable] = []
+        for one in self.settled:
+            of_flavor = self.wishes[one.nth].nth
+            spec = specs.get(of_flavor)
+            if spec is None:
+                spec = specs[of_flavor] = spec_of(request, of_flavor)
+            messages.append(
+                BuildPlaced(
+                    build=one.instance,
+                    request=request.request,
+                    cell=one.cell,
+                    chosen=one.chosen,
+                    generation=one.generation,
+                    alternates=tuple([selection_of(spare) for spare in one.spares]),
+                    spec=spec,
+                    decision=one.decision,
+                    reply_to=request.reply_to,
+                )
+            )
+        if self.fenced:
+            messages.append(
+                BuildUnplaceable(
+                    request=request.request,
+                    instances=self.fenced,
+                    reason=self.reason,
+                    decision=self.decision,
+                    reply_to=request.reply_to,
+                )
+            )
+        return messages
+
+
+def selection_of(way: Candidate) -> Selection:
+    return Selection(
+        root=way.root, host=way.host, agent=way.agent, choice=Choice(way.allocations, way.shapes)
+    )
+
+
+def spec_of(request: BuildRequested, nth: int = 0) -> BuildSpec:
+    """What is built of its flavor, or the nth of those that would do instead."""
+    return BuildSpec(
+        flavor=request.or_else[nth - 1] if nth else request.flavor,
+        image=request.image,
+        project=request.project,
+        user=request.user,
+        metadata=request.metadata,
+    )
+
+
+def refusals_of(
+    pick: Pick, refusals: Sequence[Refusal], names: Mapping[str, str] | None = None
+) -> tuple[list[str], set[str]]:
+    """What placement refused in words, and the providers to avoid: what only changed is tried again."""
+    said, avoid = [], set()
+    for way, refusal in zip(pick.choices, refusals, strict=False):
+        said.append(f"{way.host}: {refusal}")
+        if not isinstance(refusal, Moved | NoGroup):
+            avoid.add(refusal.provider)
+    return said, avoid
+
+
+def too_much(request: BuildRequested, size: int, together: int) -> str:
+    """Why this cannot be carried to its agents, naming the field; empty when it can."""
+    metadata = len(_encode(request.metadata)) if size > MAX_METADATA_BYTES else 0
+    if metadata > MAX_METADATA_BYTES:
+        return f"metadata: {metadata} bytes, at most {MAX_METADATA_BYTES}"
+    if size > MAX_SPEC_BYTES:
+        return f"flavor, image and metadata: {size} bytes together, at most {MAX_SPEC_BYTES} can be built"
+    if together > MAX_SPECS_BYTES:
+        return (
+            f"instances: {len(request.instances)} of them, with {size} bytes of flavor, image and metadata"
+            f" each, are {together} bytes in all, at most {MAX_SPECS_BYTES} in one request"
+        )
+    return ""
+
+
+def size_of(request: BuildRequested) -> int:
+    """Bytes of what is built, of the largest of the flavors that would do."""
+    return max(len(_encode(spec_of(request, nth))) for nth in range(len(request.or_else) + 1))

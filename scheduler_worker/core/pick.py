@@ -1,0 +1,78 @@
+"""What is handed out for one instance: hosts to claim, best first, spare ones, and why the best won."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from bus.vocabulary import Allocations, Candidate, Decision, Record, Removal
+
+
+class Promise(Protocol):
+    """What was chosen, counted as used until placement shows it."""
+
+    @property
+    def allocations(self) -> Allocations: ...
+
+    @property
+    def root(self) -> str: ...
+
+
+class KeepsPromises(Protocol):
+    @property
+    def unsettled(self) -> Sequence[Promise]:
+        """Those of which it is not known whether they come true."""
+        ...
+
+    def enter(self, way: Candidate) -> Promise:
+        """From now on it counts."""
+        ...
+
+    def drop(self, promise: Promise) -> None:
+        """It came to nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pick:
+    """A claim's choices: each host in its ways before the next. The first of them is promised."""
+
+    choices: tuple[Candidate, ...]
+    promise: Promise
+    considered: int
+    removals: tuple[Removal, ...]
+    record: Record
+    notes: tuple[str, ...] = ()
+    spares: tuple[Candidate, ...] = ()
+
+    @property
+    def root(self) -> str:
+        return self.choices[0].root
+
+    def decision(self, root: str, refused: tuple[str, ...]) -> Decision:
+        """Why this host, which is the first or, when placement refused that, a later one."""
+        return Decision(
+            considered=self.considered,
+            removals=self.removals,
+            scores=scores_of(self.record, root),
+            refused=refused,
+            notes=self.notes,
+            record=self.record,
+        )
+
+
+def scores_of(record: Record, root: str) -> dict[str, float]:
+    """What each weigher gave this host, and their sum."""
+    for host in record.hosts:
+        if host.root == root and not host.refused:
+            break
+    else:
+        return {}
+    scores, total = {}, 0.0
+    for scale, value in zip(record.scales, host.values, strict=True):
+        above, span = value - scale.lowest, scale.highest - scale.lowest
+        multiplier = host.multipliers.get(scale.weigher, scale.multiplier)
+        points = (above if above > 0 or not scale.clamped else 0.0) / span * multiplier
+        scores[scale.weigher] = round(points, 6)
+        total += points
+    scores["total"] = round(total, 6)
+    return scores

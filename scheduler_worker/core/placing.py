@@ -1,0 +1,405 @@
+"""Placing one request, as a pure step: what is so, and what happened → what is so next, what to do.
+
+looking ─ chosen → claiming ─ all claimed ───────────→ (spares, if some are lacking) → said
+   ↑  └── no host: the next flavor; later; parked; or fenced and said
+   │                  ├── refused: what was promised is let go, and it looks beside those who refused
+   └──────────────────┴── delivered before: those that hold something are located and told again, the others
+                          look on
+
+Nobody is told "no valid host" before placement has fenced the instance, so a twin delivery can never place
+what this one has given up. Of the effects that are answered, an order has one kind at a time.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bus.vocabulary import (
+    Candidate,
+    Choice,
+    Claimed,
+    ClaimResult,
+    Contended,
+    Decision,
+    Held,
+    Id,
+    NoGroup,
+    Refused,
+    Released,
+    ReleaseResult,
+    Retired,
+    Selection,
+)
+from scheduler_worker.core.events import (
+    Begun,
+    Bury,
+    Chosen,
+    ClaimAnswers,
+    ClaimHosts,
+    ClaimImpossible,
+    ComeAgain,
+    Effect,
+    Effects,
+    Event,
+    Fence,
+    FenceAnswers,
+    FenceImpossible,
+    GiveUpHost,
+    KeepHost,
+    Locate,
+    Located,
+    LookForHosts,
+    LookForSpares,
+    NoHost,
+    Park,
+    SayAll,
+    SparesFound,
+    Warn,
+)
+from scheduler_worker.core.held import ClaimPlace, wish_of
+from scheduler_worker.core.order import Order, Settled, refusals_of, selection_of
+from scheduler_worker.core.pick import Pick
+from scheduler_worker.core.shortage import MAX_REASON, Shortage
+
+ROUNDS = 5  # how often it looks again at once, before it waits
+PATIENCE = 30.0  # how long a request waits for what passes by itself
+LONGEST_PAUSE = 5.0  # seconds between two looks of a request that has waited for longer than that
+SOON = 0.1, 0.5
+AT_ONCE = 0.05, 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class PlacingLimits:
+    rounds: int = ROUNDS
+    patience: float = PATIENCE
+    parks: bool = False  # is there somewhere to wait for room?
+
+
+def step(order: Order, event: Event, limits: PlacingLimits) -> tuple[Order, Effects]:
+    """What this event makes of the order."""
+    match event:
+        case Begun(refusal=""):
+            return _next(order, limits)
+        case Begun(refusal=refusal):
+            return _next(_fail(order, refusal, Decision(code="unreadable")), limits)
+        case Chosen():
+            order = replace(
+                order,
+                picks=event.picks,
+                rounds=order.rounds + 1,
+                considered=event.picks[0].considered,
+                shorts=() if event.short is None else (event.short,),
+            )
+            return order, (ClaimHosts(order.claims()),)
+        case NoHost(short=short):
+            return _no_host(replace(order, considered=short.considered), short, limits)
+        case ClaimAnswers(results=results):
+            return _claimed(order, results, limits)
+        case ClaimImpossible(why=why):
+            gone = _let_go(order)
+            return _also(gone, _next(_fail(replace(order, picks=()), why, Decision(code="claim")), limits))
+        case Located(places=places):
+            return _located(order, places, limits)
+        case FenceAnswers(results=fenced):
+            return _fenced(order, fenced, limits)
+        case FenceImpossible(why=why):
+            return order, (Bury(why),)
+        case SparesFound(spares=spares):
+            settled = [
+                replace(one, spares=(*one.spares, *spares.get(one.instance, ())), lacking=0)
+                for one in order.settled
+            ]
+            return _next(replace(order, settled=tuple(settled)), limits)
+
+
+def _next(order: Order, limits: PlacingLimits) -> tuple[Order, Effects]:
+    """What is to be done where nothing is under way."""
+    if order.held:
+        return order, (Locate(order.held),)
+    if order.emptied:
+        return order, tuple(
+            [Fence(instance, generation, _given_back(instance)) for instance, generation in order.emptied]
+        )
+    if order.instances and order.reason:
+        return order, tuple([Fence(instance, None, order.reason) for instance in order.instances])
+    if order.instances:
+        if order.rounds < limits.rounds:
+            return order, (LookForHosts(),)
+        return _obstructed(order, limits)
+    lacking = [one for one in order.settled if one.lacking]
+    if lacking:
+        return order, tuple(
+            [
+                LookForSpares(
+                    one.instance,
+                    one.cell,
+                    one.lacking,
+                    order.beside.union(spare.root for spare in one.spares),
+                    one.nth,
+                )
+                for one in lacking
+            ]
+        )
+    return order, (SayAll(tuple(order.said())),)
+
+
+# No host
+
+
+def _no_host(order: Order, short: Shortage, limits: PlacingLimits) -> tuple[Order, Effects]:
+    """By the wish it was at. The last word is that of all its wishes."""
+    order = replace(order, shorts=(*order.shorts, short))
+    if order.nth + 1 < len(order.wishes):
+        return replace(order, nth=order.nth + 1), (LookForHosts(),)
+    obstacle = _reason(order)
+    shorts, order = order.shorts, replace(order, nth=0, rounds=order.rounds + 1, shorts=())
+    if order.enough:  # at_least as many as were wanted have their hosts: the others end
+        return _next(_fail(order, obstacle, _decision(order, shorts)), limits)
+    order = replace(order, obstacle=obstacle, decision=_decision(order, shorts))
+    if any(one.promised for one in shorts) and order.rounds < limits.rounds:
+        return order, (LookForHosts(),)
+    if order.request.wait and limits.parks:
+        return order, (Park(shorts, obstacle),)
+    if any(one.may_pass for one in shorts):
+        return _obstructed(order, limits)
+    return _next(_fail(order, obstacle, order.decision), limits)
+
+
+def _reason(order: Order) -> str:
+    request, several = order.request, len(order.instances)
+    first, *others = order.shorts
+    reason = first.reason(request, several, order.refusals)
+    for short in others:
+        name = (request.or_else[short.nth - 1] if short.nth else request.flavor).name
+        reason = f"{reason}. As {name!r}: {short.reason(request, several, ())}"
+    return reason
+
+
+def _decision(order: Order, shorts: Sequence[Shortage]) -> Decision:
+    return shorts[0].decision(order.refusals)
+
+
+def _obstructed(order: Order, limits: PlacingLimits) -> tuple[Order, Effects]:
+    """Nothing now, but it may pass: look again later, for as long as our patience lasts."""
+    if order.request.wait and limits.parks:
+        return order, (Park((), order.obstacle),)
+    if order.waited >= limits.patience:
+        decision = replace_refused(order.decision, order)
+        return _next(_fail(order, order.obstacle, decision), limits)
+    return order, (ComeAgain(*SOON, order.obstacle),)
+
+
+def replace_refused(decision: Decision, order: Order) -> Decision:
+    """The same decision, with what placement refused since."""
+    return Decision(
+        considered=decision.considered or order.considered,
+        removals=decision.removals,
+        nearest=decision.nearest,
+        refused=order.refusals,
+        code=decision.code or "refused",
+        notes=decision.notes,
+    )
+
+
+def _contended(order: Order, limits: PlacingLimits, why: str) -> Effects:
+    """Others are at the same thing, and nothing can be said of it before they are done."""
+    if order.waited < limits.patience:
+        return (ComeAgain(*AT_ONCE, why),)
+    waited = f"request {order.request.request} has waited {order.waited:.0f} s: {why}"
+    return Warn(waited), ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, why)
+
+
+def _fail(order: Order, reason: str, decision: Decision) -> Order:
+    """No host, for good."""
+    return replace(order, reason=reason[:MAX_REASON], decision=decision)
+
+
+# Claims
+
+
+def _claimed(order: Order, results: Sequence[ClaimResult], limits: PlacingLimits) -> tuple[Order, Effects]:
+    picks = order.picks
+    claimed = [result for result in results if isinstance(result, Claimed)]
+    if len(claimed) == len(picks):
+        return _settle(order, claimed, limits)
+    let_go, order = _let_go(order), replace(order, picks=())
+    if any(isinstance(result, Held | Retired) for result in results):
+        return _also(let_go, _next(_sort_out(order, results), limits))
+    avoid, refused = set(order.avoid), list(order.refused)
+    for pick, result in zip(picks, results, strict=False):
+        if isinstance(result, Contended):
+            return order, (*let_go, *_contended(order, limits, "its claim is contended"))
+        if isinstance(result, Refused):
+            nowhere = next((one for one in result.refusals if isinstance(one, NoGroup)), None)
+            if nowhere is not None:
+                return _also(let_go, _next(_fail(order, str(nowhere), Decision(code="group")), limits))
+            said, providers = refusals_of(pick, result.refusals)
+            refused += said
+            avoid |= providers
+    order = replace(order, avoid=frozenset(avoid), refused=tuple(refused), nth=0, shorts=())
+    obstacle = f"every host that would do was taken meanwhile: {'; '.join(order.refusals)}"
+    return _also(let_go, _next(replace(order, obstacle=obstacle), limits))
+
+
+def _let_go(order: Order) -> Effects:
+    return tuple([GiveUpHost(pick) for pick in order.picks])
+
+
+def _also(before: Effects, then: tuple[Order, Effects]) -> tuple[Order, Effects]:
+    order, effects = then
+    return order, (*before, *effects)
+
+
+def _sort_out(order: Order, results: Sequence[ClaimResult]) -> Order:
+    """It was delivered before: some instances hold hosts or have ended. The others go on."""
+    left: list[Id] = []
+    order = replace(order, obstacle="its other instances were placed or ended before", nth=0, shorts=())
+    answered = len(results)
+    for instance, result in zip(order.instances, results, strict=False):
+        match result:
+            case Held() | Retired():
+                order = _elsewhere(order, instance, result)
+            case _:  # it holds nothing and may be placed
+                left.append(instance)
+    return replace(order, instances=(*left, *order.instances[answered:]))
+
+
+def _elsewhere(order: Order, instance: Id, result: Held | Retired) -> Order:
+    """It holds something already, or has ended: what we ended is said again, others have said theirs."""
+    match result:
+        case Held(generation=generation, allocations=allocations) if not allocations:
+            return replace(order, emptied=(*order.emptied, (instance, generation)))
+        case Held():
+            return replace(order, held=(*order.held, (instance, result)))
+        case Retired(unplaceable=True, why=why):
+            return _end(order, instance, why)
+        case Retired():
+            return order
+
+
+def _end(order: Order, instance: Id, reason: str) -> Order:
+    """It is retired: whoever still works on it will never place it. The request ends for that reason."""
+    return replace(order, reason=reason[:MAX_REASON], fenced=(*order.fenced, instance))
+
+
+def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> tuple[Order, Effects]:
+    """Those that were picked have their hosts."""
+    picks, request = order.picks, order.request
+    ways = [pick.choices[result.choice] for pick, result in zip(picks, claimed, strict=True)]
+    beside = order.beside.union(way.root for way in ways)
+    avoid, refused = set(order.avoid), list(order.refused)
+    settled, effects = list(order.settled), list[Effect]()
+    for instance, pick, way, result in zip(order.instances, picks, ways, claimed, strict=False):
+        if result.refused:
+            said, providers = refusals_of(pick, result.refused)
+            refused += said
+            avoid |= providers
+        spares, lacking = pick.spares, 0
+        if result.choice or avoid or len(picks) > 1:
+            spares = _spares(pick, way, beside, avoid, request.alternates)
+            if result.choice or len(spares) < len(pick.spares):
+                lacking = request.alternates - len(spares)
+        settled.append(
+            Settled(
+                instance=instance,
+                cell=way.cell,
+                chosen=selection_of(way),
+                generation=result.generation,
+                decision=pick.decision(way.root, tuple(refused[-16:])),
+                nth=order.nth,
+                spares=spares,
+                lacking=lacking,
+            )
+        )
+        effects.append(KeepHost(pick, way, result.number))
+    short = order.shorts
+    order = replace(
+        order,
+        instances=order.instances[len(picks) :],
+        picks=(),
+        settled=tuple(settled),
+        avoid=frozenset(avoid) if avoid else order.avoid,
+        refused=tuple(refused),
+    )
+    if order.instances and short:  # enough of them; the others by the next flavor, if there is one
+        return _also(tuple(effects), _no_host(replace(order, shorts=short[:-1]), short[-1], limits))
+    return _also(tuple(effects), _next(order, limits))
+
+
+def _spares(
+    pick: Pick, way: Candidate, beside: frozenset[str], avoid: set[str], several: int
+) -> tuple[Candidate, ...]:
+    """Of the hosts that were named with it, those of its cell that may still be had."""
+    found: dict[str, Candidate] = {}
+    for spare in (*pick.spares, *pick.choices):
+        if spare.cell != way.cell or spare.root in beside or spare.root in found:
+            continue
+        if spare.root not in avoid and spare.allocations.keys().isdisjoint(avoid):
+            found[spare.root] = spare
+    return tuple(found.values())[:several]
+
+
+# Delivered before
+
+
+def _located(
+    order: Order, places: Mapping[Id, ClaimPlace | None], limits: PlacingLimits
+) -> tuple[Order, Effects]:
+    """Those that hold something are told again, with spares as they are now."""
+    effects: list[Effect] = []
+    holding, order = order.held, replace(order, held=())
+    for instance, result in holding:
+        place = places.get(instance)
+        if place is None:  # no scheduler has placed what holds this: its room is not ours to give back
+            where = ", ".join(sorted(result.allocations))
+            held = f"{instance} holds resources of {where} already"
+            why = f"{held}, where no agent builds: it is no build of ours"
+            effects.append(Warn(f"build {instance}: {why}"))
+            order = _end(order, instance, why)
+            continue
+        again = Settled(
+            instance=instance,
+            cell=place.cell,
+            chosen=Selection(
+                root=place.root, host=place.host, agent=place.agent, choice=Choice(result.allocations)
+            ),
+            generation=result.generation,
+            decision=Decision(considered=order.considered),
+            nth=wish_of(result, order.wishes),
+            lacking=order.request.alternates,
+        )
+        order = replace(order, settled=(*order.settled, again))
+    return _also(tuple(effects), _next(order, limits))
+
+
+# Fences
+
+
+def _fenced(
+    order: Order, results: Sequence[tuple[Id, ReleaseResult]], limits: PlacingLimits
+) -> tuple[Order, Effects]:
+    emptied = {instance for instance, _ in order.emptied}
+    order = replace(
+        order,
+        emptied=(),
+        instances=tuple([one for one in order.instances if one not in dict(results)]),
+    )
+    effects: list[Effect] = []
+    for instance, result in results:
+        match result:
+            case Released() if instance in emptied:
+                effects.append(Warn(f"build {instance}: {_given_back(instance)}"))
+                order = _end(order, instance, _given_back(instance))
+            case Released():
+                order = _end(order, instance, order.reason)
+            case Retired():
+                order = _elsewhere(order, instance, result)
+            case Held() if instance not in emptied:
+                order = _elsewhere(order, instance, result)
+            case _:
+                contended = _contended(order, limits, f"the claim of {instance} is contended")
+                return order, (*effects, *contended)
+    return _also(tuple(effects), _next(order, limits))
+
+
+def _given_back(instance: Id) -> str:
+    return f"what {instance} held was given back by somebody else"

@@ -1,0 +1,98 @@
+"""What weighers say of hosts, made comparable: from the least to the most of all that fit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bus.candidates import Floats
+from bus.vocabulary import RecordedScale
+from scheduler_worker.core.rule import View, Weigher
+from scheduler_worker.core.wish import Wish
+
+MOST = 1e300  # what is beyond counts as this
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A weigher fitted to all hosts that fit. It stays as it is while an evaluation is used up."""
+
+    weigher: Weigher
+    lowest: float
+    highest: float
+    values: Floats
+
+    @property
+    def key(self) -> str:
+        return key_of(self.weigher)
+
+    def recorded(self) -> RecordedScale:
+        clamped = self.weigher.lowest is not None
+        return RecordedScale(self.weigher.name, self.weigher.multiplier, self.lowest, self.highest, clamped)
+
+    def read(self, view: View, wish: Wish) -> float:
+        """What the weigher reads of one host."""
+        value = float(self.weigher.value(view, wish))
+        return value if -MOST < value < MOST else float(_finite(np.array(value), self.lowest))
+
+    def points(self, value: float, multiplier: float) -> float:
+        """What this value counts, as `worth` reckons for all."""
+        lowest = self.lowest
+        if self.weigher.lowest is not None and value < lowest:
+            value = lowest
+        return (value - lowest) / (self.highest - lowest) * multiplier
+
+
+def key_of(weigher: Weigher) -> str:
+    """Under which aggregates say its multiplier."""
+    return weigher.key or f"{weigher.name}_weight_multiplier"
+
+
+def scales_of(weighers: Sequence[Weigher], view: View, wish: Wish, count: int) -> tuple[Scale, ...]:
+    """Of the weighers that tell hosts apart; all others give everybody the same."""
+    if not count:
+        return ()
+    scales = []
+    for weigher in weighers:
+        if not weigher.multiplier and isinstance(view.override(key_of(weigher), 0.0), float):
+            continue
+        values: Floats = np.asarray(weigher.value(view, wish), np.float64)
+        if values.ndim == 0:
+            continue
+        least, highest = float(values.min()), float(values.max())
+        if not -MOST < least <= highest < MOST:
+            values = _finite(values, 0.0 if weigher.lowest is None else weigher.lowest)
+            least, highest = float(values.min()), float(values.max())
+        lowest = least if weigher.lowest is None else weigher.lowest
+        if least == highest or highest <= lowest:
+            continue
+        highest = max(highest, lowest + weigher.least_span)
+        scales.append(Scale(weigher, lowest, highest, values))
+    return tuple(scales)
+
+
+def worth(scales: Sequence[Scale], view: View, count: int, near: float) -> Floats:
+    """Everybody's score, in steps of what counts as near."""
+    score = np.zeros(count)
+    for scale in scales:
+        values, lowest = scale.values, scale.lowest
+        if scale.weigher.lowest is not None:
+            values = np.maximum(values, lowest)
+        multiplier = view.override(scale.key, scale.weigher.multiplier)
+        score += (values - lowest) / (scale.highest - lowest) * multiplier
+    return np.rint(score / near) if near else score
+
+
+def worth_of_one(
+    scales: Sequence[Scale], values: Sequence[float], multipliers: Sequence[float], near: float
+) -> float:
+    """The same of one host."""
+    score = 0.0
+    for scale, value, multiplier in zip(scales, values, multipliers, strict=True):
+        score += scale.points(value, multiplier)
+    return float(round(score / near)) if near else score
+
+
+def _finite(values: Floats, unknown: float) -> Floats:
+    """What is no number counts as the lowest, what is endless as very much."""
+    return np.nan_to_num(values, nan=unknown, posinf=MOST, neginf=-MOST)

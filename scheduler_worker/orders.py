@@ -1,0 +1,72 @@
+"""From a request to an order: what it wishes for is worked out once for all that ask for the same."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from bus.candidates import CandidateSource
+from bus.messages import BuildRequested
+from scheduler_worker.core.events import Begun
+from scheduler_worker.core.order import Order, size_of, too_much
+from scheduler_worker.core.prefilters import Prefilters, prefilters
+from scheduler_worker.core.request import wishes_of
+from scheduler_worker.core.request_options import RequestOptions
+from scheduler_worker.core.unreadable import Unreadable
+from scheduler_worker.core.wish import Wish
+
+REMEMBERED = 4096  # of the wishes of requests that differ
+_OF_ONE = {"request": "", "instances": (), "reply_to": "", "metadata": {}, "user": ""}
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Orders:
+    """Makes them. What it remembers holds until hosts come or go."""
+
+    def __init__(self, source: CandidateSource, options: RequestOptions) -> None:
+        self._source = source
+        self._options = options
+        self._known: dict[bytes, tuple[Wish, ...]] = {}
+        self._layout = -1
+        self._prefilters: Prefilters | None = None
+        source.watch(self._heard)
+
+    def _heard(self, roots: Sequence[str], aggregates: Sequence[str]) -> None:
+        if aggregates:
+            self._prefilters = None
+
+    def begin(self, request: BuildRequested, waited: float) -> tuple[Order, Begun]:
+        size = size_of(request)
+        instances = tuple(dict.fromkeys(request.instances))
+        together = size * len(instances)
+        refusal, wishes = too_much(request, size, together), tuple[Wish, ...]()
+        if not refusal:
+            try:
+                wishes = self._wishes(request)
+            except Unreadable as problem:
+                refusal = str(problem)
+        order = Order(
+            request=request,
+            wishes=wishes,
+            instances=instances,
+            bytes=0 if refusal else together,
+            waited=waited,
+        )
+        return order, Begun(refusal)
+
+    def _wishes(self, request: BuildRequested) -> tuple[Wish, ...]:
+        source, narrowing = self._source, self._prefilters
+        if narrowing is None:
+            narrowing = self._prefilters = prefilters(source.aggregates.values(), self._options)
+            self._known.clear()
+        if self._layout != source.layout or len(self._known) > REMEMBERED:
+            self._layout = source.layout
+            self._known.clear()
+        alike = _encode(msgspec.structs.replace(request, **_OF_ONE))
+        known = self._known.get(alike)
+        if known is None:
+            wishes = wishes_of(
+                request, self._options, source.named, lambda: {host.host for host in source.hosts()}
+            )
+            known = self._known[alike] = tuple([narrowing.narrow(wish) for wish in wishes])
+        return known

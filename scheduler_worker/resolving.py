@@ -1,0 +1,62 @@
+"""What requests name besides hosts, looked up before these are chosen: server groups, and other instances."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bus.messages import AllocationsFound, FindAllocations, FindGroups, GroupsFound
+from bus.protocol import Ask
+from bus.vocabulary import Held, Id, ServerGroup
+from scheduler_worker.core.events import Begun
+from scheduler_worker.core.held import place_of
+from scheduler_worker.core.order import Order
+from scheduler_worker.ending import Ending
+
+Begins = tuple[Order, Begun]
+
+
+@dataclass(frozen=True)
+class Resolving:
+    """One question for all of a batch; none where nobody names anything."""
+
+    groups: Ask[FindGroups, GroupsFound]
+    allocations: Ask[FindAllocations, AllocationsFound]
+    ending: Ending
+
+    async def resolve(self, begun: Sequence[Begins]) -> list[Begins]:
+        groups = await self._groups([order for order, _ in begun])
+        on = await self._instances([order for order, _ in begun])
+        return [self._one(order, event, groups, on) for order, event in begun]
+
+    def _one(self, order: Order, event: Begun, groups: dict[Id, ServerGroup], on: dict[Id, str]) -> Begins:
+        hints, request = order.request.hints, order.request
+        if hints.group is not None and not event.refusal:
+            group = groups.get(hints.group)
+            if group is None or group.project != request.project:
+                return order, Begun(f"hints.group: there is no server group {hints.group} in this project")
+            order = replace(order, wishes=tuple([replace(wish, group=group) for wish in order.wishes]))
+        if hints.same_host or hints.different_host:
+            same = frozenset(on[one] for one in hints.same_host if one in on) if hints.same_host else None
+            different = frozenset(on[one] for one in hints.different_host if one in on)
+            wishes = [replace(wish, same=same, different=different) for wish in order.wishes]
+            order = replace(order, wishes=tuple(wishes))
+        return order, event
+
+    async def _groups(self, orders: Sequence[Order]) -> dict[Id, ServerGroup]:
+        ids = tuple(dict.fromkeys(one.request.hints.group for one in orders if one.request.hints.group))
+        if not ids:
+            return {}
+        return {group.id: group for group in (await self.groups(FindGroups(ids=ids))).groups}
+
+    async def _instances(self, orders: Sequence[Order]) -> dict[Id, str]:
+        """Instance → the root it is on."""
+        named = (hints.same_host + hints.different_host for hints in (one.request.hints for one in orders))
+        ids = tuple(dict.fromkeys(one for some in named for one in some))
+        if not ids:
+            return {}
+        found = await self.allocations(FindAllocations(consumers=ids))
+        held = [
+            (one.id, Held(generation=one.generation, allocations=one.allocations)) for one in found.consumers
+        ]
+        providers = await self.ending.look_up([one for _, one in held])
+        places = [(instance, place_of(one, providers)) for instance, one in held]
+        return {instance: place.root for instance, place in places if place is not None}

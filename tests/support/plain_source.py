@@ -1,0 +1,173 @@
+"""A CandidateSource that looks at every host in turn: each is one provider, and what is asked one group."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bus.candidates import Bools, Floats, Heard, Ints
+from bus.messages import FindCandidates
+from bus.vocabulary import Aggregate, Allocations, Candidate, NearMiss, Removal, Resources
+
+
+@dataclass(frozen=True)
+class PlainHost:
+    position: int
+    candidate: Candidate
+
+    @property
+    def uuid(self) -> str:
+        return self.candidate.root
+
+    @property
+    def host(self) -> str:
+        return self.candidate.host
+
+    @property
+    def cell(self) -> str:
+        return self.candidate.cell
+
+    @property
+    def agent(self) -> str:
+        return self.candidate.agent
+
+    @property
+    def zone(self) -> str:
+        return self.candidate.zone
+
+    @property
+    def traits(self) -> tuple[str, ...]:
+        return self.candidate.traits
+
+    @property
+    def aggregates(self) -> tuple[str, ...]:
+        return self.candidate.aggregates
+
+
+@dataclass
+class PlainSource:
+    """`free` is what there really is; with `lag` it shows what there was in the beginning."""
+
+    candidates: Sequence[Candidate] = ()
+    free: dict[str, dict[str, int]] = field(default_factory=dict)
+    aggregates: dict[str, Aggregate] = field(default_factory=dict)
+    lag: bool = False
+    seen: int = 0
+    layout: int = 1
+    questions: list[FindCandidates] = field(default_factory=list)
+    promised: list[Allocations] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return len(self.candidates)
+
+    def hosts(self) -> list[PlainHost]:
+        return [PlainHost(position, one) for position, one in enumerate(self.candidates)]
+
+    def position(self, root: str) -> int | None:
+        return next((at for at, one in enumerate(self.candidates) if one.root == root), None)
+
+    def named(self, host: str) -> Sequence[str]:
+        return [one.root for one in self.candidates if host in (one.host, one.root)]
+
+    def promise(self, allocations: Allocations) -> None:
+        self.promised.append(allocations)
+
+    def withdraw(self, allocations: Allocations) -> None:
+        self.promised.remove(allocations)
+
+    def watch(self, heard: Heard) -> None: ...
+
+    def search(self, question: FindCandidates) -> "PlainSourceSearch":
+        self.questions.append(question)
+        return PlainSourceSearch(self, question)
+
+    def taken(self, root: str) -> dict[str, int]:
+        """What is promised of it."""
+        taken: dict[str, int] = {}
+        for allocations in self.promised:
+            for name, amount in allocations.get(root, {}).items():
+                taken[name] = taken.get(name, 0) + amount
+        return taken
+
+    def free_of(self, one: Candidate) -> dict[str, int]:
+        free, taken = one.free if self.lag else self.free[one.root], self.taken(one.root)
+        return {name: amount - taken.get(name, 0) for name, amount in free.items()}
+
+
+class PlainSourceSearch:
+    def __init__(self, source: PlainSource, question: FindCandidates) -> None:
+        self._source = source
+        self._question = question
+        self.asked: Resources = question.groups[0].resources
+        self._known = [one for one in source.candidates if self._wanted(one)]
+        fitting = [at for at, one in enumerate(source.candidates) if one in self._known and self._fits(one)]
+        self.positions: Ints = np.array(fitting, np.intp)
+        self._fitting = [source.candidates[at] for at in fitting]
+        self._free = [source.free_of(one) for one in self._fitting]
+
+    @property
+    def considered(self) -> int:
+        return len(self._source.candidates)
+
+    def free(self, resource_class: str) -> Floats:
+        return np.array([free.get(resource_class, 0) for free in self._free], np.float64)
+
+    def capacity(self, resource_class: str) -> Floats:
+        return np.array([one.capacity.get(resource_class, 0) for one in self._fitting], np.float64)
+
+    def has(self, trait: str) -> Bools:
+        return np.array([trait in one.traits for one in self._fitting], np.bool_)
+
+    def within(self, aggregate: str) -> Bools:
+        return np.array([aggregate in one.aggregates for one in self._fitting], np.bool_)
+
+    def host(self, position: int) -> PlainHost:
+        return PlainHost(position, self._source.candidates[position])
+
+    def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        one = self._source.candidates[position]
+        return self._source.free_of(one), one.capacity
+
+    def ways(self, position: int, most: int) -> Sequence[Candidate]:
+        one = self._source.candidates[position]
+        if not self._fits(one):
+            return ()
+        way = Candidate(
+            one.root, one.host, one.cell, one.agent, one.zone, {one.root: self.asked}, one.shapes,
+            self._source.free_of(one), one.capacity, one.traits, aggregates=one.aggregates,
+        )  # fmt: skip
+        return (way,)
+
+    def removals(self) -> Sequence[Removal]:
+        everybody, known, fitting = self.considered, len(self._known), len(self.positions)
+        removals = []
+        if known < everybody:
+            of_cell = f"cell {self._question.cell}"
+            removals.append(
+                Removal(constraint=of_cell, removed=everybody - known, left=known, about="cell", code="cell")
+            )
+        if fitting < known:
+            removals.append(Removal(constraint="room", removed=known - fitting, left=fitting, code="class"))
+        return removals
+
+    def nearest(self) -> Sequence[NearMiss]:
+        return (
+            () if len(self.positions) else [NearMiss(host=one.host, lacks="room") for one in self._known[:3]]
+        )
+
+    def _wanted(self, one: Candidate) -> bool:
+        question = self._question
+        if question.roots and one.root not in question.roots:
+            return False
+        if one.root in question.not_roots or (question.zone and one.zone != question.zone):
+            return False
+        if not set(question.root_required) <= set(one.traits) or set(question.root_forbidden) & set(
+            one.traits
+        ):
+            return False
+        return not question.cell or one.cell == question.cell
+
+    def _fits(self, one: Candidate) -> bool:
+        free = self._source.free_of(one)
+        return all(free.get(name, 0) >= amount for name, amount in self.asked.items())

@@ -1,0 +1,87 @@
+"""Rankings of a few hosts: placement is a list, and what hosts say is what a test wrote down."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bus.candidates import CandidateSource
+from bus.messages import BuildRequested, HostReported
+from bus.vocabulary import Candidate, HostState, Resources
+from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.host_map import HostMap
+from scheduler_worker.core.pick import Pick
+from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.request import wishes_of
+from scheduler_worker.core.request_options import RequestOptions
+from scheduler_worker.core.wish import Wish
+from scheduler_worker.hosts import HostBook
+from scheduler_worker.pending import PendingChoices
+from scheduler_worker.placing import Promising
+from tests.support.plain_source import PlainSource
+from tests.support.scheduler_builders import a_candidate, a_request
+
+ONE: Resources = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}
+
+
+@dataclass
+class Hall:
+    """All that choosing reads."""
+
+    source: CandidateSource
+    policy: ChoicePolicy = field(default_factory=ChoicePolicy)
+    book: HostBook = field(default_factory=lambda: HostBook(0.0))
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.pending = PendingChoices(self.source)
+        self.hosts = HostMap(self.source, self.policy.cells)
+
+    def choosing(self) -> Choosing:
+        self.hosts.level()
+        seen = self.book.level(self.source, self.now)
+        promising = Promising(self.pending, self.book, self.now)
+        return Choosing(self.source, self.hosts, seen, self.policy, promising, {})
+
+    def hear(self, *states: HostState, cell: str = "cell1") -> None:
+        for state in states:
+            agent = f"agent{state.host.removeprefix('host')}"
+            self.book.hear(HostReported(cell=cell, agent=agent, sequence=1, hosts=(state,)), self.now)
+
+    def rank(self, request: BuildRequested | None = None, seed: str = "s") -> Ranking:
+        return self.choosing().rank(self.wish(request or a_request()), seed)
+
+    def wish(self, request: BuildRequested) -> Wish:
+        return wishes_of(request, RequestOptions(), self.source.named)[0]
+
+
+def a_hall(
+    *candidates: Candidate, states: Sequence[HostState] = (), policy: ChoicePolicy | None = None
+) -> Hall:
+    source = PlainSource(candidates, {one.root: dict(one.free) for one in candidates})
+    hall = Hall(source, policy or ChoicePolicy())
+    hall.hear(*states)
+    return hall
+
+
+def ranked(
+    *candidates: Candidate,
+    states: Sequence[HostState] = (),
+    policy: ChoicePolicy | None = None,
+    seed: str = "s",
+    **request: object,
+) -> Ranking:
+    return a_hall(*candidates, states=states, policy=policy).rank(a_request(**request), seed)  # type: ignore[arg-type]
+
+
+def free(number: int, ram: int, vcpus: int = 8, cell: str = "cell1") -> Candidate:
+    return a_candidate(number, free={"VCPU": vcpus, "MEMORY_MB": ram, "DISK_GB": 10_000}, cell=cell)
+
+
+def take(ranking: Ranking, several: int = 1, avoid: Sequence[str] = ()) -> Pick:
+    pick = ranking.take(several, avoid=avoid)
+    assert pick is not None
+    return pick
+
+
+def hosts_of(pick: Pick) -> list[str]:
+    return list(dict.fromkeys(way.host for way in pick.choices))
