@@ -11,7 +11,7 @@ from bus.vocabulary import Aggregate, Allocations, Candidate, NearMiss, Removal,
 
 
 @dataclass(frozen=True)
-class PlainHost:
+class PlainSourceHost:
     position: int
     candidate: Candidate
 
@@ -61,8 +61,8 @@ class PlainSource:
     def size(self) -> int:
         return len(self.candidates)
 
-    def hosts(self) -> list[PlainHost]:
-        return [PlainHost(position, one) for position, one in enumerate(self.candidates)]
+    def hosts(self) -> list[PlainSourceHost]:
+        return [PlainSourceHost(position, one) for position, one in enumerate(self.candidates)]
 
     def position(self, root: str) -> int | None:
         return next((at for at, one in enumerate(self.candidates) if one.root == root), None)
@@ -122,8 +122,8 @@ class PlainSourceSearch:
     def within(self, aggregate: str) -> Bools:
         return np.array([aggregate in one.aggregates for one in self._fitting], np.bool_)
 
-    def host(self, position: int) -> PlainHost:
-        return PlainHost(position, self._source.candidates[position])
+    def host(self, position: int) -> PlainSourceHost:
+        return PlainSourceHost(position, self._source.candidates[position])
 
     def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
         one = self._source.candidates[position]
