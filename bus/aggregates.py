@@ -66,7 +66,7 @@ class AggregateEdited(Tagged, frozen=True, kw_only=True):
     added: tuple[str, ...] = ()  # roots
     removed: tuple[str, ...] = ()
     number: int = 0  # the change that made it so; 0: nothing had to change
-    warnings: tuple[str, ...] = ()  # of what it says now: what will not do what its author may think
+    warnings: tuple[str, ...] = ()  # what of the edit will not do what its author may think
 
 
 class TwoZones(Tagged, frozen=True, kw_only=True):

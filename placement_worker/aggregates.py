@@ -1,9 +1,12 @@
 """Aggregates: which there are, what operators say of them, and who they put in."""
 
+from msgspec.structs import replace
+
 from bus.aggregates import AggregateEdit, AggregateEdited, AggregateResult, MakeAggregate
 from bus.clock import Clock
 from bus.messages import AggregateEditAnswered, AggregateEditRequested, AggregatesFound, FindAggregates
 from bus.sql.database import Database
+from bus.sql.failures import Conflict
 from bus.sql.retrying import retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Aggregate, Contended
@@ -15,6 +18,7 @@ from placement_worker.core.aggregates import (
     doubts,
     hosts_named_in,
     intent,
+    metadata_said_in,
     move_in_and_out,
     zone_trouble,
 )
@@ -90,13 +94,18 @@ class AggregateOperations:
             wanted = intent(edit, scene)
             if not isinstance(wanted, Intent):
                 return wanted
-            return await self._save(tx, wanted, scene, now)
+            done = await self._save(tx, wanted, scene, now)
+        if isinstance(done, AggregateEdited):
+            return replace(done, warnings=(*doubts(metadata_said_in(edit)), *done.warnings))
+        return done
 
     async def _save(
         self, tx: Transaction, wanted: Intent, scene: AggregateScene, now: float
     ) -> AggregateResult:
         moving = await tree_reads.read_locked(tx, self.book, wanted.add | wanted.remove)
         working = WorkingTrees(moving)
+        if not all(map(working.find, wanted.add | wanted.remove)):
+            raise Conflict("a host went while it was being looked for")
         added, removed = move_in_and_out(wanted, working)
         pairs = working.changed()
         concerned = pairs
@@ -119,7 +128,7 @@ class AggregateOperations:
             added=added,
             removed=removed,
             number=number,
-            warnings=(*doubts(wanted.now.metadata), *coming_back(wanted, moving)),
+            warnings=tuple(coming_back(wanted, moving)),
         )
 
 

@@ -65,6 +65,16 @@ def hosts_named_in(edit: AggregateEdit) -> tuple[str, ...]:
             return ()
 
 
+def metadata_said_in(edit: AggregateEdit) -> Mapping[str, str]:
+    match edit:
+        case MakeAggregate():
+            return edit.metadata
+        case ChangeAggregate():
+            return edit.set
+        case DropAggregate():
+            return {}
+
+
 def intent(edit: AggregateEdit, scene: AggregateScene) -> Intent | AggregateRefusal:
     """What is to become of it; one that changes nothing is of an edit that was done before."""
     was = scene.described.get(edit.aggregate) or Aggregate(id=edit.aggregate)

@@ -16,6 +16,7 @@ from bus.messages import AggregateEditRequested, FindAggregates
 from bus.resources import MakeProvider, Missing, SetAggregates
 from bus.vocabulary import Aggregate
 from placement_worker import Placement
+from placement_worker.store import aggregates as stored
 from placement_worker.store import changes
 from tests.support.aggregates import EAST, FAST, WEST, done, found, has_hosts, host, make, members
 from tests.support.ids import uid
@@ -298,6 +299,24 @@ async def test_two_who_edit_hosts_of_one_aggregate_and_reports_meanwhile_lose_no
         await other.memory.fresh()
         await placement.memory.fresh()
         await keeps_its_index(other)
+
+
+async def test_a_host_that_goes_between_is_missing(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await has_hosts(placement, 2)
+    await make(placement, EAST, "east")
+    named_hosts = stored.named_hosts
+
+    async def stale(tx: Any, names: Any) -> Any:
+        found = await named_hosts(tx, names)
+        monkeypatch.setattr(stored, "named_hosts", named_hosts)
+        return found | {"host-9": [host(9)]}  # there when it was looked for
+
+    monkeypatch.setattr(stored, "named_hosts", stale)
+    one = ChangeAggregate(aggregate=EAST, add=("host-1", "host-9"))
+    assert await edit_aggregate(placement, one) == Missing(what="host", names=("host-9",))
+    assert await members(placement, EAST) == set()
 
 
 async def test_a_process_that_dies_half_way_has_done_nothing(

@@ -184,4 +184,6 @@ async def test_what_will_not_do_what_its_author_may_think_is_said(placement: Pla
             said = await done(placement, ChangeAggregate(aggregate=EAST, set={key: value}))
             assert len(said.warnings) == 1 and said.warnings[0].startswith(f"{key}: "), (key, value)
             assert said.aggregate.metadata[key] == value
+        silent = await done(placement, ChangeAggregate(aggregate=EAST, set={"other": ""}))
+        assert silent.warnings == ()  # said once, not with every edit
         await done(placement, ChangeAggregate(aggregate=EAST, unset=(key,)))
