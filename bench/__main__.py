@@ -8,6 +8,7 @@ BENCHES = {
     "amqp_client": "aio-pika's classes against its underlay channel",
     "claims": "claims a second by batch size",
     "candidates": "candidate search at 1,000, 10,000 and 100,000 hosts",
+    "replica": "a scheduler's replica of placement's memory, of 10,000 and 100,000 hosts",
     "boots": "boots a second, end to end, and what each costs",
     "schedulers": "1, 2 and 4 schedulers: how often one is refused because another was first",
     "ironic": "from Ironic's event to a claimable node, with 10,000 nodes",

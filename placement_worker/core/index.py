@@ -6,6 +6,7 @@ database; the claim is the judge.
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
+from operator import lt
 from typing import Any
 
 import msgspec
@@ -131,11 +132,9 @@ class Index:
             return True
         if row.number >= number:
             return False
-        less = any(change.used.get(name, 0) < amount for name, amount in row.used.items())
         row.number = number
         row.generation = change.generation
-        self._set_free(row, change.used)
-        return less
+        return self._set_free(row, change.used)
 
     def _gives(self, *roots: str) -> None:
         self.gives += 1
@@ -359,24 +358,22 @@ class Index:
                 for position in self.sharers.get(uuid, ()):
                     self._reach.pop(position, None)
 
-    def _set_free(self, row: Row, used: Mapping[str, int]) -> None:
-        position, classes, inventories = row.position, self.classes, row.inventories
-        amounts, known = [], 0
-        for name, capacity in row.capacity.items():
-            amount = used.get(name)
-            if amount is None:
-                amount = 0
-            else:
-                known += 1
-            amounts.append(amount)
-            left = capacity - amount
+    def _set_free(self, row: Row, used: Mapping[str, int]) -> bool:
+        """So much of it is used now. Is anything more free than it was?"""
+        position, classes, inventories, capacity = row.position, self.classes, row.inventories, row.capacity
+        amounts = [used.get(name, 0) for name in capacity]
+        for (name, there), amount in zip(capacity.items(), amounts, strict=True):
+            left = there - amount
             most, kind = inventories[name].max_unit, classes[name]
             kind.left[position] = left
             kind.top[position] = most if most < left else left if left > 0 else 0
-        row.amounts = (
-            used if known < len(used) else tuple(amounts) if any(amounts) else _nothing(len(amounts))
-        )
+        was = row.amounts
+        if used.keys() <= capacity.keys():
+            row.amounts = tuple(amounts) if any(amounts) else _nothing(len(amounts))
+        else:
+            row.amounts = used
         row.told = row._free = None
+        return not isinstance(was, tuple) or any(map(lt, amounts, was))
 
     def _drop(self, row: Row) -> None:
         del self.rows[row.uuid]

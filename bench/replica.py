@@ -1,0 +1,233 @@
+"""A scheduler's replica of placement's memory: loading it, what it takes of memory, what following costs.
+
+    python -m bench.replica [--hosts 10000,100000] [--claims 20000]
+
+PostgreSQL, RabbitMQ, one placement and the replica, each a process of its own. The hosts are flat, alike in
+what they have, of several cells and agents, each with another usage. RSS is that of the replica's process,
+by how much it grows; following is its processor time for each claim that it is told of.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from time import process_time
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import text
+
+from bench.boots import _processor_time
+from bus import topics
+from bus.clock import Clock, monotonic
+from bus.delivery.runner import Bus
+from bus.known_trees import FindChanges
+from bus.messages import ClaimRequested
+from bus.rabbit import RabbitTransport
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from bus.vocabulary import Choice, Claimed, ConsumerClaim
+from deploy.servers import Postgres, RabbitMQ, private_directory
+from placement_worker import Placement, replica
+
+TRAITS = 12
+A_ORDER = 100  # claims that are on their way together
+STOCK = (("VCPU", 64, 0, 4.0), ("MEMORY_MB", 262_144, 4096, 1.0), ("DISK_GB", 2000, 0, 1.0))
+ASKED = {"VCPU": 1, "MEMORY_MB": 1}
+UUID = "lpad(to_hex(n), 8, '0') || '-0000-4000-8000-' || lpad(to_hex(n), 12, '0')"
+
+
+async def fill(url: str, hosts: int) -> None:
+    """Write the hosts as reports would have."""
+    database = Database(url, namespace="placement")
+    await migrate(database, "placement_worker")
+    await Placement(database, Clock()).start()
+    every = f"FROM generate_series(1, {hosts}) AS n"
+    now = "0, 0"
+    async with database.unhurried() as slow, slow.write() as tx:
+
+        async def do(statement: str) -> None:
+            await tx.execute(text(statement))
+
+        await do(
+            "INSERT INTO resource_providers (id, uuid, name, generation, shape, root_provider_id, reported,"
+            " created_at, updated_at)"
+            f" SELECT n, {UUID}, 'host-' || n, 1 + n % 1000, 1, n, true, {now} {every}"
+        )
+        await do(
+            "INSERT INTO hosts (root, cell, agent, host, zone, sequence, gone, created_at, updated_at)"
+            f" SELECT {UUID}, 'c' || n % 10, 'agent-' || n % 500, 'host-' || n, 'az' || n % 3, 1, false,"
+            f" {now} {every}"
+        )
+        for name, total, reserved, ratio in STOCK:
+            await do(
+                "INSERT INTO inventories (resource_provider_id, resource_class_id, total, reserved, min_unit,"
+                " max_unit, step_size, allocation_ratio, used, created_at, updated_at)"
+                f" SELECT n, c.id, {total}, {reserved}, 1, {total}, 1, {ratio},"
+                f" floor(random() * {total // 2}), {now} {every},"
+                f" resource_classes c WHERE c.name = '{name}'"
+            )
+        await do(
+            "INSERT INTO resource_provider_traits (resource_provider_id, trait_id, created_at, updated_at)"
+            f" SELECT n, t.id, {now} {every}, (SELECT id FROM traits WHERE name LIKE 'HW_CPU_X86_%'"
+            f" ORDER BY id LIMIT {TRAITS}) t"
+        )
+        await do(
+            f"INSERT INTO changes (id, number) VALUES (4, {hosts}) ON CONFLICT (id) DO UPDATE"
+            f" SET number = {hosts}"
+        )
+    await database.close()
+
+
+@contextmanager
+def process(*command: str, **environment: str) -> Iterator["subprocess.Popen[str]"]:
+    started = subprocess.Popen(
+        [sys.executable, "-m", *command],
+        env={**os.environ, **environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield started
+    finally:
+        started.terminate()
+        started.wait(30)
+
+
+def measure(hosts: int, claims: int) -> dict[str, float]:
+    with ExitStack() as stack:
+        directory = private_directory("berth-bench-")
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        rabbitmq = stack.enter_context(RabbitMQ(directory / "rabbitmq"))
+        postgres = stack.enter_context(Postgres(directory / "postgres"))
+        asyncio.run(fill(postgres.url, hosts))
+        urls = {"BERTH_AMQP_URL": rabbitmq.url, "BERTH_DATABASE_URL": postgres.url}
+        stack.enter_context(process("berth", "run", "placement", **urls))
+        asyncio.run(answering(rabbitmq.url))
+        before = _processor_time()
+        following = stack.enter_context(process("bench.replica", "--follow", rabbitmq.url))
+        loaded = _said(following)
+        spent: Counter[str] = Counter()
+        for one, seconds in _processor_time().items():
+            spent[one[1]] += seconds - before.get(one, 0.0)
+        last = asyncio.run(claim(rabbitmq.url, hosts, claims))
+        assert following.stdin is not None
+        print(last, file=following.stdin, flush=True)
+        followed = _said(following)
+    return {
+        "loading, s": loaded["seconds"],
+        "processor time of it, s": loaded["processor"],
+        "... of placement, s": spent["placement"],
+        "... of PostgreSQL, s": spent["PostgreSQL"],
+        "... of RabbitMQ, s": spent["RabbitMQ"],
+        "RSS grown by, MB": loaded["megabytes"],
+        "following, µs a claim": followed["processor"] / claims * 1e6,
+        "claims a message": claims / followed["messages"],
+    }
+
+
+def _said(one: "subprocess.Popen[str]") -> dict[str, float]:
+    assert one.stdout is not None
+    told: dict[str, float] = json.loads(one.stdout.readline())
+    return told
+
+
+def way(url: str) -> RabbitTransport:
+    return RabbitTransport(url, exchange="berth", quorum=True, coalesce=True, name="bench")
+
+
+async def answering(url: str) -> None:
+    """Placement has started."""
+    async with Bus(way(url)) as bus:
+        await bus.asker(topics.CHANGES, timeout=120.0)(FindChanges(after=0))
+
+
+async def claim(url: str, hosts: int, claims: int) -> int:
+    """Take something of many hosts; the number of the last change."""
+    last = 0
+    async with Bus(way(url)) as bus:
+        ask = bus.asker_of_many(topics.CLAIM, timeout=60.0)
+        for first in range(0, claims, A_ORDER):
+            orders = [
+                ClaimRequested(
+                    claims=(
+                        ConsumerClaim(
+                            consumer=bus.clock.uuid(),
+                            generation=None,
+                            choices=(
+                                Choice({_uuid((first + nth) % hosts + 1): {"VCPU": 1, "MEMORY_MB": 1}}),
+                            ),
+                        ),
+                    )
+                )
+                for nth in range(A_ORDER)
+            ]
+            for answer in await ask(orders):
+                (result,) = answer.results
+                assert isinstance(result, Claimed), result
+                last = max(last, result.number)
+    return last
+
+
+def _uuid(number: int) -> str:
+    return f"{number:08x}-0000-4000-8000-{number:012x}"
+
+
+async def follow(url: str) -> None:
+    """The replica's process: says what loading took, then what following to a number it is told."""
+    async with Bus(way(url)) as bus, asyncio.TaskGroup() as group:
+        kept, worker = replica(
+            bus.asker(topics.TREES), bus.asker(topics.CHANGES), bus.asker(topics.AGGREGATES), bus.clock
+        )
+        await asyncio.sleep(0)
+        before, spent, began = _megabytes(), process_time(), monotonic()
+        stopping = asyncio.Event()
+        group.create_task(bus.serve(worker, stopping))
+        await kept.loaded()
+        say(seconds=monotonic() - began, processor=process_time() - spent, megabytes=_megabytes() - before)
+        spent, seen = process_time(), kept.index.seen
+        last = int(await asyncio.to_thread(sys.stdin.readline))
+        while kept.index.seen < last:
+            await asyncio.sleep(0.01)
+        say(processor=process_time() - spent, messages=last - seen)
+        stopping.set()
+
+
+def say(**figures: Any) -> None:
+    print(json.dumps(figures), flush=True)
+
+
+def _megabytes() -> float:
+    with open("/proc/self/statm") as told:
+        return int(told.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--hosts", default="10000,100000")
+    parser.add_argument("--claims", type=int, default=20_000)
+    parser.add_argument("--follow", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.follow:
+        asyncio.run(follow(given.follow))
+        return
+    sizes = [int(one) for one in given.hosts.split(",")]
+    figures = [measure(size, given.claims) for size in sizes]
+    table = Table(title="a replica of placement's memory: flat hosts")
+    for heading in ("", *(f"{size:,}" for size in sizes)):
+        table.add_column(heading, justify="right")
+    for name in figures[0]:
+        table.add_row(name, *(f"{one[name]:,.1f}" for one in figures))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
