@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import text
 
-from bench.boots import _processor_time
+from bench.boots import processor_time
 from bus import topics
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus
@@ -112,11 +112,11 @@ def measure(hosts: int, claims: int) -> dict[str, float]:
         urls = {"BERTH_AMQP_URL": rabbitmq.url, "BERTH_DATABASE_URL": postgres.url}
         stack.enter_context(process("berth", "run", "placement", **urls))
         asyncio.run(answering(rabbitmq.url))
-        before = _processor_time()
+        before = processor_time()
         following = stack.enter_context(process("bench.replica", "--follow", rabbitmq.url))
         loaded = _said(following)
         spent: Counter[str] = Counter()
-        for one, seconds in _processor_time().items():
+        for one, seconds in processor_time().items():
             spent[one[1]] += seconds - before.get(one, 0.0)
         last = asyncio.run(claim(rabbitmq.url, hosts, claims))
         assert following.stdin is not None

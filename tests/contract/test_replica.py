@@ -9,7 +9,7 @@ import pytest
 
 from bus.errors import Unavailable
 from bus.known_trees import FindTrees, TreesFound
-from bus.messages import LoadProviders
+from bus.messages import LoadProviders, PlacementChanged
 from placement_worker.lookups import Lookups
 from placement_worker.store import changes
 from tests.support.buses import Connect
@@ -71,16 +71,18 @@ async def test_what_was_lost_before_something_else_is_read_at_once(
 ) -> None:
     placement = await world.start()
     await report(placement, a_report(1), a_report(2))
-    lost: list[int] = []
+    doomed, lost = placement.memory.index.seen + 1, asyncio.Event()
 
-    def lose(message: object) -> bool:
-        lost.append(0)
-        return len(lost) == 1
+    def lose(message: PlacementChanged) -> bool:
+        if message.number == doomed:
+            lost.set()
+        return message.number == doomed
 
     kept = await world.follow(lose)
     await kept.loaded()
     await claim(placement, an_order(a_claim(1, on_hosts(1))))
-    await until(lambda: len(lost) == 1)
+    await in_time(lost.wait())
+    assert kept.index.seen < doomed
     await claim(placement, an_order(a_claim(2, on_hosts(2))))
     await in_time(world.agrees(kept))
 
