@@ -92,6 +92,8 @@ _LOOK = Statement(
 )
 _LOOKS = 3
 
+_Listed = tuple[tuple[str, ...], frozenset[str]]
+
 _FOREIGN = Statement(
     "SELECT p.uuid, r.uuid AS root FROM {n} JOIN resource_providers p ON p.uuid = n.uuid"
     " JOIN resource_providers r ON r.id = p.root_provider_id",
@@ -151,13 +153,18 @@ async def read_at(tx: Transaction, book: Book, providers: Collection[str]) -> tu
     await _know_all(tx, book, rows)
     classes, trait_names, aggregate_names = book.classes.names, book.traits.names, book.aggregates.names
     uuids = {row["id"]: row["uuid"] for row in rows}
+    alike: dict[str | None, _Listed] = {}  # most hosts have the traits of others
+    together: dict[str | None, _Listed] = {}
     hosts: dict[str, Tree] = {}
     states: dict[str, list[ProviderState]] = {}
     for row in rows:
         uuid, parent = row["uuid"], row["parent_provider_id"]
         stocks = inventories_in(row["inventories"], classes)
-        traits, put_traits = _named(row["traits"], trait_names)
-        aggregates, put_aggregates = _named(row["aggregates"], aggregate_names)
+        if (marks := alike.get(row["traits"])) is None:
+            marks = alike[row["traits"]] = _named(row["traits"], trait_names)
+        if (places := together.get(row["aggregates"])) is None:
+            places = together[row["aggregates"]] = _named(row["aggregates"], aggregate_names)
+        (traits, put_traits), (aggregates, put_aggregates) = marks, places
         state = ProviderState(
             row["id"],
             uuid,
@@ -197,7 +204,7 @@ async def _know_all(tx: Transaction, book: Book, rows: Sequence[Any]) -> None:
             await names.read_all(tx)
 
 
-def _named(listed: str | None, names: Mapping[int, str]) -> tuple[tuple[str, ...], frozenset[str]]:
+def _named(listed: str | None, names: Mapping[int, str]) -> _Listed:
     """All that are listed, sorted; and those of them that a report put there."""
     if not listed:
         return (), frozenset()

@@ -102,7 +102,7 @@ async def test_it_waits_for_a_placement_that_comes_later_and_says_so_once(
 ) -> None:
     with caplog.at_level(logging.INFO, "placement_worker.replicas"):
         kept = await world.follow()
-        await until(lambda: caplog.records)
+        await until(lambda: world.asked > 2)
         with pytest.raises(Unavailable, match="has not been read"):
             _ = kept.index
         placement = await world.start()

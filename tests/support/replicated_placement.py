@@ -9,6 +9,7 @@ from random import Random
 from bus.aggregates import AggregateEdit, ChangeAggregate, DropAggregate, MakeAggregate
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.known_trees import ChangesFound, FindChanges
 from bus.messages import AggregateEditRequested, PlacementChanged
 from bus.resources import ChangeProvider, SetAggregates, SetInventories, SetTraits
 from bus.sql.database import Database
@@ -45,6 +46,7 @@ class ReplicatedPlacement:
         self._stack = stack
         self._serving = AsyncExitStack()
         self.placement: Placement
+        self.asked = 0  # how often a replica asked for changes
 
     async def start(self) -> Placement:
         self.placement = Placement(self._database, Clock())
@@ -63,9 +65,13 @@ class ReplicatedPlacement:
         """A replica in a process of its own, to which these messages do not come."""
         stopping = asyncio.Event()
         bus = await self._stack.enter_async_context(Bus(self._connect()))
-        kept, worker = replica(
-            bus.asker(TREES, patience), bus.asker(CHANGES, patience), bus.asker(AGGREGATES, patience)
-        )
+        changes = bus.asker(CHANGES, patience)
+
+        async def ask(question: FindChanges) -> ChangesFound:
+            self.asked += 1
+            return await changes(question)
+
+        kept, worker = replica(bus.asker(TREES, patience), ask, bus.asker(AGGREGATES, patience))
         if lose is not None:
             worker = replace(worker, consumes=[_deafened(kept, lose)])
         group = await self._stack.enter_async_context(asyncio.TaskGroup())
