@@ -22,6 +22,12 @@ from scheduler_worker.core.rules import DEFAULT_RULES, RULES
 from scheduler_worker.core.rules.neighbours import GROUP
 from scheduler_worker.core.wish import Wish
 
+_HEEDED_BY = {
+    "same_host": "same_host",
+    "different_host": "different_host",
+    "build_near_host_ip": "simple_cidr_affinity",
+    "query": "json",
+}
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -70,6 +76,17 @@ class ChoicePolicy:
             )
         ours = None if cells is None else frozenset(cells)
         return cls(rules, weighed, ours, subset, near, halved_after)
+
+    def unheeded(self, request: BuildRequested) -> tuple[str, ...]:
+        """The hints that no rule here goes by, a sentence each."""
+        on = {rule.name for rule in self.rules}
+        return tuple(
+            [
+                f"hints.{hint}: nothing here goes by it: the filter {name} is off"
+                for hint, name in _HEEDED_BY.items()
+                if getattr(request.hints, hint) and name not in on
+            ]
+        )
 
     def kind(self, wish: Wish) -> Hashable:
         """Wishes of one kind may use each other's evaluation: all that is read of them here is alike."""

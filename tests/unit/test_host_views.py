@@ -219,6 +219,25 @@ def test_slots_of_hosts_that_nothing_is_known_of_are_given_to_others() -> None:
     assert loads(book, source, 30.0) == [0.5, 0.75]
 
 
+def test_metrics_and_images_that_were_asked_for_once_follow_the_reports() -> None:
+    book, source = HostBook(0.0), ListedHosts.of([the_facts(1), the_facts(2)])
+
+    def seen() -> tuple[list[float], list[float]]:
+        everybody = AllHosts(source.search(ASKED), book.level(source, 0.0))
+        metric = everybody.metric("t")
+        return np.where(np.isnan(metric), -1, metric).tolist(), everybody.cached("linux").tolist()
+
+    assert seen() == ([-1, -1], [0, 0])
+    book.hear(reported_by(the_facts(1, metrics={"t": 4.0}, images=("linux",))), 0.0)
+    assert seen() == ([4, -1], [1, 0])
+    book.hear(reported_by(the_facts(1, metrics={"u": 4.0}, images=("bsd",)), sequence=2), 0.0)
+    book.hear(reported_by(the_facts(2, metrics={"t": 1.0}, images=("linux", "bsd"))), 0.0)
+    assert seen() == ([-1, 1], [0, 1])
+    everybody = AllHosts(source.search(ASKED), book.level(source, 0.0))
+    assert sum(everybody.cached(f"image{number}").sum() for number in range(100)) == 0
+    assert seen() == ([-1, 1], [0, 1])
+
+
 def test_metadata_of_an_aggregate_is_read_anew_each_time() -> None:
     source, book = ListedHosts.of(HOSTS[:1]), HostBook(0.0)
 

@@ -202,6 +202,29 @@ def test_what_means_nothing_is_said(chosen: dict[str, Any], why: str) -> None:
     assert str(refused.value).startswith(why)
 
 
+# Hints
+
+
+@pytest.mark.parametrize(
+    ("filters", "notes"),
+    [
+        (None, ("hints.query: nothing here goes by it: the filter json is off",)),
+        (["json", "same_host"], ()),
+        (
+            ["up"],
+            (
+                "hints.same_host: nothing here goes by it: the filter same_host is off",
+                "hints.query: nothing here goes by it: the filter json is off",
+            ),
+        ),
+    ],
+)
+def test_a_hint_that_no_rule_goes_by_is_said(filters: Any, notes: tuple[str, ...]) -> None:
+    hints = Hints(query='["=", 1, 1]', same_host=(uid(1, "b"),))
+    assert ChoicePolicy.from_names(filters).unheeded(a_request(hints=hints)) == notes
+    assert ChoicePolicy.from_names(filters).unheeded(a_request()) == ()
+
+
 # Alike
 
 
