@@ -19,6 +19,7 @@ from bus.vocabulary import (
     ServerGroup,
 )
 from placement_worker import Placement, breaches
+from tests.support.http_placement import a_door, error_of
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -291,6 +292,22 @@ async def test_a_client_of_the_api_is_judged_as_everybody_is(placement: Placemen
     await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
     [moved] = await take(placement, a_claim(1, on_hosts(2), fenced=False))
     assert moved == Refused(refusals=(crowded(H2),))
+
+
+async def test_the_api_tells_a_client_why(url: str, placement: Placement) -> None:
+    await make(placement)
+    await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2), group=GROUP))
+    async with a_door(url) as door:
+        body = {
+            "allocations": {H2: {"resources": {"VCPU": 1}}},
+            "consumer_generation": 1,
+            "consumer_type": "INSTANCE",
+            "project_id": "p1",
+            "user_id": "u1",
+        }
+        answer = await door("PUT", f"/allocations/{uid(1)}", body)
+        status, _, why = error_of(answer)
+        assert status == 409 and str(crowded(H2)) in why
 
 
 async def test_another_process_sees_where_the_first_one_put_them(placement: Placement, url: str) -> None:
