@@ -8,17 +8,26 @@ from scheduler_worker import NUMA_POLICIES, PciAlias, RequestOptions
 
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,48}")
 _NAME = re.compile(r"[A-Z0-9_]{1,255}")
+_READ_UNSCOPED = frozenset(
+    {
+        "compute_capabilities",
+        "ComputeCapabilitiesFilter",
+        "aggregate_instance_extra_specs",
+        "AggregateInstanceExtraSpecsFilter",
+    }
+)
 
 
 def request_options(settings: Settings) -> RequestOptions:
     """Settings that were checked: `pci_aliases` below says what is wrong with them."""
-    said = settings.requests
+    said, rules = settings.requests, settings.scheduler.filters
     return RequestOptions(
         pci_aliases=pci_aliases(said.pci_aliases),
         large_pages=said.large_pages,
         image_metadata_traits=said.image_metadata_traits,
         image_type_traits=said.image_type_traits,
         max_wait=said.max_wait,
+        unscoped=not rules or any(name.rpartition(".")[2] in _READ_UNSCOPED for name in rules),
         tenant_aggregates=said.tenant_aggregates or said.tenant_aggregates_required,
         tenant_aggregates_required=said.tenant_aggregates_required,
         isolate_aggregates=said.isolate_aggregates,

@@ -389,6 +389,15 @@ def test_what_a_device_is_called(text: str, alias: PciAlias) -> None:
     assert options.pci_aliases == {"gpu": alias}
 
 
+@pytest.mark.parametrize(
+    ("rules", "read"),
+    [("", True), ("enabled", False), ("enabled,compute_capabilities", True)],  # by default it is on
+)
+def test_whether_some_rule_reads_extra_specs_without_a_scope(rules: str, read: bool) -> None:
+    told = Settings().having(scheduler_filters=tuple(filter(None, rules.split(","))))
+    assert request_options(told).unscoped is read
+
+
 @pytest.mark.parametrize(("only", "options"), [("false", (True, False)), ("true", (True, True))])
 def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple[bool, bool]) -> None:
     told = settings_of(tenant_aggregates=str(only == "false").lower(), tenant_aggregates_required=only)

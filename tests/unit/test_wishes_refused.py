@@ -1,5 +1,6 @@
 """Requests that cannot be meant are refused by the field; what only means nothing here is said."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from bus.vocabulary import Flavor, Hints, Image
 from scheduler_worker.core.request import Unreadable
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL
-from tests.support.wishes import flavor, wishes
+from tests.support.wishes import OPTIONS, flavor, wishes
 
 PINNED = {"hw:cpu_policy": "dedicated"}
 MIXED = {"hw:cpu_policy": "mixed"}
@@ -257,3 +258,16 @@ def test_what_contradicts_itself_names_both_fields(request_fields: dict[str, Any
 )
 def test_what_means_nothing_here_is_said(request_fields: dict[str, Any], notes: list[str]) -> None:
     assert list(wishes(**request_fields)[-1].notes) == notes
+
+
+@pytest.mark.parametrize(
+    ("properties", "sentence"),
+    [
+        ({"hw_disk_bus": "scsy"}, "['hw_disk_bus']: no host can say that it has 'scsy'; did you mean scsi?"),
+        ({"disk_format": "tape"}, "image.properties['disk_format']: no host can say that it has 'tape'"),
+    ],
+)
+def test_what_no_host_can_say_is_no_demand_of_an_image(properties: dict[str, str], sentence: str) -> None:
+    strict = replace(OPTIONS, image_metadata_traits=True, image_type_traits=True)
+    assert sentence in refusal(options=strict, image=image(**properties))
+    assert wishes(image=image(**properties)), "unless an operator wants it so, it is not looked at"
