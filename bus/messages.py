@@ -225,7 +225,6 @@ class SchedulerAlive(Message, frozen=True, kw_only=True):
     """A scheduler takes part: it looks first at a share of the hosts of its own."""
 
     scheduler: Word
-    leaving: bool = False  # it stops: its share is for the others
 
 
 class HostFailed(Message, frozen=True, kw_only=True):

@@ -142,6 +142,14 @@ AGENT_REPORT = Topic(
     "agent, and the conductor's own timer",
     "conductor",
 )
+SCHEDULER_ALIVE = Topic(
+    "scheduler.alive",
+    m.SchedulerAlive,
+    "a scheduler takes part: it looks first at a share of the hosts",
+    "scheduler",
+    "every scheduler",
+    expected=False,
+)
 INVENTORY_REPORTED = Topic(
     "inventory.reported",
     m.InventoryReported,
@@ -319,6 +327,7 @@ TOPICS: tuple[Topic[Any], ...] = (
     AGENT_BUILD,
     AGENT_DESTROY,
     AGENT_REPORT,
+    SCHEDULER_ALIVE,
     INVENTORY_REPORTED,
     HOST_REPORTED,
     HOST_FAILED,

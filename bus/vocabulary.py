@@ -237,6 +237,7 @@ class RecordedHost(Compact, frozen=True):
     refused: str = ""  # the rule that did, and why; empty: it was admitted
     multipliers: dict[str, float] = {}  # of weighers that its aggregates count otherwise
     chosen: int = 0  # how often others had got it by the same evaluation: of equals the least comes first
+    outside: bool = False  # another scheduler looks at it first: it comes after all that are not
 
 
 class Record(Value, frozen=True, kw_only=True):

@@ -1,6 +1,10 @@
 """What a scheduler counts, for Prometheus: above all how often another was there before it."""
 
-from prometheus_client import Counter, Gauge, Histogram
+from collections.abc import Sequence
+
+from prometheus_client import Counter, Gauge
+
+from bus.vocabulary import Claimed, ClaimResult, Refused
 
 CLAIMED = Counter(
     "berth_scheduler_claims", "instances a host was claimed for, by placement's answer", ["result"]
@@ -11,10 +15,14 @@ TURNED_DOWN = Counter(
 CROSSED = Counter(
     "berth_scheduler_crossings", "picks outside the slice of this scheduler, for want of room in it"
 )
-DECIDED = Counter("berth_scheduler_requests", "requests decided, by what came of them", ["outcome"])
-KINDS = Histogram(
-    "berth_scheduler_kinds",
-    "kinds of requests in a batch: each is one search over all hosts",
-    buckets=(1, 2, 4, 8, 16, 32, 64, 128),
-)
 LIVE = Gauge("berth_schedulers_live", "schedulers that share the hosts, as this one hears")
+
+
+def count_claims(results: Sequence[ClaimResult]) -> None:
+    """What placement said of the claims of one order."""
+    for result in results:
+        CLAIMED.labels(type(result).__name__.lower()).inc()
+        if isinstance(result, Claimed | Refused):
+            refused = result.refused if isinstance(result, Claimed) else result.refusals
+            for refusal in refused:
+                TURNED_DOWN.labels(type(refusal).__name__.lower()).inc()

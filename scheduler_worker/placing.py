@@ -34,6 +34,7 @@ from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import (
     Begun,
     Bury,
+    Chosen,
     ClaimAnswers,
     ClaimHosts,
     ClaimImpossible,
@@ -59,9 +60,11 @@ from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.ending import UNHEARD_SECONDS, Ending, log
 from scheduler_worker.hosts import GRACE, HostBook
+from scheduler_worker.meters import CROSSED, count_claims
 from scheduler_worker.orders import Orders
 from scheduler_worker.pending import PendingChoice, PendingChoices
 from scheduler_worker.resolving import Resolving
+from scheduler_worker.roster import Roster
 from scheduler_worker.waiting import Waiting
 
 Claims = Callable[[Sequence[ClaimRequested]], Awaitable[Sequence[ClaimAnswered]]]
@@ -110,6 +113,7 @@ class Scheduler:
             self._resolving = Resolving(groups, allocations, self.ending)
         self._orders = Orders(source, options or RequestOptions())
         self._hosts = HostMap(source, self.policy.cells)
+        self.roster = Roster(self.clock)
         self._limits = PlacingLimits(patience=patience)
         self._claim_many = claim_many
         self._joined: dict[Id, dict[Id, str]] = {}
@@ -199,6 +203,8 @@ class Scheduler:
         if courses:
             answers = self._now().choose([course.order for course in courses])
             for course, answer in zip(courses, answers, strict=True):
+                if isinstance(answer, Chosen) and (crossed := sum(pick.crossed for pick in answer.picks)):
+                    CROSSED.inc(crossed)
                 self._take(course, answer)
 
     def _find_spares(self, courses: Sequence[_Course]) -> None:
@@ -215,6 +221,7 @@ class Scheduler:
         now = self.clock.monotonic()
         self.pending.look(now)
         self._hosts.level()
+        self._hosts.share(self.roster.live, self.roster.name)
         seen = self.book.level(self.source, now)
         return Choosing(self.source, self._hosts, seen, self.policy, self._promising(), self._joined)
 
@@ -236,6 +243,7 @@ class Scheduler:
             if isinstance(answer, AnswerRefused):
                 self._take(course, ClaimImpossible(str(answer)))
             else:
+                count_claims(answer.results)
                 self._take(course, ClaimAnswers(tuple(answer.results)))
 
     async def _answers(self, questions: list[ClaimRequested]) -> Sequence[ClaimAnswered | AnswerRefused]:

@@ -26,14 +26,16 @@ from bus.topics import (
     HOST_REPORTED,
     PROVIDERS,
     RELEASE,
+    SCHEDULER_ALIVE,
 )
-from bus.worker import Worker, on, on_many
+from bus.worker import Worker, every, on, on_many
 from scheduler_worker.core.placing import PATIENCE
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.ending import UNHEARD_SECONDS
 from scheduler_worker.hosts import GRACE
 from scheduler_worker.placing import Claims, Scheduler
+from scheduler_worker.roster import SAYS_SECONDS
 
 TRIES_UNHEARD = 3  # to hand a build to its cell's conductor, before it is looked at how long that went on
 
@@ -84,7 +86,9 @@ def scheduler_worker(
             ),
             on(HOST_REPORTED, scheduler.hear, private=True),
             on(HOST_FAILED, scheduler.hear_of_failure, private=True),
+            on(SCHEDULER_ALIVE, scheduler.roster.hear, private=True),
         ],
         asks=[CLAIM, RELEASE, PROVIDERS, GROUPS, ALLOCATIONS],
+        timers=[every(SAYS_SECONDS, scheduler.roster.say, emits=[SCHEDULER_ALIVE], at_once=True)],
         starts=[scheduler.opened] if loaded is None else [loaded, scheduler.opened],
     )

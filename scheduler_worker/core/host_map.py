@@ -1,11 +1,12 @@
 """What a ranking reads of every host that placement has, by position: its cell, its number, who builds."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from bus.candidates import Bools, CandidateSource, PlacedHost
+from scheduler_worker.core.slices import slice_of
 from scheduler_worker.core.ties import mixed
 
 NO_AGENT = "has_agent"  # the rule that no policy can leave out: somebody must be there to build
@@ -18,7 +19,9 @@ class HostMap:
         self.served: Bools = np.zeros(0, np.bool_)  # is there somebody to build on it?
         self.cell_at: npt.NDArray[np.intp] = np.zeros(0, np.intp)  # its cell's number
         self.mixed: npt.NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self.ours: Bools | None = None  # those that this scheduler looks at first; None: all of them
         self.cells: dict[str, int] = {}
+        self._shared: tuple[object, ...] = ()
         self._source = source
         self._ours = None if cells is None else frozenset(cells)
         self._known: list[tuple[str, str, str]] = []
@@ -41,6 +44,13 @@ class HostMap:
             if self._known[host.position] != identity:
                 self._known[host.position] = identity
                 self._put(host)
+
+    def share(self, schedulers: Sequence[str], own: str) -> None:
+        """Each of these schedulers has a slice of the hosts that it looks at first."""
+        shared = schedulers, own, self._layout
+        if shared != self._shared:
+            self._shared = shared
+            self.ours = slice_of(self.mixed, schedulers, own)
 
     def number(self, cell: str) -> int:
         return self.cells.setdefault(cell, len(self.cells))

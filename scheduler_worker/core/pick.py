@@ -43,6 +43,7 @@ class Pick:
     record: Record
     notes: tuple[str, ...] = ()
     spares: tuple[Candidate, ...] = ()
+    crossed: bool = False  # is the first of them in another scheduler's slice?
 
     @property
     def root(self) -> str:

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from bus.candidates import CandidateSearch, Ints
+from bus.candidates import Bools, CandidateSearch, Ints
 from bus.vocabulary import Candidate, Record, RecordedHost, Removal
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.frontier import Frontier
@@ -74,6 +74,11 @@ class Ranking:
         count = len(self._positions)
         self._scales = scales_of(policy.weighers, self._view, wish, count)
         self._worths = worth(self._scales, self._view, count, policy.near)
+        self._outside = self._others()
+        self._less = 0.0  # so much less they count: they come after all of ours
+        if self._outside is not None:
+            self._less = 1000.0 * (1.0 + float(np.abs(self._worths).max(initial=0.0)))
+            self._worths = self._worths - self._less * self._outside
         self._admitted_first = admitted
         self._order = Frontier(self._worths, admitted, self._ties)
         self._front: list[Entry] = []  # a sorted page, the best last
@@ -132,6 +137,7 @@ class Ranking:
         for entry in (*best[1:], *avoided):
             heappush(self._heap, entry)
         pick = Pick(
+            crossed=self._is_outside(winner),
             choices=tuple(choices[:most]),
             promise=self._promises.enter(choices[0]),
             considered=self._search.considered,
@@ -209,6 +215,16 @@ class Ranking:
                 self._masks.append((rule, mask))
                 admitted &= mask
         return np.flatnonzero(admitted)
+
+    def _others(self) -> Bools | None:
+        """Hosts that another scheduler looks at first; None: there are none, or some are named."""
+        ours = self._hosts.ours
+        if ours is None or self.wish.question.roots:
+            return None
+        return ~ours[self._positions]
+
+    def _is_outside(self, index: int) -> bool:
+        return self._outside is not None and bool(self._outside[index])
 
     def _ties(self, indices: Ints) -> Uints:
         return ties(self._seed, self._hosts.mixed[self._positions[indices]])
@@ -304,6 +320,8 @@ class Ranking:
             self._values[index] = values
         multipliers = [view.override(scale.key, scale.weigher.multiplier) for scale in self._scales]
         score = worth_of_one(self._scales, values, multipliers, self._policy.near)
+        if self._is_outside(index):
+            score -= self._less
         return -score, chosen, self._tie_of[index], index
 
     def moved_to(self, index: int) -> Entry | None:
@@ -379,6 +397,7 @@ class Ranking:
                 refused=refused,
                 multipliers=self._overridden(index),
                 chosen=entry[1],
+                outside=self._is_outside(index),
             )
         return known
 

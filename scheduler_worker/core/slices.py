@@ -18,13 +18,8 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
-def hash_of(root: str) -> int:
-    """A number for a host: its id is random already."""
-    return int(root[-16:].replace("-", ""), 16) if len(root) == 36 else crc32(root.encode())
-
-
 def slice_of(hashes: Hashes, schedulers: Sequence[str], own: str) -> Bools | None:
-    """Which of these hosts are ours; None when all are: nobody else is there."""
+    """Which of these hosts are ours, by their own numbers; None when all are: nobody else is there."""
     others = [name for name in schedulers if name != own]
     if not others:
         return None

@@ -1,18 +1,20 @@
 """Several schedulers: every host is for one of them to look at first, and all agree which."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 
 from bus.messages import SchedulerAlive
-from scheduler_worker.core.slices import hash_of, slice_of
+from scheduler_worker.core.slices import slice_of
+from scheduler_worker.core.ties import mixed
 from scheduler_worker.roster import GONE_SECONDS, Roster
 from tests.support.ids import uid
-from tests.support.scheduler_builders import TurnedClock
+from tests.support.ranking_builders import Hall, a_hall, free, hosts_of, take
+from tests.support.scheduler_builders import TurnedClock, a_request
 
 ROOTS = [uid(number, "c") for number in range(4000)]
-HASHES = np.array([hash_of(root) for root in ROOTS], np.uint64)
+HASHES = np.array([mixed(root) for root in ROOTS], np.uint64)
 
 
 def slices(*names: str) -> dict[str, set[int]]:
@@ -47,51 +49,60 @@ def test_names_that_hash_alike_still_share_nothing() -> None:
     assert (ours ^ theirs).all()
 
 
-@dataclass(frozen=True)
-class AHost:
-    position: int
-    uuid: str
-
-
-class AFewHosts:
-    """As much of a source as a roster reads."""
-
-    def __init__(self, roots: list[str]) -> None:
-        self.roots = roots
-        self.layout = 1
-
-    @property
-    def size(self) -> int:
-        return len(self.roots)
-
-    def hosts(self) -> list[AHost]:
-        return [AHost(position, root) for position, root in enumerate(self.roots)]
-
-
-async def test_who_is_silent_or_leaves_shares_no_longer() -> None:
-    turned, source = TurnedClock(), AFewHosts(ROOTS[:100])
-    roster = Roster(turned.clock, "a")
-    assert roster.ours(source) is None  # type: ignore[arg-type]
-    await roster.hear(roster.alive())  # its own word comes back to it
-    assert roster.live == ("a",)
-    await roster.hear(SchedulerAlive(scheduler="b"))
+async def test_who_is_silent_for_some_seconds_shares_no_longer() -> None:
+    turned = TurnedClock()
+    roster = Roster(turned.clock, "b")
+    await roster.hear(await roster.say())  # its own word comes back to it
+    assert roster.live == ("b",)
     await roster.hear(SchedulerAlive(scheduler="c"))
+    turned.now += GONE_SECONDS - 0.1
+    await roster.hear(SchedulerAlive(scheduler="a"))
     assert roster.live == ("a", "b", "c")
-    first = roster.ours(source)  # type: ignore[arg-type]
-    assert first is not None and 10 < first.sum() < 60
-    await roster.hear(SchedulerAlive(scheduler="c", leaving=True))
-    second = roster.ours(source)  # type: ignore[arg-type]
-    assert second is not None and second.sum() > first.sum() and (second | ~first).all()
-    turned.now += GONE_SECONDS + 0.1
-    assert roster.live == ("a",)
-    assert roster.ours(source) is None  # type: ignore[arg-type]
+    turned.now += 0.2
+    assert roster.live == ("a", "b")
+    turned.now += GONE_SECONDS
+    assert roster.live == ("b",)
 
 
-async def test_a_host_that_comes_has_its_place_at_once() -> None:
-    source, roster = AFewHosts(ROOTS[:10]), Roster(TurnedClock().clock, "a")
-    await roster.hear(SchedulerAlive(scheduler="b"))
-    before = roster.ours(source)  # type: ignore[arg-type]
-    source.roots, source.layout = ROOTS[:500], 2
-    after = roster.ours(source)  # type: ignore[arg-type]
-    assert before is not None and after is not None
-    assert len(after) == 500 and (after[:10] == before).all()
+# What it does to the order of hosts
+
+
+def a_shared_hall(own: str, *schedulers: str) -> tuple[Hall, set[str]]:
+    """Thirty hosts, each freer than the one before, with room for one build; and those it looks at first."""
+    hall = a_hall(*(free(number, 1024 * number, vcpus=1) for number in range(1, 31)))
+    hall.hosts.level()
+    hall.hosts.share(schedulers, own)
+    mine = hall.hosts.ours
+    return hall, {host.host for host in hall.source.hosts() if mine is None or mine[host.position]}
+
+
+def freest_first(names: Iterable[str]) -> list[str]:
+    return sorted(names, key=lambda name: -int(name.removeprefix("host")))
+
+
+@pytest.mark.parametrize("own", ["a", "b", "c"])
+def test_its_own_hosts_come_first_and_then_those_of_the_others_both_best_first(own: str) -> None:
+    hall, mine = a_shared_hall(own, "a", "b", "c")
+    ranking = hall.rank()
+    picks = [take(ranking) for _ in range(30)]
+    order = [hosts_of(pick)[0] for pick in picks]
+    assert order == [*freest_first(mine), *freest_first(set(order) - mine)]
+    assert [pick.crossed for pick in picks] == [name not in mine for name in order]
+    assert 0 < len(mine) < 30
+
+
+def test_whoever_is_alone_and_who_asks_for_hosts_by_name_knows_no_slices() -> None:
+    hall, mine = a_shared_hall("a", "a")
+    assert len(mine) == 30 and hosts_of(take(hall.rank())) == ["host30"]
+    hall, mine = a_shared_hall("a", "a", "b", "c")
+    theirs = freest_first({host.host for host in hall.source.hosts()} - mine)[0]
+    pick = take(hall.rank(a_request(wanted_host=theirs)))
+    assert hosts_of(pick) == [theirs] and not pick.crossed
+
+
+def test_a_host_outside_stays_behind_ours_when_it_is_weighed_again() -> None:
+    hall, mine = a_shared_hall("a", "a", "b")
+    ranking = hall.rank()
+    picks = [take(ranking) for _ in range(len(mine) + 3)]
+    ranking.put_back(picks[:2])  # two of ours are free again
+    assert hosts_of(take(ranking, 3))[:2] == freest_first(mine)[:2]
