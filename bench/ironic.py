@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from bench.boots import _processor_time
+from bench.boots import processor_time
 from bench.ironic_site import Site, prepare, processes
 from bus import topics
 from bus.clock import Clock, monotonic
@@ -105,11 +105,11 @@ class Watch:
 
     def spending(self) -> Callable[[], str]:
         """Ask what it gives for the seconds of processor time that were spent since."""
-        before = _processor_time()
+        before = processor_time()
 
         def spent() -> str:
             used: dict[str, float] = defaultdict(float)
-            for process, ended in _processor_time().items():
+            for process, ended in processor_time().items():
                 used[self.roles.get(process[0], process[1])] += ended - before.get(process, 0.0)
             most = sorted(used.items(), key=lambda one: one[1], reverse=True)[:6]
             return f"processor seconds: {', '.join(f'{name} {took:.1f}' for name, took in most)}"
