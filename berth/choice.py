@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from berth.settings import BadSetting, Settings, by_name
-from scheduler_worker import BadChoice
-from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker import BadChoice, ChoicePolicy
 
 Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong with it
 

@@ -1,6 +1,8 @@
 """From a request to an order: what it wishes for is worked out once for all that ask for the same."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -8,6 +10,7 @@ from bus.candidates import CandidateSource
 from bus.messages import BuildRequested
 from scheduler_worker.core.events import Begun
 from scheduler_worker.core.order import Order, size_of, too_much
+from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.prefilters import Prefilters, prefilters
 from scheduler_worker.core.request import wishes_of
 from scheduler_worker.core.request_options import RequestOptions
@@ -15,7 +18,11 @@ from scheduler_worker.core.unreadable import Unreadable
 from scheduler_worker.core.wish import Wish
 
 REMEMBERED = 4096  # of the wishes of requests that differ
-_OF_ONE = {"request": "", "instances": (), "reply_to": "", "metadata": {}, "user": ""}
+_ITS_OWN: Mapping[str, Any] = {"request": "", "instances": (), "reply_to": ""}  # of each request
+_SELDOM_READ: Mapping[str, Any] = {
+    "metadata": {},
+    "user": "",
+}  # so most often two that differ in it are alike
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -23,9 +30,14 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 class Orders:
     """Makes them. What it remembers holds until hosts come or go."""
 
-    def __init__(self, source: CandidateSource, options: RequestOptions) -> None:
+    def __init__(
+        self, source: CandidateSource, options: RequestOptions, policy: ChoicePolicy | None = None
+    ) -> None:
         self._source = source
         self._options = options
+        self._policy = policy or ChoicePolicy()
+        unread = {name: none for name, none in _SELDOM_READ.items() if not self._policy.reads(name)}
+        self._apart = {**_ITS_OWN, **unread}
         self._known: dict[bytes, tuple[Wish, ...]] = {}
         self._layout = -1
         self._prefilters: Prefilters | None = None
@@ -62,11 +74,14 @@ class Orders:
         if self._layout != source.layout or len(self._known) > REMEMBERED:
             self._layout = source.layout
             self._known.clear()
-        alike = _encode(msgspec.structs.replace(request, **_OF_ONE))
+        alike = _encode(msgspec.structs.replace(request, **self._apart))
         known = self._known.get(alike)
         if known is None:
             wishes = wishes_of(
                 request, self._options, source.named, lambda: {host.host for host in source.hosts()}
             )
+            unheeded = self._policy.unheeded(request)
+            if unheeded:
+                wishes = tuple([replace(wish, notes=(*wish.notes, *unheeded)) for wish in wishes])
             known = self._known[alike] = tuple([narrowing.narrow(wish) for wish in wishes])
         return known

@@ -111,7 +111,7 @@ class Scheduler:
         self._resolving = None
         if groups is not None and allocations is not None:
             self._resolving = Resolving(groups, allocations, self.ending)
-        self._orders = Orders(source, options or RequestOptions())
+        self._orders = Orders(source, options or RequestOptions(), self.policy)
         self._hosts = HostMap(source, self.policy.cells)
         self.roster = Roster(self.clock)
         self._limits = PlacingLimits(patience=patience)

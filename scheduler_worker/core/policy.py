@@ -77,6 +77,10 @@ class ChoicePolicy:
         ours = None if cells is None else frozenset(cells)
         return cls(rules, weighed, ours, subset, near, halved_after)
 
+    def reads(self, name: str) -> bool:
+        """Does a rule or weigher read this field of a request?"""
+        return any(read == EVERYTHING or read.partition(".")[0] == name for read in self._read)
+
     def unheeded(self, request: BuildRequested) -> tuple[str, ...]:
         """The hints that no rule here goes by, a sentence each."""
         on = {rule.name for rule in self.rules}
@@ -97,9 +101,12 @@ class ChoicePolicy:
 
     @cached_property
     def _reads(self) -> tuple[Callable[[Wish], Any], ...]:
-        named = {name for rule in self.rules for name in rule.reads}
-        named |= {name for weigher in self.weighers for name in weigher.reads}
-        return tuple([_reader(name) for name in sorted(named)])
+        return tuple([_reader(name) for name in sorted(self._read)])
+
+    @cached_property
+    def _read(self) -> set[str]:
+        read = {name for rule in self.rules for name in rule.reads}
+        return read | {name for weigher in self.weighers for name in weigher.reads}
 
 
 def _without_ids(request: BuildRequested) -> BuildRequested:

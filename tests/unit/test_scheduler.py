@@ -21,9 +21,11 @@ from bus.messages import (
     ReleaseAnswered,
     ReleaseRequested,
 )
-from bus.vocabulary import Contended, Flavor, Gone, Held, Moved, Refused, Removal
+from bus.vocabulary import Contended, Flavor, Gone, Held, Hints, Moved, Refused, Removal
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
+from scheduler_worker.core.wish import Wish
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.plain_source import PlainSource, PlainSourceSearch
@@ -108,6 +110,26 @@ async def test_a_request_gets_a_claimed_host_and_alternates() -> None:
     assert message.spec.metadata == {"name": "web"}
     (order,) = placement.orders
     assert (order.claims[0].generation, order.claims[0].project, order.claims[0].user) == (None, "p", "u")
+
+
+async def test_a_hint_that_no_filter_goes_by_is_noted() -> None:
+    (message,) = await placed(a_scheduler(hosts(2)), a_request(hints=Hints(query='["=", 1, 2]')))
+    assert message.decision.notes == ("hints.query: nothing here goes by it: the filter json is off",)
+
+
+async def test_one_s_own_filter_reads_the_very_request() -> None:
+    """Such as are otherwise alike share what was worked out for the first of them."""
+
+    def its_own(host: HostFacts, wish: Wish) -> str | None:
+        return None if wish.request.metadata.get("on") == host.host else "not asked for"
+
+    policy = ChoicePolicy.from_names(["own:filter"], own={"own:filter": its_own})
+    requests = [a_request(number, metadata={"on": f"host{number}"}) for number in range(4)]
+    scheduler = a_scheduler(hosts(4), policy=policy)
+    messages = [*await placed(scheduler, *requests[:2]), *await placed(scheduler, *requests[2:])]
+    assert {message.request: message.chosen.host for message in messages} == {
+        request.request: request.metadata["on"] for request in requests
+    }
 
 
 async def test_the_decision_is_recorded() -> None:
