@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from berth.settings import BadSetting, Settings, by_name
-from scheduler_worker import BadChoice, ChoicePolicy
+from scheduler_worker import DEVICES, BadChoice, ChoicePolicy
 
 Refuse = Callable[[str, str], None]  # the name of a setting, and what is wrong with it
 
@@ -28,7 +28,7 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
     for name, filters, weighers, options in (
         ("scheduler_filters", said.filters, {}, {}),
         ("scheduler_weighers", (), said.weighers, {}),
-        ("scheduler_rules", said.filters, said.weighers, said.rules),
+        ("scheduler_rules", said.filters, said.weighers, rule_options(settings)),
     ):
         try:
             made = ChoicePolicy.from_names(
@@ -46,6 +46,16 @@ def chosen(settings: Settings, refuse: Refuse) -> ChoicePolicy:
             option = f"{problem.name}.{problem.option}: " if problem.option else ""
             refuse(name, f"{option}{problem}")
     return made
+
+
+def rule_options(settings: Settings) -> dict[str, dict[str, Any]]:
+    """What is said of rules and weighers; classes of `pci_aliases` are devices if nothing else is said."""
+    said = {name: dict(options) for name, options in settings.scheduler.rules.items()}
+    aliases = [words.split()[0] for words in settings.requests.pci_aliases.values() if words.split()]
+    if aliases:
+        classes = dict.fromkeys((*DEVICES, *aliases))
+        said["pci"] = {"classes": list(classes), **said.get("pci", {})}
+    return said
 
 
 def own_functions(names: Iterable[str]) -> dict[str, Callable[..., Any]]:

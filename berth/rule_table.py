@@ -6,19 +6,19 @@ from typing import Any
 
 import msgspec
 
-from berth.choice import own_functions, policy
+from berth.choice import own_functions, policy, rule_options
 from berth.settings import Settings
 from scheduler_worker import NEEDLESS, Choosable, all_rules, all_weighers
 
 
 def filters(settings: Settings) -> list[Choosable]:
     said = settings.scheduler
-    return all_rules(policy(settings), said.rules, own_functions(said.filters))
+    return all_rules(policy(settings), rule_options(settings), own_functions(said.filters))
 
 
 def weighers(settings: Settings) -> list[Choosable]:
     said = settings.scheduler
-    return all_weighers(policy(settings), said.rules, own_functions(said.weighers))
+    return all_weighers(policy(settings), rule_options(settings), own_functions(said.weighers))
 
 
 def as_json(settings: Settings) -> dict[str, Any]:

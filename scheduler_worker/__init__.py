@@ -7,9 +7,11 @@ from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request import seconds_of, wishes_of
 from scheduler_worker.core.request_options import NUMA_POLICIES, PciAlias, RequestOptions
 from scheduler_worker.core.unreadable import Unreadable
+from scheduler_worker.core.weighing import DEVICES
 from scheduler_worker.worker import scheduler_worker
 
 __all__ = [
+    "DEVICES",
     "NEEDLESS",
     "NUMA_POLICIES",
     "BadChoice",

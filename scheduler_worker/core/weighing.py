@@ -13,6 +13,7 @@ from scheduler_worker.core.rule import Number, View, Weigher
 from scheduler_worker.core.rules.neighbours import GROUP
 from scheduler_worker.core.wish import Wish
 
+DEVICES = ("PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF")
 MOST = 99.0  # free devices; beyond them nobody counts
 UNAVAILABLE = -10_000.0  # what a metric weighs that is not there
 FEW_FAILURES = 3.0
@@ -56,7 +57,7 @@ def hypervisor_version() -> Weigher:
     return Weigher("hypervisor_version", lambda view, wish: view.fact("hypervisor_version", 0.0), 1.0)
 
 
-def pci(*, classes: Sequence[str] = ("PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF")) -> Weigher:
+def pci(*, classes: Sequence[str] = DEVICES) -> Weigher:
     """Few free devices of these classes: hosts with many are kept for who asks for many."""
     every = tuple(classes)
 

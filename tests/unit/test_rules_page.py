@@ -30,8 +30,8 @@ def test_every_rule_and_weigher_says_what_it_does() -> None:
     assert all(row.says.endswith(".") and len(row.says) < 150 for row in rows)
 
 
-def row_of(kind: str, name: str, **scheduler: Any) -> dict[str, Any]:
-    rows = rule_table.as_json(Settings().having(**scheduler))[kind]
+def row_of(kind: str, name: str, **said: Any) -> dict[str, Any]:
+    rows = rule_table.as_json(Settings().having(**said))[kind]
     return next(row for row in rows if row["name"] == name)
 
 
@@ -59,6 +59,18 @@ def row_of(kind: str, name: str, **scheduler: Any) -> dict[str, Any]:
         ("filters", "json", {"scheduler_filters": ("JsonFilter",)}, {"on": True, "called": ("JsonFilter",)}),
         ("weighers", "ram", {}, {"on": True, "multiplier": 1.0, "called": ("RAMWeigher",)}),
         ("weighers", "ram", {"scheduler_weighers": {"cpu": 2.0}}, {"on": False, "multiplier": 1.0}),
+        (
+            "weighers",
+            "pci",
+            {"pci_aliases": {"gpu": "CUSTOM_GPU CUSTOM_HBM"}},
+            {"options": {"classes": ["PCI_DEVICE", "PGPU", "VGPU", "SRIOV_NET_VF", "CUSTOM_GPU"]}},
+        ),
+        (
+            "weighers",
+            "pci",
+            {"pci_aliases": {"gpu": "CUSTOM_GPU"}, "scheduler_rules": {"pci": {"classes": ["A"]}}},
+            {"options": {"classes": ["A"]}},
+        ),
         ("weighers", "num_instances", {}, {"on": False, "multiplier": 0.0}),
     ],
 )
