@@ -104,5 +104,5 @@ def test_a_host_outside_stays_behind_ours_when_it_is_weighed_again() -> None:
     hall, mine = a_shared_hall("a", "a", "b")
     ranking = hall.rank()
     picks = [take(ranking) for _ in range(len(mine) + 3)]
-    ranking.put_back(picks[:2])  # two of ours are free again
+    ranking.put_back([*picks[:2], *picks[-2:]])  # two of ours are free again, and two of theirs
     assert hosts_of(take(ranking, 3))[:2] == freest_first(mine)[:2]
