@@ -38,7 +38,7 @@ class Orders:
         self._policy = policy or ChoicePolicy()
         unread = {name: none for name, none in _SELDOM_READ.items() if not self._policy.reads(name)}
         self._apart = {**_ITS_OWN, **unread}
-        self._known: dict[bytes, tuple[Wish, ...]] = {}
+        self._known: dict[tuple[bytes, object], tuple[Wish, ...]] = {}
         self._layout = -1
         self._prefilters: Prefilters | None = None
         source.watch(self._heard)
@@ -74,7 +74,7 @@ class Orders:
         if self._layout != source.layout or len(self._known) > REMEMBERED:
             self._layout = source.layout
             self._known.clear()
-        alike = _encode(msgspec.structs.replace(request, **self._apart))
+        alike = self._alike(request)
         known = self._known.get(alike)
         if known is None:
             wishes = wishes_of(
@@ -85,3 +85,9 @@ class Orders:
                 wishes = tuple([replace(wish, notes=(*wish.notes, *unheeded)) for wish in wishes])
             known = self._known[alike] = tuple([narrowing.narrow(wish) for wish in wishes])
         return known
+
+    def _alike(self, request: BuildRequested) -> tuple[bytes, object]:
+        """Equal for those that ask for the same, for as many instances; for these where hints name any."""
+        named = request.hints.same_host or request.hints.different_host
+        instances = request.instances if named else len(request.instances)
+        return _encode(msgspec.structs.replace(request, **self._apart)), instances

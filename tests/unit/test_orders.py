@@ -1,0 +1,55 @@
+"""What requests wish for is worked out once for those that ask for the same, and for no others."""
+
+import pytest
+
+from bus.messages import BuildRequested
+from bus.vocabulary import Flavor, Hints
+from scheduler_worker.core.request_options import RequestOptions
+from scheduler_worker.orders import Orders
+from tests.support.ids import uid
+from tests.support.plain_source import PlainSource
+from tests.support.scheduler_builders import a_candidate, a_request
+
+GUEST = uid(2000, "b")  # the first instance of the second request
+
+
+def orders() -> Orders:
+    return Orders(PlainSource([a_candidate(1)], {}), RequestOptions())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ({}, {}, True),
+        ({}, {"metadata": {"a": "b"}, "user": "you", "reply_to": "me"}, True),
+        ({}, {"flavor": Flavor(name="large", vcpus=8)}, False),
+        ({}, {"project": "p2"}, False),
+        ({}, {"priority": 3}, False),
+    ],
+)
+def test_whose_wishes_are_the_same(one: dict[str, object], other: dict[str, object], alike: bool) -> None:
+    made = orders()
+    first, _ = made.begin(a_request(1, **one), 0.0)  # type: ignore[arg-type]
+    second, _ = made.begin(a_request(2, **other), 0.0)  # type: ignore[arg-type]
+    assert (first.wishes is second.wishes) == alike
+
+
+@pytest.mark.parametrize(
+    ("well", "wrong", "says"),
+    [
+        (a_request(1, instances=5, at_least=3), a_request(2, instances=2, at_least=3), "at_least"),
+        (
+            a_request(1, hints=Hints(different_host=(GUEST,))),
+            a_request(2, hints=Hints(different_host=(GUEST,))),
+            "different_host",
+        ),
+    ],
+)
+def test_what_is_wrong_with_one_is_found_though_another_asked_for_the_same(
+    well: BuildRequested, wrong: BuildRequested, says: str
+) -> None:
+    made = orders()
+    _, begun = made.begin(well, 0.0)
+    assert not begun.refusal
+    _, begun = made.begin(wrong, 0.0)
+    assert says in begun.refusal
