@@ -13,16 +13,20 @@ from collections.abc import Callable
 from time import perf_counter
 
 import msgspec
+from msgspec import structs
 from rich.console import Console
 from rich.table import Table
 
+from bus.candidates import Heard
 from bus.messages import FindCandidates
 from bus.vocabulary import Inventory, ProviderChange, ResourceGroup
 from placement_worker.core.index import Index
 from placement_worker.core.search import page, search
 from placement_worker.core.trees import ProviderState, Tree
+from placement_worker.source import IndexedSource
 
 CELLS = 10
+PROMISED = 200
 ASKED = {"VCPU": 4, "MEMORY_MB": 8192, "DISK_GB": 40}
 TRAITS = tuple(f"HW_CPU_X86_{number}" for number in range(20))
 
@@ -101,6 +105,46 @@ def measure(hosts: int) -> dict[str, float]:
         "one usage update, µs": updated,
         "filling, ms": filled,
         "memory, MiB": megabytes,
+    }
+
+
+class Remembered:
+    """An index as a memory has it, for a source."""
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+
+    def watch(self, heard: Heard) -> None:
+        """Nothing changes here."""
+
+
+def measure_source(hosts: int) -> dict[str, float]:
+    """One decision's reading in a scheduler's own process: all that fit, and what is free of two classes."""
+    index = Index()
+    for tree in fleet(hosts):
+        index.put(tree, 1)
+    source = IndexedSource(Remembered(index))
+    flavors = [
+        structs.replace(a_query(1, vcpus=vcpus), root_forbidden=("CUSTOM_FAST",)) for vcpus in range(1, 21)
+    ]
+
+    def decide(query: FindCandidates) -> None:
+        search = source.search(query)
+        search.free("VCPU")
+        search.free("MEMORY_MB")
+
+    def all_flavors() -> None:
+        for query in flavors:
+            decide(query)
+
+    one = milliseconds(lambda: decide(flavors[0]), 300) * 1000
+    twenty = milliseconds(all_flavors, 50) * 1000
+    for number in range(PROMISED):
+        source.promise({f"{number:08x}-0000-4000-8000-{number:012x}": ASKED})
+    return {
+        "search and two free(), µs": one,
+        "of 20 flavors, µs for all": twenty,
+        f"beside {PROMISED} promises, µs": milliseconds(lambda: decide(flavors[0]), 300) * 1000,
     }
 
 
@@ -191,6 +235,7 @@ def main() -> None:
     hosts = [int(one) for one in given.hosts.split(",")]
     trees = [int(one) for one in given.trees.split(",")]
     show("the candidate index: flat hosts", hosts, [measure(size) for size in hosts], console)
+    show("in a scheduler's own process", hosts, [measure_source(size) for size in hosts], console)
     show("trees of seven providers", trees, [measure_nested(size) for size in trees], console)
     for children, groups in ((8, 6), (30, 8)):
         taken, ways = measure_wide(children, groups), children**groups

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from placement_worker.core.row import Row
+from placement_worker.core.row_set import Bools
 from placement_worker.core.snapshot import Snapshot, Tops
 
 
@@ -22,6 +23,10 @@ class AsIfEmpty(Snapshot):
         row = super().find(uuid)
         return None if row is None else _emptied(row)
 
+    def gives(self, name: str, asked: int) -> Bools:
+        met: Bools = self.top(name)[: self.index.high] >= asked
+        return met
+
     def top(self, name: str) -> Tops:
         kind = self.index.classes[name]
         if not kind.capped:
@@ -35,4 +40,4 @@ class AsIfEmpty(Snapshot):
 
 
 def _emptied(row: Row) -> Row:
-    return replace(row, amounts={}, told=None, _free=None)
+    return replace(row, amounts={}, told=None, known_free=None)

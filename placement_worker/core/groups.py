@@ -28,6 +28,7 @@ from placement_worker.core.snapshot import Snapshot
 Numbers = npt.NDArray[Any]
 
 NAMED = 3  # hosts named of those that a demand removed
+FIRST_LOOK = 1024  # among so many of them they mostly are
 ZONE = "availability_zone"  # what an aggregate's metadata call it
 CODES = {
     "tree": "tree",
@@ -112,7 +113,7 @@ def plan(
     demands = list(planner.demands())
     left = index.roots[: index.high]
     considered = count = int(np.count_nonzero(left))
-    removals = []
+    removals, removing = [], []
     for demand in demands:
         before = count
         if demand.met is None:
@@ -121,6 +122,7 @@ def plan(
             left = left & demand.met
             count = int(np.count_nonzero(left))
         if count < before:
+            removing.append(demand)
             removals.append(
                 Removal(
                     constraint=demand.says,
@@ -131,21 +133,22 @@ def plan(
                 )
             )
     if named or not count:
-        removals = _with_names(index, demands, removals)
+        removals = _with_names(index, removing, removals)
     rules, reached = planner.rules(), planner.reached()
     return SearchPlan(query, planner.slots, rules, demands, considered, left, count, reached, removals)
 
 
-def _with_names(index: Index, demands: list[Demand], removals: list[Removal]) -> list[Removal]:
-    said, named = iter(removals), []
-    left = index.roots[: index.high]
-    for demand in demands:
-        gone = left if demand.met is None else left & ~demand.met
-        some = [index.at[position] for position in np.flatnonzero(gone)[:NAMED].tolist()]
-        if some:
-            hosts = tuple([row.host for row in some if row is not None])
-            named.append(structs.replace(next(said), hosts=hosts))
-            left = left & ~gone
+def _with_names(index: Index, removing: list[Demand], removals: list[Removal]) -> list[Removal]:
+    named, left = [], index.roots[: index.high]
+    for demand, removal in zip(removing, removals, strict=True):
+        gone = left if demand.met is None else left > demand.met
+        some = np.flatnonzero(gone[:FIRST_LOOK])[:NAMED]
+        if some.size < NAMED:
+            some = np.flatnonzero(gone)[:NAMED]
+        rows = [index.at[position] for position in some.tolist()]
+        hosts = tuple([row.host for row in rows if row is not None])
+        named.append(structs.replace(removal, hosts=hosts))
+        left = left > gone
     return named
 
 

@@ -372,7 +372,7 @@ class Index:
             row.amounts = tuple(amounts) if any(amounts) else _nothing(len(amounts))
         else:
             row.amounts = used
-        row.told = row._free = None
+        row.told = row.known_free = None
         return not isinstance(was, tuple) or any(map(lt, amounts, was))
 
     def _drop(self, row: Row) -> None:

@@ -136,4 +136,4 @@ class BesidePromises(Snapshot):
         if not promised:
             return row
         amounts = {name: used + promised.get(name, 0) for name, used in row.used.items()}
-        return replace(row, amounts=amounts, told=None, _free=None)
+        return replace(row, amounts=amounts, told=None, known_free=None)

@@ -34,7 +34,7 @@ class Row:
     size: int  # about how many bytes it takes in an answer
     amounts: tuple[int, ...] | Mapping[str, int]  # what is used, in the order of `capacity` where it can be
     told: Any = None  # what the API over HTTP made of it; nothing again after every change
-    _free: dict[str, int] | None = None
+    known_free: dict[str, int] | None = None
 
     @property
     def shapes(self) -> dict[str, int]:
@@ -47,11 +47,11 @@ class Row:
 
     @property
     def free(self) -> dict[str, int]:
-        if (free := self._free) is None:
+        if (free := self.known_free) is None:
             amounts, capacity = self.amounts, self.capacity
             if isinstance(amounts, tuple):
                 free = {name: capacity[name] - used for name, used in zip(capacity, amounts, strict=True)}
             else:
                 free = {name: most - amounts.get(name, 0) for name, most in capacity.items()}
-            self._free = free
+            self.known_free = free
         return free

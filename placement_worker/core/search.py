@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -30,6 +30,7 @@ IN_A_ROW = 64  # hosts looked at before a search may be paused
 HOST_PATIENCE = 20_000  # of one host, where others wait on further pages
 KEPT = 256  # half-done searches of single anchors; others begin anew when they are come back to
 TOGETHER = "all of it together"
+_NOTHING: dict[str, Any] = {}  # never changed
 
 
 @dataclass(slots=True)
@@ -68,7 +69,7 @@ def at_once(steps: Generator[None, None, T]) -> T:
 def search_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, None, SearchResult]:
     """A search that may be paused wherever it yields."""
     index = snapshot.index
-    seen, made = index.seen, plan(index, query)
+    seen, made = index.seen, plan(index, query, snapshot)
     fits, cut, dead = yield from _rounds(snapshot, made)
     fitting = made.count - dead if fits or cut else 0
     removals, nearest = yield from _why(snapshot, made, fitting)
@@ -78,7 +79,7 @@ def search_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, N
 def page_steps(snapshot: Snapshot, query: FindCandidates) -> Generator[None, None, CandidatesFound]:
     """A page of a search, the same way."""
     index = snapshot.index
-    seen, made = index.seen, plan(index, query)
+    seen, made = index.seen, plan(index, query, snapshot)
     got = yield from _page(snapshot, made)
     fitting = made.count - got.dead if got.candidates or query.after or got.more is not None else 0
     removals, nearest = yield from _why(snapshot, made, fitting)
@@ -202,6 +203,7 @@ def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
         walk, page = _Round(snapshot, finder.anchors, start, query.after, size), _Page()
     room, patience, found = PAGE_BYTES, PATIENCE, page.candidates
     asked = sum(len(name) + 14 for group in query.groups for name in group.resources)
+    flat = not made.slots
     for row in walk.anchors():
         if row is None:
             yield
@@ -210,7 +212,7 @@ def _page(snapshot: Snapshot, made: SearchPlan) -> Generator[None, None, _Page]:
             page.more = walk.place(row)
             page.cut |= len(found) < limit
             return page
-        if finder.alone(row):
+        if flat or finder.alone(row):
             room -= row.size + asked
             if room < 0 and found:
                 page.more = walk.place(row)
@@ -263,12 +265,12 @@ def lone_candidate(row: Row, group: ResourceGroup) -> Candidate:
         row.agent,
         row.zone,
         {row.uuid: group.resources},
-        row.shapes,
-        row.free,
+        {row.uuid: row.shape},
+        row.known_free or row.free,  # a page has hundreds of them
         row.capacity,
         row.traits,
-        {group.suffix: (row.uuid,)} if group.suffix else {},
-        {},
+        {group.suffix: (row.uuid,)} if group.suffix else _NOTHING,
+        _NOTHING,
         row.aggregates,
     )
 

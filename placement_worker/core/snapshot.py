@@ -62,8 +62,7 @@ class Snapshot:
 
     def gives(self, name: str, asked: int) -> Bools:
         """Who has so much of this class for one claim. The array is the caller's."""
-        met: Bools = self.top(name)[: self.index.high] >= asked
-        return met
+        return self.index.classes[name].top[: self.index.high] >= asked
 
     def left(self, name: str) -> Sums:
         """What is free of it, of each row; below zero where more is used than there is. To be read only."""
