@@ -284,3 +284,23 @@ def test_a_question_that_cannot_be_meant_is_refused_as_over_the_bus() -> None:
     query = structs.replace(a_query(chance, world), root_required=("A",), root_forbidden=("A",))
     with pytest.raises(SenselessQuery, match="root_forbidden"):
         source_of(world).search(query)
+
+
+def test_arrays_are_of_the_moment_of_the_search_and_amounts_of_now() -> None:
+    chance, told = Random(10), 0
+    for _ in range(WORLDS // 2):
+        world = a_world(chance)
+        source = source_of(world)
+        first, *others = some_promises(chance, world) or [{}]
+        source.promise(first)
+        query = a_query(chance, world)
+        before, after = source.search(query), source.search(query)
+        free = {name: before.free(name).tolist() for name in CLASSES}
+        for one in others:
+            source.promise(one)
+        assert {name: after.free(name).tolist() for name in CLASSES} == free
+        now = source.search(query)
+        for position in now.positions.tolist():
+            assert before.amounts(position) == now.amounts(position)
+            told += bool(others)
+    assert told > 20
