@@ -108,7 +108,7 @@ def measure(hosts: int) -> dict[str, float]:
     }
 
 
-class Remembered:
+class HeldIndex:
     """An index as a memory has it, for a source."""
 
     def __init__(self, index: Index) -> None:
@@ -123,7 +123,7 @@ def measure_source(hosts: int) -> dict[str, float]:
     index = Index()
     for tree in fleet(hosts):
         index.put(tree, 1)
-    source = IndexedSource(Remembered(index))
+    source = IndexedSource(HeldIndex(index))
     flavors = [
         structs.replace(a_query(1, vcpus=vcpus), root_forbidden=("CUSTOM_FAST",)) for vcpus in range(1, 21)
     ]
