@@ -53,7 +53,7 @@ class View(Protocol):
         ...
 
     def within(self, says: Callable[[Aggregate], bool]) -> Number:
-        """1 for a host with an aggregate of which this is true, or 0."""
+        """1 for a host with an aggregate of which this is true, or 0; one plain 0 if it is true of none."""
         ...
 
     def cached(self, image: str) -> Number:

@@ -139,10 +139,12 @@ class AllHosts:
         return found
 
     def within(self, says: Callable[[Aggregate], bool]) -> Number:
+        those = [uuid for uuid, one in self._now.source.aggregates.items() if says(one)]
+        if not those:
+            return 0.0
         found = np.zeros(len(self._positions))
-        for uuid, aggregate in self._now.source.aggregates.items():
-            if says(aggregate):
-                found[self._search.within(uuid)] = 1.0
+        for uuid in those:
+            found[self._search.within(uuid)] = 1.0
         return found
 
     def cached(self, image: str) -> Number:
