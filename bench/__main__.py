@@ -9,6 +9,7 @@ BENCHES = {
     "claims": "claims a second by batch size",
     "candidates": "candidate search at 1,000, 10,000 and 100,000 hosts",
     "replica": "a scheduler's replica of placement's memory, of 10,000 and 100,000 hosts",
+    "decisions": "a scheduler's decisions alone, at 1,000 and 10,000 hosts, of 1 and 20 flavors",
     "boots": "boots a second, end to end, and what each costs",
     "schedulers": "1, 2 and 4 schedulers: how often one is refused because another was first",
     "ironic": "from Ironic's event to a claimable node, with 10,000 nodes",

@@ -18,7 +18,7 @@ from placement_worker.core.row import Row
 from placement_worker.core.search import HOST_PATIENCE, TOGETHER, at_once, candidate, lone_candidate, sums
 from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.sums import capacity_of_trees, free_of_trees
-from placement_worker.core.ways import BREATH, has_room
+from placement_worker.core.ways import BREATH
 
 
 class KeepsIndex(Protocol):
@@ -170,18 +170,31 @@ class HostSearch:
         return row
 
     def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        return sums(self._trees.rows_of(self.host(position).uuid))
+        row = self.host(position)
+        if len(self._index.trees[row.uuid]) == 1:
+            return self._free_now(row), row.capacity
+        return sums(self._trees.rows_of(row.uuid))
+
+    def _free_now(self, row: Row) -> dict[str, int]:
+        """Of a provider by itself, beside what is promised."""
+        promised = self._promises.of.get(row.uuid)
+        if not promised:
+            return row.free
+        return {name: amount - promised.get(name, 0) for name, amount in row.free.items()}
 
     def ways(self, position: int, most: int) -> Sequence[Candidate]:
         finder = self._finder
-        anchor = self._trees.row_at(position)
-        if anchor is None or not finder.anchors[position]:
+        row = self._index.at[position]
+        if row is None or not finder.anchors[position]:
             return ()
-        if finder.alone(anchor):
-            group = self._plan.query.groups[0]
-            if has_room(anchor, group.resources):
-                return (lone_candidate(anchor, group),)
+        if finder.alone(row):  # since the search nothing but promises has come
+            group, free = self._plan.query.groups[0], self._free_now(row)
+            if all(free[name] >= asked for name, asked in group.resources.items()):
+                return (lone_candidate(row, group, free),)
             self._without.add(position)
+            return ()
+        anchor = self._trees.row_at(position)
+        if anchor is None:
             return ()
         found: list[Fit] = []
         spent = 0
@@ -224,5 +237,6 @@ class HostSearch:
         return plan(self._index, self._plan.query, self._trees, named=True)
 
     def _fitting(self, made: SearchPlan) -> int:
-        left = set(np.flatnonzero(made.left & self._finder.anchors).tolist())
-        return made.count - len(left & self._without) if left - self._without else 0
+        left = made.left & self._finder.anchors
+        without = sum(bool(left[position]) for position in self._without)
+        return made.count - without if int(np.count_nonzero(left)) > without else 0

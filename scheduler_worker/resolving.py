@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from bus.messages import AllocationsFound, FindAllocations, FindGroups, GroupsFound
 from bus.protocol import Ask
 from bus.vocabulary import Held, Id, ServerGroup
@@ -33,12 +35,14 @@ class Resolving:
             group = groups.get(hints.group)
             if group is None or group.project != request.project:
                 return order, Begun(f"hints.group: there is no server group {hints.group} in this project")
-            order = replace(order, wishes=tuple([replace(wish, group=group) for wish in order.wishes]))
+            order = structs.replace(
+                order, wishes=tuple([replace(wish, group=group) for wish in order.wishes])
+            )
         if hints.same_host or hints.different_host:
             same = frozenset(on[one] for one in hints.same_host if one in on) if hints.same_host else None
             different = frozenset(on[one] for one in hints.different_host if one in on)
             wishes = [replace(wish, same=same, different=different) for wish in order.wishes]
-            order = replace(order, wishes=tuple(wishes))
+            order = structs.replace(order, wishes=tuple(wishes))
         return order, event
 
     async def _groups(self, orders: Sequence[Order]) -> dict[Id, ServerGroup]:

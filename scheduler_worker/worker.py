@@ -50,7 +50,7 @@ def scheduler_worker(
     *,
     patience: float = PATIENCE,
     grace: float = GRACE,
-    batch: int = 128,
+    batch: int = 512,
     concurrency: int = 2,
     unheard_for: float = UNHEARD_SECONDS,
     groups: Ask[FindGroups, GroupsFound] | None = None,

@@ -257,7 +257,7 @@ def _some(finder: FitFinder, anchor: Row, most: int) -> Generator[None, None, tu
     return fits, spent if fits else spent + finder.cost(anchor), whole
 
 
-def lone_candidate(row: Row, group: ResourceGroup) -> Candidate:
+def lone_candidate(row: Row, group: ResourceGroup, free: dict[str, int] | None = None) -> Candidate:
     return Candidate(
         row.uuid,
         row.host,
@@ -266,7 +266,7 @@ def lone_candidate(row: Row, group: ResourceGroup) -> Candidate:
         row.zone,
         {row.uuid: group.resources},
         {row.uuid: row.shape},
-        row.known_free or row.free,  # a page has hundreds of them
+        (row.known_free or row.free) if free is None else free,  # a page has hundreds of them
         row.capacity,
         row.traits,
         {group.suffix: (row.uuid,)} if group.suffix else _NOTHING,

@@ -1,9 +1,10 @@
 """Hosts for many orders at once: one search and one evaluation for all that are alike."""
 
+import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from bus.candidates import CandidateSource, SenselessQuery
 from bus.messages import FindCandidates
@@ -133,7 +134,7 @@ class Choosing:
         for roots in on.values():
             for root in roots:
                 members[root] = members.get(root, 0) + 1
-        return replace(wish, members=members)
+        return dataclasses.replace(wish, members=members)
 
 
 class _Kind:
@@ -206,7 +207,7 @@ class _Kind:
             found = ranking.shortage()
             promised = self._choosing.promised(self._wish)
             unknown = self._choosing.unknown(self._wish)
-            self._shortage = state, replace(found, promised=promised, unknown=unknown)
+            self._shortage = state, dataclasses.replace(found, promised=promised, unknown=unknown)
         return self._shortage[1]
 
 

@@ -1,7 +1,8 @@
 """What happens to an order, and what is to be done about it: values, carried out by the shell."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.vocabulary import Candidate, ClaimResult, ConsumerClaim, Held, Id, ReleaseResult
@@ -12,61 +13,52 @@ from scheduler_worker.core.shortage import Shortage
 # Events
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(msgspec.Struct, frozen=True):
     """It came in. `refusal`: what is wrong with it, so that it can have no host."""
 
     refusal: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(msgspec.Struct, frozen=True):
     """Hosts for as many of its instances as there is room for, which is enough. They are promised."""
 
     picks: tuple[Pick, ...]
     short: Shortage | None = None  # why not for all
 
 
-@dataclass(frozen=True, slots=True)
-class NoHost:
+class NoHost(msgspec.Struct, frozen=True):
     """Not for enough of its instances, so nothing is promised."""
 
     short: Shortage
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimAnswers:
+class ClaimAnswers(msgspec.Struct, frozen=True):
     """What placement said to each of the claims."""
 
     results: tuple[ClaimResult, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimImpossible:
+class ClaimImpossible(msgspec.Struct, frozen=True):
     """Placement cannot take such a claim."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
+class Located(msgspec.Struct, frozen=True):
     """Where what is held is built; None: no agent builds there."""
 
     places: Mapping[Id, ClaimPlace | None]
 
 
-@dataclass(frozen=True, slots=True)
-class FenceAnswers:
+class FenceAnswers(msgspec.Struct, frozen=True):
     results: tuple[tuple[Id, ReleaseResult], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FenceImpossible:
+class FenceImpossible(msgspec.Struct, frozen=True):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class SparesFound:
+class SparesFound(msgspec.Struct, frozen=True):
     """Hosts to name as alternates, for each instance that lacked some."""
 
     spares: Mapping[Id, tuple[Candidate, ...]]
@@ -87,23 +79,19 @@ Event = (
 # Effects that an event answers
 
 
-@dataclass(frozen=True, slots=True)
-class LookForHosts:
+class LookForHosts(msgspec.Struct, frozen=True):
     """By the wish it is at, for all its instances that have none: Chosen or NoHost."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimHosts:
+class ClaimHosts(msgspec.Struct, frozen=True):
     claims: tuple[ConsumerClaim, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Locate:
+class Locate(msgspec.Struct, frozen=True):
     held: tuple[tuple[Id, Held], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
+class Fence(msgspec.Struct, frozen=True):
     """It is never to hold anything again, and gives back what it held at this generation.
 
     None gives nothing back: who holds a host keeps it. All fences of an order are answered together.
@@ -114,8 +102,7 @@ class Fence:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class LookForSpares:
+class LookForSpares(msgspec.Struct, frozen=True):
     """So many hosts of this cell, of which no instance of the request is: all are answered together."""
 
     instance: Id
@@ -128,8 +115,7 @@ class LookForSpares:
 # Effects that are done and forgotten
 
 
-@dataclass(frozen=True, slots=True)
-class KeepHost:
+class KeepHost(msgspec.Struct, frozen=True):
     """The pick was claimed, this way: it counts as used until placement shows the change."""
 
     pick: Pick
@@ -137,30 +123,26 @@ class KeepHost:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUpHost:
+class GiveUpHost(msgspec.Struct, frozen=True):
     """What was promised for it is free again."""
 
     pick: Pick
 
 
-@dataclass(frozen=True, slots=True)
-class Warn:
+class Warn(msgspec.Struct, frozen=True):
     text: str
 
 
 # Ends
 
 
-@dataclass(frozen=True, slots=True)
-class SayAll:
+class SayAll(msgspec.Struct, frozen=True):
     """All is said of it."""
 
     messages: tuple[BuildPlaced | BuildUnplaceable, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ComeAgain:
+class ComeAgain(msgspec.Struct, frozen=True):
     """It is to come again after so many seconds, drawn from least to most."""
 
     least: float
@@ -168,16 +150,14 @@ class ComeAgain:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Park:
+class Park(msgspec.Struct, frozen=True):
     """It waits for room, for as long as it said."""
 
     shorts: tuple[Shortage, ...]  # what it lacks, by each of its wishes
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Bury:
+class Bury(msgspec.Struct, frozen=True):
     """Nothing can be done with it."""
 
     why: str

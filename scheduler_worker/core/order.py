@@ -1,7 +1,6 @@
 """One request on its way to its hosts: what is still to be placed of it, and what is to be said of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -32,8 +31,7 @@ MAX_SPECS_BYTES = 16 * 1024 * 1024  # it does so once for each instance
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True):
     """An instance that has its host; it is said when its spare hosts are known."""
 
     instance: Id
@@ -46,8 +44,7 @@ class Settled:
     lacking: int = 0  # spares that are still to be looked for
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(msgspec.Struct, frozen=True):
     """Replaced at every step, never changed."""
 
     request: BuildRequested
@@ -67,7 +64,7 @@ class Order:
     considered: int = 0
     obstacle: str = ""  # why it has no host yet
     reason: str = ""  # why it has none for good
-    decision: Decision = field(default_factory=Decision)  # and the record of that
+    decision: Decision = Decision()  # and the record of that
     shorts: tuple[Shortage, ...] = ()  # why there is no host, by each of the wishes that were tried
 
     @property

@@ -1,8 +1,9 @@
 """What is handed out for one instance: hosts to claim, best first, spare ones, and why the best won."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from bus.vocabulary import Allocations, Candidate, Decision, Record, Removal
 
@@ -32,8 +33,7 @@ class KeepsPromises(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pick:
+class Pick(msgspec.Struct, frozen=True, eq=False):
     """A claim's choices: each host in its ways before the next. The first of them is promised."""
 
     choices: tuple[Candidate, ...]

@@ -11,7 +11,9 @@ what this one has given up. Of the effects that are answered, an order has one k
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from bus.vocabulary import (
     Candidate,

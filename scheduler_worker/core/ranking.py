@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from heapq import heappop, heappush
 
 import numpy as np
+from msgspec.structs import replace
 
 from bus.candidates import Bools, CandidateSearch, Ints
 from bus.vocabulary import Candidate, Record, RecordedHost, Removal
@@ -79,9 +80,10 @@ class Ranking:
         if self._outside is not None:
             self._less = 1000.0 * (1.0 + float(np.abs(self._worths).max(initial=0.0)))
             self._worths = self._worths - self._less * self._outside
-        self._admitted_first = admitted
         self._order = Frontier(self._worths, admitted, self._ties)
-        self._front: list[Entry] = []  # a sorted page, the best last
+        self._sorted: list[Entry] = []  # the best of the beginning, as far as somebody looked
+        self._of_cell: dict[int, list[Entry]] = {}  # the same by cell
+        self._at = 0  # so far they were handed out
         self._heap: list[Entry] = []  # those that were looked at and left
         self._moved: dict[int, Entry] = {}  # who has another place than at the beginning
         self._chosen: dict[int, int] = {}
@@ -91,15 +93,16 @@ class Ranking:
         self._passed_over: list[Entry] = []  # the best of them
         self._full: dict[int, Entry] = {}  # whoever has no room left
         self._facts: dict[int, HostFacts] = {}
-        self._values: dict[int, tuple[float, ...]] = {}
-        self._tie_of: dict[int, int] = {}
+        self._values: dict[int, tuple[float, ...]] = {}  # of whoever moved
         self._recorded: dict[int, RecordedHost] = {}
         self._lone_ways: dict[int, tuple[Candidate, ...]] = {}
         self._tree_ways: dict[int, tuple[Candidate, ...]] = {}
         self._spares: dict[str, Spares] = {}
+        self._one_more: float | None = None
         self._beforehand: tuple[Removal, ...] | None = None  # what placement's constraints removed
         self._removals: tuple[tuple[int, int], tuple[Removal, ...]] | None = None
         self._overriding = any(now.limits(scale.key) for scale in self._scales)
+        self._multipliers: Sequence[float] = [scale.weigher.multiplier for scale in self._scales]
         self._recorded_scales = tuple([scale.recorded() for scale in self._scales])
 
     # Handing out
@@ -146,7 +149,7 @@ class Ranking:
             notes=self.wish.notes,
         )
         self._chosen[winner] = self._chosen.get(winner, 0) + 1
-        self._changed(winner, choices[0])
+        self._changed(winner, best[0][2], choices[0])
         return pick
 
     def put_back(self, picks: Collection[Pick]) -> None:
@@ -157,7 +160,7 @@ class Ranking:
             index = self._index(pick.root)
             self._chosen[index] -= 1
             self._full.pop(index, None)
-            self._changed(index, pick.choices[0])
+            self._changed(index, self._moved[index][2], pick.choices[0])
         full, self._full = self._full, {}
         for entry in full.values():
             heappush(self._heap, entry)
@@ -170,7 +173,7 @@ class Ranking:
             return ()
         spares = self._spares.get(cell)
         if spares is None:
-            spares = self._spares[cell] = Spares(self, self.of_cell(cell))
+            spares = self._spares[cell] = Spares(self, cell)
         return spares.take(several, beside, avoid)
 
     # Why there is none
@@ -232,15 +235,18 @@ class Ranking:
     def _next(self) -> Entry | None:
         """The best there is room at that no rule refuses; it is taken out of the order."""
         while True:
-            if not self._front:
+            if self._at == len(self._sorted):
                 self._turn_page()
-            heap = self._heap
-            if heap and (not self._front or heap[0] < self._front[-1]):
+            heap, front = self._heap, self._sorted
+            if heap and (self._at == len(front) or heap[0] < front[self._at]):
                 entry = heappop(heap)
+                while heap and heap[0] == entry:  # it came back to where it had been
+                    heappop(heap)
                 if self._moved.get(entry[3], entry) != entry:
                     continue
-            elif self._front:
-                entry = self._front.pop()
+            elif self._at < len(front):
+                entry = front[self._at]
+                self._at += 1
             else:
                 return None
             index = entry[3]
@@ -252,30 +258,31 @@ class Ranking:
             else:
                 self._full[index] = entry
 
-    def _turn_page(self) -> None:
+    def _turn_page(self) -> bool:
+        """Sort some more of them; is there somebody more?"""
         indices, its_ties = self._order.page()
-        self._front = self.entries(indices, its_ties)
+        entries = self._entries(indices, its_ties)
+        self._sorted += entries
+        of_cell = self._of_cell
+        cells = self._hosts.cell_at[self._positions[indices]].tolist()
+        for cell, entry in zip(cells, entries, strict=True):
+            if cell in of_cell:
+                of_cell[cell].append(entry)
+            else:
+                of_cell[cell] = [entry]
+        return bool(entries)
 
-    def of_cell(self, cell: str) -> Frontier:
-        """The hosts of one cell in the order of the beginning."""
-        cells = self._hosts.cell_at[self._positions[self._admitted_first]]
-        of_it = self._admitted_first[cells == self._hosts.number(cell)]
-        return Frontier(self._worths, of_it, self._ties)
+    def of_cell(self, cell: str, beyond: int) -> list[Entry]:
+        """More than so many of a cell's hosts in the order of the beginning, or all of them."""
+        number = self._hosts.number(cell)
+        while len(self._of_cell.get(number, ())) <= beyond and self._turn_page():
+            pass
+        return self._of_cell.get(number, [])
 
-    def entries(self, indices: Ints, its_ties: Uints) -> list[Entry]:
-        """Of a page, the best last. What was read of each is kept for the record."""
-        values = zip(*[scale.values[indices].tolist() for scale in self._scales], strict=True)
-        every = indices.tolist()
-        for index, read in zip(every, values, strict=False):
-            self._values.setdefault(index, read)
-        if not self._scales:
-            self._values |= dict.fromkeys(every, ())
-        of_each = its_ties.tolist()
-        self._tie_of.update(zip(every, of_each, strict=True))
+    def _entries(self, indices: Ints, its_ties: Uints) -> list[Entry]:
         worths = (-self._worths[indices]).tolist()
-        entries = [(key, 0, tie, index) for key, tie, index in zip(worths, of_each, every, strict=True)]
-        entries.reverse()
-        return entries
+        every = indices.tolist()
+        return list(zip(worths, [0] * len(every), its_ties.tolist(), every, strict=True))
 
     def admits(self, index: int) -> bool:
         """Does every rule admit it? Asked once, until it changes."""
@@ -295,7 +302,7 @@ class Ranking:
         self._admits_now.add(index)
         return True
 
-    def _changed(self, index: int, way: Candidate) -> None:
+    def _changed(self, index: int, its_tie: int, way: Candidate) -> None:
         """It was chosen, or put back: weighed again, it goes to its new place."""
         self._turns += 1
         self._lone_ways.pop(index, None)
@@ -305,24 +312,36 @@ class Ranking:
         for known in (self._facts, self._recorded, self._refused):
             known.pop(index, None)
         self._admits_now.discard(index)
-        entry = self.weighed(index, self.facts(index), self._chosen[index])
-        self._moved[index] = entry
+        view = OneHost(self.facts(index))
+        values = self._values[index] = tuple([scale.read(view, self.wish) for scale in self._scales])
+        score = self._worth(view, values)
+        if self._is_outside(index):
+            score -= self._less
+        self._moved[index] = entry = -score, self._chosen[index], its_tie, index
         heappush(self._heap, entry)
         spares = self._spares.get(way.cell)
         if spares is not None:
             spares.moved(index)
 
-    def weighed(self, index: int, facts: HostFacts, chosen: int, note: bool = True) -> Entry:
-        """Its place in the order, as these facts have it."""
-        view = OneHost(facts)
-        values = tuple([scale.read(view, self.wish) for scale in self._scales])
-        if note:
-            self._values[index] = values
-        multipliers = [view.override(scale.key, scale.weigher.multiplier) for scale in self._scales]
-        score = worth_of_one(self._scales, values, multipliers, self._policy.near)
-        if self._is_outside(index):
-            score -= self._less
-        return -score, chosen, self._tie_of[index], index
+    def _worth(self, view: OneHost, values: Sequence[float]) -> float:
+        multipliers = self._multipliers
+        if self._overriding:
+            multipliers = [view.override(scale.key, scale.weigher.multiplier) for scale in self._scales]
+        return worth_of_one(self._scales, values, multipliers, self._policy.near)
+
+    def one_more(self, index: int) -> float:
+        """What a host is worth less for one more of the request: about the same for all hosts."""
+        if self._one_more is None:
+            self._one_more = self._weighed_with_one_more(index)
+        return self._one_more
+
+    def _weighed_with_one_more(self, index: int) -> float:
+        facts, asked = self.facts(index), self.wish.asked
+        free = {name: amount - asked.get(name, 0) for name, amount in facts.free.items()}
+        now, then = OneHost(facts), OneHost(replace(facts, free=free, building=facts.building + 1))
+        return self._worth(now, [scale.read(now, self.wish) for scale in self._scales]) - self._worth(
+            then, [scale.read(then, self.wish) for scale in self._scales]
+        )
 
     def moved_to(self, index: int) -> Entry | None:
         """Where it is now, if that is not where it was at the beginning."""
@@ -393,13 +412,18 @@ class Ranking:
             known = self._recorded[index] = RecordedHost(
                 root=host.uuid,
                 host=host.host,
-                values=self._values[index],
+                values=self._read(index),
                 refused=refused,
                 multipliers=self._overridden(index),
                 chosen=entry[1],
                 outside=self._is_outside(index),
             )
         return known
+
+    def _read(self, index: int) -> tuple[float, ...]:
+        """What was read of it, when it last was."""
+        values = self._values.get(index)
+        return tuple([scale.values.item(index) for scale in self._scales]) if values is None else values
 
     def _overridden(self, index: int) -> dict[str, float]:
         """Where its aggregates count a weigher otherwise."""

@@ -4,10 +4,7 @@ from collections.abc import Collection
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from bus.vocabulary import Candidate
-from scheduler_worker.core.frontier import Frontier
 
 if TYPE_CHECKING:
     from scheduler_worker.core.ranking import Entry, Ranking
@@ -16,10 +13,11 @@ if TYPE_CHECKING:
 class Spares:
     """Beside the ranking: nothing is promised, and what is taken of the ranking moves here too."""
 
-    def __init__(self, ranking: "Ranking", order: Frontier) -> None:
+    def __init__(self, ranking: "Ranking", cell: str) -> None:
         self._ranking = ranking
-        self._order = order
-        self._front: list[Entry] = []  # a sorted page, the best last
+        self._cell = cell
+        self._sorted: list[Entry] = []  # those of the cell in the order of the beginning
+        self._at = 0
         self._heap: list[Entry] = []
         self._named: dict[int, int] = {}
         self._fuller: dict[int, Entry] = {}  # the places of those that were named
@@ -44,54 +42,50 @@ class Spares:
                 spares.append(ways[0])
         for entry in passed_over:
             heappush(self._heap, entry)
-        for entry in found:
-            self._name(entry[3])
+        for entry, way in zip(found, spares, strict=True):
+            self._name(entry, way)
         return tuple(spares)
 
     def moved(self, index: int) -> None:
         """It was chosen or put back."""
         now = self._ranking.moved_to(index)
-        if index in self._named:
-            self._weigh(index)
-        elif now is not None:
-            heappush(self._heap, now)
+        if now is None:
+            return
+        named = self._named.get(index)
+        if named:
+            less = named * self._ranking.one_more(index)
+            now = self._fuller[index] = (now[0] + less, now[1] + named, now[2], index)
+        heappush(self._heap, now)
 
     def _next(self) -> "Entry | None":
         while True:
-            if not self._front:
-                self._front = self._ranking.entries(*self._order.page())
-            heap = self._heap
-            if heap and (not self._front or heap[0] <= self._front[-1]):
+            if self._at == len(self._sorted):
+                self._sorted = self._ranking.of_cell(self._cell, self._at)
+            heap, front = self._heap, self._sorted
+            if heap and (self._at == len(front) or heap[0] <= front[self._at]):
                 entry = heappop(heap)
                 while heap and heap[0] == entry:
                     heappop(heap)
-            elif self._front:
-                entry = self._front.pop()
+            elif self._at < len(front):
+                entry = front[self._at]
+                self._at += 1
             else:
                 return None
             now = self._fuller.get(entry[3]) or self._ranking.moved_to(entry[3]) or entry
             if now == entry:
                 return entry
 
-    def _name(self, index: int) -> None:
-        self._named[index] = self._named.get(index, 0) + 1
-        self._weigh(index)
-
-    def _weigh(self, index: int) -> None:
-        """As if it had got all for which it was named; when that is more than it has room for, no more."""
-        named = self._named[index]
-        facts = self._ranking.facts(index)
-        free = dict(facts.free)
+    def _name(self, entry: "Entry", way: Candidate) -> None:
+        """From now on it counts as if it got what it was named for; where that is all it has, no more."""
+        worth, chosen, its_tie, index = entry
+        self._named[index] = named = self._named.get(index, 0) + 1
+        free = way.free
         for name, amount in self._asked.items():
-            if name in free:
-                free[name] -= named * amount
-                if free[name] < amount:
-                    self._fuller[index] = _NOWHERE
-                    return
-        fuller = replace(facts, free=free, building=facts.building + named)
-        now = self._ranking.moved_to(index)
-        chosen = named if now is None else now[1] + named
-        entry = self._fuller[index] = self._ranking.weighed(index, fuller, chosen, note=False)
+            if name in free and free[name] < (named + 1) * amount:
+                self._fuller[index] = _NOWHERE
+                return
+        one_more = self._ranking.one_more(index)
+        self._fuller[index] = entry = (worth + one_more, chosen + 1, its_tie, index)
         heappush(self._heap, entry)
 
 

@@ -54,6 +54,8 @@ class HostsNow:
 
     def fact(self, name: str, otherwise: float) -> Numbers:
         """By position. All kinds of requests share it, so nobody may write to it."""
+        if name in _OUR_DOING:  # what is chosen for one kind counts for the next
+            return self._fact(name, otherwise)
         known = not isnan(otherwise)
         return self._once(
             f"fact or {otherwise}", name, lambda name: self._fact(name, otherwise if known else None)
@@ -77,8 +79,7 @@ class HostsNow:
         if name == "up":
             return self.up[self.agent_at].astype(np.float64)
         if name == "building":
-            said = columns.fact("reported")[slots]
-            return np.where(np.isnan(said), 0.0, said) + columns.recent[slots]
+            return self.fact("reported", 0.0) + columns.recent[slots]
         if name == "sent":
             return columns.recent[slots]
         if name == "failures":
@@ -100,6 +101,9 @@ class HostsNow:
     def _aggregates(self, placed: PlacedHost) -> tuple[Aggregate, ...]:
         known = self.source.aggregates
         return tuple([known[uuid] for uuid in placed.aggregates if uuid in known])
+
+
+_OUR_DOING = frozenset({"building", "sent"})
 
 
 class AllHosts:

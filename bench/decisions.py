@@ -1,0 +1,143 @@
+"""A scheduler's decisions alone: claims are answered at once, and no message is written or read.
+
+    python -m bench.decisions [--hosts 1000,10000] [--flavors 1,20] [--batch 512] [--packing]
+
+Placement's memory is in the process and learns of each claim before the next batch, as it would from the bus;
+that is not counted. Seconds are those of the processor. All hosts have reported their states, and all default
+rules and weighers are on.
+"""
+
+import argparse
+import asyncio
+import gc
+import random
+from collections.abc import Sequence
+from time import process_time
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.candidates import CELLS, fleet
+from berth.loadtest import mixed
+from bus.candidates import Heard
+from bus.clock import Clock
+from bus.messages import (
+    BuildRequested,
+    ClaimAnswered,
+    ClaimRequested,
+    FindProviders,
+    HostReported,
+    ProvidersFound,
+    ReleaseAnswered,
+    ReleaseRequested,
+)
+from bus.vocabulary import Claimed, HostState, ProviderChange, Released
+from placement_worker import IndexedSource
+from placement_worker.core.index import Index
+from scheduler_worker import ChoicePolicy
+from scheduler_worker.placing import Scheduler
+
+PACKING = {"ram": -1.0, "cpu": -1.0, "disk": -1.0}
+
+
+class InstantPlacement:
+    """Grants every claim its first choice."""
+
+    def __init__(self, hosts: int) -> None:
+        self.index = Index()
+        for tree in fleet(hosts):
+            self.index.put(tree, 0)
+        self.seconds = 0.0  # spent here
+        self.granted = 0
+
+    def watch(self, heard: Heard) -> None: ...
+
+    async def claim_many(self, orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
+        begun = process_time()
+        answers = [ClaimAnswered(results=tuple(self._grant(order))) for order in orders]
+        self.seconds += process_time() - begun
+        return answers
+
+    def _grant(self, order: ClaimRequested) -> list[Claimed]:
+        number, changes = self.index.seen + 1, []
+        for claim in order.claims:
+            for provider, amounts in claim.choices[0].allocations.items():
+                row = self.index.rows[provider]
+                used = {name: amount + amounts.get(name, 0) for name, amount in row.used.items()}
+                changes.append(ProviderChange(provider, row.root, row.generation + 1, used))
+                self.index.accept(number, changes[-1:])
+        self.granted += len(order.claims)
+        return [Claimed(choice=0, generation=1, number=number) for _ in order.claims]
+
+    async def release(self, question: ReleaseRequested) -> ReleaseAnswered:
+        return ReleaseAnswered(result=Released())
+
+    async def providers(self, question: FindProviders) -> ProvidersFound:
+        return ProvidersFound(providers=())
+
+
+def policy(packing: bool) -> ChoicePolicy:
+    # Hosts build nothing here for long: what is sent there must not stop them.
+    weighers = {one.name: PACKING.get(one.name, one.multiplier) for one in ChoicePolicy().weighers}
+    return ChoicePolicy.from_names(weighers=weighers if packing else None, max_builds=1_000_000)
+
+
+async def decisions_a_second(
+    hosts: int, flavors: int, batch: int, decisions: int, packing: bool
+) -> tuple[float, int]:
+    placement, clock = InstantPlacement(hosts), Clock(chance=random.Random(1))
+    scheduler = Scheduler(
+        IndexedSource(placement),
+        placement.claim_many,
+        placement.release,
+        placement.providers,
+        policy(packing),
+        clock,
+    )
+    await scheduler.opened()
+    for row in placement.index.at[: placement.index.high]:
+        if row is not None:
+            state = HostState(root=row.uuid, host=row.host, load=0.1 * (row.position % 7))
+            report = HostReported(cell=row.cell, agent=row.agent, sequence=1, hosts=(state,))
+            await scheduler.hear(report)
+    kinds = mixed(flavors)
+    batches = [
+        [
+            BuildRequested(
+                request=clock.uuid(), instances=(clock.uuid(),), flavor=kinds[(first + nth) % len(kinds)]
+            )
+            for nth in range(batch)
+        ]
+        for first in range(0, decisions, batch)
+    ]
+    await scheduler.place_many(batches[0])
+    gc.collect()
+    gc.freeze()
+    placement.seconds, placement.granted = 0.0, 0
+    begun = process_time()
+    for requests in batches[1:]:
+        await scheduler.place_many(requests)
+    taken = process_time() - begun - placement.seconds
+    return placement.granted / taken, placement.granted
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--hosts", default="1000,10000")
+    parser.add_argument("--flavors", default="1,20")
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--decisions", type=int, default=20_000)
+    parser.add_argument("--packing", action="store_true")
+    arguments = parser.parse_args()
+    table = Table("hosts", "flavors", "decisions/s", "µs each", "decided", title=f"in {CELLS} cells")
+    for hosts in map(int, arguments.hosts.split(",")):
+        for flavors in map(int, arguments.flavors.split(",")):
+            speed, decided = asyncio.run(
+                decisions_a_second(hosts, flavors, arguments.batch, arguments.decisions, arguments.packing)
+            )
+            table.add_row(str(hosts), str(flavors), f"{speed:,.0f}", f"{1e6 / speed:.0f}", str(decided))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
