@@ -35,7 +35,11 @@ WORKERS = {
     "ironic": "follows Ironic, and turns what befalls its nodes into inventory",
 }
 _OF_A_CELL = ("conductor", "compute", "metal")
-_PACKAGES = {"placement": "placement_worker", "conductor": "cell_conductor"}  # those with a store
+_PACKAGES = {  # those with a store
+    "placement": "placement_worker",
+    "scheduler": "scheduler_worker",
+    "conductor": "cell_conductor",
+}
 
 
 @dataclass(frozen=True)
@@ -157,7 +161,7 @@ async def workers(
     """
     package = _PACKAGES.get(role.worker)
     if package is None:
-        yield _without_store(role, settings, bus, shared)
+        yield _without_store(role, settings, bus)
         return
     store = database(settings, role)
     try:
@@ -230,30 +234,6 @@ def _with_store(
 
             worker = replace(worker, runs=[*worker.runs, placement_http(placement, settings)])
         return [worker]
-    return [
-        cell_conductor(
-            role.cell,
-            store,
-            bus.asker_of_many(topics.CLAIM),
-            bus.asker_of_many(topics.RELEASE),
-            max_attempts=settings.conductor.max_attempts,
-            build_timeout=settings.conductor.build_timeout,
-            delete_timeout=settings.conductor.delete_timeout,
-            cleanup_timeout=settings.conductor.cleanup_timeout,
-            clock=bus.clock,
-        )
-    ]
-
-
-def _without_store(
-    role: Role, settings: Settings, bus: Bus, shared: SharedMemory | None = None
-) -> list[Worker]:
-    if role.worker in ("ironic", "metal"):
-        from berth import ironic
-
-        if role.worker == "ironic":
-            return [ironic.sync(settings, bus)]
-        return [ironic.metal(settings, role.cell, bus.clock)]
     if role.worker == "scheduler":
         place = candidate_source(bus, shared)
         return [
@@ -269,8 +249,32 @@ def _without_store(
                 groups=bus.asker(topics.GROUPS),
                 allocations=bus.asker(topics.ALLOCATIONS),
                 options=request_options(settings),
+                database=store,
+                say=bus.publish,
             ),
         ]
+    return [
+        cell_conductor(
+            role.cell,
+            store,
+            bus.asker_of_many(topics.CLAIM),
+            bus.asker_of_many(topics.RELEASE),
+            max_attempts=settings.conductor.max_attempts,
+            build_timeout=settings.conductor.build_timeout,
+            delete_timeout=settings.conductor.delete_timeout,
+            cleanup_timeout=settings.conductor.cleanup_timeout,
+            clock=bus.clock,
+        )
+    ]
+
+
+def _without_store(role: Role, settings: Settings, bus: Bus) -> list[Worker]:
+    if role.worker in ("ironic", "metal"):
+        from berth import ironic
+
+        if role.worker == "ironic":
+            return [ironic.sync(settings, bus)]
+        return [ironic.metal(settings, role.cell, bus.clock)]
     faults, crashes = _faults(settings)
     return [
         compute_sim(

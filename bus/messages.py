@@ -50,6 +50,8 @@ from bus.vocabulary import (
     ServerGroup,
     TraitName,
     Value,
+    WaitingKind,
+    WaitingRequest,
     Word,
     Zone,
 )
@@ -154,6 +156,22 @@ class BuildDeleted(Message, frozen=True, kw_only=True):
     known: bool = (
         True  # false: this cell had never heard of it (should it still be placed here, it ends at once)
     )
+
+
+class BuildCancelRequested(Message, frozen=True, kw_only=True):
+    """It is not to wait any longer: a build, or all those of a request."""
+
+    build: Id  # or a request
+    reply_to: ReplyTo = ""
+
+
+class BuildCancelled(Message, frozen=True, kw_only=True):
+    """What came of a wish to cancel. Of what waited, build.unplaceable is said as well."""
+
+    build: Id  # as it was named
+    waited: bool = True  # false: it did not wait, and nothing was done
+    why: Cause = ""
+    reply_to: ReplyTo = ""
 
 
 # Inside a cell: conductor ↔ agents
@@ -356,6 +374,23 @@ class ReleaseRequested(Message, frozen=True, kw_only=True):
 
 class ReleaseAnswered(Message, frozen=True, kw_only=True):
     result: ReleaseResult
+
+
+class FindWaiting(Message, frozen=True, kw_only=True):
+    """Who waits for room, those who go first coming first."""
+
+    requests: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()  # only these, if they wait
+    project: Annotated[str, Meta(max_length=255)] = ""  # only its own; empty: everybody's
+    after: Count = 0  # so many are passed over
+    limit: Annotated[int, Meta(ge=1, le=500)] = 100
+
+
+class WaitingFound(Message, frozen=True, kw_only=True):
+    waiting: tuple[WaitingRequest, ...]
+    count: Count  # in all
+    kinds: tuple[WaitingKind, ...] = ()  # of which most wait
+    rescued: Count = 0  # whom only the slow sweep found a host for, which no change had told of
+    more: Count | None = None  # ask again with after=more
 
 
 # What the API does to providers, for those on the bus

@@ -133,6 +133,18 @@ BUILD_DELETED = Topic(
     expected=False,
     outsiders=True,
 )
+BUILD_CANCEL = Topic(
+    "build.cancel", m.BuildCancelRequested, "do not wait for a host any longer", ANYONE, "scheduler"
+)
+BUILD_CANCELLED = Topic(
+    "build.cancelled",
+    m.BuildCancelled,
+    "it waits no more, or did not wait at all",
+    "scheduler",
+    "whoever asked",
+    expected=False,
+    outsiders=True,
+)
 AGENT_BUILD = Topic("agent.build.{agent}", m.BuildOrdered, "build it", "conductor", "agent")
 AGENT_DESTROY = Topic("agent.destroy.{agent}", m.DestroyOrdered, "leave nothing of it", "conductor", "agent")
 AGENT_REPORT = Topic(
@@ -317,6 +329,15 @@ CHANGES = Query(
     "placement",
 )
 
+WAITING = Query(
+    "scheduler.waiting",
+    m.FindWaiting,
+    m.WaitingFound,
+    "who waits for room, and what for",
+    ANYONE,
+    "scheduler",
+)
+
 TOPICS: tuple[Topic[Any], ...] = (
     BUILD_REQUESTED,
     BUILD_PLACED,
@@ -324,6 +345,8 @@ TOPICS: tuple[Topic[Any], ...] = (
     BUILD_ENDED,
     BUILD_DELETE,
     BUILD_DELETED,
+    BUILD_CANCEL,
+    BUILD_CANCELLED,
     AGENT_BUILD,
     AGENT_DESTROY,
     AGENT_REPORT,
@@ -336,7 +359,7 @@ TOPICS: tuple[Topic[Any], ...] = (
 )
 QUERIES: tuple[Query[Any, Any], ...] = (
     FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, EDIT, LOAD, ALLOCATIONS, USAGES, NAMES, EDIT_NAME, GROUPS,
-    EDIT_GROUP, AGGREGATES, EDIT_AGGREGATE, FIND_BUILDS, TREES, CHANGES,
+    EDIT_GROUP, AGGREGATES, EDIT_AGGREGATE, FIND_BUILDS, WAITING, TREES, CHANGES,
 )  # fmt: skip
 
 TOPIC_OF: dict[type[Message], Topic[Any]] = {topic.message: topic for topic in TOPICS}

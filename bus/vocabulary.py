@@ -419,6 +419,32 @@ class Attempt(Value, frozen=True, kw_only=True):
     ended: float = 0.0
 
 
+class WaitingRequest(Value, frozen=True, kw_only=True):
+    """A request that waits for room."""
+
+    request: Id
+    builds: tuple[Id, ...] = ()  # some of them
+    instances: int
+    project: str
+    flavor: str
+    priority: int
+    since: float
+    until: float
+    kind: str  # requests alike wait in one line
+    position: int  # in that line
+    lacks: str
+    wakes: str = ""  # what would make it be looked at again
+
+
+class WaitingKind(Compact, frozen=True):
+    """How many of one kind wait."""
+
+    kind: str
+    flavor: str
+    requests: int
+    instances: int
+
+
 class ProviderChange(Compact, frozen=True):
     """A provider after a commit. `reshaped` says: read its tree again; otherwise only usage moved."""
 

@@ -111,7 +111,8 @@ class IndexedSource:
         self._memory.watch(heard)
 
     def watch_for_more(self, heard: Heard) -> None:
-        known, told = self._memory.index, self._memory.index.gives
+        known: Index | None = None
+        told = 0
 
         def some(roots: Sequence[str], aggregates: Sequence[str]) -> None:
             nonlocal known, told

@@ -16,6 +16,10 @@ CROSSED = Counter(
     "berth_scheduler_crossings", "picks outside the slice of this scheduler, for want of room in it"
 )
 LIVE = Gauge("berth_schedulers_live", "schedulers that share the hosts, as this one hears")
+RESCUED = Counter(
+    "berth_scheduler_rescued", "requests that waited though there was a host, found by the slow sweep alone"
+)
+WAITING_NOW = Gauge("berth_scheduler_waiting", "requests that wait for room with this scheduler")
 
 
 def count_claims(results: Sequence[ClaimResult]) -> None:

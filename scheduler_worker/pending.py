@@ -1,6 +1,7 @@
 """What this process has chosen and not yet seen in placement: it is promised, and counts as used."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -30,6 +31,7 @@ class PendingChoices:
         self._open: deque[PendingChoice] = deque()  # in the order in which they time out
         self._confirmed: list[tuple[int, int, PendingChoice]] = []
         self._ties = 0
+        self.let_go: Callable[[str], None] = lambda root: None  # told of hosts that were promised in vain
 
     def enter(self, allocations: Allocations, root: str, now: float) -> PendingChoice:
         """A choice is made."""
@@ -59,7 +61,10 @@ class PendingChoices:
         while confirmed and confirmed[0][0] <= seen:
             self.drop(heappop(confirmed)[2])
         while self._open and (not self._open[0].open or self._open[0].until <= now):
-            self.drop(self._open.popleft())
+            late = self._open.popleft()
+            if late.open:
+                self.drop(late)
+                self.let_go(late.root)
 
     @property
     def unsettled(self) -> list[PendingChoice]:

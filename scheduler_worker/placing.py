@@ -6,9 +6,9 @@ holds what. Choosing is a stretch without an await, so nothing changes under it.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from bus.candidates import CandidateSource
+from bus.candidates import Bools, CandidateSource
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Poison, Retry
 from bus.messages import (
@@ -58,6 +58,8 @@ from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import PATIENCE, PlacingLimits, step
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request_options import RequestOptions
+from scheduler_worker.core.view import HostsNow
+from scheduler_worker.core.wish import Wish
 from scheduler_worker.ending import UNHEARD_SECONDS, Ending, log
 from scheduler_worker.hosts import GRACE, HostBook
 from scheduler_worker.meters import CROSSED, count_claims
@@ -118,6 +120,23 @@ class Scheduler:
         self._claim_many = claim_many
         self._joined: dict[Id, dict[Id, str]] = {}
 
+    def parks(self, let_go: Callable[[str], None]) -> None:
+        """There is somewhere to wait for room; `let_go` hears of hosts that were promised and not taken."""
+        self._limits = replace(self._limits, parks=True)
+        self.pending.let_go = let_go
+
+    def wishes_of(self, request: BuildRequested) -> Sequence[Wish]:
+        """None where it cannot be meant."""
+        return self._orders.begin(request, 0.0)[0].wishes
+
+    def hosts_now(self) -> tuple[HostsNow, Bools]:
+        """What hosts say, and on which of them somebody builds."""
+        now = self.clock.monotonic()
+        self.pending.look(now)
+        self._hosts.level()
+        self._hosts.share(self.roster.live, self.roster.name)
+        return self.book.level(self.source, now), self._hosts.served
+
     async def opened(self) -> None:
         self.book.opened(self.clock.monotonic())
 
@@ -130,15 +149,18 @@ class Scheduler:
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
         """A host for each of these requests, or the reason why there is none."""
-        self.book.listened(self.clock.monotonic())
-        begun = [self._orders.begin(request, self.waiting.waited(request.request)) for request in requests]
-        later = self._put_off([order for order, _ in begun])
+        begun = self.begin(requests)
+        later = self.put_off([order for order, _ in begun])
         ends = await self.place([one for one, late in zip(begun, later, strict=True) if late is None])
         placed = iter(ends)
         return [
-            self._verdict(order.request.request, next(placed)) if late is None else late
+            self.verdict(order.request.request, next(placed)) if late is None else late
             for (order, _), late in zip(begun, later, strict=True)
         ]
+
+    def begin(self, requests: Sequence[BuildRequested]) -> list[tuple[Order, Begun]]:
+        self.book.listened(self.clock.monotonic())
+        return [self._orders.begin(request, self.waiting.waited(request.request)) for request in requests]
 
     async def place(self, begun: Sequence[tuple[Order, Begun]]) -> list[End]:
         """What becomes of these orders."""
@@ -155,7 +177,7 @@ class Scheduler:
             self._find_spares([course for course in courses if _asks(course, LookForSpares)])
         return [course.end or SayAll(()) for course in courses]
 
-    def _put_off(self, orders: Sequence[Order]) -> list[Retry | None]:
+    def put_off(self, orders: Sequence[Order]) -> list[Retry | None]:
         """What would be said of all of these at once must not be more than a process has room for."""
         room, later = BATCH_BYTES, list[Retry | None]()
         for order in orders:
@@ -167,7 +189,7 @@ class Scheduler:
                 later.append(None)
         return later
 
-    def _verdict(self, request: Id, end: End) -> Verdict:
+    def verdict(self, request: Id, end: End) -> Verdict:
         if isinstance(end, ComeAgain):
             self.waiting.begins(request)
             return Retry(after=self.clock.chance.uniform(end.least, end.most), why=end.why)
@@ -175,7 +197,7 @@ class Scheduler:
         match end:
             case Bury(why=why):
                 return Poison(why)
-            case Park(why=why):  # pragma: no cover  # nobody parks yet
+            case Park(why=why):
                 return Retry(after=1.0, why=why)
             case SayAll(messages=messages):
                 return messages
@@ -192,6 +214,7 @@ class Scheduler:
                     self._keep(course.order, effect)
                 case GiveUpHost(pick=pick):
                     self._promising().drop(pick.promise)
+                    self.pending.let_go(pick.root)
                 case Warn(text=text):
                     log.warning(text)
                 case SayAll() | ComeAgain() | Park() | Bury():
@@ -218,11 +241,7 @@ class Scheduler:
 
     def _now(self) -> Choosing:
         """All hosts as they are at this moment."""
-        now = self.clock.monotonic()
-        self.pending.look(now)
-        self._hosts.level()
-        self._hosts.share(self.roster.live, self.roster.name)
-        seen = self.book.level(self.source, now)
+        seen, _ = self.hosts_now()
         return Choosing(self.source, self._hosts, seen, self.policy, self._promising(), self._joined)
 
     def _promising(self) -> "Promising":
@@ -260,6 +279,7 @@ class Scheduler:
         if kept.way is not kept.pick.choices[0]:
             promising = self._promising()
             promising.drop(promise)
+            self.pending.let_go(kept.pick.root)
             promise = promising.enter(kept.way)
         if isinstance(promise, PendingChoice):
             self.pending.confirm(promise, kept.number)

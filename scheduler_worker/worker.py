@@ -1,11 +1,15 @@
 """The scheduler's table: what it hears, what it asks of placement, what it says."""
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from bus.candidates import CandidateSource
 from bus.clock import Clock
 from bus.messages import (
     AllocationsFound,
+    BuildCancelled,
+    BuildPlaced,
+    BuildUnplaceable,
     FindAllocations,
     FindGroups,
     FindProviders,
@@ -15,8 +19,10 @@ from bus.messages import (
     ReleaseRequested,
 )
 from bus.protocol import Ask
+from bus.sql.database import Database
 from bus.topics import (
     ALLOCATIONS,
+    BUILD_CANCEL,
     BUILD_PLACED,
     BUILD_REQUESTED,
     BUILD_UNPLACEABLE,
@@ -27,16 +33,23 @@ from bus.topics import (
     PROVIDERS,
     RELEASE,
     SCHEDULER_ALIVE,
+    WAITING,
 )
-from bus.worker import Worker, every, on, on_many
+from bus.worker import Every, On, Worker, answers, every, on, on_many
+from scheduler_worker.arrivals import Arrivals
 from scheduler_worker.core.placing import PATIENCE
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.ending import UNHEARD_SECONDS
 from scheduler_worker.hosts import GRACE
+from scheduler_worker.keeping import Keeping
+from scheduler_worker.parking import Parking, Says
 from scheduler_worker.placing import Claims, Scheduler
 from scheduler_worker.roster import SAYS_SECONDS
 
+BEAT_SECONDS = 1.0
+SWEEP_SECONDS = 60.0
+PRUNE_SECONDS = 3600.0
 TRIES_UNHEARD = 3  # to hand a build to its cell's conductor, before it is looked at how long that went on
 
 
@@ -57,7 +70,10 @@ def scheduler_worker(
     allocations: Ask[FindAllocations, AllocationsFound] | None = None,
     options: RequestOptions | None = None,
     loaded: Callable[[], Awaitable[None]] | None = None,
+    database: Database | None = None,
+    say: Says | None = None,
 ) -> Worker:
+    """With a database, and a way to say something unasked, requests may wait for room."""
     scheduler = Scheduler(
         source,
         claim_many,
@@ -72,23 +88,49 @@ def scheduler_worker(
         allocations=allocations,
         options=options,
     )
+    waits: dict[str, Any] = {}
+    place_many, hear = scheduler.place_many, scheduler.hear
+    rows: list[On] = []
+    timers: list[Every] = []
+    if database is not None and say is not None:
+        parking = Parking(scheduler, database, say, scheduler.roster.name, scheduler.clock)
+        keeping = Keeping(parking, release, say, scheduler.clock)
+        place_many = Arrivals(scheduler, parking, scheduler.clock).place_many
+        hear = parking.hear
+        rows = [on(BUILD_CANCEL, keeping.cancel)]
+        timers = [
+            every(BEAT_SECONDS, keeping.beat, at_once=True),
+            every(SWEEP_SECONDS, keeping.sweep),
+            every(PRUNE_SECONDS, keeping.prune),
+        ]
+        waits = {
+            "answers": [answers(WAITING, keeping.waiting)],
+            "runs": [parking.run],
+            "stops": [keeping.let_go],
+            "announces": frozenset({BuildPlaced, BuildUnplaceable, BuildCancelled}),
+        }
     return Worker(
         "scheduler",
         consumes=[
             on_many(
                 BUILD_REQUESTED,
-                scheduler.place_many,
+                place_many,
                 emits=[BUILD_PLACED, BUILD_UNPLACEABLE],
                 batch=batch,
                 concurrency=concurrency,
                 unheard=scheduler.ending.take_back,
                 unheard_after=TRIES_UNHEARD,
             ),
-            on(HOST_REPORTED, scheduler.hear, private=True),
+            on(HOST_REPORTED, hear, private=True),
             on(HOST_FAILED, scheduler.hear_of_failure, private=True),
             on(SCHEDULER_ALIVE, scheduler.roster.hear, private=True),
+            *rows,
         ],
         asks=[CLAIM, RELEASE, PROVIDERS, GROUPS, ALLOCATIONS],
-        timers=[every(SAYS_SECONDS, scheduler.roster.say, emits=[SCHEDULER_ALIVE], at_once=True)],
+        timers=[
+            every(SAYS_SECONDS, scheduler.roster.say, emits=[SCHEDULER_ALIVE], at_once=True),
+            *timers,
+        ],
         starts=[scheduler.opened] if loaded is None else [loaded, scheduler.opened],
+        **waits,
     )

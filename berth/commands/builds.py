@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from berth import wiring
-from berth.commands import groups
+from berth.commands import groups, waiting
 from berth.commands.boot_options import (
     BootCommand,
     aggregates_given,
@@ -228,15 +228,19 @@ def boot_command(
 @commands.command("delete", rich_help_panel="Builds")
 def delete_command(
     build: Annotated[str, typer.Argument(help="The build's uuid.")],
-    cell: Annotated[str, typer.Option(help="The cell it is in (build.ended names it).")],
+    cell: Annotated[
+        str,
+        typer.Option(help="The cell it is in (build.ended names it); without it: it waits for a host yet."),
+    ] = "",
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until it is down; exit 1 unless it was there, and is.")
     ] = False,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait.")] = 600.0,
     state_dir: StateDir = None,
 ) -> None:
-    """Take a build down and give its resources back.
+    """Take a build down and give its resources back; or end its wait for a host.
 
+    One that waits (`berth waiting`) is in no cell yet: leave --cell out. Its request's uuid ends all of it.
     With --wait it is only said to be deleted when the cell knew it and placement holds nothing for it.
     """
     run(delete(effective(state_dir=state_dir).settings, build, cell, wait, timeout, say))
@@ -306,6 +310,7 @@ async def boot(
         try:
             async with asyncio.timeout(timeout), asyncio.TaskGroup() as group:
                 no_host = group.create_task(unplaceable.get())
+                telling = group.create_task(waiting.tell_while_it_waits(bus, request, as_json, say))
                 while open_:
                     next_end = group.create_task(ended.get())
                     await asyncio.wait((no_host, next_end), return_when=asyncio.FIRST_COMPLETED)
@@ -321,6 +326,7 @@ async def boot(
                         active += said.status == "active"
                         _tell_ended(said, as_json, say)
                 no_host.cancel()
+                telling.cancel()
         except TimeoutError:
             raise CommandRefused(
                 f"not waiting any longer: {', '.join(sorted(open_))} did not end within {timeout:g} s"
@@ -354,6 +360,8 @@ async def delete(settings: Settings, id_: str, cell: str, wait: bool, timeout: f
         id_ = str(uuid.UUID(id_))
     except ValueError:
         raise BadSetting(f"{id_!r} is not the uuid of a build") from None
+    if not cell:
+        return await _end_its_wait(settings, id_, timeout, say)
     request = checked(BuildDeleteRequested(build=id_, cell=cell, reply_to=name))
     async with Bus(wiring.transport(settings, "delete")) as bus:
         deleted = await bus.listen(topics.BUILD_DELETED.at(reply_to=name))
@@ -374,6 +382,19 @@ async def delete(settings: Settings, id_: str, cell: str, wait: bool, timeout: f
             if held:
                 raise CommandRefused(f"{id_} is down, and yet it holds {held}")
     say.print(f"{id_} {'deleted' if wait else 'will be deleted'}")
+    return 0
+
+
+async def _end_its_wait(settings: Settings, id_: str, timeout: float, say: Console) -> int:
+    async with Bus(wiring.transport(settings, "delete")) as bus:
+        said = await waiting.cancel(bus, id_, timeout)
+        held = "" if said.waited else await _held(bus, id_)
+    if not said.waited:
+        where = f"; it holds {held}" if held else ""
+        raise CommandRefused(
+            f"{id_} did not wait for a host: {said.why}{where}. Say with --cell which cell it is in"
+        )
+    say.print(f"{id_}: {said.why}", markup=False)
     return 0
 
 

@@ -69,7 +69,7 @@ class WaitingRoom:
         self._remembered: deque[tuple[int, Root]] = deque()
         self._forgotten = 0  # up to this mark it is not known any more what changed
         self._kept: dict[Root, Kept] = {}
-        self._kept_elsewhere: dict[Root, LineKey] = {}
+        self.kept_elsewhere: dict[Root, LineKey] = {}
         self._shuffled = False  # what is kept for whom is to be found out anew
         self.mark = 0  # counts what changed: who begins to look now has seen all up to here
         self.looks = 0  # how often one line looked at hosts
@@ -126,9 +126,14 @@ class WaitingRoom:
         line = self._lines.get(kind)
         return line is not None and line.first.key < (-priority, since, "")
 
+    def first(self, kind: str) -> Waiter | None:
+        """Who goes first of its kind."""
+        line = self._lines.get(kind)
+        return None if line is None else line.first
+
     def barred(self, priority: int, since: float) -> frozenset[Root]:
         """For a request that is new: hosts kept for those who go before it, or just being given to them."""
-        if not self._lines and not self._kept_elsewhere:
+        if not self._lines and not self.kept_elsewhere:
             return frozenset()
         return self._barred((-priority, since, ""), "")
 
@@ -160,6 +165,16 @@ class WaitingRoom:
         if self._lines:
             self._states.update(dict.fromkeys(roots))
 
+    def somebody_is_back(self) -> None:
+        """An agent is heard again: all its hosts may do now."""
+        for line in self._lines.values():
+            line.untested.update(dict.fromkeys(line.refused))
+
+    def let_go(self, roots: Collection[Root]) -> None:
+        """Nothing changed there, but what was promised of it is free again."""
+        if self._lines:
+            self._give_back(roots)
+
     def everything(self) -> None:
         """Anything may be otherwise now."""
         self.mark += 1
@@ -178,7 +193,7 @@ class WaitingRoom:
 
     def keep_for_others(self, kept: Reserved) -> None:
         """Other schedulers keep these for those who wait with them."""
-        before, self._kept_elsewhere = self._kept_elsewhere, dict(kept)
+        before, self.kept_elsewhere = self.kept_elsewhere, dict(kept)
         self._give_back([root for root, key in before.items() if root not in kept or kept[root] > key])
 
     # Whose turn it is
@@ -188,6 +203,11 @@ class WaitingRoom:
         """Is there something to be looked at, or somebody to be called?"""
         news = self._news or self._states or self._given_back or self._shuffled
         return bool(self._lines) and bool(news or any(line.ready for line in self._lines.values()))
+
+    @property
+    def busy(self) -> bool:
+        """Is somebody on trial, or does some line look again by itself?"""
+        return bool(self._trials) or any(line.look_at is not None for line in self._lines.values())
 
     def next_look(self) -> float | None:
         """When some line looks again by itself."""
@@ -385,7 +405,7 @@ class WaitingRoom:
 
     def _kept_before(self, key: LineKey, kind: str) -> set[Root]:
         """Hosts kept for those who go before this one and are of another kind."""
-        kept = {root for root, whose in self._kept_elsewhere.items() if whose < key}
+        kept = {root for root, whose in self.kept_elsewhere.items() if whose < key}
         kept.update(root for root, one in self._kept.items() if one.key < key and one.kind != kind)
         return kept
 

@@ -1,10 +1,12 @@
 """What must be true of a cloud after every step, and what once it is at rest, read off the databases."""
 
+import sqlite3
 from typing import TYPE_CHECKING
 
 from cell_conductor.core.build import keeper
 
 if TYPE_CHECKING:
+    from scheduler_worker.parking import Parking
     from tests.simulation.world import SimulatedWorld
 
 
@@ -67,6 +69,13 @@ SELECT g.name, count(DISTINCT p.root_provider_id) {_OF_GROUPS}
 AND g.policy = 'affinity' AND k.name <> 'CLEANUP'
 GROUP BY g.id HAVING count(DISTINCT p.root_provider_id) > 1
 """
+_ROOM = """
+SELECT r.uuid, p.uuid, c.name, CAST((i.total - i.reserved) * i.allocation_ratio AS INTEGER) - i.used
+FROM inventories i JOIN resource_providers p ON p.id = i.resource_provider_id
+JOIN resource_providers r ON r.id = p.root_provider_id
+JOIN resource_classes c ON c.id = i.resource_class_id
+"""
+_LAST_CHANGE = "SELECT COALESCE(max(number), 0) FROM change_log"
 _EMPTY = """
 SELECT uuid FROM consumers WHERE id NOT IN (SELECT consumer_id FROM allocations)
 """
@@ -109,6 +118,61 @@ def check_guests(world: "SimulatedWorld") -> None:
             raise Broken(f"{build} may still be on {root}, of attempt {attempt}, and its room is not held")
 
 
+def check_waiting(world: "SimulatedWorld") -> None:
+    """While nothing is under way: nobody waits who would fit, by a plain look at placement's tables."""
+    placement = world.committed("placement")
+    if placement is None:
+        return
+    last = placement.execute(_LAST_CHANGE).fetchone()[0]
+    for parking in world.waiting_rooms():
+        room = parking.room
+        # A scheduler that has just begun, or has not heard of all, has still to look.
+        if len(room) and not room.restless and not room.busy and parking.sight.source.seen >= last:
+            _nobody_fits(parking, _free(placement))
+            world.looked_at_waiting += len(room)
+
+
+def _nobody_fits(parking: "Parking", hosts: dict[str, dict[str, dict[str, int]]]) -> None:
+    room, book, now = parking.room, parking.scheduler.book, parking.scheduler.clock.monotonic()
+    for request, waiter in room.everybody.items():
+        kept = parking.parked[request]
+        if kept.message.hints.group:
+            continue  # who is in the group where is not told here
+        flavor, several = kept.message.flavor, waiter.needs
+        asked = {"CUSTOM_BAREMETAL": 1} if flavor.name == "metal" else {"VCPU": flavor.vcpus}
+        if flavor.memory_mb and flavor.name != "metal":
+            asked["MEMORY_MB"] = flavor.memory_mb
+        found: list[str] = []
+        for root, providers in hosts.items():
+            state = book.state(root)
+            placed = next((one for one in parking.sight.source.hosts() if one.uuid == root), None)
+            if placed is None or not placed.agent or "COMPUTE_STATUS_DISABLED" in placed.traits:
+                continue
+            if book.down(placed.agent, now) or (state is not None and not state.enabled):
+                continue
+            if (state.building if state is not None else 0) + book.recent(root, now) >= 8:
+                continue
+            whose = room.kept.get(root)
+            if whose is not None and whose.key < waiter.key and whose.kind != waiter.kind:
+                continue
+            if room.kept_elsewhere.get(root, waiter.key) < waiter.key:
+                continue
+            found += [root] * min(
+                max((free.get(name, 0) // amount for free in providers.values()), default=0)
+                for name, amount in asked.items()
+            )
+        if len(found) >= several:
+            raise Broken(f"{request} ({asked} × {several}) waits, and would fit on {found[:several]}")
+
+
+def _free(placement: sqlite3.Connection) -> dict[str, dict[str, dict[str, int]]]:
+    """Root → provider → class → what is free of it."""
+    hosts: dict[str, dict[str, dict[str, int]]] = {}
+    for root, provider, name, free in placement.execute(_ROOM):
+        hosts.setdefault(root, {}).setdefault(provider, {})[name] = int(free)
+    return hosts
+
+
 def check_at_rest(world: "SimulatedWorld") -> None:
     """When every build has ended and nothing is under way: nothing lost, nothing left over."""
     check_always(world)
@@ -118,6 +182,8 @@ def check_at_rest(world: "SimulatedWorld") -> None:
             raise Broken(f"a guest of {build}, of attempt {attempt}, was left on {root}")
     if world.broker.dead:
         raise Broken(f"dead letters: {[letter.reason for letter in world.broker.dead.values()]}")
+    if rescued := sum(parking.rescued for parking in world.parkings.values()):
+        raise Broken(f"{rescued} were rescued by the sweep: no change had told of their hosts")
     placement = world.committed("placement")
     if placement is None:
         raise Broken("at rest, and yet a transaction is open")

@@ -10,23 +10,27 @@ import hashlib
 import random
 import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid5
 
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.errors import Unavailable
 from bus.local import Chaos, LocalBroker, LocalTransport
 from bus.messages import (
+    BuildCancelRequested,
     BuildDeleteRequested,
     BuildEnded,
     BuildOrdered,
     BuildRequested,
     BuildUnplaceable,
+    EditRequested,
     GroupEditRequested,
     NodeChanged,
 )
-from bus.resources import MakeGroup
+from bus.resources import MakeGroup, SetTraits
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Flavor, Hints, Inventory, ProviderReport
@@ -35,8 +39,9 @@ from cell_conductor import cell_conductor
 from compute_sim import AgentDisk, CrashPlan, Durations, FaultPlan, SimAgent, SimHost, compute_sim, fleet
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
-from tests.simulation.invariants import Broken, check_always, check_at_rest, check_guests
-from tests.support.cloud_workers import a_scheduler
+from scheduler_worker.parking import Parking
+from tests.simulation.invariants import Broken, check_always, check_at_rest, check_guests, check_waiting
+from tests.support.cloud_workers import a_scheduler, parking_of
 from tests.support.databases import inline_connection
 
 CELLS = ("c1", "c2")
@@ -86,8 +91,12 @@ class SimulatedWorld:
         self.cell_of: dict[str, str] = {}
         self.deleted: set[str] = set()
         self.steps = 0
+        self.looked_at_waiting = 0  # how often one was seen to wait rightly
+        self.crowded = self.seed % 4 == 3  # more is asked for than there is, and more is deleted
         self.broken: Broken | None = None
         self.forgetful = self.seed % 3 == 2  # agents that are killed lose their disks, guests and all
+        self._replicas: dict[str, str] = {}
+        self.parkings: dict[str, Parking] = {}  # of all schedulers there ever were, by their names
         self._disks: dict[str, _WatchedDisk] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._beside: list[asyncio.Task[None]] = []
@@ -104,8 +113,9 @@ class SimulatedWorld:
         self.broker = _Watched(self, chaos)
         self.databases = {
             name: Database("sqlite+aiosqlite://", inline=True, pause=self._pause)
-            for name in ("placement", *(f"cell_{cell}" for cell in CELLS))
+            for name in ("placement", "scheduler", *(f"cell_{cell}" for cell in CELLS))
         }
+        await migrate(self.databases["scheduler"], "scheduler_worker")
         await migrate(self.databases["placement"], "placement_worker")
         for cell in CELLS:
             await migrate(self.databases[f"cell_{cell}"], "cell_conductor")
@@ -151,7 +161,7 @@ class SimulatedWorld:
     async def _ask(self, bus: Bus) -> None:
         """Publish requests at odd times, some of them twice; delete some of what is active; drive nodes."""
         await asyncio.sleep(1.0)
-        for number in range(self.requests):
+        for number in range(self.requests * (2 if self.crowded else 1)):
             await asyncio.sleep(self.chance.expovariate(2.0))
             request = self._request(number)
             for instance in request.instances:
@@ -163,7 +173,9 @@ class SimulatedWorld:
             if self.chance.random() < 0.3:
                 await bus.publish(self._node_event())
             await self._delete_one(bus)
-        for _ in range(3):
+            await self._cancel_one(bus)
+            await self._edit_one(bus)
+        for _ in range(12 if self.crowded else 3):
             await asyncio.sleep(self.chance.expovariate(0.5))
             await self._delete_one(bus)
             await bus.publish(self.chance.choice(list(self.accepted.values())))  # once more, long after
@@ -171,11 +183,29 @@ class SimulatedWorld:
     async def _delete_one(self, bus: Bus) -> None:
         active = sorted(b for b, (status, _) in self.ends.items() if status == "active")
         active = [build for build in active if build not in self.deleted]
-        if active and self.chance.random() < 0.3:
+        if active and self.chance.random() < (0.7 if self.crowded else 0.3):
             build = self.chance.choice(active)
             self.deleted.add(build)
             await bus.publish(BuildDeleteRequested(build=build, cell=self.cell_of[build]))
             self.note(f"delete {build}")
+
+    async def _cancel_one(self, bus: Bus) -> None:
+        """Of those that may still wait, or of those that never did."""
+        if self.chance.random() < 0.1:
+            build = self.chance.choice(list(self.accepted))
+            await bus.publish(BuildCancelRequested(build=build))
+            self.note(f"cancel {build}")
+
+    async def _edit_one(self, bus: Bus) -> None:
+        """An operator disables a host, or no longer."""
+        if self.chance.random() < 0.3:
+            agent = self.chance.choice(self._fleet())
+            host = self.chance.choice(agent.hosts)
+            disabled = ("COMPUTE_STATUS_DISABLED",) if self.chance.random() < 0.4 else ()
+            edit = SetTraits(provider=host.root, traits=disabled)
+            with suppress(Unavailable):
+                await bus.asker(topics.EDIT)(EditRequested(edit=edit))
+                self.note(f"edit {host.root} {disabled}")
 
     def _request(self, number: int) -> BuildRequested:
         kind = self.chance.random()
@@ -187,11 +217,14 @@ class SimulatedWorld:
             flavor = Flavor(name="small", vcpus=self.chance.randint(1, 4), memory_mb=256)
         count = self.chance.choice((1, 1, 1, 2, 3)) if flavor.name == "small" else 1
         joins = self.chance.choice(GROUPS).group if self.chance.random() < 0.4 else None
+        wait = self.chance.choice(("", "5s", "20s", "60s"))
         return BuildRequested(
             request=self.clock.uuid(),
             instances=tuple(self.clock.uuid() for _ in range(count)),
             flavor=flavor,
             hints=Hints(group=joins),
+            wait=wait,
+            priority=self.chance.choice((0, 0, 5)) if wait else 0,
         )
 
     def _node_event(self) -> NodeChanged:
@@ -230,11 +263,14 @@ class SimulatedWorld:
     # Workers and their lives
 
     def _start(self, name: str, group: asyncio.TaskGroup) -> None:
-        self._lives[name] = group.create_task(self._live(self._factories()[name]))
+        self._lives[name] = group.create_task(self._live(name, self._factories()[name]))
 
-    async def _live(self, factory: Callable[[Bus], Worker]) -> None:
+    async def _live(self, name: str, factory: Callable[[Bus], Worker]) -> None:
         async with Bus(LocalTransport(self.broker), self.clock) as bus:
-            await bus.serve(factory(bus), asyncio.Event())
+            worker = factory(bus)
+            if bus.replica in self.parkings:
+                self._replicas[name] = bus.replica
+            await bus.serve(worker, asyncio.Event())
 
     def _fleet(self) -> list[SimAgent]:
         """Flat hosts, metal, and with every agent one host all of whose resources are its two cells'."""
@@ -257,7 +293,9 @@ class SimulatedWorld:
             return placement_worker(Placement(self.databases["placement"], self.clock), bus.publish)
 
         def scheduler(bus: Bus) -> Worker:
-            return a_scheduler(bus, self.clock)
+            worker = a_scheduler(bus, self.clock, database=self.databases["scheduler"], say=bus.publish)
+            self.parkings[bus.replica] = parking_of(worker)
+            return worker
 
         plan = FaultPlan(
             seed=self.seed,
@@ -338,6 +376,16 @@ class SimulatedWorld:
         self.steps += 1
         self.note(f"settled {queue}")
         self.check(check_always)
+        if any(len(parking.room) for parking in self.waiting_rooms()) and self._quiet():
+            self.check(check_waiting)
+
+    def waiting_rooms(self) -> list[Parking]:
+        """Those of the schedulers that live."""
+        return [
+            self.parkings[self._replicas[name]]
+            for name, life in self._lives.items()
+            if name in self._replicas and not life.done()
+        ]
 
     def check(self, invariant: Callable[["SimulatedWorld"], None]) -> None:
         try:

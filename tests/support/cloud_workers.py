@@ -15,6 +15,7 @@ from bus.worker import Worker
 from cell_conductor import cell_conductor
 from placement_worker import IndexedSource, Placement, placement_worker, replica
 from scheduler_worker import scheduler_worker
+from scheduler_worker.parking import Parking
 from scheduler_worker.placing import Claims
 
 Make = Callable[[Bus], Worker]
@@ -59,6 +60,11 @@ def a_scheduler(bus: Bus, clock: Clock, claim_many: Claims | None = None, **opti
         timers=[*keeper.timers, *scheduler.timers],
         runs=[*keeper.runs, *scheduler.runs],
     )
+
+
+def parking_of(worker: Worker) -> Parking:
+    """Who waits with this scheduler."""
+    return next(run.__self__ for run in worker.runs if isinstance(getattr(run, "__self__", None), Parking))  # type: ignore[attr-defined]
 
 
 def scheduler_that_never_tells(bus: Bus, clock: Clock) -> Worker:

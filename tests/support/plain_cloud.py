@@ -13,7 +13,7 @@ Amounts = dict[str, int]
 
 
 @dataclass
-class PlainHost:
+class CountedHost:
     capacity: Amounts
     free: Amounts
     refuses: set[str] = field(default_factory=set)  # kinds a rule keeps away
@@ -30,7 +30,7 @@ class PlainCloud:
     """Its own eyes. `turns` plays them out: who fits is placed, on the first host that will do."""
 
     def __init__(self, hosts: Mapping[str, Amounts], kinds: Mapping[str, Amounts]) -> None:
-        self.hosts = {root: PlainHost(dict(amounts), dict(amounts)) for root, amounts in hosts.items()}
+        self.hosts = {root: CountedHost(dict(amounts), dict(amounts)) for root, amounts in hosts.items()}
         self.kinds = dict(kinds)
         self.room = WaitingRoom(self)
         self.placed: list[tuple[str, str]] = []  # request, root

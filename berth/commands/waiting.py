@@ -1,0 +1,145 @@
+"""`berth waiting`: who waits for room, and what for; and what `boot` and `delete` say of those."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from berth import wiring
+from berth.commands.options import Json, StateDir
+from berth.commands.terminal import CommandRefused, checked, effective, printable, run, say, write_json
+from berth.settings import Settings
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.errors import AnswerRefused, Unavailable
+from bus.messages import BuildCancelled, BuildCancelRequested, BuildRequested, FindWaiting, WaitingFound
+from bus.vocabulary import WaitingRequest
+
+_PAGE = 200
+_LOOK_SECONDS = 1.0
+
+commands = typer.Typer()
+
+
+@commands.command("waiting", rich_help_panel="Builds")
+def waiting_command(
+    project: Annotated[str, typer.Option(help="Only what this one asked for.")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="So many of them, those who go first.")] = 50,
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Requests that wait for room: who goes first, for how long, what they lack, and what would wake them.
+
+    The highest priority goes first, then the oldest; requests alike are one line, in which each has a place.
+    `berth boot --wait 30m --priority 5` makes one; `berth delete BUILD` ends it.
+    """
+    run(show_waiting(effective(state_dir=state_dir).settings, project, limit, as_json, say, Clock().now()))
+
+
+async def show_waiting(
+    settings: Settings, project: str, limit: int, as_json: bool, say: Console, now: float
+) -> int:
+    async with Bus(wiring.transport(settings, "waiting")) as bus:
+        ask = bus.asker(topics.WAITING)
+        waiting: list[WaitingRequest] = []
+        found = await ask(FindWaiting(project=project, limit=min(limit, _PAGE)))
+        waiting += found.waiting
+        while found.more is not None and len(waiting) < limit:
+            found = await ask(
+                FindWaiting(project=project, after=found.more, limit=min(limit - len(waiting), _PAGE))
+            )
+            waiting += found.waiting
+    if as_json:
+        for one in waiting:
+            write_json(one)
+        return 0
+    if not found.count:
+        say.print("nobody waits")
+    else:
+        say.print(_table(waiting, now))
+        _tell_the_rest(found, len(waiting), say)
+    if found.rescued:
+        say.print(f"[red]{found.rescued} waited though there was room[/red]: that is a fault of berth's")
+    return 0
+
+
+def _table(waiting: Sequence[WaitingRequest], now: float) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("line", "place", "priority", "flavor", "instances", "since", "for", "build"):
+        table.add_column(title, no_wrap=True)
+    for title in ("lacks", "would wake it"):
+        table.add_column(title, overflow="fold")
+    for one in waiting:
+        several = "" if one.instances == 1 else f" and {one.instances - 1} more"
+        table.add_row(
+            one.kind,
+            str(one.position),
+            str(one.priority),
+            printable(one.flavor),
+            str(one.instances),
+            duration(now - one.since),
+            duration(one.until - now),
+            f"{next(iter(one.builds), one.request)}{several}",
+            printable(one.lacks),
+            printable(one.wakes),
+        )
+    return table
+
+
+def _tell_the_rest(found: WaitingFound, shown: int, say: Console) -> None:
+    if len(found.kinds) > 1:
+        kinds = [f"{printable(one.flavor)} ({one.kind}): {one.requests}" for one in found.kinds[:10]]
+        say.print(f"{found.count} wait, by kind: {', '.join(kinds)}", markup=False)
+    if shown < found.count:
+        say.print(f"... and {found.count - shown} more: --limit shows them", style="dim")
+
+
+def duration(seconds: float) -> str:
+    """As people say it."""
+    left = max(int(seconds), 0)
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if left >= 2 * size:
+            return f"{left // size}{unit}"
+    return f"{left}s"
+
+
+# For `berth boot`, while it follows a request
+
+
+async def tell_while_it_waits(bus: Bus, request: BuildRequested, as_json: bool, say: Console) -> None:
+    """What it lacks, once and whenever that is something else; until cancelled."""
+    told = ""
+    while request.wait:
+        await asyncio.sleep(_LOOK_SECONDS)
+        try:
+            found = await bus.asker(topics.WAITING)(FindWaiting(requests=(request.request,)))
+        except (Unavailable, AnswerRefused):
+            continue
+        for one in found.waiting:
+            says = f"place {one.position} in its line: {one.lacks}"
+            if says != told:
+                told = says
+                if as_json:
+                    write_json(one)
+                else:
+                    wakes = f"; would be woken by {one.wakes}" if one.wakes else ""
+                    say.print(f"waiting: {printable(says)}{printable(wakes)}", markup=False)
+
+
+# For `berth delete`, where no cell is named
+
+
+async def cancel(bus: Bus, build: str, timeout: float) -> BuildCancelled:
+    """What came of it, as a scheduler says."""
+    name = f"cancel-{Clock().uuid()[:8]}"
+    cancelled = await bus.listen(topics.BUILD_CANCELLED.at(reply_to=name))
+    await bus.publish(checked(BuildCancelRequested(build=build, reply_to=name)))
+    try:
+        async with asyncio.timeout(timeout):
+            return await cancelled.get()
+    except TimeoutError:
+        raise CommandRefused(f"no scheduler said within {timeout:g} s what became of {build}") from None

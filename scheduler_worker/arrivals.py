@@ -1,0 +1,138 @@
+"""Build requests as they come: placed at once, or kept because they may wait for room."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from bus.clock import Clock
+from bus.messages import BuildRequested
+from bus.sql.retrying import retrying
+from bus.vocabulary import Decision, Held, Id, Retired
+from scheduler_worker.core.events import Begun, Fence, FenceAnswers, Park
+from scheduler_worker.core.order import Order
+from scheduler_worker.core.request import seconds_of
+from scheduler_worker.core.shortage import MAX_REASON
+from scheduler_worker.parking import Parking, beside, decision_of, ended
+from scheduler_worker.placing import Scheduler, Verdict
+from scheduler_worker.store import parked
+from scheduler_worker.store.parked import ParkedRequest
+
+_Add = Callable[[Sequence[ParkedRequest]], Awaitable[set[Id]]]
+
+
+class Arrivals:
+    """What is said of a request is said when it is kept, if it is to be kept."""
+
+    def __init__(self, scheduler: Scheduler, parking: Parking, clock: Clock) -> None:
+        self._scheduler = scheduler
+        self._parking = parking
+        self._clock = clock
+        patiently: Callable[[_Add], _Add] = retrying(clock)
+        self._add = patiently(self._add_once)
+
+    async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
+        """A host for each; who has none now and may wait is kept; who comes after others of its kind, too."""
+        scheduler, room = self._scheduler, self._parking.room
+        now, seen = self._clock.now(), scheduler.source.seen
+        room.settle(self._clock.monotonic())
+        mark = room.mark
+        begun = scheduler.begin(requests)
+        orders = [order for order, _ in begun]
+        verdicts: list[Verdict | None] = list(scheduler.put_off(orders))
+        trying: list[int] = []
+        waits: list[tuple[int, ParkedRequest, int | None]] = []
+        for nth, (order, event) in enumerate(begun):
+            request = order.request
+            if verdicts[nth] is not None:
+                continue
+            if request.request in room:
+                verdicts[nth] = ()
+            elif not event.refusal and request.wait and self._others_first(order, now):
+                waits.append((nth, self._behind_others(order, now, seen), None))
+            else:
+                if not event.refusal:
+                    begun[nth] = beside(order, room.barred(request.priority, now)), event
+                trying.append(nth)
+        ends = await scheduler.place([begun[nth] for nth in trying])
+        for nth, end in zip(trying, ends, strict=True):
+            order = orders[nth]
+            if isinstance(end, Park):
+                waits.append((nth, self._kept(order, now, seen, end.why, decision_of(end)), mark))
+            else:
+                verdicts[nth] = scheduler.verdict(order.request.request, end)
+        told = await self._park([(orders[nth], kept, at) for nth, kept, at in waits])
+        for (nth, *_), said in zip(waits, told, strict=True):
+            verdicts[nth] = said
+        await self._parking.keep_decisions(
+            [(one, said) for one, verdict in zip(requests, verdicts, strict=True) for said in ended(verdict)]
+        )
+        return [verdict if verdict is not None else () for verdict in verdicts]
+
+    def _others_first(self, order: Order, now: float) -> bool:
+        room = self._parking.room
+        return bool(len(room)) and room.ahead(self._parking.kind(order), order.request.priority, now)
+
+    def _behind_others(self, order: Order, now: float, seen: int) -> ParkedRequest:
+        """It is not looked for a host: whoever goes first of its kind has none."""
+        first = self._parking.room.first(self._parking.kind(order))
+        known = None if first is None else self._parking.parked.get(first.request)
+        lacks = f": {known.lacks}" if known is not None else ""
+        decision = known.decision if known is not None else Decision(code="line")
+        return self._kept(order, now, seen, f"others that ask for the same came before it{lacks}", decision)
+
+    def _kept(self, order: Order, now: float, seen: int, why: str, decision: Decision) -> ParkedRequest:
+        kind = self._parking.kind(order)
+        return ParkedRequest(
+            message=order.request,
+            kind=kind,
+            since=now,
+            until=now + seconds_of(order.request.wait),
+            seen=seen,
+            lacks=why[:MAX_REASON],
+            wakes=self._parking.sight.wakes(kind),
+            decision=decision,
+        )
+
+    async def _park(self, waits: Sequence[tuple[Order, ParkedRequest, int | None]]) -> list[Verdict]:
+        """Kept by us, unless somebody keeps it already; what is to be said of each nevertheless.
+
+        It may have come before: what holds a host or has ended already is told so again, and does not wait.
+        """
+        if not waits:
+            return []
+        before = await self._came_before([order for order, *_ in waits])
+        keeping: list[tuple[ParkedRequest, int | None]] = []
+        told: list[Verdict] = []
+        for (order, kept, mark), elsewhere in zip(waits, before, strict=True):
+            told.append(await self._tell_again(order, elsewhere) if elsewhere else ())
+            left = tuple(one for one in order.instances if one not in elsewhere)
+            if left:
+                message = msgspec.structs.replace(kept.message, instances=left) if elsewhere else kept.message
+                keeping.append((replace(kept, message=message), mark))
+        added = await self._add([kept for kept, _ in keeping])
+        for kept, mark in keeping:
+            if kept.request in added:
+                self._parking.enter(kept, mark)
+        self._parking.call()
+        return told
+
+    async def _came_before(self, orders: Sequence[Order]) -> list[set[Id]]:
+        """Of each those of its instances that hold something, or have ended."""
+        asked = [[Fence(instance, None, "") for instance in order.instances] for order in orders]
+        found: list[set[Id]] = []
+        for answer in await self._scheduler.ending.fence(asked):
+            results = answer.results if isinstance(answer, FenceAnswers) else ()
+            found.append({instance for instance, one in results if isinstance(one, Held | Retired)})
+        return found
+
+    async def _tell_again(self, order: Order, elsewhere: set[Id]) -> Verdict:
+        instances = tuple(one for one in order.instances if one in elsewhere)
+        again = replace(order, instances=instances, reason="it has ended before")
+        [end] = await self._scheduler.place([(again, Begun())])
+        return self._scheduler.verdict(order.request.request, end)
+
+    async def _add_once(self, keeping: Sequence[ParkedRequest]) -> set[Id]:
+        async with self._parking.database.write() as tx:
+            await self._parking.live(tx)
+            return await parked.add(tx, self._parking.name, keeping)

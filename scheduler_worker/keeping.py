@@ -1,0 +1,241 @@
+"""Who keeps those that wait: each scheduler its own, and those of others that are silent."""
+
+import logging
+
+import msgspec
+
+from bus.clock import Clock
+from bus.errors import Retry
+from bus.messages import (
+    BuildCancelled,
+    BuildCancelRequested,
+    BuildUnplaceable,
+    FindWaiting,
+    ReleaseAnswered,
+    ReleaseRequested,
+    WaitingFound,
+)
+from bus.protocol import Ask
+from bus.sql.transaction import Transaction
+from bus.vocabulary import Contended, Held, Id, Released, Retired, WaitingRequest
+from scheduler_worker.core.reservations import LineKey, Root
+from scheduler_worker.parking import Parking, Says
+from scheduler_worker.store import decisions, parked
+from scheduler_worker.store.parked import FoundParked, OtherScheduler
+
+log = logging.getLogger(__name__)
+
+SILENT_SECONDS = 5.0  # after which another looks after what a scheduler has left
+PAGE = 500
+KINDS = 50  # told of in one answer
+DECISIONS_KEPT = 7 * 86400.0
+CANCELLED = "cancelled while it waited for a host"
+
+_reserved = msgspec.json.Decoder(dict[str, tuple[int, float, str]]).decode
+
+
+class Keeping:
+    """Looks every second who is there, adopts, cancels, and says who waits."""
+
+    def __init__(
+        self, parking: Parking, release: Ask[ReleaseRequested, ReleaseAnswered], say: Says, clock: Clock
+    ) -> None:
+        self._parking = parking
+        self._release = release
+        self._say = say
+        self._clock = clock
+        self._heard: dict[str, tuple[int, float]] = {}  # another's beat, and when it was another than before
+
+    # Timers
+
+    async def beat(self) -> None:
+        """Say that we live, if somebody waits with us; see who else does."""
+        parking = self._parking
+        async with parking.database.write() as tx:
+            if parking.parked or parking.entered:
+                await parking.live(tx)
+            if parking.taken_for_dead:
+                await self._read_ours(tx)
+            others = [one for one in await parked.roster(tx) if one.owner != parking.name]
+            owners = await parked.owners(tx)
+            cancelled = await parked.cancelled(tx, parking.name)
+            if cancelled:
+                await parked.drop(tx, cancelled)
+        parking.leave(cancelled)
+        parking.room.keep_for_others(self._kept_by(others))
+        left_behind = self._silent(others, owners - {parking.name})
+        if left_behind:
+            _ = parking.sight.source.seen  # Unavailable before placement's memory is there: not yet
+        for owner in left_behind:
+            await self._adopt(owner, others)
+        parking.call()
+
+    async def sweep(self) -> None:
+        """The slow look at everybody, which should find nobody a host."""
+        parking = self._parking
+        parking.room.sweep(self._clock.monotonic())
+        parking.call()
+
+    async def prune(self) -> None:
+        before = self._clock.now() - DECISIONS_KEPT
+        while True:
+            async with self._parking.database.write() as tx:
+                if await decisions.prune(tx, before, PAGE) < PAGE:
+                    return
+
+    async def let_go(self) -> None:
+        """We end: whoever is there may look after ours at once."""
+        async with self._parking.database.write() as tx:
+            await parked.let_go(tx, self._parking.name)
+
+    # Who is there
+
+    def _silent(self, others: list[OtherScheduler], owners: set[str]) -> list[str]:
+        """Those who left something and have not been heard for some time, or have said goodbye."""
+        now = self._clock.monotonic()
+        there = {one.owner: one.beat for one in others}
+        self._heard = {owner: self._heard[owner] for owner in there.keys() & self._heard.keys()}
+        for owner, beat in there.items():
+            if owner not in self._heard or self._heard[owner][0] != beat:
+                self._heard[owner] = beat, now
+        silent = {owner for owner, (_, at) in self._heard.items() if now - at > SILENT_SECONDS}
+        return sorted((owners - there.keys()) | silent)
+
+    async def _adopt(self, before: str, others: list[OtherScheduler]) -> None:
+        parking, more, several = self._parking, True, 0
+        while more:
+            async with parking.database.write() as tx:
+                adopted, more = await parked.adopt(tx, parking.name, before, PAGE)
+                if adopted:
+                    await parking.live(tx)
+            for kept in adopted:
+                parking.take_over(kept)
+            several += len(adopted)
+        async with parking.database.write() as tx:
+            for one in others:
+                if one.owner == before:
+                    await parked.bury(tx, before, one.beat)
+        self._heard.pop(before, None)
+        if several:
+            log.warning("looks after %d requests that %s had kept", several, before or "somebody")
+
+    async def _read_ours(self, tx: Transaction) -> None:
+        """We were taken for dead: what was ours is another's, but for what we took since."""
+        self._parking.taken_for_dead = False
+        ours: set[Id] = set()
+        after = ""
+        while True:
+            page, after = await parked.of_owner(tx, self._parking.name, after, PAGE)
+            ours.update(kept.request for kept in page)
+            if not after:
+                break
+        lost = [request for request in self._parking.parked if request not in ours]
+        if lost:
+            log.warning("was taken for dead: %d requests wait with another scheduler now", len(lost))
+            self._parking.leave(lost)
+
+    def _kept_by(self, others: list[OtherScheduler]) -> dict[Root, LineKey]:
+        found: dict[Root, LineKey] = {}
+        for other in others:
+            for root, key in _reserved(other.reserved).items():
+                found[root] = min(key, found.get(root, key))
+        return found
+
+    # Questions and orders
+
+    async def waiting(self, question: FindWaiting) -> WaitingFound:
+        """From the database: those of all schedulers."""
+        async with self._parking.database.read() as tx:
+            found = await parked.waiting(tx, question)
+            count = await parked.count(tx, question.project)
+            kinds = await parked.kinds(tx, question.project, KINDS)
+            roster = await parked.roster(tx)
+        end = question.after + len(found)
+        return WaitingFound(
+            waiting=tuple(self._with_hosts(found, roster)),
+            count=count,
+            kinds=tuple(kinds),
+            rescued=sum(one.rescued for one in roster),
+            more=end if not question.requests and end < count else None,
+        )
+
+    def _with_hosts(self, found: list[WaitingRequest], roster: list[OtherScheduler]) -> list[WaitingRequest]:
+        """With the hosts that are kept for some of them."""
+        kept: dict[Id, list[str]] = {}
+        source = self._parking.sight.source
+        for one in roster:
+            for root, (*_, request) in _reserved(one.reserved).items():
+                position = source.position(root)
+                if position is not None:
+                    kept.setdefault(request, []).append(root)
+        names = {host.uuid: host.host for host in source.hosts()} if kept else {}
+        told = []
+        for waits in found:
+            hosts = ", ".join(names.get(root, root) for root in kept.get(waits.request, ())[:3])
+            wakes = f"{waits.wakes}; kept for it: {hosts}" if hosts else waits.wakes
+            told.append(msgspec.structs.replace(waits, wakes=wakes))
+        return told
+
+    async def cancel(self, asked: BuildCancelRequested) -> None:
+        """It is fenced first: a claim that comes after that fails, and one that came before has won."""
+        async with self._parking.database.read() as tx:
+            found = await parked.find(tx, (asked.build,))
+        if not found:
+            await self._answer(asked, False, "no such build or request waits for a host")
+            return
+        one = found[0]
+        message = one.parked.message
+        builds = message.instances if asked.build == message.request else (asked.build,)
+        ended, placed = await self._fence(builds)
+        if ended:
+            unplaceable = BuildUnplaceable(
+                request=message.request,
+                instances=ended,
+                reason=CANCELLED,
+                decision=msgspec.structs.replace(one.parked.decision, code="cancelled"),
+                reply_to=message.reply_to,
+            )
+            await self._parking.keep_decisions([(message, unplaceable)])
+            await self._say(unplaceable)
+            await self._let_go_of(one, set(ended))
+        if placed:
+            await self._answer(
+                asked, bool(ended), f"{len(placed)} of {len(builds)} have just been given a host"
+            )
+        else:
+            await self._answer(asked, True, CANCELLED)
+
+    async def _fence(self, builds: tuple[Id, ...]) -> tuple[tuple[Id, ...], tuple[Id, ...]]:
+        """Those that are ended now, and those that were placed already."""
+        ended, placed = [], []
+        for build in builds:
+            question = ReleaseRequested(consumer=build, generation=None, retire=CANCELLED, unplaceable=True)
+            match (await self._release(question)).result:
+                case Released() | Retired(unplaceable=True):
+                    ended.append(build)
+                case Held() | Retired():
+                    placed.append(build)
+                case Contended():
+                    raise Retry(0.5, f"the claim of {build} is contended")
+        return tuple(ended), tuple(placed)
+
+    async def _let_go_of(self, one: FoundParked, gone: set[Id]) -> None:
+        """Of the whole request, or of some of its builds. Another scheduler is told of it by the row."""
+        parking, kept = self._parking, one.parked
+        ours = one.owner in (parking.name, "")
+        async with parking.database.write() as tx:
+            if not gone.issuperset(kept.message.instances):
+                left = await parked.without(tx, kept, gone)
+            elif ours:
+                left = None
+                await parked.drop(tx, (kept.request,))
+            else:
+                left = None
+                await parked.cancel(tx, {kept.request: CANCELLED})
+        if ours:
+            parking.leave((kept.request,))
+            if left is not None:
+                parking.take_over(left)
+
+    async def _answer(self, asked: BuildCancelRequested, waited: bool, why: str) -> None:
+        await self._say(BuildCancelled(build=asked.build, waited=waited, why=why, reply_to=asked.reply_to))

@@ -1,0 +1,354 @@
+"""Requests that wait for room: stored before they are acknowledged, called when it is their turn.
+
+What becomes known of one is said first, and then it is no longer kept: whoever dies in between says it again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from bus.clock import Clock
+from bus.errors import Retry, Unavailable, Unroutable
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported, Message
+from bus.sql.database import Database
+from bus.sql.transaction import Transaction
+from bus.vocabulary import Decision, HostState, Id
+from scheduler_worker.core.events import (
+    Begun,
+    Bury,
+    ComeAgain,
+    End,
+    Park,
+    SayAll,
+)
+from scheduler_worker.core.line import Turn, Waiter
+from scheduler_worker.core.order import Order
+from scheduler_worker.core.shortage import MAX_REASON
+from scheduler_worker.core.waiting_room import WaitingRoom
+from scheduler_worker.meters import RESCUED, WAITING_NOW
+from scheduler_worker.placing import Scheduler
+from scheduler_worker.sight import Sight, needs_of, without
+from scheduler_worker.store import decisions, parked
+from scheduler_worker.store.parked import ParkedRequest
+
+log = logging.getLogger(__name__)
+
+TURNS = 128  # of those that wait, called at a time
+PATIENCE = 1.0  # seconds before something is tried again that was not ours to mend
+LONGEST_SLEEP = 1.0  # then it is looked whether somebody's wait is over
+SOON = 0.2
+
+Says = Callable[..., Awaitable[None]]  # says messages; returns when the broker has them safe
+
+
+class Parking:
+    """Everybody who waits with this scheduler."""
+
+    def __init__(
+        self, scheduler: Scheduler, database: Database, say: Says, name: str, clock: Clock | None = None
+    ) -> None:
+        self.name = name
+        self.database = database
+        self.rescued = 0
+        self.entered = False  # do others know of us?
+        self.taken_for_dead = False
+        self.sight = Sight(scheduler.source, scheduler.policy, scheduler.hosts_now, scheduler.wishes_of)
+        self.room = WaitingRoom(self.sight)
+        self.parked: dict[Id, ParkedRequest] = {}
+        self.scheduler = scheduler
+        self._say = say
+        self._clock = clock or Clock()
+        self._called = asyncio.Event()
+        self._regroup = False  # kinds are to be told apart anew
+        self._shared: frozenset[str] = frozenset()
+        scheduler.parks(self.let_go)
+        scheduler.source.watch_for_more(self._changed)
+
+    # Who is kept
+
+    async def live(self, tx: Transaction) -> None:
+        """Tell the other schedulers that we are there, and what we keep."""
+        if not await parked.beat(tx, self.name, self.reserved(), self.rescued):
+            self.taken_for_dead = self.entered
+        self.entered = True
+
+    def kind(self, order: Order) -> str:
+        return self.sight.kind(order.request, order.wishes)
+
+    def enter(self, kept: ParkedRequest, mark: int | None = None) -> None:
+        """It waits with us from now on."""
+        self.parked[kept.request] = kept
+        self.room.enter(waiter_of(kept), mark)
+        WAITING_NOW.set(len(self.room))
+
+    def take_over(self, kept: ParkedRequest) -> None:
+        """It waited elsewhere, or before; what tells kinds apart here may be something else."""
+        self.leave([kept.request])
+        [(order, event)] = self.scheduler.begin([kept.message])
+        if event.refusal:  # it cannot be meant any more
+            kept = replace(kept, until=self._clock.now(), lacks=event.refusal)
+        kind = self.kind(order)
+        self.enter(replace(kept, kind=kind, wakes=self.sight.wakes(kind)))
+
+    def leave(self, requests: Collection[Id]) -> None:
+        for request in requests:
+            self.parked.pop(request, None)
+            self.room.leave(request)
+        WAITING_NOW.set(len(self.room))
+
+    async def keep_decisions(self, ending: Sequence[tuple[BuildRequested, BuildUnplaceable]]) -> None:
+        """Why these have no host, for whoever asks later."""
+        if ending:
+            async with self.database.write() as tx:
+                await decisions.add(tx, ending, self._clock.now())
+
+    # What is heard
+
+    def _changed(self, roots: Sequence[str], aggregates: Sequence[str]) -> None:
+        """Placement's memory has news."""
+        room = self.room
+        sharing = self.scheduler.source.sharing
+        if sharing or self._shared:
+            shared = frozenset[str]().union(*sharing.values())
+            if shared != self._shared:
+                self._shared, self._regroup = shared, True
+            if not sharing.keys().isdisjoint(roots):
+                room.everything()
+        if aggregates:
+            self._regroup = True
+            room.everything()
+        room.changed(roots)
+        self.call()
+
+    async def hear(self, report: HostReported) -> None:
+        """What hosts say: some of them may do now."""
+        if not len(self.room):
+            await self.scheduler.hear(report)
+            return
+        book, now = self.scheduler.book, self._clock.monotonic()
+        before = {state.root: book.state(state.root) for state in report.hosts}
+        was_down = bool(book.down(report.agent, now))
+        await self.scheduler.hear(report)
+        if was_down:
+            self.room.somebody_is_back()
+        self.room.reported([root for root, state in before.items() if not alike(state, book.state(root))])
+        self.call()
+
+    def let_go(self, root: str) -> None:
+        """What was promised there was not taken."""
+        self.room.let_go([root])
+        self.call()
+
+    def call(self) -> None:
+        """Somebody's turn may have come."""
+        if len(self.room):
+            self._called.set()
+
+    # Those whose turn it is
+
+    async def run(self) -> None:
+        """As long as the worker lives."""
+        while True:
+            try:
+                if not await self._go_on():
+                    await self._sleep()
+            except Unavailable as away:
+                log.warning("those that wait: %s", away)
+                await asyncio.sleep(PATIENCE)
+            except Exception:
+                log.exception("those that wait: a bug; they go on waiting")
+                await asyncio.sleep(PATIENCE)
+
+    async def _sleep(self) -> None:
+        room = self.room
+        pause = LONGEST_SLEEP
+        if (look := room.next_look()) is not None:
+            pause = min(pause, max(look - self._clock.monotonic(), 0.0))
+        try:
+            async with asyncio.timeout(pause if len(room) else None):
+                await self._called.wait()
+        except TimeoutError:
+            pass
+
+    async def _go_on(self) -> bool:
+        """One round; False when there was nothing to do."""
+        self._called.clear()
+        if self._regroup:
+            self._tell_apart_anew()
+        over = self.room.due(self._clock.now())
+        if over:
+            await self._end_waits(over[:TURNS])
+        turns = self.room.turns(self._clock.monotonic(), TURNS)
+        if turns:
+            await self._try(turns)
+        return bool(over or turns)
+
+    def _tell_apart_anew(self) -> None:
+        """What tells kinds apart, or what they need, may be something else now."""
+        self._regroup = False
+        for kept in list(self.parked.values()):
+            self.take_over(kept)
+        self.sight.forget({kept.kind for kept in self.parked.values()})
+
+    async def _try(self, turns: Sequence[Turn]) -> None:
+        room = self.room
+        seen = self.scheduler.source.seen
+        calling = [self.parked[turn.waiter.request] for turn in turns]
+        begun = [
+            (beside(order, turn.beside), event)
+            for turn, (order, event) in zip(
+                turns, self.scheduler.begin([kept.message for kept in calling]), strict=True
+            )
+        ]
+        try:
+            ends = await self.scheduler.place(begun)
+        except BaseException:
+            for turn in turns:
+                room.back(turn.waiter.request, self._clock.monotonic() + PATIENCE)
+            raise
+        again: list[ParkedRequest] = []
+        said: list[tuple[ParkedRequest, SayAll]] = []
+        for turn, kept, end in zip(turns, calling, ends, strict=True):
+            if isinstance(end, SayAll):
+                if turn.forgotten and any(isinstance(one, BuildPlaced) for one in end.messages):
+                    self._rescue(kept)
+                said.append((kept, end))
+            else:
+                again += self._waits_on(kept, end, seen)
+        if again:
+            async with self.database.write() as tx:
+                await parked.looked_at(tx, again)
+        await self._tell(said)
+
+    def _waits_on(self, kept: ParkedRequest, end: End, seen: int) -> list[ParkedRequest]:
+        """Not now. What it lacks is kept where that has changed."""
+        room, now = self.room, self._clock.monotonic()
+        match end:
+            case Park(shorts=shorts, why=why):
+                # Without a shortage it was refused by placement, of which our memory may know nothing yet.
+                room.back(kept.request, None if shorts else now + SOON)
+                if shorts and why[:MAX_REASON] != kept.lacks:
+                    other = replace(kept, lacks=why[:MAX_REASON], seen=seen, decision=decision_of(end))
+                    self.parked[kept.request] = other
+                    return [other]
+            case ComeAgain(least=least, most=most):
+                room.back(kept.request, now + self._clock.chance.uniform(least, most))
+            case Bury(why=why):
+                log.error("request %s: %s", kept.request, why)
+                room.back(kept.request, now + 60.0)
+            case _:
+                room.back(kept.request, now + PATIENCE)
+        return []
+
+    def _rescue(self, kept: ParkedRequest) -> None:
+        self.rescued += 1
+        RESCUED.inc()
+        log.error(
+            "request %s waited for %.0f s though there was a host: no change had told of it (kind %s)",
+            *(kept.request, self._clock.now() - kept.since, kept.kind),
+        )
+
+    async def _end_waits(self, over: Sequence[Waiter]) -> None:
+        """They have waited as long as they wanted to: a last look, and why there is none is said; but first
+        they are fenced."""
+        ending = [self.parked[waiter.request] for waiter in over]
+        begun = self.scheduler.begin([kept.message for kept in ending])
+        ends = await self.scheduler.place(
+            [
+                (beside(order, self.room.barred(kept.priority, kept.since)), event)
+                for kept, (order, event) in zip(ending, begun, strict=True)
+            ]
+        )
+        last: list[tuple[ParkedRequest, tuple[Order, Begun]]] = []
+        done: list[tuple[ParkedRequest, End]] = []
+        for kept, (order, _), end in zip(ending, begun, ends, strict=True):
+            if not isinstance(end, Park):
+                done.append((kept, end))
+                continue
+            lacks = end.why if end.shorts else kept.lacks
+            decision = decision_of(end) if end.shorts else kept.decision
+            order = replace(
+                order,
+                reason=f"it has waited {kept.message.wait}, as it wished: {lacks}"[:MAX_REASON],
+                decision=msgspec.structs.replace(decision, code="waited"),
+            )
+            last.append((kept, (order, Begun())))
+        fenced = await self.scheduler.place([one for _, one in last])
+        done += [(kept, end) for (kept, _), end in zip(last, fenced, strict=True)]
+        await self._tell([(kept, end) for kept, end in done if isinstance(end, SayAll)])
+        for kept, end in done:
+            if not isinstance(end, SayAll) and kept.request in self.parked:
+                self.leave([kept.request])
+                self.enter(replace(kept, until=self._clock.now() + SOON))
+
+    async def _tell(self, said: Sequence[tuple[ParkedRequest, SayAll]]) -> None:
+        """Say it, and then let go of them. What is not heard is said again later."""
+        done: list[Id] = []
+        await self.keep_decisions([(kept.message, one) for kept, end in said for one in ended(end.messages)])
+        for kept, end in said:
+            try:
+                await self._tell_all(end.messages)
+                done.append(kept.request)
+            except (Unavailable, Retry) as problem:
+                log.warning("request %s: %s", kept.request, problem)
+                after = problem.after if isinstance(problem, Retry) else PATIENCE
+                self.room.back(kept.request, self._clock.monotonic() + after)
+        if done:
+            async with self.database.write() as tx:
+                await parked.drop(tx, done)
+            self.leave(done)
+
+    async def _tell_all(self, messages: Sequence[BuildPlaced | BuildUnplaceable]) -> None:
+        try:
+            await self._say(*messages)
+        except Unroutable:
+            for message in messages:
+                await self._tell_one(message)
+
+    async def _tell_one(self, message: Message) -> None:
+        try:
+            await self._say(message)
+        except Unroutable:
+            if not isinstance(message, BuildPlaced):
+                raise
+            taken_back = await self.scheduler.ending.take_back(message)
+            if taken_back is not None:
+                await self._say(taken_back)
+
+    # What others are to know
+
+    def reserved(self) -> str:
+        """What is kept for those first in line here, to be read by other schedulers."""
+        return msgspec.json.encode({root: kept.key for root, kept in self.room.kept.items()}).decode()
+
+
+def beside(order: Order, roots: Collection[str]) -> Order:
+    """The same order, on any host but these."""
+    if not roots:
+        return order
+    wishes = [replace(wish, question=without(wish.question, roots)) for wish in order.wishes]
+    return replace(order, wishes=tuple(wishes))
+
+
+def waiter_of(kept: ParkedRequest) -> Waiter:
+    return Waiter(kept.request, kept.kind, kept.priority, kept.since, kept.until, needs_of(kept.message))
+
+
+def decision_of(end: Park) -> Decision:
+    return end.shorts[0].decision(()) if end.shorts else Decision(code="refused")
+
+
+def ended(verdict: object) -> list[BuildUnplaceable]:
+    if not isinstance(verdict, list | tuple):
+        return []
+    return [one for one in verdict if isinstance(one, BuildUnplaceable)]
+
+
+def alike(one: HostState | None, other: HostState | None) -> bool:
+    """All that a rule may refuse a host for; its load is for weighing."""
+    if one is None or other is None:
+        return one is other
+    return one is other or msgspec.structs.replace(one, load=0.0) == msgspec.structs.replace(other, load=0.0)

@@ -1,0 +1,157 @@
+"""How the waiting room sees the hosts: placement's memory, what hosts say, and the rules."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import msgspec
+import numpy as np
+
+from bus.candidates import Bools, CandidateSource, SenselessQuery
+from bus.messages import BuildRequested, FindCandidates
+from bus.vocabulary import MAX_INT
+from scheduler_worker.core.fitting import admitted_for_good, asked_of_a_tree, distances, fitting
+from scheduler_worker.core.line import HostsFound, RoomNeeded
+from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.reservations import Prospect
+from scheduler_worker.core.view import HostsNow
+from scheduler_worker.core.wish import Wish
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_NOWHERE = np.zeros(0, np.intp)
+
+Hosts = tuple[HostsNow, Bools]  # what they say now, and on which of them somebody builds
+WishesOf = Callable[[BuildRequested], Sequence[Wish]]
+
+
+@dataclass(slots=True)
+class _Known:
+    """A kind, by one of its requests."""
+
+    request: BuildRequested
+
+
+@dataclass(eq=False)
+class Sight:
+    """The room's eyes. Kinds are told apart by all that placement and the rules read of a request."""
+
+    source: CandidateSource
+    policy: ChoicePolicy
+    hosts: Callable[[], Hosts]  # as they are at this moment
+    wishes: WishesOf
+    _kinds: dict[str, _Known] = field(default_factory=dict)
+
+    def kind(self, request: BuildRequested, wishes: Sequence[Wish]) -> str:
+        """What a request waits in line as."""
+        alike = [repr(self.policy.kind(wish)) for wish in wishes]
+        said = _encode((alike, request.hints, request.forced_host, needs_of(request)))
+        kind = blake2b(said, digest_size=6).hexdigest()
+        if kind not in self._kinds:
+            self._kinds[kind] = _Known(request)
+        return kind
+
+    def wakes(self, kind: str) -> str:
+        """What must be so on a host before one of the kind is called, for people."""
+        needs = [
+            f"{one.amount} {one.resource_class} free on one host" if one.resource_class else "any change"
+            for one in self.watches(kind)
+        ]
+        several = needs_of(self._kinds[kind].request)
+        return " or ".join(needs) + (f", for each of {several} instances" if several > 1 else "")
+
+    def forget(self, kinds: Collection[str]) -> None:
+        """All but these."""
+        for kind in [one for one in self._kinds if one not in kinds]:
+            del self._kinds[kind]
+
+    # What the room asks
+
+    def free(self, root: str) -> Mapping[str, int]:
+        return self.source.free(root)
+
+    def watches(self, kind: str) -> Sequence[RoomNeeded]:
+        """Of each wish the demand that the fewest hosts meet; what is shared may come from elsewhere."""
+        shared = set[str]().union(*self.source.sharing.values())
+        watches = []
+        for wish in self._wishes(kind):
+            if wish.request.hints.query:  # which may want less of something
+                return (RoomNeeded(),)
+            asked = {name: amount for name, amount in asked_of_a_tree(wish).items() if name not in shared}
+            if not asked:
+                return (RoomNeeded(),)
+            scarcest = min(asked, key=lambda name: self.source.having(name, asked[name]))
+            watches.append(RoomNeeded(scarcest, asked[scarcest]))
+        return tuple(dict.fromkeys(watches)) or (RoomNeeded(),)
+
+    def look(
+        self, kind: str, among: Collection[str] | None, beside: Collection[str], enough: int
+    ) -> HostsFound:
+        now, served = self.hosts()
+        fits: dict[str, int] = {}
+        refused: dict[str, None] = {}
+        passing = more = False
+        for wish in self._wishes(kind):
+            question = narrowed(wish.question, among, beside)
+            if question is None:
+                continue
+            try:
+                search = self.source.search(question)
+            except SenselessQuery:
+                continue
+            most = enough if among is None else MAX_INT
+            found = fitting(wish, search, now, served, self.policy, most)
+            fits.update(found.fits)
+            refused.update(dict.fromkeys(found.refused))
+            passing, more = passing or found.passing, more or found.more
+            if more:
+                break
+        return HostsFound(fits, [root for root in refused if root not in fits], passing, more)
+
+    def prospect(self, kind: str) -> Prospect:
+        """By the flavor it asks for: what it would also do with keeps no host from others."""
+        now, _ = self.hosts()
+        wish = self._wishes(kind)[0]
+        asked = asked_of_a_tree(wish)
+        try:
+            search = self.source.search(wish.question, empty=True)
+        except SenselessQuery:
+            return Prospect(0, _NOWHERE, np.zeros(0), np.zeros(0), str, lambda position: False)
+        rooms = np.full(search.positions.size, np.inf)
+        for name, amount in asked.items():
+            whole = search.capacity(name)
+            rooms = np.where(whole > 0, np.minimum(rooms, whole // amount), rooms)
+        return Prospect(
+            size=self.source.size,
+            positions=search.positions,
+            lacks=distances(asked, search),
+            rooms=np.where(np.isinf(rooms), 1.0, rooms),
+            root=lambda position: search.host(position).uuid,
+            admits=lambda position: admitted_for_good(wish, search, position, now, self.policy),
+        )
+
+    def _wishes(self, kind: str) -> Sequence[Wish]:
+        return self.wishes(self._kinds[kind].request)
+
+
+def narrowed(
+    question: FindCandidates, among: Collection[str] | None, beside: Collection[str]
+) -> FindCandidates | None:
+    """The same about these hosts only, and not about those; None when none is left."""
+    if among is None:
+        return without(question, beside)
+    left = [root for root in among if root not in beside]
+    if question.roots:
+        left = [root for root in left if root in question.roots]
+    return msgspec.structs.replace(question, roots=tuple(left)) if left else None
+
+
+def without(question: FindCandidates, beside: Collection[str]) -> FindCandidates:
+    if not beside:
+        return question
+    return msgspec.structs.replace(question, not_roots=(*question.not_roots, *sorted(beside)))
+
+
+def needs_of(request: BuildRequested) -> int:
+    """How many of its instances must be placed together."""
+    several = len(dict.fromkeys(request.instances))
+    return min(request.at_least, several) if request.at_least else several

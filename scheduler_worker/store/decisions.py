@@ -1,0 +1,98 @@
+"""All SQL about decisions of the unplaceable: why a build got no host, for whoever asks later."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from bus.messages import BuildRequested, BuildUnplaceable
+from bus.sql.statement import Statement
+from bus.sql.transaction import Transaction
+from bus.vocabulary import Decision, Id
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDecision:
+    """Why these builds of a request ended without a host."""
+
+    request: BuildRequested  # what was asked for
+    builds: tuple[Id, ...]
+    reason: str
+    decision: Decision
+    at: float
+
+
+_INSERT = Statement(
+    "INSERT INTO decisions (id, request, project, reason, decision, message, at)"
+    " SELECT n.id, n.request, n.project, n.reason, n.decision, n.message, CAST(:at AS double precision)"
+    " FROM {n} WHERE true ON CONFLICT (id) DO NOTHING RETURNING id",
+    id=str,
+    request=str,
+    project=str,
+    reason=str,
+    decision=str,
+    message=str,
+)
+_INSERT_BUILDS = Statement(
+    "INSERT INTO decided_builds (build, decision) SELECT n.build, n.decision FROM {n} WHERE true"
+    " ON CONFLICT (build) DO NOTHING RETURNING build",
+    build=str,
+    decision=str,
+)
+_OF_BUILD = Statement(
+    "SELECT decisions.id, decisions.reason, decisions.decision, decisions.message, decisions.at"
+    " FROM decisions WHERE id IN (SELECT decision FROM decided_builds WHERE build = :id)"
+    " OR request = :id ORDER BY at DESC LIMIT 1"
+)
+_BUILDS = Statement("SELECT build FROM decided_builds WHERE decision = :id ORDER BY build")
+_PRUNE = Statement(
+    "DELETE FROM decisions WHERE id IN"
+    " (SELECT id FROM decisions WHERE at < :before ORDER BY at LIMIT :most) RETURNING id"
+)
+_PRUNE_BUILDS = Statement(
+    "DELETE FROM decided_builds WHERE decision IN (SELECT n.id FROM {n}) RETURNING build", id=str
+)
+
+_encode = msgspec.json.Encoder().encode
+_message = msgspec.json.Decoder(BuildRequested).decode
+_decision = msgspec.json.Decoder(Decision).decode
+
+
+async def add(tx: Transaction, ended: Iterable[tuple[BuildRequested, BuildUnplaceable]], at: float) -> None:
+    """Keep why these got no host. What is said again was kept the first time."""
+    rows = {}
+    for request, said in ended:
+        rows[said.instances[0]] = (
+            said.instances[0],
+            said.request,
+            request.project,
+            said.reason,
+            _encode(said.decision).decode(),
+            _encode(request).decode(),
+            said.instances,
+        )
+    ordered = [rows[key] for key in sorted(rows)]
+    added = {row["id"] for row in await _INSERT(tx, [row[:-1] for row in ordered], at=at)}
+    builds = sorted({build: row[0] for row in ordered if row[0] in added for build in row[-1]}.items())
+    if builds:
+        await _INSERT_BUILDS(tx, builds)
+
+
+async def decision_of(tx: Transaction, id_: Id) -> StoredDecision | None:
+    """Why this build, or this request, got no host; None when nothing is known of that."""
+    rows = await _OF_BUILD(tx, id=id_)
+    if not rows:
+        return None
+    row = rows[0]
+    builds = tuple(one["build"] for one in await _BUILDS(tx, id=row["id"]))
+    return StoredDecision(
+        _message(row["message"]), builds, row["reason"], _decision(row["decision"]), row["at"]
+    )
+
+
+async def prune(tx: Transaction, before: float, limit: int) -> int:
+    """Forget the oldest; gives how many."""
+    gone = [(row["id"],) for row in await _PRUNE(tx, before=before, most=limit)]
+    if gone:
+        await _PRUNE_BUILDS(tx, gone)
+    return len(gone)

@@ -1,0 +1,378 @@
+"""All SQL about requests that wait. Takes and returns values, never rows; a batch is one statement."""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from bus.messages import BuildRequested, FindWaiting
+from bus.sql.statement import Statement
+from bus.sql.transaction import Transaction
+from bus.vocabulary import Decision, Id, WaitingKind, WaitingRequest
+from scheduler_worker.schema import CANCELLED
+
+log = logging.getLogger(__name__)
+
+MOST_BUILDS_TOLD = 4  # of one request, where many are listed
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedRequest:
+    """A request that waits, as it is kept."""
+
+    message: BuildRequested
+    kind: str
+    since: float
+    until: float
+    seen: int  # the last change of placement it was looked at with
+    lacks: str  # why it has no host yet, in a sentence
+    wakes: str = ""  # what would make it be looked at again
+    decision: Decision = field(default_factory=Decision)
+
+    @property
+    def request(self) -> Id:
+        return self.message.request
+
+    @property
+    def priority(self) -> int:
+        return self.message.priority
+
+
+_INSERT = Statement(
+    "INSERT INTO parked (request, owner, kind, priority, since, until, project, flavor, instances, seen,"
+    " message, lacks, wakes, decision)"
+    " SELECT n.request, :owner, n.kind, n.priority, n.since, n.until, n.project, n.flavor, n.instances,"
+    " n.seen, n.message, n.lacks, n.wakes, n.decision FROM {n} WHERE true"
+    " ON CONFLICT (request) DO NOTHING RETURNING request",
+    request=str,
+    kind=str,
+    priority=int,
+    since=float,
+    until=float,
+    project=str,
+    flavor=str,
+    instances=int,
+    seen=int,
+    message=str,
+    lacks=str,
+    wakes=str,
+    decision=str,
+)
+_INSERT_BUILDS = Statement(
+    "INSERT INTO parked_builds (build, request) SELECT n.build, n.request FROM {n} WHERE true"
+    " ON CONFLICT (build) DO UPDATE SET request = excluded.request RETURNING build",
+    build=str,
+    request=str,
+)
+_LOOKED_AT = Statement(
+    "UPDATE parked SET kind = n.kind, seen = n.seen, lacks = n.lacks, wakes = n.wakes, decision = n.decision"
+    " FROM {n} WHERE parked.request = n.request RETURNING parked.request",
+    request=str,
+    kind=str,
+    seen=int,
+    lacks=str,
+    wakes=str,
+    decision=str,
+)
+_REWRITE = Statement(
+    "UPDATE parked SET message = n.message, instances = n.instances FROM {n}"
+    " WHERE parked.request = n.request RETURNING parked.request",
+    request=str,
+    message=str,
+    instances=int,
+)
+_DELETE = Statement(
+    "DELETE FROM parked WHERE request IN (SELECT n.request FROM {n}) RETURNING request", request=str
+)
+_DELETE_BUILDS = Statement(
+    "DELETE FROM parked_builds WHERE request IN (SELECT n.request FROM {n}) RETURNING build", request=str
+)
+_DELETE_BUILD = Statement(
+    "DELETE FROM parked_builds WHERE build IN (SELECT n.build FROM {n}) RETURNING build", build=str
+)
+_KEPT = "request, kind, since, until, seen, message, lacks, wakes, decision"
+_OF_OWNER = Statement(
+    f"SELECT {_KEPT} FROM parked WHERE owner = :owner AND request > :after ORDER BY request LIMIT :most"
+)
+_ADOPT = Statement(
+    "UPDATE parked SET owner = :owner WHERE request IN"
+    f" (SELECT request FROM parked WHERE owner = :before LIMIT :most) RETURNING {_KEPT}"
+)
+_LET_GO = Statement("UPDATE parked SET owner = '' WHERE owner = :owner RETURNING request")
+_FIND = Statement(
+    "SELECT DISTINCT parked.request, parked.owner, parked.kind, parked.since, parked.until, parked.seen,"
+    " parked.message, parked.lacks, parked.wakes, parked.decision, parked.cancelled FROM {n}"
+    " JOIN parked_builds ON parked_builds.build = n.id OR parked_builds.request = n.id"
+    " JOIN parked ON parked.request = parked_builds.request",
+    id=str,
+)
+_KNOWN = Statement("SELECT parked.request FROM {n} JOIN parked ON parked.request = n.request", request=str)
+_CANCEL = Statement(
+    "UPDATE parked SET cancelled = n.why FROM {n} WHERE parked.request = n.request RETURNING parked.request",
+    request=str,
+    why=str,
+)
+_CANCELLED = Statement(f"SELECT request FROM parked WHERE owner = :owner AND {CANCELLED}")
+
+_LIST = Statement(
+    "SELECT request, kind, priority, since, until, project, flavor, instances, lacks, wakes, place FROM"
+    " (SELECT parked.*, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, since, request) AS place"
+    f" FROM parked WHERE NOT ({CANCELLED})) AS line"
+    " WHERE (:project = '' OR project = :project)"
+    " ORDER BY priority DESC, since, request LIMIT :most OFFSET :after"
+)
+_LIST_THESE = Statement(
+    "SELECT line.request, line.kind, line.priority, line.since, line.until, line.project, line.flavor,"
+    " line.instances, line.lacks, line.wakes, line.place FROM {n} JOIN"
+    " (SELECT parked.*, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, since, request) AS place"
+    f" FROM parked WHERE NOT ({CANCELLED})) AS line ON line.request = n.request"
+    " ORDER BY line.priority DESC, line.since, line.request",
+    request=str,
+)
+_KINDS = Statement(
+    "SELECT kind, min(flavor) AS flavor, count(*) AS requests, sum(instances) AS instances FROM parked"
+    f" WHERE NOT ({CANCELLED}) AND (:project = '' OR project = :project)"
+    " GROUP BY kind ORDER BY requests DESC, kind LIMIT :most"
+)
+_COUNT = Statement(
+    f"SELECT count(*) AS waiting FROM parked WHERE NOT ({CANCELLED})"
+    " AND (:project = '' OR project = :project)"
+)
+_BUILDS_OF = Statement(
+    "SELECT build, of FROM (SELECT parked_builds.build, parked_builds.request AS of,"
+    " row_number() OVER (PARTITION BY parked_builds.request ORDER BY parked_builds.build) AS nth FROM {n}"
+    " JOIN parked_builds ON parked_builds.request = n.request) AS those WHERE nth <= :most",
+    request=str,
+)
+
+_BEAT = Statement(
+    "UPDATE schedulers SET beat = beat + 1, reserved = :reserved, rescued = :rescued WHERE owner = :owner"
+    " RETURNING beat"
+)
+_ENTER = Statement(
+    "INSERT INTO schedulers (owner, beat, reserved, rescued) VALUES (:owner, 0, :reserved, :rescued)"
+    " ON CONFLICT (owner) DO NOTHING RETURNING owner"
+)
+_ROSTER = Statement("SELECT owner, beat, reserved, rescued FROM schedulers")
+_OWNERS = Statement("SELECT DISTINCT owner FROM parked")
+_BURY = Statement("DELETE FROM schedulers WHERE owner = :owner AND beat = :beat RETURNING owner")
+
+_encode = msgspec.json.Encoder().encode
+_message = msgspec.json.Decoder(BuildRequested).decode
+_decision = msgspec.json.Decoder(Decision).decode
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundParked:
+    """A request somebody asks for by its id, or by that of one of its builds."""
+
+    parked: ParkedRequest
+    owner: str
+    cancelled: str
+
+
+@dataclass(frozen=True, slots=True)
+class OtherScheduler:
+    """What one of the schedulers said of itself last."""
+
+    owner: str
+    beat: int
+    reserved: str
+    rescued: int
+
+
+async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> set[Id]:
+    """Keep these; gives those that were not kept already."""
+    # In the order of their ids, so that two who add the same ones never wait for each other.
+    new = sorted(parked, key=_by_request)
+    values = [
+        (
+            one.request,
+            one.kind,
+            one.priority,
+            one.since,
+            one.until,
+            one.message.project,
+            one.message.flavor.name,
+            len(one.message.instances),
+            one.seen,
+            _encode(one.message).decode(),
+            one.lacks,
+            one.wakes,
+            _encode(one.decision).decode(),
+        )
+        for one in new
+    ]
+    added = {row["request"] for row in await _INSERT(tx, values, owner=owner)}
+    builds = sorted(
+        {build: one.request for one in new if one.request in added for build in one.message.instances}.items()
+    )
+    if builds:
+        await _INSERT_BUILDS(tx, builds)
+    return added
+
+
+async def looked_at(tx: Transaction, parked: Iterable[ParkedRequest]) -> None:
+    """They were tried again: what they lack may be something else now."""
+    values = [
+        (one.request, one.kind, one.seen, one.lacks, one.wakes, _encode(one.decision).decode())
+        for one in sorted(parked, key=_by_request)
+    ]
+    await _LOOKED_AT(tx, values)
+
+
+async def drop(tx: Transaction, requests: Collection[Id]) -> None:
+    """They have ended."""
+    values = [(request,) for request in sorted(requests)]
+    await _DELETE_BUILDS(tx, values)
+    await _DELETE(tx, values)
+
+
+async def without(tx: Transaction, parked: ParkedRequest, builds: Collection[Id]) -> ParkedRequest:
+    """The same request, of which these builds have ended."""
+    left = tuple(build for build in parked.message.instances if build not in builds)
+    message = msgspec.structs.replace(
+        parked.message, instances=left, at_least=min(parked.message.at_least, len(left))
+    )
+    await _REWRITE(tx, [(parked.request, _encode(message).decode(), len(left))])
+    await _DELETE_BUILD(tx, [(build,) for build in sorted(builds)])
+    return ParkedRequest(
+        message,
+        parked.kind,
+        parked.since,
+        parked.until,
+        parked.seen,
+        parked.lacks,
+        parked.wakes,
+        parked.decision,
+    )
+
+
+async def of_owner(tx: Transaction, owner: str, after: str, limit: int) -> tuple[list[ParkedRequest], str]:
+    """A page of what this scheduler looks after, and where the next begins; empty: there is none."""
+    rows = await _OF_OWNER(tx, owner=owner, after=after, most=limit)
+    return _readable(rows), rows[-1]["request"] if len(rows) == limit else ""
+
+
+async def adopt(tx: Transaction, owner: str, before: str, limit: int) -> tuple[list[ParkedRequest], bool]:
+    """Look after what this one has left; and whether there is more of it."""
+    rows = await _ADOPT(tx, owner=owner, before=before, most=limit)
+    return _readable(rows), len(rows) == limit
+
+
+async def let_go(tx: Transaction, owner: str) -> None:
+    """Whoever comes first may look after these."""
+    await _LET_GO(tx, owner=owner)
+
+
+async def find(tx: Transaction, ids: Collection[Id]) -> list[FoundParked]:
+    rows = await _FIND(tx, [(id_,) for id_ in ids])
+    return [FoundParked(kept, row["owner"], row["cancelled"]) for row in rows if (kept := _parked(row))]
+
+
+async def known(tx: Transaction, requests: Collection[Id]) -> set[Id]:
+    return {row["request"] for row in await _KNOWN(tx, [(one,) for one in requests])}
+
+
+async def cancel(tx: Transaction, requests: Mapping[Id, str]) -> None:
+    """Their owners are told so, and let go of them."""
+    await _CANCEL(tx, sorted(requests.items()))
+
+
+async def cancelled(tx: Transaction, owner: str) -> list[Id]:
+    return [row["request"] for row in await _CANCELLED(tx, owner=owner)]
+
+
+async def waiting(tx: Transaction, question: FindWaiting) -> list[WaitingRequest]:
+    """A page of those that wait, in the order in which they go first."""
+    if question.requests:
+        rows = await _LIST_THESE(tx, [(one,) for one in question.requests])
+    else:
+        rows = await _LIST(tx, project=question.project, most=question.limit, after=question.after)
+    builds: dict[Id, list[Id]] = {}
+    for row in await _BUILDS_OF(tx, [(row["request"],) for row in rows], most=MOST_BUILDS_TOLD):
+        builds.setdefault(row["of"], []).append(row["build"])
+    return [
+        WaitingRequest(
+            request=row["request"],
+            builds=tuple(builds.get(row["request"], ())),
+            instances=row["instances"],
+            project=row["project"],
+            flavor=row["flavor"],
+            priority=row["priority"],
+            since=row["since"],
+            until=row["until"],
+            kind=row["kind"],
+            position=row["place"],
+            lacks=row["lacks"],
+            wakes=row["wakes"],
+        )
+        for row in rows
+    ]
+
+
+async def kinds(tx: Transaction, project: str, limit: int) -> list[WaitingKind]:
+    """How many wait of each kind, the most first."""
+    rows = await _KINDS(tx, project=project, most=limit)
+    return [
+        WaitingKind(row["kind"], row["flavor"], int(row["requests"]), int(row["instances"])) for row in rows
+    ]
+
+
+async def count(tx: Transaction, project: str = "") -> int:
+    return int((await _COUNT(tx, project=project))[0]["waiting"])
+
+
+# Who is there
+
+
+async def beat(tx: Transaction, owner: str, reserved: str, rescued: int) -> bool:
+    """This one lives; False when it was taken for dead meanwhile, and what it looked after is another's."""
+    if await _BEAT(tx, owner=owner, reserved=reserved, rescued=rescued):
+        return True
+    await _ENTER(tx, owner=owner, reserved=reserved, rescued=rescued)
+    return False
+
+
+async def roster(tx: Transaction) -> list[OtherScheduler]:
+    rows = await _ROSTER(tx)
+    return [OtherScheduler(row["owner"], row["beat"], row["reserved"], row["rescued"]) for row in rows]
+
+
+async def owners(tx: Transaction) -> set[str]:
+    """Those who look after somebody, or did."""
+    return {row["owner"] for row in await _OWNERS(tx)}
+
+
+async def bury(tx: Transaction, owner: str, beat: int) -> None:
+    """It has been silent since then."""
+    await _BURY(tx, owner=owner, beat=beat)
+
+
+def _by_request(parked: ParkedRequest) -> Id:
+    return parked.request
+
+
+def _readable(rows: Sequence[Any]) -> list[ParkedRequest]:
+    return [kept for row in rows if (kept := _parked(row)) is not None]
+
+
+def _parked(row: Mapping[str, Any]) -> ParkedRequest | None:
+    """One that cannot be read is passed over: it must not keep the others from their hosts."""
+    try:
+        return ParkedRequest(
+            _message(row["message"]),
+            row["kind"],
+            row["since"],
+            row["until"],
+            row["seen"],
+            row["lacks"],
+            row["wakes"],
+            _decision(row["decision"]),
+        )
+    except _UNREADABLE as problem:
+        log.error("request %s waits and cannot be read any more: %s", row["request"], problem)
+        return None

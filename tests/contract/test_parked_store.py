@@ -1,0 +1,160 @@
+"""What the scheduler's database keeps: those that wait, their owners, and decisions of the unplaceable."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from bus.messages import BuildUnplaceable, FindWaiting
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from bus.vocabulary import Decision, Flavor, Removal
+from scheduler_worker.store import decisions, parked
+from scheduler_worker.store.parked import ParkedRequest
+from tests.support.ids import uid
+from tests.support.scheduler_builders import a_request
+
+DECISION = Decision(considered=3, code="room", removals=(Removal(constraint="room", removed=3, left=0),))
+
+
+@pytest.fixture
+async def store(open_database: Callable[..., Database]) -> Database:
+    database = open_database()
+    await migrate(database, "scheduler_worker")
+    return database
+
+
+def kept(number: int, *, since: float = 0.0, kind: str = "k", **fields: object) -> ParkedRequest:
+    message = a_request(number, wait="30m", **fields)  # type: ignore[arg-type]
+    return ParkedRequest(message, kind, since, since + 1800.0, 7, "no room", "1 VCPU free", DECISION)
+
+
+async def add(store: Database, owner: str, *those: ParkedRequest) -> set[str]:
+    async with store.write() as tx:
+        return await parked.add(tx, owner, those)
+
+
+async def of(store: Database, owner: str) -> list[ParkedRequest]:
+    async with store.read() as tx:
+        return sorted((await parked.of_owner(tx, owner, "", 100))[0], key=lambda one: one.request)
+
+
+async def listed(store: Database, **asked: object) -> list[tuple[str, int]]:
+    async with store.read() as tx:
+        found = await parked.waiting(tx, FindWaiting(**asked))  # type: ignore[arg-type]
+    return [(one.request, one.position) for one in found]
+
+
+async def test_a_request_is_kept_whole_and_once(store: Database) -> None:
+    one = kept(1, instances=2, priority=3, project="p")
+    assert await add(store, "s1", one, kept(2)) == {uid(1, "a"), uid(2, "a")}
+    assert await add(store, "s2", kept(1), kept(3)) == {uid(3, "a")}  # who kept it first keeps it
+    assert await of(store, "s1") == [one, kept(2)]
+    async with store.write() as tx:
+        await parked.drop(tx, [uid(1, "a"), uid(9, "a")])
+    assert await of(store, "s1") == [kept(2)]
+
+
+async def test_what_it_lacks_may_be_something_else_later(store: Database) -> None:
+    await add(store, "s1", kept(1))
+    later = msgspec.structs.replace(DECISION, considered=9)
+    changed = ParkedRequest(kept(1).message, "l", 0.0, 1800.0, 8, "a rule refuses", "any", later)
+    async with store.write() as tx:
+        await parked.looked_at(tx, [changed])
+    assert await of(store, "s1") == [changed]
+
+
+async def test_it_is_found_by_its_request_and_by_each_of_its_builds(store: Database) -> None:
+    await add(store, "s1", kept(1, instances=3))
+    for id_, known in ((uid(1, "a"), 1), (uid(1002, "b"), 1), (uid(5, "b"), 0)):
+        async with store.read() as tx:
+            assert len(await parked.find(tx, [id_])) == known
+    async with store.write() as tx:
+        left = await parked.without(tx, kept(1, instances=3, at_least=3), [uid(1000, "b")])
+    assert left.message.instances == (uid(1001, "b"), uid(1002, "b"))
+    assert left.message.at_least == 2
+    [one] = await of(store, "s1")
+    assert one.message == left.message
+    async with store.read() as tx:
+        assert await parked.find(tx, [uid(1000, "b")]) == []
+
+
+async def test_those_who_go_first_are_listed_first_each_with_its_place_in_its_line(store: Database) -> None:
+    await add(
+        store,
+        "s1",
+        kept(1, since=5.0),
+        kept(2, since=4.0, kind="other", project="p", flavor=Flavor(name="large")),
+        kept(3, since=3.0),
+        kept(4, since=6.0, priority=9),
+    )
+    first, second, third, fourth = (uid(number, "a") for number in (4, 3, 2, 1))
+    every = [(first, 1), (second, 2), (third, 1), (fourth, 3)]
+    assert await listed(store) == every
+    assert await listed(store, after=1, limit=2) == every[1:3]
+    assert await listed(store, project="p") == [(third, 1)]
+    assert await listed(store, requests=(fourth, uid(8, "a"))) == [(fourth, 3)]
+    async with store.read() as tx:
+        assert await parked.count(tx) == 4
+        counted = [(one.kind, one.flavor, one.requests) for one in await parked.kinds(tx, "", 9)]
+    assert counted == [("k", "small", 3), ("other", "large", 1)]
+    async with store.write() as tx:
+        await parked.cancel(tx, {first: "cancelled"})
+        assert await parked.cancelled(tx, "s1") == [first]
+        assert await parked.cancelled(tx, "s2") == []
+    assert await listed(store) == [(second, 1), (third, 1), (fourth, 2)]  # as good as gone
+
+
+async def test_what_one_has_left_is_adopted_page_by_page_and_once(store: Database) -> None:
+    await add(store, "s1", *map(kept, range(1, 6)))
+    async with store.write() as tx:
+        first, more = await parked.adopt(tx, "s2", "s1", 3)
+    assert (len(first), more) == (3, True)
+    async with store.write() as tx:
+        rest, more = await parked.adopt(tx, "s3", "s1", 3)
+    assert (len(rest), more) == (2, False)
+    assert len(await of(store, "s2")) == 3
+    async with store.write() as tx:
+        await parked.let_go(tx, "s2")
+        assert await parked.owners(tx) == {"", "s3"}
+
+
+async def test_who_beats_lives_until_buried(store: Database) -> None:
+    async with store.write() as tx:
+        assert not await parked.beat(tx, "s1", "{}", 0)  # it is entered
+        assert await parked.beat(tx, "s1", '{"h": [0, 1.5, "r"]}', 2)
+        [one] = await parked.roster(tx)
+        assert (one.owner, one.beat, one.rescued) == ("s1", 1, 2)
+        await parked.bury(tx, "s1", 0)  # it has moved since
+        assert await parked.beat(tx, "s1", "{}", 2)
+        await parked.bury(tx, "s1", 2)
+        assert not await parked.beat(tx, "s1", "{}", 2)
+
+
+async def test_a_row_that_cannot_be_read_keeps_no_other_from_its_host(store: Database) -> None:
+    from sqlalchemy import text
+
+    await add(store, "s1", kept(1), kept(2))
+    async with store.write() as tx:
+        await tx.execute(text("UPDATE parked SET message = 'x' WHERE request = :r"), {"r": uid(1, "a")})
+    assert await of(store, "s1") == [kept(2)]
+
+
+async def test_why_there_was_no_host_is_kept_for_a_while_by_build_and_by_request(store: Database) -> None:
+    request = a_request(1, instances=2, project="p")
+    said = BuildUnplaceable(
+        request=request.request, instances=request.instances, reason="no room", decision=DECISION
+    )
+    for at in (5.0, 6.0):  # said again: the first is kept
+        async with store.write() as tx:
+            await decisions.add(tx, [(request, said)], at)
+    for id_ in (request.request, *request.instances):
+        async with store.read() as tx:
+            found = await decisions.decision_of(tx, id_)
+        assert found is not None
+        assert (found.request, found.builds, found.reason) == (request, request.instances, "no room")
+        assert (found.decision, found.at) == (DECISION, 5.0)
+    async with store.write() as tx:
+        assert await decisions.prune(tx, 5.0, 10) == 0
+        assert await decisions.prune(tx, 5.5, 10) == 1
+        assert await decisions.decision_of(tx, request.request) is None

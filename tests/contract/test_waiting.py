@@ -1,0 +1,286 @@
+"""Requests that wait for room, from the request to its host, in virtual time."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from bus import topics
+from bus.clock import Clock
+from bus.messages import BuildCancelRequested, ReleaseRequested
+from bus.sql.database import Database
+from bus.vocabulary import Flavor, Inventory
+from tests.support.ids import uid
+from tests.support.virtual_time import in_virtual_time
+from tests.support.waiting_world import ROOM, VM, WaitingWorld, waiting_world
+
+
+@asynccontextmanager
+async def a_world(*schedulers: str) -> AsyncIterator[WaitingWorld]:
+    loop = asyncio.get_running_loop()
+    clock = Clock(lambda: 1_700_000_000.0 + loop.time(), random.Random(5), loop.time)
+    databases = [Database("sqlite+aiosqlite://", inline=True) for _ in range(2)]
+    async with waiting_world(clock, *databases, *(schedulers or ("s1",))) as world:
+        yield world
+
+
+@in_virtual_time
+async def test_each_of_200_takes_the_node_that_becomes_free_in_its_turn() -> None:
+    async with a_world() as world:
+        for number in range(1, 101):
+            await world.node(number, free=False)
+        for number in range(1, 201):
+            await world.ask(number)
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(1.0)
+        assert (await world.waiting()).count == 200
+        order = random.Random(1).sample(range(1, 101), 100)
+        for nth, number in enumerate(order, 1):
+            before = world.clock.monotonic()
+            await world.node(number)
+            await world.until(nth, world.placed)
+            assert world.placed[-1][0] - before < 0.1
+        assert world.hosts() == [f"host-{number}" for number in order]
+        assert world.requests() == [uid(number, "a") for number in range(1, 101)]
+        await asyncio.sleep(100.0)  # past a sweep
+        found = await world.waiting()
+        assert (found.count, found.rescued, len(world.placed)) == (100, 0, 100)
+        assert found.waiting[0].position == 1
+
+
+@in_virtual_time
+async def test_the_highest_priority_goes_first() -> None:
+    async with a_world() as world:
+        await world.node(1, free=False)
+        for number, priority in enumerate((0, 3, 9, 3), 1):
+            await world.ask(number, priority=priority)
+            await asyncio.sleep(0.1)
+        found = await world.waiting()
+        assert [one.request for one in found.waiting] == [uid(number, "a") for number in (3, 2, 4, 1)]
+        assert [one.position for one in found.waiting] == [1, 2, 3, 4]
+        for number in range(2, 6):
+            await world.node(number)
+            await world.until(number - 1, world.placed)
+        assert world.requests() == [uid(number, "a") for number in (3, 2, 4, 1)]
+
+
+@in_virtual_time
+async def test_the_end_of_the_wait_says_why_there_was_no_host() -> None:
+    async with a_world() as world:
+        await world.node(1, free=False)
+        build = await world.ask(1, wait="90s", reply_to="me")
+        await asyncio.sleep(89.0)
+        assert world.unplaceable == []
+        await asyncio.sleep(3.0)
+        [said] = world.unplaceable
+        assert said.instances == (build,)
+        assert said.reply_to == "me"
+        assert said.reason.startswith("it has waited 90s, as it wished: no valid host among 1")
+        assert said.decision.code == "waited"
+        assert said.decision.removals
+        await world.node(1)
+        await asyncio.sleep(1.0)
+        assert (world.placed, (await world.waiting()).count) == ([], 0)
+
+
+@in_virtual_time
+async def test_a_request_that_comes_again_waits_once() -> None:
+    async with a_world() as world:
+        await world.node(1, free=False)
+        await world.ask(1)
+        await world.ask(1)
+        await asyncio.sleep(1.0)
+        assert (await world.waiting()).count == 1
+        await world.node(1)
+        await world.until(1, world.placed)
+        await world.ask(1)  # and long after
+        await asyncio.sleep(1.0)
+        assert {one.build for _, one in world.placed} == {uid(1000, "b")}
+        assert (await world.waiting()).count == 0
+
+
+@in_virtual_time
+async def test_a_request_without_patience_never_waits() -> None:
+    async with a_world() as world:
+        await world.node(1, free=False)
+        await world.ask(1, wait="")
+        await world.until(1, world.unplaceable)
+        assert (await world.waiting()).count == 0
+
+
+@in_virtual_time
+async def test_all_instances_of_a_request_wait_together() -> None:
+    async with a_world() as world:
+        await world.node(1, free=False)
+        await world.ask(1, instances=2)
+        await world.node(1)
+        await asyncio.sleep(1.0)
+        assert world.placed == []
+        await world.node(2)
+        await world.until(2, world.placed)
+        assert sorted(world.hosts()) == ["host-1", "host-2"]
+
+
+@in_virtual_time
+async def test_another_flavor_that_would_do_is_waited_for_as_well() -> None:
+    silver = Flavor(name="silver", extra_specs={"resources:CUSTOM_SILVER": "1"})
+    gold = Flavor(name="gold", extra_specs={"resources:CUSTOM_GOLD": "1"})
+    async with a_world() as world:
+        await world.node(1, free=False)
+        await world.ask(1, flavor=gold, or_else=(silver,))
+        await asyncio.sleep(0.5)
+        [one] = (await world.waiting()).waiting
+        assert one.wakes == "1 CUSTOM_GOLD free on one host or 1 CUSTOM_SILVER free on one host"
+        await world.report(2, {"CUSTOM_SILVER": Inventory(total=1)})
+        await world.until(1, world.placed)
+        assert world.placed[0][1].spec.flavor.name == "silver"
+
+
+WAKES = {
+    "usage is freed": "free",
+    "the inventory grows": "grow",
+    "a trait comes": "trait",
+    "a host comes": "new",
+    "it is enabled": "enabled",
+    "it is no longer forced down": "forced_down",
+    "it builds less": "building",
+    "its agent is heard again": "back",
+    "an aggregate gets it": "aggregate",
+}
+
+SAID = {"enabled": {"enabled": False}, "forced_down": {"forced_down": True}, "building": {"building": 20}}
+
+
+@pytest.mark.parametrize("change", WAKES.values(), ids=WAKES.keys())
+@in_virtual_time
+async def test_every_kind_of_change_wakes(change: str) -> None:
+    async with a_world() as world:
+        fields = {"trait": {"flavor": Flavor(name="t", vcpus=1, extra_specs={"trait:CUSTOM_X": "required"})}}
+        asked = {"flavor": VM} | fields.get(change, {})
+        if change == "aggregate":
+            asked["aggregates"] = ((uid(7, "e"),),)
+        if change in ("free", "grow"):
+            asked["flavor"] = Flavor(name="large", vcpus=8)
+        room = dict(ROOM) if change != "grow" else {"VCPU": Inventory(total=4)}
+        if change != "new":
+            await world.report(1, room)
+        if change in ("enabled", "forced_down", "building", "back"):
+            said = {
+                "enabled": {"enabled": False},
+                "forced_down": {"forced_down": True},
+                "building": {"building": 20},
+            }
+            await world.host_says(1, **said.get(change, {}))
+        if change == "back":
+            for _ in range(20):
+                await asyncio.sleep(3.0)
+                await world.host_says(9)
+        await asyncio.sleep(0.5)
+        if change == "free":
+            await world.ask(50, flavor=Flavor(name="small", vcpus=1), wait="")
+            await world.until(1, world.placed)
+            [(_, blocker)] = world.placed
+            world.placed.clear()
+        await world.ask(1, **asked)
+        await asyncio.sleep(2.0)
+        assert world.placed == []
+        assert (await world.waiting()).count == 1
+        before = world.clock.monotonic()
+        match change:
+            case "free":
+                release = ReleaseRequested(consumer=blocker.build, generation=blocker.generation)
+                await world.bus.asker(topics.RELEASE)(release)
+            case "grow":
+                await world.report(1, ROOM)
+            case "trait":
+                await world.report(1, ROOM, traits=("CUSTOM_X",))
+            case "aggregate":
+                await world.report(1, ROOM, aggregates=(uid(7, "e"),))
+            case "new":
+                await world.report(1, ROOM)
+            case _:
+                await world.host_says(1)
+        await world.until(1, world.placed)
+        assert world.placed[0][0] - before < 0.1
+
+
+@in_virtual_time
+async def test_a_build_that_waits_is_cancelled() -> None:
+    async with a_world() as world:
+        await world.node(1, free=False)
+        one, other = await world.ask(1), await world.ask(2, reply_to="you")
+        await asyncio.sleep(0.5)
+        await world.say(BuildCancelRequested(build=one, reply_to="me"))
+        await world.until(1, world.cancelled)
+        assert (world.cancelled[0].build, world.cancelled[0].waited) == (one, True)
+        assert [(said.instances, said.decision.code) for said in world.unplaceable] == [((one,), "cancelled")]
+        await world.say(BuildCancelRequested(build=uid(2, "a")))  # by its request
+        await world.until(2, world.cancelled)
+        assert world.unplaceable[1].instances == (other,)
+        await world.node(1)
+        await asyncio.sleep(1.0)
+        assert (world.placed, (await world.waiting()).count) == ([], 0)
+        await world.say(BuildCancelRequested(build=one))
+        await world.until(3, world.cancelled)
+        assert not world.cancelled[2].waited
+
+
+@in_virtual_time
+async def test_one_build_of_several_is_cancelled_and_the_others_wait_on() -> None:
+    async with a_world() as world:
+        await world.node(1, free=False)
+        await world.ask(1, instances=2)
+        await asyncio.sleep(0.5)
+        await world.say(BuildCancelRequested(build=uid(1000, "b")))
+        await world.until(1, world.cancelled)
+        assert world.unplaceable[0].instances == (uid(1000, "b"),)
+        await world.node(1)
+        await world.until(1, world.placed)
+        assert world.placed[0][1].build == uid(1001, "b")
+
+
+@in_virtual_time
+async def test_a_scheduler_that_is_killed_leaves_nobody_behind() -> None:
+    async with a_world("s1", "s2") as world:
+        for number in range(1, 21):
+            await world.node(number, free=False)
+            await world.ask(number)
+        await asyncio.sleep(2.0)
+        await world.kill("s1")
+        await asyncio.sleep(10.0)  # within seconds the other looks after all of them
+        for number in range(1, 11):
+            before = world.clock.monotonic()
+            await world.node(number)
+            await world.until(number, world.placed)
+            assert world.placed[-1][0] - before < 0.1
+        await world.kill("s2")
+        await world.node(11)
+        await world.scheduler("s3")
+        await asyncio.sleep(10.0)
+        for number in range(12, 21):
+            await world.node(number)
+        await world.until(20, world.placed)
+        assert sorted({one.request for _, one in world.placed}) == sorted(uid(n, "a") for n in range(1, 21))
+        assert (await world.waiting()).count == 0
+
+
+@in_virtual_time
+async def test_small_ones_on_another_scheduler_leave_the_host_that_is_kept_for_a_large_one() -> None:
+    large = Flavor(name="large", vcpus=8)
+    async with a_world("s1") as world:
+        await world.report(1, {"VCPU": Inventory(total=8)})
+        await asyncio.sleep(0.5)
+        await world.ask(1, flavor=Flavor(name="small", vcpus=1), wait="")
+        await world.until(1, world.placed)
+        await world.ask(2, flavor=large)
+        await asyncio.sleep(2.0)
+        await world.ask(3, flavor=Flavor(name="small", vcpus=1), wait="")
+        await world.until(1, world.unplaceable)
+        await world.scheduler("s2")
+        await asyncio.sleep(2.0)
+        for number in range(4, 10):
+            await world.ask(number, flavor=Flavor(name="small", vcpus=1), wait="")
+        await world.until(7, world.unplaceable)
+        assert len(world.placed) == 1

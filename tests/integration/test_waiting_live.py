@@ -1,0 +1,164 @@
+"""Requests that wait, on the real clock: embedded, and on services while the scheduler is killed."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from berth import wiring
+from berth.commands.run import ready
+from berth.embedded import embedded
+from berth.settings import Settings
+from bus import topics
+from bus.clock import Clock, monotonic
+from bus.delivery.runner import Bus
+from bus.messages import BuildPlaced, BuildRequested, FindProviders, FindWaiting, NodeChanged
+from bus.vocabulary import ResourceGroup
+from tests.support.berth_processes import running, settled
+from tests.support.ids import uid
+from tests.support.scheduler_builders import METAL, a_request
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.slow
+
+NODES, REQUESTS = 100, 200
+
+
+class Metal:
+    """Bare-metal nodes that become available one by one, and those who wait for them."""
+
+    def __init__(self, bus: Bus, settings: Settings) -> None:
+        self.bus = bus
+        self.agent = wiring.metal_agent(settings, "c1")
+        self.placed: list[tuple[float, BuildPlaced]] = []
+        self.clock = Clock()
+
+    async def node(self, number: int, state: str) -> None:
+        await self.bus.publish(
+            NodeChanged(
+                event="provision_set",
+                node=uid(number, "d"),
+                name=f"node-{number:03}",
+                at=self.clock.now(),
+                cell="c1",
+                agent=self.agent,
+                resource_class="baremetal",
+                provision_state=state,
+            )
+        )
+
+    async def all_known(self, several: int) -> None:
+        wanted = FindProviders(like=ResourceGroup(resources={"CUSTOM_BAREMETAL": 1}), parts=())
+        every = FindProviders(parts=("inventories",))
+
+        async def known() -> bool:
+            found = (await self.bus.asker(topics.PROVIDERS)(every)).providers
+            open_ = (await self.bus.asker(topics.PROVIDERS)(wanted)).providers
+            return sum("CUSTOM_BAREMETAL" in one.inventories for one in found) >= several and not open_
+
+        await until(known, "the nodes are known")
+
+    async def waiting(self) -> int:
+        return (await self.bus.asker(topics.WAITING)(FindWaiting(limit=1))).count
+
+    async def ask(self, numbers: range) -> None:
+        for number in numbers:
+            await self.bus.publish(a_metal_request(number))
+
+    async def hear(self) -> None:
+        listener = await self.bus.listen(topics.BUILD_PLACED.at(cell="c1"))
+        while True:
+            placed = await listener.get()
+            self.placed.append((monotonic(), placed))
+
+
+def a_metal_request(number: int) -> BuildRequested:
+    return a_request(number, flavor=METAL, wait="30m")
+
+
+@asynccontextmanager
+async def hearing(bus: Bus, settings: Settings) -> AsyncIterator[Metal]:
+    metal = Metal(bus, settings)
+    async with asyncio.TaskGroup() as group:
+        ears = group.create_task(metal.hear())
+        try:
+            yield metal
+        finally:
+            ears.cancel()
+
+
+async def test_each_of_200_takes_the_node_that_becomes_free_within_100_ms(tmp_path: Path) -> None:
+    settings = Settings().having(
+        cells=("c1",), hosts=2, state_dir=str(tmp_path / "state"), build_time="constant:0.01"
+    )
+    async with embedded(settings) as berth, hearing(berth.bus, settings) as metal:
+        await ready(berth.bus, settings)
+        for number in range(NODES):
+            await metal.node(number, "cleaning")
+        await metal.all_known(NODES)
+        await metal.ask(range(1, REQUESTS + 1))
+
+        async def all_wait() -> bool:
+            return await metal.waiting() == REQUESTS
+
+        await until(all_wait, "all wait")
+        order = random.Random(1).sample(range(NODES), NODES)
+        taken = []
+        for nth, number in enumerate(order, 1):
+            begun = monotonic()
+            await metal.node(number, "available")
+            await until(lambda nth=nth: len(metal.placed) >= nth, "it is taken")  # type: ignore[misc]
+            taken.append(metal.placed[nth - 1][0] - begun)
+        assert [one.chosen.root for _, one in metal.placed] == [uid(number, "d") for number in order]
+        assert [one.request for _, one in metal.placed] == [uid(n, "a") for n in range(1, NODES + 1)]
+        taken.sort()
+        print(f"taken after {taken[NODES // 2]:.4f} s (median), {taken[-1]:.4f} s at most")
+        assert taken[NODES // 2] < 0.1  # of all it is said in virtual time: this machine may be busy
+        assert await metal.waiting() == REQUESTS - NODES
+
+
+@pytest.mark.services
+async def test_a_scheduler_that_is_killed_meanwhile_loses_nobody(
+    amqp_url: str, database_url: str, bus_name: str
+) -> None:
+    settings = Settings().having(
+        amqp_url=amqp_url,
+        database_url=database_url,
+        exchange=bus_name,
+        cells=("c1",),
+        hosts=2,
+        build_time="constant:0.05",
+        heartbeat=2.0,
+    )
+    several = 30
+    async with asyncio.timeout(110), running(settings) as berth:
+        async with hearing(berth.bus, settings) as metal:
+            for number in range(several):
+                await metal.node(number, "cleaning")
+            await metal.all_known(several)
+            asking = asyncio.create_task(metal.ask(range(1, several + 1)))
+            await berth.kill("scheduler")  # while they come in
+            await asking
+
+            async def all_wait() -> bool:
+                return await metal.waiting() == several
+
+            await until(all_wait, "all wait", 40.0)
+            for number in range(several):
+                await metal.node(number, "available")
+                if number % 10 == 5:
+                    await berth.kill("scheduler")  # and while they are placed
+            await until(
+                lambda: len({one.build for _, one in metal.placed}) == several, "all are placed", 60.0
+            )
+            roots = {one.build: one.chosen.root for _, one in metal.placed}
+            assert len(set(roots.values())) == several  # none twice
+
+            async def none_waits() -> bool:
+                return await metal.waiting() == 0
+
+            await until(none_waits, "nobody waits", 20.0)
+    assert (await settled(settings, builds=several)).breaches == []

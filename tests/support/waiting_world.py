@@ -1,0 +1,152 @@
+"""A placement and one or more schedulers that keep who waits, on a bus in this process."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.local import LocalBroker, LocalTransport
+from bus.messages import (
+    BuildCancelled,
+    BuildPlaced,
+    BuildUnplaceable,
+    FindWaiting,
+    HostReported,
+    Message,
+    WaitingFound,
+)
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from bus.vocabulary import HostState, Inventory
+from placement_worker import Placement, placement_worker
+from tests.support.cloud_workers import a_scheduler
+from tests.support.ids import uid
+from tests.support.placement_builders import a_report
+from tests.support.scheduler_builders import METAL as METAL_FLAVOR
+from tests.support.scheduler_builders import SMALL, a_request
+
+CELL = "c1"
+NODE = {"CUSTOM_BAREMETAL": Inventory(total=1)}
+TAKEN = {"CUSTOM_BAREMETAL": Inventory(total=1, reserved=1)}
+ROOM = {"VCPU": Inventory(total=8), "MEMORY_MB": Inventory(total=8192), "DISK_GB": Inventory(total=80)}
+METAL = METAL_FLAVOR
+VM = SMALL
+
+
+@dataclass
+class WaitingWorld:
+    clock: Clock
+    broker: LocalBroker
+    placement: Database
+    kept: Database  # the schedulers' own
+    group: asyncio.TaskGroup
+    bus: Bus
+    placed: list[tuple[float, BuildPlaced]] = field(default_factory=list)
+    unplaceable: list[BuildUnplaceable] = field(default_factory=list)
+    cancelled: list[BuildCancelled] = field(default_factory=list)
+    lives: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _sequence: int = 0
+
+    async def scheduler(self, name: str, **options: Any) -> None:
+        """Start one; it is killed with `kill`."""
+        self.lives[name] = self.group.create_task(self._live(options))
+        await asyncio.sleep(0.05)
+
+    async def kill(self, name: str) -> None:
+        life = self.lives.pop(name)
+        life.cancel()
+        await asyncio.wait([life])
+
+    async def ask(self, number: int, **fields: Any) -> str:
+        """A request that waits for room; the id of its first build."""
+        fields = {"flavor": METAL, "wait": "30m", **fields}
+        request = a_request(number, **fields)
+        await self.bus.publish(request)
+        return request.instances[0]
+
+    async def node(self, number: int, *, free: bool = True) -> None:
+        await self.report(number, NODE if free else TAKEN)
+
+    async def report(self, number: int, inventories: dict[str, Inventory], **given: Any) -> None:
+        self._sequence += 1
+        await self.bus.publish(a_report(number, sequence=self._sequence, inventories=inventories, **given))
+
+    async def host_says(self, number: int, **state: Any) -> None:
+        self._sequence += 1
+        await self.bus.publish(
+            HostReported(
+                cell=CELL,
+                agent=f"agent-{number}",
+                sequence=self._sequence,
+                hosts=(HostState(root=uid(number, "a"), host=f"host-{number}", **state),),
+            )
+        )
+
+    async def waiting(self, **asked: Any) -> WaitingFound:
+        return await self.bus.asker(topics.WAITING)(FindWaiting(**asked))
+
+    async def say(self, *messages: Message) -> None:
+        await self.bus.publish(*messages)
+
+    async def until(self, several: int, what: list[Any]) -> None:
+        """In virtual time, so many of these."""
+        for _ in range(3000):
+            if len(what) >= several:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"{len(what)} of {several} within 30 s")
+
+    def hosts(self) -> list[str]:
+        return [one.chosen.host for _, one in self.placed]
+
+    def requests(self) -> list[str]:
+        return [one.request for _, one in self.placed]
+
+    async def _live(self, options: dict[str, Any]) -> None:
+        async with Bus(LocalTransport(self.broker), self.clock) as bus:
+            worker = a_scheduler(bus, self.clock, database=self.kept, say=bus.publish, **options)
+            await bus.serve(worker, asyncio.Event())
+
+    async def hear(self) -> None:
+        placed = await self.bus.listen(topics.BUILD_PLACED.at(cell=CELL))
+        unplaceable = await self.bus.listen(topics.Address(topics.BUILD_UNPLACEABLE, "build.unplaceable.#"))
+        cancelled = await self.bus.listen(topics.Address(topics.BUILD_CANCELLED, "build.cancelled.#"))
+
+        async def keep(listener: Any, kept: Any) -> None:
+            while True:
+                kept(await listener.get())
+
+        self.lives["ears 1"] = self.group.create_task(
+            keep(placed, lambda one: self.placed.append((self.clock.monotonic(), one)))
+        )
+        self.lives["ears 2"] = self.group.create_task(keep(unplaceable, self.unplaceable.append))
+        self.lives["ears 3"] = self.group.create_task(keep(cancelled, self.cancelled.append))
+
+
+@asynccontextmanager
+async def waiting_world(
+    clock: Clock, placement: Database, kept: Database, *schedulers: str
+) -> AsyncIterator[WaitingWorld]:
+    await migrate(placement, "placement_worker")
+    await migrate(kept, "scheduler_worker")
+    broker = LocalBroker(clock=clock)
+    async with asyncio.TaskGroup() as group:
+        async with Bus(LocalTransport(broker), clock) as bus:
+            world = WaitingWorld(clock, broker, placement, kept, group, bus)
+            worker = placement_worker(Placement(placement, clock), bus.publish)
+            world.lives["placement"] = group.create_task(bus.serve(worker, asyncio.Event()))
+            await world.hear()
+            await asyncio.sleep(0.05)
+            for name in schedulers:
+                await world.scheduler(name)
+            try:
+                yield world
+            finally:
+                for life in world.lives.values():
+                    life.cancel()
+    await placement.close()
+    await kept.close()
