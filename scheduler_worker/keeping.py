@@ -84,9 +84,14 @@ class Keeping:
                     return
 
     async def let_go(self) -> None:
-        """We end: whoever is there may look after ours at once."""
-        async with self._parking.database.write() as tx:
-            await parked.let_go(tx, self._parking.name)
+        """We end: whoever is there may look after ours at once. Else they do when we have been silent."""
+        if not self._parking.parked:
+            return
+        try:
+            async with self._parking.database.write() as tx:
+                await parked.let_go(tx, self._parking.name)
+        except Exception as problem:  # the end of a worker is not the time to wait for its database
+            log.warning("could not let go of %d requests: %s", len(self._parking.parked), problem)
 
     # Who is there
 
