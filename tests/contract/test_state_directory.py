@@ -31,7 +31,7 @@ def settings_in(directory: Path) -> Settings:
 
 async def at_work(directory: Path) -> None:
     """Returns when each worker has its database open."""
-    while not all((directory / f"{name}.db-wal").exists() for name in ("placement", "cell_c1")):
+    while not all((directory / f"{name}.db-wal").exists() for name in ("placement", "scheduler", "cell_c1")):
         await asyncio.sleep(0.01)
 
 
@@ -61,7 +61,9 @@ async def test_a_second_berth_does_not_start_whatever_is_removed_meanwhile(tmp_p
     async with asyncio.timeout(DEADLINE), embedded(settings_in(tmp_path)):
         await at_work(tmp_path)
         for one in tmp_path.iterdir():
-            if not one.name.startswith(("placement", "cell")):  # which are being opened again and again
+            if not one.name.startswith(
+                ("placement", "scheduler", "cell")
+            ):  # which are being opened again and again
                 one.unlink()
         with pytest.raises(Unavailable, match=r"^another berth is running with its state in "):
             async with embedded(settings_in(tmp_path)):

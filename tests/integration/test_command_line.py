@@ -281,7 +281,9 @@ def test_the_settings_say_where_they_come_from_and_keep_secrets(user: User) -> N
 
 def test_migrate_says_what_it_did(user: User) -> None:
     told = says(user.berth("migrate", "--cells", "1"))
-    assert re.fullmatch(r"(placement: applied \w+\n)+(cell_c1: applied \w+\n)+(scheduler: applied \w+\n)+", told)
+    assert re.fullmatch(
+        r"(placement: applied \w+\n)+(cell_c1: applied \w+\n)+(scheduler: applied \w+\n)+", told
+    )
     assert says(user.berth("migrate", "--cells", "1")) == "every database is up to date\n"
 
 
