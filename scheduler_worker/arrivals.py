@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import msgspec
+from msgspec import structs
 
 from bus.clock import Clock
 from bus.messages import BuildRequested
@@ -128,7 +129,7 @@ class Arrivals:
 
     async def _tell_again(self, order: Order, elsewhere: set[Id]) -> Verdict:
         instances = tuple(one for one in order.instances if one in elsewhere)
-        again = replace(order, instances=instances, reason="it has ended before")
+        again = structs.replace(order, instances=instances, reason="it has ended before")
         [end] = await self._scheduler.place([(again, Begun())])
         return self._scheduler.verdict(order.request.request, end)
 

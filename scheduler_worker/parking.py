@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 
 import msgspec
+from msgspec import structs
 
 from bus.clock import Clock
 from bus.errors import Retry, Unavailable, Unroutable
@@ -270,7 +271,7 @@ class Parking:
                 continue
             lacks = end.why if end.shorts else kept.lacks
             decision = decision_of(end) if end.shorts else kept.decision
-            order = replace(
+            order = structs.replace(
                 order,
                 reason=f"it has waited {kept.message.wait}, as it wished: {lacks}"[:MAX_REASON],
                 decision=msgspec.structs.replace(decision, code="waited"),
@@ -330,7 +331,7 @@ def beside(order: Order, roots: Collection[str]) -> Order:
     if not roots:
         return order
     wishes = [replace(wish, question=without(wish.question, roots)) for wish in order.wishes]
-    return replace(order, wishes=tuple(wishes))
+    return structs.replace(order, wishes=tuple(wishes))
 
 
 def waiter_of(kept: ParkedRequest) -> Waiter:
