@@ -43,6 +43,12 @@ class SharedMemory:
         assert self._memory is not None
         await self._memory.loaded()
 
+    async def fresh(self) -> None:
+        """Its own commits it knows already; placements in other processes may have made some, too."""
+        await self.loaded()
+        assert self._memory is not None
+        await self._memory.fresh()
+
 
 class SearchPlace(NamedTuple):
     """Candidates for one scheduler, who waits for `loaded` first, and the workers that keep them."""

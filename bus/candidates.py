@@ -96,6 +96,10 @@ class CandidateSource(Protocol):
         """The last change it knows of."""
         ...
 
+    async def fresh(self) -> None:
+        """Know at least what was committed when this was called: one small question."""
+        ...
+
     @property
     def layout(self) -> int:
         """Grows whenever a host came, went, or has another position or agent."""

@@ -29,6 +29,8 @@ class KeepsIndex(Protocol):
 
     def watch(self, heard: Heard) -> None: ...
 
+    async def fresh(self) -> None: ...
+
 
 class IndexedSource:
     """The CandidateSource over a memory's index. Each scheduler has its own, with its own promises."""
@@ -42,6 +44,9 @@ class IndexedSource:
     @property
     def seen(self) -> int:
         return self._memory.index.seen
+
+    async def fresh(self) -> None:
+        await self._memory.fresh()
 
     @property
     def layout(self) -> int:

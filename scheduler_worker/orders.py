@@ -66,6 +66,28 @@ class Orders:
         )
         return order, Begun(refusal)
 
+    def names_unknown(self, request: BuildRequested) -> bool:
+        """Does it name a host that is not known of here?"""
+        named = (request.forced_host, request.wanted_host, *request.ignore_hosts)
+        return any(host and not self._source.named(host) for host in named)
+
+    def again(self, order: Order) -> Order:
+        """The same order, by what is known of hosts and aggregates now."""
+        try:
+            anew = self._wishes(order.request)
+        except Unreadable:  # a host that it names has gone meanwhile
+            return order
+        wishes = []
+        for wish, now in zip(order.wishes, anew, strict=True):
+            question = msgspec.structs.replace(
+                wish.question,
+                not_roots=tuple(sorted({*wish.question.not_roots, *now.question.not_roots})),
+                root_member_of=now.question.root_member_of,
+                root_not_member_of=now.question.root_not_member_of,
+            )
+            wishes.append(replace(wish, question=question, notes=now.notes))
+        return msgspec.structs.replace(order, wishes=tuple(wishes))
+
     def _wishes(self, request: BuildRequested) -> tuple[Wish, ...]:
         source, narrowing = self._source, self._prefilters
         if narrowing is None:

@@ -48,6 +48,7 @@ from scheduler_worker.core.events import (
     Locate,
     LookForHosts,
     LookForSpares,
+    NoHost,
     Park,
     SayAll,
     SparesFound,
@@ -163,14 +164,18 @@ class Scheduler:
         return [self._orders.begin(request, self.waiting.waited(request.request)) for request in requests]
 
     async def place(self, begun: Sequence[tuple[Order, Begun]]) -> list[End]:
-        """What becomes of these orders."""
+        """What becomes of these orders. That there is no host is said by all that was committed before."""
+        level = any(self._orders.names_unknown(order.request) for order, _ in begun)
+        if level:
+            await self.source.fresh()
+            begun = [self._known_now(order, event) for order, event in begun]
         if self._resolving is not None and any(_names_others(order) for order, _ in begun):
             begun = await self._resolving.resolve(begun)
         courses = [_Course(order) for order, _ in begun]
         for course, (_, event) in zip(courses, begun, strict=True):
             self._take(course, event)
         while any(course.asks for course in courses):
-            self._choose([course for course in courses if _asks(course, LookForHosts)])
+            level = await self._choose([one for one in courses if _asks(one, LookForHosts)], level)
             await self._claim([course for course in courses if _asks(course, ClaimHosts)])
             await self._locate([course for course in courses if _asks(course, Locate)])
             await self._fence([course for course in courses if _asks(course, Fence)])
@@ -222,13 +227,52 @@ class Scheduler:
                 case _:
                     course.asks.append(effect)
 
-    def _choose(self, courses: Sequence[_Course]) -> None:
-        if courses:
-            answers = self._now().choose([course.order for course in courses])
-            for course, answer in zip(courses, answers, strict=True):
-                if isinstance(answer, Chosen) and (crossed := sum(pick.crossed for pick in answer.picks)):
-                    CROSSED.inc(crossed)
-                self._take(course, answer)
+    async def _choose(self, courses: Sequence[_Course], level: bool) -> bool:
+        """Who finds no host looks again if the source was behind. Is it level with what was committed now?"""
+        if not courses:
+            return level
+        short = self._find_hosts(courses)
+        if short and not level:
+            seen = self.source.seen
+            await self.source.fresh()
+            level = True
+            if self.source.seen != seen:
+                for course, answer in short:
+                    self._choose_not(course.order, answer)
+                    course.order = self._orders.again(course.order)
+                short = self._find_hosts([course for course, _ in short])
+        for course, answer in short:
+            self._take_choice(course, answer)
+        return level
+
+    def _find_hosts(self, courses: Sequence[_Course]) -> list[tuple[_Course, Chosen | NoHost]]:
+        """Those for whom there are hosts have them. The others: there are none, or not for all instances."""
+        short: list[tuple[_Course, Chosen | NoHost]] = []
+        answers = self._now().choose([course.order for course in courses])
+        for course, answer in zip(courses, answers, strict=True):
+            if isinstance(answer, Chosen) and answer.short is None:
+                self._take_choice(course, answer)
+            else:
+                short.append((course, answer))
+        return short
+
+    def _take_choice(self, course: _Course, answer: Chosen | NoHost) -> None:
+        if isinstance(answer, Chosen) and (crossed := sum(pick.crossed for pick in answer.picks)):
+            CROSSED.inc(crossed)
+        self._take(course, answer)
+
+    def _choose_not(self, order: Order, answer: Chosen | NoHost) -> None:
+        """What was promised is free again."""
+        picks = answer.picks if isinstance(answer, Chosen) else ()
+        for instance, pick in zip(order.instances, picks, strict=False):
+            self._promising().drop(pick.promise)
+            if order.wish.group is not None:
+                self._joined.get(order.wish.group.id, {}).pop(instance, None)
+
+    def _known_now(self, order: Order, event: Begun) -> tuple[Order, Begun]:
+        if event.refusal:
+            return self._orders.begin(order.request, order.waited)
+        return self._orders.again(order), event
 
     def _find_spares(self, courses: Sequence[_Course]) -> None:
         choosing = self._now() if courses else None

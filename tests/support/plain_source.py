@@ -56,6 +56,8 @@ class PlainSource:
     layout: int = 1
     questions: list[FindCandidates] = field(default_factory=list)
     promised: list[Allocations] = field(default_factory=list)
+    untold: list[Candidate] = field(default_factory=list)  # hosts it learns of when it is brought level
+    levelled: int = 0
 
     @property
     def size(self) -> int:
@@ -77,6 +79,12 @@ class PlainSource:
         self.promised.remove(allocations)
 
     def watch(self, heard: Heard) -> None: ...
+
+    async def fresh(self) -> None:
+        self.levelled += 1
+        if self.untold:
+            self.candidates, self.untold = (*self.candidates, *self.untold), []
+            self.seen, self.layout = self.seen + 1, self.layout + 1
 
     def search(self, question: FindCandidates) -> "PlainSourceSearch":
         self.questions.append(question)

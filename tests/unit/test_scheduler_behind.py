@@ -1,0 +1,113 @@
+"""A scheduler whose source is behind: nobody is told that there is no host by what was known before."""
+
+from typing import Any
+
+import pytest
+
+from bus.messages import BuildPlaced, BuildUnplaceable
+from bus.vocabulary import Aggregate, Candidate, Flavor
+from scheduler_worker import RequestOptions
+from scheduler_worker.placing import Scheduler
+from tests.support.ids import uid
+from tests.support.scheduler_builders import SMALL, FakePlacement, TurnedClock, a_candidate, a_request
+
+BIG = Flavor(name="big", vcpus=6)
+FULL = {"VCPU": 0, "MEMORY_MB": 8192, "DISK_GB": 80}
+TIGHT = {"VCPU": 1, "MEMORY_MB": 8192, "DISK_GB": 80}
+
+
+class World:
+    """Hosts that placement has told of, and hosts that it has not told of yet."""
+
+    def __init__(self, told: list[Candidate], untold: list[Candidate], options: RequestOptions | None = None):
+        self.placement = FakePlacement.of(*told, *untold)
+        self.source = self.placement.source
+        self.source.candidates, self.source.untold = tuple(told), list(untold)
+        self.scheduler = Scheduler(
+            self.source,
+            self.placement.claim_many,
+            self.placement.release,
+            self.placement.providers,
+            clock=TurnedClock().clock,
+            options=options,
+        )
+
+    async def hosts(self, *requests: dict[str, Any]) -> list[str]:
+        """What becomes of requests that come together: hosts, or nothing."""
+        asked = [a_request(number, **fields) for number, fields in enumerate(requests, 1)]
+        found: list[str] = []
+        for verdict in await self.scheduler.place_many(asked):
+            assert isinstance(verdict, list | tuple), verdict
+            for one in verdict:
+                if isinstance(one, BuildPlaced):
+                    found.append(f"{one.chosen.host} {one.spec.flavor.name}")
+                elif isinstance(one, BuildUnplaceable):
+                    found += ["none"] * len(one.instances)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("told", "untold", "request_fields", "expected"),
+    [
+        pytest.param([], [a_candidate(1)], {}, ["host1 small"], id="the first host there is"),
+        pytest.param([a_candidate(1, free=FULL)], [a_candidate(2)], {}, ["host2 small"], id="room elsewhere"),
+        pytest.param(
+            [a_candidate(1)],
+            [a_candidate(2)],
+            {"forced_host": "host2"},
+            ["host2 small"],
+            id="the host it names",
+        ),
+        pytest.param(
+            [a_candidate(1)],
+            [a_candidate(2, cell="cell2")],
+            {"cell": "cell2"},
+            ["host2 small"],
+            id="its cell",
+        ),
+        pytest.param(
+            [a_candidate(1)], [a_candidate(2, zone="z")], {"zone": "z"}, ["host2 small"], id="its zone"
+        ),
+        pytest.param(
+            [a_candidate(1, free=FULL)],
+            [a_candidate(2), a_candidate(3)],
+            {"ignore_hosts": ("host3",)},
+            ["host2 small"],
+            id="not a host it does not want, whose name nobody knew",
+        ),
+        pytest.param(
+            [a_candidate(1, free=TIGHT)],
+            [a_candidate(2)],
+            {"flavor": BIG, "or_else": (SMALL,)},
+            ["host2 big"],
+            id="the flavor it wants, and not the next best",
+        ),
+        pytest.param(
+            [a_candidate(1, free=TIGHT)],
+            [a_candidate(2)],
+            {"instances": 3, "at_least": 1},
+            ["host1 small", "host2 small", "host2 small"],
+            id="all of its instances, and not as few as would do",
+        ),
+        pytest.param([a_candidate(1)], [], {"forced_host": "host2"}, ["none"], id="there is none indeed"),
+    ],
+)
+async def test_what_was_not_told_yet_is_looked_up_first(
+    told: list[Candidate], untold: list[Candidate], request_fields: dict[str, Any], expected: list[str]
+) -> None:
+    world = World(told, untold)
+    assert sorted(await world.hosts(request_fields)) == expected
+    assert world.source.levelled == 1
+    assert not world.source.promised
+
+
+async def test_a_batch_is_one_question() -> None:
+    world = World([a_candidate(1, free=TIGHT)], [])
+    assert await world.hosts({}, {}, {"flavor": BIG}, {"instances": 2}) == ["host1 small", *["none"] * 4]
+    assert world.source.levelled == 1
+
+
+async def test_who_finds_a_host_asks_nothing() -> None:
+    world = World([a_candidate(1)], [a_candidate(2)])
+    assert await world.hosts({}, {}) == ["host1 small", "host1 small"]
+    assert world.source.levelled == 0
