@@ -7,11 +7,24 @@ from random import Random
 
 import pytest
 
+from bus.aggregates import MakeAggregate
 from bus.errors import Unavailable
 from bus.known_trees import FindTrees, TreesFound
-from bus.messages import LoadProviders, PlacementChanged
+from bus.messages import (
+    AggregateEditRequested,
+    BuildPlaced,
+    BuildRequested,
+    LoadProviders,
+    PlacementChanged,
+    ReleaseAnswered,
+    ReleaseRequested,
+)
+from bus.vocabulary import Flavor
+from placement_worker import IndexedSource
 from placement_worker.lookups import Lookups
 from placement_worker.store import changes
+from scheduler_worker import RequestOptions
+from scheduler_worker.placing import Scheduler
 from tests.support.buses import Connect
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_load, a_report, an_order, on_hosts, tell_all
@@ -85,6 +98,46 @@ async def test_what_was_lost_before_something_else_is_read_at_once(
     assert kept.index.seen < doomed
     await claim(placement, an_order(a_claim(2, on_hosts(2))))
     await in_time(world.agrees(kept))
+
+
+async def test_a_scheduler_asks_before_it_says_that_there_is_no_host(
+    world: ReplicatedPlacement, never: None
+) -> None:
+    """Its replica hears nothing, and is seconds behind: of a host, and of whose aggregates are for whom."""
+    placement = await world.start()
+    kept = await world.follow(lambda _: True)
+    await kept.loaded()
+
+    async def release(order: ReleaseRequested) -> ReleaseAnswered:
+        return (await placement.claims.release_many([order]))[0]
+
+    options = RequestOptions(tenant_aggregates=True, tenant_aggregates_required=True)
+    place_many = Scheduler(
+        IndexedSource(kept),
+        placement.claims.claim_many,
+        release,
+        placement.lookups.providers,
+        options=options,
+    ).place_many
+    flavor = Flavor(name="small", vcpus=1)
+
+    async def hosts(number: int) -> list[str]:
+        request = BuildRequested(
+            request=uid(number, "d"), instances=(uid(number, "b"),), flavor=flavor, project="p"
+        )
+        (said,) = await place_many([request])
+        assert isinstance(said, list | tuple), said
+        return [one.chosen.host for one in said if isinstance(one, BuildPlaced)]
+
+    await report(placement, a_report(1, aggregates=(uid(1, "e"),)))
+    assert await hosts(1) == []
+    assert (kept.index.seen, world.asked) == (placement.memory.index.seen, 2)  # once when it was read
+    allowed = MakeAggregate(aggregate=uid(1, "e"), name="of p", metadata={"filter_tenant_id": "p"})
+    await placement.aggregates.edit(AggregateEditRequested(edit=allowed))
+    assert await hosts(2) == ["host-1"]
+    assert world.asked == 3
+    assert await hosts(3) == ["host-1"]
+    assert world.asked == 3
 
 
 async def test_what_was_lost_before_silence_is_read_soon(world: ReplicatedPlacement, soon: None) -> None:

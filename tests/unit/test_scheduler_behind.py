@@ -5,10 +5,8 @@ from typing import Any
 import pytest
 
 from bus.messages import BuildPlaced, BuildUnplaceable
-from bus.vocabulary import Aggregate, Candidate, Flavor
-from scheduler_worker import RequestOptions
+from bus.vocabulary import Candidate, Flavor
 from scheduler_worker.placing import Scheduler
-from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL, FakePlacement, TurnedClock, a_candidate, a_request
 
 BIG = Flavor(name="big", vcpus=6)
@@ -19,7 +17,7 @@ TIGHT = {"VCPU": 1, "MEMORY_MB": 8192, "DISK_GB": 80}
 class World:
     """Hosts that placement has told of, and hosts that it has not told of yet."""
 
-    def __init__(self, told: list[Candidate], untold: list[Candidate], options: RequestOptions | None = None):
+    def __init__(self, told: list[Candidate], untold: list[Candidate]):
         self.placement = FakePlacement.of(*told, *untold)
         self.source = self.placement.source
         self.source.candidates, self.source.untold = tuple(told), list(untold)
@@ -29,7 +27,6 @@ class World:
             self.placement.release,
             self.placement.providers,
             clock=TurnedClock().clock,
-            options=options,
         )
 
     async def hosts(self, *requests: dict[str, Any]) -> list[str]:
@@ -86,7 +83,7 @@ class World:
             [a_candidate(1, free=TIGHT)],
             [a_candidate(2)],
             {"instances": 3, "at_least": 1},
-            ["host1 small", "host2 small", "host2 small"],
+            ["host2 small"] * 3,
             id="all of its instances, and not as few as would do",
         ),
         pytest.param([a_candidate(1)], [], {"forced_host": "host2"}, ["none"], id="there is none indeed"),
