@@ -73,13 +73,16 @@ def pci(*, classes: Sequence[str] = DEVICES) -> Weigher:
     return Weigher("pci", value, 1.0)
 
 
+SOFT = 10.0  # at Nova's 1 all that spreads builds outweighs it: members of one group landed apart
+
+
 def soft_affinity() -> Weigher:
     """Members of its soft-affinity group there."""
 
     def value(view: View, wish: Wish) -> Number:
         return view.members(wish) if wish.group is not None and wish.group.policy == "soft-affinity" else 0.0
 
-    return Weigher("soft_affinity", value, 1.0, reads=(GROUP,))
+    return Weigher("soft_affinity", value, SOFT, reads=(GROUP,))
 
 
 def soft_anti_affinity() -> Weigher:
@@ -89,7 +92,7 @@ def soft_anti_affinity() -> Weigher:
         soft = wish.group is not None and wish.group.policy == "soft-anti-affinity"
         return -view.members(wish) if soft else 0.0
 
-    return Weigher("soft_anti_affinity", value, 1.0, reads=(GROUP,))
+    return Weigher("soft_anti_affinity", value, SOFT, reads=(GROUP,))
 
 
 def build_failure() -> Weigher:

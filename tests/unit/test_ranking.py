@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.vocabulary import HostState, Resources
+from bus.vocabulary import HostState, Resources, ServerGroup
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.ranking import Ranking
@@ -257,3 +259,15 @@ def test_the_same_hosts_and_seed_give_the_same_choices(
     room = sum(min(vcpus, ram // 1024) for vcpus, ram in figures)
     handed_out = Counter(pick[0] for pick in first if pick)
     assert handed_out.total() == min(takes, room)
+
+
+@pytest.mark.parametrize(("policy", "first"), [("soft-affinity", "host1"), ("soft-anti-affinity", "host3")])
+def test_what_a_group_would_like_counts_more_than_spreading(
+    policy: Literal["soft-affinity"], first: str
+) -> None:
+    states = [a_state(1, building=3, load=1.0), a_state(2), a_state(3, building=3, load=1.0)]
+    hall = a_hall(free(1, 2048), free(2, 4096), free(3, 2048), states=states)
+    members = {uid(1, "f"): (uid(1, "c"),), uid(2, "f"): (uid(2, "c"),), uid(3, "f"): (uid(1, "c"),)}
+    group = ServerGroup(id=uid(1, "e"), name="g", policy=policy, members=members)
+    ranking = hall.choosing().rank(replace(hall.wish(a_request()), group=group), "s")
+    assert hosts_of(take(ranking))[0] == first
