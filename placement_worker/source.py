@@ -244,5 +244,7 @@ class HostSearch:
 
     def _fitting(self, made: SearchPlan) -> int:
         left = made.left & self._finder.anchors
+        # Promises may have been withdrawn since.
+        self._without = {one for one in self._without if not left[one] or not self.ways(one, 1)}
         without = sum(bool(left[position]) for position in self._without)
         return made.count - without if int(np.count_nonzero(left)) > without else 0

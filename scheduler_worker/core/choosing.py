@@ -155,11 +155,17 @@ class _Kind:
         if len(picks) == len(order.instances):
             return Chosen(self._with_spares(order, picks))
         if len(picks) < order.needed:
+            beside = self._short()  # what it was given itself is what leaves no room for the others
             for ranking, pick in reversed(picks):
                 ranking.put_back([pick])
             for instance in order.instances[: len(picks)]:
                 self._choosing.leave(order, instance)
-            return NoHost(self._short())
+            short = self._short()
+            return NoHost(
+                dataclasses.replace(short, removals=beside.removals, nearest=beside.nearest)
+                if picks
+                else short
+            )
         short = self._short()
         return Chosen(self._with_spares(order, picks), short)
 

@@ -123,6 +123,15 @@ async def test_as_many_as_fit_if_these_are_enough(hosts: int, at_least: int, pla
     assert all(end.reason.startswith("no valid host") for end in ended)
 
 
+async def test_what_some_of_them_would_take_is_why_there_is_no_room_for_all() -> None:
+    placement = FakePlacement.of(
+        *(a_candidate(number, free={"VCPU": 8, "MEMORY_MB": 1024}) for number in range(3))
+    )
+    _, (ended,) = await said(a_scheduler(placement), a_request(instances=5, flavor=BIG))
+    assert [(one.code, one.removed) for one in ended.decision.removals] == [("chosen", 3)]
+    assert ended.reason.endswith("room is needed for 5 instances at once")
+
+
 async def test_those_that_are_missing_may_have_the_next_flavor() -> None:
     request = a_request(instances=3, flavor=GOLD, or_else=(SILVER,), at_least=1)
     placed, ended = await said(a_scheduler(metals(1, 1)), request)

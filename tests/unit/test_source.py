@@ -9,7 +9,7 @@ from msgspec import structs
 
 from bus.candidates import CandidateSource, Heard, SenselessQuery
 from bus.messages import FindCandidates
-from bus.vocabulary import Allocations, ProviderChange
+from bus.vocabulary import Allocations, ProviderChange, ResourceGroup
 from placement_worker.core.index import Index
 from placement_worker.core.trees import Tree
 from placement_worker.source import HostSearch, IndexedSource
@@ -25,7 +25,11 @@ from tests.support.provider_trees import (
     an_index,
     in_zones,
     narrowed,
+    state,
     with_zones,
+)
+from tests.support.provider_trees import (
+    tree as a_tree,
 )
 from tests.support.search_answers import taken
 
@@ -196,6 +200,17 @@ def test_promises_made_since_a_search_count_in_its_ways_and_reasons() -> None:
             removals = search.removals()
             assert removals[-1].left == 0 and search.nearest()
     assert lost > 3
+
+
+def test_promises_that_were_withdrawn_since_a_search_are_no_reason_any_more() -> None:
+    source = source_of([a_tree(state(1, inventories={"VCPU": 8}))])
+    search = source.search(FindCandidates(groups=(ResourceGroup(resources={"VCPU": 5}),)))
+    promised = {uid(1, "a"): {"VCPU": 5}}
+    source.promise(promised)
+    assert not search.ways(int(search.positions[0]), 1)
+    assert [one.removed for one in search.removals()] == [1]
+    source.withdraw(promised)
+    assert (list(search.removals()), list(search.nearest())) == ([], [])
 
 
 def test_promises_stay_where_they_are_when_the_index_grows_or_is_another() -> None:
