@@ -235,10 +235,10 @@ def _claimed(order: Order, results: Sequence[ClaimResult], limits: PlacingLimits
             if nowhere is not None:
                 return _also(let_go, _next(_fail(order, str(nowhere), Decision(code="group")), limits))
             said, providers = refusals_of(pick, result.refusals)
-            refused += said
+            refused += [one for one in said if one not in refused]
             avoid |= providers
     order = replace(order, avoid=frozenset(avoid), refused=tuple(refused), nth=0, shorts=())
-    obstacle = f"every host that would do was taken meanwhile: {'; '.join(order.refusals)}"
+    obstacle = f"every host that would do was refused when it was claimed: {'; '.join(order.refusals)}"
     return _also(let_go, _next(replace(order, obstacle=obstacle), limits))
 
 

@@ -58,10 +58,19 @@ class Shortage:
         if refused:
             parts.append(f"placement refused {'; '.join(refused)}")
         if self.nearest:
-            parts.append("closest " + "; ".join(f"{miss.host} ({miss.lacks})" for miss in self.nearest))
+            parts.append("closest " + "; ".join(_closest(self.nearest)))
         if instances > 1 and not request.at_least:
             parts.append(f"room is needed for {instances} instances at once")
         return ": ".join((parts[0], ". ".join(parts[1:]))) if parts[1:] else parts[0]
+
+
+def _closest(nearest: Sequence[NearMiss]) -> Iterator[str]:
+    """Hosts that lack the same are named together."""
+    by_lack: dict[str, list[str]] = {}
+    for miss in nearest:
+        by_lack.setdefault(miss.lacks, []).append(miss.host)
+    for lacks, hosts in by_lack.items():
+        yield f"{', '.join(hosts)} ({lacks})"
 
 
 def running(left: int, removed: Sequence[Removal]) -> Iterator[Removal]:

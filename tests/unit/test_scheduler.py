@@ -21,7 +21,17 @@ from bus.messages import (
     ReleaseAnswered,
     ReleaseRequested,
 )
-from bus.vocabulary import Contended, Flavor, Gone, Held, Hints, Moved, Refused, Removal
+from bus.vocabulary import (
+    Contended,
+    Crowded,
+    Flavor,
+    Gone,
+    Held,
+    Hints,
+    Moved,
+    Refused,
+    Removal,
+)
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES
@@ -434,6 +444,23 @@ async def test_a_host_that_moved_is_tried_again_and_one_that_is_gone_comes_last(
     assert len(message.decision.refused) == 3
 
 
+async def test_a_host_that_refuses_again_and_again_is_named_once() -> None:
+    placement = hosts(1)
+
+    async def crowded(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
+        crowd = Crowded(provider=uid(0, "c"), group="g", policy="anti-affinity", members=1)
+        return [ClaimAnswered(results=(Refused(refusals=(crowd,)),)) for _ in orders]
+
+    time = TurnedClock()
+    scheduler = Scheduler(placement.source, crowded, placement.release, placement.providers, clock=time.clock)
+    await retry(scheduler, a_request())
+    time.now += 31
+    await scheduler.hear(a_heartbeat(0))
+    message = await unplaceable(scheduler, a_request())
+    assert len(message.decision.refused) == 1
+    assert message.reason.count("anti-affinity") == 1
+
+
 async def test_a_contended_claim_comes_again_soon() -> None:
     placement = hosts(3)
 
@@ -507,9 +534,7 @@ async def test_busy_hosts_are_waited_for() -> None:
 async def test_no_host_is_fenced_before_it_is_said_and_says_why() -> None:
     placement = hosts(3)
     message = await unplaceable(a_scheduler(placement), a_request(flavor=Flavor(name="huge", vcpus=99)))
-    assert message.reason == (
-        "no valid host among 3: room removed 3. closest host0 (room); host1 (room); host2 (room)"
-    )
+    assert message.reason == ("no valid host among 3: room removed 3. closest host0, host1, host2 (room)")
     assert message.decision.considered == 3
     assert message.decision.removals == (Removal(constraint="room", removed=3, left=0, code="class"),)
     assert len(message.decision.nearest) == 3
