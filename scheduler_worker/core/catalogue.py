@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from scheduler_worker.core.choosable import Options, Own, options_of
+from scheduler_worker.core.choosable import Options, Own, options_of, rules_named, weighers_named
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.rules import RULES, RULES_CALLED, RULES_OF_PLACEMENT
 from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
@@ -28,6 +28,7 @@ class Choosable(msgspec.Struct, frozen=True, kw_only=True):
 def all_rules(policy: ChoicePolicy, options: Options, own: Own) -> list[Choosable]:
     """Those that are on in the order in which they are asked, then all others."""
     names = [rule.name for rule in policy.rules]
+    own, options = _as_made(own, options, rules_named)
     return [
         Choosable(
             name=name,
@@ -43,6 +44,7 @@ def all_rules(policy: ChoicePolicy, options: Options, own: Own) -> list[Choosabl
 def all_weighers(policy: ChoicePolicy, options: Options, own: Own) -> list[Choosable]:
     """Those that are on, then all others."""
     multipliers = {one.name: one.multiplier for one in policy.weighers}
+    own, options = _as_made(own, options, weighers_named)
     return [
         Choosable(
             name=name,
@@ -56,12 +58,18 @@ def all_weighers(policy: ChoicePolicy, options: Options, own: Own) -> list[Choos
     ]
 
 
+def _as_made(own: Own, options: Options, named: Callable[..., Any]) -> tuple[Own, Options]:
+    """An operator's own, and their options, by the names of what they make."""
+    names = {name: named((name,), options, own)[0].name for name in own}
+    told = {names[name]: options[name] for name in own if name in options}
+    return {names[name]: made for name, made in own.items()}, {**options, **told}
+
+
 def _there(
     names: Iterable[str], ours: Mapping[str, Callable[..., Any]], own: Own
 ) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """An operator's own may make one of another name: then what it is made by is not known."""
     for name in names:
-        yield name, ours.get(name) or own.get(name) or (lambda: None)
+        yield name, own.get(name) or ours[name]
 
 
 def _sentence(made: Callable[..., Any]) -> str:

@@ -105,6 +105,27 @@ def test_one_s_own_are_shown_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         policy(Settings().having(scheduler_filters=("my_rules:none",)))
 
 
+def test_one_s_own_of_another_name_is_shown_with_its_words_and_options(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "hot_rules.py").write_text(
+        "from scheduler_worker.core.rule import Rule, Weigher\n\n\n"
+        'def make_cool(*, most: float = 60.0):\n    """It is cool."""\n'
+        '    return Rule("cool", lambda host, wish: None)\n\n\n'
+        'def make_heat(*, ratio: float = 1.0):\n    """Heat."""\n'
+        '    return Weigher("heat", lambda view, wish: ratio)\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    said = {
+        "scheduler_filters": ("hot_rules:make_cool",),
+        "scheduler_weighers": {"hot_rules:make_heat": 2.0},
+        "scheduler_rules": {"hot_rules:make_cool": {"most": 50.0}},
+    }
+    cool, heat = row_of("filters", "cool", **said), row_of("weighers", "heat", **said)
+    assert (cool["on"], cool["says"], cool["options"]) == (True, "It is cool.", {"most": 50.0})
+    assert (heat["multiplier"], heat["says"], heat["options"]) == (2.0, "Heat.", {"ratio": 1.0})
+
+
 def test_what_is_chosen_reaches_the_policy() -> None:
     settings = Settings().having(
         host_subset_size=3, scheduler_near=0.5, build_failures_halved_after=60.0, max_builds_in_flight=2
