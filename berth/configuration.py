@@ -4,6 +4,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,9 @@ def read(
     def take(name: str, value: Any, origin: str) -> None:
         name = FORMER_NAMES.get(name, name)
         if name not in KINDS:
-            raise BadSetting(f"{origin}: there is no setting {masked(name)!r}; there are: {', '.join(KINDS)}")
+            like = get_close_matches(name, KINDS, n=1, cutoff=0.8)
+            there = f"did you mean {like[0]}?" if like else f"there are: {', '.join(KINDS)}"
+            raise BadSetting(f"{origin}: there is no setting {masked(name)!r}; {there}")
         values[name], origins[name] = _converted(name, value, origin), origin
 
     for name, value, origin in _from_environment(environment):

@@ -16,6 +16,8 @@ from bus.messages import BuildRequested
 from bus.vocabulary import Flavor, Hints
 from scheduler_worker import PciAlias, RequestOptions, Unreadable, wishes_of
 
+_LONGEST_NAME = 200
+_TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
 _TIME = re.compile(r"[0-9]{1,6}[smhd]")
 _NEXT = re.compile(r",(?=[^,=]+=)")  # a comma inside a value stays
 _FIGURES = ("vcpus", "memory_mb", "disk_gb")
@@ -56,12 +58,12 @@ def hints_given(given: Sequence[str]) -> Hints:
         ((key, value),) = pairs("--hint", [one]).items()
         if key not in _HINTS:
             like = difflib.get_close_matches(key, _HINTS, n=1)
-            meant = f"; did you mean {like[0]}?" if like else ""
-            raise BadSetting(f"--hint {key}: there is no such hint{meant} There are: {', '.join(_HINTS)}")
+            meant = f", did you mean {like[0]}?" if like else ""
+            raise BadSetting(f"--hint {key}: there is no such hint{meant}; there are: {', '.join(_HINTS)}")
         if key in _LISTS:
             known = said.setdefault(key, [])
             assert isinstance(known, list)
-            known += [part.strip() for part in value.split(",")]
+            known += [_uuid(f"--hint {key}", "an instance", part) for part in value.split(",")]
         elif key in said:
             raise BadSetting(f"--hint {key}: is said twice")
         else:
@@ -90,12 +92,14 @@ def flavor_instead(flavor: Flavor, given: str) -> Flavor:
             figures[key] = int(value)
         elif key == "name":
             name = value
+        elif ":" not in key and (like := difflib.get_close_matches(key, _FIGURES, n=1, cutoff=0.8)):
+            raise BadSetting(f"--or-else {key}=: did you mean {like[0]}=?")
         elif value:
             specs[key] = value
         elif specs.pop(key, None) is None:
             raise BadSetting(f"--or-else {key}=: the flavor has no such extra spec to leave out")
     return msgspec.structs.replace(
-        flavor, name=name or f"{flavor.name} or else", extra_specs=specs, **figures
+        flavor, name=name or f"{flavor.name} with {given}"[:_LONGEST_NAME], extra_specs=specs, **figures
     )
 
 
@@ -110,6 +114,8 @@ def weights_given(given: Sequence[str]) -> dict[str, float]:
             weight = math.nan
         if not math.isfinite(weight) or not weight:
             raise BadSetting(f"--prefer-trait {one}: {number!r} is no weight, a number other than 0")
+        if not _TRAIT.fullmatch(name):
+            raise BadSetting(f"--prefer-trait {one}: {name!r} is no trait (A to Z, 0 to 9, _)")
         found[name] = weight
     return found
 
@@ -121,10 +127,14 @@ def aggregates_given(option: str, given: Sequence[str]) -> tuple[tuple[str, ...]
 
 def _uuids(option: str, given: str) -> Iterator[str]:
     for part in given.split(","):
-        try:
-            yield str(uuid.UUID(part.strip()))
-        except ValueError:
-            raise BadSetting(f"{option}: {part.strip()!r} is not the uuid of an aggregate") from None
+        yield _uuid(option, "an aggregate", part)
+
+
+def _uuid(option: str, of: str, given: str) -> str:
+    try:
+        return str(uuid.UUID(given.strip()))
+    except ValueError:
+        raise BadSetting(f"{option}: {given.strip()!r} is not the uuid of {of}") from None
 
 
 class _AnyAlias(Mapping[str, PciAlias]):

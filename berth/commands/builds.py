@@ -317,7 +317,7 @@ async def boot(
                     if no_host.done():
                         next_end.cancel()
                         open_ -= set(no_host.result().instances)
-                        _tell_unplaceable(no_host.result(), as_json, say)
+                        _tell_unplaceable(no_host.result(), len(request.instances), as_json, say)
                         no_host = group.create_task(unplaceable.get())
                         continue
                     said = next_end.result()
@@ -345,13 +345,14 @@ def _tell_ended(said: BuildEnded, as_json: bool, say: Console) -> None:
             say.print(f"  {number}. {attempt.host}: {attempt.outcome}: {attempt.cause}", markup=False)
 
 
-def _tell_unplaceable(said: BuildUnplaceable, as_json: bool, say: Console) -> None:
+def _tell_unplaceable(said: BuildUnplaceable, asked: int, as_json: bool, say: Console) -> None:
     if as_json:
         write_json(said)
         return
-    say.print(
-        f"[red]no host[/red]: {escape(said.reason)}"
-    )  # which names what was removed, and who came close
+    without = len(said.instances)
+    of = f" for {without} of {asked}" if without < asked else ""
+    # The reason names what was removed, and who came close.
+    say.print(f"[red]no host[/red]{of}: {escape(said.reason)}")
 
 
 async def delete(settings: Settings, id_: str, cell: str, wait: bool, timeout: float, say: Console) -> int:

@@ -312,7 +312,7 @@ def test_what_cannot_be_done_now_is_a_sentence(user: User, arguments: str, sente
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("--set host=5 settings", "--set host: there is no setting 'host'; there are: amqp_url, "),
+        ("--set host=5 settings", "--set host: there is no setting 'host'; did you mean hosts?"),
         ("--set hosts=many settings", "--set hosts: hosts takes a whole number, not 'many'"),
         ("--config nowhere.toml settings", "nowhere.toml: cannot be read: No such file or directory"),
         ("up --build-time long", "--build-time: build_time = 'long': 'long' is not a duration: constant:s"),

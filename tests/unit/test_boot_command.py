@@ -106,7 +106,9 @@ def test_how_long_it_is_followed(
     [
         (
             "vcpus=2",
-            Flavor(name="f or else", vcpus=2, memory_mb=512, disk_gb=1, extra_specs={"trait:A": "required"}),
+            Flavor(
+                name="f with vcpus=2", vcpus=2, memory_mb=512, disk_gb=1, extra_specs={"trait:A": "required"}
+            ),
         ),
         (
             "trait:A=,resources:B=1,hw:numa_cpus.0=0,1,name=g",
@@ -135,13 +137,18 @@ def test_flavors_that_would_do_instead(
     ("options", "sentence"),
     [
         (["--wait=soon"], "--wait soon: takes a time (90s, 30m, 12h, 7d), or nothing"),
-        (["--hint", "same_hots=x"], "--hint same_hots: there is no such hint; did you mean same_host?"),
-        (["--hint", "same_host=x"], "--hint: "),
+        (
+            ["--hint", "same_hots=x"],
+            "--hint same_hots: there is no such hint, did you mean same_host?; there are: group, ",
+        ),
+        (["--hint", "same_host=x"], "--hint same_host: 'x' is not the uuid of an instance"),
         (["--hint", "cidr=/8", "--hint", "cidr=/9"], "--hint cidr: is said twice"),
         (["--hint", "query"], "--hint takes KEY=VALUE, not 'query'"),
         (["--group", "g", "--hint", f"group={ONE}"], "--group and --hint group= both say it"),
         (["--aggregate", "blue"], "--aggregate: 'blue' is not the uuid of an aggregate"),
         (["--prefer-trait", "A=much"], "--prefer-trait A=much: 'much' is no weight"),
+        (["--prefer-trait", "fast"], "--prefer-trait fast: 'fast' is no trait (A to Z, 0 to 9, _)"),
+        (["--or-else", "vcpu=2"], "--or-else vcpu=: did you mean vcpus=?"),
         (["--or-else", "nowhere.json"], "--or-else nowhere.json: neither KEY=VALUE nor a file"),
         (["--or-else", "vcpus=two"], "--or-else vcpus=two: takes a whole number"),
         (["--or-else", "trait:A="], "--or-else trait:A=: the flavor has no such extra spec to leave out"),

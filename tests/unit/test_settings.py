@@ -597,7 +597,8 @@ def test_a_bad_value_is_named_with_its_setting_and_origin(name: str, text: str, 
         ('exchange = ""', "berth.toml: exchange = '': must not be empty"),
         ('state_dir = ""', "berth.toml: state_dir = '': must not be empty"),
         ('cells = ["a", 1]', "berth.toml: cells takes names, comma separated, not ['a', 1]"),
-        ("host = 5", "berth.toml: there is no setting 'host'; there are: amqp_url, exchange, "),
+        ("host = 5", "berth.toml: there is no setting 'host'; did you mean hosts?"),
+        ("nonsense = 5", "berth.toml: there is no setting 'nonsense'; there are: amqp_url, exchange, "),
         ("hosts 5", "berth.toml: not TOML: "),
     ],
 )
@@ -611,7 +612,7 @@ def test_a_bad_file_is_named(toml: str, says: str) -> None:
     ("arguments", "says"),
     [
         ({"file": Path("nowhere.toml")}, "nowhere.toml: cannot be read: No such file"),
-        ({"sets": {"host": "5"}}, "--set host: there is no setting 'host'; there are: "),
+        ({"sets": {"host": "5"}}, "--set host: there is no setting 'host'; did you mean hosts?"),
         ({"sets": {"hosts": "x"}}, "--set hosts: hosts takes a whole number, not 'x'"),
         ({"flags": {"fail": 2.0}}, "--fail: fail = 2.0: is a share between 0 and 1"),
         ({"flags": {"build_time": "x"}}, "--build-time: build_time = 'x': "),
