@@ -141,13 +141,17 @@ class HostSearch:
         self._promises = promises
         self._beside = BesidePromises(index, promises)
         self._trees: Snapshot = AsIfEmpty(index) if empty else self._beside
-        self._plan = made = plan(index, question, self._trees)
+        self._plan = made = plan(index, question, self._trees, named=True)
         self._finder = FitFinder(self._trees, made, 0)
         self.considered = made.considered
         self.positions: Ints = np.flatnonzero(self._finder.anchors)
         self._without: set[int] = set()  # positions that turned out to offer nothing
 
     # All that fit, as arrays
+
+    def any_of(self, resource_class: str) -> bool:
+        kind = self._index.classes.get(resource_class)
+        return kind is not None and kind.providers > 0
 
     def free(self, resource_class: str) -> Floats:
         return free_of_trees(self._beside, resource_class).take(self.positions)
@@ -239,6 +243,8 @@ class HostSearch:
 
     def _as_it_is(self) -> SearchPlan:
         if isinstance(self._trees, BesidePromises):
+            if self._trees is self._beside and self._beside.current:
+                return self._plan
             self._trees = BesidePromises(self._index, self._promises)
         return plan(self._index, self._plan.query, self._trees, named=True)
 

@@ -1,5 +1,6 @@
 """What a scheduler counts, for Prometheus: above all how often another was there before it."""
 
+from collections import Counter as Tally
 from collections.abc import Sequence
 
 from prometheus_client import Counter, Gauge
@@ -23,10 +24,13 @@ WAITING_NOW = Gauge("berth_scheduler_waiting", "requests that wait for room with
 
 
 def count_claims(results: Sequence[ClaimResult]) -> None:
-    """What placement said of the claims of one order."""
-    for result in results:
-        CLAIMED.labels(type(result).__name__.lower()).inc()
-        if isinstance(result, Claimed | Refused):
-            refused = result.refused if isinstance(result, Claimed) else result.refusals
-            for refusal in refused:
-                TURNED_DOWN.labels(type(refusal).__name__.lower()).inc()
+    """What placement said of the claims of a batch."""
+    refusals = [
+        refusal
+        for result in results
+        if isinstance(result, Claimed | Refused)
+        for refusal in (result.refused if isinstance(result, Claimed) else result.refusals)
+    ]
+    for meter, counted in ((CLAIMED, Tally(map(type, results))), (TURNED_DOWN, Tally(map(type, refusals)))):
+        for kind, count in counted.items():
+            meter.labels(kind.__name__.lower()).inc(count)

@@ -302,11 +302,12 @@ class Scheduler:
             if isinstance(effect, ClaimHosts)
         ]
         answers = await self._answers(questions)
+        results = [one for answer in answers if isinstance(answer, ClaimAnswered) for one in answer.results]
+        count_claims(results)
         for course, answer in zip(courses, answers, strict=True):
             if isinstance(answer, AnswerRefused):
                 self._take(course, ClaimImpossible(str(answer)))
             else:
-                count_claims(answer.results)
                 self._take(course, ClaimAnswers(tuple(answer.results)))
 
     async def _answers(self, questions: list[ClaimRequested]) -> Sequence[ClaimAnswered | AnswerRefused]:

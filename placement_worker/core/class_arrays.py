@@ -11,9 +11,10 @@ Sums = npt.NDArray[np.float64]  # capacities and what is left of them may be: as
 
 
 class ClassArrays:
-    """`picky` counts those with a min_unit or step_size other than 1, `capped` those with a max_unit."""
+    """`providers` counts those that have it, `picky` those of them with a min_unit or step_size other than 1,
+    `capped` those with a max_unit."""
 
-    __slots__ = ("capped", "least", "left", "picky", "step", "there", "top", "whole")
+    __slots__ = ("capped", "least", "left", "picky", "providers", "step", "there", "top", "whole")
 
     def __init__(self, size: int) -> None:
         self.top: Amounts = np.zeros(size, np.int32)  # the most one claim could take: free, within max_unit
@@ -22,11 +23,13 @@ class ClassArrays:
         self.whole: Sums = np.zeros(size)  # the capacity
         self.least: Amounts | None = None  # min_unit, where somebody has another than 1
         self.step: Amounts | None = None
+        self.providers = 0
         self.picky = 0
         self.capped = 0
 
     def mark(self, position: int, inventory: Inventory, capacity: int) -> None:
         self.there[position] = True
+        self.providers += 1
         self.whole[position] = capacity
         self.capped += inventory.max_unit < capacity
         if inventory.min_unit > 1 or inventory.step_size > 1:
@@ -41,6 +44,7 @@ class ClassArrays:
         self.top[position] = 0
         self.left[position] = self.whole[position] = 0.0
         self.there[position] = False
+        self.providers -= 1
         self.capped -= inventory.max_unit < capacity
         if self.least is not None and self.step is not None:
             self.least[position] = self.step[position] = 1

@@ -99,6 +99,11 @@ class BesidePromises(Snapshot):
         self._promised = promises.arrays(index)
         self._left: dict[str, Sums] = {}
 
+    @property
+    def current(self) -> bool:
+        """Is still the same promised?"""
+        return self._promises.arrays(self.index) is self._promised
+
     def rows_of(self, root: str) -> list[Row]:
         return [self._less(row) for row in super().rows_of(root)]
 

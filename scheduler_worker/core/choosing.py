@@ -45,9 +45,15 @@ class Choosing:
     def choose(self, orders: Sequence[Order]) -> list[Chosen | NoHost]:
         """One answer each. Whoever comes first takes first, of those that are alike."""
         alike: dict[Hashable, list[int]] = {}
+        kinds: dict[int, Hashable] = {}  # of each wish: those who ask for the same have one together
         for nth, order in enumerate(orders):
-            # Each that joins a group changes what the next one may have: they are looked at one by one.
-            kind = nth if order.wish.group is not None else self._policy.kind(order.wish)
+            wish = order.wish
+            kind = kinds.get(id(wish))
+            if wish.group is not None:
+                # Each that joins a group changes what the next one may have: they are looked at one by one.
+                kind = nth
+            elif kind is None:
+                kind = kinds[id(wish)] = self._policy.kind(wish)
             alike.setdefault(kind, []).append(nth)
         answers: dict[int, Chosen | NoHost] = {}
         for those in alike.values():

@@ -136,7 +136,7 @@ class Ranking:
         for entry in best[:several]:
             ways = WAYS_OF_THE_NEXT if choices else WAYS_OF_THE_BEST
             choices += self.ways(entry[3], ways, shunned)
-        record = self._record(best[:several], avoided)
+        record, removals = self._record(best[:several], avoided), self.removals()
         for entry in (*best[1:], *avoided):
             heappush(self._heap, entry)
         pick = Pick(
@@ -144,7 +144,7 @@ class Ranking:
             choices=tuple(choices[:most]),
             promise=self._promises.enter(choices[0]),
             considered=self._search.considered,
-            removals=self.removals(),
+            removals=removals,
             record=record,
             notes=self.wish.notes,
         )

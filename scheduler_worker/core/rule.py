@@ -24,12 +24,16 @@ class View(Protocol):
     The same weigher serves both, so it reckons with operators and with `where` and the like of here.
     """
 
-    def free(self, resource_class: str) -> Number: ...
+    def free(self, resource_class: str) -> Number:
+        """One plain 0 where there is none of it anywhere."""
+        ...
 
-    def capacity(self, resource_class: str) -> Number: ...
+    def capacity(self, resource_class: str) -> Number:
+        """The same."""
+        ...
 
     def has(self, trait: str) -> Number:
-        """1 or 0."""
+        """1 or 0; one plain 0 if nobody has it."""
         ...
 
     def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:

@@ -98,15 +98,15 @@ class Verdicts:
         if self._at_once is None:
             left = self._served.copy()
             gone = np.flatnonzero(~left)
-            self._at_once = [(self._removal(NO_AGENT, NO_AGENT, gone.tolist()), None, gone)]
+            self._at_once = [(self._removal(NO_AGENT, NO_AGENT, gone), None, gone)]
             for rule, mask in self._masks:
-                gone = np.flatnonzero(left & ~mask)
+                gone = np.flatnonzero(left > mask)
                 if gone.size:
                     left &= mask
-                    removal = self._removal(rule.name, rule.code or rule.name, gone.tolist())
+                    removal = self._removal(rule.name, rule.code or rule.name, gone)
                     self._at_once.append((removal, rule, gone))
         return self._at_once
 
-    def _removal(self, constraint: str, code: str, indices: Sequence[int]) -> Removal:
-        hosts = tuple([self._host(index) for index in indices[:EXAMPLES]])
+    def _removal(self, constraint: str, code: str, indices: Sequence[int] | Ints) -> Removal:
+        hosts = tuple([self._host(int(index)) for index in indices[:EXAMPLES]])
         return Removal(constraint=constraint, removed=len(indices), left=0, code=code, hosts=hosts)

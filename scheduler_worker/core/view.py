@@ -116,13 +116,14 @@ class AllHosts:
         self._everybody = len(self._positions) == len(now.slot_at)
 
     def free(self, resource_class: str) -> Number:
-        return self._search.free(resource_class)
+        return self._search.free(resource_class) if self._search.any_of(resource_class) else 0.0
 
     def capacity(self, resource_class: str) -> Number:
-        return self._search.capacity(resource_class)
+        return self._search.capacity(resource_class) if self._search.any_of(resource_class) else 0.0
 
     def has(self, trait: str) -> Number:
-        return self._search.has(trait).astype(np.float64)
+        found = self._search.has(trait)
+        return found.astype(np.float64) if found.any() else 0.0
 
     def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
         return self._of_these(self._now.fact(name, otherwise))
@@ -176,7 +177,7 @@ class AllHosts:
         return found
 
     def _of_these(self, everybodys: Numbers) -> Numbers:
-        return everybodys if self._everybody else everybodys[self._positions]
+        return everybodys if self._everybody else everybodys.take(self._positions)
 
     def _where_is(self, root: str) -> slice:
         """Where in the arrays; an empty place when it does not fit."""

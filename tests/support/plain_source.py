@@ -118,6 +118,9 @@ class PlainSourceSearch:
     def considered(self) -> int:
         return len(self._source.candidates)
 
+    def any_of(self, resource_class: str) -> bool:
+        return any(resource_class in one.capacity for one in self._source.candidates)
+
     def free(self, resource_class: str) -> Floats:
         return np.array([free.get(resource_class, 0) for free in self._free], np.float64)
 
