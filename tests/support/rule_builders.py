@@ -127,7 +127,7 @@ class ListedSearch:
         return np.array([one.position for one in self.source.listed], np.intp)
 
     def any_of(self, resource_class: str) -> bool:
-        return any(resource_class in one.facts.capacity for one in self.source.listed)
+        return any(resource_class in {**one.facts.free, **one.facts.capacity} for one in self.source.listed)
 
     def free(self, resource_class: str) -> Floats:
         return np.array([one.facts.free.get(resource_class, 0) for one in self.source.listed], np.float64)
