@@ -56,6 +56,7 @@ class Line:
     swept: bool = False  # nothing but the sweep has found what is open
     more: bool = False  # would do as well: only so many were looked for as wait
     whole: bool = False  # all hosts are to be looked at
+    further: bool = False  # all but those that were tried in vain
     look_at: float | None = None  # when to do so again by itself
 
     @property
@@ -66,7 +67,7 @@ class Line:
 
     @property
     def ready(self) -> bool:
-        return bool(self.waiting) and bool(self.whole or self.untested or self.open)
+        return bool(self.waiting) and bool(self.whole or self.further or self.untested or self.open)
 
 
 @dataclass(slots=True, eq=False)

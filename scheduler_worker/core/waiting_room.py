@@ -266,6 +266,8 @@ class WaitingRoom:
                 continue  # once those on trial are back
             if line.whole:
                 self._look_at_all(line, now)
+            elif line.further:
+                self._look_further(line, now)
             elif line.untested:
                 self._look_at_changed(line, now)
 
@@ -331,21 +333,26 @@ class WaitingRoom:
         closed = [root for root in roots if line.open.pop(root, 0)]
         line.refused.difference_update(roots)
         self._look(line, now, roots)
-        line.whole = line.more and not line.open
+        line.further = line.further or (line.more and not line.open)
         self._give_back([root for root in closed if root not in line.open])
 
     def _look_at_all(self, line: Line, now: float) -> None:
-        line.whole, line.more, line.untested, line.look_at = False, False, {}, None
+        line.whole, line.further, line.more, line.untested, line.look_at = False, False, False, {}, None
         closed, line.open = line.open, {}
         line.refused.clear()
         line.in_vain.clear()
         self._look(line, now, None)
         self._give_back([root for root in closed if root not in line.open])
 
+    def _look_further(self, line: Line, now: float) -> None:
+        """Beyond those that were tried in vain: nothing changed there, and to try them again would never end."""
+        line.further, line.more = False, False
+        self._look(line, now, None)
+
     def _look(self, line: Line, now: float, among: Collection[Root] | None) -> None:
         self.looks += 1
         line.swept = False
-        beside = self._kept_before(line.waiting[0][0], line.kind)
+        beside = self._kept_before(line.waiting[0][0], line.kind) | line.in_vain
         enough = len(line.waiting) * line.waiting[0][1].needs
         found = self._eyes.look(line.kind, among, beside, enough)
         line.open.update(found.fits)
@@ -377,7 +384,7 @@ class WaitingRoom:
         trial.open.discard(request)
         trial.placed = trial.placed or placed
         if not trial.open:
-            trial.line.whole = trial.line.whole or trial.line.more
+            trial.line.further = trial.line.further or trial.line.more
             if not trial.placed:
                 trial.line.in_vain.update(trial.roots)
             self._give_back(trial.roots)

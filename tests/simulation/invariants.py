@@ -136,8 +136,8 @@ def _nobody_fits(parking: "Parking", hosts: dict[str, dict[str, dict[str, int]]]
     room, book, now = parking.room, parking.scheduler.book, parking.scheduler.clock.monotonic()
     for request, waiter in room.everybody.items():
         kept = parking.parked[request]
-        if kept.message.hints.group:
-            continue  # who is in the group where is not told here
+        if kept.message.hints.group or kept.message.zone or kept.message.forced_host:
+            continue  # who is in the group where, and which hosts are meant, is not told here
         flavor, several = kept.message.flavor, waiter.needs
         asked = {"CUSTOM_BAREMETAL": 1} if flavor.name == "metal" else {"VCPU": flavor.vcpus}
         if flavor.memory_mb and flavor.name != "metal":

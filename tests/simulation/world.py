@@ -20,6 +20,7 @@ from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import Chaos, LocalBroker, LocalTransport
 from bus.messages import (
+    AggregateEditRequested,
     BuildCancelRequested,
     BuildDeleteRequested,
     BuildEnded,
@@ -30,10 +31,10 @@ from bus.messages import (
     GroupEditRequested,
     NodeChanged,
 )
-from bus.resources import MakeGroup, SetTraits
+from bus.resources import SetTraits
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import Flavor, Hints, Inventory, ProviderReport
+from bus.vocabulary import Inventory, ProviderReport
 from bus.worker import Worker
 from cell_conductor import cell_conductor
 from compute_sim import AgentDisk, CrashPlan, Durations, FaultPlan, SimAgent, SimHost, compute_sim, fleet
@@ -41,22 +42,11 @@ from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
 from scheduler_worker.parking import Parking
 from tests.simulation.invariants import Broken, check_always, check_at_rest, check_guests, check_waiting
+from tests.simulation.wants import GROUPS, ZONES, a_request, another_zone, hard_of_hearing
 from tests.support.cloud_workers import a_scheduler, parking_of
 from tests.support.databases import inline_connection
 
 CELLS = ("c1", "c2")
-METAL = {
-    "resources:CUSTOM_BAREMETAL": "1",
-    "resources:VCPU": "0",
-    "resources:MEMORY_MB": "0",
-    "resources:DISK_GB": "0",
-}
-GROUPS = (
-    MakeGroup(group=str(UUID(int=1)), name="apart", policy="anti-affinity"),
-    MakeGroup(group=str(UUID(int=2)), name="two by two", policy="anti-affinity", max_per_host=2),
-    MakeGroup(group=str(UUID(int=3)), name="together", policy="affinity"),
-    MakeGroup(group=str(UUID(int=4)), name="rather apart", policy="soft-anti-affinity"),
-)
 _START = 1_700_000_000.0
 _NAMES = UUID("0b0e8a52-6c3c-4f0b-9d0b-5f2f6d1e7a10")
 _LONG = 300.0  # virtual seconds after which whatever is still open is lost
@@ -94,6 +84,7 @@ class SimulatedWorld:
         self.looked_at_waiting = 0  # how often one was seen to wait rightly
         self.crowded = self.seed % 4 == 3  # more is asked for than there is, and more is deleted
         self.broken: Broken | None = None
+        self.deaf = self.seed % 5 == 4  # of what placement tells schedulers much is lost
         self.forgetful = self.seed % 3 == 2  # agents that are killed lose their disks, guests and all
         self._replicas: dict[str, str] = {}
         self.parkings: dict[str, Parking] = {}  # of all schedulers there ever were, by their names
@@ -122,6 +113,8 @@ class SimulatedWorld:
         placement = Placement(self.databases["placement"], self.clock)
         for group in GROUPS:
             await placement.server_groups.edit(GroupEditRequested(edit=group))
+        for zone in ZONES:
+            await placement.aggregates.edit(AggregateEditRequested(edit=zone))
         try:
             await self._live_through_it()
         finally:
@@ -163,7 +156,7 @@ class SimulatedWorld:
         await asyncio.sleep(1.0)
         for number in range(self.requests * (2 if self.crowded else 1)):
             await asyncio.sleep(self.chance.expovariate(2.0))
-            request = self._request(number)
+            request = a_request(self.chance, self.clock.uuid, self._hosts())
             for instance in request.instances:
                 self.accepted[instance] = request
             await bus.publish(request)
@@ -206,26 +199,11 @@ class SimulatedWorld:
             with suppress(Unavailable):
                 await bus.asker(topics.EDIT)(EditRequested(edit=edit))
                 self.note(f"edit {host.root} {disabled}")
-
-    def _request(self, number: int) -> BuildRequested:
-        kind = self.chance.random()
-        if kind < 0.1:
-            flavor = Flavor(name="monster", vcpus=10_000)
-        elif kind < 0.25:
-            flavor = Flavor(name="metal", extra_specs=METAL)
-        else:
-            flavor = Flavor(name="small", vcpus=self.chance.randint(1, 4), memory_mb=256)
-        count = self.chance.choice((1, 1, 1, 2, 3)) if flavor.name == "small" else 1
-        joins = self.chance.choice(GROUPS).group if self.chance.random() < 0.4 else None
-        wait = self.chance.choice(("", "5s", "20s", "60s"))
-        return BuildRequested(
-            request=self.clock.uuid(),
-            instances=tuple(self.clock.uuid() for _ in range(count)),
-            flavor=flavor,
-            hints=Hints(group=joins),
-            wait=wait,
-            priority=self.chance.choice((0, 0, 5)) if wait else 0,
-        )
+        if self.chance.random() < 0.3:
+            with suppress(Unavailable):
+                moved = another_zone(self.chance, self._hosts())
+                await bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=moved))
+                self.note(f"edit {moved.aggregate} +{moved.add} -{moved.remove}")
 
     def _node_event(self) -> NodeChanged:
         metal = [(agent, host) for agent in self._fleet() for host in agent.hosts if host.metal]
@@ -277,6 +255,9 @@ class SimulatedWorld:
         flat = fleet(CELLS, 4, vcpus=8, memory_mb=8192, disk_gb=100, vcpu_ratio=1.0, baremetal=2)
         return [replace(agent, hosts=(*agent.hosts, _numa_host(agent))) for agent in flat]
 
+    def _hosts(self) -> list[SimHost]:
+        return [host for agent in self._fleet() for host in agent.hosts]
+
     def _factories(self) -> dict[str, Callable[[Bus], Worker]]:
         def conductor(cell: str) -> Callable[[Bus], Worker]:
             return lambda bus: cell_conductor(
@@ -295,7 +276,7 @@ class SimulatedWorld:
         def scheduler(bus: Bus) -> Worker:
             worker = a_scheduler(bus, self.clock, database=self.databases["scheduler"], say=bus.publish)
             self.parkings[bus.replica] = parking_of(worker)
-            return worker
+            return hard_of_hearing(worker, self.chance) if self.deaf else worker
 
         plan = FaultPlan(
             seed=self.seed,
@@ -350,6 +331,9 @@ class SimulatedWorld:
 
     def _ended(self, said: BuildEnded) -> None:
         self.cell_of[said.build] = said.cell
+        forced = self.accepted[said.build].forced_host
+        if said.status == "active" and forced and said.host != forced:
+            self._stop(Broken(f"{said.build} was forced to {forced}, and is on {said.host}"))
         self._end(said.build, said.status, said.host)
 
     def _unplaceable(self, said: BuildUnplaceable) -> None:

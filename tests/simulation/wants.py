@@ -1,0 +1,82 @@
+"""What is asked of the simulated cloud, and what its operator changes meanwhile, by chance."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from bus import topics
+from bus.aggregates import ChangeAggregate, MakeAggregate
+from bus.messages import BuildRequested, PlacementChanged
+from bus.resources import MakeGroup
+from bus.vocabulary import Flavor, Hints
+from bus.worker import On, Worker
+from compute_sim import SimHost
+
+METAL = {
+    "resources:CUSTOM_BAREMETAL": "1",
+    "resources:VCPU": "0",
+    "resources:MEMORY_MB": "0",
+    "resources:DISK_GB": "0",
+}
+GROUPS = (
+    MakeGroup(group=str(UUID(int=1)), name="apart", policy="anti-affinity"),
+    MakeGroup(group=str(UUID(int=2)), name="two by two", policy="anti-affinity", max_per_host=2),
+    MakeGroup(group=str(UUID(int=3)), name="together", policy="affinity"),
+    MakeGroup(group=str(UUID(int=4)), name="rather apart", policy="soft-anti-affinity"),
+)
+ZONES = tuple(
+    MakeAggregate(aggregate=str(UUID(int=10 + nth)), name=zone, metadata={"availability_zone": zone})
+    for nth, zone in enumerate(("east", "west"))
+)
+
+
+def a_request(chance: Random, new_id: Callable[[], str], hosts: Sequence[SimHost]) -> BuildRequested:
+    kind = chance.random()
+    if kind < 0.1:
+        flavor = Flavor(name="monster", vcpus=10_000)
+    elif kind < 0.25:
+        flavor = Flavor(name="metal", extra_specs=METAL)
+    else:
+        flavor = Flavor(name="small", vcpus=chance.randint(1, 4), memory_mb=256)
+    count = chance.choice((1, 1, 1, 2, 3)) if flavor.name == "small" else 1
+    joins = chance.choice(GROUPS).group if chance.random() < 0.4 else None
+    wait = chance.choice(("", "5s", "20s", "60s"))
+    smaller = Flavor(name="tiny", vcpus=1, memory_mb=128)
+    return BuildRequested(
+        request=new_id(),
+        instances=tuple(new_id() for _ in range(count)),
+        flavor=flavor,
+        or_else=(smaller,) if chance.random() < 0.2 else (),
+        at_least=chance.randint(1, count) if count > 1 and chance.random() < 0.4 else 0,
+        zone=chance.choice(ZONES).name if chance.random() < 0.1 else "",
+        forced_host=chance.choice(hosts).host if chance.random() < 0.1 else "",
+        hints=Hints(group=joins),
+        wait=wait,
+        priority=chance.choice((0, 0, 5)) if wait else 0,
+    )
+
+
+def another_zone(chance: Random, hosts: Sequence[SimHost]) -> ChangeAggregate:
+    """A host comes into a zone, or leaves it, whoever is on it."""
+    zone, root = chance.choice(ZONES).aggregate, (chance.choice(hosts).root,)
+    if chance.random() < 0.7:
+        return ChangeAggregate(aggregate=zone, add=root, force=True)
+    return ChangeAggregate(aggregate=zone, remove=root, force=True)
+
+
+def hard_of_hearing(worker: Worker, chance: Random) -> Worker:
+    """The same, and a third of what placement tells is never heard."""
+
+    def deafened(row: On) -> On:
+        if row.address.topic is not topics.PLACEMENT_CHANGED:
+            return row
+
+        async def hear_many(messages: Sequence[PlacementChanged]) -> Any:
+            await row.handler([message for message in messages if chance.random() > 0.33])
+            return [None] * len(messages)
+
+        return replace(row, handler=hear_many)
+
+    return replace(worker, consumes=[deafened(row) for row in worker.consumes])
