@@ -345,7 +345,7 @@ class WaitingRoom:
         self._give_back([root for root in closed if root not in line.open])
 
     def _look_further(self, line: Line, now: float) -> None:
-        """Beyond those that were tried in vain: nothing changed there, and to try them again would never end."""
+        """Beyond those tried in vain: nothing changed there, and to try them again would never end."""
         line.further, line.more = False, False
         self._look(line, now, None)
 

@@ -1,10 +1,11 @@
 """Who of those that wait is called, by which change, and in which order."""
 
 import random
+from collections.abc import Collection
 
 import pytest
 
-from scheduler_worker.core.line import Waiter
+from scheduler_worker.core.line import HostsFound, Waiter
 from tests.support.plain_cloud import PlainCloud
 
 METAL = {f"CUSTOM_{nth}": {f"CUSTOM_{nth}": 1} for nth in range(50)}
@@ -169,6 +170,38 @@ def test_who_seemed_to_fit_and_did_not_is_not_called_again_before_something_chan
     assert cloud.room.looks == looks
     cloud.room.sweep(0.0)
     assert (cloud.plays(), cloud.rescued) == ([], [])
+
+
+class SeenFromAfar(PlainCloud):
+    """Rules are not seen before it comes to it, as what a server group forbids is not."""
+
+    def look(
+        self, kind: str, among: Collection[str] | None, beside: Collection[str], enough: int
+    ) -> HostsFound:
+        refusing = {root: host.refuses for root, host in self.hosts.items()}
+        try:
+            for host in self.hosts.values():
+                host.refuses = set()
+            return super().look(kind, among, beside, enough)
+        finally:
+            for root, host in self.hosts.items():
+                host.refuses = refusing[root]
+
+
+@pytest.mark.parametrize("refusing", [{"h1", "h2", "h3"}, {"h1", "h2"}, {"h2", "h3"}])
+def test_beyond_hosts_that_were_tried_in_vain_the_others_are_tried_once(refusing: set[str]) -> None:
+    cloud = SeenFromAfar({root: {"VCPU": 2} for root in ("h1", "h2", "h3")}, {"small": SMALL})
+    for root in refusing:
+        cloud.hosts[root].refuses = {"small"}
+    cloud.park(1, "small")
+    cloud.room.everything()
+    turns = 0
+    while called := cloud.room.turns(0.0):
+        turns += 1
+        assert turns <= 3, "tried for ever"
+        for turn in called:
+            cloud.take(turn)
+    assert [root for _, root in cloud.placed] == sorted({"h1", "h2", "h3"} - refusing)
 
 
 def test_all_of_a_request_wait_together() -> None:
