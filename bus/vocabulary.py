@@ -240,6 +240,20 @@ class RecordedHost(Compact, frozen=True):
     outside: bool = False  # another scheduler looks at it first: it comes after all that are not
 
 
+class AlsoAsked(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """What a request asked of the host beside what is built."""
+
+    zone: Zone = ""
+    cell: str = ""
+    aggregates: tuple[tuple[Id, ...], ...] = ()
+    not_aggregates: tuple[Id, ...] = ()
+    hints: Hints | None = None
+    forced_host: str = ""
+    wanted_host: str = ""
+    ignore_hosts: tuple[str, ...] = ()
+    preferred_traits: dict[TraitName, float] = {}
+
+
 class Record(Value, frozen=True, kw_only=True):
     """What a decision was made by, so that it can be made again: the best hosts, best first."""
 
@@ -249,6 +263,8 @@ class Record(Value, frozen=True, kw_only=True):
     subset: int = 1  # among how many of the best it was drawn
     scales: tuple[RecordedScale, ...] = ()
     hosts: tuple[RecordedHost, ...] = ()
+    turned_down: tuple[str, ...] = ()  # roots that would have been better, and that placement refused
+    asked: AlsoAsked | None = None  # beside what is built, to ask again; None: nothing
 
 
 class Decision(Value, frozen=True, kw_only=True):

@@ -1,17 +1,20 @@
 """One request on its way to its hosts: what is still to be placed of it, and what is to be said of it."""
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 import msgspec
 
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.vocabulary import (
+    AlsoAsked,
     BuildSpec,
     Candidate,
     Choice,
     ConsumerClaim,
     Decision,
     Held,
+    Hints,
     Id,
     Moved,
     NoGroup,
@@ -27,6 +30,10 @@ MAX_CHOICES_EACH = 64  # in one of its claims
 MAX_METADATA_BYTES = 64 * 1024
 MAX_SPEC_BYTES = 256 * 1024  # what is built travels on with the hosts and the decision: they must fit as well
 MAX_SPECS_BYTES = 16 * 1024 * 1024  # it does so once for each instance
+
+_NO_HINTS = Hints()
+_ASKED_BESIDE = tuple(name for name in AlsoAsked.__struct_fields__ if name != "hints")
+_asked_beside = attrgetter(*_ASKED_BESIDE)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -143,6 +150,15 @@ class Order(msgspec.Struct, frozen=True):
                 )
             )
         return messages
+
+
+def also_asked(request: BuildRequested) -> AlsoAsked | None:
+    """What a record must say of a request beyond what is built; None: nothing."""
+    hints = None if request.hints == _NO_HINTS else request.hints
+    asked = _asked_beside(request)
+    if hints is None and not any(asked):
+        return None
+    return AlsoAsked(hints=hints, **dict(zip(_ASKED_BESIDE, asked, strict=True)))
 
 
 def selection_of(way: Candidate) -> Selection:

@@ -1,11 +1,13 @@
 """What is handed out for one instance: hosts to claim, best first, spare ones, and why the best won."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Protocol
 
 import msgspec
 
-from bus.vocabulary import Allocations, Candidate, Decision, Record, Removal
+from bus.vocabulary import Allocations, AlsoAsked, Candidate, Decision, Record, Removal
+from scheduler_worker.core.scale import points
 
 
 class Promise(Protocol):
@@ -49,15 +51,20 @@ class Pick(msgspec.Struct, frozen=True, eq=False):
     def root(self) -> str:
         return self.choices[0].root
 
-    def decision(self, root: str, refused: tuple[str, ...]) -> Decision:
+    def decision(self, root: str, refused: tuple[str, ...], asked: AlsoAsked | None = None) -> Decision:
         """Why this host, which is the first or, when placement refused that, a later one."""
+        record = self.record
+        if root != self.root or asked is not None:
+            better = takewhile(lambda way: way.root != root, self.choices)
+            turned_down = tuple(dict.fromkeys(way.root for way in better))
+            record = msgspec.structs.replace(record, turned_down=turned_down, asked=asked)
         return Decision(
             considered=self.considered,
             removals=self.removals,
-            scores=scores_of(self.record, root),
+            scores=scores_of(record, root),
             refused=refused,
             notes=self.notes,
-            record=self.record,
+            record=record,
         )
 
 
@@ -70,10 +77,8 @@ def scores_of(record: Record, root: str) -> dict[str, float]:
         return {}
     scores, total = {}, 0.0
     for scale, value in zip(record.scales, host.values, strict=True):
-        above, span = value - scale.lowest, scale.highest - scale.lowest
-        multiplier = host.multipliers.get(scale.weigher, scale.multiplier)
-        points = (above if above > 0 or not scale.clamped else 0.0) / span * multiplier
-        scores[scale.weigher] = round(points, 6)
-        total += points
+        counts = points(scale, value, host.multipliers.get(scale.weigher, scale.multiplier))
+        scores[scale.weigher] = round(counts, 6)
+        total += counts
     scores["total"] = round(total, 6)
     return scores

@@ -58,7 +58,7 @@ from scheduler_worker.core.events import (
     Warn,
 )
 from scheduler_worker.core.held import ClaimPlace, wish_of
-from scheduler_worker.core.order import Order, Settled, refusals_of, selection_of
+from scheduler_worker.core.order import Order, Settled, also_asked, refusals_of, selection_of
 from scheduler_worker.core.pick import Pick
 from scheduler_worker.core.shortage import MAX_REASON, Shortage
 
@@ -290,6 +290,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> 
     beside = order.beside.union(way.root for way in ways)
     avoid, refused = set(order.avoid), list(order.refused)
     settled, effects = list(order.settled), list[Effect]()
+    asked = also_asked(request)
     for instance, pick, way, result in zip(order.instances, picks, ways, claimed, strict=False):
         if result.refused:
             said, providers = refusals_of(pick, result.refused)
@@ -306,7 +307,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> 
                 cell=way.cell,
                 chosen=selection_of(way),
                 generation=result.generation,
-                decision=pick.decision(way.root, tuple(refused[-16:])),
+                decision=pick.decision(way.root, tuple(refused[-16:]), asked),
                 nth=order.nth,
                 spares=spares,
                 lacking=lacking,

@@ -28,7 +28,6 @@ from scheduler_worker.core.wish import Wish
 WAYS_OF_THE_BEST = 16  # of a tree, how many are named in one claim
 WAYS_OF_THE_NEXT = 4  # and of those that follow
 ALL_WAYS = 2048  # looked through when there are some to avoid
-RECORDED = 6  # hosts in the record of a decision
 RECORDED_REFUSED = 2  # of these, hosts that would have been better and that a rule refused
 
 AVOIDED = "placement refused it a moment ago"
@@ -136,7 +135,7 @@ class Ranking:
         for entry in best[:several]:
             ways = WAYS_OF_THE_NEXT if choices else WAYS_OF_THE_BEST
             choices += self.ways(entry[3], ways, shunned)
-        record, removals = self._record(best[:several], avoided), self.removals()
+        record, removals = self._record(best, avoided), self.removals()
         for entry in (*best[1:], *avoided):
             heappush(self._heap, entry)
         pick = Pick(
@@ -327,7 +326,7 @@ class Ranking:
         multipliers = self._multipliers
         if self._overriding:
             multipliers = [view.override(scale.key, scale.weigher.multiplier) for scale in self._scales]
-        return worth_of_one(self._scales, values, multipliers, self._policy.near)
+        return worth_of_one(self._recorded_scales, values, multipliers, self._policy.near)
 
     def one_more(self, index: int) -> float:
         """What a host is worth less for one more of the request: about the same for all hosts."""

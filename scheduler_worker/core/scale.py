@@ -35,13 +35,6 @@ class Scale:
         value = float(self.weigher.value(view, wish))
         return value if -MOST < value < MOST else float(_finite(np.array(value), self.lowest))
 
-    def points(self, value: float, multiplier: float) -> float:
-        """What this value counts, as `worth` reckons for all."""
-        lowest = self.lowest
-        if self.weigher.lowest is not None and value < lowest:
-            value = lowest
-        return (value - lowest) / (self.highest - lowest) * multiplier
-
 
 def key_of(weigher: Weigher) -> str:
     """Under which aggregates say its multiplier."""
@@ -83,13 +76,21 @@ def worth(scales: Sequence[Scale], view: View, count: int, near: float) -> Float
     return np.rint(score / near) if near else score
 
 
+def points(scale: RecordedScale, value: float, multiplier: float) -> float:
+    """What this value counts, as `worth` reckons for all."""
+    lowest = scale.lowest
+    if scale.clamped and value < lowest:
+        value = lowest
+    return (value - lowest) / (scale.highest - lowest) * multiplier
+
+
 def worth_of_one(
-    scales: Sequence[Scale], values: Sequence[float], multipliers: Sequence[float], near: float
+    scales: Sequence[RecordedScale], values: Sequence[float], multipliers: Sequence[float], near: float
 ) -> float:
-    """The same of one host."""
+    """The same of one host, now or from a record."""
     score = 0.0
     for scale, value, multiplier in zip(scales, values, multipliers, strict=True):
-        score += scale.points(value, multiplier)
+        score += points(scale, value, multiplier)
     return float(round(score / near)) if near else score
 
 

@@ -1,0 +1,34 @@
+"""A recorded decision made again, from its record alone, by the scheduler's own sums."""
+
+from dataclasses import dataclass
+
+from bus.vocabulary import Record, RecordedHost
+from scheduler_worker.core.scale import worth_of_one
+from scheduler_worker.core.ties import drawn, tie
+
+Place = tuple[bool, float, int, int]  # least first: in another's slice, −worth, how often chosen, tie
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Who gets it, and who would be asked for it in which order."""
+
+    host: RecordedHost | None  # None: the record names nobody who may have it
+    order: tuple[RecordedHost, ...] = ()  # those that no rule refused, best first, before anything is drawn
+
+
+def replay(build: str, record: Record) -> Replayed:
+    """The host that this build gets, by what was read of each."""
+    order = sorted((host for host in record.hosts if not host.refused), key=lambda host: place(host, record))
+    best = list(order)
+    if best:
+        best.insert(0, best.pop(drawn(record.seed, build, min(record.subset, len(best)))))
+    left = (host for host in best if host.root not in record.turned_down)
+    return Replayed(next(left, None), tuple(order))
+
+
+def place(host: RecordedHost, record: Record) -> Place:
+    """Where it is in the order, as core/ranking.py has it."""
+    multipliers = [host.multipliers.get(scale.weigher, scale.multiplier) for scale in record.scales]
+    worth = worth_of_one(record.scales, host.values, multipliers, record.near)
+    return host.outside, -worth, host.chosen, tie(record.seed, host.root)
