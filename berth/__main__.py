@@ -7,7 +7,20 @@ from typing import Annotated
 import typer
 
 from berth import __version__
-from berth.commands import aggregates, audit, builds, dead, describe, groups, load, nodes, run, waiting
+from berth.commands import (
+    aggregates,
+    audit,
+    builds,
+    dead,
+    describe,
+    groups,
+    load,
+    nodes,
+    run,
+    waiting,
+    what_if,
+    why,
+)
 from berth.commands.ironic import commands as ironic_commands
 from berth.commands.terminal import complain, effective, explained, given, say
 from berth.commands.terminal import run as run_to_its_end
@@ -54,7 +67,14 @@ def _before_every_command(
     given(config, sets)
 
 
-for commands in (load.commands, run.commands, builds.commands, waiting.commands):
+for commands in (
+    load.commands,
+    run.commands,
+    builds.commands,
+    waiting.commands,
+    why.commands,
+    what_if.commands,
+):
     app.add_typer(commands)
 app.add_typer(nodes.commands, name="node", rich_help_panel="Builds")
 app.add_typer(groups.commands, name="group", rich_help_panel="Builds")

@@ -40,11 +40,14 @@ from bus.vocabulary import (
     Name,
     NearMiss,
     Ordinal,
+    PlacedThere,
     ProviderChange,
     ProviderReport,
+    RankedHost,
     ReleaseResult,
     Removal,
     ResourceGroup,
+    RoomLeft,
     Seconds,
     Selection,
     ServerGroup,
@@ -544,6 +547,45 @@ class FindBuilds(Message, frozen=True, kw_only=True):
 
     cell: Word
     builds: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=100)]
+
+
+class FindDecision(Message, frozen=True, kw_only=True):
+    """Why has this build, or request, no host?"""
+
+    id: Id
+
+
+class DecisionFound(Message, frozen=True, kw_only=True):
+    """What schedulers know of one that got no host, or that waits for one."""
+
+    known: bool = False
+    request: BuildRequested | None = None  # as it was asked
+    builds: tuple[Id, ...] = ()
+    reason: Cause = ""
+    decision: Decision = Decision()
+    at: Seconds = 0.0  # when it was decided; of one that waits, since when it does
+    waits: bool = False
+    until: Seconds = 0.0  # it waits
+    wakes: Cause = ""  # what would make it be looked at again
+
+
+class WhatIf(Message, frozen=True, kw_only=True):
+    """What would become of this request now? Nothing is claimed."""
+
+    request: BuildRequested
+    best: Annotated[int, Meta(ge=1, le=64)] = 8  # hosts to be named, the best first
+    room: bool = False  # how many more are there room for, in all?
+
+
+class WhatIfAnswered(Message, frozen=True, kw_only=True):
+    fits: bool
+    refusal: Cause = ""  # it cannot be meant
+    flavor: Count = 0  # 0: the flavor asked for; n: the nth of or_else
+    placed: tuple[PlacedThere, ...] = ()  # where its instances would go
+    best: tuple[RankedHost, ...] = ()  # who is best for one of them
+    decision: Decision = Decision()  # of the first of them; or why there is no host
+    room: tuple[RoomLeft, ...] = ()
+    cut: Cause = ""  # why there may be more room than that
 
 
 class BuildStands(Value, frozen=True, kw_only=True):

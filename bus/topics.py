@@ -312,6 +312,22 @@ FIND_BUILDS = Query(
     ANYONE,
     "that cell's conductor",
 )
+DECISION = Query(
+    "scheduler.decision",
+    m.FindDecision,
+    m.DecisionFound,
+    "why a build has no host, or waits for one",
+    ANYONE,
+    "scheduler",
+)
+WHAT_IF = Query(
+    "scheduler.what_if",
+    m.WhatIf,
+    m.WhatIfAnswered,
+    "what would become of a request now",
+    ANYONE,
+    "scheduler",
+)
 TREES = Query(
     "placement.trees",
     FindTrees,
@@ -359,7 +375,7 @@ TOPICS: tuple[Topic[Any], ...] = (
 )
 QUERIES: tuple[Query[Any, Any], ...] = (
     FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, EDIT, LOAD, ALLOCATIONS, USAGES, NAMES, EDIT_NAME, GROUPS,
-    EDIT_GROUP, AGGREGATES, EDIT_AGGREGATE, FIND_BUILDS, WAITING, TREES, CHANGES,
+    EDIT_GROUP, AGGREGATES, EDIT_AGGREGATE, FIND_BUILDS, WAITING, DECISION, WHAT_IF, TREES, CHANGES,
 )  # fmt: skip
 
 TOPIC_OF: dict[type[Message], Topic[Any]] = {topic.message: topic for topic in TOPICS}

@@ -281,6 +281,35 @@ class Decision(Value, frozen=True, kw_only=True):
     record: Record | None = None
 
 
+class PlacedThere(Value, frozen=True, kw_only=True):
+    """How many instances would go to a host."""
+
+    root: Id
+    host: str
+    cell: str
+    zone: str = ""
+    instances: Amount = 1
+
+
+class RankedHost(Value, frozen=True, kw_only=True):
+    """A host that would do, with what each weigher gives it, and their sum as `total`."""
+
+    root: Id
+    host: str
+    cell: str
+    zone: str = ""
+    scores: dict[str, float] = {}
+
+
+class RoomLeft(Value, frozen=True, kw_only=True):
+    """How many more there is room for in a cell's zone, and on how many hosts."""
+
+    cell: str
+    zone: str = ""
+    hosts: Count = 0
+    instances: Count = 0
+
+
 # Claims
 
 

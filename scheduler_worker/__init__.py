@@ -3,7 +3,9 @@
 from scheduler_worker.core.catalogue import NEEDLESS, Choosable, all_rules, all_weighers
 from scheduler_worker.core.choosable import BadChoice
 from scheduler_worker.core.guest_topology import page_sizes
+from scheduler_worker.core.pick import scores_of
 from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.replay import replay
 from scheduler_worker.core.request import seconds_of, wishes_of
 from scheduler_worker.core.request_options import NUMA_POLICIES, PciAlias, RequestOptions
 from scheduler_worker.core.unreadable import Unreadable
@@ -23,7 +25,9 @@ __all__ = [
     "all_rules",
     "all_weighers",
     "page_sizes",
+    "replay",
     "scheduler_worker",
+    "scores_of",
     "seconds_of",
     "wishes_of",
 ]

@@ -10,6 +10,8 @@ from bus.messages import (
     BuildCancelled,
     BuildCancelRequested,
     BuildUnplaceable,
+    DecisionFound,
+    FindDecision,
     FindWaiting,
     ReleaseAnswered,
     ReleaseRequested,
@@ -162,6 +164,35 @@ class Keeping:
             kinds=tuple(kinds),
             rescued=sum(one.rescued for one in roster),
             more=end if not question.requests and end < count else None,
+        )
+
+    async def decision(self, question: FindDecision) -> DecisionFound:
+        """Why a build or request has no host; or, where it waits, what it lacks."""
+        async with self._parking.database.read() as tx:
+            found = await parked.find(tx, [question.id])
+            stored = None if found else await decisions.decision_of(tx, question.id)
+        if found:
+            kept = found[0].parked
+            return DecisionFound(
+                known=True,
+                request=kept.message,
+                builds=kept.message.instances,
+                reason=kept.lacks,
+                decision=kept.decision,
+                at=kept.since,
+                waits=True,
+                until=kept.until,
+                wakes=kept.wakes,
+            )
+        if stored is None:
+            return DecisionFound()
+        return DecisionFound(
+            known=True,
+            request=stored.request,
+            builds=stored.builds,
+            reason=stored.reason,
+            decision=stored.decision,
+            at=stored.at,
         )
 
     def _with_hosts(self, found: list[WaitingRequest], roster: list[OtherScheduler]) -> list[WaitingRequest]:

@@ -56,6 +56,7 @@ from scheduler_worker.core.events import (
 )
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.order import Order
+from scheduler_worker.core.pick import KeepsPromises
 from scheduler_worker.core.placing import PATIENCE, PlacingLimits, step
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request_options import RequestOptions
@@ -283,10 +284,25 @@ class Scheduler:
                     spares[wanted.instance] = choosing.spares(course.order, wanted)
             self._take(course, SparesFound(spares))
 
-    def _now(self) -> Choosing:
+    def _now(
+        self, promises: KeepsPromises | None = None, joined: dict[Id, dict[Id, str]] | None = None
+    ) -> Choosing:
         """All hosts as they are at this moment."""
         seen, _ = self.hosts_now()
-        return Choosing(self.source, self._hosts, seen, self.policy, self._promising(), self._joined)
+        joined = self._joined if joined is None else joined
+        return Choosing(self.source, self._hosts, seen, self.policy, promises or self._promising(), joined)
+
+    def choosing(self, promises: KeepsPromises) -> Choosing:
+        """The same, for somebody who only wants to know."""
+        joined = {group: dict(members) for group, members in self._joined.items()}
+        return self._now(promises, joined)
+
+    async def ready(self, request: BuildRequested) -> tuple[Order, Begun]:
+        """As it would be before a host is looked for."""
+        begun: Sequence[tuple[Order, Begun]] = [self._orders.begin(request, 0.0)]
+        if self._resolving is not None and _names_others(begun[0][0]):
+            begun = await self._resolving.resolve(begun)
+        return begun[0]
 
     def _promising(self) -> "Promising":
         return Promising(self.pending, self.book, self.clock.monotonic())

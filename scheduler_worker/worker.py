@@ -27,6 +27,7 @@ from bus.topics import (
     BUILD_REQUESTED,
     BUILD_UNPLACEABLE,
     CLAIM,
+    DECISION,
     GROUPS,
     HOST_FAILED,
     HOST_REPORTED,
@@ -34,8 +35,9 @@ from bus.topics import (
     RELEASE,
     SCHEDULER_ALIVE,
     WAITING,
+    WHAT_IF,
 )
-from bus.worker import Every, On, Worker, answers, every, on, on_many
+from bus.worker import Answers, Every, On, Worker, answers, every, on, on_many
 from scheduler_worker.arrivals import Arrivals
 from scheduler_worker.core.placing import PATIENCE
 from scheduler_worker.core.policy import ChoicePolicy
@@ -46,6 +48,7 @@ from scheduler_worker.keeping import Keeping
 from scheduler_worker.parking import Parking, Says
 from scheduler_worker.placing import Claims, Scheduler
 from scheduler_worker.roster import SAYS_SECONDS
+from scheduler_worker.what_if import WhatIfs
 
 BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
@@ -91,6 +94,7 @@ def scheduler_worker(
     waits: dict[str, Any] = {}
     place_many, hear = scheduler.place_many, scheduler.hear
     rows: list[On] = []
+    asked: list[Answers] = []
     timers: list[Every] = []
     if database is not None and say is not None:
         parking = Parking(scheduler, database, say, scheduler.roster.name, scheduler.clock)
@@ -98,13 +102,13 @@ def scheduler_worker(
         place_many = Arrivals(scheduler, parking, scheduler.clock).place_many
         hear = parking.hear
         rows = [on(BUILD_CANCEL, keeping.cancel)]
+        asked = [answers(WAITING, keeping.waiting), answers(DECISION, keeping.decision)]
         timers = [
             every(BEAT_SECONDS, keeping.beat, at_once=True),
             every(SWEEP_SECONDS, keeping.sweep),
             every(PRUNE_SECONDS, keeping.prune),
         ]
         waits = {
-            "answers": [answers(WAITING, keeping.waiting)],
             "runs": [parking.run],
             "stops": [keeping.let_go],
             "announces": frozenset({BuildPlaced, BuildUnplaceable, BuildCancelled}),
@@ -126,6 +130,7 @@ def scheduler_worker(
             on(SCHEDULER_ALIVE, scheduler.roster.hear, private=True),
             *rows,
         ],
+        answers=[answers(WHAT_IF, WhatIfs(scheduler).answer), *asked],
         asks=[CLAIM, RELEASE, PROVIDERS, GROUPS, ALLOCATIONS],
         timers=[
             every(SAYS_SECONDS, scheduler.roster.say, emits=[SCHEDULER_ALIVE], at_once=True),

@@ -197,12 +197,66 @@ def boot_command(
     trait:CUSTOM_GOLD=,trait:CUSTOM_SILVER=required --wait 1h`.
     """
     settings = effective(state_dir=state_dir).settings
+    request = request_given(
+        vcpus=vcpus,
+        memory_mb=memory_mb,
+        disk_gb=disk_gb,
+        flavor=flavor,
+        extra_spec=extra_spec,
+        or_else=or_else,
+        image=image,
+        image_property=image_property,
+        count=count,
+        at_least=at_least,
+        zone=zone,
+        cell=cell,
+        aggregate=aggregate,
+        not_aggregate=not_aggregate,
+        host=host,
+        force_host=force_host,
+        ignore_host=ignore_host,
+        group=group,
+        hint=hint,
+        prefer_trait=prefer_trait,
+        project=project,
+    )
+    request = msgspec.structs.replace(request, wait=waiting_time(wait), priority=priority)
+    tell_notes(request)
+    timeout += seconds_of(request.wait)
+    run(boot(settings, request, wait is not None, timeout, as_json, say, group))
+
+
+def request_given(
+    *,
+    vcpus: int,
+    memory_mb: int,
+    disk_gb: int,
+    flavor: str,
+    extra_spec: list[str] | None,
+    or_else: list[str] | None,
+    image: str,
+    image_property: list[str] | None,
+    count: int,
+    at_least: int,
+    zone: str,
+    cell: str,
+    aggregate: list[str] | None,
+    not_aggregate: list[str] | None,
+    host: str,
+    force_host: str,
+    ignore_host: list[str] | None,
+    group: str,
+    hint: list[str] | None,
+    prefer_trait: list[str] | None,
+    project: str,
+) -> BuildRequested:
+    """What these options ask for, the group's name aside."""
     chosen = image_named(image, image_property or [])
     request = boot_request(vcpus, memory_mb, disk_gb, flavor, extra_spec or [], count, zone, cell, chosen)
     hints = hints_given(hint or [])
     if hints.group and group:
         raise BadSetting("--group and --hint group= both say it")
-    request = msgspec.structs.replace(
+    return msgspec.structs.replace(
         request,
         project=project or request.project,
         or_else=tuple(flavor_instead(request.flavor, one) for one in or_else or []),
@@ -216,13 +270,12 @@ def boot_command(
         ignore_hosts=tuple(ignore_host or []),
         hints=hints,
         preferred_traits=weights_given(prefer_trait or []),
-        wait=waiting_time(wait),
-        priority=priority,
     )
+
+
+def tell_notes(request: BuildRequested) -> None:
     for note in sense_of(checked(request)):
         complain.print(f"[yellow]note[/yellow]: {escape(note)}")
-    timeout += seconds_of(request.wait)
-    run(boot(settings, request, wait is not None, timeout, as_json, say, group))
 
 
 @commands.command("delete", rich_help_panel="Builds")
@@ -292,10 +345,7 @@ async def boot(
         request = msgspec.structs.replace(request, reply_to=name)
     request = checked(request)
     async with Bus(wiring.transport(settings, "boot")) as bus:
-        if joins:
-            joined = (await groups.named(bus, joins, request.project)).id
-            hints = msgspec.structs.replace(request.hints, group=joined)
-            request = msgspec.structs.replace(request, hints=hints)
+        request = await joining(bus, request, joins)
         ended = await bus.listen(topics.BUILD_ENDED.at(reply_to=name))
         unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=name))
         await bus.publish(request)
@@ -332,6 +382,14 @@ async def boot(
                 f"not waiting any longer: {', '.join(sorted(open_))} did not end within {timeout:g} s"
             ) from None
     return 0 if active >= (request.at_least or len(request.instances)) else 1
+
+
+async def joining(bus: Bus, request: BuildRequested, group: str) -> BuildRequested:
+    """The same request, in this server group; no name: in none but what its hints say."""
+    if not group:
+        return request
+    joined = (await groups.named(bus, group, request.project)).id
+    return msgspec.structs.replace(request, hints=msgspec.structs.replace(request.hints, group=joined))
 
 
 def _tell_ended(said: BuildEnded, as_json: bool, say: Console) -> None:

@@ -15,6 +15,7 @@ from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order
 from scheduler_worker.core.pick import KeepsPromises, Pick
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.rule import Rule
 from scheduler_worker.core.shortage import Shortage
 from scheduler_worker.core.ties import drawn
 from scheduler_worker.core.view import HostsNow
@@ -84,6 +85,16 @@ class Choosing:
             self._promises,
             seed,
         )
+
+    def without(self, rule: str) -> "Choosing":
+        """The same moment, were there not this rule."""
+        rules = tuple([one for one in self._policy.rules if one.name != rule])
+        policy = dataclasses.replace(self._policy, rules=rules)
+        return Choosing(self._source, self._hosts, self._now, policy, self._promises, self._joined)
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        return self._policy.rules
 
     def join(self, order: Order, instance: Id, root: str) -> None:
         if order.wish.group is not None:

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 import numpy as np
 from msgspec.structs import replace
 
-from bus.candidates import Bools, CandidateSearch, Ints
+from bus.candidates import Bools, CandidateSearch, Floats, Ints, PlacedHost
 from bus.vocabulary import Candidate, Record, RecordedHost, Removal
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.frontier import Frontier
@@ -79,6 +79,7 @@ class Ranking:
         if self._outside is not None:
             self._less = 1000.0 * (1.0 + float(np.abs(self._worths).max(initial=0.0)))
             self._worths = self._worths - self._less * self._outside
+        self._admitted_first = admitted
         self._order = Frontier(self._worths, admitted, self._ties)
         self._sorted: list[Entry] = []  # the best of the beginning, as far as somebody looked
         self._of_cell: dict[int, list[Entry]] = {}  # the same by cell
@@ -174,6 +175,25 @@ class Ranking:
         if spares is None:
             spares = self._spares[cell] = Spares(self, cell)
         return spares.take(several, beside, avoid)
+
+    def admitted(self) -> Sequence[int]:
+        """Hosts that no rule refuses which can be asked for all at once; of trees, as far as arrays tell."""
+        indices: list[int] = self._admitted_first.tolist()
+        return indices
+
+    def fits(self, index: int) -> bool:
+        """Would it do, when it comes to it?"""
+        return self.admits(index) and bool(self.ways(index, 1))
+
+    def position(self, index: int) -> int:
+        return int(self._positions[index])
+
+    def host(self, index: int) -> PlacedHost:
+        return self._search.host(int(self._positions[index]))
+
+    def free(self, resource_class: str) -> Floats:
+        """Of each, in its tree."""
+        return self._search.free(resource_class)
 
     # Why there is none
 
@@ -370,17 +390,18 @@ class Ranking:
         if ways is None:
             ways = self._tree_ways.get(index)
             if ways is None:
-                ways = self._look(index, WAYS_OF_THE_BEST)
+                ways = self.look(index, WAYS_OF_THE_BEST)
                 lone = len(ways) == 1 and ways[0].allocations.keys() == {ways[0].root}
                 if ways:
                     (self._lone_ways if lone else self._tree_ways)[index] = ways
         if avoid and any(not way.allocations.keys().isdisjoint(avoid) for way in ways):
             if len(ways) == WAYS_OF_THE_BEST:
-                ways = self._look(index, ALL_WAYS)
+                ways = self.look(index, ALL_WAYS)
             ways = tuple([way for way in ways if way.allocations.keys().isdisjoint(avoid)])
         return ways[:most]
 
-    def _look(self, index: int, most: int) -> tuple[Candidate, ...]:
+    def look(self, index: int, most: int) -> tuple[Candidate, ...]:
+        """The ways there are at this moment, whatever was found before."""
         return tuple(self._search.ways(int(self._positions[index]), most))
 
     # The record

@@ -55,7 +55,7 @@ class Contested(FakePlacement):
 
 
 @dataclass(frozen=True)
-class Load:
+class MixedLoad:
     """How hosts are chosen while it runs."""
 
     name: str
@@ -65,14 +65,14 @@ class Load:
 
 
 LOADS = [
-    Load("spreading", {"ram": 1.0, "cpu": 1.0, "disk": 1.0, "build_failure": 1000.0}),
-    Load("packing", {"ram": -1.0, "cpu": -0.5, "build_failure": 1000.0}),
-    Load("among the five best", {"ram": 1.0, "io_ops": -1.0, "build_failure": 1000.0}, subset=5),
-    Load("much alike", {"ram": 1.0, "cpu": 1.0}, near=0.2),
+    MixedLoad("spreading", {"ram": 1.0, "cpu": 1.0, "disk": 1.0, "build_failure": 1000.0}),
+    MixedLoad("packing", {"ram": -1.0, "cpu": -0.5, "build_failure": 1000.0}),
+    MixedLoad("among the five best", {"ram": 1.0, "io_ops": -1.0, "build_failure": 1000.0}, subset=5),
+    MixedLoad("much alike", {"ram": 1.0, "cpu": 1.0}, near=0.2),
 ]
 
 
-async def placed_by(load: Load) -> list[BuildPlaced]:
+async def placed_by(load: MixedLoad) -> list[BuildPlaced]:
     """A thousand boots of twenty flavors in three cells, in batches, with hosts that fail builds."""
     chance = random.Random(11)
     candidates = [a_candidate(number, cell=f"cell{number % 3}", free=dict(PLENTY)) for number in range(HOSTS)]
@@ -118,7 +118,7 @@ async def placed_by(load: Load) -> list[BuildPlaced]:
 
 
 @pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
-async def test_every_decision_of_a_mixed_load_comes_to_the_same_host_again(load: Load) -> None:
+async def test_every_decision_of_a_mixed_load_comes_to_the_same_host_again(load: MixedLoad) -> None:
     placed = await placed_by(load)
     assert len(placed) >= BOOTS
     differs = []

@@ -1,0 +1,105 @@
+"""`berth what-if`: would this fit, where, how many more, and what would change it. Nothing is claimed."""
+
+import inspect
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from berth import wiring
+from berth.commands.builds import boot_command, joining, request_given, tell_notes
+from berth.commands.options import Json, StateDir
+from berth.commands.terminal import checked, effective, printable, run, say, write_json
+from berth.funnel import funnel
+from berth.settings import Settings
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.messages import BuildRequested, WhatIf, WhatIfAnswered
+
+SECONDS = 30.0  # an answer may take
+
+commands = typer.Typer()
+
+Best = Annotated[int, typer.Option(min=1, max=64, help="So many of the best hosts are named.")]
+Room = Annotated[bool, typer.Option("--room/--no-room", help="Count how many more there is room for.")]
+
+
+def what_if_command(
+    *, best: Best = 8, room: Room = True, as_json: Json = False, state_dir: StateDir = None, **asked: Any
+) -> None:
+    """Would this fit now, where, how many more, and what would change it. Nothing is claimed.
+
+    Takes what `berth boot` takes: `berth what-if --vcpus 4 --memory-mb 8192 --zone z2 --count 10`.
+    """
+    request = request_given(**asked)
+    tell_notes(request)
+    settings = effective(state_dir=state_dir).settings
+    run(what_if(settings, request, asked["group"], best, room, as_json, say))
+
+
+def _as_boot_takes() -> inspect.Signature:
+    """The options of `berth boot` that say what is asked for, then our own."""
+    asked = inspect.signature(request_given).parameters
+    of_boot = [one for one in inspect.signature(boot_command).parameters.values() if one.name in asked]
+    own = inspect.signature(what_if_command).parameters.values()
+    mine = [one for one in own if one.kind is inspect.Parameter.KEYWORD_ONLY]
+    return inspect.Signature([one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*of_boot, *mine)])
+
+
+what_if_command.__signature__ = _as_boot_takes()  # type: ignore[attr-defined]
+what_if_command.__annotations__ |= boot_command.__annotations__
+commands.command("what-if", rich_help_panel="Builds")(what_if_command)
+
+
+async def what_if(
+    settings: Settings,
+    request: BuildRequested,
+    group: str,
+    best: int,
+    room: bool,
+    as_json: bool,
+    say: Console,
+) -> int:
+    async with Bus(wiring.transport(settings, "what-if")) as bus:
+        request = checked(await joining(bus, request, group))
+        ask = bus.asker(topics.WHAT_IF, timeout=SECONDS)
+        answer = await ask(WhatIf(request=request, best=best, room=room))
+    if as_json:
+        write_json(answer)
+    else:
+        show_answer(answer, say)
+    return 0 if answer.fits else 1
+
+
+def show_answer(answer: WhatIfAnswered, say: Console) -> None:
+    """0 when it fits."""
+    if answer.refusal:
+        say.print(Text(f"it cannot be meant: {printable(answer.refusal)}", style="red"))
+        return
+    several = sum(there.instances for there in answer.placed)
+    if answer.fits:
+        as_flavor = f", as flavor {answer.flavor} of --or-else" if answer.flavor else ""
+        say.print(Text(f"it fits: {several} instance{'' if several == 1 else 's'}{as_flavor}", style="green"))
+    else:
+        say.print(Text(f"it does not fit [{answer.decision.code}]", style="red"))
+    if several > 1:
+        for there in answer.placed:
+            zone = f", zone {printable(there.zone)}" if there.zone else ""
+            say.print(Text(f"  {there.instances:>5} on {printable(there.host)} (cell {there.cell}{zone})"))
+    chosen = answer.placed[0].root if answer.placed else ""
+    for line in funnel(answer.decision, say.width, chosen):
+        line.rstrip()
+        say.print(line)
+    if answer.room:
+        _show_room(answer, say)
+    if answer.cut:
+        say.print(Text(f"  {printable(answer.cut)}", style="yellow"))
+
+
+def _show_room(answer: WhatIfAnswered, say: Console) -> None:
+    total, hosts = sum(one.instances for one in answer.room), sum(one.hosts for one in answer.room)
+    say.print(Text(f"  room for {total} in all, on {hosts} host{'' if hosts == 1 else 's'}", style="bold"))
+    for one in answer.room:
+        where = f"cell {one.cell}" + (f", zone {printable(one.zone)}" if one.zone else "")
+        say.print(Text(f"    {where:<30}{one.instances:>9} on {one.hosts}"))

@@ -1,0 +1,219 @@
+"""`berth why`: where a build landed or why nowhere, as a picture; the same decision made again."""
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from msgspec import structs
+from rich.console import Console
+from rich.text import Text
+
+from berth import wiring
+from berth.commands.options import Json, StateDir
+from berth.commands.terminal import CommandRefused, complain, effective, printable, run, say, write_json
+from berth.commands.what_if import show_answer
+from berth.funnel import funnel
+from berth.settings import BadSetting, Settings
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.errors import Unavailable, Unroutable
+from bus.messages import BuildRequested, BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
+from bus.vocabulary import AlsoAsked, RecordedHost
+from scheduler_worker import replay
+
+SECONDS = 5.0  # an answer may take
+
+commands = typer.Typer()
+
+
+@commands.command("why", rich_help_panel="Builds")
+def why_command(
+    build: Annotated[
+        str,
+        typer.Argument(
+            metavar="BUILD|REQUEST", help="The uuid of a build, or of a request that found no host."
+        ),
+    ],
+    again: Annotated[
+        bool,
+        typer.Option("--replay", help="Make the recorded decision again; exit 1 unless it is the same host."),
+    ] = False,
+    now: Annotated[
+        bool, typer.Option("--now", help="What would become of it today: present hosts, present rules.")
+    ] = False,
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Why a build is where it is, or nowhere.
+
+    Shows who was considered, what each constraint removed, what weighers gave the best, and what came after:
+    refused claims, attempts, alternates. Of one without a host: who came closest, and what would help.
+    """
+    try:
+        id_ = str(uuid.UUID(build))
+    except ValueError:
+        raise BadSetting(f"{build!r} is not the uuid of a build or request") from None
+    run(why(effective(state_dir=state_dir).settings, id_, again, now, as_json, say))
+
+
+@dataclass(frozen=True)
+class Known:
+    """All that anybody knows of a build."""
+
+    stands: tuple[BuildStands, ...]  # it, or those of the request
+    decided: DecisionFound
+    silent: tuple[str, ...]  # who did not answer
+
+
+async def why(settings: Settings, id_: str, again: bool, now: bool, as_json: bool, say: Console) -> int:
+    async with Bus(wiring.transport(settings, "why")) as bus:
+        known = await _known(settings, bus, id_)
+        for name in known.silent:
+            complain.print(f"{name} does not answer", style="yellow", markup=False)
+        if not known.stands and not known.decided.known:
+            unheard = f" ({', '.join(known.silent)} did not answer)" if known.silent else ""
+            raise CommandRefused(f"nobody knows a build or request {id_}{unheard}")
+        if now:
+            return await _ask_now(bus, known, as_json, say)
+    if again:
+        return _again(known, as_json, say)
+    if as_json:
+        for one in known.stands:
+            write_json(one)
+        if known.decided.known:
+            write_json(known.decided)
+        return 0
+    for one in known.stands:
+        _show_placed(one, say)
+    if known.decided.known:
+        _show_decided(known.decided, say)
+    return 0
+
+
+async def _known(settings: Settings, bus: Bus, id_: str) -> Known:
+    """All cells and the schedulers are asked at once."""
+    find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
+    cells = settings.cell_names
+    decision = bus.asker(topics.DECISION, timeout=SECONDS)(FindDecision(id=id_))
+    questions = [find(FindBuilds(cell=cell, builds=(id_,))) for cell in cells]
+    answers: Sequence[Any] = await asyncio.gather(decision, *questions, return_exceptions=True)
+    silent, stands = [], list[BuildStands]()
+    for name, answer in zip(("the scheduler", *(f"cell {cell}" for cell in cells)), answers, strict=True):
+        if isinstance(answer, Unavailable | Unroutable):
+            silent.append(name)
+        elif isinstance(answer, BaseException):
+            raise answer
+        elif not isinstance(answer, DecisionFound):
+            stands += answer.builds
+    decided = answers[0] if isinstance(answers[0], DecisionFound) else DecisionFound()
+    return Known(tuple(stands), decided, tuple(silent))
+
+
+# As a picture
+
+
+def _show_placed(one: BuildStands, say: Console) -> None:
+    placed, decision = one.placed, one.placed.decision
+    where = f"{printable(one.host or placed.chosen.host)} in cell {placed.cell}"
+    _print(say, Text(f"{one.build}  {one.status} on {where}  (flavor {printable(placed.spec.flavor.name)})"))
+    if decision.record is None:
+        _print(say, Text("  it was placed before, and told again: how is not recorded", style="yellow"))
+    _pictured(decision, say, placed.chosen.root)
+    if placed.alternates:
+        _print(say, Text(f"  alternates  {', '.join(printable(spare.host) for spare in placed.alternates)}"))
+    for number, attempt in enumerate(one.attempts, 1):
+        cause = f": {printable(attempt.cause)}" if attempt.cause else ""
+        _print(say, Text(f"  attempt {number}  {printable(attempt.host)}: {attempt.outcome}{cause}"))
+    if one.reason:
+        _print(say, Text(f"  {printable(one.reason)}", style="red"))
+
+
+def _show_decided(found: DecisionFound, say: Console) -> None:
+    if found.waits:
+        _print(say, Text(f"waits for room: {printable(found.reason)}", style="yellow"))
+        if found.wakes:
+            _print(say, Text(f"  it is looked at again when {printable(found.wakes)}"))
+    else:
+        code = f" [{found.decision.code}]" if found.decision.code else ""
+        _print(say, Text(f"no host{code}: {printable(found.reason)}", style="red"))
+    _pictured(found.decision, say)
+
+
+def _pictured(decision: Any, say: Console, chosen: str = "") -> None:
+    for line in funnel(decision, say.width, chosen):
+        _print(say, line)
+
+
+def _print(say: Console, line: Text) -> None:
+    line.rstrip()
+    say.print(line)
+
+
+# Again
+
+
+def _again(known: Known, as_json: bool, say: Console) -> int:
+    """The recorded decisions, made again; 1 unless all come to the same host."""
+    if not known.stands:
+        raise CommandRefused("it was placed nowhere: there is no choice to be made again")
+    same = True
+    for one in known.stands:
+        record, chosen = one.placed.decision.record, one.placed.chosen
+        if record is None:
+            raise CommandRefused(f"{one.build} was told again: how it was placed is not recorded")
+        host = replay(one.build, record).host
+        same &= host is not None and host.root == chosen.root
+        _tell_again(one, host, as_json, say)
+    return 0 if same else 1
+
+
+def _tell_again(one: BuildStands, host: RecordedHost | None, as_json: bool, say: Console) -> None:
+    chosen = one.placed.chosen
+    same = host is not None and host.root == chosen.root
+    if as_json:
+        write_json(
+            {"build": one.build, "recorded": chosen.root, "again": host.root if host else "", "same": same}
+        )
+    elif same:
+        _print(say, Text(f"{one.build}  again {printable(chosen.host)}: the same host", style="green"))
+    else:
+        other = printable(host.host) if host is not None else "nobody"
+        said = f"{one.build}  recorded {printable(chosen.host)}, again {other}: it differs"
+        _print(say, Text(said, style="red"))
+
+
+async def _ask_now(bus: Bus, known: Known, as_json: bool, say: Console) -> int:
+    request = known.decided.request or requested(known.stands[0])
+    if not request.instances:
+        raise CommandRefused("what was asked is not recorded")
+    answer = await bus.asker(topics.WHAT_IF)(WhatIf(request=request))
+    if as_json:
+        write_json(answer)
+    else:
+        before = known.stands[0].host if known.stands else "nowhere"
+        _print(say, Text(f"then {printable(before)}; now:"))
+        show_answer(answer, say)
+    return 0 if answer.fits else 1
+
+
+def requested(one: BuildStands) -> BuildRequested:
+    """What was asked for this build, as its record has it, with the flavor it got."""
+    placed, record = one.placed, one.placed.decision.record
+    asked = (record.asked if record is not None else None) or AlsoAsked()
+    fields = {name: getattr(asked, name) for name in AlsoAsked.__struct_fields__}
+    if fields["hints"] is None:
+        del fields["hints"]
+    spec = placed.spec
+    request = BuildRequested(
+        request=placed.request,
+        instances=(placed.build,),
+        flavor=spec.flavor,
+        image=spec.image,
+        project=spec.project,
+        user=spec.user,
+        alternates=0,
+    )
+    return structs.replace(request, **fields)

@@ -1,0 +1,144 @@
+"""What a request could do without: each demand left out by itself, or asked for in a smaller amount."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from msgspec import structs
+
+from bus.messages import FindCandidates
+from bus.vocabulary import ResourceGroup
+from scheduler_worker.core.request import DISABLED
+from scheduler_worker.core.wish import Wish
+
+Says = Callable[[str], str]  # given "2 hosts": what they tell
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxed:
+    """A wish that asks for one thing less."""
+
+    wish: Wish
+    says: Says
+
+
+@dataclass(frozen=True, slots=True)
+class Lessened:
+    """A wish without one class in one of its groups: how much of it would be there?"""
+
+    wish: Wish
+    of: Wish  # with it
+    group: int
+    resource_class: str
+    asked: int
+
+    def with_amount(self, amount: int) -> Wish:
+        groups = list(self.of.question.groups)
+        group = groups[self.group]
+        asked = {**group.resources, self.resource_class: amount}
+        groups[self.group] = structs.replace(group, resources=asked)
+        return _asking(self.of, groups=tuple(groups))
+
+
+def lessened(wish: Wish) -> Iterator[Lessened]:
+    """Without each of its classes in turn."""
+    for nth, group in enumerate(wish.question.groups):
+        for name, asked in group.resources.items():
+            left = {one: amount for one, amount in group.resources.items() if one != name}
+            without = _with_group(wish, nth, structs.replace(group, resources=left))
+            yield Lessened(without, wish, nth, name, asked)
+
+
+def relaxed(wish: Wish) -> Iterator[Relaxed]:
+    """Without each of its other demands in turn."""
+    yield from _elsewhere(wish)
+    yield from _otherwise(wish)
+    hints = wish.request.hints
+    if wish.group is not None:
+        name = f"without server group {wish.group.name}"
+        yield Relaxed(replace(wish, group=None, members={}), _without(name))
+    if wish.same is not None:
+        yield Relaxed(replace(wish, same=None), _without("without the hint same_host"))
+    if wish.different:
+        yield Relaxed(replace(wish, different=frozenset()), _without("without the hint different_host"))
+    for field in ("query", "build_near_host_ip"):
+        if getattr(hints, field):
+            other = structs.replace(hints, **{field: ""})
+            request = structs.replace(wish.request, hints=other)
+            yield Relaxed(replace(wish, request=request), _without(f"without the hint {field}"))
+
+
+def _elsewhere(wish: Wish) -> Iterator[Relaxed]:
+    """Where it may be."""
+    question, request = wish.question, wish.request
+    if question.zone:
+        anywhere = replace(wish, request=structs.replace(request, zone=""))
+        yield Relaxed(_asking(anywhere, zone=""), _without(f"without zone {question.zone}"))
+    if question.cell:
+        anywhere = replace(wish, request=structs.replace(request, cell=""))
+        yield Relaxed(_asking(anywhere, cell=""), _without(f"without cell {question.cell}"))
+    if question.roots:
+        named = request.forced_host or request.wanted_host
+        anywhere = replace(wish, request=structs.replace(request, forced_host="", wanted_host=""))
+        yield Relaxed(_asking(anywhere, roots=()), _without(f"without host {named}"))
+    if question.not_roots:
+        anywhere = replace(wish, request=structs.replace(request, ignore_hosts=()))
+        yield Relaxed(_asking(anywhere, not_roots=()), _without("without ignore_hosts"))
+    for nth, some in enumerate(request.aggregates):
+        if some in question.root_member_of:  # those that metadata demands are not the request's to leave out
+            others = tuple(one for one in question.root_member_of if one != some)
+            yield Relaxed(_asking(wish, root_member_of=others), _without(f"without aggregates[{nth}]"))
+    own = tuple(one for one in question.root_not_member_of if one not in request.not_aggregates)
+    if own != question.root_not_member_of:
+        yield Relaxed(_asking(wish, root_not_member_of=own), _without("without not_aggregates"))
+
+
+def _otherwise(wish: Wish) -> Iterator[Relaxed]:
+    """What it must be like."""
+    question = wish.question
+    for trait in question.root_required:
+        others = tuple(one for one in question.root_required if one != trait)
+        yield Relaxed(_asking(wish, root_required=others), _lacks(trait))
+    for trait in question.root_forbidden:
+        if trait != DISABLED:
+            others = tuple(one for one in question.root_forbidden if one != trait)
+            yield Relaxed(_asking(wish, root_forbidden=others), _without(f"without {trait}=forbidden"))
+    for nth, group in enumerate(question.groups):
+        for trait in group.required:
+            left = tuple(one for one in group.required if one != trait)
+            yield Relaxed(_with_group(wish, nth, structs.replace(group, required=left)), _lacks(trait))
+        for trait in group.forbidden:
+            left = tuple(one for one in group.forbidden if one != trait)
+            forgiving = structs.replace(group, forbidden=left)
+            yield Relaxed(_with_group(wish, nth, forgiving), _without(f"without {trait}=forbidden"))
+        for some in group.required_any:
+            choices = tuple(one for one in group.required_any if one != some)
+            easier = structs.replace(group, required_any=choices)
+            yield Relaxed(_with_group(wish, nth, easier), _lacks(" or ".join(some)))
+    if question.same_subtree:
+        yield Relaxed(_asking(wish, same_subtree=()), _without("without same_subtree"))
+    if question.group_policy == "isolate":
+        yield Relaxed(_asking(wish, group_policy="none"), _without("without group_policy=isolate"))
+
+
+def _without(what: str) -> Says:
+    return lambda hosts: f"{what}: {hosts}"
+
+
+def _lacks(trait: str) -> Says:
+    return lambda hosts: f"trait {trait} on any of {hosts}"
+
+
+def _asking(wish: Wish, **fields: Any) -> Wish:
+    question: FindCandidates = structs.replace(wish.question, **fields)
+    return replace(wish, question=question)
+
+
+def _with_group(wish: Wish, nth: int, group: ResourceGroup) -> Wish:
+    """A group that asks for nothing goes, unless others are tied to it."""
+    groups = list(wish.question.groups)
+    groups[nth] = group
+    tied = {suffix for some in wish.question.same_subtree for suffix in some}
+    if not group.resources and group.suffix not in tied:
+        del groups[nth]
+    return _asking(wish, groups=tuple(groups))

@@ -1,0 +1,71 @@
+"""Choosing for the sake of knowing: what is promised is taken back before anybody else chooses."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from bus.candidates import CandidateSource
+from bus.vocabulary import Allocations, Candidate
+from scheduler_worker.core.pick import Promise
+
+
+class CountsBuilds(Protocol):
+    """Who knows how many builds were just sent to each host."""
+
+    def chose(self, root: str, now: float) -> None: ...
+
+    def unchose(self, root: str) -> None: ...
+
+
+class Supposed:
+    """One promise that nobody means."""
+
+    __slots__ = ("allocations", "root")
+
+    def __init__(self, way: Candidate) -> None:
+        self.allocations: Allocations = way.allocations
+        self.root = way.root
+
+
+class Supposing:
+    """Keeps promises while a stretch without an await lasts; `suspend` before one, `resume` after it."""
+
+    def __init__(self, source: CandidateSource, builds: CountsBuilds, now: float) -> None:
+        self._source = source
+        self._builds = builds
+        self._now = now
+        self._kept: list[Supposed] = []
+
+    @property
+    def unsettled(self) -> Sequence[Promise]:
+        return ()
+
+    def enter(self, way: Candidate) -> Promise:
+        supposed = Supposed(way)
+        self._kept.append(supposed)
+        self._promise(supposed)
+        return supposed
+
+    def drop(self, promise: Promise) -> None:
+        if isinstance(promise, Supposed) and promise in self._kept:
+            self._kept.remove(promise)
+            self._withdraw(promise)
+
+    def suspend(self) -> None:
+        for supposed in self._kept:
+            self._withdraw(supposed)
+
+    def resume(self) -> None:
+        for supposed in self._kept:
+            self._promise(supposed)
+
+    def forget(self) -> None:
+        """As if nothing had been supposed; whatever is kept was suspended."""
+        self._kept.clear()
+
+    def _promise(self, supposed: Supposed) -> None:
+        self._source.promise(supposed.allocations)
+        self._builds.chose(supposed.root, self._now)
+
+    def _withdraw(self, supposed: Supposed) -> None:
+        self._source.withdraw(supposed.allocations)
+        self._builds.unchose(supposed.root)
