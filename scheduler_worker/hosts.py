@@ -48,6 +48,7 @@ class HostBook:
         self._zones: Counter[str] = Counter()
         self._tidied = now
         self._choices: deque[tuple[float, str]] = deque()
+        self._counted_until = now  # choices that counted until then, or less long, do so no more
         self._taken_back: Counter[str] = Counter()  # of these, choices that came to nothing
         self._halved_after = halved_after
         self._whole = now  # a failure of then counts as one; later ones count more, so that all fade together
@@ -128,8 +129,10 @@ class HostBook:
             self._place_new()
         self._columns.recent[slot] += 1
 
-    def unchose(self, root: str) -> None:
-        """We send it elsewhere after all."""
+    def unchose(self, root: str, at: float) -> None:
+        """We send it elsewhere after all, which was chosen then. What counts no more is not taken back."""
+        if at + RECENT <= self._counted_until:
+            return
         self._columns.recent[self._columns.slots[root]] -= 1
         self._taken_back[root] += 1
 
@@ -166,6 +169,7 @@ class HostBook:
     def _past(self, now: float) -> None:
         """Choices of a while ago are in the reports by now."""
         choices, columns = self._choices, self._columns
+        self._counted_until = max(self._counted_until, now)
         while choices and choices[0][0] <= now:
             root = choices.popleft()[1]
             if self._taken_back[root]:

@@ -17,6 +17,7 @@ class PendingChoice:
 
     allocations: Allocations
     root: str
+    at: float  # when it was made
     until: float
     open: bool = True
     number: int | None = None  # the change that made it true; None: not known yet, nor whether there is one
@@ -35,7 +36,7 @@ class PendingChoices:
 
     def enter(self, allocations: Allocations, root: str, now: float) -> PendingChoice:
         """A choice is made."""
-        entry = PendingChoice(allocations, root, now + self.timeout)
+        entry = PendingChoice(allocations, root, now, now + self.timeout)
         self._source.promise(allocations)
         self._open.append(entry)
         return entry

@@ -55,6 +55,7 @@ from scheduler_worker.core.events import (
     Warn,
 )
 from scheduler_worker.core.host_map import HostMap
+from scheduler_worker.core.joined import Joined
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.pick import KeepsPromises
 from scheduler_worker.core.placing import PATIENCE, PlacingLimits, step
@@ -120,7 +121,7 @@ class Scheduler:
         self.roster = Roster(self.clock)
         self._limits = PlacingLimits(patience=patience)
         self._claim_many = claim_many
-        self._joined: dict[Id, dict[Id, str]] = {}
+        self._joined = Joined()
 
     def parks(self, let_go: Callable[[str], None]) -> None:
         """There is somewhere to wait for room; `let_go` hears of hosts that were promised and not taken."""
@@ -166,6 +167,13 @@ class Scheduler:
 
     async def place(self, begun: Sequence[tuple[Order, Begun]]) -> list[End]:
         """What becomes of these orders. That there is no host is said by all that was committed before."""
+        batch = self._joined.begin()
+        try:
+            return await self._place(begun)
+        finally:
+            self._joined.end(batch)
+
+    async def _place(self, begun: Sequence[tuple[Order, Begun]]) -> list[End]:
         level = any(self._orders.names_unknown(order.request) for order, _ in begun)
         if level:
             await self.source.fresh()
@@ -218,9 +226,11 @@ class Scheduler:
             match effect:
                 case KeepHost():
                     self._keep(course.order, effect)
-                case GiveUpHost(pick=pick):
+                case GiveUpHost(pick=pick, instance=instance):
                     self._promising().drop(pick.promise)
                     self.pending.let_go(pick.root)
+                    if group := course.order.request.hints.group:
+                        self._joined.leave(group, instance)
                 case Warn(text=text):
                     log.warning(text)
                 case SayAll() | ComeAgain() | Park() | Bury():
@@ -268,7 +278,7 @@ class Scheduler:
         for instance, pick in zip(order.instances, picks, strict=False):
             self._promising().drop(pick.promise)
             if order.wish.group is not None:
-                self._joined.get(order.wish.group.id, {}).pop(instance, None)
+                self._joined.leave(order.wish.group.id, instance)
 
     def _known_now(self, order: Order, event: Begun) -> tuple[Order, Begun]:
         if event.refusal:
@@ -284,18 +294,21 @@ class Scheduler:
                     spares[wanted.instance] = choosing.spares(course.order, wanted)
             self._take(course, SparesFound(spares))
 
-    def _now(
-        self, promises: KeepsPromises | None = None, joined: dict[Id, dict[Id, str]] | None = None
-    ) -> Choosing:
+    def _now(self, promises: KeepsPromises | None = None, joined: Joined | None = None) -> Choosing:
         """All hosts as they are at this moment."""
         seen, _ = self.hosts_now()
-        joined = self._joined if joined is None else joined
-        return Choosing(self.source, self._hosts, seen, self.policy, promises or self._promising(), joined)
+        return Choosing(
+            self.source,
+            self._hosts,
+            seen,
+            self.policy,
+            promises or self._promising(),
+            self._joined if joined is None else joined,
+        )
 
     def choosing(self, promises: KeepsPromises) -> Choosing:
         """The same, for somebody who only wants to know."""
-        joined = {group: dict(members) for group, members in self._joined.items()}
-        return self._now(promises, joined)
+        return self._now(promises, self._joined.copy())
 
     async def ready(self, request: BuildRequested) -> tuple[Order, Begun]:
         """As it would be before a host is looked for."""
@@ -344,6 +357,8 @@ class Scheduler:
             promise = promising.enter(kept.way)
         if isinstance(promise, PendingChoice):
             self.pending.confirm(promise, kept.number)
+        if group := order.request.hints.group:
+            self._joined.join(group, kept.instance, kept.way.root)
 
     async def _locate(self, courses: Sequence[_Course]) -> None:
         if courses:
@@ -385,5 +400,5 @@ class Promising:
 
     def drop(self, promise: object) -> None:
         if isinstance(promise, PendingChoice) and promise.open:
-            self.book.unchose(promise.root)
+            self.book.unchose(promise.root, promise.at)
             self.pending.drop(promise)

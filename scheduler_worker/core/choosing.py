@@ -11,6 +11,7 @@ from bus.messages import FindCandidates
 from bus.vocabulary import Candidate, Id
 from scheduler_worker.core.events import Chosen, LookForSpares, NoHost
 from scheduler_worker.core.host_map import HostMap
+from scheduler_worker.core.joined import Joined
 from scheduler_worker.core.order import MAX_CHOICES, MAX_CHOICES_EACH, Order
 from scheduler_worker.core.pick import KeepsPromises, Pick
 from scheduler_worker.core.policy import ChoicePolicy
@@ -34,14 +35,14 @@ class Choosing:
         now: HostsNow,
         policy: ChoicePolicy,
         promises: KeepsPromises,
-        joined: dict[Id, dict[Id, str]],
+        joined: Joined,
     ) -> None:
         self._source = source
         self._hosts = hosts
         self._now = now
         self._policy = policy
         self._promises = promises
-        self._joined = joined  # server group → its members that were just chosen → their roots
+        self._joined = joined
 
     def choose(self, orders: Sequence[Order]) -> list[Chosen | NoHost]:
         """One answer each. Whoever comes first takes first, of those that are alike."""
@@ -98,11 +99,11 @@ class Choosing:
 
     def join(self, order: Order, instance: Id, root: str) -> None:
         if order.wish.group is not None:
-            self._joined.setdefault(order.wish.group.id, {})[instance] = root
+            self._joined.join(order.wish.group.id, instance, root)
 
     def leave(self, order: Order, instance: Id) -> None:
         if order.wish.group is not None:
-            self._joined.get(order.wish.group.id, {}).pop(instance, None)
+            self._joined.leave(order.wish.group.id, instance)
 
     def promised(self, wish: Wish) -> bool:
         """Would it have a host, were there not what others are just being given?"""
@@ -145,9 +146,11 @@ class Choosing:
         group = wish.group
         if group is None:
             return wish
-        joined = self._joined.get(group.id, {})
         members: dict[str, int] = {}
-        on: Mapping[str, Sequence[str]] = {**group.members, **{one: (root,) for one, root in joined.items()}}
+        joined = {one: (root,) for one, root in self._joined.of(group.id).items()}
+        on: Mapping[str, Sequence[str]] = {**group.members, **joined}
+        if group.policy == "anti-affinity":  # whose guest may still be there keeps others away
+            on = {**group.left, **on}
         for roots in on.values():
             for root in roots:
                 members[root] = members.get(root, 0) + 1

@@ -121,12 +121,14 @@ class KeepHost(msgspec.Struct, frozen=True):
     pick: Pick
     way: Candidate
     number: int
+    instance: Id
 
 
 class GiveUpHost(msgspec.Struct, frozen=True):
     """What was promised for it is free again."""
 
     pick: Pick
+    instance: Id
 
 
 class Warn(msgspec.Struct, frozen=True):

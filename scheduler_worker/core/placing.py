@@ -243,7 +243,7 @@ def _claimed(order: Order, results: Sequence[ClaimResult], limits: PlacingLimits
 
 
 def _let_go(order: Order) -> Effects:
-    return tuple([GiveUpHost(pick) for pick in order.picks])
+    return tuple([GiveUpHost(*one) for one in zip(order.picks, order.instances, strict=False)])
 
 
 def _also(before: Effects, then: tuple[Order, Effects]) -> tuple[Order, Effects]:
@@ -313,7 +313,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> 
                 lacking=lacking,
             )
         )
-        effects.append(KeepHost(pick, way, result.number))
+        effects.append(KeepHost(pick, way, result.number, instance))
     short = order.shorts
     order = replace(
         order,

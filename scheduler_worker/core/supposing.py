@@ -13,7 +13,7 @@ class CountsBuilds(Protocol):
 
     def chose(self, root: str, now: float) -> None: ...
 
-    def unchose(self, root: str) -> None: ...
+    def unchose(self, root: str, at: float) -> None: ...
 
 
 class Supposed:
@@ -68,4 +68,4 @@ class Supposing:
 
     def _withdraw(self, supposed: Supposed) -> None:
         self._source.withdraw(supposed.allocations)
-        self._builds.unchose(supposed.root)
+        self._builds.unchose(supposed.root, self._now)

@@ -118,6 +118,9 @@ def check_guests(world: "SimulatedWorld") -> None:
             raise Broken(f"{build} may still be on {root}, of attempt {attempt}, and its room is not held")
 
 
+SEEMS_TO_FIT_SECONDS = 2.0
+
+
 def check_waiting(world: "SimulatedWorld") -> None:
     """While nothing is under way: nobody waits who would fit, by a plain look at placement's tables."""
     placement = world.committed("placement")
@@ -128,11 +131,14 @@ def check_waiting(world: "SimulatedWorld") -> None:
         room = parking.room
         # A scheduler that has just begun, or has not heard of all, has still to look.
         if len(room) and not room.restless and not room.busy and parking.sight.source.seen >= last:
-            _nobody_fits(parking, _free(placement))
+            _nobody_fits(parking, _free(placement), world.suspects.setdefault(id(parking), {}))
             world.looked_at_waiting += len(room)
 
 
-def _nobody_fits(parking: "Parking", hosts: dict[str, dict[str, dict[str, int]]]) -> None:
+def _nobody_fits(
+    parking: "Parking", hosts: dict[str, dict[str, dict[str, int]]], suspects: dict[str, float]
+) -> None:
+    """What other schedulers keep is known since their last beat: for so long somebody may seem to fit."""
     room, book, now = parking.room, parking.scheduler.book, parking.scheduler.clock.monotonic()
     for request, waiter in room.everybody.items():
         kept = parking.parked[request]
@@ -161,7 +167,9 @@ def _nobody_fits(parking: "Parking", hosts: dict[str, dict[str, dict[str, int]]]
                 max((free.get(name, 0) // amount for free in providers.values()), default=0)
                 for name, amount in asked.items()
             )
-        if len(found) >= several:
+        if len(found) < several:
+            suspects.pop(request, None)
+        elif now - suspects.setdefault(request, now) > SEEMS_TO_FIT_SECONDS:
             raise Broken(f"{request} ({asked} × {several}) waits, and would fit on {found[:several]}")
 
 

@@ -9,6 +9,7 @@ from bus.vocabulary import Candidate, HostState, Resources
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.host_map import HostMap
+from scheduler_worker.core.joined import Joined
 from scheduler_worker.core.pick import Pick
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.request import wishes_of
@@ -40,7 +41,7 @@ class Hall:
         self.hosts.level()
         seen = self.book.level(self.source, self.now)
         promising = Promising(self.pending, self.book, self.now)
-        return Choosing(self.source, self.hosts, seen, self.policy, promising, {})
+        return Choosing(self.source, self.hosts, seen, self.policy, promising, Joined())
 
     def hear(self, *states: HostState, cell: str = "cell1") -> None:
         for state in states:

@@ -195,3 +195,20 @@ def test_own_choices_count_as_builds_for_a_moment() -> None:
     assert book.recent(ROOT, RECENT) == 1
     assert book.recent(ROOT, 0.5 + RECENT) == 0
     assert book.recent(uid(2, "c"), 0.6) == 0
+
+
+def test_a_choice_that_comes_to_nothing_is_taken_back_once_and_only_while_it_counts() -> None:
+    """A claim may take longer to be refused than a choice counts, and its host be forgotten meanwhile."""
+    book = a_book()
+    book.chose(ROOT, 0.0)
+    book.unchose(ROOT, 0.0)
+    assert book.recent(ROOT, 0.5) == 0
+    book.chose(ROOT, 1.0)
+    assert book.recent(ROOT, 1.0 + RECENT) == 0
+    book.unchose(ROOT, 1.0)
+    assert book.recent(ROOT, 3.0) == 0
+    for number in range(10, 3000):
+        book.chose(uid(number, "c"), 3.0)
+    book.listened(60.0)
+    book.unchose(uid(10, "c"), 3.0)
+    assert book.recent(uid(10, "c"), 61.0) == 0
