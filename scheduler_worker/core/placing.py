@@ -161,7 +161,7 @@ def _no_host(order: Order, short: Shortage, limits: PlacingLimits) -> tuple[Orde
         return order, (LookForHosts(),)
     if order.request.wait and limits.parks:
         return order, (Park(shorts, obstacle),)
-    if any(one.may_pass for one in shorts):
+    if any(one.may_pass or one.promised for one in shorts):  # what others claim they may yet not get
         return _obstructed(order, limits)
     return _next(_fail(order, obstacle, order.decision), limits)
 

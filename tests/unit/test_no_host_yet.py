@@ -1,0 +1,56 @@
+"""What becomes of a request nobody has a host for at this moment."""
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler_worker.core.events import Begun, ComeAgain, Effect, Fence, LookForHosts, NoHost, Park
+from scheduler_worker.core.order import Order
+from scheduler_worker.core.placing import PlacingLimits, step
+from scheduler_worker.core.request import wishes_of
+from scheduler_worker.core.request_options import RequestOptions
+from scheduler_worker.core.shortage import Shortage
+from tests.support.scheduler_builders import a_request
+
+NOTHING = Shortage(considered=3)
+LIMITS = PlacingLimits()
+
+
+def an_order(**request: object) -> Order:
+    asked = a_request(1, **request)  # type: ignore[arg-type]
+    return Order(
+        request=asked,
+        wishes=wishes_of(asked, RequestOptions(), lambda _: ()),
+        instances=asked.instances,
+        bytes=100,
+    )
+
+
+def last_of(order: Order, short: Shortage, looks: int, limits: PlacingLimits) -> Effect:
+    """What is done after so many looks in vain."""
+    order, effects = step(order, Begun(), limits)
+    for _ in range(looks):
+        assert isinstance(effects[0], LookForHosts)
+        order, effects = step(order, NoHost(short), limits)
+    return effects[0]
+
+
+@pytest.mark.parametrize(
+    ("short", "looks", "then"),
+    [
+        (NOTHING, 1, Fence),
+        (replace(NOTHING, may_pass=True), 1, ComeAgain),
+        (replace(NOTHING, promised=True), 1, LookForHosts),
+        # Others are claiming what it lacks, and may not get it: that is no reason to end it.
+        (replace(NOTHING, promised=True), LIMITS.rounds, ComeAgain),
+    ],
+)
+def test_only_who_has_nothing_to_hope_for_ends(short: Shortage, looks: int, then: type[Effect]) -> None:
+    assert isinstance(last_of(an_order(), short, looks, LIMITS), then)
+
+
+@pytest.mark.parametrize("short", [NOTHING, replace(NOTHING, may_pass=True)])
+def test_who_may_wait_is_kept(short: Shortage) -> None:
+    limits = replace(LIMITS, parks=True)
+    assert isinstance(last_of(an_order(wait="5m"), short, 1, limits), Park)
+    assert not isinstance(last_of(an_order(), short, 1, limits), Park)
