@@ -411,6 +411,7 @@ def _tell_unplaceable(said: BuildUnplaceable, asked: int, as_json: bool, say: Co
     of = f" for {without} of {asked}" if without < asked else ""
     # The reason names what was removed, and who came close.
     say.print(f"[red]no host[/red]{of}: {escape(said.reason)}")
+    say.print(f"[dim]berth why {said.request} shows how that came to be[/dim]")
 
 
 async def delete(settings: Settings, id_: str, cell: str, wait: bool, timeout: float, say: Console) -> int:
