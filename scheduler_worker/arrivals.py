@@ -14,7 +14,7 @@ from scheduler_worker.core.events import Begun, Fence, FenceAnswers, Park
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.request import seconds_of
 from scheduler_worker.core.shortage import MAX_REASON
-from scheduler_worker.parking import Parking, beside, decision_of, ended
+from scheduler_worker.parking import Parking, decision_of, ended
 from scheduler_worker.placing import Scheduler, Verdict
 from scheduler_worker.store import parked
 from scheduler_worker.store.parked import ParkedRequest
@@ -52,8 +52,6 @@ class Arrivals:
             elif not event.refusal and request.wait and self._others_first(order, now):
                 waits.append((nth, self._behind_others(order, now, seen), None))
             else:
-                if not event.refusal:
-                    begun[nth] = beside(order, room.barred(request.priority, now)), event
                 trying.append(nth)
         ends = await scheduler.place([begun[nth] for nth in trying])
         for nth, end in zip(trying, ends, strict=True):

@@ -65,7 +65,7 @@ class Parking:
         self._called = asyncio.Event()
         self._regroup = False  # kinds are to be told apart anew
         self._shared: frozenset[str] = frozenset()
-        scheduler.parks(self.let_go)
+        scheduler.parks(self.let_go, self.newcomers_beside)
         scheduler.source.watch_for_more(self._changed)
 
     # Who is kept
@@ -142,6 +142,20 @@ class Parking:
         """What was promised there was not taken."""
         self.room.let_go([root])
         self.call()
+
+    def newcomers_beside(self, orders: Sequence[Order]) -> Sequence[Order]:
+        """Without the hosts that are for those who wait, as it is now: what changes is theirs first."""
+        room = self.room
+        if not len(room) and not room.kept_elsewhere:
+            return orders
+        room.settle(self._clock.monotonic())
+        now = self._clock.now()
+        return [
+            order
+            if order.request.request in room
+            else beside(order, room.barred(order.request.priority, now))
+            for order in orders
+        ]
 
     def call(self) -> None:
         """Somebody's turn may have come."""

@@ -72,6 +72,7 @@ from scheduler_worker.resolving import Resolving
 from scheduler_worker.roster import Roster
 from scheduler_worker.waiting import Waiting
 
+Narrow = Callable[[Sequence[Order]], Sequence[Order]]
 Claims = Callable[[Sequence[ClaimRequested]], Awaitable[Sequence[ClaimAnswered]]]
 Verdict = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
 
@@ -121,12 +122,17 @@ class Scheduler:
         self.roster = Roster(self.clock)
         self._limits = PlacingLimits(patience=patience)
         self._claim_many = claim_many
+        self._narrow: Narrow = lambda orders: orders
         self._joined = Joined()
 
-    def parks(self, let_go: Callable[[str], None]) -> None:
-        """There is somewhere to wait for room; `let_go` hears of hosts that were promised and not taken."""
+    def parks(self, let_go: Callable[[str], None], narrow: Narrow) -> None:
+        """There is somewhere to wait for room; `let_go` hears of hosts that were promised and not taken.
+
+        `narrow` is asked at every look: some hosts may be for those who came before.
+        """
         self._limits = replace(self._limits, parks=True)
         self.pending.let_go = let_go
+        self._narrow = narrow
 
     def wishes_of(self, request: BuildRequested) -> Sequence[Wish]:
         """None where it cannot be meant."""
@@ -259,6 +265,8 @@ class Scheduler:
     def _find_hosts(self, courses: Sequence[_Course]) -> list[tuple[_Course, Chosen | NoHost]]:
         """Those for whom there are hosts have them. The others: there are none, or not for all instances."""
         short: list[tuple[_Course, Chosen | NoHost]] = []
+        for course, order in zip(courses, self._narrow([one.order for one in courses]), strict=True):
+            course.order = order
         answers = self._now().choose([course.order for course in courses])
         for course, answer in zip(courses, answers, strict=True):
             if isinstance(answer, Chosen) and answer.short is None:

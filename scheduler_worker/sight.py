@@ -148,7 +148,7 @@ def narrowed(
 def without(question: FindCandidates, beside: Collection[str]) -> FindCandidates:
     if not beside:
         return question
-    return msgspec.structs.replace(question, not_roots=(*question.not_roots, *sorted(beside)))
+    return msgspec.structs.replace(question, not_roots=tuple(sorted({*question.not_roots, *beside})))
 
 
 def needs_of(request: BuildRequested) -> int:

@@ -13,6 +13,7 @@ from bus.messages import BuildCancelRequested, ReleaseRequested
 from bus.sql.database import Database
 from bus.vocabulary import Flavor, Inventory
 from tests.support.ids import uid
+from tests.support.scheduler_builders import METAL, a_request
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting_world import ROOM, VM, WaitingWorld, waiting_world
 
@@ -64,6 +65,21 @@ async def test_the_highest_priority_goes_first() -> None:
             await world.node(number)
             await world.until(number - 1, world.placed)
         assert world.requests() == [uid(number, "a") for number in (3, 2, 4, 1)]
+
+
+@in_virtual_time
+async def test_a_new_request_never_takes_what_became_free_for_one_that_waits() -> None:
+    """Also when it is being looked at just then: between its looks the host has become free."""
+    async with a_world() as world:
+        for nth in range(1, 41):
+            await world.node(nth, free=False)
+            await world.ask(nth)
+            await asyncio.sleep(0.2)
+            asking = world.bus.publish(a_request(1000 + nth, flavor=METAL))
+            freeing = world.node(nth)
+            await asyncio.gather(*((asking, freeing) if nth % 2 else (freeing, asking)))
+            await world.until(nth, world.placed)
+        assert world.requests() == [uid(nth, "a") for nth in range(1, 41)]
 
 
 @in_virtual_time

@@ -129,8 +129,10 @@ def check_waiting(world: "SimulatedWorld") -> None:
     last = placement.execute(_LAST_CHANGE).fetchone()[0]
     for parking in world.waiting_rooms():
         room = parking.room
-        # A scheduler that has just begun, or has not heard of all, has still to look.
-        if len(room) and not room.restless and not room.busy and parking.sight.source.seen >= last:
+        # A scheduler that has just begun, or has not heard of all, has still to look; and what it has just
+        # given to somebody is not free, though no claim tells of it yet.
+        still = not room.restless and not room.busy and not parking.scheduler.pending.unsettled
+        if len(room) and still and parking.sight.source.seen >= last:
             _nobody_fits(parking, _free(placement), world.suspects.setdefault(id(parking), {}))
             world.looked_at_waiting += len(room)
 
