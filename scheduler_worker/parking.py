@@ -289,6 +289,7 @@ class Parking:
                 order,
                 reason=f"it has waited {kept.message.wait}, as it wished: {lacks}"[:MAX_REASON],
                 decision=msgspec.structs.replace(decision, code="waited"),
+                unexplained=True,
             )
             last.append((kept, (order, Begun())))
         fenced = await self.scheduler.place([one for _, one in last])

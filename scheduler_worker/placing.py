@@ -5,7 +5,7 @@ batch together: one search and one evaluation for those that are alike, one clai
 holds what. Choosing is a stretch without an await, so nothing changes under it.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from bus.candidates import Bools, CandidateSource
@@ -44,8 +44,10 @@ from scheduler_worker.core.events import (
     Event,
     Fence,
     GiveUpHost,
+    HelpFound,
     KeepHost,
     Locate,
+    LookForHelp,
     LookForHosts,
     LookForSpares,
     NoHost,
@@ -54,6 +56,7 @@ from scheduler_worker.core.events import (
     SparesFound,
     Warn,
 )
+from scheduler_worker.core.helping import helps
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.joined import Joined
 from scheduler_worker.core.order import Order
@@ -76,6 +79,7 @@ Narrow = Callable[[Sequence[Order]], Sequence[Order]]
 Claims = Callable[[Sequence[ClaimRequested]], Awaitable[Sequence[ClaimAnswered]]]
 Verdict = Sequence[BuildPlaced | BuildUnplaceable] | Retry | Poison
 
+HELP_SECONDS = 0.02  # of a batch: looking for what would have made its requests fit
 BATCH_BYTES = 16 * 1024 * 1024  # of flavors, images and metadata that a batch says; one request always goes
 
 
@@ -193,6 +197,7 @@ class Scheduler:
             level = await self._choose([one for one in courses if _asks(one, LookForHosts)], level)
             await self._claim([course for course in courses if _asks(course, ClaimHosts)])
             await self._locate([course for course in courses if _asks(course, Locate)])
+            self._find_help([course for course in courses if _asks(course, LookForHelp)])
             await self._fence([course for course in courses if _asks(course, Fence)])
             self._find_spares([course for course in courses if _asks(course, LookForSpares)])
         return [course.end or SayAll(()) for course in courses]
@@ -301,6 +306,19 @@ class Scheduler:
                 if isinstance(wanted, LookForSpares) and choosing is not None:
                     spares[wanted.instance] = choosing.spares(course.order, wanted)
             self._take(course, SparesFound(spares))
+
+    def _find_help(self, courses: Sequence[_Course]) -> None:
+        """Once for those that are alike, and for no longer than others can be kept waiting."""
+        if not courses:
+            return
+        choosing, began = self._now(), self.clock.monotonic()
+        found: dict[Hashable, tuple[str, ...]] = {}
+        for course in courses:
+            wish = course.order.wishes[0]
+            kind = self.policy.kind(wish)
+            if kind not in found and self.clock.monotonic() - began < HELP_SECONDS:
+                found[kind] = helps(wish, choosing, course.order.request.request)
+            self._take(course, HelpFound(found.get(kind, ())))
 
     def _now(self, promises: KeepsPromises | None = None, joined: Joined | None = None) -> Choosing:
         """All hosts as they are at this moment."""

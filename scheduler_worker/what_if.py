@@ -87,7 +87,8 @@ class WhatIfs:
     async def _picks(self, order: Order, supposing: Supposing) -> tuple[list[Pick], Shortage | None]:
         picks: list[Pick] = []
         while len(picks) < len(order.instances):
-            some = order.instances[len(picks) : len(picks) + AT_ONCE]
+            at_once = AT_ONCE if order.wish.group is None else len(order.instances)  # members see each other
+            some = order.instances[len(picks) : len(picks) + at_once]
             with self._looking(supposing) as choosing:
                 as_many_as_fit = structs.replace(order.request, at_least=1, alternates=0)
                 part = structs.replace(order, instances=some, request=as_many_as_fit)
@@ -148,21 +149,19 @@ class WhatIfs:
                 return counted, "counting stopped: hosts came or went meanwhile"
             began = clock.monotonic()
             with self._looking(supposing) as choosing:
-                self._count(choosing.rank(wish, seed), wish, counted, supposing, began + SLICE)
+                self._count(choosing.rank(wish, seed), counted, supposing, began + SLICE)
             spent += clock.monotonic() - began
             await asyncio.sleep(0)
         return counted, ""
 
-    def _count(
-        self, ranking: Ranking, wish: Wish, counted: _Counted, supposing: Supposing, until: float
-    ) -> None:
+    def _count(self, ranking: Ranking, counted: _Counted, supposing: Supposing, until: float) -> None:
         clock = self._scheduler.clock
         for index in ranking.admitted():
             position = ranking.position(index)
             if position <= counted.after:
                 continue
             counted.after = position
-            several = _room_at(ranking, index, wish, supposing)
+            several = self._room_at(ranking, index, supposing)
             if several:
                 host = ranking.host(index)
                 counted.hosts[host.cell, host.zone] += 1
@@ -170,6 +169,26 @@ class WhatIfs:
             if clock.monotonic() > until:
                 return
         counted.over = True
+
+    def _room_at(self, ranking: Ranking, index: int, supposing: Supposing) -> int:
+        """How many more fit on it: by arithmetic where it is one provider, else by trying."""
+        ways = ranking.look(index, 1) if ranking.admits(index) else ()
+        if not ways:
+            return 0
+        most, group, root = ON_ONE_HOST, ranking.wish.group, ways[0].root
+        if group is not None and group.policy == "anti-affinity":
+            most = group.max_per_host - ranking.wish.members.get(root, 0) - supposing.on(root)
+        if not ways[0].rooms:
+            (asked,) = ways[0].allocations.values()
+            return min(max(most, 0), *(ways[0].free[name] // amount for name, amount in asked.items()))
+        promises = list[Promise]()
+        while ways and len(promises) < most:
+            promises.append(supposing.enter(ways[0]))
+            ways = ranking.look(index, 1)
+        if not self._scheduler.source.sharing:  # where it is shared, other hosts have less for it
+            for promise in promises:
+                supposing.drop(promise)
+        return len(promises)
 
     @contextmanager
     def _looking(self, supposing: Supposing) -> Iterator[Choosing]:
@@ -180,23 +199,3 @@ class WhatIfs:
             yield choosing
         finally:
             supposing.suspend()
-
-
-def _room_at(ranking: Ranking, index: int, wish: Wish, supposing: Supposing) -> int:
-    """How many more fit on it: by arithmetic where it is one provider, else by trying."""
-    if not ranking.fits(index):
-        return 0
-    most = ON_ONE_HOST
-    if wish.group is not None and wish.group.policy == "anti-affinity":
-        most = wish.group.max_per_host - wish.members.get(ranking.host(index).uuid, 0)
-    (way, *_) = ways = ranking.look(index, 1)
-    if not way.rooms:
-        (asked,) = way.allocations.values()
-        return min(most, *(way.free[name] // amount for name, amount in asked.items()))
-    promises = list[Promise]()
-    while ways and len(promises) < most:
-        promises.append(supposing.enter(ways[0]))
-        ways = ranking.look(index, 1)
-    for promise in promises:
-        supposing.drop(promise)
-    return len(promises)

@@ -99,7 +99,7 @@ def show_answer(answer: WhatIfAnswered, say: Console) -> None:
 
 def _show_room(answer: WhatIfAnswered, say: Console) -> None:
     total, hosts = sum(one.instances for one in answer.room), sum(one.hosts for one in answer.room)
-    say.print(Text(f"  room for {total} in all, on {hosts} host{'' if hosts == 1 else 's'}", style="bold"))
+    say.print(Text(f"  room for {total} more, on {hosts} host{'' if hosts == 1 else 's'}", style="bold"))
     for one in answer.room:
         where = f"cell {one.cell}" + (f", zone {printable(one.zone)}" if one.zone else "")
         say.print(Text(f"    {where:<30}{one.instances:>9} on {one.hosts}"))

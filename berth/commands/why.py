@@ -13,7 +13,7 @@ from rich.text import Text
 
 from berth import wiring
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import CommandRefused, complain, effective, printable, run, say, write_json
+from berth.commands.terminal import CommandRefused, effective, printable, run, say, write_json
 from berth.commands.what_if import show_answer
 from berth.funnel import funnel
 from berth.settings import BadSetting, Settings
@@ -71,8 +71,6 @@ class Known:
 async def why(settings: Settings, id_: str, again: bool, now: bool, as_json: bool, say: Console) -> int:
     async with Bus(wiring.transport(settings, "why")) as bus:
         known = await _known(settings, bus, id_)
-        for name in known.silent:
-            complain.print(f"{name} does not answer", style="yellow", markup=False)
         if not known.stands and not known.decided.known:
             unheard = f" ({', '.join(known.silent)} did not answer)" if known.silent else ""
             raise CommandRefused(f"nobody knows a build or request {id_}{unheard}")

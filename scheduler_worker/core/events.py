@@ -64,6 +64,12 @@ class SparesFound(msgspec.Struct, frozen=True):
     spares: Mapping[Id, tuple[Candidate, ...]]
 
 
+class HelpFound(msgspec.Struct, frozen=True):
+    """What would have made it fit; nothing, where nothing by itself would."""
+
+    helps: tuple[str, ...] = ()
+
+
 Event = (
     Begun
     | Chosen
@@ -74,6 +80,7 @@ Event = (
     | FenceAnswers
     | FenceImpossible
     | SparesFound
+    | HelpFound
 )
 
 # Effects that an event answers
@@ -110,6 +117,10 @@ class LookForSpares(msgspec.Struct, frozen=True):
     several: int
     beside: frozenset[str]
     nth: int  # the wish they must meet
+
+
+class LookForHelp(msgspec.Struct, frozen=True):
+    """It has no host for good: what would have made it fit?"""
 
 
 # Effects that are done and forgotten
@@ -166,5 +177,16 @@ class Bury(msgspec.Struct, frozen=True):
 
 
 End = SayAll | ComeAgain | Park | Bury
-Effect = LookForHosts | ClaimHosts | Locate | Fence | LookForSpares | KeepHost | GiveUpHost | Warn | End
+Effect = (
+    LookForHosts
+    | ClaimHosts
+    | Locate
+    | Fence
+    | LookForSpares
+    | LookForHelp
+    | KeepHost
+    | GiveUpHost
+    | Warn
+    | End
+)
 Effects = tuple[Effect, ...]

@@ -72,6 +72,7 @@ class Order(msgspec.Struct, frozen=True):
     obstacle: str = ""  # why it has no host yet
     reason: str = ""  # why it has none for good
     decision: Decision = Decision()  # and the record of that
+    unexplained: bool = False  # it has none for good, and what would have helped is not known yet
     shorts: tuple[Shortage, ...] = ()  # why there is no host, by each of the wishes that were tried
 
     @property

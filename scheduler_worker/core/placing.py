@@ -46,9 +46,11 @@ from scheduler_worker.core.events import (
     FenceAnswers,
     FenceImpossible,
     GiveUpHost,
+    HelpFound,
     KeepHost,
     Locate,
     Located,
+    LookForHelp,
     LookForHosts,
     LookForSpares,
     NoHost,
@@ -105,6 +107,9 @@ def step(order: Order, event: Event, limits: PlacingLimits) -> tuple[Order, Effe
             return _fenced(order, fenced, limits)
         case FenceImpossible(why=why):
             return order, (Bury(why),)
+        case HelpFound(helps=helps):
+            order = replace(order, decision=replace(order.decision, helps=helps), unexplained=False)
+            return _next(order, limits)
         case SparesFound(spares=spares):
             settled = [
                 replace(one, spares=(*one.spares, *spares.get(one.instance, ())), lacking=0)
@@ -121,6 +126,8 @@ def _next(order: Order, limits: PlacingLimits) -> tuple[Order, Effects]:
         return order, tuple(
             [Fence(instance, generation, _given_back(instance)) for instance, generation in order.emptied]
         )
+    if order.instances and order.reason and order.unexplained:
+        return order, (LookForHelp(),)
     if order.instances and order.reason:
         return order, tuple([Fence(instance, None, order.reason) for instance in order.instances])
     if order.instances:
@@ -155,7 +162,7 @@ def _no_host(order: Order, short: Shortage, limits: PlacingLimits) -> tuple[Orde
     obstacle = _reason(order)
     shorts, order = order.shorts, replace(order, nth=0, rounds=order.rounds + 1, shorts=())
     if order.enough:  # at_least as many as were wanted have their hosts: the others end
-        return _next(_fail(order, obstacle, _decision(order, shorts)), limits)
+        return _next(_explained(_fail(order, obstacle, _decision(order, shorts)), shorts), limits)
     order = replace(order, obstacle=obstacle, decision=_decision(order, shorts))
     if any(one.promised for one in shorts) and order.rounds < limits.rounds:
         return order, (LookForHosts(),)
@@ -163,7 +170,7 @@ def _no_host(order: Order, short: Shortage, limits: PlacingLimits) -> tuple[Orde
         return order, (Park(shorts, obstacle),)
     if any(one.may_pass or one.promised for one in shorts):  # what others claim they may yet not get
         return _obstructed(order, limits)
-    return _next(_fail(order, obstacle, order.decision), limits)
+    return _next(_explained(_fail(order, obstacle, order.decision), shorts), limits)
 
 
 def _reason(order: Order) -> str:
@@ -186,7 +193,8 @@ def _obstructed(order: Order, limits: PlacingLimits) -> tuple[Order, Effects]:
         return order, (Park((), order.obstacle),)
     if order.waited >= limits.patience:
         decision = replace_refused(order.decision, order)
-        return _next(_fail(order, order.obstacle, decision), limits)
+        failed = _fail(order, order.obstacle, decision)
+        return _next(replace(failed, unexplained=bool(decision.removals)), limits)
     return order, (ComeAgain(*SOON, order.obstacle),)
 
 
@@ -215,6 +223,11 @@ def _fail(order: Order, reason: str, decision: Decision) -> Order:
     return replace(order, reason=reason[:MAX_REASON], decision=decision)
 
 
+def _explained(order: Order, shorts: Sequence[Shortage]) -> Order:
+    """Before it ends it is looked for what would have helped, unless it cannot be meant at all."""
+    return replace(order, unexplained=not any(short.refusal for short in shorts))
+
+
 # Claims
 
 
@@ -233,7 +246,9 @@ def _claimed(order: Order, results: Sequence[ClaimResult], limits: PlacingLimits
         if isinstance(result, Refused):
             nowhere = next((one for one in result.refusals if isinstance(one, NoGroup)), None)
             if nowhere is not None:
-                return _also(let_go, _next(_fail(order, str(nowhere), Decision(code="group")), limits))
+                return _also(
+                    let_go, _next(_fail(order, str(nowhere), Decision(code="no_server_group")), limits)
+                )
             said, providers = refusals_of(pick, result.refusals)
             refused += [one for one in said if one not in refused]
             avoid |= providers

@@ -50,6 +50,10 @@ class Supposing:
             self._kept.remove(promise)
             self._withdraw(promise)
 
+    def on(self, root: str) -> int:
+        """How many there are on this host."""
+        return sum(supposed.root == root for supposed in self._kept)
+
     def suspend(self) -> None:
         for supposed in self._kept:
             self._withdraw(supposed)

@@ -4,7 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler_worker.core.events import Begun, ComeAgain, Effect, Fence, LookForHosts, NoHost, Park
+from scheduler_worker.core.events import (
+    Begun,
+    ComeAgain,
+    Effect,
+    Fence,
+    HelpFound,
+    LookForHelp,
+    LookForHosts,
+    NoHost,
+    Park,
+)
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import PlacingLimits, step
 from scheduler_worker.core.request import wishes_of
@@ -38,7 +48,7 @@ def last_of(order: Order, short: Shortage, looks: int, limits: PlacingLimits) ->
 @pytest.mark.parametrize(
     ("short", "looks", "then"),
     [
-        (NOTHING, 1, Fence),
+        (NOTHING, 1, LookForHelp),
         (replace(NOTHING, may_pass=True), 1, ComeAgain),
         (replace(NOTHING, promised=True), 1, LookForHosts),
         # Others are claiming what it lacks, and may not get it: that is no reason to end it.
@@ -47,6 +57,13 @@ def last_of(order: Order, short: Shortage, looks: int, limits: PlacingLimits) ->
 )
 def test_only_who_has_nothing_to_hope_for_ends(short: Shortage, looks: int, then: type[Effect]) -> None:
     assert isinstance(last_of(an_order(), short, looks, LIMITS), then)
+
+
+def test_what_would_have_helped_is_looked_for_once_and_then_it_is_fenced() -> None:
+    order, _ = step(an_order(), Begun(), LIMITS)
+    order, _ = step(order, NoHost(NOTHING), LIMITS)
+    order, effects = step(order, HelpFound(("another zone",)), LIMITS)
+    assert isinstance(effects[0], Fence) and order.decision.helps == ("another zone",)
 
 
 @pytest.mark.parametrize("short", [NOTHING, replace(NOTHING, may_pass=True)])

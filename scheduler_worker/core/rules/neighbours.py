@@ -7,6 +7,7 @@ from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rule import Bools, Rule, View
 from scheduler_worker.core.wish import Wish
 
+SERVER_GROUP = "server_group"  # what their refusals are known by
 GROUP = "group"  # what of the request those read that go by its server group
 
 
@@ -28,7 +29,12 @@ def server_group_anti_affinity() -> Rule:
         return few
 
     return Rule(
-        "server_group_anti_affinity", refuses, code=GROUP, reads=(GROUP,), admits=admits, concerns=concerns
+        "server_group_anti_affinity",
+        refuses,
+        code=SERVER_GROUP,
+        reads=(GROUP,),
+        admits=admits,
+        concerns=concerns,
     )
 
 
@@ -48,7 +54,7 @@ def server_group_affinity() -> Rule:
         return beside
 
     return Rule(
-        "server_group_affinity", refuses, code=GROUP, reads=(GROUP,), admits=admits, concerns=concerns
+        "server_group_affinity", refuses, code=SERVER_GROUP, reads=(GROUP,), admits=admits, concerns=concerns
     )
 
 

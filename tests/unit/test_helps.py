@@ -1,0 +1,173 @@
+"""What would have made a request fit: one demand relaxed at a time, hosts counted, nothing left behind."""
+
+import pytest
+from msgspec.structs import replace
+
+from bus.messages import BuildRequested, BuildUnplaceable, WhatIf
+from bus.vocabulary import Flavor, Hints, Resources
+from scheduler_worker import ChoicePolicy, placing
+from scheduler_worker.core.helping import helps
+from scheduler_worker.placing import Scheduler
+from scheduler_worker.what_if import WhatIfs
+from tests.support.ids import uid
+from tests.support.ranking_builders import a_hall
+from tests.support.scheduler_builders import (
+    SMALL,
+    FakePlacement,
+    TurnedClock,
+    a_candidate,
+    a_heartbeat,
+    a_request,
+    a_state,
+)
+
+FREE: Resources = {"VCPU": 8, "MEMORY_MB": 8192, "DISK_GB": 80}
+LITTLE: Resources = {"VCPU": 8, "MEMORY_MB": 2048, "DISK_GB": 80}
+HOSTS = (
+    a_candidate(1, free=FREE, zone="z1", cell="cell1", traits=("CUSTOM_A",)),
+    a_candidate(2, free=FREE, zone="z1", cell="cell2"),
+    a_candidate(3, free=LITTLE, zone="z2", cell="cell2"),
+)
+STATES = (a_state(1), a_state(2, enabled=False), a_state(3))
+
+
+def of(**fields: int) -> Flavor:
+    return Flavor(name="f", **{"vcpus": 1, "memory_mb": 1024, "disk_gb": 10, **fields})
+
+
+HELPS: dict[str, tuple[BuildRequested, tuple[str, ...]]] = {
+    "a class: the most that anybody has": (
+        a_request(flavor=of(memory_mb=16384)),
+        ("1 host would fit with 8192 MEMORY_MB instead of 16384",),
+    ),
+    "two classes: neither by itself": (a_request(flavor=of(memory_mb=16384, vcpus=99)), ()),
+    "a zone": (a_request(flavor=of(memory_mb=4096), zone="z2"), (
+        "without zone z2: 1 host",
+        "1 host would fit with 2048 MEMORY_MB instead of 4096",
+    )),
+    "a cell, or a host that is disabled": (
+        a_request(flavor=of(memory_mb=4096), cell="cell2"),
+        (
+            "1 host would fit with 2048 MEMORY_MB instead of 4096",
+            "without cell cell2: 1 host",
+            "1 host is disabled",
+        ),
+    ),
+    "hosts that are ignored": (
+        a_request(flavor=of(memory_mb=4096), ignore_hosts=("host1",)),
+        (
+            "1 host would fit with 2048 MEMORY_MB instead of 4096",
+            "without ignore_hosts: 1 host",
+            "1 host is disabled",
+        ),
+    ),
+    "a hint": (
+        a_request(hints=Hints(query='["=", "$host", "none"]')),
+        ("without the hint query: 2 hosts",),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("request_", "said"), HELPS.values(), ids=HELPS)
+def test_what_helps(request_: BuildRequested, said: tuple[str, ...]) -> None:
+    policy = ChoicePolicy.from_names(("up", "enabled", "json"))
+    hall = a_hall(*HOSTS, policy=policy)
+    for state, host in zip(STATES, HOSTS, strict=True):
+        hall.hear(state, cell=host.cell)
+    found = helps(hall.wish(request_), hall.choosing(), "s")
+    assert set(said) <= set(found), found
+    assert bool(said) == bool(found), found
+    assert not hall.source.promised  # type: ignore[attr-defined]
+
+
+def a_scheduler(placement: FakePlacement) -> Scheduler:
+    return Scheduler(
+        placement.source,
+        placement.claim_many,
+        placement.release,
+        placement.providers,
+        clock=TurnedClock().clock,
+    )
+
+
+async def test_who_gets_no_host_reads_what_would_have_helped() -> None:
+    scheduler = a_scheduler(FakePlacement.of(*HOSTS))
+    request = a_request(flavor=of(memory_mb=16384))
+    (verdict,) = await scheduler.place_many([request])
+    (said,) = verdict  # type: ignore[misc]
+    assert isinstance(said, BuildUnplaceable)
+    assert said.decision.helps == ("2 hosts would fit with 8192 MEMORY_MB instead of 16384",)
+    assert said.decision.code == "class"
+
+
+async def test_who_is_placed_costs_no_look_for_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = list[str]()
+    monkeypatch.setattr(placing, "helps", lambda wish, choosing, seed: looked.append(seed) or ())
+    scheduler = a_scheduler(FakePlacement.of(*HOSTS))
+    await scheduler.place_many([a_request(1), a_request(2)])
+    assert not looked
+    big = of(memory_mb=16384)
+    await scheduler.place_many([a_request(3, flavor=big), a_request(4, flavor=big)])
+    assert looked == [uid(3, "a")]  # once for those that are alike
+
+
+# What if
+
+
+WHAT_IF = [
+    # instances, flavor → fits, room beside them
+    (1, SMALL, True, 17),
+    (5, SMALL, True, 13),
+    (18, SMALL, True, 0),
+    (19, SMALL, False, 18),
+    (1, of(memory_mb=4096), True, 3),
+    (1, of(memory_mb=16384), False, 0),
+]
+
+
+@pytest.mark.parametrize(("instances", "flavor", "fits", "room"), WHAT_IF)
+async def test_what_if_says_what_boots_would_find_and_leaves_nothing(
+    instances: int, flavor: Flavor, fits: bool, room: int
+) -> None:
+    placement = FakePlacement.of(*HOSTS)
+    scheduler = a_scheduler(placement)
+    request = a_request(instances=instances, flavor=flavor)
+    answer = await WhatIfs(scheduler).answer(WhatIf(request=request, room=True))
+    assert answer.fits is fits
+    assert sum(one.instances for one in answer.placed) == (instances if fits else 0)
+    assert sum(one.instances for one in answer.room) == room
+    assert not placement.source.promised and not placement.held
+    assert all(scheduler.book.recent(uid(number, "c"), 0.0) == 0 for number in (1, 2, 3))
+    really = await scheduler.place_many([replace(request, alternates=0)])
+    (verdict,) = really
+    assert isinstance(verdict, list | tuple)
+    assert all(isinstance(one, BuildUnplaceable) for one in verdict) is not fits
+    if fits:
+        assert answer.best[0].scores["total"] == max(one.scores["total"] for one in answer.best)
+
+
+@pytest.mark.parametrize(
+    ("request_", "refusal"),
+    [
+        (a_request(wanted_host="nobody"), "wanted_host: there is no host 'nobody'"),
+        (a_request(flavor=Flavor(name="none")), "flavor: it asks for no resources at all"),
+    ],
+)
+async def test_what_cannot_be_meant_is_said(request_: BuildRequested, refusal: str) -> None:
+    answer = await WhatIfs(a_scheduler(FakePlacement.of(*HOSTS))).answer(WhatIf(request=request_))
+    assert not answer.fits and answer.refusal.startswith(refusal)
+
+
+async def test_builds_that_rules_count_are_supposed_as_well() -> None:
+    """Two hosts that may build two at a time: five do not fit, four do."""
+    placement = FakePlacement.of(*HOSTS[:2])
+    scheduler = Scheduler(
+        placement.source, placement.claim_many, placement.release, placement.providers,
+        ChoicePolicy.from_names(("io_ops",), max_builds=2), TurnedClock().clock,
+    )  # fmt: skip
+    for number in (1, 2):
+        await scheduler.hear(a_heartbeat(number, cell=f"cell{number}"))
+    fits = [
+        (await WhatIfs(scheduler).answer(WhatIf(request=a_request(instances=count)))).fits for count in (4, 5)
+    ]
+    assert fits == [True, False]
