@@ -83,9 +83,7 @@ def boot_command(
         list[str] | None,
         typer.Option(
             metavar="FILE|KEY=VALUE,...",
-            help="A flavor that would do instead where the first fits nowhere: its JSON in a file, or what"
-            " differs (vcpus=2,resources:CUSTOM_GOLD=,resources:CUSTOM_SILVER=1; KEY= leaves one out);"
-            " may be repeated, the better one first.",
+            help="What would do instead: JSON, or what differs (vcpus=2,KEY=); the better first.",
         ),
     ] = None,
     image: Annotated[
@@ -95,8 +93,7 @@ def boot_command(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="Of the image: trait:NAME=required, hw_cpu_policy, ...; or as Ironic may need it:"
-            " image_source, image_checksum, kernel, ramdisk, boot_iso, ...; may be repeated.",
+            help="Of the image: trait:NAME=required, hw_...; image_source, ... for Ironic.",
         ),
     ] = None,
     count: Annotated[

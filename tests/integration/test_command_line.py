@@ -118,7 +118,7 @@ def test_it_knows_its_version(user: User) -> None:
 def test_the_demo_boots_builds_and_audits(user: User) -> None:
     told = says(user.berth("demo", "--boots", "60", "--hosts", "20", "--build-time", "constant:0"))
     lines = told.splitlines()
-    assert lines[0].startswith("berth demo: 60 boots on 20 hosts in 4 cells, 10% failing on their first host")
+    assert lines[0].startswith("berth demo: 60 boots of 20 flavors on 20 hosts in 4 cells, 10% failing on")
     assert re.search(r"^ +ended +60 active *$", told, re.MULTILINE)
     assert re.search(r"^ +attempts +\d+ after 1, \d+ after 2 *$", told, re.MULTILINE)
     assert re.search(r"^ +latency +p50 \d+ ms, .*p99 \d+ ms", told, re.MULTILINE)
