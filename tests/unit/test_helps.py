@@ -70,7 +70,7 @@ HELPS: dict[str, tuple[BuildRequested, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize(("request_", "said"), HELPS.values(), ids=HELPS)
 def test_what_helps(request_: BuildRequested, said: tuple[str, ...]) -> None:
-    policy = ChoicePolicy.from_names(("up", "enabled", "json"))
+    policy = ChoicePolicy.from_names(("up", "enabled", "zone", "json"))
     hall = a_hall(*HOSTS, policy=policy)
     for state, host in zip(STATES, HOSTS, strict=True):
         hall.hear(state, cell=host.cell)
