@@ -149,18 +149,17 @@ class WhatIfs:
                 return counted, "counting stopped: hosts came or went meanwhile"
             began = clock.monotonic()
             with self._looking(supposing) as choosing:
-                self._count(choosing.rank(wish, seed), counted, supposing, began + SLICE)
+                self._count(choosing.rank(wish, seed), counted, supposing)
             spent += clock.monotonic() - began
             await asyncio.sleep(0)
         return counted, ""
 
-    def _count(self, ranking: Ranking, counted: _Counted, supposing: Supposing, until: float) -> None:
+    def _count(self, ranking: Ranking, counted: _Counted, supposing: Supposing) -> None:
+        """At least one more host, whatever the ranking cost."""
         clock = self._scheduler.clock
-        for index in ranking.admitted():
-            position = ranking.position(index)
-            if position <= counted.after:
-                continue
-            counted.after = position
+        until = clock.monotonic() + SLICE
+        for index in ranking.admitted(beyond=counted.after):
+            counted.after = ranking.position(index)
             several = self._room_at(ranking, index, supposing)
             if several:
                 host = ranking.host(index)

@@ -176,9 +176,10 @@ class Ranking:
             spares = self._spares[cell] = Spares(self, cell)
         return spares.take(several, beside, avoid)
 
-    def admitted(self) -> Sequence[int]:
-        """Hosts that no rule refuses which can be asked for all at once; of trees, as far as arrays tell."""
-        indices: list[int] = self._admitted_first.tolist()
+    def admitted(self, beyond: int = -1) -> Sequence[int]:
+        """Hosts beyond a position that no mask leaves out; of trees, as far as arrays tell."""
+        first = np.searchsorted(self._positions[self._admitted_first], beyond, side="right")
+        indices: list[int] = self._admitted_first[first:].tolist()
         return indices
 
     def fits(self, index: int) -> bool:

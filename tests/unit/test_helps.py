@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from bus.messages import BuildRequested, BuildUnplaceable, WhatIf
 from bus.vocabulary import Flavor, Hints, Resources
-from scheduler_worker import ChoicePolicy, placing
+from scheduler_worker import ChoicePolicy, placing, what_if
 from scheduler_worker.core.helping import helps
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.what_if import WhatIfs
@@ -144,6 +144,16 @@ async def test_what_if_says_what_boots_would_find_and_leaves_nothing(
     assert all(isinstance(one, BuildUnplaceable) for one in verdict) is not fits
     if fits:
         assert answer.best[0].scores["total"] == max(one.scores["total"] for one in answer.best)
+
+
+async def test_room_counted_a_host_at_a_time_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever choosing costs: each slice gets on by a host, and none is counted twice."""
+    scheduler = a_scheduler(FakePlacement.of(*HOSTS))
+    question = WhatIf(request=a_request(instances=2), room=True)
+    at_once = (await WhatIfs(scheduler).answer(question)).room
+    monkeypatch.setattr(what_if, "SLICE", -1.0)
+    assert (await WhatIfs(scheduler).answer(question)).room == at_once
+    assert sum(one.instances for one in at_once) == 16
 
 
 @pytest.mark.parametrize(
