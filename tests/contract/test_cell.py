@@ -128,7 +128,7 @@ async def test_nothing_in_a_cell_calls_up(database: Database) -> None:
     agent = compute_sim("agent1", CELL, [])
     may_say = {
         "AgentReported", "BuildOrdered", "DestroyOrdered", "BuildEnded", "BuildDeleted",
-        "HostReported", "InventoryReported", "NodeChanged",
+        "HostFailed", "HostReported", "InventoryReported", "NodeChanged",
     }  # fmt: skip
     assert set(conductor.asks) == {CLAIM, RELEASE} and not agent.asks
     assert {kind.__name__ for kind in conductor.emits | agent.emits} == may_say
