@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from berth.publishing import publish
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener
@@ -192,7 +193,7 @@ class Load:
             )
             self.boots[build] = Boot(asked=self.now())
         self.open += count
-        await self.bus.publish(*requests)
+        await publish(self.bus, *requests)
 
     async def _hear_ended(self, listener: Listener[BuildEnded]) -> None:
         while True:

@@ -33,6 +33,7 @@ from berth.commands.terminal import (
     say,
     write_json,
 )
+from berth.publishing import PATIENCE, publish
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock
@@ -345,7 +346,7 @@ async def boot(
         request = await joining(bus, request, joins)
         ended = await bus.listen(topics.BUILD_ENDED.at(reply_to=name))
         unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=name))
-        await bus.publish(request)
+        await publish(bus, request, patience=min(timeout, PATIENCE))
         if not wait:
             for instance in request.instances:
                 if as_json:
@@ -422,7 +423,7 @@ async def delete(settings: Settings, id_: str, cell: str, wait: bool, timeout: f
     request = checked(BuildDeleteRequested(build=id_, cell=cell, reply_to=name))
     async with Bus(wiring.transport(settings, "delete")) as bus:
         deleted = await bus.listen(topics.BUILD_DELETED.at(reply_to=name))
-        await bus.publish(request)
+        await publish(bus, request, patience=min(timeout, PATIENCE))
         if wait:
             try:
                 async with asyncio.timeout(timeout):

@@ -39,6 +39,7 @@ from berth.embedded import embedded
 from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, mixed
 from berth.picture import latency_svg
 from berth.services import Supervisor
+from berth.publishing import publish
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
@@ -165,14 +166,14 @@ async def _metal_story(bus: Bus, settings: Settings) -> str:
     wanted = FindCandidates(groups=(ResourceGroup(resources={"CUSTOM_BAREMETAL": 1}),), limit=1)
     before = (await find(wanted)).fitting
     began = monotonic()
-    await bus.publish(*nodes)
+    await publish(bus, *nodes)
     while (await find(wanted)).fitting < before + len(nodes):
         if monotonic() - began > _METAL_SECONDS:
             return f"bare metal: [red]after {_METAL_SECONDS:.0f} s the nodes are still not claimable[/red]"
         await asyncio.sleep(0.001)
     claimable = monotonic() - began
     ended = await bus.listen(topics.BUILD_ENDED.at(reply_to="metal"))
-    await bus.publish(msgspec.structs.replace(request, reply_to="metal"))
+    await publish(bus, msgspec.structs.replace(request, reply_to="metal"))
     said = await ended.get()
     how = f"on {said.host}, attempt {len(said.attempts)}" if said.status == "active" else said.reason
     return (

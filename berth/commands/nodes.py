@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from berth import wiring
+from berth import publishing, wiring
 from berth.commands.options import StateDir
 from berth.commands.terminal import checked, effective, run, say
 from berth.settings import Settings
@@ -87,7 +87,7 @@ def node_event(
 async def publish(settings: Settings, event: NodeChanged, say: Console) -> int:
     event = checked(event)
     async with Bus(wiring.transport(settings, "client")) as bus:
-        await bus.publish(event)
+        await publishing.publish(bus, event)
     say.print(f"published on {topics.TOPIC_OF[type(event)].key(event)}")
     say.print(f"node {event.node}")
     return 0

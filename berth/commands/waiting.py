@@ -11,6 +11,7 @@ from rich.table import Table
 from berth import wiring
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import CommandRefused, checked, effective, printable, run, say, write_json
+from berth.publishing import PATIENCE, publish
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
@@ -137,7 +138,8 @@ async def cancel(bus: Bus, build: str, timeout: float) -> BuildCancelled:
     """What came of it, as a scheduler says."""
     name = f"cancel-{Clock().uuid()[:8]}"
     cancelled = await bus.listen(topics.BUILD_CANCELLED.at(reply_to=name))
-    await bus.publish(checked(BuildCancelRequested(build=build, reply_to=name)))
+    asked = checked(BuildCancelRequested(build=build, reply_to=name))
+    await publish(bus, asked, patience=min(timeout, PATIENCE))
     try:
         async with asyncio.timeout(timeout):
             return await cancelled.get()
