@@ -1,4 +1,4 @@
-"""How a client publishes: a worker that is only starting up has not declared its queue yet, and is waited for."""
+"""How a client publishes: who is to hear it may only be starting up, and is waited for."""
 
 import asyncio
 import logging
@@ -23,7 +23,8 @@ async def publish(bus: Bus, *messages: Message, patience: float = PATIENCE) -> N
     deadline = bus.clock.monotonic() + patience
     for tries in count():
         try:
-            return await bus.publish(*messages)
+            await bus.publish(*messages)
+            return
         except Unroutable as nobody:
             who = topics.TOPIC_OF[type(messages[0])].target
             if bus.clock.monotonic() >= deadline:

@@ -38,8 +38,8 @@ from berth.commands.terminal import CommandRefused, coloured, complain, effectiv
 from berth.embedded import embedded
 from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, mixed
 from berth.picture import latency_svg
-from berth.services import Supervisor
 from berth.publishing import publish
+from berth.services import Supervisor
 from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic

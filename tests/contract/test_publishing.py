@@ -39,5 +39,7 @@ async def test_when_nobody_comes_it_says_who_is_missing(connect: Connect) -> Non
     async with Bus(connect()) as client:
         with pytest.raises(Unroutable, match=r"no queue hears build\.requested: not running: scheduler"):
             await publish(client, REQUEST, patience=0.0)
-        with pytest.raises(Unroutable, match=r"build\.delete\.c7: not running: that cell.s conductor \(tried"):
+        with pytest.raises(
+            Unroutable, match=r"build\.delete\.c7: not running: that cell.s conductor \(tried"
+        ):
             await publish(client, BuildDeleteRequested(build=uid(2), cell="c7"), patience=0.2)
