@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
+from bus.errors import AnswerRefused
 from bus.messages import AllocationsFound, FindAllocations, FindGroups, GroupsFound
 from bus.protocol import Ask
 from bus.vocabulary import Held, Id, ServerGroup
@@ -15,23 +16,41 @@ from scheduler_worker.ending import Ending
 
 Begins = tuple[Order, Begun]
 
+INSTANCES_ASKED = 1000  # at a time
+
 
 @dataclass(frozen=True)
 class Resolving:
-    """One question for all of a batch; none where nobody names anything."""
+    """One question for all of a batch; none where nobody names anything.
+
+    What placement cannot take is asked for in halves, until it is known whose fault it is.
+    """
 
     groups: Ask[FindGroups, GroupsFound]
     allocations: Ask[FindAllocations, AllocationsFound]
     ending: Ending
 
     async def resolve(self, begun: Sequence[Begins]) -> list[Begins]:
-        groups = await self._groups([order for order, _ in begun])
-        on = await self._instances([order for order, _ in begun])
-        return [self._one(order, event, groups, on) for order, event in begun]
+        try:
+            return await self._together(begun)
+        except AnswerRefused as problem:
+            if len(begun) == 1:
+                order, _ = begun[0]
+                return [(order, Begun(f"hints: placement cannot look up what they name: {problem}"))]
+        middle = len(begun) // 2
+        return [*await self.resolve(begun[:middle]), *await self.resolve(begun[middle:])]
+
+    async def _together(self, begun: Sequence[Begins]) -> list[Begins]:
+        asking = [order for order, event in begun if not event.refusal]
+        groups = await self._groups(asking)
+        on = await self._instances(asking)
+        return [
+            (order, event) if event.refusal else self._one(order, event, groups, on) for order, event in begun
+        ]
 
     def _one(self, order: Order, event: Begun, groups: dict[Id, ServerGroup], on: dict[Id, str]) -> Begins:
         hints, request = order.request.hints, order.request
-        if hints.group is not None and not event.refusal:
+        if hints.group is not None:
             group = groups.get(hints.group)
             if group is None or group.project != request.project:
                 return order, Begun(f"hints.group: there is no server group {hints.group} in this project")
@@ -57,10 +76,11 @@ class Resolving:
         ids = tuple(dict.fromkeys(one for some in named for one in some))
         if not ids:
             return {}
-        found = await self.allocations(FindAllocations(consumers=ids))
-        held = [
-            (one.id, Held(generation=one.generation, allocations=one.allocations)) for one in found.consumers
-        ]
+        held = []
+        for start in range(0, len(ids), INSTANCES_ASKED):
+            found = await self.allocations(FindAllocations(consumers=ids[start : start + INSTANCES_ASKED]))
+            for one in found.consumers:
+                held.append((one.id, Held(generation=one.generation, allocations=one.allocations)))
         providers = await self.ending.look_up([one for _, one in held])
         places = [(instance, place_of(one, providers)) for instance, one in held]
         return {instance: place.root for instance, place in places if place is not None}

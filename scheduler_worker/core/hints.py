@@ -7,11 +7,17 @@ from scheduler_worker.core.json_query import UnreadableQuery, parsed
 from scheduler_worker.core.unreadable import Unreadable
 
 MAX_QUERY = 10_000
+MAX_INSTANCES = 1000  # named by one hint
 
 
 def check_hints(request: BuildRequested) -> tuple[str, ...]:
     """Sentences about what means nothing; Unreadable where it must mean something and does not."""
     hints = request.hints
+    for field in ("same_host", "different_host"):
+        if len(getattr(hints, field)) > MAX_INSTANCES:
+            raise Unreadable(
+                f"hints.{field}: {len(getattr(hints, field))} instances, at most {MAX_INSTANCES}"
+            )
     both = set(hints.same_host) & set(hints.different_host)
     if both:
         raise Unreadable(f"hints.same_host and hints.different_host both name {min(both)}")

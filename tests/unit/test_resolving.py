@@ -1,0 +1,125 @@
+"""What requests name besides hosts is looked up for a batch together; what is wrong with one is its own."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from bus.errors import AnswerRefused
+from bus.messages import (
+    AllocationsFound,
+    BuildPlaced,
+    BuildRequested,
+    BuildUnplaceable,
+    FindAllocations,
+    FindGroups,
+    GroupsFound,
+)
+from bus.resources import Consumer
+from bus.vocabulary import Hints, ServerGroup
+from scheduler_worker.placing import Scheduler
+from tests.support.ids import uid
+from tests.support.scheduler_builders import FakePlacement, TurnedClock, a_candidate, a_request
+
+BAD = uid(66, "d")  # placement cannot take a question that names it
+GUEST, HOST = uid(7, "e"), uid(1, "c")
+BATCH = 16
+
+
+@dataclass
+class Knowing:
+    """What placement knows of groups and instances, and how often it was asked."""
+
+    placement: FakePlacement = field(
+        default_factory=lambda: FakePlacement.of(*(a_candidate(number) for number in range(6)))
+    )
+    questions: list[int] = field(default_factory=list)  # of each, how much it named
+
+    async def groups(self, question: FindGroups) -> GroupsFound:
+        self._ask(question.ids)
+        project = a_request().project
+        return GroupsFound(
+            groups=tuple(
+                ServerGroup(id=one, name="g", project=project, policy="soft-affinity") for one in question.ids
+            )
+        )
+
+    async def allocations(self, question: FindAllocations) -> AllocationsFound:
+        self._ask(question.consumers)
+        guest = Consumer(
+            id=GUEST, generation=1, project="p", user="u", type="INSTANCE", allocations={HOST: {"VCPU": 1}}
+        )
+        return AllocationsFound(consumers=(guest,) if GUEST in question.consumers else (), generations={})
+
+    def _ask(self, ids: tuple[str, ...]) -> None:
+        self.questions.append(len(ids))
+        if BAD in ids:
+            raise AnswerRefused("too deep for me")
+
+    def scheduler(self) -> Scheduler:
+        return Scheduler(
+            self.placement.source,
+            self.placement.claim_many,
+            self.placement.release,
+            self.placement.providers,
+            None,
+            TurnedClock().clock,
+            groups=self.groups,
+            allocations=self.allocations,
+        )
+
+
+async def said(asked: Knowing, requests: list[BuildRequested]) -> dict[str, BuildPlaced | BuildUnplaceable]:
+    told: dict[str, BuildPlaced | BuildUnplaceable] = {}
+    for request, verdict in zip(requests, await asked.scheduler().place_many(requests), strict=True):
+        assert isinstance(verdict, list | tuple), verdict
+        (told[request.request],) = verdict
+    return told
+
+
+@pytest.mark.parametrize(
+    ("well", "wrong"),
+    [
+        (Hints(different_host=(GUEST,)), Hints(different_host=(BAD,))),
+        (Hints(group=uid(5, "d")), Hints(group=BAD)),
+    ],
+)
+async def test_what_placement_cannot_look_up_for_one_fails_that_one_alone(well: Hints, wrong: Hints) -> None:
+    asked = Knowing()
+    requests = [a_request(number, hints=wrong if number == 11 else well) for number in range(BATCH)]
+    told = await said(asked, requests)
+    without = [request for request, one in told.items() if not isinstance(one, BuildPlaced)]
+    assert without == [requests[11].request]
+    lost = told[requests[11].request]
+    assert isinstance(lost, BuildUnplaceable)
+    assert lost.reason == "hints: placement cannot look up what they name: too deep for me"
+    assert len(asked.questions) <= 10  # in halves, not one by one
+
+
+async def test_one_question_for_all_where_nothing_is_wrong() -> None:
+    asked = Knowing()
+    told = await said(asked, [a_request(number, hints=Hints(different_host=(GUEST,))) for number in range(4)])
+    assert asked.questions == [1]
+    assert all(isinstance(one, BuildPlaced) and one.chosen.root != HOST for one in told.values())
+
+
+async def test_very_many_instances_are_asked_for_in_several_questions() -> None:
+    asked = Knowing()
+    requests = [
+        a_request(
+            number, hints=Hints(different_host=tuple(uid(1000 * number + one, "f") for one in range(900)))
+        )
+        for number in range(1, 4)
+    ]
+    await said(asked, requests)
+    assert asked.questions == [1000, 1000, 700]
+
+
+@pytest.mark.parametrize("hint", ["same_host", "different_host"])
+async def test_of_what_is_refused_at_the_door_nothing_is_asked(hint: str) -> None:
+    asked = Knowing()
+    many = tuple(uid(nth, "f") for nth in range(1001))
+    told = await said(asked, [a_request(1, hints=Hints(**{hint: many}))])  # type: ignore[arg-type]
+    (lost,) = told.values()
+    assert isinstance(lost, BuildUnplaceable)
+    assert lost.reason.startswith(f"hints.{hint}: 1001 instances, at most 1000")
+    assert asked.questions == []
