@@ -31,7 +31,7 @@ ALL_WAYS = 2048  # looked through when there are some to avoid
 RECORDED_REFUSED = 2  # of these, hosts that would have been better and that a rule refused
 
 AVOIDED = "placement refused it a moment ago"
-Entry = tuple[float, int, int, int]  # least first: −worth, how often chosen, tie, index
+Entry = tuple[int, float, int, int, int]  # least first: outside, −worth, how often chosen, tie, index
 
 
 class Ranking:
@@ -75,12 +75,14 @@ class Ranking:
         self._scales = scales_of(policy.weighers, self._view, wish, count)
         self._worths = worth(self._scales, self._view, count, policy.near)
         self._outside = self._others()
-        self._less = 0.0  # so much less they count: they come after all of ours
-        if self._outside is not None:
-            self._less = 1000.0 * (1.0 + float(np.abs(self._worths).max(initial=0.0)))
-            self._worths = self._worths - self._less * self._outside
         self._admitted_first = admitted
-        self._order = Frontier(self._worths, admitted, self._ties)
+        # By turns, ours first: worths are never shifted, for floats would lose what tells hosts apart.
+        slices = (
+            [admitted]
+            if self._outside is None
+            else [admitted[~self._outside[admitted]], admitted[self._outside[admitted]]]
+        )
+        self._orders = [(nth, Frontier(self._worths, those, self._ties)) for nth, those in enumerate(slices)]
         self._sorted: list[Entry] = []  # the best of the beginning, as far as somebody looked
         self._of_cell: dict[int, list[Entry]] = {}  # the same by cell
         self._at = 0  # so far they were handed out
@@ -122,7 +124,7 @@ class Ranking:
         avoided: list[Entry] = []
         wanted = max(several, self._policy.subset)
         while len(best) < wanted and (entry := self._next()) is not None:
-            (avoided if avoid and not self.ways(entry[3], 1, avoid) else best).append(entry)
+            (avoided if avoid and not self.ways(entry[-1], 1, avoid) else best).append(entry)
         late = bool(avoided and not best)
         if late:
             best, avoided = avoided, []
@@ -130,12 +132,12 @@ class Ranking:
             return None
         if draw is not None and len(best) > 1:
             best.insert(0, best.pop(draw(min(self._policy.subset, len(best)))))
-        winner = best[0][3]
+        winner = best[0][-1]
         choices: list[Candidate] = []
         shunned = () if late else avoid
         for entry in best[:several]:
             ways = WAYS_OF_THE_NEXT if choices else WAYS_OF_THE_BEST
-            choices += self.ways(entry[3], ways, shunned)
+            choices += self.ways(entry[-1], ways, shunned)
         record, removals = self._record(best, avoided), self.removals()
         for entry in (*best[1:], *avoided):
             heappush(self._heap, entry)
@@ -149,7 +151,7 @@ class Ranking:
             notes=self.wish.notes,
         )
         self._chosen[winner] = self._chosen.get(winner, 0) + 1
-        self._changed(winner, best[0][2], choices[0])
+        self._changed(winner, best[0][3], choices[0])
         return pick
 
     def put_back(self, picks: Collection[Pick]) -> None:
@@ -160,7 +162,7 @@ class Ranking:
             index = self._index(pick.root)
             self._chosen[index] -= 1
             self._full.pop(index, None)
-            self._changed(index, self._moved[index][2], pick.choices[0])
+            self._changed(index, self._moved[index][3], pick.choices[0])
         full, self._full = self._full, {}
         for entry in full.values():
             heappush(self._heap, entry)
@@ -262,16 +264,16 @@ class Ranking:
                 entry = heappop(heap)
                 while heap and heap[0] == entry:  # it came back to where it had been
                     heappop(heap)
-                if self._moved.get(entry[3], entry) != entry:
+                if self._moved.get(entry[-1], entry) != entry:
                     continue
             elif self._at < len(front):
                 entry = front[self._at]
                 self._at += 1
             else:
                 return None
-            index = entry[3]
+            index = entry[-1]
             if not self.admits(index):
-                if entry[1] == 0 and len(self._passed_over) < RECORDED_REFUSED:
+                if entry[2] == 0 and len(self._passed_over) < RECORDED_REFUSED:
                     self._passed_over.append(entry)
             elif self.ways(index, 1):
                 return entry
@@ -280,8 +282,12 @@ class Ranking:
 
     def _turn_page(self) -> bool:
         """Sort some more of them; is there somebody more?"""
-        indices, its_ties = self._order.page()
-        entries = self._entries(indices, its_ties)
+        (outside, order), *others = self._orders
+        indices, its_ties = order.page()
+        if not indices.size and others:
+            self._orders = others
+            return self._turn_page()
+        entries = self._entries(outside, indices, its_ties)
         self._sorted += entries
         of_cell = self._of_cell
         cells = self._hosts.cell_at[self._positions[indices]].tolist()
@@ -299,10 +305,11 @@ class Ranking:
             pass
         return self._of_cell.get(number, [])
 
-    def _entries(self, indices: Ints, its_ties: Uints) -> list[Entry]:
+    def _entries(self, outside: int, indices: Ints, its_ties: Uints) -> list[Entry]:
         worths = (-self._worths[indices]).tolist()
         every = indices.tolist()
-        return list(zip(worths, [0] * len(every), its_ties.tolist(), every, strict=True))
+        several = len(every)
+        return list(zip([outside] * several, worths, [0] * several, its_ties.tolist(), every, strict=True))
 
     def admits(self, index: int) -> bool:
         """Does every rule admit it? Asked once, until it changes."""
@@ -334,10 +341,8 @@ class Ranking:
         self._admits_now.discard(index)
         view = OneHost(self.facts(index))
         values = self._values[index] = tuple([scale.read(view, self.wish) for scale in self._scales])
-        score = self._worth(view, values)
-        if self._is_outside(index):
-            score -= self._less
-        self._moved[index] = entry = -score, self._chosen[index], its_tie, index
+        score, outside = self._worth(view, values), int(self._is_outside(index))
+        self._moved[index] = entry = outside, -score, self._chosen[index], its_tie, index
         heappush(self._heap, entry)
         spares = self._spares.get(way.cell)
         if spares is not None:
@@ -411,7 +416,7 @@ class Ranking:
         """Those that were looked at, best first, with what was read of each."""
         looked_at = [*((entry, AVOIDED) for entry in avoided[:RECORDED_REFUSED])]
         for entry in self._passed_over:
-            rule, why = self._refused.get(entry[3], (None, ""))
+            rule, why = self._refused.get(entry[-1], (None, ""))
             if rule is not None:
                 looked_at.append((entry, f"{rule.name}: {why}"))
         looked_at += [(entry, "") for entry in best]
@@ -426,7 +431,7 @@ class Ranking:
         )
 
     def _recorded_host(self, entry: Entry, refused: str) -> RecordedHost:
-        index = entry[3]
+        index = entry[-1]
         known = self._recorded.get(index)
         if known is None or known.refused != refused:
             host = self._search.host(int(self._positions[index]))
@@ -436,7 +441,7 @@ class Ranking:
                 values=self._read(index),
                 refused=refused,
                 multipliers=self._overridden(index),
-                chosen=entry[1],
+                chosen=entry[2],
                 outside=self._is_outside(index),
             )
         return known

@@ -28,7 +28,7 @@ class Spares:
         spares: list[Candidate] = []
         passed_over: list[Entry] = []
         while len(found) < several and (entry := self._next()) is not None:
-            index = entry[3]
+            index = entry[-1]
             ranking = self._ranking
             if not ranking.admits(index):
                 continue
@@ -54,7 +54,7 @@ class Spares:
         named = self._named.get(index)
         if named:
             less = named * self._ranking.one_more(index)
-            now = self._fuller[index] = (now[0] + less, now[1] + named, now[2], index)
+            now = self._fuller[index] = (now[0], now[1] + less, now[2] + named, now[3], index)
         heappush(self._heap, now)
 
     def _next(self) -> "Entry | None":
@@ -71,13 +71,13 @@ class Spares:
                 self._at += 1
             else:
                 return None
-            now = self._fuller.get(entry[3]) or self._ranking.moved_to(entry[3]) or entry
+            now = self._fuller.get(entry[-1]) or self._ranking.moved_to(entry[-1]) or entry
             if now == entry:
                 return entry
 
     def _name(self, entry: "Entry", way: Candidate) -> None:
         """From now on it counts as if it got what it was named for; where that is all it has, no more."""
-        worth, chosen, its_tie, index = entry
+        outside, worth, chosen, its_tie, index = entry
         self._named[index] = named = self._named.get(index, 0) + 1
         free = way.free
         for name, amount in self._asked.items():
@@ -85,8 +85,8 @@ class Spares:
                 self._fuller[index] = _NOWHERE
                 return
         one_more = self._ranking.one_more(index)
-        self._fuller[index] = entry = (worth + one_more, chosen + 1, its_tie, index)
+        self._fuller[index] = entry = (outside, worth + one_more, chosen + 1, its_tie, index)
         heappush(self._heap, entry)
 
 
-_NOWHERE = (float("inf"), 0, 0, -1)
+_NOWHERE = (0, float("inf"), 0, 0, -1)

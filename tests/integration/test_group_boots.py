@@ -1,202 +1,197 @@
-"""Boots into server groups, all workers: two schedulers, two placements on one PostgreSQL, a conductor that
-is killed while it falls over to alternates."""
+"""Boots into server groups on real services: two scheduler processes, two placements on one PostgreSQL, a
+conductor that is killed while builds fall over to alternates; placement is asked after each step."""
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import count, islice
 
 import pytest
 
+from berth import wiring
+from berth.settings import Settings
 from bus import topics
-from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable, FindGroups, GroupEditRequested
 from bus.resources import MakeGroup
-from bus.sql.database import Database
-from bus.sql.migrations import migrate
 from bus.vocabulary import Flavor, GroupPolicy, Hints, ServerGroup
-from cell_conductor import cell_conductor
-from compute_sim import Durations, FaultPlan, compute_sim, fleet
-from placement_worker import Placement, breaches, placement_worker
-from tests.support.cloud_workers import Make, a_scheduler
+from compute_sim import FaultPlan
+from placement_worker import breaches
+from tests.support.berth_processes import Running, another, running, settled
 from tests.support.ids import uid
 from tests.support.waiting import in_time, until
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
-GROUP = uid(1, "9")
+WEB, SOFT, SPREAD, NEAR = (uid(number, "9") for number in range(1, 5))
 HOSTS, AT_ONCE = 12, 20
 FLAVOR = Flavor(name="small", vcpus=1, memory_mb=64)
+FAIL = 0.5  # on their first host: who does is known by its id
+NUMBERS = count()
+CONDUCTOR = "conductor.c1"
 
 
-class GroupCloud:
-    """Twelve hosts of one cell, and whoever serves them; each can be killed and started again."""
-
-    def __init__(self, url: str, running: asyncio.TaskGroup, faults: FaultPlan) -> None:
-        self.broker = LocalBroker()
-        self.clock = Clock()
-        self.ends: dict[str, BuildEnded | BuildUnplaceable] = {}
-        self._running = running
-        self._lives: dict[str, asyncio.Task[None]] = {}
-        self.placements = [Database(url, namespace="placement") for _ in range(2)]
-        self.builds = Database(url, namespace="cell")
-        agents = fleet(("c1",), HOSTS, vcpus=8, memory_mb=8192, disk_gb=100)
-        self._made: dict[str, Make] = {
-            f"placement {number}": lambda bus, database=database: placement_worker(
-                Placement(database, self.clock), bus.publish
-            )
-            for number, database in enumerate(self.placements)
-        }
-        self._made |= {f"scheduler {number}": lambda bus: a_scheduler(bus, self.clock) for number in range(2)}
-        self._made["conductor"] = lambda bus: cell_conductor(
-            "c1", self.builds, bus.asker_of_many(topics.CLAIM), bus.asker_of_many(topics.RELEASE),
-            clock=self.clock, look_every=0.1, stalled_after=1.0,
-        )  # fmt: skip
-        for agent in agents:
-            self._made[f"agent {agent.agent}"] = lambda bus, agent=agent: compute_sim(
-                agent.agent, agent.cell, agent.hosts, faults=faults, clock=self.clock
-            )
-
-    async def start(self) -> None:
-        await migrate(self.placements[0], "placement_worker")
-        await migrate(self.builds, "cell_conductor")
-        for name in self._made:
-            self.revive(name)
-
-    def revive(self, name: str) -> None:
-        self._lives[name] = self._running.create_task(self._live(self._made[name]))
-
-    async def kill(self, name: str) -> None:
-        life = self._lives.pop(name)
-        life.cancel()
-        await asyncio.wait([life])
-
-    async def end(self) -> None:
-        for name in [*self._lives]:
-            await self.kill(name)
-        for database in (*self.placements, self.builds):
-            await database.close()
-
-    async def _live(self, make: Make) -> None:
-        async with Bus(LocalTransport(self.broker), self.clock) as bus:
-            await bus.serve(make(bus), asyncio.Event())
-
-    async def hold(self) -> None:
-        """Look all the while, at whatever was committed."""
-        while True:
-            assert await breaches(self.placements[1]) == []
-            await asyncio.sleep(0.01)
+def ids(fails: bool) -> Iterator[str]:
+    """Of builds that succeed wherever they are tried, or fail on their first host."""
+    plan = FaultPlan(seed=1, reschedule=FAIL)
+    for number in NUMBERS:
+        if (plan.fate(uid(number), 1).kind == "reschedule") is fails:
+            yield uid(number)
 
 
-@asynccontextmanager
-async def a_group_cloud(
-    url: str, policy: GroupPolicy, **faults: float
-) -> AsyncIterator[tuple[GroupCloud, Bus]]:
-    plan = FaultPlan(seed=1, durations=Durations.parse("constant:0.05"), **faults)
-    async with asyncio.TaskGroup() as running, AsyncExitStack() as stack:
-        cloud = GroupCloud(url, running, plan)
-        stack.push_async_callback(cloud.end)
-        await cloud.start()
-        bus = await stack.enter_async_context(Bus(LocalTransport(cloud.broker)))
-        make = MakeGroup(group=GROUP, name="web", policy=policy)
-        await in_time(bus.asker(topics.EDIT_GROUP)(GroupEditRequested(edit=make)))
-        ended, unplaceable = (
-            await bus.listen(topics.BUILD_ENDED.at()),
-            await bus.listen(topics.BUILD_UNPLACEABLE.at()),
-        )
-
-        async def hear() -> None:
-            while True:
-                said = await ended.get()
-                cloud.ends[said.build] = said
-
-        async def hear_of_none() -> None:
-            while True:
-                said = await unplaceable.get()
-                cloud.ends.update(dict.fromkeys(said.instances, said))
-
-        tasks = [running.create_task(one()) for one in (hear, hear_of_none, cloud.hold)]
-        stack.callback(lambda: [task.cancel() for task in tasks])
-        yield cloud, bus
-
-
-def requests(count: int, group: str | None, first: int = 0) -> list[BuildRequested]:
+def requests(several: int, group: str | None, *, failing: int = 0) -> list[BuildRequested]:
+    """One instance each; so many of them fall over to an alternate."""
+    builds = [*islice(ids(True), failing), *islice(ids(False), several - failing)]
     return [
         BuildRequested(
-            request=uid(number, "b"),
-            instances=(uid(number),),
+            request=f"b{build[1:]}",
+            instances=(build,),
             flavor=FLAVOR,
-            alternates=5,
+            alternates=10,
             hints=Hints(group=group),
         )
-        for number in range(first, first + count)
+        for build in builds
     ]
 
 
-async def booted(cloud: GroupCloud, bus: Bus, asked: Sequence[BuildRequested]) -> Counter[str]:
-    """How they ended."""
-    await bus.publish(*asked)
-    await until(lambda: all(one.instances[0] in cloud.ends for one in asked))
-    return Counter(_end(cloud.ends[one.instances[0]]) for one in asked)
+class GroupCloud:
+    """A berth with two schedulers, and what was heard of its builds."""
+
+    def __init__(self, berth: Running) -> None:
+        self.bus: Bus = berth.bus
+        self.berth = berth
+        self.ends: dict[str, BuildEnded | BuildUnplaceable] = {}
+
+    async def hear_of_ends(self) -> None:
+        listener = await self.bus.listen(topics.BUILD_ENDED.at(reply_to=""))
+        while True:
+            said = await listener.get()
+            self.ends[said.build] = said
+
+    async def hear_of_none(self) -> None:
+        listener = await self.bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=""))
+        while True:
+            said = await listener.get()
+            self.ends.update(dict.fromkeys(said.instances, said))
+
+    async def two_schedulers(self) -> None:
+        """Both are heard."""
+        heard, listener = set[str](), await self.bus.listen(topics.SCHEDULER_ALIVE.at())
+        while len(heard) < 2:
+            heard.add((await listener.get()).scheduler)
+
+    async def make(self, group: str, policy: GroupPolicy) -> None:
+        edit = MakeGroup(group=group, name=policy, policy=policy)
+        await in_time(self.bus.asker(topics.EDIT_GROUP)(GroupEditRequested(edit=edit)))
+
+    async def booted(self, asked: Sequence[BuildRequested], *, killing: str = "") -> Counter[str]:
+        """How they ended, asked for all at once."""
+        await self.bus.publish(*asked)
+        mine = [one.instances[0] for one in asked]
+        if killing:
+            await until(
+                lambda: sum(one in self.ends for one in mine) >= AT_ONCE // 4, "some have ended", 60.0
+            )
+            await self.berth.kill(killing)
+        await until(lambda: all(one in self.ends for one in mine), "all have ended", 60.0)
+        return self.how(asked)
+
+    def how(self, asked: Sequence[BuildRequested]) -> Counter[str]:
+        return Counter(end_of(self.ends[one.instances[0]]) for one in asked)
+
+    async def group(self, group: str) -> ServerGroup:
+        """As placement has it, when nothing is left of those who fell over."""
+        found: list[ServerGroup] = []
+
+        async def calm() -> bool:
+            found[:] = (await self.bus.asker(topics.GROUPS)(FindGroups(ids=(group,)))).groups
+            return not found[0].left
+
+        await until(calm, "what was left is gone")
+        return found[0]
+
+    async def places(self, group: str, among: Sequence[BuildRequested]) -> list[str]:
+        """Where its members are; they are exactly those of these that are active."""
+        members = (await self.group(group)).members
+        active = {one.instances[0] for one in among if end_of(self.ends[one.instances[0]]) == "active"}
+        assert members.keys() == active
+        return [root for roots in members.values() for root in roots]
 
 
-def _end(said: BuildEnded | BuildUnplaceable) -> str:
+def end_of(said: BuildEnded | BuildUnplaceable) -> str:
     return said.status if isinstance(said, BuildEnded) else "unplaceable"
 
 
-async def the_group(bus: Bus) -> ServerGroup:
-    [group] = (await bus.asker(topics.GROUPS)(FindGroups(ids=(GROUP,)))).groups
-    return group
+@asynccontextmanager
+async def a_group_cloud(settings: Settings) -> AsyncIterator[GroupCloud]:
+    database = wiring.database(settings, wiring.Role("placement"))
+
+    async def hold() -> None:
+        """Look all the while, at whatever was committed."""
+        while True:
+            assert await breaches(database) == []
+            await asyncio.sleep(0.02)
+
+    async with running(settings) as berth, another(settings, "scheduler"), another(settings, "placement"):
+        cloud = GroupCloud(berth)
+        await in_time(cloud.two_schedulers())
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one()) for one in (cloud.hear_of_ends, cloud.hear_of_none, hold)]
+            yield cloud
+            for task in tasks:
+                task.cancel()
+    await database.close()
 
 
-async def test_when_hosts_run_out_for_a_group_those_who_come_too_late_are_told_so(database_url: str) -> None:
-    """Ten of a group, and four more of it among twenty at once: two find a host."""
-    async with a_group_cloud(database_url, "anti-affinity") as (cloud, bus):
-        assert await booted(cloud, bus, requests(10, GROUP)) == {"active": 10}
-        late, others = requests(4, GROUP, 100), requests(AT_ONCE - 4, None, 200)
-        assert await booted(cloud, bus, [*late, *others]) == {"active": AT_ONCE - 2, "unplaceable": 2}
-        said = [cloud.ends[one.instances[0]] for one in late]
-        reasons = [one.reason for one in said if isinstance(one, BuildUnplaceable)]
-        assert len(reasons) == 2
-        assert all("server group" in reason for reason in reasons), reasons
-        places = [root for roots in (await the_group(bus)).members.values() for root in roots]
+async def test_groups_hold_while_builds_fail_over_and_their_conductor_is_killed(
+    amqp_url: str, database_url: str, bus_name: str
+) -> None:
+    settings = Settings().having(
+        amqp_url=amqp_url,
+        database_url=database_url,
+        exchange=bus_name,
+        cells=("c1",),
+        hosts=HOSTS,
+        fail=FAIL,
+        build_time="constant:0.7",
+        heartbeat=2.0,
+    )
+    async with asyncio.timeout(240), a_group_cloud(settings) as cloud:
+        await cloud.make(WEB, "anti-affinity")
+        failing, steady = requests(2, WEB, failing=2), requests(8, WEB)
+        others = requests(AT_ONCE - 10, None, failing=8)
+        web = [*failing, *steady]
+        assert (await cloud.booted([*web, *others], killing=CONDUCTOR))["active"] >= AT_ONCE - 2
+        assert cloud.how(steady) == {"active": 8}
+        assert cloud.how(failing)["unplaceable"] == 0  # whose alternates others of it took first is in error
+        places = await cloud.places(WEB, web)
+        assert len(places) == len(set(places))
+        tried = [len(end.attempts) for end in cloud.ends.values() if isinstance(end, BuildEnded)]
+        assert sum(several > 1 for several in tried) >= 8
+
+        # Two more of it than there are hosts left.
+        late = requests(HOSTS - len(places) + 2, WEB)
+        others = requests(AT_ONCE - len(late), None, failing=8)
+        assert await cloud.booted([*late, *others], killing=CONDUCTOR) == {
+            "active": AT_ONCE - 2,
+            "unplaceable": 2,
+        }
+        refused = [said for one in late if isinstance(said := cloud.ends[one.instances[0]], BuildUnplaceable)]
+        assert len(refused) == 2
+        assert all("server group" in one.reason for one in refused), refused
+        assert {one.decision.code for one in refused} == {"server_group"}
+        places = await cloud.places(WEB, [*web, *late])
         assert len(places) == len(set(places)) == HOSTS
 
+        for group, policy in ((SOFT, "soft-affinity"), (SPREAD, "soft-anti-affinity")):
+            await cloud.make(group, policy)  # type: ignore[arg-type]
+            soft = requests(AT_ONCE, group, failing=5)
+            assert await cloud.booted(soft) == {"active": AT_ONCE}, policy
+            assert len(await cloud.places(group, soft)) == AT_ONCE
 
-async def test_a_group_holds_while_builds_fail_and_their_conductor_is_killed(database_url: str) -> None:
-    async with a_group_cloud(database_url, "anti-affinity", reschedule=0.4) as (cloud, bus):
-        asked = [*requests(10, GROUP), *requests(AT_ONCE - 10, None, 100)]
-        await bus.publish(*asked)
-        for so_many in (1, 5, 9):  # have ended, and of the others some are between two hosts
-            await until(lambda: len(cloud.ends) >= so_many)  # noqa: B023  awaited here
-            await cloud.kill("conductor")
-            cloud.revive("conductor")
-        ends = await booted(cloud, bus, asked)  # asked once more, by an impatient client
-        assert ends["active"] > AT_ONCE // 2 and ends["unplaceable"] == 0
-        members = (await the_group(bus)).members
-        active = {one.instances[0] for one in asked[:10] if _end(cloud.ends[one.instances[0]]) == "active"}
-        assert members.keys() == active
-        assert len({root for roots in members.values() for root in roots}) == len(active)
-        tried = [
-            attempt
-            for said in cloud.ends.values()
-            if isinstance(said, BuildEnded)
-            for attempt in said.attempts
-        ]
-        assert any(attempt.outcome == "failed" for attempt in tried)
-
-
-@pytest.mark.parametrize("policy", ["soft-affinity", "soft-anti-affinity"])
-async def test_a_soft_group_refuses_nobody(database_url: str, policy: GroupPolicy) -> None:
-    async with a_group_cloud(database_url, policy) as (cloud, bus):
-        assert await booted(cloud, bus, requests(AT_ONCE, GROUP)) == {"active": AT_ONCE}
-        assert len((await the_group(bus)).members) == AT_ONCE
-
-
-async def test_those_who_are_to_be_together_are(database_url: str) -> None:
-    async with a_group_cloud(database_url, "affinity") as (cloud, bus):
-        ends = await booted(cloud, bus, requests(AT_ONCE, GROUP))
-        assert ends["active"] >= 8  # of its VCPUs a host sells four times as many
-        assert len(set((await the_group(bus)).members.values())) == 1
+        await cloud.make(NEAR, "affinity")
+        near = requests(AT_ONCE, NEAR)
+        await cloud.booted(near)
+        assert len(set(await cloud.places(NEAR, near))) == 1
+        assert (await settled(settings, 20.0)).clean

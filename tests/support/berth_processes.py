@@ -13,11 +13,13 @@ from pathlib import Path
 from time import sleep
 from typing import Self, TypeVar
 
+import msgspec
 from rich.console import Console
 
 from berth import wiring
 from berth.audit import Audit, audit
 from berth.commands.run import migrate_all, ready
+from berth.configuration import EFFECTIVE_ENV, SUPERVISED_ENV
 from berth.services import Supervisor
 from berth.settings import Settings
 from bus.clock import monotonic
@@ -74,6 +76,29 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
         finally:
             stopping.set()
             await asyncio.wait([supervising])
+
+
+@asynccontextmanager
+async def another(settings: Settings, worker: str) -> AsyncIterator[None]:
+    """One more process of a worker that a berth has already, beside it while the block runs."""
+    environment = {
+        **os.environ,
+        EFFECTIVE_ENV: msgspec.json.encode(settings).decode(),
+        SUPERVISED_ENV: "1",  # it ends with us
+    }
+    process = await asyncio.create_subprocess_exec(
+        *Supervisor.command(wiring.Role(worker)),
+        env=environment,
+        stdin=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        yield
+        assert process.returncode is None, f"the other {worker} ended with {process.returncode}"
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
 
 
 async def settled(settings: Settings, seconds: float = 20.0, *, builds: int = 0) -> Audit:

@@ -1,6 +1,6 @@
 """The best host the slow way: every host looked at, by every rule and every weigher, one by one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from bus.candidates import CandidateSearch
 from scheduler_worker import ChoicePolicy
@@ -14,9 +14,20 @@ class PlainChoice:
     """The scales are those of the beginning; what is asked of it is as things are when it is asked."""
 
     def __init__(
-        self, wish: Wish, search: CandidateSearch, now: HostsNow, policy: ChoicePolicy, seed: str
+        self,
+        wish: Wish,
+        search: CandidateSearch,
+        now: HostsNow,
+        policy: ChoicePolicy,
+        seed: str,
+        *,
+        fitting: Callable[[], Collection[str]]
+        | None = None,  # the roots that have room, found in another way
+        outside: Collection[str] = (),  # roots that others look at first
     ) -> None:
         self.wish = wish
+        self.fitting = fitting
+        self.outside = outside
         self.search = search
         self.now = now
         self.policy = policy
@@ -28,10 +39,13 @@ class PlainChoice:
     def best(self) -> list[str]:
         """The roots that would do, best first."""
         keys = []
+        fitting = None if self.fitting is None else self.fitting()
         for position in self.positions:
             facts = self.now.facts(self.search, position)
-            if self._admitted(facts) and self.search.ways(position, 1):
+            fits = self.search.ways(position, 1) if fitting is None else facts.root in fitting
+            if fits and self._admitted(facts):
                 key = (
+                    facts.root in self.outside,
                     -self._score(facts),
                     self.chosen.get(facts.root, 0),
                     tie(self.seed, facts.root),

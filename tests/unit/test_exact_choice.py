@@ -1,52 +1,52 @@
 """What is chosen is exactly the best there is at that moment, as a slow look at everybody has it."""
 
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import replace as but
 from random import Random
 
 import pytest
 from msgspec.structs import replace
 
-from bus.candidates import Heard
+from berth.loadtest import mixed
 from bus.messages import HostReported
-from bus.vocabulary import Aggregate, Flavor, HostState, Image, Inventory
+from bus.vocabulary import Candidate, HostState, Image, Inventory
 from placement_worker import IndexedSource
-from placement_worker.core.index import Index
+from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy
-from tests.support.ids import uid
+from scheduler_worker.core.events import Chosen, NoHost
+from scheduler_worker.core.order import Order
+from scheduler_worker.core.pick import Pick
+from scheduler_worker.core.wish import Wish
+from scheduler_worker.placing import Promising
+from tests.support.exact_worlds import (
+    FLAVORS,
+    FilledMemory,
+    PlainRoom,
+    a_policy,
+    a_source,
+    some_orders,
+    some_trees,
+)
 from tests.support.plain_choice import PlainChoice
 from tests.support.provider_trees import state, tree
 from tests.support.ranking_builders import Hall
 from tests.support.scheduler_builders import a_request
 
-CLOUDS = 1200
-FLAVORS = tuple(
-    Flavor(name=f"f{cpus}x{ram}", vcpus=cpus, memory_mb=ram, disk_gb=disk, extra_specs=specs)
-    for cpus, ram, disk, specs in (
-        (1, 512, 1, {}),
-        (2, 1024, 5, {}),
-        (4, 4096, 10, {"trait:CUSTOM_A": "required"}),
-        (1, 256, 0, {"capabilities:hypervisor_type": "qemu"}),
-        (3, 3000, 7, {"trait:CUSTOM_B": "forbidden"}),
-    )
-)
-WEIGHERS = (
-    "ram", "cpu", "disk", "io_ops", "load", "build_failure", "num_instances", "hypervisor_version",
-    "image_cached", "preferred_traits", "soft_anti_affinity", "metrics",
-)  # fmt: skip
-RULES = ("up", "enabled", "io_ops", "num_instances", "compute_capabilities", "server_group_anti_affinity")
+CLOUDS, MORE_CLOUDS = 60, 3000  # by default, and in `make soak`
+BATCHES, MORE_BATCHES = 100, 6000
 
 
-class FilledMemory:
-    """Placement's memory as a test filled it."""
+def in_soak(first: int, last: int, step: int) -> list[object]:
+    return [pytest.param(range(at, at + step), marks=pytest.mark.soak) for at in range(first, last, step)]
 
-    def __init__(self) -> None:
-        self.index = Index()
 
-    def watch(self, heard: Heard) -> None: ...
+# One ranking, used up and put back into, of hosts by the dozen
 
 
 def a_cloud(chance: Random) -> Hall:
     """Hosts alike and unlike, some of which are trees of NUMA cells; most say something of themselves."""
-    memory, numbers = FilledMemory(), iter(range(100_000))
+    trees, numbers = list[Tree](), iter(range(100_000))
     sizes = [(chance.choice((4, 8, 64)), chance.choice((4096, 9000, 65_536))) for _ in range(3)]
     for nth in range(chance.choice((1, 2, 5, 20, 90))):
         cpus, ram = chance.choice(sizes)
@@ -64,12 +64,8 @@ def a_cloud(chance: Random) -> Hall:
         else:
             inventories = {name: Inventory(total=amount) for name, amount in stock.items()}
             parts = [state(root, None, dict(inventories), used, traits, groups)]
-        memory.index.put(tree(*parts, cell=f"c{nth % 3}"), 1)
-    for number in range(3):
-        said = {"ram_weight_multiplier": "-2.5", "max_io_ops_per_host": "2", "cpu_weight_multiplier": "0.5"}
-        metadata = {key: value for key, value in said.items() if chance.random() < 0.3}
-        memory.index.aggregate_facts[uid(number, "e")] = Aggregate(id=uid(number, "e"), metadata=metadata)
-    return told(chance, Hall(IndexedSource(memory), a_policy(chance)))
+        trees.append(tree(*parts, cell=f"c{nth % 3}"))
+    return told(chance, Hall(a_source(chance, trees), a_policy(chance)))
 
 
 def told(chance: Random, hall: Hall) -> Hall:
@@ -92,21 +88,16 @@ def told(chance: Random, hall: Hall) -> Hall:
         hall.book.hear(report, hall.now)
         for _ in range(chance.choice((0, 0, 0, 1, 3))):
             hall.book.failed(host.uuid, hall.now)
+    if chance.random() < 0.4:  # two other schedulers look first at their own
+        hall.hosts.level()
+        hall.hosts.share(("a", "b", "c"), chance.choice("abc"))
     return hall
 
 
-def a_policy(chance: Random) -> ChoicePolicy:
-    names = [one for one in WEIGHERS if chance.random() < 0.5]
-    return ChoicePolicy.from_names(
-        [one for one in RULES if chance.random() < 0.7],
-        {name: chance.choice((-2.0, -1.0, 0.0, 0.3, 1.0, 5.0)) for name in names},
-        options={
-            "io_ops": {"max_io_ops_per_host": chance.choice((1, 3, 8))},
-            "metrics": {"weight_setting": {"temperature": -1.0}, "required": chance.random() < 0.3},
-        },
-        near=chance.choice((0.0, 0.0, 0.01, 0.4)),
-        cells=chance.choice((None, None, ("c0", "c1"))),
-    )
+def outside(hall: Hall) -> set[str]:
+    """Roots that another scheduler looks at first."""
+    ours = hall.hosts.ours
+    return set() if ours is None else {host.uuid for host in hall.source.hosts() if not ours[host.position]}
 
 
 def one_cloud(seed: int) -> int:
@@ -116,7 +107,7 @@ def one_cloud(seed: int) -> int:
     for kind in range(chance.choice((1, 2, 3))):  # each finds what was promised to those before it
         request = a_request(
             kind,
-            flavor=chance.choice(FLAVORS),
+            flavor=chance.choice(FLAVORS[:5]),
             image=Image(name="img") if chance.random() < 0.5 else None,
             preferred_traits={"CUSTOM_A": 1.0} if chance.random() < 0.3 else {},
         )
@@ -124,7 +115,7 @@ def one_cloud(seed: int) -> int:
         wish = hall.wish(request)
         ranking = choosing.rank(wish, its_seed)
         search, seen = hall.source.search(wish.question), hall.book.level(hall.source, hall.now)
-        plain = PlainChoice(wish, search, seen, hall.policy, its_seed)
+        plain = PlainChoice(wish, search, seen, hall.policy, its_seed, outside=outside(hall))
         picks = []
         for _ in range(chance.choice((1, 4, 40))):
             expected = plain.best()
@@ -144,16 +135,136 @@ def one_cloud(seed: int) -> int:
     return given
 
 
-@pytest.mark.parametrize("first", range(0, CLOUDS, 200))
-def test_every_choice_is_the_best_of_all(first: int) -> None:
-    given = sum(one_cloud(seed) for seed in range(first, first + 200))
-    assert given > 1000
+@pytest.mark.parametrize("seeds", [range(CLOUDS), *in_soak(CLOUDS, MORE_CLOUDS, 490)], ids=str)
+def test_every_choice_is_the_best_of_all(seeds: range) -> None:
+    given = sum(one_cloud(seed) for seed in seeds)
+    assert given > 5 * len(seeds)
+
+
+# Whole batches: alike and unlike, in server groups, from trees and from pools that hosts share
+
+
+class PlainBatch:
+    """The same orders, met one instance at a time by slow looks at everybody, in a hall of its own."""
+
+    def __init__(self, hall: Hall, room: PlainRoom) -> None:
+        self.hall = hall
+        self.room = room
+        self.outside = outside(hall)
+        self.now = hall.book.level(hall.source, hall.now)
+        self.promises = Promising(hall.pending, hall.book, hall.now)
+        self.joined: dict[str, dict[str, str]] = {}  # group → member → root
+        self.kinds: dict[Hashable, PlainChoice] = {}
+
+    def check(self, nth: int, order: Order, answer: Chosen | NoHost) -> int:
+        """How many of its instances have a host, each the best of its moment."""
+        picks = answer.picks if isinstance(answer, Chosen) else ()
+        taken: list[tuple[PlainChoice, Candidate, object]] = []
+        for number, instance in enumerate(order.instances):
+            plain = self._plainly(nth, order)
+            expected = plain.best()
+            if not expected:
+                break
+            if isinstance(answer, Chosen):
+                assert number < len(picks), ("room was left", expected)
+                way = self._checked(plain.wish, picks[number], expected)
+            else:  # nobody says where the others were to go before room ran out: as the search has it
+                position = self.hall.source.position(expected[0])
+                assert position is not None
+                way = plain.search.ways(position, 1)[0]
+            taken.append((plain, way, self.promises.enter(way)))
+            plain.choose(way.root)
+            self.room.take(way.allocations)
+            if order.wish.group is not None:
+                self.joined.setdefault(order.wish.group.id, {})[instance] = way.root
+        if isinstance(answer, Chosen):
+            assert len(taken) == len(picks) >= order.needed
+            return len(picks)
+        assert len(taken) < order.needed
+        for (plain, way, promise), instance in zip(taken, order.instances, strict=False):
+            plain.chosen[way.root] -= 1
+            self.room.take(way.allocations, -1)
+            self.promises.drop(promise)  # type: ignore[arg-type]
+            if order.wish.group is not None:
+                del self.joined[order.wish.group.id][instance]
+        return 0
+
+    def _checked(self, wish: Wish, pick: Pick, expected: list[str]) -> Candidate:
+        roots = list(dict.fromkeys(way.root for way in pick.choices))
+        assert roots == expected[: len(roots)]
+        assert len(roots) == min(3, len(expected)) or len(pick.choices) == 64
+        way, there = pick.choices[0], self.room.ways(wish.question)
+        amounts = {(one, name, n) for one, given in way.allocations.items() for name, n in given.items()}
+        assert any(amounts == set(taken) for taken, _ in there[way.root])
+        return way
+
+    def _plainly(self, nth: int, order: Order) -> PlainChoice:
+        """A group changes with each that joins it; all others share the scales of the first of their kind."""
+        wish = order.wish
+        kind = self.hall.policy.kind(wish) if wish.group is None else (nth, object())
+        if kind not in self.kinds:
+            wish = but(wish, members=self._members(wish))
+            search = self.hall.source.search(wish.question)
+            fitting = self.room.roots
+            plain = PlainChoice(
+                wish, search, self.now, self.hall.policy, order.request.request,
+                fitting=lambda: fitting(wish.question), outside=self.outside,
+            )  # fmt: skip
+            known = {search.host(position).uuid for position in plain.positions}
+            assert known >= set(fitting(wish.question)), "a host that has room was not looked at"
+            self.kinds[kind] = plain
+        return self.kinds[kind]
+
+    def _members(self, wish: Wish) -> Counter[str]:
+        group = wish.group
+        if group is None:
+            return Counter()
+        there = [*group.members.values(), *((root,) for root in self.joined.get(group.id, {}).values())]
+        if group.policy == "anti-affinity":
+            there += group.left.values()
+        return Counter(root for roots in there for root in roots)
+
+
+def one_batch(seed: int) -> tuple[int, int]:
+    """How many hosts it gave, each of them the best, and how many of its orders found none."""
+
+    def a_hall() -> tuple[Hall, PlainRoom]:
+        chance = Random(seed)
+        trees = some_trees(chance)
+        return told(chance, Hall(a_source(chance, trees), a_policy(chance))), PlainRoom(trees)
+
+    (hall, _), (other, room) = a_hall(), a_hall()
+    orders = some_orders(Random(f"orders {seed}"), hall)
+    answers = hall.choosing().choose(orders)
+    plain = PlainBatch(other, room)
+    alike: dict[Hashable, list[int]] = {}
+    for nth, order in enumerate(orders):
+        kind = nth if order.wish.group is not None else hall.policy.kind(order.wish)
+        alike.setdefault(kind, []).append(nth)
+    given = {nth: plain.check(nth, orders[nth], answers[nth]) for those in alike.values() for nth in those}
+    return sum(given.values()), sum(not one for one in given.values())
+
+
+@pytest.mark.parametrize("seeds", [range(1, BATCHES), *in_soak(BATCHES, MORE_BATCHES, 590)], ids=str)
+def test_every_choice_of_a_batch_is_the_best_beside_all_that_were_made_before_it(seeds: range) -> None:
+    given = none = 0
+    for seed in seeds:
+        try:
+            its_given, its_none = one_batch(seed)
+        except AssertionError as problem:
+            problem.add_note(f"in the batch of seed {seed}")
+            raise
+        given, none = given + its_given, none + its_none
+    assert given > 2 * len(seeds) and none > len(seeds)
+
+
+# Packing
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_packing_takes_the_fullest_host_that_fits(seed: int) -> None:
-    """Of 600 hosts, every one filled otherwise, and flavors mixed."""
-    chance, memory = Random(seed), FilledMemory()
+    """Of 600 hosts, every one filled otherwise, with the twenty flavors of a mix; some run full meanwhile."""
+    chance, memory, flavors = Random(seed), FilledMemory(), mixed(20)
     for number, used in enumerate(chance.sample(range(60_000), 600)):
         stock = {"VCPU": 1000, "MEMORY_MB": 65_536, "DISK_GB": 10_000}
         memory.index.put(tree(state(number, None, dict(stock), {"MEMORY_MB": used})), 1)
@@ -161,12 +272,13 @@ def test_packing_takes_the_fullest_host_that_fits(seed: int) -> None:
     hall = Hall(IndexedSource(memory), policy)
     everybody = hall.source.search(hall.wish(a_request()).question)
     free = {one.uuid: everybody.amounts(one.position)[0]["MEMORY_MB"] for one in hall.source.hosts()}
-    for kind in range(60):
-        flavor = chance.choice(FLAVORS[:2])
+    for kind, flavor in enumerate(chance.sample(flavors * 3, 60)):
         ranking = hall.rank(replace(a_request(kind), flavor=flavor), f"{seed}/{kind}")
         for _ in range(20):
+            fullest = min((left for left in free.values() if left >= flavor.memory_mb), default=None)
             pick = ranking.take()
-            assert pick is not None
-            fullest = min(left for left in free.values() if left >= flavor.memory_mb)
+            if pick is None:
+                assert fullest is None
+                break
             assert free[pick.root] == fullest
             free[pick.root] -= flavor.memory_mb

@@ -106,3 +106,14 @@ def test_a_host_outside_stays_behind_ours_when_it_is_weighed_again() -> None:
     picks = [take(ranking) for _ in range(len(mine) + 3)]
     ranking.put_back([*picks[:2], *picks[-2:]])  # two of ours are free again, and two of theirs
     assert hosts_of(take(ranking, 3))[:2] == freest_first(mine)[:2]
+
+
+def test_hosts_outside_that_differ_by_next_to_nothing_keep_their_order() -> None:
+    """A decision made again from its record tells them apart, and so must the choice."""
+    hall = a_hall(*(free(number, 2**43 + number, vcpus=1) for number in range(1, 31)))
+    hall.hosts.level()
+    hall.hosts.share(("a", "b"), "a")
+    ranking = hall.rank()
+    picks = [take(ranking) for _ in range(30)]
+    outside = [hosts_of(pick)[0] for pick in picks if pick.crossed]
+    assert len(outside) > 5 and outside == freest_first(outside)

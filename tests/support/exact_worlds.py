@@ -1,0 +1,190 @@
+"""Small clouds for exact choices: trees, pools that share, groups; and the plain truth about who has room."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from random import Random
+
+from bus.candidates import Heard
+from bus.messages import BuildRequested, FindCandidates
+from bus.vocabulary import Aggregate, Allocations, Flavor, Image, ServerGroup
+from placement_worker import IndexedSource
+from placement_worker.core.index import Index
+from placement_worker.core.trees import ProviderState, Tree
+from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.order import Order
+from tests.support.ids import uid
+from tests.support.plain_search import PlainSearch, Way
+from tests.support.provider_trees import SHARES, state, tree
+from tests.support.ranking_builders import Hall
+from tests.support.scheduler_builders import a_request
+
+WEIGHERS = (
+    "ram", "cpu", "disk", "io_ops", "load", "build_failure", "num_instances", "hypervisor_version",
+    "image_cached", "preferred_traits", "soft_affinity", "soft_anti_affinity", "metrics",
+)  # fmt: skip
+GROUP_RULES = ("server_group_anti_affinity", "server_group_affinity")
+RULES = ("up", "enabled", "io_ops", "num_instances", "compute_capabilities", *GROUP_RULES)
+SAID = {"ram_weight_multiplier": "-2.5", "max_io_ops_per_host": "2", "cpu_weight_multiplier": "0.5"}
+POOLS = (3, 4)  # aggregates whose members share a pool
+FLAVORS = tuple(
+    Flavor(name=f"f{nth}", vcpus=cpus, memory_mb=ram, disk_gb=disk, extra_specs=specs)
+    for nth, (cpus, ram, disk, specs) in enumerate(
+        (
+            (1, 512, 1, {}),
+            (2, 1024, 5, {}),
+            (4, 4096, 10, {"trait:CUSTOM_A": "required"}),
+            (1, 256, 0, {"capabilities:hypervisor_type": "qemu"}),
+            (3, 3000, 7, {"trait:CUSTOM_B": "forbidden"}),
+            (1, 512, 20, {}),
+            (1, 1024, 2, {"resources1:CUSTOM_VF": "1"}),
+            (
+                1,
+                512,
+                0,
+                {"resources1:CUSTOM_VF": "1", "resources2:CUSTOM_VF": "1", "group_policy": "isolate"},
+            ),
+        )
+    )
+)
+
+
+class FilledMemory:
+    """Placement's memory as a test filled it."""
+
+    def __init__(self) -> None:
+        self.index = Index()
+
+    def watch(self, heard: Heard) -> None: ...
+
+
+def a_policy(chance: Random) -> ChoicePolicy:
+    names = [one for one in WEIGHERS if chance.random() < 0.5]
+    return ChoicePolicy.from_names(
+        [one for one in RULES if chance.random() < 0.7],
+        {name: chance.choice((-2.0, -1.0, 0.0, 0.3, 1.0, 5.0)) for name in names},
+        options={
+            "io_ops": {"max_io_ops_per_host": chance.choice((1, 3, 8))},
+            "metrics": {"weight_setting": {"temperature": -1.0}, "required": chance.random() < 0.3},
+        },
+        near=chance.choice((0.0, 0.0, 0.01, 0.4)),
+        cells=chance.choice((None, None, ("c0", "c1"))),
+    )
+
+
+def a_source(chance: Random, trees: Sequence[Tree]) -> IndexedSource:
+    """These in placement's memory; aggregates say something of weighers and rules."""
+    memory = FilledMemory()
+    for one in trees:
+        memory.index.put(one, 1)
+    for number in range(3):
+        metadata = {key: value for key, value in SAID.items() if chance.random() < 0.3}
+        memory.index.aggregate_facts[uid(number, "e")] = Aggregate(id=uid(number, "e"), metadata=metadata)
+    return IndexedSource(memory)
+
+
+def some_trees(chance: Random) -> list[Tree]:
+    """Some hosts have NUMA cells or devices below them, some no disk of their own; there are pools of it."""
+    numbers, trees = iter(range(1000)), list[Tree]()
+    sizes = [(chance.choice((4, 8, 64)), chance.choice((4096, 9000, 65_536))) for _ in range(2)]
+    for nth in range(chance.choice((1, 2, 4, 7, 9))):
+        cpus, ram = chance.choice(sizes)
+        traits = [one for one in ("CUSTOM_A", "CUSTOM_B") if chance.random() < 0.4]
+        within = [one for one in range(3) if chance.random() < 0.2]
+        within += [one for one in POOLS if chance.random() < 0.6]
+        root = next(numbers)
+        stock = {"VCPU": cpus, "MEMORY_MB": ram}
+        disk = {"DISK_GB": chance.choice((10, 100))} if chance.random() < 0.4 else {}
+        used = {name: chance.choice((0, 0, 0, amount // 2, amount - 1)) for name, amount in stock.items()}
+        if chance.random() < 0.2:
+            halves = {name: amount // 2 for name, amount in stock.items()}
+            cells = [state(next(numbers), root, dict(halves), traits=traits) for _ in range(2)]
+            parts = [state(root, None, dict(disk), None, traits, within), *cells]
+        else:
+            parts = [state(root, None, {**stock, **disk}, used, traits, within)]
+        if chance.random() < 0.4:
+            many = chance.choice((1, 2))
+            parts += [state(next(numbers), root, {"CUSTOM_VF": many}) for _ in range(chance.choice((1, 2)))]
+        trees.append(tree(*parts, cell=f"c{nth % 3}"))
+    for number in POOLS:
+        if chance.random() < 0.8:
+            pool = state(
+                next(numbers), None, {"DISK_GB": chance.choice((6, 12, 40))}, None, (SHARES,), (number,)
+            )
+            trees.append(replace(tree(pool, cell=""), agent=""))
+    return trees
+
+
+class PlainRoom:
+    """Who has room, by full products over everything, beside all that was taken."""
+
+    def __init__(self, trees: Sequence[Tree]) -> None:
+        self._trees = list(trees)
+        self._found: dict[int, dict[str, set[Way]]] = {}
+
+    def ways(self, question: FindCandidates) -> Mapping[str, set[Way]]:
+        known = self._found.get(id(question))
+        if known is None:
+            known = self._found[id(question)] = PlainSearch(self._trees).by_anchor(question)
+        return known
+
+    def roots(self, question: FindCandidates) -> list[str]:
+        return [root for root, ways in self.ways(question).items() if ways]
+
+    def take(self, allocations: Allocations, sign: int = 1) -> None:
+        self._found.clear()
+        for nth, one in enumerate(self._trees):
+            if any(provider.uuid in allocations for provider in one.providers):
+                parts = [_with(part, allocations.get(part.uuid, {}), sign) for part in one.providers]
+                self._trees[nth] = replace(one, providers=tuple(parts))
+
+
+def _with(provider: ProviderState, amounts: Mapping[str, int], sign: int) -> ProviderState:
+    used = dict(provider.used)
+    for name, amount in amounts.items():
+        used[name] += sign * amount
+    return replace(provider, used=used)
+
+
+def some_orders(chance: Random, hall: Hall) -> list[Order]:
+    """Alike and unlike, of one or several instances, all or some of which will do, in groups and without."""
+    roots = [host.uuid for host in hall.source.hosts()]
+    groups = [
+        ServerGroup(
+            id=uid(nth, "9"),
+            name=f"g{nth}",
+            policy=chance.choice(("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")),
+            max_per_host=chance.choice((1, 1, 2)),
+            members={
+                uid(nth * 10 + n, "f"): (chance.choice(roots),) for n in range(chance.choice((0, 0, 1, 2)))
+            },
+            left={uid(nth * 10, "d"): (chance.choice(roots),)} if chance.random() < 0.2 else {},
+        )
+        for nth in range(2)
+    ]
+    orders, number = list[Order](), 0
+    for _ in range(chance.choice((1, 2, 3))):
+        kind = a_kind(chance)
+        group = chance.choice(groups) if chance.random() < 0.5 else None
+        for _ in range(chance.choice((1, 2, 4))):
+            number += 1
+            several = chance.choice((1, 1, 2, 5))
+            request = a_request(number, instances=several, at_least=chance.choice((0, 0, 1)), **kind)
+            orders.append(an_order(hall, request, group))
+    if chance.random() < 0.5:
+        chance.shuffle(orders)
+    return orders
+
+
+def a_kind(chance: Random) -> dict[str, object]:
+    """What requests of one kind have in common."""
+    return {
+        "flavor": chance.choice(FLAVORS),
+        "image": Image(name="img") if chance.random() < 0.5 else None,
+        "preferred_traits": {"CUSTOM_A": 1.0} if chance.random() < 0.3 else {},
+        "cell": "c1" if chance.random() < 0.1 else "",
+    }
+
+
+def an_order(hall: Hall, request: BuildRequested, group: ServerGroup | None) -> Order:
+    wish = replace(hall.wish(request), group=group)
+    return Order(request=request, wishes=(wish,), instances=request.instances, bytes=0)
