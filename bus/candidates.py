@@ -106,7 +106,7 @@ class CandidateSource(Protocol):
 
     @property
     def layout(self) -> int:
-        """Grows whenever a host came, went, or has another position or agent."""
+        """Grows whenever a host came, went, or has another position, name, cell or agent."""
         ...
 
     @property

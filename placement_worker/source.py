@@ -9,13 +9,21 @@ from bus.candidates import Bools, Floats, Heard, Ints
 from bus.messages import FindCandidates
 from bus.vocabulary import Aggregate, Allocations, Candidate, NearMiss, Removal
 from placement_worker.core.as_if_empty import AsIfEmpty
-from placement_worker.core.explain import explain
+from placement_worker.core.explain import UNSEEN, UNSEEN_CODE, explain
 from placement_worker.core.fits import Fit, FitFinder
 from placement_worker.core.groups import SearchPlan, plan
 from placement_worker.core.index import Index
 from placement_worker.core.promises import BesidePromises, Promises
 from placement_worker.core.row import Row
-from placement_worker.core.search import HOST_PATIENCE, TOGETHER, at_once, candidate, lone_candidate, sums
+from placement_worker.core.search import (
+    HOST_PATIENCE,
+    PATIENCE,
+    TOGETHER,
+    at_once,
+    candidate,
+    lone_candidate,
+    sums,
+)
 from placement_worker.core.snapshot import Snapshot
 from placement_worker.core.sums import capacity_of_trees, free_of_trees
 from placement_worker.core.ways import BREATH
@@ -146,6 +154,8 @@ class HostSearch:
         self.considered = made.considered
         self.positions: Ints = np.flatnonzero(self._finder.anchors)
         self._without: set[int] = set()  # positions that turned out to offer nothing
+        self._unseen: set[int] = set()  # and those of which it is not known
+        self._spent = 0  # fruitless steps on all hosts: nobody else has a turn meanwhile
 
     # All that fit, as arrays
 
@@ -206,22 +216,37 @@ class HostSearch:
         anchor = self._trees.row_at(position)
         if anchor is None:
             return ()
+        found, whole = self._fits(anchor, most)
+        self._unseen.discard(position)
+        if not found:
+            if whole:
+                self._without.add(position)
+            elif position not in self._without:
+                self._unseen.add(position)
+            return ()
+        free, capacity = sums(self._trees.tree(anchor))
+        return [candidate(fit, free, capacity) for fit in found]
+
+    def _fits(self, anchor: Row, most: int) -> tuple[list[Fit], bool]:
+        """As many as that; was all looked through for it?
+
+        When much was in vain, of the others only the first steps are looked at, and then nothing.
+        """
         found: list[Fit] = []
-        spent = 0
-        for fit in finder.fits(anchor, looking_again=True):
+        if self._spent >= 2 * PATIENCE:
+            return found, False
+        patience, spent = HOST_PATIENCE if self._spent < PATIENCE else 0, 0
+        for fit in self._finder.fits(anchor, looking_again=True):
             if fit is not None:
                 found.append(fit)
                 if len(found) == most:
                     break
             else:
                 spent += BREATH
-                if spent > HOST_PATIENCE:
+                if spent > patience:
                     break
-        if not found:
-            self._without.add(position)
-            return ()
-        free, capacity = sums(self._trees.tree(anchor))
-        return [candidate(fit, free, capacity) for fit in found]
+        self._spent += spent
+        return found, spent <= patience
 
     # Why the others do not fit: as it is now, promises made since included
 
@@ -232,9 +257,14 @@ class HostSearch:
         if not fitting:
             return at_once(explain(self._trees, made))[0]
         removals = tuple(made.removals)
-        if fitting < made.count:
-            removed = made.count - fitting
-            removals += (Removal(constraint=TOGETHER, removed=removed, left=fitting, code="together"),)
+        unseen = self._not_known(made)
+        if fitting + unseen < made.count:
+            removed = made.count - fitting - unseen
+            removals += (
+                Removal(constraint=TOGETHER, removed=removed, left=fitting + unseen, code="together"),
+            )
+        if unseen:
+            removals += (Removal(constraint=UNSEEN, removed=unseen, left=fitting, code=UNSEEN_CODE),)
         return removals
 
     def nearest(self) -> Sequence[NearMiss]:
@@ -252,5 +282,8 @@ class HostSearch:
         left = made.left & self._finder.anchors
         # Promises may have been withdrawn since.
         self._without = {one for one in self._without if not left[one] or not self.ways(one, 1)}
-        without = sum(bool(left[position]) for position in self._without)
+        without = sum(bool(left[position]) for position in self._without) + self._not_known(made)
         return made.count - without if int(np.count_nonzero(left)) > without else 0
+
+    def _not_known(self, made: SearchPlan) -> int:
+        return sum(bool(made.left[position]) for position in self._unseen)

@@ -54,7 +54,7 @@ class Index:
         self.sharers: dict[str, set[int]] = {}  # aggregate → those in it who share
         self._reach: dict[int, Ints] = {}  # one who shares → the roots of the other trees it serves
         self._interned: dict[Any, Any] = {}
-        self.layout = 0  # grows whenever a provider comes, goes, or goes to another tree, cell or agent
+        self.layout = 0  # grows whenever a provider comes, goes, or goes to another tree, cell, host or agent
         self.shaped = 0  # and whenever one is anything else than it was
         self.gave: dict[str, int] = {}  # root → which of those times it was that there was more, or otherwise
         self.gives = 0  # how often there was more somewhere, or a provider was made, changed or dropped
@@ -426,8 +426,8 @@ def _flags(kind: dict[str, RowSet], name: str) -> RowSet:
 
 
 def _place(row: Row) -> tuple[object, ...]:
-    """Where it is, and who builds there."""
-    return row.root, row.parent, row.cell, row.agent
+    """Where it is, by which name, and who builds there."""
+    return row.root, row.parent, row.host, row.cell, row.agent
 
 
 def _links(row: Row) -> tuple[object, ...]:

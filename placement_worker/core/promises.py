@@ -140,5 +140,6 @@ class BesidePromises(Snapshot):
         promised: Mapping[str, int] | None = self._promises.of.get(row.uuid)
         if not promised:
             return row
-        amounts = {name: used + promised.get(name, 0) for name, used in row.used.items()}
+        used = row.used  # of what it has; more where something is used that it has no more
+        amounts = {name: used.get(name, 0) + promised.get(name, 0) for name in {**used, **promised}}
         return replace(row, amounts=amounts, told=None, known_free=None)

@@ -1,6 +1,6 @@
 """The search in a scheduler's own process: what it finds, and what has been promised beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -10,8 +10,12 @@ from msgspec import structs
 from bus.candidates import CandidateSource, Heard, SenselessQuery
 from bus.messages import FindCandidates
 from bus.vocabulary import Allocations, ProviderChange, ResourceGroup
+from placement_worker import source as sourcing
+from placement_worker.core.fits import Fit, FitFinder
 from placement_worker.core.index import Index
+from placement_worker.core.row import Row
 from placement_worker.core.trees import Tree
+from placement_worker.core.ways import BREATH
 from placement_worker.source import HostSearch, IndexedSource
 from tests.support.ids import uid
 from tests.support.plain_search import PlainSearch, Way, way
@@ -213,6 +217,66 @@ def test_promises_that_were_withdrawn_since_a_search_are_no_reason_any_more() ->
     assert (list(search.removals()), list(search.nearest())) == ([], [])
 
 
+def test_a_promise_counts_where_something_is_used_that_the_provider_has_no_more() -> None:
+    """What is told of its usage then names that, and not each class it has."""
+    index = an_index([a_tree(state(0), state(1, 0, {"VCPU": 8}))])
+    change = ProviderChange(uid(1, "a"), uid(0, "a"), 2, {"CUSTOM_GONE": 2})
+    index.accept(index.seen + 1, [change])
+    source = IndexedSource(Remembered(index))
+    search = source.search(FindCandidates(groups=(ResourceGroup(resources={"VCPU": 8}),)))
+    (position,) = search.positions.tolist()
+    assert search.ways(position, 1)
+    source.promise({uid(1, "a"): {"VCPU": 1}})
+    assert search.amounts(position)[0] == {"VCPU": 7}
+    assert search.ways(position, 1) == ()
+
+
+def hopeless(number: int) -> Tree:
+    """Children enough for eight groups, and none above all but the root, who has nothing."""
+    children = (state(number + nth, number, {"CUSTOM_VF": 4}) for nth in range(1, 400))
+    return a_tree(state(number), *children)
+
+
+def test_looking_in_vain_at_many_hosts_has_an_end_and_who_was_not_looked_at_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is offered at the first look is offered nevertheless, and what is not known is not called full."""
+    suffixes = tuple(f"_{nth}" for nth in range(8))
+    question = FindCandidates(
+        groups=tuple(ResourceGroup(suffix=one, resources={"CUSTOM_VF": 3}) for one in suffixes),
+        same_subtree=(suffixes,),
+        group_policy="isolate",
+    )
+    monkeypatch.setattr(sourcing, "HOST_PATIENCE", 1024)
+    monkeypatch.setattr(sourcing, "PATIENCE", 4096)
+    roomy = a_tree(
+        state(90_000, None, {"CUSTOM_VF": 4}),
+        *(state(90_000 + n, 90_000, {"CUSTOM_VF": 4}) for n in range(1, 9)),
+    )
+    trees = [hopeless(number * 1000) for number in range(30)]
+    trees.insert(8, roomy)
+    search = source_of(trees).search(question)
+    spent = count_breaths(monkeypatch)
+    offers = {search.host(at).uuid: len(search.ways(at, 1)) for at in search.positions.tolist()}
+    assert sum(spent) * BREATH <= 2 * 4096 + 2 * 1024
+    assert [root for root, several in offers.items() if several] == [roomy.root]
+    *_, removal = search.removals()
+    assert (removal.code, removal.removed, removal.left) == ("unseen", 30, 1)
+
+
+def count_breaths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    spent: list[int] = []
+    fits = sourcing.FitFinder.fits
+
+    def counted(self: FitFinder, anchor: Row, **more: bool) -> Iterator[Fit | None]:
+        for fit in fits(self, anchor, **more):
+            spent.append(fit is None)
+            yield fit
+
+    monkeypatch.setattr(sourcing.FitFinder, "fits", counted)
+    return spent
+
+
 def test_promises_stay_where_they_are_when_the_index_grows_or_is_another() -> None:
     chance = Random(5)
     for _ in range(WORLDS // 2):
@@ -238,10 +302,18 @@ def test_promises_stay_where_they_are_when_the_index_grows_or_is_another() -> No
 
 @pytest.mark.parametrize(
     ("fields", "moves"),
-    [({"agent": "another"}, True), ({"cell": "another"}, True), ({"zone": "another"}, False), ({}, False)],
+    [
+        ({"agent": "another"}, True),
+        ({"cell": "another"}, True),
+        ({"host": "another"}, True),
+        ({"zone": "another"}, False),
+        ({}, False),
+    ],
 )
-def test_a_host_that_gets_another_agent_or_cell_counts_as_moved(fields: dict[str, str], moves: bool) -> None:
-    """Who is up and who is served is known by position."""
+def test_a_host_that_gets_another_agent_cell_or_name_counts_as_moved(
+    fields: dict[str, str], moves: bool
+) -> None:
+    """Who is up and who is served is known by position, and wishes that were read once name hosts."""
     world = a_world(Random(7))
     memory = Remembered(an_index(world))
     source = IndexedSource(memory)
