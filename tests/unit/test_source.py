@@ -221,7 +221,7 @@ def test_a_promise_counts_where_something_is_used_that_the_provider_has_no_more(
     """What is told of its usage then names that, and not each class it has."""
     index = an_index([a_tree(state(0), state(1, 0, {"VCPU": 8}))])
     change = ProviderChange(uid(1, "a"), uid(0, "a"), 2, {"CUSTOM_GONE": 2})
-    index.accept(index.seen + 1, [change])
+    index.accept(index.seen + 100, [change])
     source = IndexedSource(Remembered(index))
     search = source.search(FindCandidates(groups=(ResourceGroup(resources={"VCPU": 8}),)))
     (position,) = search.positions.tolist()

@@ -35,6 +35,12 @@ PINNED = {"hw:cpu_policy": "dedicated"}
             {"resources_n:VGPU": "1", "trait_n:A": "any", "trait_n:B": "any", "trait_n:C": "forbidden"},
             {"": REST, "_n": "VGPU 1, -C, A|B"},
         ),
+        # A group that asks for nothing, to which others are to be related.
+        (
+            {"resources_c:VCPU": "2", "trait_n:A": "required", "same_subtree": "_n,_c"},
+            {"": "MEMORY_MB 4096, DISK_GB 5", "_c": "VCPU 2", "_n": "+A"},
+        ),
+        (METAL.extra_specs, {"": "CUSTOM_BAREMETAL 1"}),
         # Processors of its own.
         ({"hw:cpu_policy": "shared"}, {"": REST}),
         (PINNED, {"": "DISK_GB 5", "_numa0": "PCPU 4, MEMORY_MB 4096"}),
@@ -183,6 +189,12 @@ def test_what_is_asked_of_the_host_itself(specs: dict[str, str], required: str, 
             (),
         ),
         (PINNED | {"resources_v:VGPU": "1", "same_subtree": "_numa0, _v"}, (("_numa0", "_v"),), ()),
+        (
+            {"resources1:VGPU": "1", "resources2:VGPU": "1", "resources3:VGPU": "1"}
+            | {"same_subtree": "1,2", "same_subtree2": "2,3, 2"},
+            (("1", "2"), ("2", "3")),
+            (),
+        ),
     ],
     ids=str,
 )
