@@ -3,13 +3,12 @@
     python -m bench.decisions [--hosts 1000,10000] [--flavors 1,20] [--batch 512] [--packing]
 
 Placement's memory is in the process and learns of each claim before the next batch, as it would from the bus;
-that is not counted. Seconds are those of the processor. All hosts have reported their states, and all default
-rules and weighers are on.
+that is not counted. Seconds are those of the processor, and garbage is collected as in a worker's process.
+All hosts have reported their states, and all default rules and weighers are on.
 """
 
 import argparse
 import asyncio
-import gc
 import random
 from collections.abc import Sequence
 from time import process_time
@@ -19,6 +18,7 @@ from rich.table import Table
 
 from bench.candidates import CELLS, fleet
 from berth.loadtest import mixed
+from berth.services import spare_the_collector
 from bus.candidates import Heard
 from bus.clock import Clock
 from bus.messages import (
@@ -111,8 +111,7 @@ async def decisions_a_second(
         for first in range(0, decisions, batch)
     ]
     await scheduler.place_many(batches[0])
-    gc.collect()
-    gc.freeze()
+    spare_the_collector()
     placement.seconds, placement.granted = 0.0, 0
     begun = process_time()
     for requests in batches[1:]:

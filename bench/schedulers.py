@@ -30,6 +30,9 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=1000)
     parser.add_argument("--cells", type=int, default=4)
     parser.add_argument("--mix", type=int, default=20)
+    parser.add_argument(
+        "--fail", type=float, default=0.1, help="of attempts; conductors then take alternates"
+    )
     parser.add_argument("--schedulers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     arguments = parser.parse_args()
@@ -50,6 +53,8 @@ def main() -> None:
                 f"  {', '.join(f'{count} {status}' for status, count in result['ended'].items())}",
                 flush=True,
             )
+            for reason, count in result["reasons"].items():
+                print(f"{'':10} {count} × {reason[:200]}", flush=True)
             if result["audit"] or result["ended"].get("lost"):
                 sys.exit(f"not clean: {result}")
 
@@ -69,8 +74,8 @@ def _run(
             "BERTH_DATABASE_URL": postgres.url,
             "BERTH_CELLS": cells,
             "BERTH_HOSTS": str(arguments.hosts),
-            "BERTH_FAIL": "0.1",
-            **({"BERTH_WEIGHERS": json.dumps(weighers)} if weighers else {}),
+            "BERTH_FAIL": str(arguments.fail),
+            "BERTH_SCHEDULER_WEIGHERS": ",".join(f"{name}={by}" for name, by in weighers.items()),
         }
         said = stack.enter_context(berth_up({**environment, "BERTH_METRICS_PORT": str(free_port(24))}))
         ports = [int(port) for port in _OWN_PORT.findall(said)]

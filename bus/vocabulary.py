@@ -38,11 +38,14 @@ Shapes = dict[Id, Ordinal]  # provider → the shape it was chosen under
 CLEANUP = "CLEANUP"  # the type of consumers that keep the room of a guest nobody wants, until it is gone
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that travels by name: fields may be added with defaults, never renamed."""
+class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A value that travels by name: fields may be added with defaults, never renamed.
+
+    None can be part of a cycle, so the collector need not look at them: it cost a busy worker a tenth.
+    """
 
 
-class Compact(msgspec.Struct, frozen=True, array_like=True):
+class Compact(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A value that travels by position, for what is repeated by the hundred: append fields only."""
 
 

@@ -200,7 +200,11 @@ class HostSearch:
         promised = self._promises.of.get(row.uuid)
         if not promised:
             return row.free
-        return {name: amount - promised.get(name, 0) for name, amount in row.free.items()}
+        free = row.free.copy()
+        for name, amount in promised.items():
+            if name in free:
+                free[name] -= amount
+        return free
 
     def ways(self, position: int, most: int) -> Sequence[Candidate]:
         finder = self._finder
@@ -209,10 +213,11 @@ class HostSearch:
             return ()
         if finder.alone(row):  # since the search nothing but promises has come
             group, free = self._plan.query.groups[0], self._free_now(row)
-            if all(free[name] >= asked for name, asked in group.resources.items()):
-                return (lone_candidate(row, group, free),)
-            self._without.add(position)
-            return ()
+            for name, asked in group.resources.items():
+                if free[name] < asked:
+                    self._without.add(position)
+                    return ()
+            return (lone_candidate(row, group, free),)
         anchor = self._trees.row_at(position)
         if anchor is None:
             return ()

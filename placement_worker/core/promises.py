@@ -1,6 +1,6 @@
 """What a scheduler has chosen and placement does not know of yet: to that scheduler it counts as used."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -37,7 +37,7 @@ class Promises:
                 if name not in held:
                     self._count[name] = self._count.get(name, 0) + 1
                 held[name] = held.get(name, 0) + amount
-                self._note(uuid, name, held[name])
+            self._note(uuid, held, resources)
 
     def take_back(self, allocations: Allocations) -> None:
         """What was promised before."""
@@ -50,7 +50,7 @@ class Promises:
                     held[name] = left
                 elif held.pop(name, 0):
                     self._count[name] -= 1
-                self._note(uuid, name, max(left, 0))
+            self._note(uuid, held, resources)
             if not held:
                 self.of.pop(uuid, None)
 
@@ -70,21 +70,21 @@ class Promises:
         self._index, self._layout = index, index.layout
         self._arrays, self._lent = {}, False
         for uuid, held in self.of.items():
-            for name, amount in held.items():
-                self._note(uuid, name, amount)
+            self._note(uuid, held, held)
 
-    def _note(self, uuid: str, name: str, amount: int) -> None:
+    def _note(self, uuid: str, held: Promised, names: Iterable[str]) -> None:
+        """How much of these is promised of it now."""
         index = self._index
         if index is None or index.layout != self._layout:
             return
-        if not self._count.get(name):
-            self._arrays.pop(name, None)
-            return
-        row = index.rows.get(uuid)
-        if row is not None:
-            if name not in self._arrays:
-                self._arrays[name] = np.zeros(len(index.at))
-            self._arrays[name][row.position] = amount
+        row, arrays = index.rows.get(uuid), self._arrays
+        for name in names:
+            if not self._count.get(name):
+                arrays.pop(name, None)
+            elif row is not None:
+                if name not in arrays:
+                    arrays[name] = np.zeros(len(index.at))
+                arrays[name][row.position] = held.get(name, 0)
 
 
 class BesidePromises(Snapshot):

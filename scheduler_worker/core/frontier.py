@@ -8,7 +8,8 @@ from bus.candidates import Floats, Ints
 from scheduler_worker.core.ties import Uints
 
 FIRST_PAGE = 64
-GROWTH = 4  # each page is so many times as long as the one before
+GROWTH = 2  # each page is so many times as long as the one before
+ALIKE = 4  # so many times a page is taken as it is, rather than cut among equals
 
 
 class Frontier:
@@ -23,7 +24,7 @@ class Frontier:
     def page(self) -> tuple[Ints, Uints]:
         """The next best, in order, with their ties; empty when all have been given."""
         page, self._page = self._page, self._page * GROWTH
-        taken = self._left if self._left.size <= GROWTH * page else self._split(page)
+        taken = self._left if self._left.size <= ALIKE * page else self._split(page)
         if taken is self._left:
             self._left = self._left[:0]
         ties = self._ties(taken)
@@ -37,7 +38,7 @@ class Frontier:
         edge = np.partition(worth, worth.size - page)[worth.size - page]
         within = worth >= edge
         taken: Ints = left[within]
-        if taken.size <= GROWTH * page:
+        if taken.size <= ALIKE * page:
             self._left = left[~within]
             return taken
         better, alike = left[worth > edge], left[worth == edge]

@@ -38,7 +38,7 @@ _asked_beside = attrgetter(*_ASKED_BESIDE)
 _encode = msgspec.json.Encoder().encode
 
 
-class Settled(msgspec.Struct, frozen=True):
+class Settled(msgspec.Struct, frozen=True, gc=False):
     """An instance that has its host; it is said when its spare hosts are known."""
 
     instance: Id
@@ -51,7 +51,7 @@ class Settled(msgspec.Struct, frozen=True):
     lacking: int = 0  # spares that are still to be looked for
 
 
-class Order(msgspec.Struct, frozen=True):
+class Order(msgspec.Struct, frozen=True, gc=False):
     """Replaced at every step, never changed."""
 
     request: BuildRequested

@@ -35,7 +35,7 @@ class KeepsPromises(Protocol):
         ...
 
 
-class Pick(msgspec.Struct, frozen=True, eq=False):
+class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A claim's choices: each host in its ways before the next. The first of them is promised."""
 
     choices: tuple[Candidate, ...]
@@ -75,9 +75,10 @@ def scores_of(record: Record, root: str) -> dict[str, float]:
             break
     else:
         return {}
-    scores, total = {}, 0.0
+    scores, total, otherwise = dict[str, float](), 0.0, host.multipliers
     for scale, value in zip(record.scales, host.values, strict=True):
-        counts = points(scale, value, host.multipliers.get(scale.weigher, scale.multiplier))
+        multiplier = otherwise.get(scale.weigher, scale.multiplier) if otherwise else scale.multiplier
+        counts = points(scale, value, multiplier)
         scores[scale.weigher] = round(counts, 6)
         total += counts
     scores["total"] = round(total, 6)

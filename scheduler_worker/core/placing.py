@@ -302,7 +302,6 @@ def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> 
     """Those that were picked have their hosts."""
     picks, request = order.picks, order.request
     ways = [pick.choices[result.choice] for pick, result in zip(picks, claimed, strict=True)]
-    beside = order.beside.union(way.root for way in ways)
     avoid, refused = set(order.avoid), list(order.refused)
     settled, effects = list(order.settled), list[Effect]()
     asked = also_asked(request)
@@ -313,6 +312,7 @@ def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> 
             avoid |= providers
         spares, lacking = pick.spares, 0
         if result.choice or avoid or len(picks) > 1:
+            beside = order.beside.union([one.root for one in ways])
             spares = _spares(pick, way, beside, avoid, request.alternates)
             if result.choice or len(spares) < len(pick.spares):
                 lacking = request.alternates - len(spares)

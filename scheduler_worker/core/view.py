@@ -113,6 +113,7 @@ class AllHosts:
         self._search = search
         self._now = now
         self._positions = search.positions
+        self._facts: dict[tuple[str, float], Number] = {}  # nobody may write to them
         self._everybody = len(self._positions) == len(now.slot_at)
 
     def free(self, resource_class: str) -> Number:
@@ -126,7 +127,10 @@ class AllHosts:
         return found.astype(np.float64) if found.any() else 0.0
 
     def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
-        return self._of_these(self._now.fact(name, otherwise))
+        found = self._facts.get((name, otherwise))
+        if found is None:
+            found = self._facts[name, otherwise] = self._of_these(self._now.fact(name, otherwise))
+        return found
 
     def metric(self, name: str) -> Number:
         return self._of_these(self._now.metric(name))
