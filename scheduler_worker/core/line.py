@@ -56,7 +56,6 @@ class Line:
     swept: bool = False  # nothing but the sweep has found what is open
     more: bool = False  # would do as well: only so many were looked for as wait
     whole: bool = False  # all hosts are to be looked at
-    further: bool = False  # all but those that were tried in vain
     look_at: float | None = None  # when to do so again by itself
 
     @property
@@ -64,6 +63,11 @@ class Line:
         """Who goes first, on trial or not."""
         tried = [(waiter.key, waiter) for waiter in self.trying.values()]
         return min([*tried, *self.waiting[:1]])[1]
+
+    @property
+    def further(self) -> bool:
+        """Are those it stopped before to be looked at? Those on trial look everywhere themselves."""
+        return self.more and not self.open and not self.trying
 
     @property
     def ready(self) -> bool:

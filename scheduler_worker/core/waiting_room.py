@@ -175,6 +175,11 @@ class WaitingRoom:
         if self._lines:
             self._give_back(roots)
 
+    def company_changed(self, kind: str) -> None:
+        """Whom it is to be beside or apart from are elsewhere now: any host may do."""
+        if kind in self._lines:
+            self._lines[kind].whole = True
+
     def everything(self) -> None:
         """Anything may be otherwise now."""
         self.mark += 1
@@ -220,8 +225,6 @@ class WaitingRoom:
         found: list[Turn] = []
         ready = [line for line in self._lines.values() if line.waiting and line.open]
         for line in sorted(ready, key=lambda line: line.waiting[0][0]):
-            for root in self._kept_before(line.waiting[0][0], line.kind) & line.open.keys():
-                del line.open[root]  # it was found before somebody came who keeps it
             roots = [root for root in line.open if root not in given]
             given.update(roots)
             room = sum(line.open[root] for root in roots)
@@ -266,10 +269,13 @@ class WaitingRoom:
                 continue  # once those on trial are back
             if line.whole:
                 self._look_at_all(line, now)
-            elif line.further:
-                self._look_further(line, now)
             elif line.untested:
                 self._look_at_changed(line, now)
+            if line.open:
+                for root in self._kept_before(line.waiting[0][0], line.kind) & line.open.keys():
+                    del line.open[root]  # it was found before somebody came who keeps it
+            if line.further:
+                self._look_further(line, now)
 
     def sweep(self, now: float) -> None:
         """Slowly, everybody once: whoever is placed by this was forgotten. Nobody should be."""
@@ -333,11 +339,10 @@ class WaitingRoom:
         closed = [root for root in roots if line.open.pop(root, 0)]
         line.refused.difference_update(roots)
         self._look(line, now, roots)
-        line.further = line.further or (line.more and not line.open)
         self._give_back([root for root in closed if root not in line.open])
 
     def _look_at_all(self, line: Line, now: float) -> None:
-        line.whole, line.further, line.more, line.untested, line.look_at = False, False, False, {}, None
+        line.whole, line.more, line.untested, line.look_at = False, False, {}, None
         closed, line.open = line.open, {}
         line.refused.clear()
         line.in_vain.clear()
@@ -346,7 +351,7 @@ class WaitingRoom:
 
     def _look_further(self, line: Line, now: float) -> None:
         """Beyond those tried in vain: nothing changed there, and to try them again would never end."""
-        line.further, line.more = False, False
+        line.more = False
         self._look(line, now, None)
 
     def _look(self, line: Line, now: float, among: Collection[Root] | None) -> None:
@@ -384,7 +389,6 @@ class WaitingRoom:
         trial.open.discard(request)
         trial.placed = trial.placed or placed
         if not trial.open:
-            trial.line.further = trial.line.further or trial.line.more
             if not trial.placed:
                 trial.line.in_vain.update(trial.roots)
             self._give_back(trial.roots)

@@ -134,11 +134,12 @@ def test_what_is_not_remembered_any_more_makes_it_look_everywhere() -> None:
     assert cloud.plays() == [("r1", "h")]
 
 
-def test_hosts_that_only_a_rule_refuses_are_asked_again_when_they_say_something_else() -> None:
+@pytest.mark.parametrize("looked", [False, True], ids=["behind others", "after its look"])
+def test_hosts_that_only_a_rule_refuses_are_asked_again_when_they_say_something_else(looked: bool) -> None:
     cloud = full(PlainCloud({"h1": {"VCPU": 8}, "h2": {"VCPU": 8}}, {"small": SMALL}))
     cloud.hosts["h1"].free["VCPU"] = 8
     cloud.hosts["h1"].refuses.add("small")
-    cloud.room.enter(Waiter("r1", "small", 0, 0.0, 9.0))
+    cloud.room.enter(Waiter("r1", "small", 0, 0.0, 9.0), cloud.room.mark if looked else None)
     assert cloud.plays() == []
     cloud.asked.clear()
     cloud.room.reported(["h2"])  # it is full: whatever it says helps nobody
@@ -146,6 +147,19 @@ def test_hosts_that_only_a_rule_refuses_are_asked_again_when_they_say_something_
     cloud.hosts["h1"].refuses.clear()
     cloud.room.reported(["h1"])
     assert cloud.plays() == [("r1", "h1")]
+
+
+def test_what_changed_while_one_of_a_line_was_on_its_way_is_looked_at_again_for_it() -> None:
+    """The others of its line had to stay beside the host; it need not."""
+    cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL, "large": LARGE}))
+    cloud.park(0, "small")
+    cloud.park(1, "large", priority=1)
+    cloud.plays()
+    mark = cloud.room.mark  # one of a higher priority looks, and finds nothing
+    cloud.frees("h", VCPU=2)
+    assert cloud.plays() == []  # it is kept for the large one, which it is not enough for
+    cloud.room.enter(Waiter("r9", "small", 2, 9.0, 1e9), mark)
+    assert cloud.plays() == [("r9", "h")]
 
 
 def test_what_passes_by_itself_is_looked_at_again_after_a_second() -> None:
@@ -204,6 +218,15 @@ def test_beyond_hosts_that_were_tried_in_vain_the_others_are_tried_once(refusing
     assert [root for _, root in cloud.placed] == sorted({"h1", "h2", "h3"} - refusing)
 
 
+def test_who_loses_a_host_before_his_turn_to_somebody_who_keeps_it_looks_further() -> None:
+    cloud = PlainCloud({"h1": {"VCPU": 8}, "h2": {"VCPU": 2}}, {"small": SMALL, "large": LARGE})
+    cloud.hosts["h1"].free["VCPU"] = 2
+    cloud.park(1, "small")
+    cloud.room.settle(0.0)  # the first is enough for it, and there is more
+    cloud.park(2, "large", priority=1)
+    assert cloud.plays() == [("r00001", "h2")]
+
+
 def test_all_of_a_request_wait_together() -> None:
     cloud = full(PlainCloud({"h1": {"VCPU": 8}, "h2": {"VCPU": 8}}, {"small": SMALL}))
     cloud.park(1, "small", needs=3)
@@ -236,7 +259,10 @@ def test_the_sweep_finds_who_was_forgotten() -> None:
     assert cloud.rescued == ["r00001"]
 
 
-@pytest.mark.parametrize("seed", range(300))
+SEEDS = [*range(100), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(100, 600))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_nobody_waits_who_would_fit(seed: int) -> None:
     """Random changes of every kind, trials that overlap with them, and a plain look at everybody."""
     chance = random.Random(seed)
