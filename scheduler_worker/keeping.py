@@ -70,6 +70,7 @@ class Keeping:
             _ = parking.sight.source.seen  # Unavailable before placement's memory is there: not yet
         for owner in left_behind:
             await self._adopt(owner, others)
+        parking.look_round()
         parking.call()
 
     async def sweep(self) -> None:

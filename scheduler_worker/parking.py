@@ -17,6 +17,7 @@ from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostRepo
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Decision, HostState, Id
+from scheduler_worker.company import Company, names_others
 from scheduler_worker.core.events import (
     Begun,
     Bury,
@@ -41,6 +42,8 @@ TURNS = 128  # of those that wait, called at a time
 PATIENCE = 1.0  # seconds before something is tried again that was not ours to mend
 LONGEST_SLEEP = 1.0  # then it is looked whether somebody's wait is over
 SOON = 0.2
+CLEARS = 0.01  # what a look gave back is for others to look at, and nothing else may come to wake them
+LONGEST_PAUSE = 10.0  # between two tries of one that always comes again, where nothing changed
 
 Says = Callable[..., Awaitable[None]]  # says messages; returns when the broker has them safe
 
@@ -65,8 +68,12 @@ class Parking:
         self._called = asyncio.Event()
         self._regroup = False  # kinds are to be told apart anew
         self._shared: frozenset[str] = frozenset()
+        self._naming: dict[Id, ParkedRequest] = {}  # those that name other instances, or a server group
+        self._tries: dict[Id, int] = {}  # how often one has come again
+        self.company = Company(scheduler.resolved)
         scheduler.parks(self.let_go, self.newcomers_beside)
         scheduler.source.watch_for_more(self._changed)
+        scheduler.source.watch(self._touched)
 
     # Who is kept
 
@@ -83,6 +90,9 @@ class Parking:
         """It waits with us from now on."""
         self.parked[kept.request] = kept
         self.room.enter(waiter_of(kept), mark)
+        if names_others(kept.message):
+            self._naming[kept.request] = kept
+            self.company.stirred = True
         WAITING_NOW.set(len(self.room))
 
     def take_over(self, kept: ParkedRequest) -> None:
@@ -97,6 +107,8 @@ class Parking:
     def leave(self, requests: Collection[Id]) -> None:
         for request in requests:
             self.parked.pop(request, None)
+            self._naming.pop(request, None)
+            self._tries.pop(request, None)
             self.room.leave(request)
         WAITING_NOW.set(len(self.room))
 
@@ -123,6 +135,17 @@ class Parking:
             room.everything()
         room.changed(roots)
         self.call()
+
+    def _touched(self, roots: Sequence[str], aggregates: Sequence[str]) -> None:
+        """Somebody came or went there, perhaps of those who are named."""
+        if self.company.around(roots):
+            self.look_round()
+
+    def look_round(self) -> None:
+        """Who is named may be elsewhere now."""
+        if self._naming:
+            self.company.stirred = True
+            self.call()
 
     async def hear(self, report: HostReported) -> None:
         """What hosts say: some of them may do now."""
@@ -182,6 +205,8 @@ class Parking:
         pause = LONGEST_SLEEP
         if (look := room.next_look()) is not None:
             pause = min(pause, max(look - self._clock.monotonic(), 0.0))
+        if room.restless:
+            pause = min(pause, CLEARS)
         try:
             async with asyncio.timeout(pause if len(room) else None):
                 await self._called.wait()
@@ -193,6 +218,8 @@ class Parking:
         self._called.clear()
         if self._regroup:
             self._tell_apart_anew()
+        if self.company.stirred:
+            await self._look_round()
         over = self.room.due(self._clock.now())
         if over:
             await self._end_waits(over[:TURNS])
@@ -207,6 +234,16 @@ class Parking:
         for kept in list(self.parked.values()):
             self.take_over(kept)
         self.sight.forget({kept.kind for kept in self.parked.values()})
+
+    async def _look_round(self) -> None:
+        """Who names others is called when these are elsewhere; whose server group is gone waits no more."""
+        naming = {kept.kind: kept.message for kept in self._naming.values()}
+        moved, impossible = await self.company.moved(naming)
+        for kind in moved:
+            self.room.company_changed(kind)
+        for kept in [kept for kept in self._naming.values() if kept.kind in impossible]:
+            self.leave([kept.request])
+            self.enter(replace(kept, until=self._clock.now(), lacks=impossible[kept.kind][:MAX_REASON]))
 
     async def _try(self, turns: Sequence[Turn]) -> None:
         room = self.room
@@ -244,19 +281,28 @@ class Parking:
         match end:
             case Park(shorts=shorts, why=why):
                 # Without a shortage it was refused by placement, of which our memory may know nothing yet.
-                room.back(kept.request, None if shorts else now + SOON)
+                if shorts:
+                    self._tries.pop(kept.request, None)
+                room.back(kept.request, None if shorts else now + self._pause(kept, SOON))
                 if shorts and why[:MAX_REASON] != kept.lacks:
                     other = replace(kept, lacks=why[:MAX_REASON], seen=seen, decision=decision_of(end))
                     self.parked[kept.request] = other
                     return [other]
             case ComeAgain(least=least, most=most):
-                room.back(kept.request, now + self._clock.chance.uniform(least, most))
+                pause = self._pause(kept, self._clock.chance.uniform(least, most))
+                room.back(kept.request, now + pause)
             case Bury(why=why):
                 log.error("request %s: %s", kept.request, why)
                 room.back(kept.request, now + 60.0)
             case _:
                 room.back(kept.request, now + PATIENCE)
         return []
+
+    def _pause(self, kept: ParkedRequest, first: float) -> float:
+        """Twice as long each time: what changes calls it sooner."""
+        tries = self._tries.get(kept.request, 0)
+        self._tries[kept.request] = tries + 1
+        return max(min(first * 2.0 ** min(tries, 16), LONGEST_PAUSE), first)
 
     def _rescue(self, kept: ParkedRequest) -> None:
         self.rescued += 1

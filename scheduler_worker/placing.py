@@ -30,6 +30,7 @@ from bus.messages import (
 )
 from bus.protocol import Ask
 from bus.vocabulary import Candidate, Id
+from scheduler_worker.company import names_others
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import (
     Begun,
@@ -188,7 +189,7 @@ class Scheduler:
         if level:
             await self.source.fresh()
             begun = [self._known_now(order, event) for order, event in begun]
-        if self._resolving is not None and any(_names_others(order) for order, _ in begun):
+        if self._resolving is not None and any(names_others(order.request) for order, _ in begun):
             begun = await self._resolving.resolve(begun)
         courses = [_Course(order) for order, _ in begun]
         for course, (_, event) in zip(courses, begun, strict=True):
@@ -338,10 +339,15 @@ class Scheduler:
 
     async def ready(self, request: BuildRequested) -> tuple[Order, Begun]:
         """As it would be before a host is looked for."""
-        begun: Sequence[tuple[Order, Begun]] = [self._orders.begin(request, 0.0)]
-        if self._resolving is not None and _names_others(begun[0][0]):
+        [begun] = await self.resolved([request])
+        return begun
+
+    async def resolved(self, requests: Sequence[BuildRequested]) -> Sequence[tuple[Order, Begun]]:
+        """With those whom they name, where these are now."""
+        begun: Sequence[tuple[Order, Begun]] = [self._orders.begin(request, 0.0) for request in requests]
+        if self._resolving is not None and any(names_others(request) for request in requests):
             begun = await self._resolving.resolve(begun)
-        return begun[0]
+        return begun
 
     def _promising(self) -> "Promising":
         return Promising(self.pending, self.book, self.clock.monotonic())
@@ -397,11 +403,6 @@ class Scheduler:
             fences = [[one for one in course.asks if isinstance(one, Fence)] for course in courses]
             for course, answer in zip(courses, await self.ending.fence(fences), strict=True):
                 self._take(course, answer)
-
-
-def _names_others(order: Order) -> bool:
-    hints = order.request.hints
-    return bool(hints.group or hints.same_host or hints.different_host)
 
 
 def _asks(course: _Course, what: type) -> bool:

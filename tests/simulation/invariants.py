@@ -1,8 +1,10 @@
 """What must be true of a cloud after every step, and what once it is at rest, read off the databases."""
 
 import sqlite3
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from bus.candidates import PlacedHost
 from cell_conductor.core.build import keeper
 
 if TYPE_CHECKING:
@@ -69,6 +71,10 @@ SELECT g.name, count(DISTINCT p.root_provider_id) {_OF_GROUPS}
 AND g.policy = 'affinity' AND k.name <> 'CLEANUP'
 GROUP BY g.id HAVING count(DISTINCT p.root_provider_id) > 1
 """
+_MEMBERS = f"""
+SELECT g.uuid, (SELECT r.uuid FROM resource_providers r WHERE r.id = p.root_provider_id), k.name,
+count(DISTINCT c.id) {_OF_GROUPS} GROUP BY g.id, p.root_provider_id, k.name
+"""
 _ROOM = """
 SELECT r.uuid, p.uuid, c.name, CAST((i.total - i.reserved) * i.allocation_ratio AS INTEGER) - i.used
 FROM inventories i JOIN resource_providers p ON p.id = i.resource_provider_id
@@ -118,9 +124,6 @@ def check_guests(world: "SimulatedWorld") -> None:
             raise Broken(f"{build} may still be on {root}, of attempt {attempt}, and its room is not held")
 
 
-SEEMS_TO_FIT_SECONDS = 2.0
-
-
 def check_waiting(world: "SimulatedWorld") -> None:
     """While nothing is under way: nobody waits who would fit, by a plain look at placement's tables."""
     placement = world.committed("placement")
@@ -132,47 +135,87 @@ def check_waiting(world: "SimulatedWorld") -> None:
         # A scheduler that has just begun, or has not heard of all, has still to look; and what it has just
         # given to somebody is not free, though no claim tells of it yet.
         still = not room.restless and not room.busy and not parking.scheduler.pending.unsettled
+        still = still and parking.company.settled
         if len(room) and still and parking.sight.source.seen >= last:
-            _nobody_fits(parking, _free(placement), world.suspects.setdefault(id(parking), {}))
+            _nobody_fits(parking, placement)
             world.looked_at_waiting += len(room)
 
 
-def _nobody_fits(
-    parking: "Parking", hosts: dict[str, dict[str, dict[str, int]]], suspects: dict[str, float]
-) -> None:
-    """What other schedulers keep is known since their last beat: for so long somebody may seem to fit."""
-    room, book, now = parking.room, parking.scheduler.book, parking.scheduler.clock.monotonic()
+def _nobody_fits(parking: "Parking", placement: sqlite3.Connection) -> None:
+    room, source = parking.room, parking.sight.source
+    book, now = parking.scheduler.book, parking.scheduler.clock.monotonic()
+    hosts, groups = _free(placement), _groups(placement)
+    up: dict[str, tuple[PlacedHost, set[str]]] = {}  # those that would take anybody, and their zones
+    for placed in source.hosts():
+        state = book.state(placed.uuid)
+        if not placed.agent or "COMPUTE_STATUS_DISABLED" in placed.traits:
+            continue
+        if book.down(placed.agent, now) or (state is not None and not state.enabled):
+            continue
+        if (state.building if state is not None else 0) + book.recent(placed.uuid, now) >= 8:
+            continue
+        told = [source.aggregates[one].metadata for one in placed.aggregates if one in source.aggregates]
+        zones = {placed.zone, *(one.get("availability_zone", "") for one in told)}
+        up[placed.uuid] = placed, zones
     for request, waiter in room.everybody.items():
-        kept = parking.parked[request]
-        if kept.message.hints.group or kept.message.zone or kept.message.forced_host:
-            continue  # who is in the group where, and which hosts are meant, is not told here
-        flavor, several = kept.message.flavor, waiter.needs
+        message, several = parking.parked[request].message, waiter.needs
+        flavor = message.flavor
         asked = {"CUSTOM_BAREMETAL": 1} if flavor.name == "metal" else {"VCPU": flavor.vcpus}
         if flavor.memory_mb and flavor.name != "metal":
             asked["MEMORY_MB"] = flavor.memory_mb
-        found: list[str] = []
+        found: dict[str, int] = {}
         for root, providers in hosts.items():
-            state = book.state(root)
-            placed = next((one for one in parking.sight.source.hosts() if one.uuid == root), None)
-            if placed is None or not placed.agent or "COMPUTE_STATUS_DISABLED" in placed.traits:
+            if root not in up:
                 continue
-            if book.down(placed.agent, now) or (state is not None and not state.enabled):
+            placed, zones = up[root]
+            if message.zone and message.zone not in zones:
                 continue
-            if (state.building if state is not None else 0) + book.recent(root, now) >= 8:
+            if message.forced_host and message.forced_host not in (placed.host, root):
                 continue
             whose = room.kept.get(root)
             if whose is not None and whose.key < waiter.key and whose.kind != waiter.kind:
                 continue
             if room.kept_elsewhere.get(root, waiter.key) < waiter.key:
                 continue
-            found += [root] * min(
+            found[root] = min(
                 max((free.get(name, 0) // amount for free in providers.values()), default=0)
                 for name, amount in asked.items()
             )
-        if len(found) < several:
-            suspects.pop(request, None)
-        elif now - suspects.setdefault(request, now) > SEEMS_TO_FIT_SECONDS:
-            raise Broken(f"{request} ({asked} × {several}) waits, and would fit on {found[:several]}")
+        if _room_in(groups.get(message.hints.group or ""), found) >= several:
+            raise Broken(f"{request} ({asked} × {several}) waits, and would fit on {found}")
+
+
+@dataclass
+class _GroupNow:
+    """A server group, and how many of it are where: those left behind by themselves."""
+
+    policy: str
+    most: int
+    there: dict[str, int] = field(default_factory=dict)
+    left: dict[str, int] = field(default_factory=dict)
+
+
+def _room_in(group: _GroupNow | None, found: dict[str, int]) -> int:
+    """For how many there is room on these hosts, as their server group has it."""
+    if group is None or group.policy.startswith("soft"):
+        return sum(found.values())
+    if group.policy == "affinity":
+        if group.there:
+            found = {root: several for root, several in found.items() if root in group.there}
+        return max(found.values(), default=0)
+    crowd = {root: group.there.get(root, 0) + group.left.get(root, 0) for root in found}
+    return sum(min(several, max(group.most - crowd[root], 0)) for root, several in found.items())
+
+
+def _groups(placement: sqlite3.Connection) -> dict[str, _GroupNow]:
+    groups = {
+        uuid: _GroupNow(policy, most)
+        for uuid, policy, most in placement.execute("SELECT uuid, policy, max_per_host FROM server_groups")
+    }
+    for uuid, root, kind, several in placement.execute(_MEMBERS):
+        here = groups[uuid].left if kind == "CLEANUP" else groups[uuid].there
+        here[root] = here.get(root, 0) + several
+    return groups
 
 
 def _free(placement: sqlite3.Connection) -> dict[str, dict[str, dict[str, int]]]:

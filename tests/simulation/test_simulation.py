@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from msgspec.structs import replace
 from bus.vocabulary import Allocations, ConsumerClaim, Full
 from cell_conductor.core import leftovers
 from placement_worker.core import capacity
+from placement_worker.source import IndexedSource
+from scheduler_worker.core.waiting_room import WaitingRoom
 from tests.simulation.invariants import Broken
 from tests.simulation.world import SimulatedWorld, Trouble
 from tests.support.virtual_time import run
@@ -145,6 +146,24 @@ def _forget_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "_crowded", lambda *_: None)
 
 
+def _forget_what_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who wait are not told where room was given back."""
+    monkeypatch.setattr(WaitingRoom, "changed", lambda *_: None)
+
+
+def _forget_what_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Placement's memory does not tell what came before somebody listened, nor what comes after."""
+    monkeypatch.setattr(IndexedSource, "watch_for_more", lambda *_: None)
+
+
+@pytest.mark.parametrize("plant", [_forget_what_is_freed, _forget_what_was_seen])
+def test_a_wake_that_is_forgotten_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    assert "waits, and would fit" in found_within(40)
+
+
 @pytest.mark.parametrize(
     "plant",
     [
@@ -160,14 +179,20 @@ def test_a_planted_bug_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    for seed in count():
-        assert seed < 60, "sixty seeds, and nothing was noticed"
+    found_within(60)
+
+
+def found_within(seeds: int) -> str:
+    """What the first seed that notices says."""
+    for seed in range(seeds):
         try:
             simulate(seed)
         except Broken as broken:
             print(f"found by seed {seed}: {broken}")
-            return
+            return str(broken)
         except ExceptionGroup as group:
-            if group.subgroup(Broken) is None:
+            broken = group.subgroup(Broken)
+            if broken is None:
                 raise
-            return
+            return str(broken.exceptions[0])
+    raise AssertionError(f"{seeds} seeds, and nothing was noticed")

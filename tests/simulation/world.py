@@ -82,9 +82,6 @@ class SimulatedWorld:
         self.deleted: set[str] = set()
         self.steps = 0
         self.looked_at_waiting = 0  # how often one was seen to wait rightly
-        self.suspects: dict[
-            int, dict[str, float]
-        ] = {}  # of each waiting room, who seems to fit, and since when
         self.crowded = self.seed % 4 == 3  # more is asked for than there is, and more is deleted
         self.broken: Broken | None = None
         self.deaf = self.seed % 5 == 4  # of what placement tells schedulers much is lost
