@@ -10,7 +10,7 @@ from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.vocabulary import CLEANUP
 from cell_conductor import census
-from placement_worker import TreesOfConsumer, breaches, retired, trees_of_consumers
+from placement_worker import TreesOfConsumer, breaches, in_two_zones, retired, trees_of_consumers
 
 _UNDER_WAY = 30.0  # a claim younger than this may belong to a build its cell has not stored yet
 _BUILD = "INSTANCE"  # the type of consumers that are builds
@@ -44,6 +44,7 @@ async def audit(
         # unless it has ended meanwhile, which the second reading tells.
         before = await _builds(settings, cells)
         found.breaches += await breaches(placement)
+        found.notes += await in_two_zones(placement)
         held = await trees_of_consumers(placement)
         gone = await retired(placement)
         after = await _builds(settings, cells)

@@ -5,7 +5,14 @@ from placement_worker.placement import Placement
 from placement_worker.replicas import Replica, replica
 from placement_worker.schema import metadata
 from placement_worker.source import IndexedSource
-from placement_worker.store.audit import TreesOfConsumer, breaches, holdings, retired, trees_of_consumers
+from placement_worker.store.audit import (
+    TreesOfConsumer,
+    breaches,
+    holdings,
+    in_two_zones,
+    retired,
+    trees_of_consumers,
+)
 from placement_worker.worker import ANNOUNCES, placement_worker
 
 __all__ = [
@@ -17,6 +24,7 @@ __all__ = [
     "TreesOfConsumer",
     "breaches",
     "holdings",
+    "in_two_zones",
     "metadata",
     "placement_worker",
     "replica",

@@ -240,6 +240,8 @@ def said_of(zone: str | None, properties: Sequence[str] | None) -> dict[str, str
         if not zone:
             raise BadSetting("--zone takes a name; `berth aggregate unset AGGREGATE --zone` makes it no zone")
         said[ZONE] = zone
+    if "," in said.get(ZONE, ""):
+        raise BadSetting(f"--zone {said[ZONE]}: one zone, whose name has no comma")
     return said
 
 

@@ -223,6 +223,8 @@ def doubts(metadata: Mapping[str, str]) -> list[str]:
             found.append(f"{key}: {value!r} is no whole number")
         elif key == ZONE and not value:
             found.append(f"{key}: is empty, and makes it no zone")
+        elif key == ZONE and "," in value:
+            found.append(f"{key}: {value!r} has a comma, and no request can ask for it")
         elif key.startswith("trait:") and value != "required":
             found.append(f"{key}: {value!r} means nothing, only 'required' does")
         elif key.startswith("filter_tenant_id") and not any(one.strip() for one in value.split(",")):

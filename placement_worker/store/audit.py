@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
+from bus.aggregates import ZONE
 from bus.sql.database import Database
 from bus.sql.statement import Statement
 from bus.vocabulary import Allocations
@@ -74,7 +77,21 @@ _SERVED = Statement(
     " JOIN resource_providers q ON q.id = b.resource_provider_id"
     " JOIN resource_providers r ON r.id = q.root_provider_id WHERE t.name = :shares"
 )
+_ZONED = Statement(  # of hosts: who shares is none
+    "SELECT r.uuid, r.name AS root, h.host, h.zone, a.uuid AS aggregate, a.name, a.metadata"
+    " FROM aggregates a"
+    " JOIN resource_provider_aggregates m ON m.aggregate_id = a.id"
+    " JOIN resource_providers r ON r.id = m.resource_provider_id"
+    " LEFT JOIN hosts h ON h.root = r.uuid AND h.sequence >= 0"
+    " WHERE r.parent_provider_id IS NULL AND a.metadata LIKE :zoned"
+    " AND NOT EXISTS (SELECT 1 FROM resource_provider_traits t JOIN traits n ON n.id = t.trait_id"
+    " WHERE t.resource_provider_id = r.id AND n.name = :shares)"
+    " ORDER BY r.uuid, a.uuid"
+)
 _RETIRED = Statement("SELECT uuid FROM retired_consumers")
+
+
+_metadata = msgspec.json.Decoder(dict[str, str])
 
 
 class ReportedTree(NamedTuple):
@@ -179,6 +196,25 @@ async def trees_of_consumers(database: Database) -> dict[str, TreesOfConsumer]:
             if row["provider"] in pools:
                 one.pools.append(pools[row["provider"]])
     return found
+
+
+async def in_two_zones(database: Database) -> list[str]:
+    """A sentence for every host that is in more than one zone: a client of the API may put it there."""
+    zones: dict[str, dict[str, str]] = {}  # by what a host is in which
+    async with database.read() as tx:
+        for row in await _ZONED(tx, zoned=f'%"{ZONE}"%', shares=SHARES):
+            zone = _metadata.decode(row["metadata"]).get(ZONE)
+            found = zones.setdefault(f"host {row['host'] or row['root']} ({row['uuid']})", {})
+            if row["zone"]:
+                found.setdefault(row["zone"], "what its owner reports")
+            if zone:
+                found.setdefault(zone, f"aggregate {row['name'] or row['aggregate']}")
+    return [
+        f"{host}: is in {len(found)} zones: "
+        + ", ".join(f"{zone} by {why}" for zone, why in sorted(found.items()))
+        for host, found in zones.items()
+        if len(found) > 1
+    ]
 
 
 async def retired(database: Database) -> set[str]:

@@ -74,10 +74,12 @@ def check_options(options: Options, own: Own) -> None:
         there = {
             option for kind in (RULES, WEIGHERS, own) if name in kind for option in options_of(kind[name])
         }
-        for option in given:
+        for option, value in given.items():
             if option not in there:
                 others = f"there are: {', '.join(sorted(there))}" if there else "it has none"
                 raise BadChoice(f"no such option{_nearest(option, there)}; {others}", name, option)
+            if option.startswith("max_") and str(value).startswith("-"):  # settings may say it as text
+                raise BadChoice(f"{value} is less than 0: no host would ever do", name, option)
 
 
 def options_of(made: Callable[..., Any]) -> dict[str, Any]:

@@ -89,6 +89,8 @@ def _check(request: BuildRequested, options: RequestOptions) -> tuple[str, ...]:
         raise Unreadable(
             f"wait: {request.wait}, at most {options.max_wait:g} seconds are allowed (the setting max_wait)"
         )
+    if "," in request.zone:
+        raise Unreadable(f"zone: {request.zone!r}: one zone, whose name has no comma")
     for position, any_of in enumerate(request.aggregates):
         if not any_of:
             raise Unreadable(f"aggregates[{position}]: an empty list, which no host can meet")

@@ -155,6 +155,7 @@ REFUSED: list[tuple[tuple[str, ...], type[Exception], str]] = [
     (("create", "x", "--uuid", "mine"), BadSetting, "'mine' is no uuid"),
     (("create", "x", "--property", "ssd"), BadSetting, "--property takes KEY=VALUE, not 'ssd'"),
     (("set", "east"), BadSetting, "nothing to set"),
+    (("set", "east", "--zone", "e,w"), BadSetting, "--zone e,w: one zone, whose name has no comma"),
     (("set", "east", "--zone", ""), BadSetting, "`berth aggregate unset AGGREGATE --zone` makes it no zone"),
     (("set", "east", "--name", ""), BadSetting, "$.edit.name"),
     (("unset", "east"), BadSetting, "nothing to unset"),

@@ -16,10 +16,11 @@ from rich.console import Console
 from berth.audit import Audit, audit
 from berth.commands.run import migrate_all
 from berth.settings import Settings
+from bus.aggregates import MakeAggregate
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.messages import LoadProviders
-from bus.resources import ProviderLoad
+from bus.messages import AggregateEditRequested, EditRequested, LoadProviders
+from bus.resources import ProviderLoad, SetAggregates
 from bus.vocabulary import Allocations, Claimed, Inventory
 from tests.support.ids import uid
 from tests.support.placement_builders import (
@@ -157,6 +158,27 @@ async def test_each_breach_is_found_and_named(
     plant(sound)
     found = await audited(sound)
     assert (found.clean, found.breaches) == (False, breaches)
+
+
+async def test_a_host_that_a_client_put_into_two_zones_is_a_note(sound: Settings) -> None:
+    """`PUT /resource_providers/{uuid}/aggregates` answers as Placement does, which knows of no zones."""
+    url = f"sqlite+aiosqlite:///{sound.database.state_dir}/placement.db"
+    east, west, again, plain = (uid(number, "e") for number in range(1, 5))
+    zones = {east: "east", west: "west", again: "east"}
+    async with a_placement(url, Clock(now=lambda: NOW, monotonic=lambda: NOW)) as placement:
+        for id_, zone in zones.items():
+            made = MakeAggregate(
+                aggregate=id_, name=f"{zone}-{id_[-1]}", metadata={"availability_zone": zone}
+            )
+            await placement.aggregates.edit(AggregateEditRequested(edit=made))
+        for host, aggregates in ((1, (east, west, plain)), (2, (east, again))):
+            order = SetAggregates(provider=uid(host, "a"), aggregates=aggregates)
+            await placement.providers.edit(EditRequested(edit=order))
+    found = await audited(sound)
+    assert (found.clean, found.notes) == (
+        True,
+        [f"host host-1 ({A1}): is in 2 zones: east by aggregate east-1, west by aggregate west-2"],
+    )
 
 
 async def test_what_was_just_claimed_may_belong_to_a_build_its_cell_has_not_stored_yet(

@@ -189,6 +189,7 @@ def image(**properties: str) -> Image:
             {"aggregates": ((uid(1, "b"),),), "not_aggregates": (uid(1, "b"),)},
             "aggregates[0]: all of it is among not_aggregates",
         ),
+        ({"zone": "a,b"}, "zone: 'a,b': one zone, whose name has no comma"),
         # How many, how long.
         ({"instances": 2, "at_least": 3}, "at_least: 3, of 2 instances"),
         ({"wait": "8d"}, "wait: 8d, at most 604800 seconds are allowed (the setting max_wait)"),
