@@ -18,6 +18,7 @@ from scheduler_worker.core.unreadable import Unreadable
 from scheduler_worker.core.wish import Wish
 
 REMEMBERED = 4096  # of the wishes of requests that differ
+REMEMBERED_BYTES = 32 * 1024 * 1024  # of what these say
 _ITS_OWN: Mapping[str, Any] = {"request": "", "instances": (), "reply_to": ""}  # of each request
 _SELDOM_READ: Mapping[str, Any] = {
     "metadata": {},
@@ -39,6 +40,7 @@ class Orders:
         unread = {name: none for name, none in _SELDOM_READ.items() if not self._policy.reads(name)}
         self._apart = {**_ITS_OWN, **unread}
         self._known: dict[tuple[bytes, object], tuple[Wish, ...]] = {}
+        self._bytes = 0  # of those known
         self._layout = -1
         self._prefilters: Prefilters | None = None
         source.watch(self._heard)
@@ -92,10 +94,10 @@ class Orders:
         source, narrowing = self._source, self._prefilters
         if narrowing is None:
             narrowing = self._prefilters = prefilters(source.aggregates.values(), self._options)
-            self._known.clear()
-        if self._layout != source.layout or len(self._known) > REMEMBERED:
+            self._forget()
+        if self._layout != source.layout or len(self._known) > REMEMBERED or self._bytes > REMEMBERED_BYTES:
             self._layout = source.layout
-            self._known.clear()
+            self._forget()
         alike = self._alike(request)
         known = self._known.get(alike)
         if known is None:
@@ -106,7 +108,12 @@ class Orders:
             if unheeded:
                 wishes = tuple([replace(wish, notes=(*wish.notes, *unheeded)) for wish in wishes])
             known = self._known[alike] = tuple([narrowing.narrow(wish) for wish in wishes])
+            self._bytes += len(alike[0])
         return known
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._bytes = 0
 
     def _alike(self, request: BuildRequested) -> tuple[bytes, object]:
         """Equal for those that ask for the same, for as many instances; for these where hints name any."""

@@ -4,6 +4,7 @@ import pytest
 
 from bus.messages import BuildRequested
 from bus.vocabulary import Flavor, Hints
+from scheduler_worker import orders as remembering
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.orders import Orders
 from tests.support.ids import uid
@@ -53,3 +54,19 @@ def test_what_is_wrong_with_one_is_found_though_another_asked_for_the_same(
     assert not begun.refusal
     _, begun = made.begin(wrong, 0.0)
     assert says in begun.refusal
+
+
+def test_what_is_remembered_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few requests may say as much as thousands of others."""
+    monkeypatch.setattr(remembering, "REMEMBERED_BYTES", 100_000)
+    made = orders()
+
+    def wishes(number: int) -> object:
+        large = Flavor(name="large", vcpus=1, extra_specs={"note": f"{number:040000}"})
+        return made.begin(a_request(1, flavor=large), 0.0)[0].wishes
+
+    first = wishes(1)
+    assert wishes(1) is first
+    for number in range(2, 5):
+        wishes(number)
+    assert wishes(1) is not first

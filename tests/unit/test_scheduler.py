@@ -17,6 +17,7 @@ from bus.messages import (
     ClaimRequested,
     FindCandidates,
     FindProviders,
+    HostFailed,
     ProvidersFound,
     ReleaseAnswered,
     ReleaseRequested,
@@ -803,3 +804,20 @@ async def test_what_no_conductor_hears_of_is_given_back_only_after_a_while() -> 
         ended = await scheduler.ending.take_back(one)
         assert ended is not None and ended.instances == (one.build,)
     assert placement.held == {}
+
+
+# What befell builds that were sent somewhere
+
+
+@pytest.mark.parametrize(("ours", "failures"), [(True, 2.0), (False, 0.0)])
+async def test_what_failed_by_a_hosts_own_fault_is_held_against_it(ours: bool, failures: float) -> None:
+    scheduler, root = a_scheduler(hosts(2)), uid(1, "c")
+    for number in range(2):
+        await scheduler.hear_of_failure(
+            HostFailed(
+                root=root, host="host1", agent="agent1", cell="cell1", build=uid(number), attempt=1, ours=ours
+            )
+        )
+    now = scheduler.clock.monotonic()
+    assert scheduler.book.failures(root, now) == failures
+    assert scheduler.book.failures(uid(0, "c"), now) == 0.0

@@ -391,3 +391,24 @@ def test_arrays_are_of_the_moment_of_the_search_and_amounts_of_now() -> None:
             assert before.amounts(position) == now.amounts(position)
             told += bool(others)
     assert told > 20
+
+
+def test_a_class_is_there_as_long_as_somebody_has_it_used_or_not() -> None:
+    """By this a weigher is spared what would be nought for all."""
+    one, other = (
+        a_tree(state(0, None, {"VCPU": 8, "VGPU": 1}, {"VGPU": 1})),
+        a_tree(state(1, None, {"VCPU": 8})),
+    )
+    index = an_index([one, other])
+    question = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1}),))
+
+    def any_of(name: str) -> bool:
+        return IndexedSource(Remembered(index)).search(question).any_of(name)
+
+    assert (index.classes["VCPU"].providers, index.classes["VGPU"].providers) == (2, 1)
+    assert (any_of("VCPU"), any_of("VGPU"), any_of("PCPU")) == (True, True, False)
+    index.put(a_tree(state(0, None, {"VCPU": 8}, shape=2)), 100)
+    assert (index.classes["VCPU"].providers, index.classes["VGPU"].providers) == (2, 0)
+    assert (any_of("VCPU"), any_of("VGPU")) == (True, False)
+    index.put(replace(other, providers=()), 101)
+    assert index.classes["VCPU"].providers == 1

@@ -1,0 +1,98 @@
+"""Whoever watches placement's memory hears what each change touched, and of everything after a reload."""
+
+from collections.abc import Collection, Iterable, Mapping
+
+import pytest
+
+from bus.messages import PlacementChanged
+from bus.vocabulary import Aggregate, ProviderChange
+from placement_worker.core.trees import Tree
+from placement_worker.memory import Memory
+from placement_worker.reading import News, Take
+from tests.support.ids import uid
+from tests.support.provider_trees import state, tree
+
+ONE, TWO, THREE = (uid(number, "a") for number in (1, 2, 3))
+Told = list[tuple[set[str], set[str]]]  # roots and aggregates
+EAST, WEST = Aggregate(id=uid(1, "e"), name="east"), Aggregate(id=uid(2, "e"), name="west")
+
+
+class Shelf:
+    """What there is to be read."""
+
+    def __init__(self, *trees: Tree) -> None:
+        self.there = {one.root: one for one in trees}
+        self.said: list[Aggregate] = [EAST]
+        self.number = 1
+
+    async def last(self) -> int:
+        return self.number
+
+    async def changes(self, after: int, most: int) -> News:
+        return News([], False)
+
+    async def trees(self, roots: Collection[str]) -> Mapping[str, Tree]:
+        return {root: self.there[root] for root in roots}
+
+    async def described(self) -> Iterable[Aggregate]:
+        return self.said
+
+    async def each(self, take: Take) -> None:
+        await take(list(self.there.values()))
+
+
+def host(number: int) -> Tree:
+    return tree(state(number, None, {"VCPU": 8}))
+
+
+def changed(
+    number: int, root: str = "", *, reshaped: bool = False, aggregates: tuple[Aggregate, ...] = ()
+) -> PlacementChanged:
+    changes = (ProviderChange(root, root, number, {"VCPU": 1}, reshaped=reshaped),) if root else ()
+    return PlacementChanged(number=number, changes=changes, aggregates=aggregates)
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf(host(1), host(2))
+
+
+@pytest.fixture
+def memory(shelf: Shelf) -> Memory:
+    return Memory(shelf)
+
+
+@pytest.fixture
+def heard(memory: Memory) -> Told:
+    found: Told = []
+    memory.watch(lambda roots, aggregates: found.append((set(roots), set(aggregates))))
+    return found
+
+
+async def test_each_change_is_told_with_what_it_touched(memory: Memory, shelf: Shelf, heard: Told) -> None:
+    await memory.reload()
+    heard.clear()
+    await memory.hear(changed(2, ONE))
+    await memory.hear(changed(3, aggregates=(WEST,)))
+    shelf.there[THREE] = host(3)
+    await memory.hear_many([changed(4, TWO), changed(5, THREE, reshaped=True)])
+    assert heard == [({ONE}, set()), (set(), {WEST.id}), ({TWO, THREE}, set())]
+    await memory.hear(changed(5, THREE))
+    assert len(heard) == 3  # it was known
+
+
+async def test_before_all_has_been_read_nobody_is_told(memory: Memory, heard: Told) -> None:
+    """There is nothing yet of which something could be otherwise."""
+    memory.learn([changed(1, ONE)], {})
+    assert heard == []
+
+
+async def test_a_reload_tells_of_all_there_are_and_of_all_there_were(
+    memory: Memory, shelf: Shelf, heard: Told
+) -> None:
+    await memory.reload()
+    assert heard == [({ONE, TWO}, {EAST.id})]
+    del shelf.there[ONE]
+    shelf.there[THREE], shelf.said, shelf.number = host(3), [WEST], 9
+    await memory.reload()
+    assert heard[1:] == [({ONE, TWO, THREE}, {EAST.id, WEST.id})]
