@@ -42,7 +42,12 @@ def why_command(
         typer.Option("--replay", help="Make the recorded decision again; exit 1 unless it is the same host."),
     ] = False,
     now: Annotated[
-        bool, typer.Option("--now", help="What would become of it today: present hosts, present rules.")
+        bool,
+        typer.Option(
+            "--now",
+            help="What would become of it today, by present hosts and rules; of a placed build: one"
+            " instance of the flavor it got.",
+        ),
     ] = False,
     as_json: Json = False,
     state_dir: StateDir = None,
@@ -52,6 +57,8 @@ def why_command(
     Shows who was considered, what each constraint removed, what weighers gave the best, and what came after:
     refused claims, attempts, alternates. Of one without a host: who came closest, and what would help.
     """
+    if again and now:
+        raise BadSetting("--replay is about then, --now about today: one of them")
     try:
         id_ = str(uuid.UUID(build))
     except ValueError:
@@ -193,8 +200,17 @@ async def _ask_now(bus: Bus, known: Known, as_json: bool, say: Console) -> int:
     else:
         before = known.stands[0].host if known.stands else "nowhere"
         _print(say, Text(f"then {printable(before)}; now:"))
+        if not known.decided.request:
+            _print(say, Text(_asked_of(known.stands), style="dim"))
         show_answer(answer, say)
     return 0 if answer.fits else 1
+
+
+def _asked_of(stands: Sequence[BuildStands]) -> str:
+    """What is asked now of one that was placed: its record keeps no more."""
+    flavor = printable(stands[0].placed.spec.flavor.name)
+    of = "the first build of the request" if len(stands) > 1 else "this build alone"
+    return f"asked for {of}, with flavor {flavor}, which it got; or_else is not asked anew"
 
 
 def requested(one: BuildStands) -> BuildRequested:

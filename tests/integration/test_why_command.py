@@ -1,0 +1,155 @@
+"""`berth why` and `berth what-if` as people use them: what they say, and how they end."""
+
+import asyncio
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+
+import pytest
+
+from berth import wiring
+from berth.__main__ import main
+from berth.commands.terminal import complain, say
+from berth.settings import Settings
+from bus.delivery.runner import Bus
+from bus.messages import BuildRequested
+from tests.support.berth_processes import Up
+from tests.support.ids import uid
+from tests.support.scheduler_builders import METAL, a_request
+
+pytestmark = pytest.mark.slow
+
+HOSTS = 6
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def output(self) -> str:
+        return self.stdout + self.stderr
+
+
+Berth = Callable[..., Done]
+
+
+def in_this_process(*arguments: str) -> Done:
+    """`berth ...`, which as a process of its own takes most of its time to start."""
+    out, err, before = io.StringIO(), io.StringIO(), (sys.argv, say.file, complain.file)
+    sys.argv, say.file, complain.file = ["berth", *arguments], out, err
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            main()
+            code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    finally:
+        sys.argv, say.file, complain.file = before
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+@dataclass(frozen=True)
+class House:
+    """A berth that is up, with a build of each kind."""
+
+    berth: Berth
+    ids: Mapping[str, str]
+
+
+async def publish(settings: Settings, request: BuildRequested) -> None:
+    async with Bus(wiring.transport(settings, "test")) as bus:
+        await bus.publish(request)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    flags = ("--hosts", str(HOSTS), "--build-time", "constant:0")
+    with Up(tmp_path_factory.mktemp("why"), {"BERTH_CELLS": "c1,c2"}, *flags) as up:
+
+        def berth(*arguments: str) -> Done:
+            return in_this_process(*arguments, "--state-dir", str(up.directory / ".berth"))
+
+        placed = json.loads(berth("boot", "--wait", "--json").stdout.splitlines()[0])
+        unplaceable = json.loads(berth("boot", "--vcpus", "999", "--wait", "--json").stdout.splitlines()[0])
+        settings = Settings().having(state_dir=str(up.directory / ".berth"))
+        waiting = a_request(1, flavor=METAL, wait="10m")
+        asyncio.run(publish(settings, waiting))
+        up.wait_until(lambda: waiting.instances[0] in berth("waiting", "--json").stdout, "one waits")
+        ids = {"placed": placed["build"], "unplaceable": unplaceable["request"], "waiting": waiting.request}
+        yield House(berth, {**ids, "unknown": uid(1), "no uuid": "x"})
+
+
+WHY = [
+    # of whom, asked how → exit code, and what is said
+    ("placed", (), 0, ("active on c", "considered", "▸ ", "attempt 1", ": built")),
+    ("placed", ("--replay",), 0, ("the same host",)),
+    ("placed", ("--now",), 0, ("then c", "with flavor custom, which it got", "it fits: 1 instance")),
+    ("unplaceable", (), 0, ("no host [class]", "VCPU: 999 free", "would help", "came closest")),
+    ("unplaceable", ("--replay",), 1, ("it was placed nowhere",)),
+    ("unplaceable", ("--now",), 1, ("then nowhere; now:", "it does not fit [class]")),
+    ("waiting", (), 0, ("waits for room", "looked at again when 1 CUSTOM_BAREMETAL", "came closest")),
+    ("waiting", ("--replay",), 1, ("it was placed nowhere",)),
+    ("waiting", ("--now",), 1, ("it does not fit",)),
+    ("unknown", (), 1, ("nobody knows a build or request",)),
+    ("no uuid", (), 2, ("'x' is not the uuid of a build or request",)),
+    ("placed", ("--now", "--replay"), 2, ("one of them",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("of", "flags", "code", "says"), WHY)
+def test_why(house: House, of: str, flags: tuple[str, ...], code: int, says: tuple[str, ...]) -> None:
+    done = house.berth("why", house.ids[of], *flags)
+    assert done.exit_code == code, done.output
+    assert all(one in done.output for one in says), done.output
+
+
+def told(done: Done) -> dict[str, object]:
+    [line] = done.stdout.splitlines()
+    found: dict[str, object] = json.loads(line)
+    return found
+
+
+def test_why_as_json_is_one_line_each(house: House) -> None:
+    placed = told(house.berth("why", house.ids["placed"], "--json"))
+    assert (placed["build"], placed["status"]) == (house.ids["placed"], "active")
+    again = told(house.berth("why", house.ids["placed"], "--replay", "--json"))
+    assert again["same"] is True and again["recorded"] == again["again"]
+    for of, waits in (("unplaceable", False), ("waiting", True)):
+        decided = told(house.berth("why", house.ids[of], "--json"))
+        assert (decided["known"], decided["waits"]) == (True, waits)
+    assert told(house.berth("why", house.ids["unplaceable"], "--now", "--json"))["fits"] is False
+
+
+WHAT_IF = [
+    (("--count", "3"), 0, ("it fits: 3 instances", "1 on c", "room for ", f"on {HOSTS} hosts")),
+    (("--no-room",), 0, ("it fits: 1 instance",)),
+    (("--vcpus", "999"), 1, ("it does not fit [class]", "VCPU: 999 free", "would help", "came closest")),
+    (("--zone", "nowhere"), 1, ("it does not fit", "without zone nowhere: 6 hosts")),
+    (("--host", "nobody"), 1, ("it cannot be meant: wanted_host: there is no host 'nobody'",)),
+    (("--group", "nope"), 1, ("there is no server group nope",)),
+    (("--vcpus", "0", "--memory-mb", "0", "--disk-gb", "0"), 2, ("flavor: it asks for no resources at all",)),
+    (("--vcpus", "-1"), 2, ("--vcpus", "greater than or equal to 0")),
+    (("--spec", "foo"), 2, ("--extra-spec takes KEY=VALUE, not 'foo'",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flags", "code", "says"), WHAT_IF)
+def test_what_if(house: House, flags: tuple[str, ...], code: int, says: tuple[str, ...]) -> None:
+    done = house.berth("what-if", *flags)
+    assert done.exit_code == code, done.output
+    assert all(one in done.output for one in says), done.output
+
+
+def test_what_if_as_json_claims_nothing(house: House) -> None:
+    answers = [told(house.berth("what-if", "--count", "2", "--json")) for _ in range(2)]
+    assert answers[0]["fits"] is True
+    first, second = (sum(one["instances"] for one in answer["room"]) for answer in answers)  # type: ignore[attr-defined]
+    assert first == second > 100
