@@ -62,9 +62,10 @@ def _by_less(less: Lessened, choosing: Choosing, seed: str) -> tuple[int, str] |
     if ranking is None or not len(indices := ranking.admitted()):
         return None
     most = int(ranking.free(less.resource_class)[list(indices)].max())
-    amounts = dict.fromkeys([min(most, less.asked - 1), *(less.asked >> shift for shift in (1, 2, 3))])
-    for amount in amounts:
-        if 0 < amount < less.asked:
+    # One may be sold less than is free: by halves of what there is, too.
+    halves = {amount >> shift for amount in (min(most, less.asked - 1), less.asked) for shift in range(4)}
+    for amount in sorted(halves, reverse=True):
+        if 0 < amount <= min(most, less.asked - 1):
             found = count(less.with_amount(amount), choosing, seed)
             if found.hosts:
                 said = f"would fit with {amount} {less.resource_class} instead of {less.asked}"

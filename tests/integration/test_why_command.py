@@ -92,7 +92,7 @@ WHY = [
     ("placed", (), 0, ("active on c", "considered", "▸ ", "attempt 1", ": built")),
     ("placed", ("--replay",), 0, ("the same host",)),
     ("placed", ("--now",), 0, ("then c", "with flavor custom, which it got", "it fits: 1 instance")),
-    ("unplaceable", (), 0, ("no host [class]", "VCPU: 999 free", "would help", "came closest")),
+    ("unplaceable", (), 0, ("no host [class]", "VCPU: 999 free", "VCPU instead of 999", "came closest")),
     ("unplaceable", ("--replay",), 1, ("it was placed nowhere",)),
     ("unplaceable", ("--now",), 1, ("then nowhere; now:", "it does not fit [class]")),
     ("waiting", (), 0, ("waits for room", "looked at again when 1 CUSTOM_BAREMETAL", "came closest")),
