@@ -175,7 +175,7 @@ def ended(build: Build) -> BuildEnded:
         agent=build.host.agent if active else "",
         reason="" if active else build.doom,
         attempts=build.attempts,
-        decision=build.as_placed.decision,
+        decision=msgspec.structs.replace(build.as_placed.decision, record=None),  # that is for who asks
         reply_to=build.as_placed.reply_to,
     )
 

@@ -91,7 +91,7 @@ def step(order: Order, event: Event, limits: PlacingLimits) -> tuple[Order, Effe
                 picks=event.picks,
                 rounds=order.rounds + 1,
                 considered=event.picks[0].considered,
-                shorts=() if event.short is None else (event.short,),
+                shorts=() if event.short is None else (*order.shorts, event.short),
             )
             return order, (ClaimHosts(order.claims()),)
         case NoHost(short=short):

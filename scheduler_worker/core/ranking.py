@@ -102,6 +102,7 @@ class Ranking:
         self._spares: dict[str, Spares] = {}
         self._one_more: float | None = None
         self._beforehand: tuple[Removal, ...] | None = None  # what placement's constraints removed
+        self._counted: set[int] = set()  # so they are not removed once more by ours
         self._removals: tuple[tuple[int, int], tuple[Removal, ...]] | None = None
         self._overriding = any(now.limits(scale.key) for scale in self._scales)
         self._multipliers: Sequence[float] = [scale.weigher.multiplier for scale in self._scales]
@@ -204,11 +205,24 @@ class Ranking:
         """What placement's constraints removed, then what ours did, as far as they were needed."""
         state = len(self._refused), len(self._full)
         if self._removals is None or self._removals[0] != state:
-            ours = self._verdicts.removals(self._refused, self._full)
             if self._beforehand is None:
                 self._beforehand = tuple(self._search.removals())
+                self._counted = self._gone_since(self._beforehand)
+            refused, full, counted = self._refused, self._full, self._counted
+            if counted:
+                refused = {index: why for index, why in refused.items() if index not in counted}
+                full = {index: entry for index, entry in full.items() if index not in counted}
+            ours = self._verdicts.removals(refused, full, len(self._positions) - len(counted))
             self._removals = state, (*self._beforehand, *ours)
         return self._removals[1]
+
+    def _gone_since(self, removals: Sequence[Removal]) -> set[int]:
+        """Those that fitted when it was searched and that placement's constraints have removed by now."""
+        left = removals[-1].left if removals else self._search.considered
+        if left >= len(self._positions):
+            return set()
+        refused = (index for index in self._refused if index in self._chosen)
+        return {*self._full, *(index for index in refused if not self.ways(index, 1))}
 
     @property
     def state(self) -> Hashable:

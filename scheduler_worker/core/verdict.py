@@ -39,7 +39,8 @@ class Verdicts:
         self._nobody_builds = nobody_builds
         self._at_once: list[tuple[Removal, Rule | None, Ints]] | None = None
 
-    def removals(self, refused: Mapping[int, Refusal], full: Iterable[int]) -> tuple[Removal, ...]:
+    def removals(self, refused: Mapping[int, Refusal], full: Iterable[int], left: int) -> tuple[Removal, ...]:
+        """Of so many that placement left."""
         removals = [removal for removal, *_ in self._removed_at_once()]
         by_rule: dict[str, list[int]] = {}
         codes = {}
@@ -48,7 +49,7 @@ class Verdicts:
             codes[rule.name] = rule.code or rule.name
         removals += [self._removal(name, codes[name], indices) for name, indices in by_rule.items()]
         removals.append(self._removal(NO_ROOM_NOW, "chosen", list(full)))
-        return tuple(running(len(self._served), removals))
+        return tuple(running(left, removals))
 
     def nearest(
         self, refused: Mapping[int, Refusal], full: Iterable[int], beyond: Iterable[NearMiss]

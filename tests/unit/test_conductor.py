@@ -20,9 +20,11 @@ from bus.vocabulary import (
     Claimed,
     Contended,
     Crowded,
+    Decision,
     Full,
     Held,
     Moved,
+    Record,
     Refusal,
     Refused,
     Released,
@@ -644,3 +646,12 @@ def test_every_attempt_of_every_build_has_a_keeper_of_its_own() -> None:
     builds = [replace(BUILDING, id=a_placed(number).build) for number in range(3)]
     assert len({keeper(build.id, attempt) for build in builds for attempt in range(1, 4)}) == 9
     assert keeper(builds[0].id, 1) == keeper(builds[0].id, 1)
+
+
+def test_an_end_says_why_it_was_there_without_the_record_that_the_build_keeps() -> None:
+    decision = Decision(considered=7, scores={"total": 1.0}, record=Record(seed="s"))
+    build = after(replace(PLACED, decision=decision))
+    _, (ended,) = step(build, an_agent_report(FIRST, "built"), 1.0, LIMITS)
+    assert isinstance(ended, BuildEnded)
+    assert ended.decision == replace(decision, record=None)
+    assert build.as_placed.decision == decision

@@ -122,6 +122,9 @@ def one_cloud(seed: int) -> int:
             pick = ranking.take(3)
             if pick is None:
                 assert expected == [], (seed, kind)
+                short = ranking.shortage()
+                removed = sum(one.removed for one in short.removals)
+                assert removed <= short.considered, (seed, kind, short)
                 break
             roots = list(dict.fromkeys(way.root for way in pick.choices))
             assert roots == expected[:3], (seed, kind, given)

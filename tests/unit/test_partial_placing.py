@@ -139,6 +139,17 @@ async def test_those_that_are_missing_may_have_the_next_flavor() -> None:
     assert [end.instances for end in ended] == [request.instances[2:]]
 
 
+async def test_those_that_are_missing_are_told_why_of_every_flavor() -> None:
+    request = a_request(instances=3, flavor=GOLD, or_else=(SILVER,), at_least=1)
+    placed, (ended,) = await said(a_scheduler(metals(0, 2)), request)
+    assert [one.spec.flavor.name for one in placed] == ["silver", "silver"]
+    assert ended.reason.startswith("no valid host among 2")
+    assert "As 'silver': no valid host among 2" in ended.reason
+    assert [one.removed for one in ended.decision.removals] == [
+        2
+    ]  # of the flavor asked for, before any was placed
+
+
 # Groups, and other instances
 
 
