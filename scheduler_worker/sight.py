@@ -18,7 +18,7 @@ from scheduler_worker.core.view import HostsNow
 from scheduler_worker.core.wish import Wish
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-_NOWHERE = np.zeros(0, np.intp)
+_NO_PROSPECT = Prospect(0, np.zeros(0, np.intp), np.zeros(0), np.zeros(0), str, lambda position: False)
 
 Hosts = tuple[HostsNow, Bools]  # what they say now, and on which of them somebody builds
 WishesOf = Callable[[BuildRequested], Sequence[Wish]]
@@ -110,12 +110,15 @@ class Sight:
     def prospect(self, kind: str) -> Prospect:
         """By the flavor it asks for: what it would also do with keeps no host from others."""
         now, _ = self.hosts()
-        wish = self._wishes(kind)[0]
+        wishes = self._wishes(kind)
+        if not wishes:  # the host it names has gone, and may come again
+            return _NO_PROSPECT
+        wish = wishes[0]
         asked = asked_of_a_tree(wish)
         try:
             search = self.source.search(wish.question, empty=True)
         except SenselessQuery:
-            return Prospect(0, _NOWHERE, np.zeros(0), np.zeros(0), str, lambda position: False)
+            return _NO_PROSPECT
         rooms = np.full(search.positions.size, np.inf)
         for name, amount in asked.items():
             whole = search.capacity(name)

@@ -2,16 +2,17 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import pytest
 
 from bus import topics
 from bus.clock import Clock
-from bus.messages import BuildCancelRequested, ReleaseRequested
+from bus.messages import BuildCancelRequested, ClaimAnswered, ClaimRequested, ReleaseRequested
 from bus.sql.database import Database
-from bus.vocabulary import Flavor, Inventory
+from bus.vocabulary import ClaimResult, Contended, Flavor, Inventory, Moved, Refused
 from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL, a_request
 from tests.support.virtual_time import in_virtual_time
@@ -300,3 +301,38 @@ async def test_small_ones_on_another_scheduler_leave_the_host_that_is_kept_for_a
             await world.ask(number, flavor=Flavor(name="small", vcpus=1), wait="")
         await world.until(7, world.unplaceable)
         assert len(world.placed) == 1
+
+
+@pytest.mark.parametrize(
+    ("refused", "rounds"),
+    [(Contended(), 1), (Refused(refusals=(Moved(provider=uid(1, "a")),)), 5)],
+    ids=["contended", "moved"],
+)
+@in_virtual_time
+async def test_who_comes_again_and_again_is_tried_ever_less_often_and_at_once_when_something_changes(
+    refused: ClaimResult, rounds: int
+) -> None:
+    async with a_world() as world:
+        tried: list[float] = []
+
+        async def claim_many(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
+            tried.append(world.clock.monotonic())
+            return [ClaimAnswered(results=(refused,)) for _ in orders]
+
+        await world.kill("s1")
+        await world.scheduler("s2", claim_many=claim_many)
+        await world.node(1, free=False)
+        await asyncio.sleep(1.0)
+        await world.ask(1)
+        await asyncio.sleep(1.0)
+        assert tried == []
+        await world.node(1)
+        await asyncio.sleep(20.0)  # before agents that never say a word are held to be down
+        assert 4 * rounds <= len(tried) <= 10 * rounds
+        pauses = [after - before for before, after in pairwise(tried) if after - before > 0.01]
+        assert pauses[0] < 0.5
+        assert 2.0 < max(pauses) < 11.0
+        several, now = len(tried), world.clock.monotonic()
+        await world.node(2)
+        await asyncio.sleep(0.1)
+        assert len(tried) > several and tried[several] - now < 0.1

@@ -1,0 +1,166 @@
+"""What wakes those that wait and is no room: who is where, what hosts are called, what is said of them."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from bus import topics
+from bus.aggregates import ChangeAggregate, MakeAggregate
+from bus.messages import (
+    AggregateEditRequested,
+    BuildPlaced,
+    ClaimRequested,
+    EditRequested,
+    GroupEditRequested,
+    ReleaseRequested,
+)
+from bus.resources import DropGroup, MakeGroup, SetTraits
+from bus.vocabulary import Choice, Claimed, ConsumerClaim, Flavor, Hints, Inventory
+from tests.contract.test_waiting import a_world
+from tests.support.ids import uid
+from tests.support.placement_builders import a_report
+from tests.support.virtual_time import in_virtual_time
+from tests.support.waiting_world import ROOM, VM, WaitingWorld
+
+GROUP = uid(1, "9")
+SMALL, LARGE = Flavor(name="small", vcpus=1), Flavor(name="large", vcpus=4)
+DISABLED = "COMPUTE_STATUS_DISABLED"
+
+
+async def a_member(world: WaitingWorld) -> BuildPlaced:
+    """Of an affinity group, on host 1, which is too small for a large one. Host 2 is not."""
+    make = MakeGroup(group=GROUP, name="together", policy="affinity")
+    await world.bus.asker(topics.EDIT_GROUP)(GroupEditRequested(edit=make))
+    await world.report(1, {"VCPU": Inventory(total=2)})
+    await asyncio.sleep(0.2)
+    await world.ask(1, flavor=SMALL, hints=Hints(group=GROUP), wait="")
+    await world.until(1, world.placed)
+    await world.report(2, {"VCPU": Inventory(total=8)})
+    await asyncio.sleep(0.2)
+    return world.placed.pop()[1]
+
+
+async def moves(world: WaitingWorld, member: BuildPlaced) -> None:
+    claim = ConsumerClaim(
+        consumer=member.build,
+        generation=member.generation,
+        choices=(Choice({uid(2, "a"): {"VCPU": 1}}),),
+    )
+    answer = await world.bus.asker(topics.CLAIM)(ClaimRequested(claims=(claim,)))
+    assert isinstance(answer.results[0], Claimed)
+
+
+async def leaves(world: WaitingWorld, member: BuildPlaced) -> None:
+    release = ReleaseRequested(consumer=member.build, generation=member.generation)
+    await world.bus.asker(topics.RELEASE)(release)
+
+
+@pytest.mark.parametrize("goes", [moves, leaves])
+@in_virtual_time
+async def test_a_member_that_goes_elsewhere_calls_who_is_to_be_beside_it(goes) -> None:  # type: ignore[no-untyped-def]
+    async with a_world() as world:
+        member = await a_member(world)
+        await world.ask(2, flavor=LARGE, hints=Hints(group=GROUP))
+        await asyncio.sleep(5.0)
+        assert world.placed == []
+        before = world.clock.monotonic()
+        await goes(world, member)
+        await world.until(1, world.placed)
+        assert world.hosts() == ["host-2"]
+        assert world.placed[0][0] - before < 0.1
+        assert (await world.waiting()).rescued == 0
+
+
+@in_virtual_time
+async def test_an_instance_that_comes_calls_who_is_to_be_beside_it() -> None:
+    """Nothing tells who is at a host where there was room all the time: it is asked every second."""
+    async with a_world() as world:
+        for number in (1, 2):  # one of them is kept for who waits
+            await world.report(number, {"VCPU": Inventory(total=8)})
+        await world.ask(2, flavor=SMALL, hints=Hints(same_host=(uid(1000, "b"),)))
+        await asyncio.sleep(5.0)
+        assert world.placed == []
+        await world.ask(1, flavor=SMALL, wait="")
+        await world.until(2, world.placed)
+        assert world.placed[1][0] - world.placed[0][0] < 1.2
+        assert len(set(world.hosts())) == 1
+
+
+@in_virtual_time
+async def test_who_waits_for_a_group_that_is_dropped_waits_no_more() -> None:
+    async with a_world() as world:
+        await a_member(world)
+        await world.ask(2, flavor=LARGE, hints=Hints(group=GROUP))
+        await asyncio.sleep(5.0)
+        assert world.unplaceable == []
+        before = world.clock.monotonic()
+        drop = GroupEditRequested(edit=DropGroup(group=GROUP, force=True))
+        await world.bus.asker(topics.EDIT_GROUP)(drop)
+        await world.until(1, world.unplaceable)
+        assert world.clock.monotonic() - before < 1.5
+        assert "there is no server group" in world.unplaceable[0].reason
+        assert (await world.waiting()).count == 0
+
+
+async def enabled(world: WaitingWorld) -> None:
+    edit = EditRequested(edit=SetTraits(provider=uid(1, "a"), traits=()))
+    await world.bus.asker(topics.EDIT)(edit)
+
+
+async def zoned(world: WaitingWorld) -> None:
+    change = ChangeAggregate(aggregate=uid(7, "e"), set={"availability_zone": "east"})
+    await world.bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=change))
+
+
+@pytest.mark.parametrize(
+    ("wish", "change"),
+    [({}, enabled), ({"zone": "east"}, zoned)],
+    ids=["a trait that an operator took off", "what is said of its aggregate"],
+)
+@in_virtual_time
+async def test_what_is_said_of_a_host_calls_whom_it_would_do_for_now(wish, change) -> None:  # type: ignore[no-untyped-def]
+    async with a_world() as world:
+        make = MakeAggregate(aggregate=uid(7, "e"), name="rack", metadata={"availability_zone": "west"})
+        await world.bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=make))
+        await world.report(1, ROOM, aggregates=(uid(7, "e"),))
+        if change is enabled:
+            edit = EditRequested(edit=SetTraits(provider=uid(1, "a"), traits=(DISABLED,)))
+            await asyncio.sleep(0.2)
+            await world.bus.asker(topics.EDIT)(edit)
+        await asyncio.sleep(0.5)
+        await world.ask(1, flavor=VM, **wish)
+        await asyncio.sleep(5.0)
+        assert (world.placed, (await world.waiting()).count) == ([], 1)
+        before = world.clock.monotonic()
+        await change(world)
+        await world.until(1, world.placed)
+        assert world.placed[0][0] - before < 0.1
+
+
+async def called(world: WaitingWorld, name: str, sequence: int, **given: Any) -> None:
+    """Host 1, under this name."""
+    await world.bus.publish(msgspec.structs.replace(a_report(1, sequence=sequence, **given), host=name))
+
+
+@in_virtual_time
+async def test_a_host_that_lost_its_name_disturbs_nobody_and_is_taken_when_it_has_it_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """While nobody is called so, who is to be there and nowhere else waits on."""
+    async with a_world() as world:
+        await called(world, "east-1", 1, inventories={"VCPU": Inventory(total=1)})
+        await asyncio.sleep(0.5)
+        await world.ask(1, flavor=LARGE, forced_host="east-1")
+        await world.ask(2)
+        await asyncio.sleep(2.0)
+        await called(world, "west-1", 2, inventories={"VCPU": Inventory(total=8)})
+        await asyncio.sleep(2.0)
+        await world.node(50)
+        await world.until(1, world.placed)
+        assert world.requests() == [uid(2, "a")]
+        await called(world, "east-1", 3, inventories={"VCPU": Inventory(total=8)})
+        await world.until(2, world.placed)
+        assert world.requests()[1] == uid(1, "a")
+        assert [one.message for one in caplog.records if one.exc_info] == []
