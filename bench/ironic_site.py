@@ -72,7 +72,7 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
     place = candidate_source(bus, None)
     return {
         "placement": lambda: placement_worker(
-            Placement(Database(site.database_url, namespace="placement"), clock), bus.publish
+            Placement(Database(site.database_url, namespace="placement"), clock), bus.publish, (CELL,)
         ),
         "scheduler": lambda: scheduler_worker(
             place.source,
@@ -86,8 +86,8 @@ def workers(site: Site, bus: Bus) -> dict[str, Callable[[], Worker]]:
         "conductor": lambda: cell_conductor(
             CELL,
             Database(site.database_url, namespace=f"cell_{CELL}"),
-            bus.asker_of_many(topics.CLAIM),
-            bus.asker_of_many(topics.RELEASE),
+            bus.asker_of_many(topics.CELL_CLAIM),
+            bus.asker_of_many(topics.CELL_RELEASE),
             clock=clock,
         ),
         "ironic_sync": lambda: ironic_sync(

@@ -228,7 +228,7 @@ def _with_store(
         placement = Placement(store, bus.clock)
         if shared is not None:
             shared.give(placement.memory)
-        worker = placement_worker(placement, bus.publish)
+        worker = placement_worker(placement, bus.publish, settings.cell_names)
         if settings.placement.http:
             from berth.placement_http import placement_http
 
@@ -257,8 +257,8 @@ def _with_store(
         cell_conductor(
             role.cell,
             store,
-            bus.asker_of_many(topics.CLAIM),
-            bus.asker_of_many(topics.RELEASE),
+            bus.asker_of_many(topics.CELL_CLAIM),
+            bus.asker_of_many(topics.CELL_RELEASE),
             max_attempts=settings.conductor.max_attempts,
             build_timeout=settings.conductor.build_timeout,
             delete_timeout=settings.conductor.delete_timeout,
@@ -285,7 +285,7 @@ def _without_store(role: Role, settings: Settings, bus: Bus) -> list[Worker]:
             crashes=crashes,
             period=settings.compute.heartbeat,
             clock=bus.clock,
-            providers=bus.asker(topics.PROVIDERS),
+            providers=bus.asker(topics.CELL_PROVIDERS),
         )
         for agent in agents(settings)
         if agent.cell == role.cell

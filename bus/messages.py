@@ -354,6 +354,7 @@ class ClaimRequested(Message, frozen=True, kw_only=True):
     """Several claims of one order are taken together or not at all."""
 
     claims: Annotated[tuple[ConsumerClaim, ...], Meta(min_length=1, max_length=1000)]
+    cell: str = ""  # that asks; empty: it is not asked from within one
 
 
 class ClaimAnswered(Message, frozen=True, kw_only=True):
@@ -373,6 +374,7 @@ class ReleaseRequested(Message, frozen=True, kw_only=True):
     retire: Cause = ""
     unplaceable: bool = False  # with `retire`: it ends for want of a host
     keep: Id | None = None
+    cell: str = ""  # that asks; empty: it is not asked from within one
 
 
 class ReleaseAnswered(Message, frozen=True, kw_only=True):
@@ -414,6 +416,7 @@ class FindProviders(Message, frozen=True, kw_only=True):
     agents: tuple[Word, ...] = ()  # of trees that one of these reports
     after: str = ""  # with a limit: in the order of their ids, those behind this one
     limit: Count = 0  # 0: all of them, which must fit into one message
+    cell: str = ""  # that asks; empty: it is not asked from within one
 
 
 class ProvidersFound(Message, frozen=True, kw_only=True):

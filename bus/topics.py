@@ -67,8 +67,8 @@ class Address(Generic[M]):
 class Query(Generic[A, R]):
     """A question that is answered once, by one of those who can; no answer in time raises NoAnswer.
 
-    `{fields}` of its name are filled from the question: so one cell is asked. Where nobody answers for that
-    cell, Unroutable says so.
+    `{fields}` of its name are filled from the question: so one cell is asked, or one cell asks. Where nobody
+    answers for that cell, Unroutable says so; or NoAnswer, where it is only not answered `yet`.
     """
 
     name: str
@@ -77,10 +77,11 @@ class Query(Generic[A, R]):
     says: str
     source: str  # who asks, and who answers
     target: str
+    yet: bool = False
 
     @property
     def narrowed(self) -> bool:
-        """Is it asked of one among several who answer it?"""
+        """Has every cell a key of its own for it?"""
         return "{" in self.name
 
     def key(self, question: Message) -> str:
@@ -109,7 +110,7 @@ BUILD_UNPLACEABLE = Topic(
     outsiders=True,
 )
 BUILD_ENDED = Topic(
-    "build.ended",
+    "build.ended.{cell}",
     m.BuildEnded,
     "active or error, host, every attempt with its cause",
     "conductor",
@@ -125,7 +126,7 @@ BUILD_DELETE = Topic(
     "that cell's conductor",
 )
 BUILD_DELETED = Topic(
-    "build.deleted",
+    "build.deleted.{cell}",
     m.BuildDeleted,
     "it is down; what its host still holds of it is freed when that is gone",
     "conductor",
@@ -145,8 +146,10 @@ BUILD_CANCELLED = Topic(
     expected=False,
     outsiders=True,
 )
-AGENT_BUILD = Topic("agent.build.{agent}", m.BuildOrdered, "build it", "conductor", "agent")
-AGENT_DESTROY = Topic("agent.destroy.{agent}", m.DestroyOrdered, "leave nothing of it", "conductor", "agent")
+AGENT_BUILD = Topic("agent.build.{cell}.{agent}", m.BuildOrdered, "build it", "conductor", "agent")
+AGENT_DESTROY = Topic(
+    "agent.destroy.{cell}.{agent}", m.DestroyOrdered, "leave nothing of it", "conductor", "agent"
+)
 AGENT_REPORT = Topic(
     "agent.report.{cell}",
     m.AgentReported,
@@ -163,14 +166,14 @@ SCHEDULER_ALIVE = Topic(
     expected=False,
 )
 INVENTORY_REPORTED = Topic(
-    "inventory.reported",
+    "inventory.reported.{cell}",
     m.InventoryReported,
     "a provider tree as its owner sees it",
     "agents, ironic_sync",
     "placement",
 )
 HOST_REPORTED = Topic(
-    "host.reported",
+    "host.reported.{cell}",
     m.HostReported,
     "service state, load, metrics, heartbeat",
     "agents",
@@ -178,7 +181,7 @@ HOST_REPORTED = Topic(
     expected=False,
 )
 HOST_FAILED = Topic(
-    "host.failed",
+    "host.failed.{cell}",
     m.HostFailed,
     "an attempt on this host failed, and whose fault it was",
     "conductor",
@@ -195,7 +198,7 @@ PLACEMENT_CHANGED = Topic(
     outsiders=True,
 )
 IRONIC_NODE = Topic(
-    "ironic.node.{event}",
+    "ironic.node.{cell}.{event}",
     m.NodeChanged,
     "Ironic-style state change from simulation and tools",
     ANYONE,
@@ -215,7 +218,7 @@ CLAIM = Query(
     m.ClaimRequested,
     m.ClaimAnswered,
     "take, or swap what is held for something else",
-    "scheduler, conductor",
+    "scheduler",
     "placement",
 )
 RELEASE = Query(
@@ -223,7 +226,7 @@ RELEASE = Query(
     m.ReleaseRequested,
     m.ReleaseAnswered,
     "give back, and retire",
-    "scheduler, conductor",
+    "scheduler",
     "placement",
 )
 
@@ -234,6 +237,33 @@ PROVIDERS = Query(
     "which providers there are, with what they have",
     ANYONE,
     "placement",
+)
+CELL_CLAIM = Query(
+    "placement.claim.{cell}",
+    m.ClaimRequested,
+    m.ClaimAnswered,
+    "the same, asked from within a cell: of its own builds, on its own hosts",
+    "that cell's conductor",
+    "placement",
+    yet=True,
+)
+CELL_RELEASE = Query(
+    "placement.release.{cell}",
+    m.ReleaseRequested,
+    m.ReleaseAnswered,
+    "the same, asked from within a cell: of what is held on its own hosts",
+    "that cell's conductor",
+    "placement",
+    yet=True,
+)
+CELL_PROVIDERS = Query(
+    "placement.providers.{cell}",
+    m.FindProviders,
+    m.ProvidersFound,
+    "the same, asked from within a cell: of its own hosts",
+    "that cell's agents",
+    "placement",
+    yet=True,
 )
 EDIT = Query(
     "placement.edit",
@@ -374,8 +404,9 @@ TOPICS: tuple[Topic[Any], ...] = (
     IRONIC_NODE,
 )
 QUERIES: tuple[Query[Any, Any], ...] = (
-    FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, EDIT, LOAD, ALLOCATIONS, USAGES, NAMES, EDIT_NAME, GROUPS,
-    EDIT_GROUP, AGGREGATES, EDIT_AGGREGATE, FIND_BUILDS, WAITING, DECISION, WHAT_IF, TREES, CHANGES,
+    FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, CELL_CLAIM, CELL_RELEASE, CELL_PROVIDERS, EDIT, LOAD,
+    ALLOCATIONS, USAGES, NAMES, EDIT_NAME, GROUPS, EDIT_GROUP, AGGREGATES, EDIT_AGGREGATE, FIND_BUILDS,
+    WAITING, DECISION, WHAT_IF, TREES, CHANGES,
 )  # fmt: skip
 
 TOPIC_OF: dict[type[Message], Topic[Any]] = {topic.message: topic for topic in TOPICS}

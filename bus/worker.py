@@ -163,7 +163,7 @@ def on_many(
 def answers(
     query: Query[A, R], handler: Callable[[A], Awaitable[R]], *, concurrency: int = 64, **of: str
 ) -> Answers:
-    """Answer this query one question at a time; `of` says for which cell, where it is asked of one."""
+    """Answer this query one question at a time; `of` says for which cell, where each has its own key."""
     return Answers(query, handler, None, concurrency, key=query.at(**of))
 
 
@@ -173,9 +173,10 @@ def answers_many(
     *,
     batch: int = 200,
     concurrency: int = 2,
+    **of: str,
 ) -> Answers:
     """Answer what is waiting of this query together, one answer for each question."""
-    return Answers(query, handler, batch, concurrency)
+    return Answers(query, handler, batch, concurrency, key=query.at(**of))
 
 
 def every(

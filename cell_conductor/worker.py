@@ -1,5 +1,10 @@
 """The conductor's table: what it hears in its cell, what it may say, and the two questions it may ask."""
 
+from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
+
 from bus.clock import Clock
 from bus.messages import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.sql.database import Database
@@ -11,14 +16,17 @@ from bus.topics import (
     BUILD_DELETED,
     BUILD_ENDED,
     BUILD_PLACED,
-    CLAIM,
+    CELL_CLAIM,
+    CELL_RELEASE,
     FIND_BUILDS,
     HOST_FAILED,
-    RELEASE,
 )
 from bus.worker import Worker, answers, every, on_many
 from cell_conductor.builds import AskMany, Builds
 from cell_conductor.core.limits import AttemptLimits
+
+A = TypeVar("A", ClaimRequested, ReleaseRequested)
+R = TypeVar("R")
 
 LINGER = 0.02  # a report alone costs a transaction as large as fifty do
 
@@ -40,8 +48,8 @@ def cell_conductor(
     """Sees the builds of one cell through; any number of replicas may share the cell's database."""
     builds = Builds(
         database,
-        claim_many,
-        release_many,
+        _as_this(cell, claim_many),
+        _as_this(cell, release_many),
         limits=AttemptLimits(max_attempts, build_timeout, delete_timeout, cleanup_timeout),
         clock=clock,
         stalled_after=stalled_after,
@@ -61,7 +69,7 @@ def cell_conductor(
             on_many(BUILD_DELETE.at(cell=cell), builds.delete_many, emits=says),
         ],
         answers=[answers(FIND_BUILDS, builds.find, cell=cell)],
-        asks=[CLAIM, RELEASE],
+        asks=[CELL_CLAIM, CELL_RELEASE],
         timers=[
             every(look_every, builds.time_out, emits=[AGENT_REPORT]),
             every(
@@ -73,3 +81,12 @@ def cell_conductor(
             every(3600.0, builds.prune),
         ],
     )
+
+
+def _as_this(cell: str, ask_many: AskMany[A, R]) -> AskMany[A, R]:
+    """Asks in the name of this cell, whose key placement tells it by."""
+
+    async def ask(questions: Sequence[A]) -> Sequence[R]:
+        return await ask_many([msgspec.structs.replace(question, cell=cell) for question in questions])
+
+    return ask

@@ -80,7 +80,7 @@ class HostNews:
         """What was reported of these hosts before, by whomever: what we report comes after it."""
         while self._providers is not None and self._to_recall:
             some = self._to_recall[-HOSTS_IN_A_REPORT:]
-            found = await self._providers(FindProviders(ids=tuple(some), parts=("owner",)))
+            found = await self._providers(FindProviders(ids=tuple(some), parts=("owner",), cell=self.cell))
             for one in found.providers:
                 self._sequence.follow(one.sequence)
             del self._to_recall[-len(some) :]

@@ -9,10 +9,10 @@ from bus.topics import (
     AGENT_BUILD,
     AGENT_DESTROY,
     AGENT_REPORT,
+    CELL_PROVIDERS,
     HOST_REPORTED,
     INVENTORY_REPORTED,
     IRONIC_NODE,
-    PROVIDERS,
 )
 from bus.worker import Worker, every, on
 from compute_sim.agent import AgentDisk, SimulatedAgent
@@ -45,12 +45,17 @@ def compute_sim(
         SimAgent(agent, cell, tuple(hosts)), does, period, announce_every, clock or Clock(), providers
     )
     return Worker(
-        f"agent.{agent}",
+        f"agent.{cell}.{agent}",
         consumes=[
-            on(AGENT_BUILD.at(agent=agent), does.build, emits=[AGENT_REPORT], concurrency=concurrency),
-            on(AGENT_DESTROY.at(agent=agent), does.destroy, emits=[AGENT_REPORT]),
+            on(
+                AGENT_BUILD.at(cell=cell, agent=agent),
+                does.build,
+                emits=[AGENT_REPORT],
+                concurrency=concurrency,
+            ),
+            on(AGENT_DESTROY.at(cell=cell, agent=agent), does.destroy, emits=[AGENT_REPORT]),
         ],
-        asks=[PROVIDERS] if providers else [],
+        asks=[CELL_PROVIDERS] if providers else [],
         timers=[
             every(period, tells.beat, emits=[HOST_REPORTED], at_once=True),
             every(0.1, tells.announce, emits=[INVENTORY_REPORTED, IRONIC_NODE], at_once=True),

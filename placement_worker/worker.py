@@ -1,8 +1,10 @@
 """The placement worker's table: what it hears, answers and announces."""
 
+from collections.abc import Sequence
+
 from bus import topics
 from bus.messages import PlacementChanged
-from bus.worker import Worker, answers, answers_many, every, on_many
+from bus.worker import Answers, On, Worker, answers, answers_many, every, on_many
 from placement_worker.placement import Placement
 from placement_worker.relay import Publish
 
@@ -14,12 +16,12 @@ TRIM_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
 
 
-def placement_worker(placement: Placement, publish: Publish) -> Worker:
-    """`publish` is how changes leave: `Bus.publish`."""
+def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str]) -> Worker:
+    """`publish` is how changes leave: `Bus.publish`. What comes from within a cell has queues of its own."""
     return Worker(
         "placement",
         consumes=[
-            on_many(topics.INVENTORY_REPORTED, placement.reports.report_many),
+            *(_reported(placement, cell) for cell in cells),
             on_many(topics.PLACEMENT_CHANGED, placement.memory.hear_many, private=True, concurrency=1),
         ],
         answers=[
@@ -27,6 +29,7 @@ def placement_worker(placement: Placement, publish: Publish) -> Worker:
             answers_many(topics.CLAIM, placement.claims.claim_many),
             answers_many(topics.RELEASE, placement.claims.release_many),
             answers(topics.PROVIDERS, placement.lookups.providers),
+            *(row for cell in cells for row in _asked(placement, cell)),
             answers_many(topics.EDIT, placement.providers.edit_many),
             answers(topics.LOAD, placement.bulk_load.load, concurrency=2),
             answers(topics.ALLOCATIONS, placement.lookups.allocations),
@@ -49,4 +52,18 @@ def placement_worker(placement: Placement, publish: Publish) -> Worker:
         starts=[placement.start],
         runs=[lambda: placement.log.relay.run(publish)],
         announces=ANNOUNCES,
+    )
+
+
+def _reported(placement: Placement, cell: str) -> On:
+    """What the agents of a cell, and those who follow its Ironic, see there."""
+    return on_many(topics.INVENTORY_REPORTED.at(cell=cell), placement.reports.report_many)
+
+
+def _asked(placement: Placement, cell: str) -> Sequence[Answers]:
+    """What is asked from within a cell."""
+    return (
+        answers_many(topics.CELL_CLAIM, placement.claims.claim_many, cell=cell),
+        answers_many(topics.CELL_RELEASE, placement.claims.release_many, cell=cell),
+        answers(topics.CELL_PROVIDERS, placement.lookups.providers, cell=cell),
     )

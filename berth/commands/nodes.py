@@ -43,7 +43,7 @@ def set_command(
     deleted: Annotated[bool, typer.Option("--deleted", help="The node is gone from Ironic.")] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Publish an Ironic-style node event on ironic.node.EVENT."""
+    """Publish an Ironic-style node event on ironic.node.CELL.EVENT."""
     settings = effective(state_dir=state_dir).settings
     node = node_event(
         settings, name, event, provision_state, power_state, maintenance, resource_class, cell, trait or [],

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from bus.clock import Clock
 from bus.codec import decode
 from bus.context import follow
-from bus.errors import AnswerRefused, NoAnswer, Unavailable
+from bus.errors import AnswerRefused, NoAnswer, Unavailable, Unroutable
 from bus.messages import Message
 from bus.protocol import Envelope, Inbox, QueueSpec, Transport
 from bus.topics import Query
@@ -48,7 +48,7 @@ class PendingQuestions:
             self._waiting[envelope.id] = future
         try:
             async with asyncio.timeout(timeout):
-                await self._transport.publish(envelopes, expected=[True] * len(envelopes))
+                await self._publish(query, envelopes)
                 for future in futures:
                     await future
         except TimeoutError:
@@ -57,6 +57,14 @@ class PendingQuestions:
             for envelope in envelopes:
                 self._waiting.pop(envelope.id, None)
         return [_answer(query, future.result()) for future in futures]
+
+    async def _publish(self, query: Query[A, R], envelopes: Sequence[Envelope]) -> None:
+        try:
+            await self._transport.publish(envelopes, expected=[True] * len(envelopes))
+        except Unroutable as nobody:
+            if not query.yet:
+                raise
+            raise NoAnswer(f"{query.name}: {nobody}") from None
 
     def _envelope(self, query: Query[A, R], question: A, replies: QueueSpec) -> Envelope:
         envelope = follow(question, f"ask.{query.key(question)}", self._clock, framed=True)

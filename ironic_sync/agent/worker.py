@@ -139,10 +139,20 @@ def metal_agent(
     )
     tidings = _Tidings(agent, cell, orders, period, patience)
     return Worker(
-        f"agent.{agent}",
+        f"agent.{cell}.{agent}",
         consumes=[
-            on(AGENT_BUILD.at(agent=agent), orders.build, emits=[AGENT_REPORT], concurrency=concurrency),
-            on(AGENT_DESTROY.at(agent=agent), orders.destroy, emits=[AGENT_REPORT], concurrency=concurrency),
+            on(
+                AGENT_BUILD.at(cell=cell, agent=agent),
+                orders.build,
+                emits=[AGENT_REPORT],
+                concurrency=concurrency,
+            ),
+            on(
+                AGENT_DESTROY.at(cell=cell, agent=agent),
+                orders.destroy,
+                emits=[AGENT_REPORT],
+                concurrency=concurrency,
+            ),
         ],
         timers=[
             every(period, tidings.beat, emits=[HOST_REPORTED], at_once=True),

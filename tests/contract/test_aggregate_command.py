@@ -68,7 +68,7 @@ async def berth(
         async def nothing(*messages: Any) -> None:
             pass
 
-        async with serving(connect, placement_worker(placement, nothing)):
+        async with serving(connect, placement_worker(placement, nothing, ("c1",))):
             yield CommandLine(placement, monkeypatch, capsys)
 
 

@@ -13,7 +13,7 @@ from bus.local import Chaos, LocalBroker, LocalTransport
 from bus.messages import BuildEnded, ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.topics import BUILD_DELETED, BUILD_ENDED, CLAIM, RELEASE
+from bus.topics import BUILD_DELETED, BUILD_ENDED, CELL_CLAIM, CELL_RELEASE
 from bus.worker import Worker, answers_many
 from cell_conductor import cell_conductor, census
 from compute_sim import CrashPlan, Durations, FaultPlan, compute_sim
@@ -30,15 +30,16 @@ def placement_with(books: Books) -> Worker:
     async def release(questions: Sequence[ReleaseRequested]) -> Sequence[ReleaseAnswered]:
         return await books.release_many(questions)
 
-    return Worker("placement", answers=[answers_many(CLAIM, claim), answers_many(RELEASE, release)])
+    asked = [answers_many(CELL_CLAIM, claim, cell=CELL), answers_many(CELL_RELEASE, release, cell=CELL)]
+    return Worker("placement", answers=asked)
 
 
 def a_hasty_conductor(bus: Bus, database: Database) -> Worker:
     return cell_conductor(
         CELL,
         database,
-        bus.asker_of_many(CLAIM),
-        bus.asker_of_many(RELEASE),
+        bus.asker_of_many(CELL_CLAIM),
+        bus.asker_of_many(CELL_RELEASE),
         build_timeout=1.0,
         look_every=0.1,
         stalled_after=1.0,
@@ -130,6 +131,6 @@ async def test_nothing_in_a_cell_calls_up(database: Database) -> None:
         "AgentReported", "BuildOrdered", "DestroyOrdered", "BuildEnded", "BuildDeleted",
         "HostFailed", "HostReported", "InventoryReported", "NodeChanged",
     }  # fmt: skip
-    assert set(conductor.asks) == {CLAIM, RELEASE} and not agent.asks
+    assert set(conductor.asks) == {CELL_CLAIM, CELL_RELEASE} and not agent.asks
     assert {kind.__name__ for kind in conductor.emits | agent.emits} == may_say
     assert conductor.name == f"conductor.{CELL}"

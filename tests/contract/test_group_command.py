@@ -45,7 +45,7 @@ async def placement(asked: list[BuildRequested], monkeypatch: pytest.MonkeyPatch
     async with a_placement("sqlite+aiosqlite://", inline=True) as placement:
         stopping = asyncio.Event()
         async with Bus(LocalTransport(broker)) as bus, asyncio.TaskGroup() as running:
-            running.create_task(bus.serve(placement_worker(placement, bus.publish), stopping))
+            running.create_task(bus.serve(placement_worker(placement, bus.publish, ("c1",)), stopping))
             scheduler = Worker("scheduler", consumes=[on(topics.BUILD_REQUESTED, hear)])
             running.create_task(bus.serve(scheduler, stopping))
             await bus.asker(topics.GROUPS)(FindGroups())  # answered once it is served

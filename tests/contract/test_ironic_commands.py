@@ -73,7 +73,7 @@ async def house(tmp_path: Path) -> AsyncIterator[PlacementBesideIronic]:
     database = Database(f"sqlite+aiosqlite:///{tmp_path}/placement.db")
     await migrate(database, "placement_worker")
     made = PlacementBesideIronic(LocalBroker())
-    async with made.serving(lambda bus: placement_worker(Placement(database, Clock()), bus.publish)):
+    async with made.serving(lambda bus: placement_worker(Placement(database, Clock()), bus.publish, ("c1",))):
         await until(lambda: "ask:placement.providers" in made.broker.queues)
         yield made
     await database.close()

@@ -74,7 +74,7 @@ async def house() -> AsyncIterator[BusWithPlacement]:
         await migrate(database, "placement_worker")
         async with Bus(LocalTransport(LocalBroker())) as bus, asyncio.TaskGroup() as group:
             placement = Placement(database, Clock())
-            group.create_task(bus.serve(placement_worker(placement, bus.publish), stopping))
+            group.create_task(bus.serve(placement_worker(placement, bus.publish, ("cell1",)), stopping))
             try:
                 yield BusWithPlacement(bus, database, stopping)
             finally:

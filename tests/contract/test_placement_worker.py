@@ -27,7 +27,7 @@ async def served(broker: LocalBroker, database: Database) -> AsyncIterator[Place
     stopping = asyncio.Event()
     async with Bus(LocalTransport(broker)) as bus, asyncio.TaskGroup() as group:
         placement = Placement(database, Clock())
-        group.create_task(bus.serve(placement_worker(placement, bus.publish), stopping))
+        group.create_task(bus.serve(placement_worker(placement, bus.publish, ("c1",)), stopping))
         try:
             yield placement
         finally:
@@ -50,7 +50,7 @@ async def test_what_is_reported_is_offered_claimed_and_announced(database: Datab
         one = await stack.enter_async_context(served(broker, database))
         other = await stack.enter_async_context(served(broker, database))
         ask, claim = client.asker(topics.FIND_CANDIDATES), client.asker(topics.CLAIM)
-        await until(lambda: "placement:inventory.reported" in broker.queues)
+        await until(lambda: "placement:inventory.reported.c1" in broker.queues)
 
         await client.publish(a_report(1), a_report(2))
         await until(lambda: one.memory.index.rows.keys() == other.memory.index.rows.keys() != set())
@@ -85,7 +85,7 @@ async def test_a_question_that_cannot_be_answered_is_refused_by_the_field(databa
 
 
 async def test_the_table_says_what_it_announces(database: Database) -> None:
-    worker = placement_worker(Placement(database, Clock()), _nowhere)
+    worker = placement_worker(Placement(database, Clock()), _nowhere, ("c1",))
     assert worker.emits == {topics.PLACEMENT_CHANGED.message}
 
 

@@ -15,16 +15,16 @@ from bus.topics import (
     BUILD_DELETED,
     BUILD_ENDED,
     BUILD_REQUESTED,
-    CLAIM,
+    CELL_CLAIM,
+    CELL_PROVIDERS,
+    CELL_RELEASE,
     FIND_BUILDS,
     FIND_CANDIDATES,
     HOST_FAILED,
     HOST_REPORTED,
     INVENTORY_REPORTED,
     IRONIC_NODE,
-    PROVIDERS,
     QUERIES,
-    RELEASE,
     TOPIC_OF,
     TOPICS,
     Query,
@@ -80,7 +80,8 @@ def test_whatever_a_worker_says_hears_or_asks_is_declared(worker: Worker) -> Non
 def test_nothing_in_a_cell_calls_up(worker: Worker) -> None:
     assert BUILD_REQUESTED.message not in worker.emits
     assert FIND_CANDIDATES not in worker.asks
-    assert set(worker.asks) <= ({CLAIM, RELEASE} if worker.name.startswith("conductor") else {PROVIDERS})
+    may_ask = {CELL_CLAIM, CELL_RELEASE} if worker.name.startswith("conductor") else {CELL_PROVIDERS}
+    assert set(worker.asks) <= may_ask
     assert {row.query for row in worker.answers} <= {FIND_BUILDS}  # asked from above, about its own
 
 
@@ -104,8 +105,8 @@ def test_a_cell_hears_only_what_is_addressed_to_it(worker: Worker) -> None:
             "build.placed.c1",
             "build.delete.c1",
             "agent.report.c1",
-            f"agent.build.{worker.name.removeprefix('agent.')}",
-            f"agent.destroy.{worker.name.removeprefix('agent.')}",
+            worker.name.replace("agent.", "agent.build."),
+            worker.name.replace("agent.", "agent.destroy."),
         )
 
 
@@ -157,7 +158,7 @@ def test_the_asyncapi_document_says_who_sends_and_who_receives() -> None:
         }
     operations = document["operations"]
     assert {operation["action"] for operation in operations.values()} == {"send", "receive"}
-    assert operations["conductor_asks_placement_claim"]["action"] == "send"
+    assert operations["conductor_asks_placement_claim_cell"]["action"] == "send"
     assert operations["placement_answers_placement_claim"]["action"] == "receive"
     assert "conductor_asks_placement_candidates" not in operations
     assert "conductor_sends_build_requested" not in operations

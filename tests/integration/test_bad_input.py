@@ -46,7 +46,7 @@ class Stranger:
         self._channel: BlockingChannel = self._connection.channel()
         self._channel.confirm_delivery()
         self._mine: str = self._channel.queue_declare("", exclusive=True).method.queue
-        for key in ("build.ended", "build.unplaceable"):
+        for key in ("build.ended.*", "build.unplaceable"):
             self._channel.queue_bind(self._mine, self.exchange, key)
 
     def close(self) -> None:
@@ -180,7 +180,7 @@ def test_after_all_that_a_good_request_is_built(berth: Up, stranger: Stranger) -
     request = request_in_json(zone="south", cell="c1")
     stranger.says(as_bytes(request))
     topic, said = stranger.hears_of(request["request"])
-    assert (topic, said["status"], said["cell"]) == ("build.ended", "active", "c1")
+    assert (topic, said["status"], said["cell"]) == ("build.ended.c1", "active", "c1")
 
 
 def test_dead_letters_can_be_listed_shown_replayed_and_dropped(berth: Up, stranger: Stranger) -> None:

@@ -183,7 +183,7 @@ def test_a_build_of_another_cell_is_not_taken_down_and_not_said_to_be(berth: Up)
 
 def test_a_node_comes_out_of_cleaning_and_is_built_on(berth: Up) -> None:
     told = says(berth.berth("node", "set", "free-node", "--event", "clean"))
-    assert told.startswith("published on ironic.node.clean\n")
+    assert told.startswith("published on ironic.node.c1.clean\n")
     node = re.search(UUID, told)
     assert node is not None
     built = says(berth.berth("boot", "--flavor", "metal", "--wait"))

@@ -263,15 +263,15 @@ class SimulatedWorld:
             return lambda bus: cell_conductor(
                 cell,
                 self.databases[f"cell_{cell}"],
-                bus.asker_of_many(topics.CLAIM),
-                bus.asker_of_many(topics.RELEASE),
+                bus.asker_of_many(topics.CELL_CLAIM),
+                bus.asker_of_many(topics.CELL_RELEASE),
                 build_timeout=30.0,
                 delete_timeout=3.0,  # which a host without power may exceed
                 clock=self.clock,
             )
 
         def placement(bus: Bus) -> Worker:
-            return placement_worker(Placement(self.databases["placement"], self.clock), bus.publish)
+            return placement_worker(Placement(self.databases["placement"], self.clock), bus.publish, CELLS)
 
         def scheduler(bus: Bus) -> Worker:
             worker = a_scheduler(bus, self.clock, database=self.databases["scheduler"], say=bus.publish)

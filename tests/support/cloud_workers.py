@@ -26,13 +26,13 @@ def of_one_cell(
 ) -> dict[str, Make]:
     """Placement, the scheduler and the conductor of this cell; what is given more is the conductor's."""
     return {
-        "placement": lambda bus: placement_worker(Placement(placement, clock), bus.publish),
+        "placement": lambda bus: placement_worker(Placement(placement, clock), bus.publish, (cell,)),
         "scheduler": lambda bus: a_scheduler(bus, clock),
         "conductor": lambda bus: cell_conductor(
             cell,
             builds,
-            bus.asker_of_many(topics.CLAIM),
-            bus.asker_of_many(topics.RELEASE),
+            bus.asker_of_many(topics.CELL_CLAIM),
+            bus.asker_of_many(topics.CELL_RELEASE),
             clock=clock,
             **conductor,
         ),

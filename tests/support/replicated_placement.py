@@ -53,7 +53,7 @@ class ReplicatedPlacement:
         await self.placement.start()
 
         bus = await self._serving.enter_async_context(Bus(self._connect()))
-        worker = placement_worker(self.placement, bus.publish)
+        worker = placement_worker(self.placement, bus.publish, ("c1",))
         await self._serving.enter_async_context(serving(self._connect, worker))
         return self.placement
 

@@ -137,7 +137,7 @@ async def waiting_world(
     async with asyncio.TaskGroup() as group:
         async with Bus(LocalTransport(broker), clock) as bus:
             world = WaitingWorld(clock, broker, placement, kept, group, bus)
-            worker = placement_worker(Placement(placement, clock), bus.publish)
+            worker = placement_worker(Placement(placement, clock), bus.publish, ("c1",))
             world.lives["placement"] = group.create_task(bus.serve(worker, asyncio.Event()))
             await world.hear()
             await asyncio.sleep(0.05)
