@@ -322,4 +322,7 @@ async def test_a_heart_beat_counts_what_is_being_built(world: AgentWorld) -> Non
 
 def test_an_agent_hears_only_what_is_addressed_to_it() -> None:
     names = [an_agent().queue_of(row).name for row in an_agent().consumes]
-    assert names == ["agent.cell1.agent0:agent.build.cell1.agent0", "agent.cell1.agent0:agent.destroy.cell1.agent0"]
+    assert names == [
+        "agent.cell1.agent0:agent.build.cell1.agent0",
+        "agent.cell1.agent0:agent.destroy.cell1.agent0",
+    ]

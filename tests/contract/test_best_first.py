@@ -22,7 +22,7 @@ async def test_the_best_come_first_page_by_page_and_the_scale_is_told(connect: C
         for number, used in USED.items():
             if used:
                 await claim(placement, an_order(a_claim(number, on_hosts(number, VCPU=used))))
-        async with serving(connect, placement_worker(placement, client.publish)):
+        async with serving(connect, placement_worker(placement, client.publish, ("c1",))):
             ask = client.asker(topics.FIND_CANDIDATES)
             for multiplier, best in ((1.0, [2, 1, 4, 3]), (-1.0, [3, 4, 1, 2])):
                 question = FindCandidates(
