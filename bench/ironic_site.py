@@ -23,7 +23,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
 from cell_conductor import cell_conductor
-from compute_sim.core import Durations
+from compute_sim.core.faults import Durations
 from compute_sim.ironic import IronicExchange, SimNode, SimPlan, Simulation, enrolled
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
 from ironic_sync.agent import metal_agent, news_of

@@ -14,6 +14,7 @@ from berth.commands import (
     dead,
     describe,
     groups,
+    hosts,
     load,
     nodes,
     run,
@@ -78,6 +79,7 @@ for commands in (
     app.add_typer(commands)
 app.add_typer(nodes.commands, name="node", rich_help_panel="Builds")
 app.add_typer(groups.commands, name="group", rich_help_panel="Builds")
+app.add_typer(hosts.commands, name="host", rich_help_panel="Hosts")
 app.add_typer(aggregates.commands, name="aggregate", rich_help_panel="Hosts")
 for commands in (audit.commands, describe.commands):
     app.add_typer(commands)

@@ -12,8 +12,8 @@ from sqlalchemy.exc import ArgumentError
 
 from berth.choice import Refuse, chosen
 from berth.request_options import pci_aliases
-from berth.settings import BadSetting, Settings, by_name, shown
-from compute_sim import Durations
+from berth.settings import BadSetting, ComputeSettings, Settings, by_name, shown
+from compute_sim import BadMachine, Durations, machines
 from scheduler_worker import page_sizes
 
 # What may follow the ? of a PostgreSQL's URL: what its driver takes and berth does not set itself.
@@ -178,9 +178,25 @@ def _check_names(settings: Settings, refuse: Refuse) -> None:
         Durations.parse(settings.compute.build_time)
     except ValueError as problem:
         refuse("build_time", str(problem))
+    compute = settings.compute
+    try:
+        machines(compute.drivers, compute.machines, compute.provider_config)
+    except BadMachine as problem:
+        refuse(_said_by(str(problem), compute), str(problem))
     for name, read in (("pci_aliases", pci_aliases), ("large_pages", page_sizes)):
         try:
             read(getattr(settings.requests, name))
         except ValueError as problem:
             refuse(name, str(problem))
     chosen(settings, refuse)
+
+
+def _said_by(problem: str, compute: ComputeSettings) -> str:
+    """Which of the settings about machines it is that names what is wrong."""
+    for name, path in (
+        ("compute_machines", compute.machines),
+        ("compute_provider_config", compute.provider_config),
+    ):
+        if path and problem.startswith(path.rstrip("/")):
+            return name
+    return "compute_drivers"

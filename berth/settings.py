@@ -212,6 +212,11 @@ class ComputeSettings(SettingsGroup, frozen=True, kw_only=True):
     baremetal: int = 0
     zones: tuple[str, ...] = ()  # dealt out over the hosts
     architectures: tuple[str, ...] = ("x86_64",)  # so are these: aarch64, ...
+    # Kinds of machines, dealt out too: flat, numa, sriov, vgpu, devices, or of the file (docs/agents.md)
+    drivers: tuple[str, ...] = field(default=("flat",), name="compute_drivers")
+    machines: str = field(default="", name="compute_machines")  # a TOML file of more of them
+    # An operator's provider.yaml, or a directory of such: what hosts have beside
+    provider_config: str = field(default="", name="compute_provider_config")
     heartbeat: float = 10.0
     build_time: str = "exponential:0.1"
     fail: float = 0.0  # share of builds that fail on their first host and are tried on the next

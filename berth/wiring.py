@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 
 from berth.choice import policy
@@ -21,7 +22,19 @@ from bus.sql.database import Database
 from bus.sql.migrations import current, migrate
 from bus.worker import Worker
 from cell_conductor import cell_conductor
-from compute_sim import CrashPlan, Durations, FaultPlan, SimAgent, compute_sim, fleet
+from compute_sim import (
+    AgentDisk,
+    BadMachine,
+    CrashPlan,
+    Durations,
+    FaultPlan,
+    GuestFile,
+    Machine,
+    SimAgent,
+    compute_sim,
+    fleet,
+    machines,
+)
 from placement_worker import Placement, placement_worker
 from scheduler_worker import scheduler_worker
 
@@ -160,6 +173,10 @@ async def workers(
     `shared` is for roles that are served in one process with placement.
     """
     package = _PACKAGES.get(role.worker)
+    if role.worker == "compute":
+        with ExitStack() as disks:
+            yield _agents_at_work(role, settings, bus, disks)
+        return
     if package is None:
         yield _without_store(role, settings, bus)
         return
@@ -191,9 +208,18 @@ def agents(settings: Settings) -> list[SimAgent]:
         settings.compute.agents_per_cell,
         zones=settings.compute.zones or ("",),
         architectures=settings.compute.architectures or ("x86_64",),
+        machines=_machines(settings),
         baremetal=settings.compute.baremetal,
         seed=settings.compute.seed,
     )
+
+
+def _machines(settings: Settings) -> tuple[Machine, ...]:
+    said = settings.compute
+    try:
+        return machines(said.drivers, said.machines, said.provider_config)
+    except BadMachine as problem:
+        raise BadSetting(f"compute_drivers: {problem}") from None
 
 
 def metal_agent(settings: Settings, cell: str) -> str:
@@ -275,21 +301,41 @@ def _without_store(role: Role, settings: Settings, bus: Bus) -> list[Worker]:
         if role.worker == "ironic":
             return [ironic.sync(settings, bus)]
         return [ironic.metal(settings, role.cell, bus.clock)]
+    return _agents_at_work(role, settings, bus, None)
+
+
+def _agents_at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -> list[Worker]:
+    """The agents of a cell; with `disks`, what each must know after a restart is in a file of its own."""
     faults, crashes = _faults(settings)
-    return [
-        compute_sim(
-            agent.agent,
-            agent.cell,
-            agent.hosts,
-            faults=faults,
-            crashes=crashes,
-            period=settings.compute.heartbeat,
-            clock=bus.clock,
-            providers=bus.asker(topics.CELL_PROVIDERS),
+    found = []
+    for agent in agents(settings):
+        if agent.cell != role.cell:
+            continue
+        disk = None
+        if disks is not None:
+            disk = AgentDisk(file=GuestFile(guest_file(settings, agent.agent)))
+            disks.callback(disk.close)
+        found.append(
+            compute_sim(
+                agent.agent,
+                agent.cell,
+                agent.hosts,
+                faults=faults,
+                crashes=crashes,
+                period=settings.compute.heartbeat,
+                clock=bus.clock,
+                disk=disk,
+                providers=bus.asker(topics.CELL_PROVIDERS),
+            )
         )
-        for agent in agents(settings)
-        if agent.cell == role.cell
-    ]
+    return found
+
+
+def guest_file(settings: Settings, agent: str) -> Path:
+    """Where an agent keeps its guests. Clouds on one machine, at once or one after the other, share none."""
+    cloud = f"{settings.bus.amqp_url} {settings.bus.exchange} {settings.database.url}"
+    mark = "" if settings.embedded else f"-{blake2b(cloud.encode(), digest_size=4).hexdigest()}"
+    return Path(settings.database.state_dir) / f"{agent}{mark}.guests"
 
 
 def _faults(settings: Settings) -> tuple[FaultPlan, CrashPlan]:

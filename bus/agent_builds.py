@@ -1,6 +1,7 @@
 """What an agent knows of its orders: those that come twice, late or after a destroy do no harm."""
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Generic, Literal, TypeVar
 
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
@@ -23,6 +24,12 @@ class _Memory(Generic[V]):
 
     def get(self, build: str, otherwise: V) -> V:
         return self._known.get(build, otherwise)
+
+    def values(self) -> Iterable[V]:
+        return self._known.values()
+
+    def items(self) -> Iterable[tuple[str, V]]:
+        return self._known.items()
 
     def put(self, build: str, value: V) -> None:
         self._known[build] = value
@@ -58,13 +65,21 @@ class AgentBuilds:
 
     def destroyed(self, order: DestroyOrdered) -> AgentReported:
         """Attempts up to this one are void from now on: none of them is running or has an outcome."""
-        highest = max(order.attempt, self._destroyed.get(order.build, 0))
-        self._destroyed.put(order.build, highest)
-        outcomes = self._finished.get(order.build, ())
-        if outcomes:
-            self._finished.put(order.build, tuple(o for o in outcomes if o.attempt > highest))
+        self.void(order.build, max(order.attempt, self._destroyed.get(order.build, 0)))
         self.running.difference_update(self.running_upto(order))
         return report(order, "destroyed")
+
+    def void(self, build: str, attempt: int) -> None:
+        """It was destroyed up to this attempt, as it is known from before."""
+        self._destroyed.put(build, max(attempt, self._destroyed.get(build, 0)))
+        outcomes = self._finished.get(build, ())
+        if outcomes:
+            self._finished.put(build, tuple(o for o in outcomes if o.attempt > attempt))
+
+    def known(self) -> tuple[list[AgentReported], dict[str, int]]:
+        """How attempts went, and up to which a build is destroyed."""
+        finished = [outcome for outcomes in self._finished.values() for outcome in outcomes]
+        return finished, dict(self._destroyed.items())
 
     def running_upto(self, order: DestroyOrdered) -> list[Key]:
         """What it would destroy, found the shorter way: a stranger may name any attempt."""

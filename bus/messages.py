@@ -22,6 +22,7 @@ from bus.resources import (
 from bus.vocabulary import (
     END,
     Aggregate,
+    Allocations,
     Amount,
     Attempt,
     BuildSpec,
@@ -180,7 +181,9 @@ class BuildCancelled(Message, frozen=True, kw_only=True):
 # Inside a cell: conductor ↔ agents
 
 
-class BuildOrdered(Message, frozen=True, kw_only=True):
+class BuildOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """Build it there, of these providers. See `bus.build_orders` for what an order leaves out."""
+
     build: Id
     attempt: Amount  # the agent's fence: an order at or below one it has destroyed is void
     cell: Word
@@ -188,6 +191,9 @@ class BuildOrdered(Message, frozen=True, kw_only=True):
     root: Id
     host: str
     spec: BuildSpec
+    # What placement has given it; empty: the flavor's figures, of the root.
+    allocations: Allocations = field(default_factory=dict)
+    mappings: dict[str, tuple[str, ...]] = field(default_factory=dict)  # as in Selection
 
 
 class DestroyOrdered(Message, frozen=True, kw_only=True):

@@ -449,13 +449,15 @@ ReleaseResult = Released | Held | Retired | Contended
 # Builds
 
 
-class Selection(Value, frozen=True, kw_only=True):
+class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):
     """A host to build on with its ready claim."""
 
     root: Id
     host: str
     agent: Word
     choice: Choice
+    # Group suffix → the providers that serve it; empty where the root serves all that is asked for by groups.
+    mappings: dict[str, tuple[str, ...]] = {}
 
 
 class Attempt(Value, frozen=True, kw_only=True):

@@ -5,40 +5,19 @@ An order is unsettled for as long as its build runs: when the agent is killed, i
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
-from bus.agent_builds import AgentBuilds, Key, report
+from bus.agent_builds import Key, report
+from bus.build_orders import allocations_of
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
-from compute_sim.core import CrashPlan, Fate, FaultPlan
-from compute_sim.guests import Guests
+from compute_sim.core.faults import CrashPlan, Fate, FaultPlan
+from compute_sim.disk import AgentDisk
 
 HANG_SECONDS = 1500.0  # less than the half hour after which RabbitMQ takes an order back from a silent reader
 
 How = Literal["done", "lost", "destroyed", "handed over"]
-
-
-@dataclass(eq=False)
-class AgentDisk:
-    """What outlives an agent's process, where it is kept: what became of its orders, and its guests."""
-
-    builds: AgentBuilds = field(default_factory=AgentBuilds)
-    hosted: Guests = field(default_factory=Guests)
-
-    @property
-    def guests(self) -> dict[str, dict[int, str]]:
-        """By build and attempt: on which root."""
-        return self.hosted.there
-
-    def begin(self, order: BuildOrdered) -> None:
-        """From here on something of it is there, until it is removed."""
-        self.hosted.add(order)
-
-    def remove(self, build: str, attempts: range) -> None:
-        self.hosted.remove(build, attempts)
-
-    def holds(self, order: BuildOrdered) -> bool:
-        return order.attempt in self.guests.get(order.build, ())
 
 
 @dataclass(eq=False, slots=True)
@@ -57,8 +36,16 @@ class _Job:
 class SimulatedAgent:
     """One agent: its orders, its guests, one power supply for all of its hosts."""
 
-    def __init__(self, agent: str, faults: FaultPlan, crashes: CrashPlan, disk: AgentDisk) -> None:
+    def __init__(
+        self,
+        agent: str,
+        faults: FaultPlan,
+        crashes: CrashPlan,
+        disk: AgentDisk,
+        use_changed: Callable[[str], None] = lambda root: None,
+    ) -> None:
         self.agent = agent
+        self.use_changed = use_changed  # told of a host whenever a guest begins or ends there
         self.faults = faults
         self.crashes = crashes
         self.disk = disk
@@ -80,14 +67,18 @@ class SimulatedAgent:
         await self._power.wait()
         verdict = self.disk.builds.ordered(order)
         if isinstance(verdict, AgentReported):
+            await self.disk.settled()
             return verdict
         key = order.build, order.attempt
+        if verdict == "start" and (why := self.disk.devices.refusal(key, allocations_of(order))):
+            return await self._over(report(order, "failed", cause=f"the host cannot hold it: {why}"))
         fate = self.faults.fate(*key)
         if verdict == "start":
             seconds = HANG_SECONDS if fate.kind == "hang" else fate.seconds
             self._jobs[key] = _Job(asyncio.get_running_loop().time() + seconds)
             self.building[order.root] += 1
             self.disk.begin(order)
+            self.use_changed(order.root)
             self._count_down()
         how = await self._end_of(self._jobs[key])
         if how == "handed over":
@@ -98,17 +89,22 @@ class SimulatedAgent:
         self._forget(key, order.root)
         if not wanted:  # destroyed meanwhile, which was reported then
             return None
-        outcome = self._outcome(order, fate, lost=how == "lost")
-        self.disk.builds.finished(outcome)
+        return await self._over(self._outcome(order, fate, lost=how == "lost"))
+
+    async def _over(self, outcome: AgentReported) -> AgentReported:
+        """What is said of an attempt is known for good before it is said."""
+        self.disk.finished(outcome)
+        await self.disk.settled()
         return outcome
 
     async def destroy(self, order: DestroyOrdered) -> AgentReported:
         await self._power.wait()
         ending = self.disk.builds.running_upto(order)
-        outcome = self.disk.builds.destroyed(order)
-        self.disk.remove(order.build, range(order.attempt + 1))
+        outcome = self.disk.destroyed(order)
         for key in ending:
             self._jobs[key].tell("destroyed")
+        self.use_changed(order.root)
+        await self.disk.settled()
         return outcome
 
     def _outcome(self, order: BuildOrdered, fate: Fate, *, lost: bool) -> AgentReported:
@@ -117,6 +113,7 @@ class SimulatedAgent:
             return report(order, "built")
         if not lost and fate.kind != "hang":
             self.disk.remove(order.build, range(order.attempt, order.attempt + 1))
+            self.use_changed(order.root)
         cause = "the agent lost power while it was building" if lost else fate.cause or "the build hung"
         leftover = self.disk.holds(order)
         retry = lost or fate.kind != "abort"

@@ -4,7 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID, uuid5
 
-from bus.vocabulary import Inventory, ProviderReport
+from bus.vocabulary import Inventory
+from compute_sim.core.drivers.driver import Driver
+from compute_sim.core.drivers.flat import FlatDriver
+from compute_sim.machines import FLAT, Machine
 
 _NAMES = UUID("6f3f0c9e-8f5b-4c1e-9d57-2b8a5c0e7a11")
 _TRAITS = ("COMPUTE_NODE", "HW_CPU_X86_AVX2", "STORAGE_DISK_SSD")
@@ -22,9 +25,14 @@ class SimHost:
     zone: str = ""
     aggregates: tuple[str, ...] = ()
     metal: str = ""  # the resource class of a bare-metal node, which Ironic speaks for
-    children: tuple[ProviderReport, ...] = ()  # parents before children
+    drivers: tuple[Driver, ...] = ()  # what else it has
     architecture: str = X86
     ip: str = ""
+    disabled: str = ""  # why nothing new is to be built on it
+
+    @property
+    def all_drivers(self) -> tuple[Driver, ...]:
+        return (FlatDriver(self.inventory, self.traits, self.aggregates), *self.drivers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,7 @@ def fleet(
     zones: Sequence[str] = ("",),
     architectures: Sequence[str] = (X86,),
     traits: Sequence[str] = _TRAITS,
+    machines: Sequence[Machine] = (FLAT,),
     baremetal: int = 0,
     seed: int = 0,
 ) -> list[SimAgent]:
@@ -62,21 +71,33 @@ def fleet(
     dealt: list[list[SimHost]] = [[] for _ in range(places)]
     addresses: list[str] = []
 
-    def deal(count: int, kind: str, has: Mapping[str, Inventory], can: tuple[str, ...], metal: str) -> None:
+    def deal(count: int, kind: str, made: Sequence[Machine], metal: str) -> None:
         for number in range(count):
             name = f"{names[number % len(names)]}-{kind}{number // len(names) + 1:05}"
             place = number % places
             root = str(uuid5(_NAMES, f"{seed}/{name}"))
             zone = zones[number // places % len(zones)]
             kind_of = architectures[number // places // len(zones) % len(architectures)]
+            machine = made[number // places // len(zones) // len(architectures) % len(made)]
+            has, can = (inventory, tuple(traits)) if machine.flat and not metal else ({}, ())
             ip = _address(len(addresses))
             addresses.append(ip)
             dealt[place].append(
-                SimHost(root, name, has, _can(can, kind_of), zone, metal=metal, architecture=kind_of, ip=ip)
+                SimHost(
+                    root,
+                    name,
+                    has,
+                    _can(can, kind_of),
+                    zone,
+                    metal=metal,
+                    drivers=machine.drivers,
+                    architecture=kind_of,
+                    ip=ip,
+                )
             )
 
-    deal(hosts, "host", inventory, tuple(traits), "")
-    deal(baremetal, "metal", {}, (), "baremetal")
+    deal(hosts, "host", machines, "")
+    deal(baremetal, "metal", (FLAT,), "baremetal")
     return [
         _agent(names[place % len(names)], place // len(names) + 1, theirs)
         for place, theirs in enumerate(dealt)

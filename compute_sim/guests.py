@@ -3,10 +3,46 @@
 from collections import Counter, OrderedDict, defaultdict
 from dataclasses import dataclass, field
 
+import msgspec
+
+from bus.build_orders import allocations_of
 from bus.messages import BuildOrdered
+from bus.vocabulary import Allocations, Compact
 
 MAX_CACHED = 16  # images a host keeps, the one used last the longest
 MAX_PROPERTIES = 32  # of one image that a host tells of
+
+
+class GuestRecord(Compact, frozen=True):
+    """A guest that is there: where, with what, and of which image."""
+
+    build: str
+    attempt: int
+    cell: str
+    agent: str
+    root: str
+    host: str
+    allocations: Allocations
+    mappings: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    image: str = ""
+    properties: tuple[str, ...] = ()  # NAME=VALUE of its image
+
+
+def guest_of(order: BuildOrdered) -> GuestRecord:
+    image = order.spec.image
+    some = list(image.properties.items())[:MAX_PROPERTIES] if image is not None else []
+    return GuestRecord(
+        order.build,
+        order.attempt,
+        order.cell,
+        order.agent,
+        order.root,
+        order.host,
+        allocations_of(order),
+        order.mappings,
+        image.name if image is not None else "",
+        tuple(f"{name}={value}" for name, value in some),
+    )
 
 
 @dataclass(eq=False)
@@ -22,36 +58,36 @@ class Guests:
     """By build and attempt: on which root each is, and of which image."""
 
     def __init__(self) -> None:
-        self.there: dict[str, dict[int, str]] = {}
+        self.there: dict[str, dict[int, GuestRecord]] = {}
         self.on: defaultdict[str, HostGuests] = defaultdict(HostGuests)
-        self._properties: dict[tuple[str, int], tuple[str, ...]] = {}
 
-    def add(self, order: BuildOrdered) -> None:
-        attempts = self.there.setdefault(order.build, {})
-        if order.attempt in attempts:
-            return
-        attempts[order.attempt] = order.root
-        host, image = self.on[order.root], order.spec.image
+    def add(self, guest: GuestRecord) -> bool:
+        """False: it was there already."""
+        attempts = self.there.setdefault(guest.build, {})
+        if guest.attempt in attempts:
+            return False
+        attempts[guest.attempt] = guest
+        host = self.on[guest.root]
         host.instances += 1
-        if image is None:
-            return
-        host.images[image.name] = None
-        host.images.move_to_end(image.name)
-        if len(host.images) > MAX_CACHED:
-            host.images.popitem(last=False)
-        told = tuple(f"{name}={value}" for name, value in list(image.properties.items())[:MAX_PROPERTIES])
-        if told:
-            self._properties[order.build, order.attempt] = told
-            host.properties.update(told)
+        if guest.image:
+            host.images[guest.image] = None
+            host.images.move_to_end(guest.image)
+            if len(host.images) > MAX_CACHED:
+                host.images.popitem(last=False)
+            host.properties.update(guest.properties)
+        return True
 
-    def remove(self, build: str, attempts: range) -> None:
+    def remove(self, build: str, attempts: range) -> list[GuestRecord]:
+        """Those of them that were there."""
         there = self.there.get(build, {})
-        for attempt in [attempt for attempt in there if attempt in attempts]:
-            host = self.on[there.pop(attempt)]
+        gone = [there.pop(attempt) for attempt in list(there) if attempt in attempts]
+        for guest in gone:
+            host = self.on[guest.root]
             host.instances -= 1
-            for one in self._properties.pop((build, attempt), ()):
+            for one in guest.properties:
                 host.properties[one] -= 1
                 if not host.properties[one]:
                     del host.properties[one]
         if not there:
             self.there.pop(build, None)
+        return gone

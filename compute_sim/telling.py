@@ -1,16 +1,18 @@
 """What a simulated agent tells by itself: the state of its hosts, again and again, and what they have."""
 
-from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 
 from bus.clock import Clock
 from bus.messages import FindProviders, HostReported, InventoryReported, NodeChanged, ProvidersFound
 from bus.protocol import Ask
 from bus.report_sequence import ReportSequence
-from bus.vocabulary import HostState, ProviderReport
+from bus.resources import Provider
+from bus.vocabulary import HostState
 from compute_sim.agent import SimulatedAgent
-from compute_sim.core import draw
+from compute_sim.core.faults import draw
 from compute_sim.fleet import SimAgent, SimHost
+from compute_sim.host_trees import HostTrees
 
 HOSTS_IN_A_REPORT = 500
 HYPERVISOR_VERSION = 8_002_000  # 8.2.0, as libvirt tells it
@@ -18,36 +20,43 @@ FIRST_GAP = 10.0  # between announcements at first, doubled each time: placement
 
 
 class HostNews:
-    """News of one agent's hosts, while there is power."""
+    """News of one agent's hosts, while there is power.
+
+    Where placement can be asked, it is, now and then, and what it does not have as it is gets reported; else
+    all is reported now and then.
+    """
 
     def __init__(
         self,
         who: SimAgent,
         does: SimulatedAgent,
+        trees: HostTrees,
         period: float,
         announce_every: float,
         clock: Clock,
         providers: Ask[FindProviders, ProvidersFound] | None,
     ) -> None:
-        self.agent, self.cell, self.hosts = who.agent, who.cell, who.hosts
+        self.agent, self.cell = who.agent, who.cell
+        self.hosts = {host.root: host for host in who.hosts}
         self.period = period
         self.announce_every = announce_every
         self.clock = clock
         self._does = does
+        self._trees = trees
         self._crashes = 0  # of which it is known
-        self._to_announce: deque[SimHost] = deque()
+        self._to_announce: dict[str, None] = {}
         self._gap = FIRST_GAP
         self._next_round = 0.0
         self._run = clock.uuid()
         self._sequence = ReportSequence(clock)
         self._providers = providers
-        self._to_recall = [host.root for host in self.hosts if not host.metal] if providers else []
 
     async def beat(self) -> Sequence[HostReported]:
         """The state of all hosts, while there is power."""
         if not self._does.powered:
             return []
         sequence = self._sequence.next()
+        hosts = list(self.hosts.values())
         return [
             HostReported(
                 cell=self.cell,
@@ -55,35 +64,58 @@ class HostNews:
                 sequence=sequence,
                 run=self._run,
                 period=self.period,
-                hosts=tuple(map(self._state, self.hosts[start : start + HOSTS_IN_A_REPORT])),
+                hosts=tuple(map(self._state, hosts[start : start + HOSTS_IN_A_REPORT])),
             )
-            for start in range(0, len(self.hosts), HOSTS_IN_A_REPORT)
+            for start in range(0, len(hosts), HOSTS_IN_A_REPORT)
         ]
 
     async def announce(self) -> Sequence[InventoryReported | NodeChanged]:
-        """Some of the inventories that are due: all of them at the start, after a crash, and now and then."""
-        await self._recall()
-        now = self.clock.monotonic()
+        """Some of what is to be reported: what has changed, and what a look at all of them has found."""
         if not self._does.powered:
             return []
+        now = self.clock.monotonic()
         if self._crashes != self._does.crashed:
             self._crashes, self._gap, self._next_round = self._does.crashed, FIRST_GAP, 0.0
         if now >= self._next_round and not self._to_announce:
-            self._to_announce.extend(self.hosts)
+            self._to_announce.update(dict.fromkeys(await self._look()))
             self._next_round = now + self._gap
             self._gap = min(2 * self._gap, self.announce_every)
+        if changed := self._trees.take_changed():
+            self._to_announce.update(dict.fromkeys(changed))
+            self._gap, self._next_round = FIRST_GAP, min(self._next_round, now + FIRST_GAP)
         sequence = self._sequence.next()
-        chunk = min(len(self._to_announce), HOSTS_IN_A_REPORT)
-        return [self._said_of(self._to_announce.popleft(), sequence) for _ in range(chunk)]
+        chunk = [*islice(self._to_announce, HOSTS_IN_A_REPORT)]
+        for root in chunk:
+            del self._to_announce[root]
+        return [self._said_of(self.hosts[root], sequence) for root in chunk]
 
-    async def _recall(self) -> None:
-        """What was reported of these hosts before, by whomever: what we report comes after it."""
-        while self._providers is not None and self._to_recall:
-            some = self._to_recall[-HOSTS_IN_A_REPORT:]
-            found = await self._providers(FindProviders(ids=tuple(some), parts=("owner",), cell=self.cell))
-            for one in found.providers:
-                self._sequence.follow(one.sequence)
-            del self._to_recall[-len(some) :]
+    async def _look(self) -> list[str]:
+        """Those that placement has otherwise than they are. Their reports come after whatever was before."""
+        metal = [root for root, host in self.hosts.items() if host.metal]
+        if self._providers is None:
+            return list(self.hosts)
+        found: list[Provider] = []
+        after, more = "", bool(self._trees.roots)
+        while more:
+            asked = FindProviders(
+                parts=("inventories", "traits", "aggregates", "owner"),
+                agents=(self.agent,),
+                after=after,
+                limit=HOSTS_IN_A_REPORT,
+                cell=self.cell,
+            )
+            page = (await self._providers(asked)).providers
+            found += page
+            after, more = max((one.id for one in page), default=""), len(page) == HOSTS_IN_A_REPORT
+        owners = {one.id: one for one in found if one.id == one.root}
+        strange = [root for root in self._trees.roots if root not in owners]
+        for start in range(0, len(strange), HOSTS_IN_A_REPORT):
+            some = tuple(strange[start : start + HOSTS_IN_A_REPORT])
+            answer = await self._providers(FindProviders(ids=some, parts=("owner",), cell=self.cell))
+            owners.update((one.id, one) for one in answer.providers)
+        for one in owners.values():
+            self._sequence.follow(one.sequence)
+        return metal + self._trees.compare(found, owners)
 
     def _state(self, host: SimHost) -> HostState:
         building, guests = self._does.building[host.root], self._does.disk.hosted.on[host.root]
@@ -92,6 +124,8 @@ class HostNews:
         return HostState(
             root=host.root,
             host=host.host,
+            enabled=not host.disabled,
+            why_disabled=host.disabled,
             zone=host.zone,
             building=building,
             load=float(building),
@@ -110,13 +144,6 @@ class HostNews:
     def _said_of(self, host: SimHost, sequence: int) -> InventoryReported | NodeChanged:
         if host.metal:
             return self._enrolled(host)
-        provider = ProviderReport(
-            id=host.root,
-            name=host.host,
-            inventories=dict(host.inventory),
-            traits=host.traits,
-            aggregates=host.aggregates,
-        )
         return InventoryReported(
             root=host.root,
             host=host.host,
@@ -124,7 +151,7 @@ class HostNews:
             agent=self.agent,
             zone=host.zone,
             sequence=sequence,
-            providers=(provider, *host.children),
+            providers=self._trees.report(host.root, sequence),
         )
 
     def _enrolled(self, host: SimHost) -> NodeChanged:

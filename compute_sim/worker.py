@@ -15,9 +15,11 @@ from bus.topics import (
     IRONIC_NODE,
 )
 from bus.worker import Worker, every, on
-from compute_sim.agent import AgentDisk, SimulatedAgent
-from compute_sim.core import CrashPlan, FaultPlan
+from compute_sim.agent import SimulatedAgent
+from compute_sim.core.faults import CrashPlan, FaultPlan
+from compute_sim.disk import AgentDisk
 from compute_sim.fleet import SimAgent, SimHost
+from compute_sim.host_trees import HostTrees
 from compute_sim.telling import HostNews
 
 
@@ -40,10 +42,11 @@ def compute_sim(
     Where it can ask for `providers`, its reports count even if an earlier run's clock was ahead. What is on
     its `disk` is there again when it is started anew with it.
     """
-    does = SimulatedAgent(agent, faults or FaultPlan(), crashes or CrashPlan(), disk or AgentDisk())
-    tells = HostNews(
-        SimAgent(agent, cell, tuple(hosts)), does, period, announce_every, clock or Clock(), providers
-    )
+    disk = disk or AgentDisk()
+    trees = HostTrees(hosts, cell, agent, disk.devices)
+    does = SimulatedAgent(agent, faults or FaultPlan(), crashes or CrashPlan(), disk, trees.use_changed)
+    who = SimAgent(agent, cell, tuple(hosts))
+    tells = HostNews(who, does, trees, period, announce_every, clock or Clock(), providers)
     return Worker(
         f"agent.{cell}.{agent}",
         consumes=[

@@ -27,11 +27,13 @@ from berth.commands.nodes import node_event
 from berth.commands.options import (
     BuildTime,
     Cells,
+    Driver,
     Fail,
     Hosts,
     Seed,
     StateDir,
     cells_named,
+    drivers_named,
 )
 from berth.commands.run import migrate_all, ready
 from berth.commands.terminal import CommandRefused, coloured, complain, effective, run, say
@@ -67,6 +69,7 @@ def demo_command(
     boots: Annotated[int, typer.Option(min=1, help="How many instances to boot.")] = 1000,
     cells: Cells = "4",
     hosts: Hosts = 200,
+    driver: Driver = None,
     fail: Fail = 0.1,
     build_time: BuildTime = "exponential:0.1",
     seed: Seed = 1,
@@ -76,7 +79,7 @@ def demo_command(
     found = effective(
         cells=cells_named(cells), hosts=hosts, fail=fail, build_time=build_time, seed=seed, amqp_url="",
         database_url="", cell_database_urls={}, cell_amqp_urls={}, ironic_amqp_url="", ironic_api_url="",
-        ironic_auth="none",
+        ironic_auth="none", compute_drivers=drivers_named(driver),
     )  # fmt: skip
     run(demo(found.settings, LoadPlan(boots=boots, flavors=mixed(mix or MIX), seed=seed or 1), say))
 

@@ -6,6 +6,10 @@ import typer
 
 Cells = Annotated[str | None, typer.Option(help="Names of the cells, comma separated, or how many.")]
 Hosts = Annotated[int | None, typer.Option(min=1, help="Simulated hosts, over all cells.")]
+Driver = Annotated[
+    str | None,
+    typer.Option(help="Kinds of hosts, dealt out: flat, numa, sriov, vgpu, devices, or of compute_machines."),
+]
 Fail = Annotated[
     float | None, typer.Option(min=0, max=1, help="Share of builds that fail on their first host.")
 ]
@@ -31,6 +35,11 @@ Database = Annotated[str | None, typer.Option(metavar="URL", help="PostgreSQL, o
 Auth = Annotated[str | None, typer.Option(help="Whom the Placement API believes: noauth2 or tokens.")]
 Tokens = Annotated[str | None, typer.Option(metavar="FILE", help="The tokens it believes.")]
 Policy = Annotated[str | None, typer.Option(metavar="FILE", help="Its rules, where not the default ones.")]
+
+
+def drivers_named(given: str | None) -> tuple[str, ...] | None:
+    """What --driver says; None when it says nothing."""
+    return None if given is None else tuple(part.strip() for part in given.split(",") if part.strip())
 
 
 def cells_named(given: str | None) -> tuple[str, ...] | None:

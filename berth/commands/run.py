@@ -8,7 +8,17 @@ from rich.console import Console
 
 from berth import wiring
 from berth.commands import options
-from berth.commands.options import BuildTime, Cells, Fail, Hosts, Seed, StateDir, cells_named
+from berth.commands.options import (
+    BuildTime,
+    Cells,
+    Driver,
+    Fail,
+    Hosts,
+    Seed,
+    StateDir,
+    cells_named,
+    drivers_named,
+)
 from berth.commands.terminal import CommandRefused, effective, run, say
 from berth.embedded import embedded
 from berth.services import (
@@ -37,6 +47,7 @@ commands = typer.Typer()
 def up_command(
     cells: Cells = None,
     hosts: Hosts = None,
+    driver: Driver = None,
     baremetal: Annotated[int | None, typer.Option(min=0, help="Simulated bare-metal nodes.")] = None,
     fail: Fail = None,
     build_time: BuildTime = None,
@@ -51,7 +62,7 @@ def up_command(
     """
     found = effective(
         cells=cells_named(cells), hosts=hosts, baremetal=baremetal, fail=fail, build_time=build_time,
-        state_dir=state_dir, seed=seed, placement_http=http,
+        state_dir=state_dir, seed=seed, placement_http=http, compute_drivers=drivers_named(driver),
     )  # fmt: skip
     run(up(found.settings, say))
 
@@ -61,6 +72,7 @@ def run_command(
     worker: Annotated[str, typer.Argument(help="placement, scheduler, conductor, compute, ironic or metal.")],
     cell: Annotated[str, typer.Option(help="Whose conductor or agents.")] = "",
     hosts: Hosts = None,
+    driver: Driver = None,
     metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on loopback.")] = None,
     bus: options.Bus = None,
     database: options.Database = None,
@@ -74,6 +86,7 @@ def run_command(
     found = effective(
         hosts=hosts, metrics_port=metrics_port, amqp_url="" if alone else bus, database_url=database,
         placement_http=http, placement_auth=auth, placement_tokens=tokens, placement_policy=policy,
+        compute_drivers=drivers_named(driver),
     )  # fmt: skip
     run(run_one(found.settings, worker, cell, alone))
 

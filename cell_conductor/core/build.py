@@ -5,6 +5,7 @@ from uuid import UUID, uuid5
 
 import msgspec
 
+from bus.build_orders import told_allocations
 from bus.messages import (
     AgentReported,
     BuildDeleted,
@@ -133,6 +134,8 @@ def order(build: Build) -> BuildOrdered:
         root=build.host.root,
         host=build.host.host,
         spec=build.as_placed.spec,
+        allocations=told_allocations(build.host.root, build.as_placed.spec, build.host.choice.allocations),
+        mappings=build.host.mappings,
     )
 
 

@@ -12,7 +12,7 @@ from bus.clock import Clock
 from bus.errors import Unavailable, Unroutable
 from bus.messages import NodeChanged
 from bus.rabbit.foreign import BadCredentials, ForeignPublisher
-from compute_sim.core import draw
+from compute_sim.core.faults import draw
 from compute_sim.ironic.conductor import Told
 from compute_sim.ironic.envelope import Envelopes, SentNotification
 from compute_sim.ironic.node import SimNode

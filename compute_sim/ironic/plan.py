@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from compute_sim.core import Durations, draw
+from compute_sim.core.faults import Durations, draw
 
 # What a node is at work on.
 Kind = Literal[

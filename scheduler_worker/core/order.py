@@ -163,8 +163,15 @@ def also_asked(request: BuildRequested) -> AlsoAsked | None:
 
 
 def selection_of(way: Candidate) -> Selection:
+    groups = way.mappings
+    if groups and all(serving == (way.root,) for serving in groups.values()):
+        groups = {}
     return Selection(
-        root=way.root, host=way.host, agent=way.agent, choice=Choice(way.allocations, way.shapes)
+        root=way.root,
+        host=way.host,
+        agent=way.agent,
+        choice=Choice(way.allocations, way.shapes),
+        mappings=groups,
     )
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec import structs
 
+from bus.host_marks import DISABLED
 from bus.messages import FindCandidates
 from bus.vocabulary import ResourceGroup
-from scheduler_worker.core.request import DISABLED
 from scheduler_worker.core.wish import Wish
 
 Says = Callable[[str], str]  # given "2 hosts": what they tell

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
+from bus.host_marks import DISABLED
 from bus.messages import BuildRequested, FindCandidates
 from bus.vocabulary import Flavor, Image
 from scheduler_worker.core.destination import Named, destination
@@ -21,7 +22,6 @@ from scheduler_worker.core.wish import Wish
 
 __all__ = ["Unreadable", "seconds_of", "wishes_of"]
 
-DISABLED = "COMPUTE_STATUS_DISABLED"  # how Nova marks a disabled host in placement
 MAX_GROUPS = 200
 KEPT = 1024  # flavors with their images and places, read once
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

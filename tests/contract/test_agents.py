@@ -247,12 +247,15 @@ async def test_all_hosts_are_announced_and_their_hearts_beat(world: AgentWorld) 
 
 async def test_reports_count_for_more_than_those_of_a_run_whose_clock_was_ahead(world: AgentWorld) -> None:
     """It asks what was reported of its hosts before; while nobody answers it announces nothing."""
-    everything, answered = hosts(600), [False, True, True]
+    everything, answered = hosts(600), [False, True, True]  # whether there is an answer
 
     async def providers(question: FindProviders) -> ProvidersFound:
+        if question.agents:
+            assert question.agents == ("agent0",)
+            return ProvidersFound(providers=())  # others have reported them so far
+        assert question.parts == ("owner",)
         if not answered.pop(0):
             raise Unavailable("placement is not there yet")
-        assert question.parts == ("owner",)
         return ProvidersFound(
             providers=tuple(
                 Provider(id=one, name=one, parent=None, root=one, generation=1, sequence=2**60 + nth)

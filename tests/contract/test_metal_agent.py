@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from bus.vocabulary import Image
-from compute_sim.core import Durations
+from compute_sim.core.faults import Durations
 from compute_sim.ironic import SimPlan
 from ironic_sync.agent.core.node import SEEN
 from ironic_sync.agent.core.steps import UNDONE

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from bus.messages import AgentReported
-from compute_sim.core import Durations
+from compute_sim.core.faults import Durations
 from compute_sim.ironic import SimPlan
 from ironic_sync.agent.core.node import SEEN
 from ironic_sync.agent.core.steps import UNDONE

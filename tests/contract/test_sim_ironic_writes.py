@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from compute_sim.core import Durations
+from compute_sim.core.faults import Durations
 from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
 from ironic_sync.api import Access, IronicApi, IronicRefused
 from tests.support.simulated_ironic import INSTANCE, NOW, OTHER

@@ -14,7 +14,7 @@ from aio_pika.exceptions import ChannelNotFoundEntity
 
 from bus.errors import Unavailable
 from bus.http import listen
-from compute_sim.core import Durations
+from compute_sim.core.faults import Durations
 from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
 from deploy.servers import RabbitMQ
 from tests.support.simulated_ironic import INSTANCE, NOW

@@ -22,7 +22,7 @@ from berth.configuration import Effective, read
 from berth.settings import BadSetting
 from bus.errors import Unavailable
 from bus.http import listen
-from compute_sim.core import Durations
+from compute_sim.core.faults import Durations
 from compute_sim.ironic import SimPlan, Simulation, enrolled
 from tests.support.berth_processes import ROOT
 from tests.support.simulated_ironic import NOW

@@ -34,10 +34,10 @@ from bus.messages import (
 from bus.resources import SetTraits
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import Inventory, ProviderReport
 from bus.worker import Worker
 from cell_conductor import cell_conductor
 from compute_sim import AgentDisk, CrashPlan, Durations, FaultPlan, SimAgent, SimHost, compute_sim, fleet
+from compute_sim.core.drivers.numa import NumaDriver
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
 from scheduler_worker.parking import Parking
@@ -399,16 +399,10 @@ class SimulatedWorld:
 
 def _numa_host(agent: SimAgent) -> SimHost:
     root = str(uuid5(_NAMES, agent.agent))
-    cells = tuple(
-        ProviderReport(
-            id=str(uuid5(_NAMES, f"{agent.agent} {number}")),
-            name=f"{agent.agent}-numa-{number}",
-            parent=root,
-            inventories={"VCPU": Inventory(total=4), "MEMORY_MB": Inventory(total=2048)},
-        )
-        for number in range(2)
+    cells = NumaDriver(
+        vcpus=4, vcpu_ratio=1.0, pcpus=0, memory_mb=2048, reserved_mb=0, pages={}, disk_gb=0, traits=()
     )
-    return SimHost(root, f"{agent.agent}-numa", {}, children=cells)
+    return SimHost(root, f"{agent.agent}-numa", {}, drivers=(cells,))
 
 
 class _WatchedDisk(AgentDisk):

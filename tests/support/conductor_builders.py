@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from bus.build_orders import told_allocations
 from bus.errors import Unavailable
 from bus.messages import (
     AgentReported,
@@ -94,6 +95,8 @@ def a_build_order(placed: BuildPlaced, attempt: int = 1, at: int | None = None) 
         root=host.root,
         host=host.host,
         spec=placed.spec,
+        allocations=told_allocations(host.root, placed.spec, host.choice.allocations),
+        mappings=host.mappings,
     )
 
 

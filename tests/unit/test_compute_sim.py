@@ -5,7 +5,7 @@ import pytest
 from bus.messages import BuildOrdered
 from bus.vocabulary import BuildSpec, Flavor, Image
 from compute_sim import CrashPlan, Durations, FaultPlan, fleet
-from compute_sim.guests import MAX_CACHED, Guests
+from compute_sim.guests import MAX_CACHED, Guests, guest_of
 from tests.support.ids import uid
 
 MANY = [uid(number, "b") for number in range(4000)]
@@ -134,8 +134,8 @@ def test_a_host_counts_its_guests_and_keeps_their_images() -> None:
     guests, scsi = Guests(), {"hw_disk_bus": "scsi"}
     debian, other = Image(name="debian", properties=scsi), Image(name="other", properties={**scsi, "a": "b"})
     for order in (an_order(1, image=debian), an_order(2, image=other), an_order(3, root=2), an_order(4)):
-        guests.add(order)
-        guests.add(order)  # it is there once
+        assert guests.add(guest_of(order))
+        assert not guests.add(guest_of(order))  # it is there once
     host = guests.on[uid(1, "c")]
     assert (host.instances, list(host.images)) == (3, ["debian", "other"])
     assert dict(host.properties) == {"hw_disk_bus=scsi": 2, "a=b": 1}
@@ -146,10 +146,11 @@ def test_a_host_counts_its_guests_and_keeps_their_images() -> None:
         {"hw_disk_bus=scsi": 1},
     )
     for number in range(MAX_CACHED + 1):
-        guests.add(an_order(1, attempt=number + 2, image=Image(name=f"image{number}")))
+        guests.add(guest_of(an_order(1, attempt=number + 2, image=Image(name=f"image{number}"))))
     assert next(iter(host.images)) == "image1" and len(host.images) == MAX_CACHED
     guests.remove(uid(1, "b"), range(100))
-    assert (host.instances, guests.there) == (
-        1,
-        {uid(3, "b"): {1: uid(2, "c")}, uid(4, "b"): {1: uid(1, "c")}},
-    )
+    assert host.instances == 1
+    assert {(one.build, one.root) for some in guests.there.values() for one in some.values()} == {
+        (uid(3, "b"), uid(2, "c")),
+        (uid(4, "b"), uid(1, "c")),
+    }

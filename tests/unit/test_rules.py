@@ -53,6 +53,13 @@ ROWS = [
     row("enabled", the_facts(forced_down=True), PLAIN, "forced down by an operator", "forced down"),
     row(
         "enabled",
+        the_facts(traits=("CUSTOM_BERTH_FORCED_DOWN",)),
+        PLAIN,
+        "forced down by an operator",
+        "forced down in placement, however alive it is",
+    ),
+    row(
+        "enabled",
         the_facts(traits=("COMPUTE_STATUS_DISABLED",)),
         PLAIN,
         "disabled: it has the trait COMPUTE_STATUS_DISABLED",

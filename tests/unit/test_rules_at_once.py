@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from bus.host_marks import DISABLED, FORCED_DOWN
 from bus.vocabulary import Aggregate, Flavor, Image, ServerGroup
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rules import RULES
-from scheduler_worker.core.rules.state import DISABLED
 from scheduler_worker.core.view import OneHost
 from scheduler_worker.core.weighing import WEIGHERS
 from scheduler_worker.core.wish import Wish
@@ -86,7 +86,7 @@ def clouds(draw: st.DrawFn) -> list[HostFacts]:
             facts |= {"load": 0.25, **draw(a_state)}
         elif draw(st.booleans()):
             facts["down"] = "never heard"
-        facts["traits"] = draw(st.sampled_from([(), (DISABLED,), ("A", "B")]))
+        facts["traits"] = draw(st.sampled_from([(), (DISABLED,), (FORCED_DOWN,), ("A", "B")]))
         facts["free"] = draw(st.sampled_from([{}, {"VCPU": 3}, {"VCPU": 200, "MEMORY_MB": 64, "PGPU": 2}]))
         hosts.append(the_facts(number, *there, **facts))
     return hosts

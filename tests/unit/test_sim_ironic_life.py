@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_sim.core import Durations
+from compute_sim.core.faults import Durations
 from compute_sim.ironic.plan import SimPlan
 from tests.support.simulated_ironic import INSTANCE, OTHER, play
 

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from math import isnan
 
+from bus.host_marks import DISABLED, FORCED_DOWN
 from bus.vocabulary import HostState
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rule import UNKNOWN, Bools, Rule, View
 from scheduler_worker.core.wish import Wish
 
-DISABLED = "COMPUTE_STATUS_DISABLED"  # how Nova marks a disabled host in placement
+_FORCED_DOWN = "forced down by an operator"
 
 
 def all_hosts() -> Rule:
@@ -33,6 +34,8 @@ def enabled() -> Rule:
     """Nobody has disabled it, on the host or in placement, or forced it down."""
 
     def refuses(host: HostFacts, wish: Wish) -> str | None:
+        if FORCED_DOWN in host.traits:
+            return _FORCED_DOWN
         if DISABLED in host.traits:
             return f"disabled: it has the trait {DISABLED}"
         state = host.state
@@ -40,13 +43,14 @@ def enabled() -> Rule:
             return None
         if not state.enabled:
             return f"disabled: {state.why_disabled}" if state.why_disabled else "disabled"
-        return "forced down by an operator" if state.forced_down else None
+        return _FORCED_DOWN if state.forced_down else None
 
     def admits(view: View, wish: Wish) -> Bools:
         open_: Bools = view.fact("enabled", 1.0) > view.fact("forced_down", 0.0)
         if DISABLED not in wish.question.root_forbidden:  # else placement has offered none
             open_ = open_ & (view.has(DISABLED) == 0)
-        return open_
+        up: Bools = open_ & (view.has(FORCED_DOWN) == 0)
+        return up
 
     return Rule("enabled", refuses, code="disabled", admits=admits)
 

@@ -1,0 +1,4 @@
+"""Traits of a root by which operators, and agents, keep new instances away from it."""
+
+DISABLED = "COMPUTE_STATUS_DISABLED"  # how Nova marks a disabled host in placement
+FORCED_DOWN = "CUSTOM_BERTH_FORCED_DOWN"  # an operator says that it is down, whatever is heard of it

@@ -1,0 +1,1 @@
+"""What agents decide: fates of builds, provider trees, who holds what. No I/O, no clock, no chance."""

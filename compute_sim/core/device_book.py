@@ -1,0 +1,76 @@
+"""Which guest holds what of which provider, as their agent has it: it refuses what it cannot hold.
+
+Placement judges first; what comes here although it does not fit was claimed of what had changed meanwhile, or
+of what a guest nobody knows of still uses.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from bus.vocabulary import Allocations
+from compute_sim.core.provider_tree import ProviderTree
+
+GuestKey = tuple[str, int]  # build and attempt
+_NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
+class DeviceBook:
+    """The providers of all hosts of one agent. Those it does not know are others', who share with them."""
+
+    def __init__(self) -> None:
+        self.held: dict[GuestKey, Allocations] = {}
+        self._used: dict[str, dict[str, int]] = {}
+        self._has: dict[str, tuple[str, Mapping[str, int]]] = {}  # provider → its name, class → capacity
+        self._of_root: dict[str, tuple[str, ...]] = {}
+        self._departed: dict[str, str] = {}  # provider → name of those that were there
+
+    def furnish(self, tree: ProviderTree) -> None:
+        """From now on this host has what this tree says."""
+        now = {one.id: one for one in tree.providers}
+        for id_ in self._of_root.get(tree.root, ()):
+            name, _ = self._has.pop(id_)
+            self._departed[id_] = name
+        self._departed.update((one.id, one.name) for one in tree.others if one.inventories)
+        self._of_root[tree.root] = tuple(now)
+        for id_, one in now.items():
+            self._departed.pop(id_, None)
+            self._has[id_] = one.name, {class_: has.capacity for class_, has in one.inventories.items()}
+
+    def in_use(self, provider: str) -> Mapping[str, int]:
+        return self._used.get(provider, _NOTHING)
+
+    def refusal(self, guest: GuestKey, wanted: Allocations) -> str:
+        """Why this guest cannot have this; empty where it can, or has it already."""
+        if guest in self.held:
+            return ""
+        for provider, amounts in wanted.items():
+            if provider in self._departed:
+                return f"{self._departed[provider]} is not there any more"
+            if provider not in self._has:
+                continue
+            name, has = self._has[provider]
+            used = self.in_use(provider)
+            for class_, amount in amounts.items():
+                # What the drivers do not say is an operator's, and not the agent's to count.
+                if class_ in has and used.get(class_, 0) + amount > has[class_]:
+                    free = max(has[class_] - used.get(class_, 0), 0)
+                    return f"{name}: asked {amount} {class_}, {free} free on the host"
+        return ""
+
+    def hold(self, guest: GuestKey, allocations: Allocations) -> None:
+        if guest not in self.held:
+            self.held[guest] = allocations
+            self._count(allocations, 1)
+
+    def give_back(self, guest: GuestKey) -> None:
+        self._count(self.held.pop(guest, {}), -1)
+
+    def _count(self, allocations: Allocations, sign: int) -> None:
+        for provider, amounts in allocations.items():
+            used = self._used.setdefault(provider, {})
+            for class_, amount in amounts.items():
+                used[class_] = used.get(class_, 0) + sign * amount
+                if not used[class_]:
+                    del used[class_]
+            if not used:
+                del self._used[provider]

@@ -1,0 +1,31 @@
+"""Accelerators and other devices, each a provider of its own: an FPGA, a whole GPU, a dongle."""
+
+import msgspec
+
+from bus.vocabulary import Inventory
+from compute_sim.core.drivers.driver import DriverOptions, InUse, beside_cell
+from compute_sim.core.provider_tree import ProviderTree
+
+
+class HostDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    device: str
+    resource_class: str
+    total: int = 1
+    traits: tuple[str, ...] = ()
+    cell: int = 0
+
+
+_TWO = (
+    HostDevice(device="fpga0", resource_class="FPGA", traits=("CUSTOM_FPGA_ARRIA10",)),
+    HostDevice(device="pgpu0", resource_class="CUSTOM_PCI_10DE_20B0", traits=("CUSTOM_HBM",), cell=1),
+)
+
+
+class DeviceDriver(DriverOptions, frozen=True, kw_only=True):
+    devices: tuple[HostDevice, ...] = _TWO
+
+    def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
+        for one in self.devices:
+            name = tree.add(f"{tree.name}_{one.device}", beside_cell(tree, one.cell, f"devices.{one.device}"))
+            tree.give(name, **{one.resource_class: Inventory(total=one.total, max_unit=max(one.total, 1))})
+            tree.mark(name, *one.traits)

@@ -1,0 +1,175 @@
+"""An operator's own provider.yaml, in the schema that Nova published (1.0): more inventories and traits.
+
+It adds to providers that are there, and never changes what a driver says of them.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, field
+
+from bus.vocabulary import END, Amount, ClassName, Count, Inventory, TraitName
+from compute_sim.core.drivers.driver import InUse
+from compute_sim.core.provider_tree import ProviderTree, TreeProvider
+
+COMPUTE_NODE = "$COMPUTE_NODE"
+_ID = r"^([0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|\$COMPUTE_NODE)" + END
+_VERSION = re.compile(r"1\.(0|[1-9][0-9]*)")
+
+
+class BadProviderConfig(ValueError):
+    """The file says what cannot be; the text names the field and why."""
+
+
+class AddedInventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    total: Amount
+    reserved: Count = 0
+    min_unit: Amount = 1
+    max_unit: Amount | None = None  # as much as there is
+    step_size: Amount = 1
+    allocation_ratio: Annotated[float, Meta(gt=0)] = 1.0
+
+
+class Identification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    uuid: Annotated[str, Meta(pattern=_ID)] = ""
+    name: Annotated[str, Meta(max_length=200)] = ""
+
+
+class AddedInventories(msgspec.Struct, frozen=True):
+    additional: tuple[dict[ClassName, AddedInventory], ...] = ()
+
+
+class AddedTraits(msgspec.Struct, frozen=True):
+    additional: tuple[TraitName, ...] = ()
+
+
+class ConfiguredProvider(msgspec.Struct, frozen=True):
+    identification: Identification
+    inventories: AddedInventories = AddedInventories()
+    traits: AddedTraits = AddedTraits()
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    schema_version: str
+
+
+class _File(msgspec.Struct, frozen=True):
+    meta: _Meta
+    providers: tuple[ConfiguredProvider, ...] = ()
+    source: str = field(default="", name="__source_file")
+
+
+# What fields there are by 1.0: a later version may have more of them, which are passed over as Nova does.
+_FIELDS = {"": {"meta", "providers"}, "providers": {"identification", "inventories", "traits"}}
+
+
+def provider_config(said: Any) -> tuple[ConfiguredProvider, ...]:
+    """What a file says, once it has been read."""
+    try:
+        file = msgspec.convert(said, _File)
+    except msgspec.ValidationError as problem:
+        raise BadProviderConfig(_by_field(str(problem))) from None
+    version = file.meta.schema_version
+    if not _VERSION.fullmatch(version):
+        raise BadProviderConfig(f"meta.schema_version: {version!r}: only 1.0 and later ones of 1 are known")
+    if version == "1.0":
+        _refuse_unknown(said)
+    if file.source:
+        raise BadProviderConfig("__source_file: is not for a file to say")
+    for position, one in enumerate(file.providers):
+        if wrong := _wrong(one):
+            raise BadProviderConfig(f"providers[{position}].{wrong}")
+    named = [one.identification.uuid or one.identification.name for one in file.providers]
+    for name in named:
+        if named.count(name) > 1:
+            position = len(named) - 1 - named[::-1].index(name)
+            raise BadProviderConfig(f"providers[{position}].identification: {name} is there twice")
+    return file.providers
+
+
+def _by_field(problem: str) -> str:
+    """msgspec's sentence with the field first."""
+    what, _, where = problem.partition(" - at `")
+    return f"{where.rstrip('`').removeprefix('$').lstrip('.') or 'the file'}: {what}"
+
+
+def _refuse_unknown(said: dict[str, Any]) -> None:
+    for at, there in (("", [said]), ("providers", said.get("providers") or ())):
+        for position, one in enumerate(there):
+            for strange in sorted(one.keys() - _FIELDS[at]):
+                where = f"providers[{position}].{strange}" if at else strange
+                raise BadProviderConfig(
+                    f"{where}: there is no such field; there are: {', '.join(_FIELDS[at])}"
+                )
+            for part in ("inventories", "traits") if at else ():
+                for strange in sorted(one.get(part, {}).keys() - {"additional"}):
+                    where = f"providers[{position}].{part}.{strange}"
+                    raise BadProviderConfig(f"{where}: there is no such field; there are: additional")
+
+
+def _wrong(one: ConfiguredProvider) -> str:
+    if bool(one.identification.uuid) == bool(one.identification.name):
+        return "identification: names a uuid or a name, and only one of them"
+    seen: set[str] = set()
+    for number, some in enumerate(one.inventories.additional):
+        for class_, has in some.items():
+            at = f"inventories.additional[{number}].{class_}"
+            if not class_.startswith("CUSTOM_"):
+                return f"{at}: only classes of your own, CUSTOM_..."
+            if class_ in seen:
+                return f"{at}: is there twice"
+            if has.reserved > has.total:
+                return f"{at}.reserved: {has.reserved} is more than the total, {has.total}"
+            seen.add(class_)
+    for trait in one.traits.additional:
+        if not trait.startswith("CUSTOM_"):
+            return f"traits.additional: {trait}: only traits of your own, CUSTOM_..."
+    return ""
+
+
+@dataclass(frozen=True)
+class ProviderConfigDriver:
+    """Adds what the file says; the last of a host's drivers."""
+
+    providers: tuple[ConfiguredProvider, ...]
+    follows_use: bool = False
+
+    def update_provider_tree(self, tree: ProviderTree, in_use: InUse) -> None:
+        by_name = {one.identification.name: one for one in self.providers if one.identification.name}
+        by_id = {one.identification.uuid.lower(): one for one in self.providers if one.identification.uuid}
+        for provider in tree.providers:
+            added = _one_of(provider, by_id, by_name)
+            if added is None and provider.id == tree.root:
+                added = by_id.get(COMPUTE_NODE.lower())
+            if added is not None:
+                tree.give(provider.name, **dict(_inventories(added)))
+                tree.mark(provider.name, *added.traits.additional)
+
+
+def _one_of(
+    provider: TreeProvider, by_id: dict[str, ConfiguredProvider], by_name: dict[str, ConfiguredProvider]
+) -> ConfiguredProvider | None:
+    one, other = by_id.get(provider.id), by_name.get(provider.name)
+    if one is not None and other is not None:
+        raise BadProviderConfig(f"providers: {provider.name} is there twice, by its name and its uuid")
+    return one or other
+
+
+def _inventories(one: ConfiguredProvider) -> Iterable[tuple[str, Inventory]]:
+    for some in one.inventories.additional:
+        for name, has in some.items():
+            most = has.total if has.max_unit is None else has.max_unit
+            yield (
+                name,
+                Inventory(
+                    total=has.total,
+                    reserved=has.reserved,
+                    min_unit=has.min_unit,
+                    max_unit=most,
+                    step_size=has.step_size,
+                    allocation_ratio=has.allocation_ratio,
+                ),
+            )

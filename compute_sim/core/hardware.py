@@ -1,0 +1,25 @@
+"""What an agent's hosts have: a tree for each, said anew by its drivers whenever that may have changed."""
+
+from collections.abc import Sequence
+
+from bus.host_marks import DISABLED
+from compute_sim.core.drivers.driver import Driver, InUse, unused
+from compute_sim.core.provider_tree import ProviderTree, TreeProvider
+
+
+def furnished(
+    root: str,
+    host: str,
+    drivers: Sequence[Driver],
+    stored: Sequence[TreeProvider] = (),
+    in_use: InUse = unused,
+    *,
+    disabled: bool = False,
+) -> ProviderTree:
+    """The tree as these drivers have it now, with what others put there beside it."""
+    tree = ProviderTree(root, host, stored)
+    for driver in drivers:
+        driver.update_provider_tree(tree, in_use)
+    if disabled:
+        tree.mark(host, DISABLED)
+    return tree

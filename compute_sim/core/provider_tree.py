@@ -1,0 +1,230 @@
+"""A host's provider tree as its agent has it: drivers say what there is, and what others put there is seen.
+
+A driver begins with a tree in which only others' contents are left, and says all it finds: what it says no
+more is gone. So a tree cannot hold what some earlier version of a driver forgot to take away.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from uuid import UUID, uuid5
+
+import os_resource_classes  # type: ignore[import-untyped]
+import os_traits  # type: ignore[import-untyped]
+
+from bus.resources import Provider
+from bus.vocabulary import Inventory, ProviderReport
+
+_CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
+_CLASSES = frozenset(os_resource_classes.STANDARDS)
+_TRAITS = frozenset(os_traits.get_traits())
+
+
+class TreeMistake(ValueError):
+    """A driver says what cannot be; the text names the provider, the field and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class OthersContents:
+    """What of a provider operators put there: looked at, never reported."""
+
+    classes: frozenset[str] = frozenset()
+    traits: frozenset[str] = frozenset()
+    aggregates: frozenset[str] = frozenset()
+
+
+NOTHING_OF_OTHERS = OthersContents()
+
+
+@dataclass(frozen=True, slots=True)
+class TreeProvider:
+    """A provider of the tree, with what is its agent's to say and what others put there."""
+
+    id: str
+    name: str
+    parent: str | None
+    inventories: Mapping[str, Inventory] = field(default_factory=dict)
+    traits: frozenset[str] = frozenset()
+    aggregates: frozenset[str] = frozenset()
+    others: OthersContents = NOTHING_OF_OTHERS
+    said: bool = True  # False: only placement knows it, so far
+
+
+class ProviderTree:
+    """One root and all below it. Names are looked up, ids are made: of the root's, and of the name."""
+
+    def __init__(self, root: str, name: str, known: Iterable[TreeProvider] = ()) -> None:
+        self.root = root
+        self.name = name
+        self._known = {one.id: one for one in known}
+        self._named = {name: root}
+        here = self._known.get(root)
+        self._known[root] = TreeProvider(root, name, None, others=here.others if here else NOTHING_OF_OTHERS)
+
+    @property
+    def providers(self) -> tuple[TreeProvider, ...]:
+        """Those that are said to be there, parents before children."""
+        return tuple(self._known[id_] for id_ in self._named.values())
+
+    @property
+    def others(self) -> tuple[TreeProvider, ...]:
+        """Those only placement knows: an operator's, or what was here once."""
+        return tuple(one for one in self._known.values() if not one.said)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._named
+
+    def __getitem__(self, name: str) -> TreeProvider:
+        if name not in self._named:
+            raise TreeMistake(f"{name}: there is no such provider; there are: {', '.join(self._named)}")
+        return self._known[self._named[name]]
+
+    def by_id(self, id_: str) -> TreeProvider | None:
+        one = self._known.get(id_)
+        return one if one is not None and one.said else None
+
+    # What a driver says
+
+    def add(self, name: str, parent: str = "") -> str:
+        """A provider below this one, or below the root: its name."""
+        above = self[parent or self.name]
+        if name in self._named:
+            raise TreeMistake(f"{name}: there are two providers of this name")
+        if not 1 <= len(name) <= 200:
+            raise TreeMistake(f"{name[:40]!r}...: a name has from 1 to 200 characters")
+        id_ = child_id(self.root, name)
+        here = self._known.get(id_)
+        others = here.others if here else NOTHING_OF_OTHERS
+        self._known[id_] = TreeProvider(id_, name, above.id, others=others)
+        self._named[name] = id_
+        return name
+
+    def give(self, name: str, **inventories: Inventory) -> None:
+        """It has these; a class is said once."""
+        one = self[name]
+        for class_, inventory in inventories.items():
+            at = f"{name}: inventories.{class_}"
+            if class_ not in _CLASSES and not _CUSTOM.fullmatch(class_):
+                raise TreeMistake(f"{at}: no such resource class; those of your own begin with CUSTOM_")
+            if class_ in one.inventories:
+                raise TreeMistake(f"{at}: two drivers say it")
+            if not inventory.total > 0:
+                raise TreeMistake(f"{at}.total: {inventory.total}; what there is none of is left out")
+            if not 0 <= inventory.reserved <= inventory.total:
+                total = inventory.total
+                raise TreeMistake(f"{at}.reserved: {inventory.reserved} is not from 0 to the total, {total}")
+        self._known[one.id] = replace(one, inventories={**one.inventories, **inventories})
+
+    def mark(self, name: str, *traits: str) -> None:
+        """It has these traits, too."""
+        one = self[name]
+        for trait in traits:
+            if trait not in _TRAITS and not _CUSTOM.fullmatch(trait):
+                raise TreeMistake(
+                    f"{name}: traits: no such trait {trait}; those of your own begin with CUSTOM_"
+                )
+        self._known[one.id] = replace(one, traits=one.traits.union(traits))
+
+    def gather(self, name: str, *aggregates: str) -> None:
+        """It is in these aggregates, too."""
+        one = self[name]
+        self._known[one.id] = replace(one, aggregates=one.aggregates.union(aggregates))
+
+    # What becomes of it
+
+    def report(self) -> tuple[ProviderReport, ...]:
+        """All that is the agent's to say."""
+        return tuple(
+            ProviderReport(
+                id=one.id,
+                name=one.name,
+                parent=one.parent,
+                inventories=dict(one.inventories),
+                traits=tuple(sorted(one.traits)),
+                aggregates=tuple(sorted(one.aggregates)),
+            )
+            for one in self.providers
+        )
+
+
+def child_id(root: str, name: str) -> str:
+    """Of one root and name always the same."""
+    return str(uuid5(UUID(root), name))
+
+
+def answered(providers: Iterable[Provider]) -> dict[str, tuple[TreeProvider, ...]]:
+    """Root → its tree as placement has it, with all parts asked for."""
+    trees: dict[str, list[TreeProvider]] = {}
+    for one in providers:
+        others = OthersContents(
+            frozenset(one.kept_classes), frozenset(one.kept_traits), frozenset(one.kept_aggregates)
+        )
+        theirs = TreeProvider(
+            one.id,
+            one.name,
+            one.parent,
+            {name: has for name, has in one.inventories.items() if name not in others.classes},
+            frozenset(one.traits) - others.traits,
+            frozenset(one.aggregates) - others.aggregates,
+            others,
+            said=False,
+        )
+        trees.setdefault(one.root, []).append(theirs)
+    return {root: tuple(some) for root, some in trees.items()}
+
+
+def differences(stored: Iterable[TreeProvider], tree: ProviderTree, *, closed_too: bool) -> Iterator[str]:
+    """What a report of this tree would change of what is stored, a sentence each.
+
+    What is left of earlier is closed while it is in use: that is no difference. Placement may reserve more
+    than was said (it withholds what is still held elsewhere in the tree); only with `closed_too` that is one.
+    """
+    known = {one.id: one for one in stored}
+    for now in tree.providers:
+        was = known.pop(now.id, None)
+        if was is None:
+            yield f"+{now.name}"
+            continue
+        taken_in_as = was.name.startswith(f"{now.name}@")  # another cell has a provider of its name
+        if (was.name != now.name and not taken_in_as) or was.parent != now.parent:
+            yield f"{now.name}: its name or parent"
+        for class_ in sorted({*was.inventories, *now.inventories}):
+            old, new = was.inventories.get(class_), now.inventories.get(class_)
+            if not _alike(old, new, closed_too):
+                yield f"{now.name}: {_figure(old)} → {_figure(new)} {class_}"
+        for what, old_, new_ in (
+            ("traits", was.traits, now.traits - now.others.traits),
+            ("aggregates", was.aggregates, now.aggregates - now.others.aggregates),
+        ):
+            if old_ != new_:
+                changes = [
+                    *(f"+{one}" for one in sorted(new_ - old_)),
+                    *(f"-{one}" for one in sorted(old_ - new_)),
+                ]
+                yield f"{now.name}: {what} {', '.join(changes)}"
+    for was in known.values():
+        has = was.inventories.values()
+        if not all(map(_is_closed, has)) if has else was.traits or was.aggregates:
+            yield f"-{was.name}"
+
+
+def _alike(old: Inventory | None, new: Inventory | None, closed_too: bool) -> bool:
+    if old is None or new is None:
+        return old is not None and _is_closed(old)
+    if old == new:
+        return True
+    return not closed_too and old.reserved > new.reserved and _but_for_reserved(old) == _but_for_reserved(new)
+
+
+def _but_for_reserved(one: Inventory) -> tuple[object, ...]:
+    return one.total, one.min_unit, one.max_unit, one.step_size, one.allocation_ratio
+
+
+def _is_closed(one: Inventory) -> bool:
+    return one.reserved >= one.total
+
+
+def _figure(one: Inventory | None) -> str:
+    if one is None:
+        return "no"
+    return f"{one.total - one.reserved}" + (f"×{one.allocation_ratio:g}" if one.allocation_ratio != 1 else "")

@@ -1,0 +1,106 @@
+"""The provider trees of an agent's hosts: as drivers have them, as placement does, and what is reported."""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from bus.resources import Provider
+from bus.vocabulary import ProviderReport
+from compute_sim.core.device_book import DeviceBook
+from compute_sim.core.hardware import furnished
+from compute_sim.core.provider_tree import ProviderTree, TreeProvider, answered, differences
+from compute_sim.fleet import SimHost
+
+log = logging.getLogger(__name__)
+
+NOT_TAKEN_SO_OFTEN = 3  # then it is said aloud
+
+
+class HostTrees:
+    """Of hosts that are reported as provider trees: those that Ironic speaks for are not among them."""
+
+    def __init__(self, hosts: Iterable[SimHost], cell: str, agent: str, devices: DeviceBook) -> None:
+        self.cell, self.agent = cell, agent
+        self._hosts = {host.root: host for host in hosts if not host.metal}
+        self._devices = devices
+        self._stored: dict[str, tuple[TreeProvider, ...]] = {}
+        self._trees: dict[str, ProviderTree] = {}
+        self._told: dict[str, int] = {}  # root → the sequence of its last report
+        self._not_taken: dict[str, int] = {}  # root → how many looks in a row have not found it
+        self._changed: dict[str, None] = {}
+        for root in self._hosts:
+            self._say_anew(root)
+
+    @property
+    def roots(self) -> Sequence[str]:
+        return tuple(self._hosts)
+
+    def report(self, root: str, sequence: int) -> tuple[ProviderReport, ...]:
+        """What is to be said of this host now."""
+        self._told[root] = sequence
+        self._changed.pop(root, None)
+        return self._trees[root].report()
+
+    def use_changed(self, root: str) -> None:
+        """Guests came or went: where drivers follow that, what they say may be otherwise now."""
+        host = self._hosts.get(root)
+        if host is None or not any(driver.follows_use for driver in host.drivers):
+            return
+        before = self._trees[root].report()
+        self._say_anew(root)
+        if self._trees[root].report() != before:
+            self._changed[root] = None
+
+    def take_changed(self) -> list[str]:
+        """Hosts of which something else is to be said, each once."""
+        changed = list(self._changed)
+        self._changed.clear()
+        return changed
+
+    def compare(self, providers: Iterable[Provider], owners: Mapping[str, Provider]) -> list[str]:
+        """Hosts of which placement's answer is not what they are: they are to be reported."""
+        stored = answered(providers)
+        differing = []
+        for root, host in self._hosts.items():
+            first = root not in self._stored
+            self._stored[root] = stored.get(root, ())
+            self._say_anew(root)
+            owner = owners.get(root)
+            found = [*_of_owner(owner, host, self.cell, self.agent)]
+            found += differences(self._stored[root], self._trees[root], closed_too=first)
+            if found:
+                differing.append(root)
+                log.info("%s is reported: %s", host.host, "; ".join(found[:20]))
+            self._note_taken(host, owner)
+        return differing
+
+    def _say_anew(self, root: str) -> None:
+        host, stored = self._hosts[root], self._stored.get(root, ())
+        tree = furnished(
+            root, host.host, host.all_drivers, stored, self._devices.in_use, disabled=bool(host.disabled)
+        )
+        self._trees[root] = tree
+        self._devices.furnish(tree)
+
+    def _note_taken(self, host: SimHost, owner: Provider | None) -> None:
+        """A report that placement refuses is a dead letter there: here it is one that never arrives."""
+        told = self._told.get(host.root, -1)
+        if owner is not None and owner.sequence >= told:
+            self._not_taken.pop(host.root, None)
+            return
+        if told < 0:
+            return
+        often = self._not_taken[host.root] = self._not_taken.get(host.root, 0) + 1
+        if often >= NOT_TAKEN_SO_OFTEN:
+            log.error(
+                "placement has taken none of the last %d reports of %s: `berth dead list` may say why",
+                *(often, host.host),
+            )
+
+
+def _of_owner(owner: Provider | None, host: SimHost, cell: str, agent: str) -> Iterable[str]:
+    if owner is None:
+        yield "placement does not know it"
+    elif owner.gone:
+        yield "placement has it as gone"
+    elif (owner.cell, owner.agent, owner.zone, owner.host) != (cell, agent, host.zone, host.host):
+        yield f"placement has it as {owner.host} of {owner.agent or 'nobody'} in {owner.cell or 'no cell'}"

@@ -1,0 +1,247 @@
+"""Real devices, end to end, on both buses.
+
+Each driver boots instances that need its children, the agent is told what placement holds, and what excludes
+one another is never held together.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus.messages import BuildEnded
+from bus.vocabulary import Flavor, Inventory
+from compute_sim import SimHost, fleet
+from compute_sim.core.drivers.devices import DeviceDriver, HostDevice
+from compute_sim.core.drivers.numa import NumaDriver
+from compute_sim.core.drivers.provider_config import ProviderConfigDriver, provider_config
+from compute_sim.core.drivers.sriov import PhysicalFunction, SriovDriver
+from compute_sim.core.drivers.vgpu import PhysicalGpu, VgpuDriver
+from compute_sim.machines import Machine
+from tests.support.buses import Connect
+from tests.support.driver_cloud import DriverCloud, a_driver_cloud
+from tests.support.ids import uid
+from tests.support.waiting import until
+
+NUMA = NumaDriver(vcpus=8, pcpus=4, memory_mb=8192, pages={"2MB": 512, "1GB": 4})
+CARDS = SriovDriver(
+    functions=(
+        PhysicalFunction(device="p0", vfs=4, network="left"),
+        PhysicalFunction(device="p1", vfs=4, network="right", cell=1),
+    )
+)
+GPUS = VgpuDriver(gpus=(PhysicalGpu(device="g0", types={"small": 4, "large": 2}),))
+FPGA = DeviceDriver(
+    devices=(HostDevice(device="f0", resource_class="FPGA", cell=1, traits=("CUSTOM_ARRIA",)),)
+)
+ADDED = ProviderConfigDriver(
+    provider_config(
+        {
+            "meta": {"schema_version": "1.0"},
+            "providers": [
+                {
+                    "identification": {"uuid": "$COMPUTE_NODE"},
+                    "inventories": {"additional": [{"CUSTOM_DONGLE": {"total": 2}}]},
+                    "traits": {"additional": ["CUSTOM_RACK"]},
+                },
+                {
+                    "identification": {"name": "cell1-host00001_f0"},
+                    "traits": {"additional": ["CUSTOM_FAST"]},
+                },
+            ],
+        }
+    )
+)
+
+
+def hosts(*drivers: Any, count: int = 1) -> Sequence[SimHost]:
+    (agent,) = fleet(1, count, vcpus=64, machines=(Machine(drivers),))
+    return agent.hosts
+
+
+def flavor(vcpus: int = 1, memory_mb: int = 64, disk_gb: int = 1, **specs: str) -> Flavor:
+    keys = {name.replace("__", ":"): value for name, value in specs.items()}
+    return Flavor(name="f", vcpus=vcpus, memory_mb=memory_mb, disk_gb=disk_gb, extra_specs=keys)
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """PostgreSQL where the bus is RabbitMQ."""
+    if request.node.callspec.params["connect"] == "local":
+        return f"sqlite+aiosqlite:///{tmp_path}/"
+    return str(request.getfixturevalue("database_url"))
+
+
+EVERYTHING = hosts(NUMA, CARDS, GPUS, FPGA, ADDED)
+H = EVERYTHING[0].host
+
+
+@pytest.fixture
+async def cloud(connect: Connect, url: str) -> AsyncIterator[DriverCloud]:
+    async with a_driver_cloud(connect, url, EVERYTHING) as cloud:
+        yield cloud
+
+
+# flavor → what of which provider; the groups that are served by a child
+NEEDS: dict[str, tuple[Flavor, dict[str, dict[str, int]], dict[str, tuple[str, ...]]]] = {
+    "two cells, pinned, on large pages": (
+        flavor(4, 2048, hw__numa_nodes="2", hw__cpu_policy="dedicated", hw__mem_page_size="1GB"),
+        {
+            H: {"DISK_GB": 1},
+            f"{H}_numa0": {"PCPU": 2, "CUSTOM_MEMORY_PAGES_1GB": 1},
+            f"{H}_numa1": {"PCPU": 2, "CUSTOM_MEMORY_PAGES_1GB": 1},
+        },
+        {"_numa0": (f"{H}_numa0", f"{H}_numa1"), "_numa1": (f"{H}_numa0", f"{H}_numa1")},
+    ),
+    "a VF of one network": (
+        flavor(resources1__SRIOV_NET_VF="1", trait1__CUSTOM_PHYSNET_RIGHT="required"),
+        {f"{H}_p1": {"SRIOV_NET_VF": 1}},
+        {"1": (f"{H}_p1",)},
+    ),
+    "a whole PF": (
+        flavor(resources1__SRIOV_NET_VF="4", trait1__CUSTOM_PF_WITH_4_VFS="required"),
+        {},
+        {"1": (f"{H}_p0", f"{H}_p1")},
+    ),
+    "a VGPU of a type": (
+        flavor(resources1__VGPU="1", trait1__CUSTOM_LARGE="required"),
+        {f"{H}_g0_large": {"VGPU": 1}},
+        {"1": (f"{H}_g0_large",)},
+    ),
+    "an accelerator near the guest's processors": (
+        flavor(resources_a__VCPU="1", resources_d__FPGA="1", trait_d__CUSTOM_FAST="required",
+               resources__VCPU="0", same_subtree="_a,_d"),
+        {f"{H}_numa1": {"VCPU": 1}, f"{H}_f0": {"FPGA": 1}},
+        {"_a": (f"{H}_numa1",), "_d": (f"{H}_f0",)},
+    ),
+    "what the operator's file adds": (
+        flavor(resources__CUSTOM_DONGLE="2", trait__CUSTOM_RACK="required"),
+        {H: {"DISK_GB": 1, "CUSTOM_DONGLE": 2}},
+        {},
+    ),
+}  # fmt: skip
+
+
+async def test_each_driver_boots_what_needs_its_children_and_the_agent_is_told_what_placement_holds(
+    cloud: DriverCloud,
+) -> None:
+    ends = await cloud.booted(*(asked for asked, _, _ in NEEDS.values()))
+    names = await cloud.name_of()
+    for (what, (_, takes, served)), end in zip(NEEDS.items(), ends, strict=True):
+        assert isinstance(end, BuildEnded) and end.status == "active", (what, end)
+        held, guest = await cloud.held(end.build), cloud.guest(end.build)
+        assert guest.allocations == held, what
+        taken = {names[id_]: amounts for id_, amounts in held.items()}
+        assert taken.items() >= takes.items(), what
+        assert {id_ for serving in guest.mappings.values() for id_ in serving} <= held.keys(), what
+        for suffix, among in served.items():
+            (serving,) = guest.mappings[suffix]
+            assert names[serving] in among, what
+    for end in ends:
+        assert isinstance(end, BuildEnded)
+        await cloud.delete(end.build)
+        assert await cloud.held(end.build) == {}
+    assert cloud.disk.devices.held == {}
+
+
+async def test_a_plain_build_on_a_flat_host_is_ordered_without_a_word_more(
+    connect: Connect, url: str
+) -> None:
+    async with a_driver_cloud(connect, url, hosts()) as cloud:
+        (end,) = await cloud.booted(flavor(2))
+        assert isinstance(end, BuildEnded)
+        guest = cloud.guest(end.build)
+        assert guest.allocations == await cloud.held(end.build) != {}
+        assert guest.mappings == {}
+
+
+async def test_a_pf_is_taken_whole_or_by_its_vfs_however_many_ask_at_once(connect: Connect, url: str) -> None:
+    three = hosts(NumaDriver(cells=1, disk_gb=1000), SriovDriver(functions=CARDS.functions[:1]), count=3)
+    one = flavor(resources1__SRIOV_NET_VF="1")
+    whole = flavor(resources1__SRIOV_NET_VF="4", trait1__CUSTOM_PF_WITH_4_VFS="required")
+    async with a_driver_cloud(connect, url, three) as cloud:
+        ends = await cloud.booted(*[one, one, whole, one] * 5)
+        names = await cloud.name_of()
+        on: dict[str, list[int]] = {}
+        for end in ends:
+            if isinstance(end, BuildEnded):
+                assert [attempt.outcome for attempt in end.attempts] == ["built"]  # no agent had to refuse
+                for id_, amounts in (await cloud.held(end.build)).items():
+                    on.setdefault(names[id_], []).append(amounts.get("SRIOV_NET_VF", 0))
+        taken = {name: Counter(filter(None, amounts)) for name, amounts in on.items() if name.endswith("_p0")}
+        assert len(taken) == 3
+        for amounts in taken.values():
+            assert amounts in (Counter({4: 1}), *(Counter({1: some}) for some in range(1, 5)))
+        assert sum(amount * times for some in taken.values() for amount, times in some.items()) >= 9
+
+
+async def test_a_gpu_is_cut_into_one_type_and_is_open_to_the_other_when_its_guests_are_gone(
+    connect: Connect, url: str
+) -> None:
+    small = flavor(resources1__VGPU="1", trait1__CUSTOM_SMALL="required")
+    large = flavor(resources1__VGPU="1", trait1__CUSTOM_LARGE="required")
+    async with a_driver_cloud(connect, url, hosts(GPUS, count=2)) as cloud:
+        ends = await cloud.booted(*[small, large] * 3)  # some of which meet on a GPU
+        names = await cloud.name_of()
+        active = [end for end in ends if isinstance(end, BuildEnded) and end.status == "active"]
+        types: dict[str, set[str]] = {}
+        for end in active:
+            for id_, amounts in (await cloud.held(end.build)).items():
+                if "VGPU" in amounts:
+                    gpu, _, type_ = names[id_].rpartition("_")
+                    types.setdefault(gpu, set()).add(type_)
+        assert active and all(len(some) == 1 for some in types.values())
+        for end in active:
+            await cloud.delete(end.build)
+        tried = [attempt for end in ends if isinstance(end, BuildEnded) for attempt in end.attempts]
+        assert all("free on the host" in one.cause for one in tried if one.outcome == "failed")
+
+        async def all_open() -> bool:
+            found = (await cloud.providers()).values()
+            return all(one.inventories["VGPU"].reserved == 0 for one in found if "VGPU" in one.inventories)
+
+        await until(all_open, "both types are offered again")
+
+
+async def test_a_shared_disk_is_counted_once_for_all_its_hosts(connect: Connect, url: str) -> None:
+    diskless = NumaDriver(cells=1, disk_gb=0)
+    rack = uid(1, "f")
+    three = hosts(diskless, count=3)
+    async with a_driver_cloud(connect, url, [in_aggregate(host, rack) for host in three]) as cloud:
+        pool = await cloud.pool("nfs", {"DISK_GB": Inventory(total=5)}, rack)
+        ends = await cloud.booted(*[flavor()] * 8)
+        active = [end for end in ends if isinstance(end, BuildEnded) and end.status == "active"]
+        assert len(active) == 5
+        for end in active:
+            held = await cloud.held(end.build)
+            assert held[pool] == {"DISK_GB": 1}
+            assert cloud.guest(end.build).allocations == held
+
+
+async def test_addresses_of_a_routed_networks_segment_are_given_once_and_to_its_hosts_alone(
+    connect: Connect, url: str
+) -> None:
+    left, right = uid(1, "f"), uid(2, "f")
+    one, two = hosts(count=2)
+    async with a_driver_cloud(connect, url, [in_aggregate(one, left), in_aggregate(two, right)]) as cloud:
+        pools = {
+            await cloud.pool("left", {"IPV4_ADDRESS": Inventory(total=4, reserved=1)}, left): one.root,
+            await cloud.pool("right", {"IPV4_ADDRESS": Inventory(total=2)}, right): two.root,
+        }
+        ends = await cloud.booted(*[flavor(resources_ip__IPV4_ADDRESS="1")] * 9)
+        given = Counter[str]()
+        for end in ends:
+            if isinstance(end, BuildEnded) and end.status == "active":
+                held = await cloud.held(end.build)
+                (pool,) = cloud.guest(end.build).mappings["_ip"]
+                assert held[pool] == {"IPV4_ADDRESS": 1}
+                assert pools[pool] == end.root
+                given[pool] += 1
+        assert sorted(given.values()) == [2, 3]
+
+
+def in_aggregate(host: SimHost, aggregate: str) -> SimHost:
+    return replace(host, aggregates=(aggregate,))

@@ -1,0 +1,211 @@
+"""An agent's guests outlive its process, however that ends; and a thousand builds a second are few writes."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus.errors import Unavailable
+from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
+from bus.vocabulary import BuildSpec, Flavor, Image
+from compute_sim import AgentDisk, GuestFile
+from compute_sim import guest_file as module
+from tests.support.ids import uid
+
+
+def an_order(build: int, attempt: int = 1) -> BuildOrdered:
+    return BuildOrdered(
+        build=uid(build, "b"), attempt=attempt, cell="c1", agent="a", root=uid(1, "c"), host="h",
+        spec=BuildSpec(flavor=Flavor(name="f", vcpus=2), image=Image(name="deb", properties={"a": "b"})),
+        allocations={uid(7, "d"): {"SRIOV_NET_VF": 1}}, mappings={"_nic": (uid(7, "d"),)},
+    )  # fmt: skip
+
+
+def a_report(order: BuildOrdered, outcome: Any = "built", **more: Any) -> AgentReported:
+    return AgentReported(
+        build=order.build, attempt=order.attempt, cell="c1", agent="a", root=order.root, host="h",
+        outcome=outcome, **more,
+    )  # fmt: skip
+
+
+def a_destroy(order: BuildOrdered) -> DestroyOrdered:
+    return DestroyOrdered(
+        build=order.build, attempt=order.attempt, cell="c1", agent="a", root=order.root, host="h"
+    )
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Callable[[], AgentDisk]:
+    """The agent's disk, as each of its processes finds it."""
+    return lambda: AgentDisk(file=GuestFile(tmp_path / "agents" / "a.guests"))
+
+
+def killed(one: AgentDisk) -> None:
+    """What a process that is killed leaves undone: what was added and waited for by nobody is lost."""
+    assert one.file is not None
+    one.file._waiting.clear()
+    one.close()
+
+
+def seen(one: AgentDisk) -> tuple[Any, ...]:
+    return one.hosted.there, one.devices.held, one.builds.known(), {**one.hosted.on[uid(1, "c")].properties}
+
+
+async def test_guests_what_they_hold_and_what_was_said_are_known_after_a_kill(
+    disk: Callable[[], AgentDisk],
+) -> None:
+    built, failed, left, gone = (an_order(number) for number in range(4))
+    one = disk()
+    for order in (built, failed, left, gone):
+        one.begin(order)
+    one.finished(a_report(built))
+    one.remove(failed.build, range(2))
+    one.finished(a_report(failed, "failed", cause="no", retry=False))
+    one.finished(a_report(left, "failed", cause="hung", leftover=True))
+    one.finished(a_report(gone))
+    one.destroyed(a_destroy(gone))
+    await one.settled()
+    before = seen(one)
+    killed(one)
+    two = disk()
+    assert seen(two) == before
+    assert {build: list(there) for build, there in two.guests.items()} == {built.build: [1], left.build: [1]}
+    assert two.devices.in_use(uid(7, "d")) == {"SRIOV_NET_VF": 2}
+    assert two.builds.ordered(built) == a_report(built)
+    assert two.builds.ordered(failed) == a_report(failed, "failed", cause="no", retry=False)
+    assert two.builds.ordered(gone) == a_report(gone, "destroyed")
+    assert two.hosted.there[built.build][1].mappings == {"_nic": (uid(7, "d"),)}
+    two.close()
+
+
+async def test_what_was_never_waited_for_was_never_said_and_is_begun_again(
+    disk: Callable[[], AgentDisk],
+) -> None:
+    one, order = disk(), an_order(1)
+    one.begin(order)
+    one.finished(a_report(order))
+    killed(one)
+    two = disk()
+    assert (two.guests, two.builds.ordered(order)) == ({}, "start")
+    two.close()
+
+
+@pytest.mark.parametrize("rest", [b"0000", b'12345678 ["GuestThere"', b"no line\n"])
+async def test_a_line_that_was_cut_short_is_left_out(
+    disk: Callable[[], AgentDisk], tmp_path: Path, rest: bytes
+) -> None:
+    one = disk()
+    for number in range(3):
+        one.begin(an_order(number))
+        one.finished(a_report(an_order(number)))
+    await one.settled()
+    one.close()
+    path = tmp_path / "agents" / "a.guests"
+    with path.open("ab") as file:
+        file.write(rest)
+    two = disk()
+    assert len(two.guests) == 3
+    two.finished(a_report(an_order(9), "failed"))
+    await two.settled()
+    two.close()
+    three = disk()
+    assert (len(three.guests), three.builds.ordered(an_order(9))) == (3, a_report(an_order(9), "failed"))
+    three.close()
+
+
+async def test_a_file_damaged_in_the_middle_is_kept_beside_and_said_aloud(
+    disk: Callable[[], AgentDisk], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = disk()
+    for number in range(3):
+        one.begin(an_order(number))
+        one.finished(a_report(an_order(number)))
+    await one.settled()
+    one.close()
+    path = tmp_path / "agents" / "a.guests"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + b"x" + lines[1][1:] + lines[2])
+    two = disk()
+    two.close()
+    assert len(two.guests) == 1
+    assert "guests may be unknown" in caplog.text
+    assert path.with_suffix(".damaged").read_bytes().count(b"\n") == 2
+
+
+async def test_only_one_agent_of_a_name_at_a_time(disk: Callable[[], AgentDisk]) -> None:
+    one = disk()
+    with pytest.raises(Unavailable, match="another agent of this name is running"):
+        disk()
+    one.close()
+    disk().close()
+
+
+async def test_a_thousand_builds_are_some_writes_and_each_waits_for_its_own(
+    disk: Callable[[], AgentDisk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = []
+    synced = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda file: (writes.append(file), synced(file)))
+    one = disk()
+
+    async def build(number: int) -> None:
+        order = an_order(number)
+        one.begin(order)
+        await asyncio.sleep(0)
+        one.finished(a_report(order))
+        await one.settled()
+        assert one.file is not None and one.file._kept >= 1
+
+    await asyncio.gather(*(build(number) for number in range(1000)))
+    assert 1 <= len(writes) < 100
+    one.close()
+    two = disk()
+    assert len(two.guests) == 1000
+    two.close()
+
+
+async def test_it_is_shortened_to_what_counts(
+    disk: Callable[[], AgentDisk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SLACK", 50)
+    one = disk()
+    for number in range(400):
+        order = an_order(number % 20, attempt=number // 20 + 1)
+        one.begin(order)
+        one.finished(a_report(order))
+        one.destroyed(a_destroy(order))
+        await one.settled()
+    keeps = an_order(500)
+    one.begin(keeps)
+    one.finished(a_report(keeps))
+    await one.settled()
+    before = seen(one)
+    killed(one)
+    assert len((tmp_path / "agents" / "a.guests").read_bytes().splitlines()) < 200
+    two = disk()
+    assert seen(two) == before
+    two.close()
+
+
+async def test_while_the_disk_is_full_nothing_is_said_and_then_all_of_it(
+    disk: Callable[[], AgentDisk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, order = disk(), an_order(1)
+    one.begin(order)
+    one.finished(a_report(order))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(module, "_write", full)
+        with pytest.raises(Unavailable, match="No space left"):
+            await one.settled()
+    await one.settled()
+    one.close()
+    two = disk()
+    assert len(two.guests) == 1
+    two.close()

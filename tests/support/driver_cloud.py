@@ -1,0 +1,172 @@
+"""One cell with real devices, on either bus: what was booted, what its agent was told, what is held."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import count
+
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.messages import (
+    BuildDeleteRequested,
+    BuildEnded,
+    BuildRequested,
+    BuildUnplaceable,
+    EditRequested,
+    FindAllocations,
+    FindProviders,
+)
+from bus.resources import Edit, Edited, MakeProvider, Provider, SetAggregates, SetInventories, SetTraits
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from bus.vocabulary import Allocations, Flavor, Inventory
+from bus.worker import Worker
+from compute_sim import AgentDisk, FaultPlan, SimHost, compute_sim
+from compute_sim.core.hardware import furnished
+from compute_sim.guests import GuestRecord
+from tests.support.buses import Connect
+from tests.support.cloud_workers import of_one_cell
+from tests.support.conductor_builders import CELL
+from tests.support.ids import uid
+from tests.support.waiting import in_time, until
+
+AGENT = "agent1"
+_NUMBERS = count(1)
+
+
+class DriverCloud:
+    """Workers on buses of their own, a client beside them, and the agent's disk to look at."""
+
+    def __init__(self, bus: Bus, hosts: Sequence[SimHost], disk: AgentDisk) -> None:
+        self.bus = bus
+        self.hosts = hosts
+        self.disk = disk
+        self.ends: dict[str, BuildEnded | BuildUnplaceable] = {}
+
+    async def known(self) -> None:
+        """Placement knows all hosts, with all of their providers."""
+
+        wanted = {
+            one.name
+            for host in self.hosts
+            for one in furnished(host.root, host.host, host.all_drivers).providers
+        }
+
+        async def all_there() -> bool:
+            return wanted <= (await self.providers()).keys()
+
+        await until(all_there, "placement knows the hosts")
+
+    async def providers(self) -> dict[str, Provider]:
+        """By name."""
+        found = await self.bus.asker(topics.PROVIDERS)(
+            FindProviders(agents=(AGENT,), parts=("inventories", "traits", "aggregates", "owner"))
+        )
+        return {one.name: one for one in found.providers}
+
+    async def name_of(self) -> dict[str, str]:
+        return {one.id: name for name, one in (await self.providers()).items()}
+
+    async def booted(
+        self, *flavors: Flavor, aggregates: tuple[tuple[str, ...], ...] = ()
+    ) -> list[BuildEnded | BuildUnplaceable]:
+        """How they ended, asked for all at once."""
+        builds = [uid(next(_NUMBERS), "b") for _ in flavors]
+        asked = [
+            BuildRequested(request=f"a{build[1:]}", instances=(build,), flavor=flavor, aggregates=aggregates)
+            for build, flavor in zip(builds, flavors, strict=True)
+        ]
+        await self.bus.publish(*asked)
+        await until(lambda: all(build in self.ends for build in builds), "all have ended", 30.0)
+        return [self.ends[build] for build in builds]
+
+    async def delete(self, build: str) -> None:
+        deleted = await self.bus.listen(topics.BUILD_DELETED.at(reply_to=f"d-{build}"))
+        await self.bus.publish(BuildDeleteRequested(build=build, cell=CELL, reply_to=f"d-{build}"))
+        await in_time(deleted.get())
+
+    async def held(self, build: str) -> Allocations:
+        """What placement has given it."""
+        found = await self.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=(build,)))
+        return {} if not found.consumers else found.consumers[0].allocations
+
+    def guest(self, build: str) -> GuestRecord:
+        """What the agent was told of it."""
+        (guest,) = self.disk.hosted.there[build].values()
+        return guest
+
+    async def pool(self, name: str, inventories: dict[str, Inventory], aggregate: str) -> str:
+        """What an operator makes: somebody who serves all hosts of an aggregate."""
+        id_ = uid(next(_NUMBERS), "e")
+        edits: list[Edit] = [
+            MakeProvider(provider=id_, name=name),
+            SetInventories(provider=id_, inventories=inventories),
+            SetTraits(provider=id_, traits=("MISC_SHARES_VIA_AGGREGATE",)),
+            SetAggregates(provider=id_, aggregates=(aggregate,)),
+        ]
+        for edit in edits:
+            answer = await self.bus.asker(topics.EDIT)(EditRequested(edit=edit))
+            assert isinstance(answer.result, Edited), answer
+        return id_
+
+    async def hear(self) -> None:
+        ended = await self.bus.listen(topics.BUILD_ENDED.at(reply_to=""))
+        nowhere = await self.bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=""))
+
+        async def of_ended() -> None:
+            while True:
+                said = await ended.get()
+                self.ends[said.build] = said
+
+        async def of_none() -> None:
+            while True:
+                said = await nowhere.get()
+                self.ends.update(dict.fromkeys(said.instances, said))
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(of_ended())
+            group.create_task(of_none())
+
+
+@asynccontextmanager
+async def a_driver_cloud(
+    connect: Connect, url: str, hosts: Sequence[SimHost], *, faults: FaultPlan | None = None
+) -> AsyncIterator[DriverCloud]:
+    clock, disk, stopping = Clock(), AgentDisk(), asyncio.Event()
+    placement, builds = Database(url, namespace="placement"), Database(url, namespace=f"cell_{CELL}")
+    made = of_one_cell(placement, CELL, builds, clock)
+
+    def an_agent(bus: Bus) -> Worker:
+        asks = bus.asker(topics.CELL_PROVIDERS)
+        return compute_sim(
+            AGENT, CELL, hosts, faults=faults, period=0.5, clock=clock, disk=disk, providers=asks
+        )
+
+    async def serve(worker_of: object, started: asyncio.Event) -> None:
+        async with Bus(connect(), clock) as bus:
+            worker: Worker = worker_of(bus)  # type: ignore[operator]
+            for row in (*worker.consumes, *worker.answers):
+                await bus.transport.declare(worker.queue_of(row, bus.replica))
+            started.set()
+            await bus.serve(worker, stopping, drain=2.0)
+
+    try:
+        await migrate(placement, "placement_worker")
+        await migrate(builds, "cell_conductor")
+        async with Bus(connect(), clock) as client, asyncio.TaskGroup() as group:
+            cloud = DriverCloud(client, hosts, disk)
+            hearing = group.create_task(cloud.hear())
+            for one in (*made.values(), an_agent):
+                started = asyncio.Event()
+                group.create_task(serve(one, started))
+                await started.wait()
+            try:
+                await cloud.known()
+                yield cloud
+            finally:
+                stopping.set()
+                hearing.cancel()
+    finally:
+        await placement.close()
+        await builds.close()
