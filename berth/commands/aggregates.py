@@ -276,7 +276,7 @@ async def show_all(settings: Settings, host: str, key: str, as_json: bool, say: 
 
 async def show(settings: Settings, name: str, as_json: bool, say: Console) -> int:
     async with Bus(wiring.transport(settings, "aggregate")) as bus:
-        one = await _named(bus, name)
+        one = await named(bus, name)
         hosts = sorted(await hosts_inside(bus, one.id), key=lambda each: each.host or each.name)
     if as_json:
         told_of = [{"uuid": each.id, "name": each.host or each.name, "cell": each.cell} for each in hosts]
@@ -292,7 +292,7 @@ async def show(settings: Settings, name: str, as_json: bool, say: Console) -> in
     return 0
 
 
-async def _named(bus: Bus, name: str) -> Aggregate:
+async def named(bus: Bus, name: str) -> Aggregate:
     """By its name or its uuid."""
     try:
         found = await find_aggregates(bus, ids=(str(uuid.UUID(name)),))
@@ -327,7 +327,7 @@ async def change(
         AggregateEditRequested(edit=edit(NOBODY))
     )  # what is wrong with it is said before anything is asked
     async with Bus(wiring.transport(settings, "aggregate")) as bus:
-        order = AggregateEditRequested(edit=edit((await _named(bus, name)).id))
+        order = AggregateEditRequested(edit=edit((await named(bus, name)).id))
         return _tell((await bus.asker(topics.EDIT_AGGREGATE)(order)).result, as_json, say)
 
 

@@ -120,16 +120,6 @@ def weights_given(given: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def aggregates_given(option: str, given: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Each is one of some uuids, comma separated."""
-    return tuple(tuple(_uuids(option, one)) for one in given)
-
-
-def _uuids(option: str, given: str) -> Iterator[str]:
-    for part in given.split(","):
-        yield _uuid(option, "an aggregate", part)
-
-
 def _uuid(option: str, of: str, given: str) -> str:
     try:
         return str(uuid.UUID(given.strip()))

@@ -11,10 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from berth import wiring
-from berth.commands import groups, waiting
+from berth.commands import waiting
 from berth.commands.boot_options import (
     BootCommand,
-    aggregates_given,
     flavor_instead,
     hints_given,
     pairs,
@@ -22,6 +21,8 @@ from berth.commands.boot_options import (
     waiting_time,
     weights_given,
 )
+from berth.commands.by_name import Named, named, resolved
+from berth.commands.noted import Noted
 from berth.commands.options import DiskGb, MemoryMb, StateDir, Vcpus
 from berth.commands.terminal import (
     CommandRefused,
@@ -111,7 +112,7 @@ def boot_command(
     aggregate: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="UUID,...",
+            metavar="NAME|UUID,...",
             help="Only hosts in one of these aggregates; repeated, all of them must be met.",
             rich_help_panel=_WHERE,
         ),
@@ -119,7 +120,9 @@ def boot_command(
     not_aggregate: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="UUID,...", help="No host in any of these; may be repeated.", rich_help_panel=_WHERE
+            metavar="NAME|UUID,...",
+            help="No host in any of these; may be repeated.",
+            rich_help_panel=_WHERE,
         ),
     ] = None,
     host: Annotated[
@@ -195,7 +198,7 @@ def boot_command(
     trait:CUSTOM_GOLD=,trait:CUSTOM_SILVER=required --wait 1h`.
     """
     settings = effective(state_dir=state_dir).settings
-    request = request_given(
+    request, names = request_given(
         vcpus=vcpus,
         memory_mb=memory_mb,
         disk_gb=disk_gb,
@@ -221,7 +224,7 @@ def boot_command(
     request = msgspec.structs.replace(request, wait=waiting_time(wait), priority=priority)
     tell_notes(request)
     timeout += seconds_of(request.wait)
-    run(boot(settings, request, wait is not None, timeout, as_json, say, group))
+    run(boot(settings, request, wait is not None, timeout, as_json, say, names))
 
 
 def request_given(
@@ -247,28 +250,25 @@ def request_given(
     hint: list[str] | None,
     prefer_trait: list[str] | None,
     project: str,
-) -> BuildRequested:
-    """What these options ask for, the group's name aside."""
+) -> tuple[BuildRequested, Named]:
+    """What these options ask for, and what of it is yet to be found by its name."""
     chosen = image_named(image, image_property or [])
     request = boot_request(vcpus, memory_mb, disk_gb, flavor, extra_spec or [], count, zone, cell, chosen)
     hints = hints_given(hint or [])
     if hints.group and group:
         raise BadSetting("--group and --hint group= both say it")
-    return msgspec.structs.replace(
+    request = msgspec.structs.replace(
         request,
         project=project or request.project,
         or_else=tuple(flavor_instead(request.flavor, one) for one in or_else or []),
         at_least=at_least,
-        aggregates=aggregates_given("--aggregate", aggregate or []),
-        not_aggregates=tuple(
-            uuid for some in aggregates_given("--not-aggregate", not_aggregate or []) for uuid in some
-        ),
         wanted_host=host,
         forced_host=force_host,
         ignore_hosts=tuple(ignore_host or []),
         hints=hints,
         preferred_traits=weights_given(prefer_trait or []),
     )
+    return request, named(group, aggregate or [], not_aggregate or [])
 
 
 def tell_notes(request: BuildRequested) -> None:
@@ -336,14 +336,15 @@ async def boot(
     timeout: float,
     as_json: bool,
     say: Console,
-    joins: str = "",
+    names: Named,
 ) -> int:
     name = f"boot-{request.request[:8]}"
     if wait:
         request = msgspec.structs.replace(request, reply_to=name)
     request = checked(request)
     async with Bus(wiring.transport(settings, "boot")) as bus:
-        request = await joining(bus, request, joins)
+        noted = Noted(bus, sense_of(request))
+        request = checked(await resolved(bus, request, names))
         ended = await bus.listen(topics.BUILD_ENDED.at(reply_to=name))
         unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=name))
         await publish(bus, request, patience=min(timeout, PATIENCE))
@@ -365,6 +366,7 @@ async def boot(
                     if no_host.done():
                         next_end.cancel()
                         open_ -= set(no_host.result().instances)
+                        noted.tell(no_host.result().decision.notes)
                         _tell_unplaceable(no_host.result(), len(request.instances), as_json, say)
                         no_host = group.create_task(unplaceable.get())
                         continue
@@ -372,6 +374,7 @@ async def boot(
                     if said.build in open_:
                         open_.discard(said.build)
                         active += said.status == "active"
+                        await noted.ask(said)
                         _tell_ended(said, as_json, say)
                 no_host.cancel()
                 telling.cancel()
@@ -380,14 +383,6 @@ async def boot(
                 f"not waiting any longer: {', '.join(sorted(open_))} did not end within {timeout:g} s"
             ) from None
     return 0 if active >= (request.at_least or len(request.instances)) else 1
-
-
-async def joining(bus: Bus, request: BuildRequested, group: str) -> BuildRequested:
-    """The same request, in this server group; no name: in none but what its hints say."""
-    if not group:
-        return request
-    joined = (await groups.named(bus, group, request.project)).id
-    return msgspec.structs.replace(request, hints=msgspec.structs.replace(request.hints, group=joined))
 
 
 def _tell_ended(said: BuildEnded, as_json: bool, say: Console) -> None:

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.text import Text
 
 from berth import wiring
-from berth.commands.builds import boot_command, joining, request_given, tell_notes
+from berth.commands.builds import boot_command, request_given, tell_notes
+from berth.commands.by_name import Named, resolved
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import checked, effective, printable, run, say, write_json
 from berth.funnel import funnel
@@ -32,10 +33,10 @@ def what_if_command(
 
     Takes what `berth boot` takes: `berth what-if --vcpus 4 --memory-mb 8192 --zone z2 --count 10`.
     """
-    request = request_given(**asked)
+    request, names = request_given(**asked)
     tell_notes(request)
     settings = effective(state_dir=state_dir).settings
-    run(what_if(settings, request, asked["group"], best, room, as_json, say))
+    run(what_if(settings, request, names, best, room, as_json, say))
 
 
 def _as_boot_takes() -> inspect.Signature:
@@ -55,14 +56,14 @@ commands.command("what-if", rich_help_panel="Builds")(what_if_command)
 async def what_if(
     settings: Settings,
     request: BuildRequested,
-    group: str,
+    names: Named,
     best: int,
     room: bool,
     as_json: bool,
     say: Console,
 ) -> int:
     async with Bus(wiring.transport(settings, "what-if")) as bus:
-        request = checked(await joining(bus, request, group))
+        request = checked(await resolved(bus, request, names))
         ask = bus.asker(topics.WHAT_IF, timeout=SECONDS)
         answer = await ask(WhatIf(request=request, best=best, room=room))
     if as_json:

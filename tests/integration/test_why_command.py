@@ -1,4 +1,4 @@
-"""`berth why` and `berth what-if` as people use them: what they say, and how they end."""
+"""`berth why`, `berth what-if` and `berth boot` as people use them: what they say, and how they end."""
 
 import asyncio
 import io
@@ -153,3 +153,45 @@ def test_what_if_as_json_claims_nothing(house: House) -> None:
     assert answers[0]["fits"] is True
     first, second = (sum(one["instances"] for one in answer["room"]) for answer in answers)  # type: ignore[attr-defined]
     assert first == second > 100
+
+
+EAST = "c1-host00001"
+NOSUCH = "note: ignore_hosts: there is no host 'nosuch'"
+NO_AGGREGATE = "there is no aggregate 'aest'; the nearest is 'east'"
+
+
+@pytest.fixture(scope="module")
+def east(house: House) -> None:
+    """One host, by a name."""
+    assert house.berth("aggregate", "create", "east", "--host", EAST).exit_code == 0
+
+
+BOOT = [
+    # options → exit code, what is answered, what is said beside it
+    (("--ignore-host", "nosuch"), 0, "active on", (NOSUCH,)),
+    (("--ignore-host", "nosuch", "--count", "2", "--json"), 0, '"active"', (NOSUCH,)),
+    (("--ignore-host", "nosuch", "--vcpus", "999"), 1, "no host", (NOSUCH,)),
+    (("--spec", "hw:cpu_polcy=shared"), 0, "active on", ("note: flavor.extra_specs: hw:cpu_polcy",)),
+    ((), 0, "active on", ()),
+    (("--aggregate", "east"), 0, f"active on {EAST} in", ()),
+    (("--aggregate", "east", "--not-aggregate", "east"), 1, "no host", ()),
+    (("--aggregate", "aest"), 1, "", (NO_AGGREGATE,)),
+    (("--not-aggregate", "east,aest"), 1, "", (NO_AGGREGATE,)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "code", "answer", "beside"), BOOT, ids=str)
+def test_boot_says_each_thing_of_note_once(
+    house: House, east: None, options: tuple[str, ...], code: int, answer: str, beside: tuple[str, ...]
+) -> None:
+    done = house.berth("boot", "--wait", *options)
+    assert done.exit_code == code, done.output
+    assert answer in done.stdout
+    told = done.stderr.splitlines()
+    assert len(told) == len(beside), told
+    assert all(line.startswith(one) for line, one in zip(told, beside, strict=True)), told
+
+
+def test_what_if_takes_names_of_aggregates(house: House, east: None) -> None:
+    assert f"▸ {EAST}" in house.berth("what-if", "--aggregate", "east").stdout
+    assert NO_AGGREGATE in house.berth("what-if", "--aggregate", "aest").output

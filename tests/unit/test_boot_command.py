@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from berth.__main__ import app
 from berth.commands import builds, terminal
+from berth.commands.by_name import Named
 from bus.messages import BuildRequested
 from bus.vocabulary import Flavor, Hints
 from tests.support.ids import uid
@@ -23,6 +24,7 @@ class Published:
     """What the command would have published, and how it would have followed it."""
 
     request: BuildRequested
+    names: Named
     followed: bool
     timeout: float
 
@@ -31,8 +33,9 @@ class Published:
 def published(monkeypatch: pytest.MonkeyPatch) -> Iterator[Published]:
     published = Published()
 
-    async def boot(settings: object, request: BuildRequested, wait: bool, timeout: float, *_: object) -> int:
+    async def boot(settings: object, request: BuildRequested, wait: bool, timeout: float, *more: Any) -> int:
         published.request, published.followed, published.timeout = request, wait, timeout
+        published.names = more[-1]
         return 0
 
     monkeypatch.setattr(builds, "boot", boot)
@@ -53,8 +56,6 @@ def said(*options: str) -> tuple[int, str]:
         (["--host", "h"], {"wanted_host": "h"}),
         (["--force-host", "h"], {"forced_host": "h"}),
         (["--ignore-host", "a", "--ignore-host", "b"], {"ignore_hosts": ("a", "b")}),
-        (["--aggregate", f"{ONE},{TWO}", "--aggregate", TWO], {"aggregates": ((ONE, TWO), (TWO,))}),
-        (["--not-aggregate", f"{ONE},{TWO}"], {"not_aggregates": (ONE, TWO)}),
         (["--prefer-trait", "A", "--prefer-trait", "B=-2"], {"preferred_traits": {"A": 1.0, "B": -2.0}}),
         (["--at-least", "2", "--count", "3"], {"at_least": 2}),
         (["--wait", "30m", "--priority", "7"], {"wait": "30m", "priority": 7}),
@@ -81,6 +82,27 @@ def said(*options: str) -> tuple[int, str]:
 def test_what_is_asked_for(published: Published, options: list[str], expected: dict[str, Any]) -> None:
     assert said(*options) == (0, "")
     assert {name: getattr(published.request, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ([], Named()),
+        (["--group", "web"], Named(group="web")),
+        (
+            ["--aggregate", f"{ONE}, east", "--aggregate", "ssd"],
+            Named(aggregates=((ONE, "east"), ("ssd",))),
+        ),
+        (
+            ["--not-aggregate", f"east,{TWO}", "--not-aggregate", "ssd"],
+            Named(not_aggregates=("east", TWO, "ssd")),
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_yet_to_be_found_by_its_name(published: Published, options: list[str], names: Named) -> None:
+    assert said(*options) == (0, "")
+    assert published.names == names
 
 
 @pytest.mark.parametrize(
@@ -145,7 +167,7 @@ def test_flavors_that_would_do_instead(
         (["--hint", "cidr=/8", "--hint", "cidr=/9"], "--hint cidr: is said twice"),
         (["--hint", "query"], "--hint takes KEY=VALUE, not 'query'"),
         (["--group", "g", "--hint", f"group={ONE}"], "--group and --hint group= both say it"),
-        (["--aggregate", "blue"], "--aggregate: 'blue' is not the uuid of an aggregate"),
+        (["--aggregate", "a,,b"], "--aggregate: 'a,,b' is not a list of names or uuids of aggregates"),
         (["--prefer-trait", "A=much"], "--prefer-trait A=much: 'much' is no weight"),
         (["--prefer-trait", "fast"], "--prefer-trait fast: 'fast' is no trait (A to Z, 0 to 9, _)"),
         (["--or-else", "vcpu=2"], "--or-else vcpu=: did you mean vcpus=?"),

@@ -1,0 +1,42 @@
+"""What of a request meant nothing, as a scheduler notes it beside its decision: told to who follows it."""
+
+from collections.abc import Iterable
+
+from rich.markup import escape
+
+from berth.commands.terminal import complain, printable
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.messages import BuildEnded, FindBuilds
+
+SECONDS = 5.0  # a cell may take to say what it keeps
+
+
+class Noted:
+    """Each note once; what was said before it was published is not said again."""
+
+    def __init__(self, bus: Bus, said: Iterable[str] = ()) -> None:
+        self._bus = bus
+        self._said = set(said)
+        self._asked = False
+
+    def tell(self, notes: Iterable[str]) -> None:
+        for note in notes:
+            if note not in self._said:
+                self._said.add(note)
+                complain.print(f"[yellow]note[/yellow]: {escape(printable(note))}")
+
+    async def ask(self, ended: BuildEnded) -> None:
+        """An end does not carry the decision: its cell keeps it. The first of a request tells for all."""
+        if self._asked:
+            return
+        self._asked = True
+        find = self._bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
+        try:
+            found = await find(FindBuilds(cell=ended.cell, builds=(ended.build,)))
+        except (Unavailable, Unroutable, AnswerRefused) as problem:
+            complain.print(f"[yellow]note[/yellow]: what was noted is not known: {escape(str(problem))}")
+            return
+        for one in found.builds:
+            self.tell(one.placed.decision.notes)
