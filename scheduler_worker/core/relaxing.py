@@ -1,6 +1,6 @@
 """What a request could do without: each demand left out by itself, or asked for in a smaller amount."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,15 +11,18 @@ from bus.messages import FindCandidates
 from bus.vocabulary import ResourceGroup
 from scheduler_worker.core.wish import Wish
 
-Says = Callable[[str], str]  # given "2 hosts": what they tell
-
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
     """A wish that asks for one thing less."""
 
     wish: Wish
-    says: Says
+    what: str  # "without zone a"
+    trait: str = ""  # the one that is not asked for any more
+
+    def says(self, hosts: str) -> str:
+        """Of "2 hosts" that would then do."""
+        return f"trait {self.trait} on any of {hosts}" if self.trait else f"{self.what}: {hosts}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +59,16 @@ def relaxed(wish: Wish) -> Iterator[Relaxed]:
     hints = wish.request.hints
     if wish.group is not None:
         name = f"without server group {wish.group.name}"
-        yield Relaxed(replace(wish, group=None, members={}), _without(name))
+        yield Relaxed(replace(wish, group=None, members={}), name)
     if wish.same is not None:
-        yield Relaxed(replace(wish, same=None), _without("without the hint same_host"))
+        yield Relaxed(replace(wish, same=None), "without the hint same_host")
     if wish.different:
-        yield Relaxed(replace(wish, different=frozenset()), _without("without the hint different_host"))
+        yield Relaxed(replace(wish, different=frozenset()), "without the hint different_host")
     for field in ("query", "build_near_host_ip"):
         if getattr(hints, field):
             other = structs.replace(hints, **{field: ""})
             request = structs.replace(wish.request, hints=other)
-            yield Relaxed(replace(wish, request=request), _without(f"without the hint {field}"))
+            yield Relaxed(replace(wish, request=request), f"without the hint {field}")
 
 
 def _elsewhere(wish: Wish) -> Iterator[Relaxed]:
@@ -73,24 +76,24 @@ def _elsewhere(wish: Wish) -> Iterator[Relaxed]:
     question, request = wish.question, wish.request
     if question.zone:
         anywhere = replace(wish, request=structs.replace(request, zone=""))
-        yield Relaxed(_asking(anywhere, zone=""), _without(f"without zone {question.zone}"))
+        yield Relaxed(_asking(anywhere, zone=""), f"without zone {question.zone}")
     if question.cell:
         anywhere = replace(wish, request=structs.replace(request, cell=""))
-        yield Relaxed(_asking(anywhere, cell=""), _without(f"without cell {question.cell}"))
+        yield Relaxed(_asking(anywhere, cell=""), f"without cell {question.cell}")
     if question.roots:
         named = request.forced_host or request.wanted_host
         anywhere = replace(wish, request=structs.replace(request, forced_host="", wanted_host=""))
-        yield Relaxed(_asking(anywhere, roots=()), _without(f"without host {named}"))
+        yield Relaxed(_asking(anywhere, roots=()), f"without host {named}")
     if question.not_roots:
         anywhere = replace(wish, request=structs.replace(request, ignore_hosts=()))
-        yield Relaxed(_asking(anywhere, not_roots=()), _without("without ignore_hosts"))
+        yield Relaxed(_asking(anywhere, not_roots=()), "without ignore_hosts")
     for nth, some in enumerate(request.aggregates):
         if some in question.root_member_of:  # those that metadata demands are not the request's to leave out
             others = tuple(one for one in question.root_member_of if one != some)
-            yield Relaxed(_asking(wish, root_member_of=others), _without(f"without aggregates[{nth}]"))
+            yield Relaxed(_asking(wish, root_member_of=others), f"without aggregates[{nth}]")
     own = tuple(one for one in question.root_not_member_of if one not in request.not_aggregates)
     if own != question.root_not_member_of:
-        yield Relaxed(_asking(wish, root_not_member_of=own), _without("without not_aggregates"))
+        yield Relaxed(_asking(wish, root_not_member_of=own), "without not_aggregates")
 
 
 def _otherwise(wish: Wish) -> Iterator[Relaxed]:
@@ -98,35 +101,29 @@ def _otherwise(wish: Wish) -> Iterator[Relaxed]:
     question = wish.question
     for trait in question.root_required:
         others = tuple(one for one in question.root_required if one != trait)
-        yield Relaxed(_asking(wish, root_required=others), _lacks(trait))
+        yield Relaxed(_asking(wish, root_required=others), f"without trait {trait}", trait)
     for trait in question.root_forbidden:
         if trait != DISABLED:
             others = tuple(one for one in question.root_forbidden if one != trait)
-            yield Relaxed(_asking(wish, root_forbidden=others), _without(f"without {trait}=forbidden"))
+            yield Relaxed(_asking(wish, root_forbidden=others), f"without {trait}=forbidden")
     for nth, group in enumerate(question.groups):
         for trait in group.required:
             left = tuple(one for one in group.required if one != trait)
-            yield Relaxed(_with_group(wish, nth, structs.replace(group, required=left)), _lacks(trait))
+            yield Relaxed(
+                _with_group(wish, nth, structs.replace(group, required=left)), f"without trait {trait}", trait
+            )
         for trait in group.forbidden:
             left = tuple(one for one in group.forbidden if one != trait)
             forgiving = structs.replace(group, forbidden=left)
-            yield Relaxed(_with_group(wish, nth, forgiving), _without(f"without {trait}=forbidden"))
+            yield Relaxed(_with_group(wish, nth, forgiving), f"without {trait}=forbidden")
         for some in group.required_any:
-            choices = tuple(one for one in group.required_any if one != some)
+            choices, any_of = tuple(one for one in group.required_any if one != some), " or ".join(some)
             easier = structs.replace(group, required_any=choices)
-            yield Relaxed(_with_group(wish, nth, easier), _lacks(" or ".join(some)))
+            yield Relaxed(_with_group(wish, nth, easier), f"without trait {any_of}", any_of)
     if question.same_subtree:
-        yield Relaxed(_asking(wish, same_subtree=()), _without("without same_subtree"))
+        yield Relaxed(_asking(wish, same_subtree=()), "without same_subtree")
     if question.group_policy == "isolate":
-        yield Relaxed(_asking(wish, group_policy="none"), _without("without group_policy=isolate"))
-
-
-def _without(what: str) -> Says:
-    return lambda hosts: f"{what}: {hosts}"
-
-
-def _lacks(trait: str) -> Says:
-    return lambda hosts: f"trait {trait} on any of {hosts}"
+        yield Relaxed(_asking(wish, group_policy="none"), "without group_policy=isolate")
 
 
 def _asking(wish: Wish, **fields: Any) -> Wish:

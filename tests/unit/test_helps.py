@@ -6,7 +6,10 @@ from msgspec.structs import replace
 from bus.messages import BuildRequested, BuildUnplaceable, WhatIf
 from bus.vocabulary import Flavor, Hints, Resources
 from scheduler_worker import ChoicePolicy, placing, what_if
-from scheduler_worker.core.helping import helps
+from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.helping import MOST_PAIRED, MOST_TRIED, helps
+from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.wish import Wish
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.what_if import WhatIfs
 from tests.support.ids import uid
@@ -40,7 +43,31 @@ HELPS: dict[str, tuple[BuildRequested, tuple[str, ...]]] = {
         a_request(flavor=of(memory_mb=16384)),
         ("1 host would fit with 8192 MEMORY_MB instead of 16384",),
     ),
-    "two classes: neither by itself": (a_request(flavor=of(memory_mb=16384, vcpus=99)), ()),
+    "two classes: neither by itself": (
+        a_request(flavor=of(memory_mb=16384, vcpus=99)),
+        ("with 8 VCPU instead of 99 and with 8192 MEMORY_MB instead of 16384: 1 host",),
+    ),
+    "a class and a zone": (
+        a_request(flavor=of(memory_mb=16384), zone="z9"),
+        ("without zone z9 and with 8192 MEMORY_MB instead of 16384: 1 host",),
+    ),
+    "a zone and a cell": (
+        a_request(zone="z9", cell="c9"),
+        ("without zone z9 and without cell c9: 2 hosts",),
+    ),
+    "a zone, and a class or a host that is disabled": (
+        a_request(flavor=of(memory_mb=4096), zone="z9", cell="cell2"),
+        (
+            "without zone z9 and without cell cell2: 1 host",
+            "without zone z9 and with 2048 MEMORY_MB instead of 4096: 1 host",
+            "without zone z9 and with hosts that are disabled: 1 host",
+        ),
+    ),
+    "a class and a host that is disabled": (
+        a_request(flavor=of(memory_mb=16384), zone="z1", cell="cell2"),
+        ("with hosts that are disabled and with 8192 MEMORY_MB instead of 16384: 1 host",),
+    ),
+    "three things at once": (a_request(flavor=of(memory_mb=16384, vcpus=99), zone="z9"), ()),
     "a zone": (a_request(flavor=of(memory_mb=4096), zone="z2"), (
         "without zone z2: 1 host",
         "1 host would fit with 2048 MEMORY_MB instead of 4096",
@@ -78,6 +105,21 @@ def test_what_helps(request_: BuildRequested, said: tuple[str, ...]) -> None:
     assert set(said) <= set(found), found
     assert bool(said) == bool(found), found
     assert not hall.source.promised  # type: ignore[attr-defined]
+
+
+def test_looking_for_two_things_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten classes that nobody has are 45 pairs, and each is one beside every filter."""
+    hall, ranked, rank = a_hall(*HOSTS), list[str](), Choosing.rank
+
+    def counting(choosing: Choosing, wish: Wish, seed: str) -> Ranking:
+        ranked.append(seed)
+        return rank(choosing, wish, seed)
+
+    monkeypatch.setattr(Choosing, "rank", counting)
+    specs = {f"resources:CUSTOM_{name}": "5" for name in "BCDEFGHIJK"}
+    lacking = a_request(flavor=replace(of(), extra_specs=specs))
+    assert helps(hall.wish(lacking), hall.choosing(), "s") == ()
+    assert MOST_PAIRED < len(ranked) <= MOST_TRIED + MOST_PAIRED
 
 
 def a_scheduler(placement: FakePlacement) -> Scheduler:

@@ -1,0 +1,73 @@
+"""What would have made it fit where no one thing does: two demands are relaxed together."""
+
+from collections.abc import Iterator
+
+from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.relaxing import Lessened, lessened, relaxed
+from scheduler_worker.core.rule import Rule
+from scheduler_worker.core.tally import Helps, Tally, amounts, asks_for_something, with_less
+from scheduler_worker.core.wish import Wish
+
+
+def paired(wish: Wish, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
+    """What a request says of itself first, then what the cloud's rules say; each pair once."""
+    yield from _both_less(wish, choosing, tally)
+    easier = list(relaxed(wish))
+    for nth, one in enumerate(easier):
+        for less in lessened(one.wish):
+            yield from _beside(one.what, tally.by_less(less, choosing))
+        for other in list(relaxed(one.wish))[nth:]:  # those after it
+            yield from _counted(f"{one.what} and {other.what}", other.wish, choosing, tally)
+    rules = [rule for rule in choosing.rules if rule.concerns is None or rule.concerns(wish)]
+    for nth, rule in enumerate(rules):
+        without = choosing.without(rule.name)
+        for less in lessened(wish):
+            yield from _beside(without_rule(rule), tally.by_less(less, without))
+        for one in easier:
+            yield from _counted(f"{one.what} and {without_rule(rule)}", one.wish, without, tally)
+        for next_rule in rules[nth + 1 :]:
+            what = f"{without_rule(rule)} and {without_rule(next_rule)}"
+            yield from _counted(what, wish, without.without(next_rule.name), tally)
+
+
+def without_rule(rule: Rule) -> str:
+    match rule.name:
+        case "up":
+            return "with hosts that are down"
+        case "enabled":
+            return "with hosts that are disabled"
+        case _:
+            return f"without the filter {rule.name}"
+
+
+def _both_less(wish: Wish, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
+    """Of the first as much as anybody has that would do without both, of the second what is there then."""
+    for nth, first in enumerate(lessened(wish)):
+        for second in list(lessened(first.wish))[nth:]:
+            neither = second.wish if asks_for_something(second.wish) else second.with_amount(1)
+            ranking = tally.ranking(neither, choosing)
+            for amount in amounts(ranking, first) if ranking is not None else ():
+                fits = _then(first, amount, second.resource_class, choosing, tally)
+                if fits is not None:
+                    yield from _beside(with_less(first, amount), fits)
+                    break
+
+
+def _then(first: Lessened, amount: int, other: str, choosing: Choosing, tally: Tally) -> Helps | None:
+    """With so much of the first: how much of the other?"""
+    for less in lessened(first.with_amount(amount)):
+        if less.resource_class == other and (fits := tally.by_less(less, choosing)) is not None:
+            return fits
+    return None
+
+
+def _counted(what: str, wish: Wish, choosing: Choosing, tally: Tally) -> Iterator[Helps]:
+    found = tally.count(wish, choosing)
+    if found.hosts:
+        yield Helps(found, what, f"{what}: {found}")
+
+
+def _beside(what: str, other: Helps | None) -> Iterator[Helps]:
+    if other is not None:
+        both = f"{what} and {other.what}"
+        yield Helps(other.found, both, f"{both}: {other.found}")

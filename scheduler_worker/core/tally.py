@@ -1,0 +1,102 @@
+"""How many hosts would do for a wish that asks for less; so many searches, and no more."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bus.candidates import SenselessQuery
+from scheduler_worker.core.choosing import Choosing
+from scheduler_worker.core.ranking import Ranking
+from scheduler_worker.core.relaxing import Lessened
+from scheduler_worker.core.wish import Wish
+
+LOOKED_AT = 48  # hosts of each, one by one; when all of these do, so do the others
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Hosts that would do: exactly so many, or at least."""
+
+    hosts: int
+    more: bool = False
+
+    def __str__(self) -> str:
+        least = "at least " if self.more else ""
+        return f"{least}{self.hosts} host{'' if self.hosts == 1 else 's'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Helps:
+    """Something to be done, and the hosts that would then do."""
+
+    found: Found
+    what: str  # as it is said beside something else
+    says: str  # as it is said by itself
+
+
+class Tally:
+    """Counts, and what each count costs: when that is spent nobody is found any more."""
+
+    def __init__(self, seed: str, searches: int) -> None:
+        self.left = searches
+        self._seed = seed
+
+    def count(self, wish: Wish, choosing: Choosing) -> Found:
+        ranking = self.ranking(wish, choosing)
+        return Found(0) if ranking is None else counted(ranking)
+
+    def ranking(self, wish: Wish, choosing: Choosing) -> Ranking | None:
+        if self.left <= 0:
+            return None
+        self.left -= 1
+        try:
+            return choosing.rank(wish, self._seed)
+        except SenselessQuery:
+            return None
+
+    def by_less(self, less: Lessened, choosing: Choosing) -> Helps | None:
+        """How much may it ask for, and how many hosts would have that?"""
+        others = less.wish if asks_for_something(less.wish) else less.with_amount(1)
+        ranking = self.ranking(others, choosing)
+        if ranking is None:
+            return None
+        for amount in amounts(ranking, less):
+            found = self.count(less.with_amount(amount), choosing)
+            if found.hosts:
+                what = with_less(less, amount)
+                return Helps(found, what, f"{found} would fit {what}")
+        found = counted(ranking)
+        if found.hosts and others is less.wish:
+            return Helps(found, with_less(less, 0), f"{with_less(less, 0)}: {found}")
+        return None
+
+
+def asks_for_something(wish: Wish) -> bool:
+    return any(group.resources for group in wish.question.groups)
+
+
+def amounts(ranking: Ranking, less: Lessened) -> Sequence[int]:
+    """How much less it may try to ask of these hosts, the most first."""
+    indices = ranking.admitted()
+    if not len(indices):
+        return ()
+    most = int(np.max(ranking.free(less.resource_class)[list(indices)]))
+    # One may be sold less than is free: by halves of what there is, too.
+    halves = {amount >> shift for amount in (min(most, less.asked - 1), less.asked) for shift in range(4)}
+    return sorted((one for one in halves if 0 < one <= min(most, less.asked - 1)), reverse=True)
+
+
+def with_less(less: Lessened, amount: int) -> str:
+    if not amount:
+        return f"without {less.resource_class}"
+    return f"with {amount} {less.resource_class} instead of {less.asked}"
+
+
+def counted(ranking: Ranking) -> Found:
+    indices = ranking.admitted()
+    looked_at = indices[:LOOKED_AT]
+    fitting = sum(map(ranking.fits, looked_at))
+    if fitting == len(looked_at):
+        return Found(len(indices))
+    return Found(fitting, more=len(indices) > len(looked_at) and fitting > 0)
