@@ -21,7 +21,7 @@ from berth.commands.boot_options import (
     waiting_time,
     weights_given,
 )
-from berth.commands.by_name import Named, named, resolved
+from berth.commands.by_name import ByName, named, resolved
 from berth.commands.noted import Noted
 from berth.commands.options import DiskGb, MemoryMb, StateDir, Vcpus
 from berth.commands.terminal import (
@@ -250,7 +250,7 @@ def request_given(
     hint: list[str] | None,
     prefer_trait: list[str] | None,
     project: str,
-) -> tuple[BuildRequested, Named]:
+) -> tuple[BuildRequested, ByName]:
     """What these options ask for, and what of it is yet to be found by its name."""
     chosen = image_named(image, image_property or [])
     request = boot_request(vcpus, memory_mb, disk_gb, flavor, extra_spec or [], count, zone, cell, chosen)
@@ -336,7 +336,7 @@ async def boot(
     timeout: float,
     as_json: bool,
     say: Console,
-    names: Named,
+    names: ByName,
 ) -> int:
     name = f"boot-{request.request[:8]}"
     if wait:

@@ -13,7 +13,7 @@ from bus.messages import BuildRequested
 
 
 @dataclass(frozen=True)
-class Named:
+class ByName:
     """Names or uuids, as they were given."""
 
     group: str = ""
@@ -21,15 +21,15 @@ class Named:
     not_aggregates: tuple[str, ...] = ()
 
 
-def named(group: str, aggregate: Sequence[str], not_aggregate: Sequence[str]) -> Named:
-    return Named(
+def named(group: str, aggregate: Sequence[str], not_aggregate: Sequence[str]) -> ByName:
+    return ByName(
         group,
         tuple(_several("--aggregate", one) for one in aggregate),
         tuple(name for one in not_aggregate for name in _several("--not-aggregate", one)),
     )
 
 
-async def resolved(bus: Bus, request: BuildRequested, said: Named) -> BuildRequested:
+async def resolved(bus: Bus, request: BuildRequested, said: ByName) -> BuildRequested:
     """The same request, with the uuids of all that is named; what nobody knows refuses it."""
     if said.group:
         joined = (await groups.named(bus, said.group, request.project)).id

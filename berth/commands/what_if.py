@@ -9,7 +9,7 @@ from rich.text import Text
 
 from berth import wiring
 from berth.commands.builds import boot_command, request_given, tell_notes
-from berth.commands.by_name import Named, resolved
+from berth.commands.by_name import ByName, resolved
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import checked, effective, printable, run, say, write_json
 from berth.funnel import funnel
@@ -56,7 +56,7 @@ commands.command("what-if", rich_help_panel="Builds")(what_if_command)
 async def what_if(
     settings: Settings,
     request: BuildRequested,
-    names: Named,
+    names: ByName,
     best: int,
     room: bool,
     as_json: bool,

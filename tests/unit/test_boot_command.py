@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from berth.__main__ import app
 from berth.commands import builds, terminal
-from berth.commands.by_name import Named
+from berth.commands.by_name import ByName
 from bus.messages import BuildRequested
 from bus.vocabulary import Flavor, Hints
 from tests.support.ids import uid
@@ -24,7 +24,7 @@ class Published:
     """What the command would have published, and how it would have followed it."""
 
     request: BuildRequested
-    names: Named
+    names: ByName
     followed: bool
     timeout: float
 
@@ -87,20 +87,20 @@ def test_what_is_asked_for(published: Published, options: list[str], expected: d
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ([], Named()),
-        (["--group", "web"], Named(group="web")),
+        ([], ByName()),
+        (["--group", "web"], ByName(group="web")),
         (
             ["--aggregate", f"{ONE}, east", "--aggregate", "ssd"],
-            Named(aggregates=((ONE, "east"), ("ssd",))),
+            ByName(aggregates=((ONE, "east"), ("ssd",))),
         ),
         (
             ["--not-aggregate", f"east,{TWO}", "--not-aggregate", "ssd"],
-            Named(not_aggregates=("east", TWO, "ssd")),
+            ByName(not_aggregates=("east", TWO, "ssd")),
         ),
     ],
     ids=str,
 )
-def test_what_is_yet_to_be_found_by_its_name(published: Published, options: list[str], names: Named) -> None:
+def test_what_is_yet_to_be_found_by_its_name(published: Published, options: list[str], names: ByName) -> None:
     assert said(*options) == (0, "")
     assert published.names == names
 
