@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 
@@ -62,6 +62,8 @@ class House:
 
     berth: Berth
     ids: Mapping[str, str]
+    settings: Settings
+    until: Callable[[Callable[[], bool], str], None]
 
 
 async def publish(settings: Settings, request: BuildRequested) -> None:
@@ -84,7 +86,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         asyncio.run(publish(settings, waiting))
         up.wait_until(lambda: waiting.instances[0] in berth("waiting", "--json").stdout, "one waits")
         ids = {"placed": placed["build"], "unplaceable": unplaceable["request"], "waiting": waiting.request}
-        yield House(berth, {**ids, "unknown": uid(1), "no uuid": "x"})
+        yield House(berth, {**ids, "unknown": uid(1), "no uuid": "x"}, settings, up.wait_until)
 
 
 WHY = [
@@ -195,3 +197,66 @@ def test_boot_says_each_thing_of_note_once(
 def test_what_if_takes_names_of_aggregates(house: House, east: None) -> None:
     assert f"▸ {EAST}" in house.berth("what-if", "--aggregate", "east").stdout
     assert NO_AGGREGATE in house.berth("what-if", "--aggregate", "aest").output
+
+
+# Other tenants
+
+SECRET, THEIR_HOST = "secret-project", "c2-host00001"
+
+
+@pytest.fixture(scope="module")
+def theirs(house: House) -> Sequence[str]:
+    """What nobody else is to read: the project of others, their group, what they run and wait for."""
+    berth = house.berth
+    group = json.loads(
+        berth(
+            "group", "create", "their-web", "--policy", "anti-affinity", "--project", SECRET, "--json"
+        ).stdout
+    )
+    asked = ("--project", SECRET, "--group", "their-web", "--count", "2", "--wait", "--json")
+    builds = [json.loads(line)["build"] for line in berth("boot", *asked).stdout.splitlines()]
+    kept = ("--host", THEIR_HOST, "--property", f"filter_tenant_id={SECRET}")
+    assert berth("aggregate", "create", "their-hosts", *kept).exit_code == 0
+    waiting = a_request(7, flavor=METAL, wait="10m", project=SECRET)
+    asyncio.run(publish(house.settings, waiting))
+    house.until(lambda: waiting.instances[0] in berth("waiting", "--json").stdout, "it waits")
+    assert len(builds) == 2
+    return (SECRET, "their-web", "their-hosts", group["id"], *builds, waiting.request, *waiting.instances)
+
+
+MINE = ("--project", "mine")
+ASKED = {
+    "placed": (),
+    "their host": ("--host", THEIR_HOST),
+    "too large": ("--vcpus", "999"),
+    "too large, and their host": ("--vcpus", "999", "--host", THEIR_HOST),
+    "bare metal they wait for": ("--flavor", "metal"),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_nobody_reads_of_other_tenants(house: House, theirs: Sequence[str], asked: tuple[str, ...]) -> None:
+    berth = house.berth
+    ended = berth("boot", *MINE, *asked, "--wait", "--json")
+    said = json.loads(ended.stdout.splitlines()[0])
+    id_ = said.get("build") or said["request"]
+    told = [ended, berth("what-if", *MINE, *asked), berth("what-if", *MINE, *asked, "--json")]
+    told += [berth("why", id_, *flags) for flags in ((), ("--json",), ("--now",), ("--now", "--json"))]
+    assert all(one.stdout for one in told)
+    for one in told:
+        assert [word for word in theirs if word in one.output] == [], one.output
+    if asked[:1] == ("--host",):  # that it is others' is said
+        assert "its aggregates are kept for projects other than mine" in told[3].output
+
+
+def test_who_waits_behind_others_does_not_read_who_they_are(house: House, theirs: Sequence[str]) -> None:
+    mine = a_request(8, flavor=METAL, wait="10m", project="mine")
+    asyncio.run(publish(house.settings, mine))
+    house.until(
+        lambda: mine.instances[0] in house.berth("waiting", "--project", "mine", "--json").stdout, "it waits"
+    )
+    told = [house.berth("why", mine.request, *flags) for flags in ((), ("--json",))]
+    told.append(house.berth("waiting", "--project", "mine", "--json"))
+    for one in told:
+        assert "CUSTOM_BAREMETAL" in one.output
+        assert [word for word in theirs if word in one.output] == [], one.output
