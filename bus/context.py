@@ -1,6 +1,8 @@
 """The story a message belongs to: what caused it, and the trace it is part of."""
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 import msgspec
@@ -14,6 +16,60 @@ from bus.topics import TOPIC_OF
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})(?:-|\Z)")
 
 current: ContextVar[Envelope | None] = ContextVar("berth_current_envelope", default=None)
+_arrived: ContextVar[Mapping[int, Envelope]] = ContextVar("berth_arrived_envelopes")
+
+
+class Story(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is to be kept of a message's envelope, for what is said of it long after it was settled."""
+
+    id: str = ""
+    correlation: str = ""
+    traceparent: str = ""
+
+
+NO_STORY = Story()
+
+
+@contextmanager
+def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
+    """These are handled now, together."""
+    arrived = {id(message): envelope for envelope, message in envelopes}
+    alone = next(iter(arrived.values())) if len(arrived) == 1 else None
+    tokens = current.set(alone), _arrived.set(arrived)
+    try:
+        yield
+    finally:
+        current.reset(tokens[0])
+        _arrived.reset(tokens[1])
+
+
+def story_of(message: Message) -> Story:
+    """Of one of those that are handled now: this very object."""
+    envelope = _arrived.get({}).get(id(message))
+    if envelope is None:
+        return NO_STORY
+    return Story(envelope.id, envelope.correlation, envelope.traceparent)
+
+
+@contextmanager
+def resumed(story: Story) -> Iterator[None]:
+    """What is said here is a consequence of that message, as if it were handled now."""
+    if story == NO_STORY:
+        yield
+        return
+    envelope = Envelope(
+        id=story.id,
+        type="",
+        key="",
+        body=msgspec.Raw(b""),
+        correlation=story.correlation,
+        traceparent=story.traceparent,
+    )
+    token = current.set(envelope)
+    try:
+        yield
+    finally:
+        current.reset(token)
 
 
 def follow(

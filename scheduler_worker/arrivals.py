@@ -7,6 +7,7 @@ import msgspec
 from msgspec import structs
 
 from bus.clock import Clock
+from bus.context import Story, story_of
 from bus.messages import BuildRequested
 from bus.sql.retrying import retrying
 from bus.vocabulary import Decision, Held, Id, Retired
@@ -50,14 +51,15 @@ class Arrivals:
             if request.request in room:
                 verdicts[nth] = ()
             elif not event.refusal and request.wait and self._others_first(order, now):
-                waits.append((nth, self._behind_others(order, now, seen), None))
+                waits.append((nth, self._behind_others(order, now, seen, story_of(requests[nth])), None))
             else:
                 trying.append(nth)
         ends = await scheduler.place([begun[nth] for nth in trying])
         for nth, end in zip(trying, ends, strict=True):
             order = orders[nth]
             if isinstance(end, Park):
-                waits.append((nth, self._kept(order, now, seen, end.why, decision_of(end)), mark))
+                story = story_of(requests[nth])
+                waits.append((nth, self._kept(order, now, seen, end.why, decision_of(end), story), mark))
             else:
                 verdicts[nth] = scheduler.verdict(order.request.request, end)
         told = await self._park([(orders[nth], kept, at) for nth, kept, at in waits])
@@ -72,15 +74,19 @@ class Arrivals:
         room = self._parking.room
         return bool(len(room)) and room.ahead(self._parking.kind(order), order.request.priority, now)
 
-    def _behind_others(self, order: Order, now: float, seen: int) -> ParkedRequest:
+    def _behind_others(self, order: Order, now: float, seen: int, story: Story) -> ParkedRequest:
         """It is not looked for a host: whoever goes first of its kind has none."""
         first = self._parking.room.first(self._parking.kind(order))
         known = None if first is None else self._parking.parked.get(first.request)
         lacks = f": {known.lacks}" if known is not None else ""
         decision = known.decision if known is not None else Decision(code="line")
-        return self._kept(order, now, seen, f"others that ask for the same came before it{lacks}", decision)
+        return self._kept(
+            order, now, seen, f"others that ask for the same came before it{lacks}", decision, story
+        )
 
-    def _kept(self, order: Order, now: float, seen: int, why: str, decision: Decision) -> ParkedRequest:
+    def _kept(
+        self, order: Order, now: float, seen: int, why: str, decision: Decision, story: Story
+    ) -> ParkedRequest:
         kind = self._parking.kind(order)
         return ParkedRequest(
             message=order.request,
@@ -91,6 +97,7 @@ class Arrivals:
             lacks=why[:MAX_REASON],
             wakes=self._parking.sight.wakes(kind),
             decision=decision,
+            story=story,
         )
 
     async def _park(self, waits: Sequence[tuple[Order, ParkedRequest, int | None]]) -> list[Verdict]:

@@ -5,6 +5,7 @@ import logging
 import msgspec
 
 from bus.clock import Clock
+from bus.context import resumed
 from bus.errors import Retry
 from bus.messages import (
     BuildCancelled,
@@ -233,7 +234,8 @@ class Keeping:
                 reply_to=message.reply_to,
             )
             await self._parking.keep_decisions([(message, unplaceable)])
-            await self._say(unplaceable)
+            with resumed(one.parked.story):
+                await self._say(unplaceable)
             await self._let_go_of(one, set(ended))
         if placed:
             await self._answer(

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import structs
 
 from bus.clock import Clock
+from bus.context import resumed
 from bus.errors import Retry, Unavailable, Unroutable
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported, Message
 from bus.sql.database import Database
@@ -352,7 +353,8 @@ class Parking:
         await self.keep_decisions([(kept.message, one) for kept, end in said for one in ended(end.messages)])
         for kept, end in said:
             try:
-                await self._tell_all(end.messages)
+                with resumed(kept.story):
+                    await self._tell_all(end.messages)
                 done.append(kept.request)
             except (Unavailable, Retry) as problem:
                 log.warning("request %s: %s", kept.request, problem)

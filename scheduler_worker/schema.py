@@ -24,6 +24,7 @@ parked = Table(
     Column("wakes", Text, nullable=False),
     Column("decision", Text, nullable=False),
     Column("cancelled", Text, nullable=False, server_default=""),  # why it ends, until its owner has heard
+    Column("story", Text, nullable=False, server_default=""),  # of the message it came with
     Index("parked_owner", "owner"),
     Index("parked_line", "kind", text("priority DESC"), "since"),
     Index("parked_cancelled", "owner", postgresql_where=text(CANCELLED), sqlite_where=text(CANCELLED)),

@@ -13,7 +13,7 @@ import msgspec
 
 from bus.clock import Clock
 from bus.codec import decode
-from bus.context import current
+from bus.context import handling
 from bus.delivery.meters import HANDLED
 from bus.delivery.verdicts import Again, Dead, verdict
 from bus.errors import Unavailable, Undecodable
@@ -74,11 +74,11 @@ class ServedRow(ABC):
     async def _settle(self, readable: Readable) -> None:
         """Handle these together, and decide each one's fate."""
         alone = len(readable) == 1
-        context = current.set(readable[0][0].envelope if alone else None)
         try:
-            outcomes = await self._call([message for _, message in readable])
-            made, fates = _sorted(readable, outcomes)
-            await self._say(made)
+            with handling((delivery.envelope, message) for delivery, message in readable):
+                outcomes = await self._call([message for _, message in readable])
+                made, fates = _sorted(readable, outcomes)
+                await self._say(made)
         except Exception as problem:
             if alone or isinstance(problem, Unavailable):
                 for delivery, _ in readable:
@@ -92,8 +92,6 @@ class ServedRow(ABC):
                 else:
                     await self._judge(delivery, fate)
             return
-        finally:
-            current.reset(context)
         for one in readable:  # together they failed: find out which by itself
             await self._settle([one])
 

@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
+from bus.context import NO_STORY, Story
 from bus.messages import BuildRequested, FindWaiting
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
@@ -30,6 +31,7 @@ class ParkedRequest:
     lacks: str  # why it has no host yet, in a sentence
     wakes: str = ""  # what would make it be looked at again
     decision: Decision = field(default_factory=Decision)
+    story: Story = NO_STORY  # of the message it came with
 
     @property
     def request(self) -> Id:
@@ -42,9 +44,9 @@ class ParkedRequest:
 
 _INSERT = Statement(
     "INSERT INTO parked (request, owner, kind, priority, since, until, project, flavor, instances, seen,"
-    " message, lacks, wakes, decision)"
+    " message, lacks, wakes, decision, story)"
     " SELECT n.request, :owner, n.kind, n.priority, n.since, n.until, n.project, n.flavor, n.instances,"
-    " n.seen, n.message, n.lacks, n.wakes, n.decision FROM {n} WHERE true"
+    " n.seen, n.message, n.lacks, n.wakes, n.decision, n.story FROM {n} WHERE true"
     " ON CONFLICT (request) DO NOTHING RETURNING request",
     request=str,
     kind=str,
@@ -59,6 +61,7 @@ _INSERT = Statement(
     lacks=str,
     wakes=str,
     decision=str,
+    story=str,
 )
 _INSERT_BUILDS = Statement(
     "INSERT INTO parked_builds (build, request) SELECT n.build, n.request FROM {n} WHERE true"
@@ -92,7 +95,7 @@ _DELETE_BUILDS = Statement(
 _DELETE_BUILD = Statement(
     "DELETE FROM parked_builds WHERE build IN (SELECT n.build FROM {n}) RETURNING build", build=str
 )
-_KEPT = "request, kind, since, until, seen, message, lacks, wakes, decision"
+_KEPT = "request, kind, since, until, seen, message, lacks, wakes, decision, story"
 _OF_OWNER = Statement(
     f"SELECT {_KEPT} FROM parked WHERE owner = :owner AND request > :after ORDER BY request LIMIT :most"
 )
@@ -103,7 +106,7 @@ _ADOPT = Statement(
 _LET_GO = Statement("UPDATE parked SET owner = '' WHERE owner = :owner RETURNING request")
 _FIND = Statement(
     "SELECT DISTINCT parked.request, parked.owner, parked.kind, parked.since, parked.until, parked.seen,"
-    " parked.message, parked.lacks, parked.wakes, parked.decision, parked.cancelled FROM {n}"
+    " parked.message, parked.lacks, parked.wakes, parked.decision, parked.story, parked.cancelled FROM {n}"
     " JOIN parked_builds ON parked_builds.build = n.id OR parked_builds.request = n.id"
     " JOIN parked ON parked.request = parked_builds.request",
     id=str,
@@ -162,6 +165,7 @@ _BURY = Statement("DELETE FROM schedulers WHERE owner = :owner AND beat = :beat 
 _encode = msgspec.json.Encoder().encode
 _message = msgspec.json.Decoder(BuildRequested).decode
 _decision = msgspec.json.Decoder(Decision).decode
+_story = msgspec.json.Decoder(Story).decode
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -203,6 +207,7 @@ async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> s
             one.lacks,
             one.wakes,
             _encode(one.decision).decode(),
+            _encode(one.story).decode(),
         )
         for one in new
     ]
@@ -239,16 +244,7 @@ async def without(tx: Transaction, parked: ParkedRequest, builds: Collection[Id]
     )
     await _REWRITE(tx, [(parked.request, _encode(message).decode(), len(left))])
     await _DELETE_BUILD(tx, [(build,) for build in sorted(builds)])
-    return ParkedRequest(
-        message,
-        parked.kind,
-        parked.since,
-        parked.until,
-        parked.seen,
-        parked.lacks,
-        parked.wakes,
-        parked.decision,
-    )
+    return replace(parked, message=message)
 
 
 async def of_owner(tx: Transaction, owner: str, after: str, limit: int) -> tuple[list[ParkedRequest], str]:
@@ -372,6 +368,7 @@ def _parked(row: Mapping[str, Any]) -> ParkedRequest | None:
             row["lacks"],
             row["wakes"],
             _decision(row["decision"]),
+            _story(row["story"]) if row["story"] else NO_STORY,
         )
     except _UNREADABLE as problem:
         log.error("request %s waits and cannot be read any more: %s", row["request"], problem)
