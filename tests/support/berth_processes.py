@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import sleep
 from typing import Self, TypeVar
 
@@ -64,6 +65,11 @@ class Running:
 @asynccontextmanager
 async def running(settings: Settings) -> AsyncIterator[Running]:
     """Up, and its simulated hosts known, while the block runs; every process has ended when it is left."""
+    if settings.database.state_dir == Settings().database.state_dir:  # where agents would keep their guests
+        with TemporaryDirectory(prefix="berth-tests-") as directory:
+            async with running(settings.having(state_dir=directory)) as berth:
+                yield berth
+        return
     await migrate_all(settings, Console(quiet=True))
     stopping = asyncio.Event()
     supervisor = Supervisor(settings)

@@ -1,0 +1,226 @@
+"""An agent reports what placement has otherwise, and nothing else; what is not taken is noticed."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bus.errors import Poison, Unavailable
+from bus.messages import (
+    BuildOrdered,
+    DestroyOrdered,
+    FindProviders,
+    InventoryReported,
+    ProvidersFound,
+)
+from bus.resources import SetInventory, SetTraits
+from bus.vocabulary import BuildSpec, Flavor, Inventory
+from compute_sim import AgentDisk, CrashPlan, FaultPlan, SimAgent, SimHost, fleet
+from compute_sim.agent import SimulatedAgent
+from compute_sim.core.drivers.numa import NumaDriver
+from compute_sim.core.drivers.vgpu import PhysicalGpu, VgpuDriver
+from compute_sim.core.provider_tree import child_id
+from compute_sim.host_trees import HostTrees
+from compute_sim.machines import Machine
+from compute_sim.telling import HostNews
+from placement_worker import Placement
+from tests.support.ids import uid
+from tests.support.placement_builders import Wall, a_claim, a_report, an_order
+from tests.support.placement_calls import edit, find_providers
+
+GPU = VgpuDriver(gpus=(PhysicalGpu(device="g", types={"small": 2, "large": 1}),))
+
+
+def hosts(*drivers: Any, count: int = 2) -> Sequence[SimHost]:
+    (agent,) = fleet(("c1",), count, machines=(Machine(drivers),))
+    return agent.hosts
+
+
+class OneAgent:
+    """An agent's process: what it says, and whether placement hears it."""
+
+    def __init__(self, placement: Placement, wall: Wall, some: Sequence[SimHost]) -> None:
+        self.placement, self.wall = placement, wall
+        self.hosts = some
+        self.disk = AgentDisk()
+        self.lost = self.away = False
+        self.refused: list[str] = []
+        trees = HostTrees(some, "c1", "a1", self.disk.devices)
+        self.does = SimulatedAgent("a1", FaultPlan(), CrashPlan(), self.disk, trees.use_changed)
+        self.news = HostNews(
+            SimAgent("a1", "c1", tuple(some)), self.does, trees, 10.0, 300.0, wall.clock, self.ask
+        )
+
+    async def ask(self, question: FindProviders) -> ProvidersFound:
+        assert question.cell == "c1"
+        if self.away:
+            raise Unavailable("placement is away")
+        return await self.placement.lookups.providers(question)
+
+    async def says(self, after: float = 0.0) -> list[str]:
+        """The hosts it reports when so much time has passed."""
+        self.wall.time += after
+        said = [one for one in await self.news.announce() if isinstance(one, InventoryReported)]
+        if not self.lost:
+            outcomes = await self.placement.reports.report_many(said)
+            self.refused += [str(one) for one in outcomes if isinstance(one, Poison)]
+        return [one.host for one in said]
+
+    async def order(self, number: int, **allocations: dict[str, int]) -> str:
+        order = BuildOrdered(
+            build=uid(number, "b"), attempt=1, cell="c1", agent="a1", root=self.hosts[0].root, host="h",
+            spec=BuildSpec(flavor=Flavor(name="f")),
+            allocations={child_id(self.hosts[0].root, f"{self.hosts[0].host}_{name}"): amounts
+                         for name, amounts in allocations.items()},
+        )  # fmt: skip
+        said = await self.does.build(order)
+        assert said is not None
+        return said.cause or said.outcome
+
+    async def destroy(self, number: int) -> None:
+        await self.does.destroy(
+            DestroyOrdered(
+                build=uid(number, "b"), attempt=1, cell="c1", agent="a1", root=self.hosts[0].root, host="h"
+            )
+        )
+
+
+@pytest.fixture
+def agent(placement: Placement, wall: Wall) -> OneAgent:
+    return OneAgent(placement, wall, hosts())
+
+
+ONE, TWO = "c1-host00001", "c1-host00002"
+
+
+async def test_all_hosts_at_the_beginning_and_then_silence_whoever_starts(
+    placement: Placement, wall: Wall, agent: OneAgent
+) -> None:
+    assert await agent.says() == [ONE, TWO]
+    for _ in range(8):
+        assert await agent.says(after=100.0) == []
+    again = OneAgent(placement, wall, hosts())
+    assert await again.says() == []
+    assert await again.says(after=20.0) == []
+
+
+async def test_what_is_otherwise_after_a_restart_is_reported_alone(
+    placement: Placement, wall: Wall, agent: OneAgent
+) -> None:
+    await agent.says()
+    changed = [agent.hosts[0], replace(agent.hosts[1], drivers=(GPU,))]
+    again = OneAgent(placement, wall, changed)
+    assert await again.says() == [TWO]
+    assert await again.says(after=20.0) == []
+
+
+async def test_an_operators_word_is_no_difference_and_stays(placement: Placement, agent: OneAgent) -> None:
+    await agent.says()
+    root = agent.hosts[0].root
+    traits = ("COMPUTE_STATUS_DISABLED", *agent.hosts[0].traits)
+    await edit(placement, SetTraits(provider=root, traits=traits))
+    assert await agent.says(after=20.0) == []
+    found = (
+        await placement.lookups.providers(FindProviders(ids=(root,), parts=("traits", "owner")))
+    ).providers
+    assert found[0].kept_traits == ("COMPUTE_STATUS_DISABLED",)
+
+
+async def test_what_others_changed_of_the_agents_own_is_reported_again(
+    placement: Placement, agent: OneAgent
+) -> None:
+    await agent.says()
+    root = agent.hosts[1].root
+    await edit(placement, SetInventory(provider=root, resource_class="VCPU", inventory=Inventory(total=1)))
+    assert await agent.says(after=20.0) == [TWO]
+    assert await agent.says(after=20.0) == []
+    await edit(placement, SetTraits(provider=root, traits=()))
+    assert await agent.says(after=40.0) == [TWO]
+
+
+async def test_what_was_lost_is_reported_at_the_next_look(agent: OneAgent) -> None:
+    agent.lost = True
+    assert await agent.says() == [ONE, TWO]
+    assert await agent.says(after=5.0) == []
+    agent.lost = False
+    assert await agent.says(after=5.0) == [ONE, TWO]
+    assert await agent.says(after=20.0) == []
+
+
+async def test_while_placement_is_away_nothing_is_said_and_then_all_of_it(agent: OneAgent) -> None:
+    agent.away = True
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            await agent.says(after=1.0)
+    agent.away = False
+    assert await agent.says() == [ONE, TWO]
+
+
+async def test_a_report_that_placement_refuses_is_noticed_and_said_aloud(
+    placement: Placement, agent: OneAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another has its name."""
+    assert await placement.reports.report_many([a_report(9, name=ONE)]) == [None]
+    for after in (0.0, 10.0, 20.0):
+        assert ONE in await agent.says(after)
+    assert not caplog.records
+    await agent.says(after=40.0)
+    assert f"placement has taken none of the last 3 reports of {ONE}: `berth dead list`" in caplog.text
+    assert TWO not in caplog.text
+    assert len(agent.refused) == 4 and all("name" in why for why in agent.refused)
+
+
+async def test_a_tree_that_another_reported_is_taken_over(
+    placement: Placement, wall: Wall, agent: OneAgent
+) -> None:
+    await agent.says()
+    heir = OneAgent(placement, wall, agent.hosts)
+    other = HostTrees(agent.hosts, "c1", "a2", heir.disk.devices)
+    heir.news = HostNews(
+        SimAgent("a2", "c1", tuple(agent.hosts)), heir.does, other, 10.0, 300.0, wall.clock, heir.ask
+    )
+    wall.time -= 5000.0  # its clock is behind
+    assert await heir.says() == [ONE, TWO]
+    assert len(await find_providers(placement, agents=("a2",), parts=())) == 2
+
+
+async def test_a_gpu_that_is_cut_is_reported_at_once_and_other_types_are_refused_meanwhile(
+    placement: Placement, wall: Wall
+) -> None:
+    agent = OneAgent(placement, wall, hosts(GPU, count=1))
+    assert await agent.says() == [ONE]
+    assert await agent.order(1, g_small={"VGPU": 1}) == "built"
+    refused = await agent.order(2, g_large={"VGPU": 1})
+    assert refused == f"the host cannot hold it: {ONE}_g_large: asked 1 VGPU, 0 free on the host"
+    assert await agent.order(2, g_large={"VGPU": 1}) == refused  # when it comes again
+    assert await agent.says() == [ONE]
+    assert await agent.says(after=10.0) == []
+    large = child_id(agent.hosts[0].root, f"{ONE}_g_large")
+    (claimed,) = (await placement.claims.claim_many([an_order(a_claim(1, {large: {"VGPU": 1}}))]))[0].results
+    assert "0 free" in str(claimed.refusals[0])  # type: ignore[union-attr]
+    await agent.destroy(1)
+    assert await agent.says() == [ONE]
+    assert await agent.order(3, g_large={"VGPU": 1}) == "built"
+
+
+async def test_a_disabled_host_says_so_to_placement_and_to_schedulers(
+    placement: Placement, wall: Wall
+) -> None:
+    one, two = hosts(NumaDriver(), count=2)
+    agent = OneAgent(placement, wall, [replace(one, disabled="a new disk"), two])
+    assert await agent.says() == [ONE, TWO]
+    found = await placement.lookups.providers(FindProviders(agents=("a1",), parts=("traits",)))
+    assert [each.name for each in found.providers if "COMPUTE_STATUS_DISABLED" in each.traits] == [ONE]
+    ((beat),) = await agent.news.beat()
+    assert [(each.enabled, each.why_disabled) for each in beat.hosts] == [(False, "a new disk"), (True, "")]
+
+
+async def test_more_providers_than_a_page_has_are_all_compared(
+    placement: Placement, wall: Wall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compute_sim.telling.HOSTS_IN_A_REPORT", 4)
+    agent = OneAgent(placement, wall, hosts(NumaDriver(), count=5))
+    said = [host for _ in range(3) for host in await agent.says()]
+    assert len(set(said)) == len(said) == 5
+    assert [await agent.says(after=20.0), await agent.says(after=20.0)] == [[], []]

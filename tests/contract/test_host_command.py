@@ -1,0 +1,122 @@
+"""`berth host` on either bus: which hosts there are, what each has, and keeping new instances away."""
+
+import io
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from berth import wiring
+from berth.__main__ import app
+from berth.commands import hosts as commands
+from berth.commands.terminal import CommandRefused, leaves
+from berth.settings import BadSetting
+from bus.host_marks import DISABLED, FORCED_DOWN
+from bus.vocabulary import Inventory
+from placement_worker import Placement, placement_worker
+from tests.support.buses import Connect, serving
+from tests.support.ids import uid
+from tests.support.placement_builders import a_placement, a_provider, a_report
+from tests.support.placement_calls import find_providers, report
+from tests.support.waiting import in_time
+
+CELL = a_provider(21, 2, name="host-2_numa0", inventories={"PCPU": Inventory(total=4, reserved=1)})
+
+
+class HostCommand:
+    """`berth host ...` on the bus of a placement with three hosts."""
+
+    def __init__(self, placement: Placement, patch: pytest.MonkeyPatch, capsys: Any) -> None:
+        self.placement, self.patch, self.capsys = placement, patch, capsys
+
+    async def __call__(self, *words: str) -> str:
+        """What it prints."""
+        begun: list[Any] = []
+        told = io.StringIO()
+        self.patch.setattr(commands, "say", Console(file=told, highlight=False, soft_wrap=True, width=200))
+        self.patch.setattr(commands, "run", begun.append)
+        result = CliRunner().invoke(app, ["host", *words])
+        assert result.exit_code == 0, result.output
+        try:
+            assert await in_time(begun.pop()) == 0
+        except BaseExceptionGroup as several:
+            [problem] = leaves(several)
+            raise problem from None
+        return told.getvalue() + self.capsys.readouterr().out
+
+    async def states(self) -> dict[str, str]:
+        lines = (await self("list", "--json")).splitlines()
+        return {one["host"]: one["state"] for one in map(json.loads, lines)}
+
+    async def traits(self, number: int) -> set[str]:
+        (found,) = await find_providers(self.placement, ids=(uid(number, "a"),), parts=("traits",))
+        return set(found.traits)
+
+
+@pytest.fixture
+async def host(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> AsyncIterator[HostCommand]:
+    async with a_placement("sqlite+aiosqlite://") as placement:
+        some = a_report(1, traits=("COMPUTE_NODE",)), a_report(2, CELL), a_report(3, traits=(DISABLED,))
+        assert await report(placement, *some) == ["", "", ""]
+
+        async def nothing(*messages: Any) -> None:
+            pass
+
+        async with serving(connect, placement_worker(placement, nothing, ("c1",))):
+            monkeypatch.setattr(wiring, "transport", lambda *_, **__: connect())
+            yield HostCommand(placement, monkeypatch, capsys)
+
+
+async def test_a_host_is_closed_and_opened_and_what_its_agent_says_stays(host: HostCommand) -> None:
+    assert await host.states() == {"host-1": "open", "host-2": "open", "host-3": "disabled by its agent"}
+    assert await host("disable", "host-1", uid(2, "a")) == "host-1: disabled\nhost-2: disabled\n"
+    assert await host("disable", "host-1") == "host-1: is so already (disabled)\n"
+    assert await host.traits(1) == {"COMPUTE_NODE", DISABLED}
+    assert "host-1" in await host("list", "--closed")
+    again = a_report(1, traits=("COMPUTE_NODE",), sequence=2)
+    assert await report(host.placement, again) == [""]
+    assert (await host.states())["host-1"] == "disabled"
+    assert await host("enable", "host-1") == "host-1: open\n"
+    assert await host.traits(1) == {"COMPUTE_NODE"}
+    assert "host-1" not in await host("list", "--closed")
+    assert await host("enable", "host-3") == "host-3: its agent has disabled it: only that can undo it\n"
+
+
+async def test_a_host_is_forced_down_beside_whatever_else_and_no_longer(host: HostCommand) -> None:
+    await host("disable", "--agent", "agent-2")
+    assert await host("force-down", "host-2") == "host-2: forced down, disabled\n"
+    assert await host.traits(2) == {FORCED_DOWN, DISABLED}
+    assert await host("force-down", "host-2", "--undo") == "host-2: disabled\n"
+    assert await host("force-down", "host-2", "--undo") == "host-2: is so already (disabled)\n"
+
+
+async def test_what_a_host_has_is_drawn_as_a_tree(host: HostCommand) -> None:
+    drawn = await host("show", "host-2")
+    lines = [line.strip() for line in drawn.splitlines()]
+    assert lines[0] == "host-2  agent-2 in cell c1  open"
+    assert any("VCPU  0 of 8 used  (8)" in line for line in lines)
+    cell = next(number for number, line in enumerate(lines) if line.endswith("host-2_numa0"))
+    assert "PCPU  0 of 3 used  (4, 1 reserved)" in lines[cell + 1]
+    told = [json.loads(line) for line in (await host("show", "host-2", "--json")).splitlines()]
+    assert {one["name"] for one in told} == {"host-2", "host-2_numa0"}
+
+
+WRONG: list[tuple[tuple[str, ...], type[Exception], str]] = [
+    (("disable",), BadSetting, "say which: names of hosts, or --agent"),
+    (("disable", "host-1", "--agent", "agent-1"), BadSetting, "say which"),
+    (("disable", "nobody"), CommandRefused, "there is no host 'nobody'; `berth host list` lists them"),
+    (("enable", "--agent", "nobody"), CommandRefused, "no host is reported by an agent 'nobody'"),
+    (("show", "host-2_numa0"), CommandRefused, "there is no host 'host-2_numa0'"),
+]
+
+
+async def test_what_cannot_be_is_said(host: HostCommand) -> None:
+    for words, error, says in WRONG:
+        with pytest.raises(error) as refused:
+            await host(*words)
+        assert says in str(refused.value)
