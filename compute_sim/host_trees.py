@@ -66,7 +66,8 @@ class HostTrees:
             self._say_anew(root)
             owner = owners.get(root)
             found = [*_of_owner(owner, host, self.cell, self.agent)]
-            found += differences(self._stored[root], self._trees[root], closed_too=first)
+            untold = first or not self._taken(root, owner)
+            found += differences(self._stored[root], self._trees[root], closed_too=untold)
             if found:
                 differing.append(root)
                 log.info("%s is reported: %s", host.host, "; ".join(found[:20]))
@@ -81,13 +82,15 @@ class HostTrees:
         self._trees[root] = tree
         self._devices.furnish(tree)
 
+    def _taken(self, root: str, owner: Provider | None) -> bool:
+        """Placement has our last report, if there was one."""
+        told = self._told.get(root, -1)
+        return told < 0 or (owner is not None and owner.sequence >= told)
+
     def _note_taken(self, host: SimHost, owner: Provider | None) -> None:
         """A report that placement refuses is a dead letter there: here it is one that never arrives."""
-        told = self._told.get(host.root, -1)
-        if owner is not None and owner.sequence >= told:
+        if self._taken(host.root, owner):
             self._not_taken.pop(host.root, None)
-            return
-        if told < 0:
             return
         often = self._not_taken[host.root] = self._not_taken.get(host.root, 0) + 1
         if often >= NOT_TAKEN_SO_OFTEN:

@@ -204,6 +204,34 @@ async def test_a_gpu_that_is_cut_is_reported_at_once_and_other_types_are_refused
     assert await agent.order(3, g_large={"VGPU": 1}) == "built"
 
 
+async def test_a_gpu_that_is_open_again_is_told_until_it_is_heard(placement: Placement, wall: Wall) -> None:
+    agent = OneAgent(placement, wall, hosts(GPU, count=1))
+    await agent.says()
+    await agent.order(1, g_small={"VGPU": 1})
+    assert await agent.says() == [ONE]
+    await agent.destroy(1)
+    agent.lost = True
+    assert await agent.says() == [ONE]
+    agent.lost = False
+    assert await agent.says(after=20.0) == [ONE]
+    assert await agent.says(after=20.0) == []
+
+
+async def test_what_placement_withholds_is_left_so_until_it_is_free(placement: Placement, wall: Wall) -> None:
+    """A flat host becomes a tree of cells while it is in use."""
+    flat = OneAgent(placement, wall, hosts(count=1))
+    await flat.says()
+    await placement.claims.claim_many([an_order(a_claim(1, {flat.hosts[0].root: {"VCPU": 20}}))])
+    cells = OneAgent(placement, wall, hosts(NumaDriver(), count=1))
+    assert cells.hosts[0].root == flat.hosts[0].root
+    assert await cells.says() == [ONE]
+    found = await find_providers(placement, agents=("a1",), parts=("inventories",))
+    free = {one.name: one.inventories["VCPU"].capacity - one.used["VCPU"] for one in found}
+    assert sum(amount for amount in free.values() if amount > 0) < 2 * 48 - 19
+    for _ in range(3):
+        assert await cells.says(after=100.0) == []
+
+
 async def test_a_disabled_host_says_so_to_placement_and_to_schedulers(
     placement: Placement, wall: Wall
 ) -> None:
