@@ -90,7 +90,9 @@ class WhatIfs:
             at_once = AT_ONCE if order.wish.group is None else len(order.instances)  # members see each other
             some = order.instances[len(picks) : len(picks) + at_once]
             with self._looking(supposing) as choosing:
-                as_many_as_fit = structs.replace(order.request, at_least=1, alternates=0)
+                # Of a group as many as there must be: that decides where its first goes.
+                least = 1 if order.wish.group is None else order.needed
+                as_many_as_fit = structs.replace(order.request, at_least=least, alternates=0)
                 part = structs.replace(order, instances=some, request=as_many_as_fit)
                 (answer,) = choosing.choose([part])
             if not isinstance(answer, Chosen):

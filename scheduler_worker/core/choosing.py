@@ -20,7 +20,7 @@ from scheduler_worker.core.rule import Rule
 from scheduler_worker.core.shortage import Shortage
 from scheduler_worker.core.ties import drawn
 from scheduler_worker.core.view import HostsNow
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Together, Wish
 
 CHOICES = 3  # hosts named in one claim, best first
 
@@ -73,10 +73,11 @@ class Choosing:
             return ()
         return ranking.spares(wanted.cell, wanted.several, wanted.beside, order.avoid)
 
-    def rank(self, wish: Wish, seed: str) -> Ranking:
+    def rank(self, wish: Wish, seed: str, several: int = 1) -> Ranking:
+        """For one of several that there must be room for: of an affinity group, all on one host."""
         question = wish.question
         if wish.group is not None:
-            wish = self._grouped(wish)
+            wish = self._grouped(wish, several)
         return Ranking(
             wish,
             self._source.search(question),
@@ -141,7 +142,7 @@ class Choosing:
             return f"zone: no hosts in zone {request.zone!r}{known}"
         return ""
 
-    def _grouped(self, wish: Wish) -> Wish:
+    def _grouped(self, wish: Wish, several: int) -> Wish:
         """With those who joined its group a moment ago."""
         group = wish.group
         if group is None:
@@ -154,7 +155,12 @@ class Choosing:
         for roots in on.values():
             for root in roots:
                 members[root] = members.get(root, 0) + 1
-        return dataclasses.replace(wish, members=members)
+        together = None
+        if group.policy == "affinity" and not members and several > 1:
+            shared = set[str]().union(*self._source.sharing.values())
+            asked = {name: several * amount for name, amount in wish.asked.items() if name not in shared}
+            together = Together(several, asked)
+        return dataclasses.replace(wish, members=members, together=together)
 
 
 class _Kind:
@@ -196,7 +202,7 @@ class _Kind:
         picks: list[tuple[Ranking, Pick]] = []
         for instance in order.instances:
             if self._ranking is None or (grouped and picks):
-                self._ranking = self._choosing.rank(self._wish, self._seed)
+                self._ranking = self._choosing.rank(self._wish, self._seed, order.needed)
                 self._shortage = None
             pick = self._ranking.take(
                 min(CHOICES, several),

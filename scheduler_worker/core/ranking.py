@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from heapq import heappop, heappush
 
 import numpy as np
-from msgspec.structs import replace
 
 from bus.candidates import Bools, CandidateSearch, Floats, Ints, PlacedHost
 from bus.vocabulary import Candidate, Record, RecordedHost, Removal
@@ -17,10 +16,12 @@ from scheduler_worker.core.frontier import Frontier
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.pick import KeepsPromises, Pick
 from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.rules.neighbours import AFFINITY
 from scheduler_worker.core.scale import scales_of, worth, worth_of_one
 from scheduler_worker.core.shortage import Shortage
 from scheduler_worker.core.spares import Spares
 from scheduler_worker.core.ties import Uints, ties
+from scheduler_worker.core.together import all_of_them, with_more
 from scheduler_worker.core.verdict import Mask, Refusal, Verdicts
 from scheduler_worker.core.view import AllHosts, HostsNow, OneHost
 from scheduler_worker.core.wish import Wish
@@ -60,13 +61,15 @@ class Ranking:
         rules = () if wish.request.forced_host else policy.rules
         self._rules = [rule for rule in rules if rule.concerns is None or rule.concerns(wish)]
         self._lazy = [rule for rule in self._rules if rule.admits is None]
+        keeps = (rule for rule in self._rules if rule.name == AFFINITY and wish.together is not None)
+        self._keeps_together = next(keeps, None)
         self._masks: list[Mask] = []
         admitted = self._admitted()
         self._verdicts = Verdicts(
             wish,
             hosts.served[self._positions],
             self._masks,
-            self._lazy,
+            self._lazy if self._keeps_together is None else [*self._lazy, self._keeps_together],
             self._name,
             self.facts,
             self._nobody_builds,
@@ -286,7 +289,7 @@ class Ranking:
             else:
                 return None
             index = entry[-1]
-            if not self.admits(index):
+            if not self.admits(index) or self._parts(index):
                 if entry[2] == 0 and len(self._passed_over) < RECORDED_REFUSED:
                     self._passed_over.append(entry)
             elif self.ways(index, 1):
@@ -343,6 +346,18 @@ class Ranking:
         self._admits_now.add(index)
         return True
 
+    def _parts(self, index: int) -> bool:
+        """Has it room for some of those that are to be together, and not for all?"""
+        keeps = self._keeps_together
+        if keeps is None or not self.ways(index, 1):
+            return False
+        refusal = all_of_them(
+            self.wish, self._rules, keeps, self._now.source, self.facts(index), lambda: self.look(index, 1)
+        )
+        if refusal is not None:
+            self._refused[index] = refusal
+        return refusal is not None
+
     def _changed(self, index: int, its_tie: int, way: Candidate) -> None:
         """It was chosen, or put back: weighed again, it goes to its new place."""
         self._turns += 1
@@ -375,9 +390,8 @@ class Ranking:
         return self._one_more
 
     def _weighed_with_one_more(self, index: int) -> float:
-        facts, asked = self.facts(index), self.wish.asked
-        free = {name: amount - asked.get(name, 0) for name, amount in facts.free.items()}
-        now, then = OneHost(facts), OneHost(replace(facts, free=free, building=facts.building + 1))
+        facts = self.facts(index)
+        now, then = OneHost(facts), OneHost(with_more(facts, self.wish.asked, 1))
         return self._worth(now, [scale.read(now, self.wish) for scale in self._scales]) - self._worth(
             then, [scale.read(then, self.wish) for scale in self._scales]
         )

@@ -8,6 +8,14 @@ from bus.vocabulary import Flavor, ServerGroup
 
 
 @dataclass(frozen=True, slots=True)
+class Together:
+    """So many of a request are to be on one host, and it is open which."""
+
+    several: int
+    asked: Mapping[str, int]  # what all of them take of a host's own tree
+
+
+@dataclass(frozen=True, slots=True)
 class Wish:
     """A request has one, and one more for each flavor that would do instead (`or_else`), in their order."""
 
@@ -19,6 +27,7 @@ class Wish:
     preferred: Mapping[str, float] = field(default_factory=dict)  # traits, the flavor's too, by how much
     group: ServerGroup | None = None  # the one it joins, as it was a moment ago: the claim judges
     members: Mapping[str, int] = field(default_factory=dict)  # root → how many of its group are there
+    together: Together | None = None  # nobody of its affinity group is anywhere yet, and several are to come
     same: frozenset[str] | None = None  # roots of the instances it wants to be beside; None: it does not say
     different: frozenset[str] = frozenset()  # and of those it does not
     own: frozenset[str] = frozenset()  # roots it holds already: a move's source

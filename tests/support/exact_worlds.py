@@ -175,6 +175,21 @@ def some_orders(chance: Random, hall: Hall) -> list[Order]:
     return orders
 
 
+def orders_that_start_groups(chance: Random, hall: Hall) -> list[Order]:
+    """Each of several instances that are to be on one host, where nobody of theirs is yet."""
+    orders = list[Order]()
+    for number in range(chance.choice((1, 2, 3))):
+        request = a_request(
+            number,
+            instances=chance.choice((2, 3, 5)),
+            at_least=chance.choice((0, 0, 2)),
+            flavor=chance.choice(FLAVORS),
+        )
+        group = ServerGroup(id=uid(number, "9"), name=f"g{number}", policy="affinity")
+        orders.append(an_order(hall, request, group))
+    return orders
+
+
 def a_kind(chance: Random) -> dict[str, object]:
     """What requests of one kind have in common."""
     return {

@@ -1,6 +1,6 @@
 """A CandidateSource that looks at every host in turn: each is one provider, and what is asked one group."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,6 +58,7 @@ class PlainSource:
     promised: list[Allocations] = field(default_factory=list)
     untold: list[Candidate] = field(default_factory=list)  # hosts it learns of when it is brought level
     levelled: int = 0
+    sharing: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     @property
     def size(self) -> int:

@@ -1,7 +1,7 @@
 """What is chosen is exactly the best there is at that moment, as a slow look at everybody has it."""
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace as but
 from random import Random
 
@@ -25,6 +25,7 @@ from tests.support.exact_worlds import (
     PlainRoom,
     a_policy,
     a_source,
+    orders_that_start_groups,
     some_orders,
     some_trees,
 )
@@ -166,6 +167,8 @@ class PlainBatch:
         for number, instance in enumerate(order.instances):
             plain = self._plainly(nth, order)
             expected = plain.best()
+            if self._starts_together(plain.wish) and not taken:
+                expected = [root for root in expected if self._room_for(plain, root, order.needed)]
             if not expected:
                 break
             if isinstance(answer, Chosen):
@@ -191,6 +194,25 @@ class PlainBatch:
             if order.wish.group is not None:
                 del self.joined[order.wish.group.id][instance]
         return 0
+
+    def _starts_together(self, wish: Wish) -> bool:
+        """Are its instances to be on one host, and it is open which?"""
+        heeded = any(rule.name == "server_group_affinity" for rule in self.hall.policy.rules)
+        return heeded and wish.group is not None and wish.group.policy == "affinity" and not wish.members
+
+    def _room_for(self, plain: PlainChoice, root: str, several: int) -> bool:
+        """Try it: one after the other, each as the rules and the room are then."""
+        position = self.hall.source.position(root)
+        assert position is not None
+        promises = []
+        while len(promises) < several and root in plain.best():
+            way = plain.search.ways(position, 1)[0]
+            promises.append((way, self.promises.enter(way)))
+            self.room.take(way.allocations)
+        for way, promise in promises:
+            self.room.take(way.allocations, -1)
+            self.promises.drop(promise)
+        return len(promises) == several
 
     def _checked(self, wish: Wish, pick: Pick, expected: list[str]) -> Candidate:
         roots = list(dict.fromkeys(way.root for way in pick.choices))
@@ -228,7 +250,7 @@ class PlainBatch:
         return Counter(root for roots in there for root in roots)
 
 
-def one_batch(seed: int) -> tuple[int, int]:
+def one_batch(seed: int, making: Callable[[Random, Hall], list[Order]] = some_orders) -> tuple[int, int]:
     """How many hosts it gave, each of them the best, and how many of its orders found none."""
 
     def a_hall() -> tuple[Hall, PlainRoom]:
@@ -237,7 +259,7 @@ def one_batch(seed: int) -> tuple[int, int]:
         return told(chance, Hall(a_source(chance, trees), a_policy(chance))), PlainRoom(trees)
 
     (hall, _), (other, room) = a_hall(), a_hall()
-    orders = some_orders(Random(f"orders {seed}"), hall)
+    orders = making(Random(f"orders {seed}"), hall)
     answers = hall.choosing().choose(orders)
     plain = PlainBatch(other, room)
     alike: dict[Hashable, list[int]] = {}
@@ -259,6 +281,21 @@ def test_every_choice_of_a_batch_is_the_best_beside_all_that_were_made_before_it
             raise
         given, none = given + its_given, none + its_none
     assert given > len(seeds) and none > len(seeds)
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(BATCHES // 2), *in_soak(BATCHES // 2, MORE_BATCHES // 4, 290)], ids=str
+)
+def test_those_that_start_a_group_go_to_the_best_host_with_room_for_all(seeds: range) -> None:
+    given = none = 0
+    for seed in seeds:
+        try:
+            its_given, its_none = one_batch(seed, orders_that_start_groups)
+        except AssertionError as problem:
+            problem.add_note(f"in the batch of seed {seed}")
+            raise
+        given, none = given + its_given, none + its_none
+    assert given > len(seeds) and none > len(seeds) // 2
 
 
 # Packing

@@ -7,6 +7,7 @@ from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rule import Bools, Rule, View
 from scheduler_worker.core.wish import Wish
 
+AFFINITY = "server_group_affinity"
 SERVER_GROUP = "server_group"  # what their refusals are known by
 GROUP = "group"  # what of the request those read that go by its server group
 
@@ -39,23 +40,31 @@ def server_group_anti_affinity() -> Rule:
 
 
 def server_group_affinity() -> Rule:
-    """Of an affinity group others are there, if there are any."""
+    """Of an affinity group others are there; if there are none yet, all that come at once have room."""
 
     def concerns(wish: Wish) -> bool:
-        return wish.group is not None and wish.group.policy == "affinity" and bool(wish.members)
+        hard = wish.group is not None and wish.group.policy == "affinity"
+        return hard and bool(wish.members or wish.together)
 
     def refuses(host: HostFacts, wish: Wish) -> str | None:
         if wish.group is None or not concerns(wish) or wish.members.get(host.root, 0):
             return None
-        return f"none of server group {wish.group.name} there"
+        if wish.members or wish.together is None:
+            return f"none of server group {wish.group.name} there"
+        asked = wish.together.asked
+        if all(host.free.get(name, 0) >= amount for name, amount in asked.items()):
+            return None
+        return f"no room for {wish.together.several} of server group {wish.group.name} together"
 
     def admits(view: View, wish: Wish) -> Bools:
         beside: Bools = view.members(wish) > 0
+        if wish.together is not None and not wish.members:
+            beside = ~beside
+            for name, amount in wish.together.asked.items():
+                beside = beside & (view.free(name) >= amount)
         return beside
 
-    return Rule(
-        "server_group_affinity", refuses, code=SERVER_GROUP, reads=(GROUP,), admits=admits, concerns=concerns
-    )
+    return Rule(AFFINITY, refuses, code=SERVER_GROUP, reads=(GROUP,), admits=admits, concerns=concerns)
 
 
 def same_host() -> Rule:

@@ -1,0 +1,66 @@
+"""Instances that are all to be on one host, and it is open which: a host without room for all is none."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from bus.candidates import CandidateSource
+from bus.vocabulary import Candidate
+from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.verdict import Refusal
+
+if TYPE_CHECKING:
+    from scheduler_worker.core.rule import Rule
+    from scheduler_worker.core.wish import Wish
+
+
+def all_of_them(
+    wish: "Wish",
+    rules: Sequence["Rule"],
+    keeps: "Rule",
+    source: CandidateSource,
+    facts: HostFacts,
+    ways: Callable[[], Sequence[Candidate]],
+) -> Refusal | None:
+    """Why a host that would do for the first would not do for the last, beside the others.
+
+    That refusal is the rule's that would refuse it then, or that of the one which `keeps` them together.
+    """
+    if wish.together is None or wish.together.several < 2:
+        return None
+    others = wish.together.several - 1
+    then, last = with_more(facts, wish.asked, others), replace(wish, members={facts.root: others})
+    for rule in rules:
+        why = rule.refuses(then, last)
+        if why is not None:
+            return rule, f"{why} (with {others} more of the request there)"
+    room = 1 + _room(others, source, ways)
+    return (keeps, f"room for {room} of {others + 1} that are to be together") if room <= others else None
+
+
+def with_more(facts: HostFacts, asked: Mapping[str, int], several: int) -> HostFacts:
+    """The host as rules and weighers would see it with so many more sent there."""
+    free = {name: amount - several * asked.get(name, 0) for name, amount in facts.free.items()}
+    return structs.replace(facts, free=free, building=facts.building + several)
+
+
+def _room(others: int, source: CandidateSource, ways: Callable[[], Sequence[Candidate]]) -> int:
+    """For how many more after a first: by arithmetic where it is one provider, else by trying."""
+    found = ways()
+    if not found:
+        return -1
+    if not found[0].rooms:
+        (asked,) = found[0].allocations.values()
+        return min(others, *(found[0].free[name] // amount - 1 for name, amount in asked.items()))
+    tried: list[Candidate] = []
+    try:
+        while found and len(tried) < others:
+            source.promise(found[0].allocations)
+            tried.append(found[0])
+            found = ways()
+    finally:
+        for way in tried:
+            source.withdraw(way.allocations)
+    return len(tried) if found else len(tried) - 1
