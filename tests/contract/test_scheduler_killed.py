@@ -1,7 +1,7 @@
 """The scheduler dies between a claim and saying so: the build ends where it is held, whatever holds it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -12,7 +12,8 @@ from bus.messages import BuildRequested, FindAllocations, InventoryReported
 from bus.vocabulary import Flavor, Inventory, ProviderReport
 from compute_sim import compute_sim
 from compute_sim.fleet import SimHost
-from tests.support.cloud_workers import scheduler_that_never_tells
+from scheduler_worker.placing import Claims
+from tests.support.cloud_workers import a_scheduler_apart, claims_and_hangs
 from tests.support.conductor_builders import CELL
 from tests.support.ids import uid
 from tests.support.metal_cloud import METAL, MetalCloud, cloud
@@ -51,6 +52,17 @@ async def hosts_of_virtual_machines(c: MetalCloud) -> None:
     await asyncio.sleep(5.0)
 
 
+def schedule(c: MetalCloud, claims: Callable[[Bus], Claims] | None = None) -> None:
+    """As berth serves it: whoever claims for it, no request is heard before its replica is loaded."""
+
+    async def live() -> None:
+        async with Bus(LocalTransport(c.broker), c.clock) as bus, asyncio.TaskGroup() as group:
+            for worker in a_scheduler_apart(bus, c.clock, claims(bus) if claims else None):
+                group.create_task(bus.serve(worker, asyncio.Event()))
+
+    c.lives["scheduler"] = c.group.create_task(live())
+
+
 async def held(c: MetalCloud, builds: Sequence[str]) -> dict[str, set[str]]:
     found = await c.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=tuple(builds)))
     return {one.id: set(one.allocations) for one in found.consumers}
@@ -63,12 +75,7 @@ async def test_a_claim_nobody_was_told_of_is_told_by_the_next_scheduler(kind: st
     async with cloud(nodes=2) as c:
         await hosts_of_virtual_machines(c)
         await c.kill("scheduler")
-
-        async def live() -> None:
-            async with Bus(LocalTransport(c.broker), c.clock) as bus:
-                await bus.serve(scheduler_that_never_tells(bus, c.clock), asyncio.Event())
-
-        c.lives["scheduler"] = c.group.create_task(live())
+        schedule(c, claims_and_hangs)
         builds = [c.clock.uuid() for _ in range(2)]
         for build in builds:
             await c.bus.publish(
@@ -80,7 +87,7 @@ async def test_a_claim_nobody_was_told_of_is_told_by_the_next_scheduler(kind: st
         assert set(claimed) == set(builds)
         assert not c.ended
         await c.kill("scheduler")
-        c.start("scheduler")
+        schedule(c)
         for build in builds:
             assert await c.end_of(build) == "active"
         assert await held(c, builds) == claimed

@@ -40,7 +40,21 @@ def of_one_cell(
 
 
 def a_scheduler(bus: Bus, clock: Clock, claim_many: Claims | None = None, **options: Any) -> Worker:
-    """It and its replica of placement's memory, as one worker."""
+    """It and its replica of placement's memory, as one worker: it hears requests before that is loaded."""
+    keeper, scheduler = a_scheduler_apart(bus, clock, claim_many, waits=False, **options)
+    return replace(
+        scheduler,
+        consumes=[*keeper.consumes, *scheduler.consumes],
+        asks=[*keeper.asks, *scheduler.asks],
+        timers=[*keeper.timers, *scheduler.timers],
+        runs=[*keeper.runs, *scheduler.runs],
+    )
+
+
+def a_scheduler_apart(
+    bus: Bus, clock: Clock, claim_many: Claims | None = None, *, waits: bool = True, **options: Any
+) -> tuple[Worker, Worker]:
+    """The keeper of its replica, and itself, who waits until that is loaded: as berth serves them."""
     asks = bus.asker(topics.TREES), bus.asker(topics.CHANGES), bus.asker(topics.AGGREGATES)
     memory, keeper = replica(*asks, clock)
     scheduler = scheduler_worker(
@@ -51,15 +65,10 @@ def a_scheduler(bus: Bus, clock: Clock, claim_many: Claims | None = None, **opti
         clock=clock,
         groups=bus.asker(topics.GROUPS),
         allocations=bus.asker(topics.ALLOCATIONS),
+        loaded=memory.loaded if waits else None,
         **options,
     )
-    return replace(
-        scheduler,
-        consumes=[*keeper.consumes, *scheduler.consumes],
-        asks=[*keeper.asks, *scheduler.asks],
-        timers=[*keeper.timers, *scheduler.timers],
-        runs=[*keeper.runs, *scheduler.runs],
-    )
+    return keeper, scheduler
 
 
 def parking_of(worker: Worker) -> Parking:
@@ -67,8 +76,8 @@ def parking_of(worker: Worker) -> Parking:
     return next(run.__self__ for run in worker.runs if isinstance(getattr(run, "__self__", None), Parking))  # type: ignore[attr-defined]
 
 
-def scheduler_that_never_tells(bus: Bus, clock: Clock) -> Worker:
-    """It claims, and gets no further: to be killed when a claim is held and nobody was told of it."""
+def claims_and_hangs(bus: Bus) -> Claims:
+    """When a claim is held it gets no further: nobody was told of it."""
     claim_many = bus.asker_of_many(topics.CLAIM)
 
     async def claim_and_hang(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
@@ -77,4 +86,9 @@ def scheduler_that_never_tells(bus: Bus, clock: Clock) -> Worker:
             await asyncio.Event().wait()
         return answers
 
-    return a_scheduler(bus, clock, claim_and_hang)
+    return claim_and_hang
+
+
+def scheduler_that_never_tells(bus: Bus, clock: Clock) -> Worker:
+    """It claims, and gets no further: to be killed."""
+    return a_scheduler(bus, clock, claims_and_hangs(bus))
