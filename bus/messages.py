@@ -165,17 +165,21 @@ class BuildDeleted(Message, frozen=True, kw_only=True):
 class BuildCancelRequested(Message, frozen=True, kw_only=True):
     """It is not to wait any longer: a build, or all those of a request."""
 
-    build: Id  # or a request
+    build: Id  # or a request, of which some wait
     reply_to: ReplyTo = ""
+    # Take it down wherever it is: its cell is told where it has a host, and one still on its way gets none
+    anywhere: bool = False
 
 
 class BuildCancelled(Message, frozen=True, kw_only=True):
     """What came of a wish to cancel. Of what waited, build.unplaceable is said as well."""
 
     build: Id  # as it was named
-    waited: bool = True  # false: it did not wait, and nothing was done
+    waited: bool = True  # false: it did not wait for a host
     why: Cause = ""
     reply_to: ReplyTo = ""
+    passed_on: dict[Id, Word] = field(default_factory=dict)  # builds that have a host → cells that were told
+    known: bool = True  # false: nobody has heard of it yet
 
 
 # Inside a cell: conductor ↔ agents

@@ -135,12 +135,16 @@ BUILD_DELETED = Topic(
     outsiders=True,
 )
 BUILD_CANCEL = Topic(
-    "build.cancel", m.BuildCancelRequested, "do not wait for a host any longer", ANYONE, "scheduler"
+    "build.cancel",
+    m.BuildCancelRequested,
+    "no host for it any longer; where it has one, take it down",
+    ANYONE,
+    "scheduler",
 )
 BUILD_CANCELLED = Topic(
     "build.cancelled",
     m.BuildCancelled,
-    "it waits no more, or did not wait at all",
+    "it waits no more, or did not wait; or its cell was told",
     "scheduler",
     "whoever asked",
     expected=False,

@@ -5,26 +5,13 @@ import logging
 import msgspec
 
 from bus.clock import Clock
-from bus.context import resumed
-from bus.errors import Retry
-from bus.messages import (
-    BuildCancelled,
-    BuildCancelRequested,
-    BuildUnplaceable,
-    DecisionFound,
-    FindDecision,
-    FindWaiting,
-    ReleaseAnswered,
-    ReleaseRequested,
-    WaitingFound,
-)
-from bus.protocol import Ask
+from bus.messages import DecisionFound, FindDecision, FindWaiting, WaitingFound
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Contended, Held, Id, Released, Retired, WaitingRequest
+from bus.vocabulary import Id, WaitingRequest
 from scheduler_worker.core.reservations import LineKey, Root
-from scheduler_worker.parking import Parking, Says
+from scheduler_worker.parking import Parking
 from scheduler_worker.store import decisions, parked
-from scheduler_worker.store.parked import FoundParked, OtherScheduler
+from scheduler_worker.store.parked import OtherScheduler
 
 log = logging.getLogger(__name__)
 
@@ -32,20 +19,15 @@ SILENT_SECONDS = 5.0  # after which another looks after what a scheduler has lef
 PAGE = 500
 KINDS = 50  # told of in one answer
 DECISIONS_KEPT = 7 * 86400.0
-CANCELLED = "cancelled while it waited for a host"
 
 _reserved = msgspec.json.Decoder(dict[str, tuple[int, float, str]]).decode
 
 
 class Keeping:
-    """Looks every second who is there, adopts, cancels, and says who waits."""
+    """Looks every second who is there, adopts, and says who waits."""
 
-    def __init__(
-        self, parking: Parking, release: Ask[ReleaseRequested, ReleaseAnswered], say: Says, clock: Clock
-    ) -> None:
+    def __init__(self, parking: Parking, clock: Clock) -> None:
         self._parking = parking
-        self._release = release
-        self._say = say
         self._clock = clock
         self._heard: dict[str, tuple[int, float]] = {}  # another's beat, and when it was another than before
 
@@ -150,7 +132,7 @@ class Keeping:
                 found[root] = min(key, found.get(root, key))
         return found
 
-    # Questions and orders
+    # Questions
 
     async def waiting(self, question: FindWaiting) -> WaitingFound:
         """From the database: those of all schedulers."""
@@ -213,68 +195,3 @@ class Keeping:
             wakes = f"{waits.wakes}; kept for it: {hosts}" if hosts else waits.wakes
             told.append(msgspec.structs.replace(waits, wakes=wakes))
         return told
-
-    async def cancel(self, asked: BuildCancelRequested) -> None:
-        """It is fenced first: a claim that comes after that fails, and one that came before has won."""
-        async with self._parking.database.read() as tx:
-            found = await parked.find(tx, (asked.build,))
-        if not found:
-            await self._answer(asked, False, "no such build or request waits for a host")
-            return
-        one = found[0]
-        message = one.parked.message
-        builds = message.instances if asked.build == message.request else (asked.build,)
-        ended, placed = await self._fence(builds)
-        if ended:
-            unplaceable = BuildUnplaceable(
-                request=message.request,
-                instances=ended,
-                reason=CANCELLED,
-                decision=msgspec.structs.replace(one.parked.decision, code="cancelled"),
-                reply_to=message.reply_to,
-            )
-            await self._parking.keep_decisions([(message, unplaceable)])
-            with resumed(one.parked.story):
-                await self._say(unplaceable)
-            await self._let_go_of(one, set(ended))
-        if placed:
-            await self._answer(
-                asked, bool(ended), f"{len(placed)} of {len(builds)} have just been given a host"
-            )
-        else:
-            await self._answer(asked, True, CANCELLED)
-
-    async def _fence(self, builds: tuple[Id, ...]) -> tuple[tuple[Id, ...], tuple[Id, ...]]:
-        """Those that are ended now, and those that were placed already."""
-        ended, placed = [], []
-        for build in builds:
-            question = ReleaseRequested(consumer=build, generation=None, retire=CANCELLED, unplaceable=True)
-            match (await self._release(question)).result:
-                case Released() | Retired(unplaceable=True):
-                    ended.append(build)
-                case Held() | Retired():
-                    placed.append(build)
-                case Contended():
-                    raise Retry(0.5, f"the claim of {build} is contended")
-        return tuple(ended), tuple(placed)
-
-    async def _let_go_of(self, one: FoundParked, gone: set[Id]) -> None:
-        """Of the whole request, or of some of its builds. Another scheduler is told of it by the row."""
-        parking, kept = self._parking, one.parked
-        ours = one.owner in (parking.name, "")
-        async with parking.database.write() as tx:
-            if not gone.issuperset(kept.message.instances):
-                left = await parked.without(tx, kept, gone)
-            elif ours:
-                left = None
-                await parked.drop(tx, (kept.request,))
-            else:
-                left = None
-                await parked.cancel(tx, {kept.request: CANCELLED})
-        if ours:
-            parking.leave((kept.request,))
-            if left is not None:
-                parking.take_over(left)
-
-    async def _answer(self, asked: BuildCancelRequested, waited: bool, why: str) -> None:
-        await self._say(BuildCancelled(build=asked.build, waited=waited, why=why, reply_to=asked.reply_to))

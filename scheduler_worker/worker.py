@@ -23,6 +23,7 @@ from bus.sql.database import Database
 from bus.topics import (
     ALLOCATIONS,
     BUILD_CANCEL,
+    BUILD_DELETE,
     BUILD_PLACED,
     BUILD_REQUESTED,
     BUILD_UNPLACEABLE,
@@ -39,6 +40,7 @@ from bus.topics import (
 )
 from bus.worker import Answers, Every, On, Worker, answers, every, on, on_many
 from scheduler_worker.arrivals import Arrivals
+from scheduler_worker.cancelling import Cancelling
 from scheduler_worker.core.placing import PATIENCE
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request_options import RequestOptions
@@ -98,10 +100,11 @@ def scheduler_worker(
     timers: list[Every] = []
     if database is not None and say is not None:
         parking = Parking(scheduler, database, say, scheduler.roster.name, scheduler.clock)
-        keeping = Keeping(parking, release, say, scheduler.clock)
+        keeping = Keeping(parking, scheduler.clock)
+        cancelling = Cancelling(parking, scheduler.ending, release, say, scheduler.clock)
         place_many = Arrivals(scheduler, parking, scheduler.clock).place_many
         hear = parking.hear
-        rows = [on(BUILD_CANCEL, keeping.cancel)]
+        rows = [on(BUILD_CANCEL, cancelling.cancel, emits=[BUILD_DELETE])]
         asked = [answers(WAITING, keeping.waiting), answers(DECISION, keeping.decision)]
         timers = [
             every(BEAT_SECONDS, keeping.beat, at_once=True),

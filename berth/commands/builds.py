@@ -1,7 +1,6 @@
-"""`berth boot` and `berth delete`: ask for builds, follow them to their ends, take them down."""
+"""`berth boot`: ask for builds and follow them to their ends."""
 
 import asyncio
-import uuid
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -40,12 +39,9 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import (
-    BuildDeleteRequested,
     BuildEnded,
     BuildRequested,
     BuildUnplaceable,
-    FindAllocations,
-    FindProviders,
 )
 from bus.vocabulary import Flavor, Image
 from scheduler_worker import seconds_of
@@ -276,27 +272,6 @@ def tell_notes(request: BuildRequested) -> None:
         complain.print(f"[yellow]note[/yellow]: {escape(note)}")
 
 
-@commands.command("delete", rich_help_panel="Builds")
-def delete_command(
-    build: Annotated[str, typer.Argument(help="The build's uuid.")],
-    cell: Annotated[
-        str,
-        typer.Option(help="The cell it is in (build.ended names it); without it: it waits for a host yet."),
-    ] = "",
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until it is down; exit 1 unless it was there, and is.")
-    ] = False,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait.")] = 600.0,
-    state_dir: StateDir = None,
-) -> None:
-    """Take a build down and give its resources back; or end its wait for a host.
-
-    One that waits (`berth waiting`) is in no cell yet: leave --cell out. Its request's uuid ends all of it.
-    With --wait it is only said to be deleted when the cell knew it and placement holds nothing for it.
-    """
-    run(delete(effective(state_dir=state_dir).settings, build, cell, wait, timeout, say))
-
-
 def boot_request(
     vcpus: int,
     memory_mb: int,
@@ -405,64 +380,3 @@ def _tell_unplaceable(said: BuildUnplaceable, asked: int, as_json: bool, say: Co
     # The reason names what was removed, and who came close.
     say.print(f"[red]no host[/red]{of}: {escape(said.reason)}")
     say.print(f"[dim]berth why {said.request} shows how that came to be[/dim]")
-
-
-async def delete(settings: Settings, id_: str, cell: str, wait: bool, timeout: float, say: Console) -> int:
-    name = f"delete-{Clock().uuid()[:8]}"
-    try:
-        id_ = str(uuid.UUID(id_))
-    except ValueError:
-        raise BadSetting(f"{id_!r} is not the uuid of a build") from None
-    if not cell:
-        return await _end_its_wait(settings, id_, timeout, say)
-    request = checked(BuildDeleteRequested(build=id_, cell=cell, reply_to=name))
-    async with Bus(wiring.transport(settings, "delete")) as bus:
-        deleted = await bus.listen(topics.BUILD_DELETED.at(reply_to=name))
-        await publish(bus, request, patience=min(timeout, PATIENCE))
-        if wait:
-            try:
-                async with asyncio.timeout(timeout):
-                    said = await deleted.get()
-            except TimeoutError:
-                raise CommandRefused(
-                    f"not waiting any longer: {id_} was not taken down within {timeout:g} s"
-                ) from None
-            held = await _held(bus, id_)
-            if not said.known:
-                raise CommandRefused(
-                    f"{id_} is not a build of cell {cell}{f': it holds {held}' if held else ''}"
-                )
-            if held:
-                raise CommandRefused(f"{id_} is down, and yet it holds {held}")
-    say.print(f"{id_} {'deleted' if wait else 'will be deleted'}")
-    return 0
-
-
-async def _end_its_wait(settings: Settings, id_: str, timeout: float, say: Console) -> int:
-    async with Bus(wiring.transport(settings, "delete")) as bus:
-        said = await waiting.cancel(bus, id_, timeout)
-        held = "" if said.waited else await _held(bus, id_)
-    if not said.waited:
-        where = f"; it holds {held}" if held else ""
-        raise CommandRefused(
-            f"{id_} did not wait for a host: {said.why}{where}. Say with --cell which cell it is in"
-        )
-    say.print(f"{id_}: {said.why}", markup=False)
-    return 0
-
-
-async def _held(bus: Bus, consumer: str) -> str:
-    """What placement still holds for it, and where; empty when that is nothing."""
-    found = await bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=(consumer,)))
-    if not found.consumers:
-        return ""
-    allocations = found.consumers[0].allocations
-    question = FindProviders(ids=tuple(allocations), parts=("owner",))
-    places = {one.id: one for one in (await bus.asker(topics.PROVIDERS)(question)).providers}
-    told = []
-    for provider, amounts in allocations.items():
-        place = places.get(provider)
-        where = (place.host or place.name) if place is not None else provider
-        cell = f" in cell {place.cell}" if place is not None and place.cell else ""
-        told.append(f"{', '.join(f'{amount} {name}' for name, amount in amounts.items())} on {where}{cell}")
-    return "; ".join(told)

@@ -1,4 +1,4 @@
-"""`berth waiting`: who waits for room, and what for; and what `boot` and `delete` say of those."""
+"""`berth waiting`: who waits for room, and what for; and what `boot` says of those."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,14 +10,13 @@ from rich.table import Table
 
 from berth import wiring
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import CommandRefused, checked, effective, printable, run, say, write_json
-from berth.publishing import PATIENCE, publish
+from berth.commands.terminal import effective, printable, run, say, write_json
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, Unavailable
-from bus.messages import BuildCancelled, BuildCancelRequested, BuildRequested, FindWaiting, WaitingFound
+from bus.messages import BuildRequested, FindWaiting, WaitingFound
 from bus.vocabulary import WaitingRequest
 
 _PAGE = 200
@@ -129,19 +128,3 @@ async def tell_while_it_waits(bus: Bus, request: BuildRequested, as_json: bool, 
                 else:
                     wakes = f"; would be woken by {one.wakes}" if one.wakes else ""
                     say.print(f"waiting: {printable(says)}{printable(wakes)}", markup=False)
-
-
-# For `berth delete`, where no cell is named
-
-
-async def cancel(bus: Bus, build: str, timeout: float) -> BuildCancelled:
-    """What came of it, as a scheduler says."""
-    name = f"cancel-{Clock().uuid()[:8]}"
-    cancelled = await bus.listen(topics.BUILD_CANCELLED.at(reply_to=name))
-    asked = checked(BuildCancelRequested(build=build, reply_to=name))
-    await publish(bus, asked, patience=min(timeout, PATIENCE))
-    try:
-        async with asyncio.timeout(timeout):
-            return await cancelled.get()
-    except TimeoutError:
-        raise CommandRefused(f"no scheduler said within {timeout:g} s what became of {build}") from None

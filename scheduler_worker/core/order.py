@@ -31,6 +31,10 @@ MAX_METADATA_BYTES = 64 * 1024
 MAX_SPEC_BYTES = 256 * 1024  # what is built travels on with the hosts and the decision: they must fit as well
 MAX_SPECS_BYTES = 16 * 1024 * 1024  # it does so once for each instance
 
+# Why a build was ended that nobody wants any more: others of its request go on
+CANCELLED = "cancelled while it waited for a host"
+DELETED = "deleted before it had a host"
+
 _NO_HINTS = Hints()
 _ASKED_BESIDE = tuple(name for name in AlsoAsked.__struct_fields__ if name != "hints")
 _asked_beside = attrgetter(*_ASKED_BESIDE)
@@ -66,6 +70,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     emptied: tuple[tuple[Id, int], ...] = ()  # somebody gave back what they held: with their generation
     settled: tuple[Settled, ...] = ()
     fenced: tuple[Id, ...] = ()  # those that ended without a host
+    unwanted: tuple[tuple[Id, str], ...] = ()  # those that somebody has ended, and how
     avoid: frozenset[str] = frozenset()  # providers that were full or gone when we wanted them
     refused: tuple[str, ...] = ()
     considered: int = 0
@@ -141,16 +146,19 @@ class Order(msgspec.Struct, frozen=True, gc=False):
                 )
             )
         if self.fenced:
-            messages.append(
-                BuildUnplaceable(
-                    request=request.request,
-                    instances=self.fenced,
-                    reason=self.reason,
-                    decision=self.decision,
-                    reply_to=request.reply_to,
-                )
-            )
+            messages.append(self._unplaceable(self.fenced, self.reason, self.decision))
+        for instance, why in self.unwanted:
+            messages.append(self._unplaceable((instance,), why, Decision(code="cancelled")))
         return messages
+
+    def _unplaceable(self, instances: tuple[Id, ...], reason: str, decision: Decision) -> BuildUnplaceable:
+        return BuildUnplaceable(
+            request=self.request.request,
+            instances=instances,
+            reason=reason,
+            decision=decision,
+            reply_to=self.request.reply_to,
+        )
 
 
 def also_asked(request: BuildRequested) -> AlsoAsked | None:

@@ -60,7 +60,15 @@ from scheduler_worker.core.events import (
     Warn,
 )
 from scheduler_worker.core.held import ClaimPlace, wish_of
-from scheduler_worker.core.order import Order, Settled, also_asked, refusals_of, selection_of
+from scheduler_worker.core.order import (
+    CANCELLED,
+    DELETED,
+    Order,
+    Settled,
+    also_asked,
+    refusals_of,
+    selection_of,
+)
 from scheduler_worker.core.pick import Pick
 from scheduler_worker.core.shortage import MAX_REASON, Shortage
 
@@ -287,6 +295,8 @@ def _elsewhere(order: Order, instance: Id, result: Held | Retired) -> Order:
             return replace(order, emptied=(*order.emptied, (instance, generation)))
         case Held():
             return replace(order, held=(*order.held, (instance, result)))
+        case Retired(unplaceable=True, why=why) if why in (CANCELLED, DELETED):
+            return replace(order, unwanted=(*order.unwanted, (instance, why)))
         case Retired(unplaceable=True, why=why):
             return _end(order, instance, why)
         case Retired():

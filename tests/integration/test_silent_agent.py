@@ -11,7 +11,8 @@ from rich.console import Console
 
 from berth import wiring
 from berth.audit import audit
-from berth.commands.builds import boot, boot_request, delete
+from berth.commands.builds import boot, boot_request
+from berth.commands.deleting import delete
 from berth.settings import Settings
 from bus.local import LocalBroker, LocalTransport
 from bus.vocabulary import CLEANUP

@@ -159,6 +159,9 @@ class SimulatedWorld:
             request = a_request(self.chance, self.clock.uuid, self._hosts())
             for instance in request.instances:
                 self.accepted[instance] = request
+            if self.chance.random() < 0.05:  # taken down before it is asked for
+                self.deleted.add(request.instances[0])
+                await bus.publish(BuildCancelRequested(build=request.instances[0], anywhere=True))
             await bus.publish(request)
             self.note(f"asked {number}: {len(request.instances)} × {request.flavor.name}")
             if self.chance.random() < 0.2:
@@ -181,6 +184,11 @@ class SimulatedWorld:
             self.deleted.add(build)
             await bus.publish(BuildDeleteRequested(build=build, cell=self.cell_of[build]))
             self.note(f"delete {build}")
+        if self.chance.random() < 0.1:  # where nobody knows where it is: waiting, placed, swapping, over
+            build = self.chance.choice(list(self.accepted))
+            self.deleted.add(build)
+            await bus.publish(BuildCancelRequested(build=build, anywhere=True))
+            self.note(f"delete {build}, wherever it is")
 
     async def _cancel_one(self, bus: Bus) -> None:
         """Of those that may still wait, or of those that never did."""

@@ -1,0 +1,187 @@
+"""`berth delete`: take a build down, wherever it is by now."""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Sequence
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+
+from berth import wiring
+from berth.commands.options import StateDir
+from berth.commands.terminal import CommandRefused, checked, complain, effective, printable, run, say
+from berth.publishing import PATIENCE, publish
+from berth.settings import BadSetting, Settings
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.errors import Unavailable, Unroutable
+from bus.messages import (
+    BuildCancelled,
+    BuildCancelRequested,
+    BuildDeleted,
+    BuildDeleteRequested,
+    BuildsFound,
+    FindAllocations,
+    FindBuilds,
+    FindProviders,
+    Message,
+)
+
+T = TypeVar("T")
+
+SECONDS = 5.0  # a cell may take to say whether it has it
+_LOOK_SECONDS = 0.2
+
+commands = typer.Typer()
+
+
+@commands.command("delete", rich_help_panel="Builds")
+def delete_command(
+    build: Annotated[str, typer.Argument(help="The build's uuid; or a request's, while it waits.")],
+    cell: Annotated[
+        str, typer.Option(help="The cell it is in, if you know: then nobody else is asked.")
+    ] = "",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it is down; exit 1 unless it was there, and is.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait.")] = 600.0,
+    state_dir: StateDir = None,
+) -> None:
+    """Take a build down and give its resources back; or end its wait for a host.
+
+    At any moment: while it is asked for, waits, is placed or built, and after its end. All cells are asked
+    who has it; what none has, the scheduler ends, or passes on to the cell that it is on its way to. With
+    --wait it is only said to be deleted when placement holds nothing for it.
+    """
+    run(delete(effective(state_dir=state_dir).settings, build, cell, wait, timeout, say))
+
+
+async def delete(settings: Settings, id_: str, cell: str, wait: bool, timeout: float, say: Console) -> int:
+    try:
+        id_ = str(uuid.UUID(id_))
+    except ValueError:
+        raise BadSetting(f"{id_!r} is not the uuid of a build") from None
+    async with Bus(wiring.transport(settings, "delete")) as bus:
+        return await _Deleting(bus, id_, wait, timeout, say).go(settings, cell)
+
+
+class _Deleting:
+    """One deletion, as a client follows it."""
+
+    def __init__(self, bus: Bus, id_: str, wait: bool, timeout: float, say: Console) -> None:
+        self.bus = bus
+        self.id = id_
+        self.wait = wait
+        self.timeout = timeout
+        self.say = say
+        self.reply_to = f"delete-{Clock().uuid()[:8]}"
+
+    async def go(self, settings: Settings, cell: str) -> int:
+        self.deleted = await self.bus.listen(topics.BUILD_DELETED.at(reply_to=self.reply_to))
+        silent: list[str] = []
+        if not cell:
+            cell, silent = await self._whose(settings)
+        if cell:
+            return await self._by_its_cell(cell)
+        return await self._by_the_scheduler(silent)
+
+    async def _whose(self, settings: Settings) -> tuple[str, list[str]]:
+        """The cell that knows it, all being asked at once; and those that did not answer."""
+        cells = settings.cell_names
+        find = self.bus.asker(topics.FIND_BUILDS, timeout=min(self.timeout, SECONDS))
+        questions = [find(FindBuilds(cell=cell, builds=(self.id,))) for cell in cells]
+        answers: Sequence[Any] = await asyncio.gather(*questions, return_exceptions=True)
+        silent: list[str] = []
+        for cell, answer in zip(cells, answers, strict=True):
+            if isinstance(answer, BuildsFound):
+                if answer.builds:
+                    return cell, []
+            elif isinstance(answer, Unavailable | Unroutable):
+                silent.append(cell)
+            else:
+                raise answer
+        return "", silent
+
+    async def _by_its_cell(self, cell: str) -> int:
+        await self._publish(BuildDeleteRequested(build=self.id, cell=cell, reply_to=self.reply_to))
+        if self.wait:
+            said = await self._down()
+            held = await _held(self.bus, self.id)
+            if not said.known:
+                raise CommandRefused(
+                    f"{self.id} is not a build of cell {cell}{f': it holds {held}' if held else ''}"
+                )
+            if held:
+                raise CommandRefused(f"{self.id} is down, and yet it holds {held}")
+        self.say.print(f"{self.id} {'deleted' if self.wait else 'will be deleted'}")
+        return 0
+
+    async def _by_the_scheduler(self, silent: Sequence[str]) -> int:
+        """It may wait, be on its way to a host, have ended without one; or be in a cell that is away."""
+        cancelled = await self.bus.listen(topics.BUILD_CANCELLED.at(reply_to=self.reply_to))
+        await self._publish(BuildCancelRequested(build=self.id, reply_to=self.reply_to, anywhere=True))
+        said = await self._within(
+            cancelled.get(),
+            f"no scheduler said within {self.timeout:g} s what became of {self.id}; one that comes back will"
+            " still end it",
+        )
+        if said.passed_on:
+            return await self._passed_on(said)
+        if silent:
+            complain.print(f"[yellow]note[/yellow]: did not answer: cell {', cell '.join(silent)}")
+        if not said.known and self.wait:
+            raise CommandRefused(f"nobody knows a build {self.id}: {said.why}")
+        if not said.waited and said.known and (held := await _held(self.bus, self.id)):
+            raise CommandRefused(f"{self.id} {said.why}: {held}")
+        self.say.print(f"{self.id}: {printable(said.why)}", markup=False)
+        return 0
+
+    async def _passed_on(self, said: BuildCancelled) -> int:
+        """To cells that may not have heard of it yet: it is down when placement holds nothing for it."""
+        for build, cell in said.passed_on.items():
+            if self.wait:
+                await self._within(
+                    self._until_nothing_is_held(build),
+                    f"not waiting any longer: {build} was not taken down within {self.timeout:g} s",
+                )
+            self.say.print(f"{build} {'deleted' if self.wait else 'will be deleted'} by cell {cell}")
+        return 0
+
+    async def _until_nothing_is_held(self, build: str) -> None:
+        while await _held(self.bus, build):
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _down(self) -> BuildDeleted:
+        return await self._within(
+            self.deleted.get(),
+            f"not waiting any longer: {self.id} was not taken down within {self.timeout:g} s",
+        )
+
+    async def _publish(self, message: Message) -> None:
+        await publish(self.bus, checked(message), patience=min(self.timeout, PATIENCE))
+
+    async def _within(self, what: Awaitable[T], otherwise: str) -> T:
+        try:
+            async with asyncio.timeout(self.timeout):
+                return await what
+        except TimeoutError:
+            raise CommandRefused(otherwise) from None
+
+
+async def _held(bus: Bus, consumer: str) -> str:
+    """What placement still holds for it, and where; empty when that is nothing."""
+    found = await bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=(consumer,)))
+    if not found.consumers:
+        return ""
+    allocations = found.consumers[0].allocations
+    question = FindProviders(ids=tuple(allocations), parts=("owner",))
+    places = {one.id: one for one in (await bus.asker(topics.PROVIDERS)(question)).providers}
+    told = []
+    for provider, amounts in allocations.items():
+        place = places.get(provider)
+        where = (place.host or place.name) if place is not None else provider
+        cell = f" in cell {place.cell}" if place is not None and place.cell else ""
+        told.append(f"{', '.join(f'{amount} {name}' for name, amount in amounts.items())} on {where}{cell}")
+    return "; ".join(told)

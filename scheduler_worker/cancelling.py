@@ -1,0 +1,187 @@
+"""Ending what has no host yet, wherever it is on its way; what has one is passed on to its cell.
+
+Placement is the judge: it retires the build, after which no claim of it succeeds, or says that it holds a
+host already. So a deletion is right at any moment, even before its request was read, and may come twice.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from bus.clock import Clock
+from bus.context import resumed
+from bus.errors import Retry
+from bus.messages import (
+    BuildCancelled,
+    BuildCancelRequested,
+    BuildDeleteRequested,
+    BuildUnplaceable,
+    ReleaseAnswered,
+    ReleaseRequested,
+)
+from bus.protocol import Ask
+from bus.vocabulary import Contended, Held, Id, Released, Retired
+from scheduler_worker.core.held import place_of
+from scheduler_worker.core.order import CANCELLED, DELETED
+from scheduler_worker.ending import Ending
+from scheduler_worker.parking import Parking, Says
+from scheduler_worker.store import parked
+from scheduler_worker.store.parked import FoundParked
+
+
+class _Fenced(msgspec.Struct):
+    """What placement said of builds that are to end."""
+
+    ended: list[Id] = msgspec.field(default_factory=list)  # they will never have a host
+    fresh: list[Id] = msgspec.field(default_factory=list)  # of these, those that ended just now
+    held: dict[Id, Held] = msgspec.field(default_factory=dict)
+    over: dict[Id, str] = msgspec.field(default_factory=dict)  # they had one, and have ended: how
+
+
+class Cancelling:
+    """Hears who is not to have a host any more."""
+
+    def __init__(
+        self,
+        parking: Parking,
+        ending: Ending,
+        release: Ask[ReleaseRequested, ReleaseAnswered],
+        say: Says,
+        clock: Clock,
+    ) -> None:
+        self._parking = parking
+        self._ending = ending
+        self._release = release
+        self._say = say
+        self._clock = clock
+
+    async def cancel(self, asked: BuildCancelRequested) -> Sequence[BuildDeleteRequested]:
+        """It is fenced first: a claim that comes after that fails, and one that came before has won."""
+        one = await self._waiting(asked.build)
+        if one is not None:
+            return await self._end_wait(asked, one)
+        if not asked.anywhere:
+            await self._answer(asked, False, "no such build or request waits for a host")
+            return ()
+        fenced = await self._fence((asked.build,), DELETED)
+        one = await self._waiting(asked.build)  # it may have come to wait meanwhile
+        if one is not None:
+            return await self._end_wait(asked, one)
+        if fenced.held:
+            return await self._pass_on(asked, fenced, False, "")
+        if fenced.over:
+            await self._answer(asked, False, f"it has ended before: {fenced.over[asked.build]}")
+        else:
+            why = "it has no host, and will get none should it still be asked for"
+            await self._answer(asked, False, why, known=not fenced.fresh)
+        return ()
+
+    async def _waiting(self, build: Id) -> FoundParked | None:
+        async with self._parking.database.read() as tx:
+            found = await parked.find(tx, (build,))
+        return found[0] if found else None
+
+    async def _end_wait(
+        self, asked: BuildCancelRequested, one: FoundParked
+    ) -> Sequence[BuildDeleteRequested]:
+        message = one.parked.message
+        builds = message.instances if asked.build == message.request else (asked.build,)
+        fenced = await self._fence(builds, CANCELLED)
+        if fenced.ended:
+            ended = tuple(fenced.ended)
+            unplaceable = BuildUnplaceable(
+                request=message.request,
+                instances=ended,
+                reason=CANCELLED,
+                decision=msgspec.structs.replace(one.parked.decision, code="cancelled"),
+                reply_to=message.reply_to,
+            )
+            await self._parking.keep_decisions([(message, unplaceable)])
+            with resumed(one.parked.story):
+                await self._say(unplaceable)
+            await self._let_go_of(one, set(ended))
+        placed = len(fenced.held) + len(fenced.over)
+        why = f"{placed} of {len(builds)} have just been given a host" if placed else CANCELLED
+        if asked.anywhere and fenced.held:
+            return await self._pass_on(asked, fenced, bool(fenced.ended), why)
+        await self._answer(asked, bool(fenced.ended) or not placed, why)
+        return ()
+
+    async def _pass_on(
+        self, asked: BuildCancelRequested, fenced: _Fenced, waited: bool, why: str
+    ) -> Sequence[BuildDeleteRequested]:
+        """Those that hold a host are their cells' to take down, whether these have heard of them or not."""
+        providers = await self._ending.look_up(list(fenced.held.values()))
+        places = {build: place_of(held, providers) for build, held in fenced.held.items()}
+        cells = {build: place.cell for build, place in places.items() if place is not None}
+        if not cells:
+            why = "it holds resources where no agent builds: it is no build of ours"
+        await self._answer(asked, waited, why, passed_on=cells)
+        return [
+            BuildDeleteRequested(build=build, cell=cell, reply_to=asked.reply_to)
+            for build, cell in cells.items()
+        ]
+
+    async def _fence(self, builds: Sequence[Id], why: str) -> _Fenced:
+        fenced = _Fenced()
+        for build in builds:
+            result = await self._retire(build, None, why)
+            if isinstance(result, Held) and not result.allocations:  # somebody gave back what it held
+                result = await self._retire(build, result.generation, why)
+            match result:
+                case Released():
+                    fenced.ended.append(build)
+                    fenced.fresh.append(build)
+                case Retired(unplaceable=True):
+                    fenced.ended.append(build)
+                case Retired(why=told):
+                    fenced.over[build] = told
+                case Held():
+                    fenced.held[build] = result
+                case Contended():
+                    raise Retry(0.5, f"the claim of {build} is contended")
+        return fenced
+
+    async def _retire(
+        self, build: Id, generation: int | None, why: str
+    ) -> Released | Held | Retired | Contended:
+        question = ReleaseRequested(consumer=build, generation=generation, retire=why, unplaceable=True)
+        return (await self._release(question)).result
+
+    async def _let_go_of(self, one: FoundParked, gone: set[Id]) -> None:
+        """Of the whole request, or of some of its builds. Another scheduler is told of it by the row."""
+        parking, kept = self._parking, one.parked
+        ours = one.owner in (parking.name, "")
+        async with parking.database.write() as tx:
+            if not gone.issuperset(kept.message.instances):
+                left = await parked.without(tx, kept, gone)
+            elif ours:
+                left = None
+                await parked.drop(tx, (kept.request,))
+            else:
+                left = None
+                await parked.cancel(tx, {kept.request: CANCELLED})
+        if ours:
+            parking.leave((kept.request,))
+            if left is not None:
+                parking.take_over(left)
+
+    async def _answer(
+        self,
+        asked: BuildCancelRequested,
+        waited: bool,
+        why: str,
+        *,
+        passed_on: dict[Id, str] | None = None,
+        known: bool = True,
+    ) -> None:
+        await self._say(
+            BuildCancelled(
+                build=asked.build,
+                waited=waited,
+                why=why,
+                reply_to=asked.reply_to,
+                passed_on=passed_on or {},
+                known=known,
+            )
+        )
