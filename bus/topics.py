@@ -84,6 +84,10 @@ class Query(Generic[A, R]):
         """Has every cell a key of its own for it?"""
         return "{" in self.name
 
+    def cell(self, question: Message) -> str:
+        """The cell that asks this question or is asked; empty: none."""
+        return str(getattr(question, "cell", "")) if self.narrowed else ""
+
     def key(self, question: Message) -> str:
         """What the queue is named by that holds this question."""
         return self.at(**{name: str(getattr(question, name)) for name in _FIELD.findall(self.name)})

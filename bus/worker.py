@@ -66,7 +66,8 @@ class Answers:
     batch: int | None
     concurrency: int
     linger: float = 0.0  # who asks waits for the answer, not for company
-    key: str = ""  # of a query that several answer, each for its cell: this one's
+    key: str = ""  # of a query of which every cell has its own: this one's
+    cell: str = ""  # which is that
 
     @property
     def name(self) -> str:
@@ -112,6 +113,11 @@ class Worker:
     def queue_of(self, row: "On | Answers", replica: str = "") -> QueueSpec:
         """The queue this row of it reads."""
         return row.queue(self.name, replica)
+
+
+def reply_prefix(cell: str) -> str:
+    """What addresses for answers begin with, of questions from within this cell or to it; else `-`."""
+    return f"reply.{cell or '-'}."
 
 
 def query_queue(key: str) -> QueueSpec:
@@ -164,7 +170,7 @@ def answers(
     query: Query[A, R], handler: Callable[[A], Awaitable[R]], *, concurrency: int = 64, **of: str
 ) -> Answers:
     """Answer this query one question at a time; `of` says for which cell, where each has its own key."""
-    return Answers(query, handler, None, concurrency, key=query.at(**of))
+    return Answers(query, handler, None, concurrency, key=query.at(**of), cell=of.get("cell", ""))
 
 
 def answers_many(
@@ -176,7 +182,7 @@ def answers_many(
     **of: str,
 ) -> Answers:
     """Answer what is waiting of this query together, one answer for each question."""
-    return Answers(query, handler, batch, concurrency, key=query.at(**of))
+    return Answers(query, handler, batch, concurrency, key=query.at(**of), cell=of.get("cell", ""))
 
 
 def every(

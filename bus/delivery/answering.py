@@ -4,12 +4,35 @@ from collections.abc import Sequence
 
 import msgspec
 
+from bus.clock import Clock
 from bus.context import follow
 from bus.delivery.settling import Made, ServedRow
-from bus.protocol import Envelope
+from bus.errors import Undecodable
+from bus.messages import Message
+from bus.protocol import Envelope, Transport
+from bus.worker import Answers, Worker, reply_prefix
 
 
 class AnsweredRow(ServedRow):
+    def __init__(
+        self, row: Answers, worker: Worker, replica: str, transport: Transport, clock: Clock
+    ) -> None:
+        super().__init__(row, worker, replica, transport, clock)
+        self._query = row.query
+        self._replies = reply_prefix(row.cell)
+
+    def _key_of(self, message: Message) -> str:
+        return f"ask.{self._query.key(message)}"
+
+    def _check(self, envelope: Envelope, message: Message) -> None:
+        super()._check(envelope, message)
+        if not self._may_answer(envelope):
+            raise Undecodable(f"answers to this question go to {self._replies}…, not to {envelope.reply_to}")
+
+    def _may_answer(self, envelope: Envelope) -> bool:
+        """No other key: what we are allowed to say is not for who asks to use."""
+        return not envelope.reply_to or envelope.reply_to.startswith(self._replies)
+
     async def _say(self, made: Made) -> None:
         await self._reply(
             [
@@ -19,7 +42,7 @@ class AnsweredRow(ServedRow):
         )
 
     async def _refuse(self, envelope: Envelope, why: str, *, again: bool = False) -> bool:
-        if not envelope.reply_to:
+        if not envelope.reply_to or not self._may_answer(envelope):
             return False
         refusal = Envelope(
             id=self._clock.uuid(),

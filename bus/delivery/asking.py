@@ -1,7 +1,8 @@
 """Questions over the bus: each with the address of our private queue, and a future for its answer."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+import logging
+from collections.abc import Callable, Coroutine, Sequence, Set
 from typing import Any, TypeVar
 
 from bus.clock import Clock
@@ -11,7 +12,9 @@ from bus.errors import AnswerRefused, NoAnswer, Unavailable, Unroutable
 from bus.messages import Message
 from bus.protocol import Envelope, Inbox, QueueSpec, Transport
 from bus.topics import Query
-from bus.worker import query_queue
+from bus.worker import query_queue, reply_prefix
+
+log = logging.getLogger(__name__)
 
 A = TypeVar("A", bound=Message)
 R = TypeVar("R", bound=Message)
@@ -33,19 +36,19 @@ class PendingQuestions:
         self._clock = clock
         self._replica = replica
         self._spawn = spawn
-        self._waiting: dict[str, asyncio.Future[Envelope]] = {}
-        self._replies: QueueSpec | None = None
+        self._waiting: dict[tuple[str, str], asyncio.Future[Envelope]] = {}  # by where, and the question's id
+        self._replies: dict[str, QueueSpec] = {}  # by the cell that asks or is asked
         self._declared: set[str] = set()
         self._declaring = asyncio.Lock()
 
     async def ask(self, query: Query[A, R], questions: Sequence[A], timeout: float) -> Sequence[R]:
         """The answers, in the order of the questions."""
-        replies = await self._replies_ready(query)
-        envelopes = [self._envelope(query, question, replies) for question in questions]
+        await self._make_ready(query, {query.cell(question) for question in questions})
+        envelopes = [self._envelope(query, question) for question in questions]
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in envelopes]
         for envelope, future in zip(envelopes, futures, strict=True):
-            self._waiting[envelope.id] = future
+            self._waiting[envelope.reply_to, envelope.id] = future
         try:
             async with asyncio.timeout(timeout):
                 await self._publish(query, envelopes)
@@ -55,7 +58,7 @@ class PendingQuestions:
             raise NoAnswer(f"{query.name}: no answer within {timeout} s") from None
         finally:
             for envelope in envelopes:
-                self._waiting.pop(envelope.id, None)
+                self._waiting.pop((envelope.reply_to, envelope.id), None)
         return [_answer(query, future.result()) for future in futures]
 
     async def _publish(self, query: Query[A, R], envelopes: Sequence[Envelope]) -> None:
@@ -66,32 +69,40 @@ class PendingQuestions:
                 raise
             raise NoAnswer(f"{query.name}: {nobody}") from None
 
-    def _envelope(self, query: Query[A, R], question: A, replies: QueueSpec) -> Envelope:
+    def _envelope(self, query: Query[A, R], question: A) -> Envelope:
         envelope = follow(question, f"ask.{query.key(question)}", self._clock, framed=True)
-        envelope.reply_to = replies.name
+        envelope.reply_to = self._replies[query.cell(question)].name
         return envelope
 
-    async def _replies_ready(self, query: Query[Any, Any]) -> QueueSpec:
-        """Our private queue for answers, once questions of this kind have a queue to go to."""
-        if self._replies is None or query.name not in self._declared:
-            async with self._declaring:
-                if not query.narrowed:  # or a queue would be made for a cell that is not there
-                    await self._transport.declare(query_queue(query.name))
-                if self._replies is None:
-                    name = f"reply:{self._replica}:{self._clock.uuid()[:8]}"
-                    replies = QueueSpec(name, (name,), durable=False)
-                    inbox = await self._transport.consume(replies, _REPLIES_AT_ONCE)
-                    self._spawn(self._hear(inbox))
-                    self._replies = replies
-                self._declared.add(query.name)
-        return self._replies
+    async def _make_ready(self, query: Query[Any, Any], cells: Set[str]) -> None:
+        """Our private queues for answers, once questions of this kind have a queue to go to.
 
-    async def _hear(self, inbox: Inbox) -> None:
+        One for each cell that is asked or asks: who may answer there can answer nothing else.
+        """
+        if cells <= self._replies.keys() and query.name in self._declared:
+            return
+        async with self._declaring:
+            if not query.narrowed:  # or a queue would be made for a cell that is not there
+                await self._transport.declare(query_queue(query.name))
+            for cell in sorted(cells):
+                if cell in self._replies:
+                    continue
+                name = f"{reply_prefix(cell)}{self._replica}.{self._clock.uuid()[:8]}"
+                replies = QueueSpec(name, (name,), durable=False)
+                inbox = await self._transport.consume(replies, _REPLIES_AT_ONCE)
+                self._spawn(self._hear(name, inbox))
+                self._replies[cell] = replies
+            self._declared.add(query.name)
+
+    async def _hear(self, name: str, inbox: Inbox) -> None:
         while True:
             delivery = await inbox.get()
-            future = self._waiting.get(delivery.envelope.causation)
-            if future is not None and not future.done():
-                future.set_result(delivery.envelope)
+            answer = delivery.envelope
+            future = self._waiting.get((name, answer.causation))
+            if delivery.problem or answer.key != name:
+                log.warning("%s: not taken for an answer: %s", name, delivery.problem or f"key {answer.key}")
+            elif future is not None and not future.done():
+                future.set_result(answer)
             delivery.done()
 
 

@@ -22,6 +22,10 @@ class HeardRow(ServedRow):
         self._unheard = row.unheard
         self._unheard_after = row.unheard_after
         self._emitter = emitter
+        self._topic = row.address.topic
+
+    def _key_of(self, message: Message) -> str:
+        return self._topic.key(message)
 
     async def _say(self, made: Made) -> None:
         try:

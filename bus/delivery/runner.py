@@ -93,17 +93,23 @@ class Listener(Generic[M]):
     """A client's ear: the messages of one topic, as they come."""
 
     def __init__(self, address: Address[M], inbox: Inbox) -> None:
-        self._kind = address.topic.message
+        self._topic = address.topic
         self._inbox = inbox
 
     async def get(self) -> M:
         while True:
             delivery = await self._inbox.get()
             delivery.done()
+            heard = delivery.envelope
             try:
-                return decode(self._kind, delivery.envelope.body, delivery.envelope.type)
+                if delivery.problem:
+                    raise Undecodable(delivery.problem)
+                message: M = decode(self._topic.message, heard.body, heard.type)
+                if self._topic.key(message) != heard.key:
+                    raise Undecodable(f"it is a message of {self._topic.key(message)}")
+                return message
             except Undecodable as problem:
-                log.warning("skipped a message on %s: %s", delivery.envelope.key, problem)
+                log.warning("skipped a message on %s: %s", heard.key, problem)
 
     async def stop(self) -> None:
         await self._inbox.stop()

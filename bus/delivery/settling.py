@@ -17,6 +17,7 @@ from bus.context import handling
 from bus.delivery.meters import HANDLED
 from bus.delivery.verdicts import Again, Dead, verdict
 from bus.errors import Unavailable, Undecodable
+from bus.keys import matches
 from bus.messages import Message
 from bus.protocol import DeadLetter, Delivery, Envelope, Transport
 from bus.worker import Answers, On, Worker, messages_of
@@ -38,11 +39,17 @@ class ServedRow(ABC):
         self.row = row
         self.queue = worker.queue_of(row, replica)
         self.labels = (worker.name, row.name)
+        self._by_name = self.queue.name.replace("*", "+")  # as brokers write it
+        (self._hears,) = self.queue.keys
         self._transport = transport
         self._clock = clock
         self._count = {
             outcome: HANDLED.labels(*self.labels, outcome) for outcome in ("done", "retry", "dead", "fault")
         }
+
+    @abstractmethod
+    def _key_of(self, message: Message) -> str:
+        """The key such a message travels by."""
 
     @abstractmethod
     async def _say(self, made: Made) -> None:
@@ -69,7 +76,18 @@ class ServedRow(ABC):
             raise Undecodable(delivery.problem)
         if delivery.crashes > MAX_CRASHES:
             raise Undecodable(f"its reader went away {delivery.crashes} times without settling it")
-        return decode(self.row.message, delivery.envelope.body, delivery.envelope.type)
+        message = decode(self.row.message, delivery.envelope.body, delivery.envelope.type)
+        self._check(delivery.envelope, message)
+        return message
+
+    def _check(self, envelope: Envelope, message: Message) -> None:
+        """Undecodable, unless it is what its key says: the key is all that a broker's permissions judge."""
+        key = envelope.key
+        said = self._key_of(message)
+        if key == self._by_name:
+            key = self._hears  # sent to this queue, by who may; of what it hears it must be
+        if said != key and not ("*" in key and matches(key, said)):
+            raise Undecodable(f"it came by the key {key}, and is a message of {said}")
 
     async def _settle(self, readable: Readable) -> None:
         """Handle these together, and decide each one's fate."""

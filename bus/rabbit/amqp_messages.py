@@ -19,8 +19,11 @@ _SHORT = 255  # bytes in an AMQP short string
 _STRANGERS = uuid.UUID("6b8a3c52-51c5-5d0e-9f0b-5f6f2c0f5d3e")
 
 
-def properties_of(envelope: Envelope, key: str) -> Any:
-    """What an envelope says beside its body, when it travels alone to this routing key or queue."""
+def properties_of(envelope: Envelope, key: str, user: str | None = None) -> Any:
+    """What an envelope says beside its body, when it travels alone to this routing key or queue.
+
+    `user` is who publishes it; the broker refuses one who is somebody else.
+    """
     headers: dict[str, Any] = {}
     if envelope.key != key:
         headers["key"] = _short(envelope.key)
@@ -50,26 +53,36 @@ def properties_of(envelope: Envelope, key: str) -> Any:
         message_type=_short(envelope.type) or None,
         timestamp=datetime.fromtimestamp(envelope.sent_at, UTC) if 0 < envelope.sent_at < MAX_TIME else None,
         reply_to=_short(envelope.reply_to) or None,
+        user_id=user,
         headers=headers or None,
     )
 
 
-def properties_of_frame(id_: str) -> Any:
-    return Properties(content_type=JSON, delivery_mode=PERSISTENT, message_id=id_, message_type=FRAME_TYPE)
+def properties_of_frame(id_: str, user: str | None = None) -> Any:
+    return Properties(
+        content_type=JSON, delivery_mode=PERSISTENT, message_id=id_, message_type=FRAME_TYPE, user_id=user
+    )
 
 
-def open_message(message: Arrived, key: str) -> tuple[list[Envelope], str]:
-    """The envelopes in an AMQP message; or what is wrong with it, and its bytes as one envelope."""
+def open_message(message: Arrived, key: str, *, names_key: bool = True) -> tuple[list[Envelope], str]:
+    """The envelopes in an AMQP message; or what is wrong with it, and its bytes as one envelope.
+
+    `key` is what it came by; only one that `names_key` may say that its own is another.
+    """
     size = len(message.body)
     if size > MAX_MESSAGE_BYTES:
         problem = f"the message is {size} bytes; the bus carries at most {MAX_MESSAGE_BYTES}"
-        return [_alone(message, key)], problem
+        return [_alone(message, key, names_key)], problem
     if message.type != FRAME_TYPE:
-        return [_alone(message, key)], ""
+        return [_alone(message, key, names_key)], ""
     try:
-        return decode_frame(message.body), ""
+        envelopes = decode_frame(message.body)
     except (Undecodable, RecursionError) as problem:
-        return [_alone(message, key)], str(problem)
+        return [_alone(message, key, names_key)], str(problem)
+    if not names_key:
+        for envelope in envelopes:
+            envelope.key = key
+    return envelopes, ""
 
 
 def crashes(message: Arrived) -> int:
@@ -80,7 +93,7 @@ def crashes(message: Arrived) -> int:
     return _whole(counted, 0)
 
 
-def _alone(message: Arrived, key: str) -> Envelope:
+def _alone(message: Arrived, key: str, names_key: bool) -> Envelope:
     headers = message.headers
     sent_at = _seconds(headers.get("sent_at"))
     if not sent_at and isinstance(message.timestamp, datetime):
@@ -88,7 +101,7 @@ def _alone(message: Arrived, key: str) -> Envelope:
     return Envelope(
         id=_text(message.id) or _id_for_stranger(message),
         type=_text(message.type),
-        key=_short(_text(headers.get("key"))) or key,
+        key=(names_key and _short(_text(headers.get("key")))) or key,
         body=msgspec.Raw(message.body),
         correlation=_text(message.correlation),
         causation=_short(_text(headers.get("causation_id"))),
@@ -113,7 +126,7 @@ def _id_for_stranger(message: Arrived) -> str:
 # Dead letters
 
 
-def properties_of_letter(letter: DeadLetter) -> Any:
+def properties_of_letter(letter: DeadLetter, user: str | None = None) -> Any:
     headers: dict[str, Any] = {
         "x-reason": _cut(letter.reason, MAX_REASON),
         "x-traceback": _cut(letter.traceback, MAX_TRACEBACK, from_end=True),
@@ -129,6 +142,7 @@ def properties_of_letter(letter: DeadLetter) -> Any:
         message_id=_short(letter.id),
         correlation_id=_short(letter.correlation) or None,
         message_type=_short(letter.type) or None,
+        user_id=user,
         headers=headers,
     )
 

@@ -83,6 +83,12 @@ def place(url: str) -> str:
     return f"{user}{parts.hostname}:{parts.port or (5671 if parts.scheme == 'amqps' else 5672)}{vhost}"
 
 
+def user_of(url: str) -> str | None:
+    """Whom the broker knows us by; None where the URL names nobody."""
+    named = urlsplit(url).username
+    return unquote(named) if named else None
+
+
 async def dial(url: str) -> Connection:
     """A new connection, or a reason why not: Unavailable, or BadCredentials."""
     connection = Connection(make_url(url))

@@ -9,6 +9,7 @@ from bus.backoff import Backoff
 from bus.errors import BrokerRefused, Unavailable
 from bus.protocol import MAX_IN_HAND_BYTES, Delivery, Envelope, QueueSpec
 from bus.rabbit.amqp_messages import crashes, open_message
+from bus.rabbit.arrivals import came_by
 from bus.rabbit.connection import BROKEN, RequestRefused, cancelled_by_us, reason
 from bus.rabbit.deliveries import Parcel, RabbitDelivery, Reading
 from bus.rabbit.reconnecting import Link
@@ -201,8 +202,9 @@ class RabbitInbox:
         """Take the next AMQP message apart; False when there is none."""
         while reading.deliveries:
             message = reading.deliveries.popleft()
-            key = self._link.names.heard_as(message.exchange, message.key)
-            envelopes, problem = open_message(message, key)
+            key, names_key, disbelieved = came_by(message, self._link.names, self._name)
+            envelopes, problem = open_message(message, key, names_key=names_key)
+            problem = disbelieved or problem
             self._size += (len(envelopes) - self._size) / 8
             parcel = Parcel(reading, message.tag, len(envelopes), self.more, self.send_back)
             crashed = crashes(message)

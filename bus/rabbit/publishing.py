@@ -142,7 +142,7 @@ class Publisher:
         exchange, key, mandatory, _ = lane
         if len(envelopes) == 1:
             alone = envelopes[0]
-            said = properties_of(alone, self._link.names.heard_as(exchange, key))
+            said = properties_of(alone, self._link.names.heard_as(exchange, key), self._link.user)
             return Post(exchange, key, bytes(alone.body), said, mandatory)
-        said = properties_of_frame(f"{self._sender}-{next(self._frames)}")
+        said = properties_of_frame(f"{self._sender}-{next(self._frames)}", self._link.user)
         return Post(exchange, key, encode_frame(envelopes), said, mandatory)

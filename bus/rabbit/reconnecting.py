@@ -12,7 +12,16 @@ from bus.backoff import Backoff
 from bus.clock import Clock, monotonic
 from bus.errors import BrokerRefused, Unavailable, Unroutable
 from bus.protocol import QueueSpec
-from bus.rabbit.connection import BROKEN, BadCredentials, RequestRefused, cancelled_by_us, dial, place, reason
+from bus.rabbit.connection import (
+    BROKEN,
+    BadCredentials,
+    RequestRefused,
+    cancelled_by_us,
+    dial,
+    place,
+    reason,
+    user_of,
+)
 from bus.rabbit.session import Session
 from bus.rabbit.topology import BrokerNames, Declared, ExchangeMissing, Topology
 from bus.rabbit.underlay import Post, ended, hang_up
@@ -38,6 +47,7 @@ class Link:
         self.names = names
         self.clock = clock
         self.place = place(url)
+        self.user = user_of(url)
         self._url = url
         self._quorum = quorum
         self._look_seconds = look_seconds
