@@ -133,6 +133,7 @@ def transport(settings: Settings, name: str, cell: str = "") -> Transport:
         quorum=settings.bus.queue_type == "quorum",
         coalesce=settings.bus.coalesce,
         name=f"berth {name}",
+        keeps=name == "placement",
     )
 
 
@@ -229,10 +230,15 @@ def metal_agent(settings: Settings, cell: str) -> str:
     return f"{cell}-agent1"
 
 
-def all_workers_without_a_bus() -> list[Worker]:
+def tables_of_cell(cell: str) -> list[Worker]:
+    """One of every kind there is in this cell, to read their tables."""
+    return [worker for worker in all_workers_without_a_bus(cell) if worker.name.split(".")[1:2] == [cell]]
+
+
+def all_workers_without_a_bus(cell: str = "c1") -> list[Worker]:
     """One of every kind, to read their tables; none of them can run."""
     settings = Settings().having(
-        cells=("c1",), hosts=1, ironic_amqp_url="amqp://127.0.0.1/", ironic_api_url="http://127.0.0.1:6385"
+        cells=(cell,), hosts=1, ironic_amqp_url="amqp://127.0.0.1/", ironic_api_url="http://127.0.0.1:6385"
     )
     bus = Bus(alone())
     nowhere = Database("sqlite+aiosqlite://")

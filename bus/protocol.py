@@ -106,6 +106,7 @@ class DeadLetter:
     correlation: str
     body: bytes
     traceback: str = ""
+    cell: str = ""  # whose workers could not, as the broker verified; ?: nobody knows; empty: of no cell
 
 
 class Transport(Protocol):

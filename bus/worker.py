@@ -120,6 +120,14 @@ def reply_prefix(cell: str) -> str:
     return f"reply.{cell or '-'}."
 
 
+def cell_of(queue: str) -> str:
+    """The cell whose workers read a queue of this name; empty: it is nobody's within a cell."""
+    reader, _, key = queue.partition(":")
+    if reader == "ask":
+        return key.removeprefix("cell.builds.") if key.startswith("cell.builds.") else ""
+    return reader.partition(".")[2].partition(".")[0]
+
+
 def query_queue(key: str) -> QueueSpec:
     """Where questions of this key wait."""
     return QueueSpec(f"ask:{key}", (f"ask.{key}",))

@@ -17,6 +17,7 @@ from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
 from bus.errors import Undecodable, Unroutable
 from bus.protocol import DeadLetter, Envelope, Transport
+from bus.worker import cell_of
 
 _SHOWN = 100  # letters, unless told otherwise
 
@@ -114,6 +115,12 @@ async def replay(settings: Settings, ids: Sequence[str], say: Console) -> int:
 
         async def rescue(letter: DeadLetter) -> bool:
             nonlocal staying
+            if letter.cell and cell_of(letter.queue) != letter.cell:
+                staying += 1
+                whose = f"of cell {letter.cell}" if letter.cell != "?" else "of nobody knows which cell"
+                no = f"{letter.id} stays: it is {whose}, and the queue {letter.queue!r} is not"
+                say.print(printable(no), style="red", markup=False)
+                return False
             envelope = Envelope(
                 id=letter.id,
                 type=letter.type,
@@ -190,6 +197,7 @@ def _facts(letter: DeadLetter) -> dict[str, str | int]:
         "id": letter.id,
         "reason": letter.reason,
         "queue": letter.queue,
+        "cell": letter.cell,
         "key": letter.key,
         "type": letter.type,
         "first died": _when(letter.first_died),

@@ -20,7 +20,7 @@ from bus.errors import Unavailable, Undecodable
 from bus.keys import matches
 from bus.messages import Message
 from bus.protocol import DeadLetter, Delivery, Envelope, Transport
-from bus.worker import Answers, On, Worker, messages_of
+from bus.worker import Answers, On, Worker, cell_of, messages_of
 
 log = logging.getLogger(__name__)
 
@@ -164,6 +164,7 @@ class ServedRow(ABC):
                 correlation=envelope.correlation,
                 body=bytes(envelope.body),
                 traceback=dead.trace,
+                cell=cell_of(self.queue.name),
             )
         )
         delivery.done()

@@ -10,7 +10,9 @@ import msgspec
 from bus.codec import FRAME_TYPE, decode_frame
 from bus.errors import Undecodable
 from bus.protocol import MAX_COUNT, MAX_MESSAGE_BYTES, MAX_TIME, DeadLetter, Envelope
+from bus.rabbit.topology import LETTER, BrokerNames
 from bus.rabbit.underlay import PERSISTENT, Arrived, Properties
+from bus.worker import cell_of
 
 JSON = "application/json"
 MAX_REASON = 8 * 1024
@@ -147,9 +149,18 @@ def properties_of_letter(letter: DeadLetter, user: str | None = None) -> Any:
     )
 
 
-def letter_in(message: Arrived) -> DeadLetter:
-    """A dead letter; one that the broker itself put there says so, under the key <ms>.<queue>."""
-    queue = message.key.partition(".")[2]
+def letter_in(message: Arrived, names: BrokerNames) -> DeadLetter:
+    """A dead letter; one that the broker itself put there says so, under the key <ms>.<queue>.
+
+    Whose it is, is told by the key alone: that is what the broker's permissions judged.
+    """
+    by, _, rest = message.key.partition(".")
+    queue = "" if by == LETTER else names.plain(rest)
+    if message.exchange == names.dead:
+        cell = rest if by == LETTER else "?"
+        cell = "?" if "x-death" in message.headers else cell  # some queue forwarded it, under any key
+    else:
+        cell = cell_of(queue)
     headers = message.headers
     died = _seconds(headers.get("x-died"))
     return DeadLetter(
@@ -164,6 +175,7 @@ def letter_in(message: Arrived) -> DeadLetter:
         correlation=_text(message.correlation),
         body=message.body,
         traceback=_text(headers.get("x-traceback")),
+        cell=cell,
     )
 
 

@@ -11,8 +11,9 @@ from bus.rabbit.amqp_messages import letter_id, letter_in, properties_of_letter
 from bus.rabbit.connection import BROKEN, cancelled_by_us
 from bus.rabbit.reconnecting import Link
 from bus.rabbit.session import Session
-from bus.rabbit.topology import LETTER
+from bus.rabbit.topology import letter_key
 from bus.rabbit.underlay import Arrived, BulkChannel, Post
+from bus.worker import cell_of
 
 Rescue = Callable[[DeadLetter], Awaitable[bool]]
 
@@ -29,7 +30,13 @@ class DeadLetterQueue:
         self._one_at_a_time = asyncio.Lock()  # a letter that one of us looks at is out of the other's sight
 
     async def bury(self, dead: DeadLetter) -> None:
-        post = Post(self._name, LETTER, dead.body, properties_of_letter(dead), mandatory=True)
+        post = Post(
+            self._name,
+            letter_key(cell_of(dead.queue)),
+            dead.body,
+            properties_of_letter(dead, self._link.user),
+            mandatory=True,
+        )
         await self._link.declare_dead()
         try:
             await self._link.post(post)
@@ -66,7 +73,7 @@ class DeadLetterQueue:
                                 continue
                             met.add(id_)
                             if reached and id_.startswith(beginning):
-                                yield letter_in(message)
+                                yield letter_in(message, self._link.names)
                             reached = reached or id_ == after
                     break
                 except BROKEN as problem:
@@ -84,7 +91,7 @@ class DeadLetterQueue:
         async def take(session: Session) -> Exception | None:
             async with _Walk(session, self._name) as walk, aclosing(walk.letters()) as letters:
                 async for message in letters:
-                    dead = letter_in(message)
+                    dead = letter_in(message, self._link.names)
                     if (wanted is not None and dead.id not in wanted) or dead.id in staying:
                         continue
                     if rescue is not None and rescued.get(dead.id, dead.died) != dead.died:

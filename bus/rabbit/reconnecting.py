@@ -23,7 +23,7 @@ from bus.rabbit.connection import (
     user_of,
 )
 from bus.rabbit.session import Session
-from bus.rabbit.topology import BrokerNames, Declared, ExchangeMissing, Topology
+from bus.rabbit.topology import DELAYS, BrokerNames, Declared, ExchangeMissing, Topology, delay_for
 from bus.rabbit.underlay import Post, ended, hang_up
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,14 @@ class Link:
     """Keeps a session open, declares in each what was ever declared, and acts in whichever there is."""
 
     def __init__(
-        self, url: str, names: BrokerNames, *, quorum: bool, look_seconds: float, clock: Clock
+        self,
+        url: str,
+        names: BrokerNames,
+        *,
+        quorum: bool,
+        look_seconds: float,
+        clock: Clock,
+        keeps: bool = False,
     ) -> None:
         self.names = names
         self.clock = clock
@@ -51,7 +58,7 @@ class Link:
         self._url = url
         self._quorum = quorum
         self._look_seconds = look_seconds
-        self._declared = Declared()
+        self._declared = Declared(delays={delay_for(s) for s in DELAYS}, dead=True) if keeps else Declared()
         self._session: Session | None = None
         self._changed = asyncio.Event()  # there is a session, or there will be none any more
         self.closed = True

@@ -6,6 +6,9 @@
     <exchange>.delay.<ms>  which keeps messages for so long and hands them to <exchange>.queues
     <exchange>.dead        the dead letters; also what was delayed for a queue that is gone meanwhile
 
+Who keeps placement makes the queues of the dead letters and of the usual delays, so that others, who may not,
+find them.
+
 All four exchanges are topic exchanges and the default exchange is not used, so that topic permissions can
 say which keys a user may publish and hear, and which queues it may reach: RabbitMQ checks keys nowhere else.
 A user needs `write` on exchanges to publish, and to read a queue `configure`, `write` and `read` on it and
@@ -29,7 +32,7 @@ T = TypeVar("T")
 
 DELAYS = (0.1, 0.5, 1, 5, 15, 60, 300, 1800)
 MAX_DELAY = 24 * 3600
-LETTER = "letter"  # the key dead letters are published under
+LETTER = "letter"  # the key dead letters are published under; those of a cell's workers say which
 _NEVER = 1_000_000_000  # redeliveries: the runner bounds them, and RabbitMQ 4 would drop after 20
 
 
@@ -48,8 +51,7 @@ class BrokerNames:
         """What a reader takes for the envelope's key: the routing key, or the queue it was sent to."""
         if exchange not in (self.queues, self.delay):
             return key
-        queue = key.partition(".")[2]
-        return queue if self.exchange == "berth" else queue.removeprefix(f"{self.exchange}:")
+        return self.plain(key.partition(".")[2])
 
     @property
     def queues(self) -> str:
@@ -63,9 +65,17 @@ class BrokerNames:
     def dead(self) -> str:
         return f"{self.exchange}.dead"
 
+    def plain(self, queue: str) -> str:
+        """What we call a queue, of the broker's name for it."""
+        return queue if self.exchange == "berth" else queue.removeprefix(f"{self.exchange}:")
+
     def address(self, queue: str, milliseconds: int = 0) -> str:
         """The key to reach a queue by its name, after so long."""
         return f"{milliseconds}.{self.queue(queue)}"
+
+
+def letter_key(cell: str) -> str:
+    return f"{LETTER}.{cell}" if cell else LETTER
 
 
 def delay_for(seconds: float) -> int:
@@ -162,7 +172,8 @@ class Topology:
         if name not in self._made:
             self._dead_is_ours = await self._durable(name)
             if self._dead_is_ours:
-                await self._bind(name, name, LETTER)
+                for key in (LETTER, f"{LETTER}.*"):
+                    await self._bind(name, name, key)
             self._made.add(name)
         return self._dead_is_ours
 

@@ -28,6 +28,7 @@ class RabbitTransport:
         name: str = "",
         patience: float = 30.0,
         look_seconds: float = 2.0,  # from one look after our exchanges to the next
+        keeps: bool = False,  # what everybody uses and only some may make is made as soon as we connect
         clock: Clock | None = None,
     ) -> None:
         self._names = BrokerNames(exchange)
@@ -37,6 +38,7 @@ class RabbitTransport:
             self._names,
             quorum=quorum,
             look_seconds=look_seconds,
+            keeps=keeps,
             clock=clock or Clock(),
         )
         self._publisher = Publisher(self._link, coalesce=coalesce)

@@ -197,3 +197,43 @@ async def test_a_letter_whose_queue_is_gone_stays_and_the_others_are_replayed(
     assert ESC not in said(say)
     assert said(say).splitlines()[1:] == ["c stays: there is no queue ''", "1 replayed"]
     assert len(broker.queues["scheduler:build.requested"].items) == 1
+
+
+# Across the wall
+
+
+@pytest.mark.parametrize(
+    ("cell", "queue"),
+    [
+        ("c1", "placement:inventory.reported.c1"),
+        ("c1", "scheduler:build.requested"),
+        ("c1", "conductor.c2:agent.report.c2"),
+        ("c1", "ask:cell.builds.c2"),
+        ("?", "conductor.c1:agent.report.c1"),
+    ],
+)
+async def test_a_cells_letter_is_not_replayed_into_a_queue_that_is_not_its_own(
+    broker: LocalBroker, say: Console, cell: str, queue: str
+) -> None:
+    broker.declare(QueueSpec(queue))
+    broker.bury(a_json_letter(queue=queue, cell=cell))
+    assert await dead.replay(Settings(), ["all"], say) == 1
+    assert "letter stays" in said(say) and queue in said(say)
+    assert not broker.queues[queue].items and list(broker.dead) == ["letter"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "queue"),
+    [
+        ("c1", "conductor.c1:agent.report.c1"),
+        ("c1", "agent.c1.a:agent.build.c1.a"),
+        ("c1", "ask:cell.builds.c1"),
+        ("", "conductor.c1:agent.report.c1"),
+        ("", "scheduler:build.requested"),
+    ],
+)
+async def test_into_its_own_it_is(broker: LocalBroker, say: Console, cell: str, queue: str) -> None:
+    broker.declare(QueueSpec(queue))
+    broker.bury(a_json_letter(queue=queue, cell=cell))
+    assert await dead.replay(Settings(), ["all"], say) == 0
+    assert len(broker.queues[queue].items) == 1 and not broker.dead

@@ -9,10 +9,13 @@ import pytest
 
 from bus.protocol import MAX_COUNT, MAX_TIME, DeadLetter, Envelope
 from bus.rabbit.amqp_messages import letter_in, open_message, properties_of, properties_of_letter
+from bus.rabbit.topology import BrokerNames
 from bus.rabbit.underlay import Arrived, Properties
 
 HUGE = 2**200
 NAN, ENDLESS = float("nan"), float("inf")
+
+NAMES = BrokerNames("berth")
 
 
 def arrived(properties: Any, body: bytes = b"{}") -> Arrived:
@@ -103,7 +106,7 @@ def test_a_letter_can_be_buried_whatever_it_holds(field: str, value: Any, read: 
         "id": "1", "queue": "q", "key": "k", "type": "T", "reason": "why", "first_died": 1.5, "died": 2.5,
         "attempt": 2, "correlation": "", "body": b"\xff", field: value,
     }  # fmt: skip
-    letter = letter_in(arrived(properties_of_letter(DeadLetter(**facts))))
+    letter = letter_in(arrived(properties_of_letter(DeadLetter(**facts))), NAMES)
     assert getattr(letter, field) == read
 
 
@@ -131,7 +134,7 @@ def test_odd_headers_are_read_as_something_that_can_be_told_on(odd: object) -> N
     )
     names += ("x-died", "x-first-died", "x-attempt", "x-queue", "x-key", "x-type", "x-reason", "x-traceback")
     message = an_arrived(headers=dict.fromkeys(names, odd), timestamp=odd, id=odd, type=odd, correlation=odd)
-    letter = letter_in(message)
+    letter = letter_in(message, NAMES)
     assert 0 <= letter.died < MAX_TIME and 0 <= letter.first_died < MAX_TIME
     assert 0 <= letter.attempt <= MAX_COUNT
     arrived(properties_of_letter(letter))
@@ -139,3 +142,21 @@ def test_odd_headers_are_read_as_something_that_can_be_told_on(odd: object) -> N
     assert 1 <= opened.attempt <= MAX_COUNT and 0 <= opened.faults <= MAX_COUNT
     assert 0 <= opened.sent_at < MAX_TIME and 0 <= opened.first_died < MAX_TIME
     arrived(properties_of(opened, "k"))
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key", "headers", "cell"),
+    [
+        ("berth.dead", "letter", {}, ""),
+        ("berth.dead", "letter.c1", {}, "c1"),
+        ("berth.dead", "letter.c1", {"x-queue": "conductor.c2:agent.report.c2"}, "c1"),
+        ("berth.dead", "letter", {"x-death": [{"queue": "conductor.c1:mine"}]}, "?"),
+        ("berth.dead", "letter.c2", {"x-death": [{"queue": "conductor.c1:mine"}]}, "?"),
+        ("berth.queues", "0.conductor.c1:gone", {"x-queue": "scheduler:build.requested"}, "c1"),
+        ("berth.queues", "0.scheduler:gone", {}, ""),
+    ],
+)
+def test_whose_letter_it_is_its_key_says_alone(
+    exchange: str, key: str, headers: dict[str, Any], cell: str
+) -> None:
+    assert letter_in(an_arrived(exchange=exchange, key=key, headers=headers), NAMES).cell == cell

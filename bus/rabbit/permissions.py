@@ -1,0 +1,241 @@
+"""What a RabbitMQ user needs to do its part, and no more: patterns made from workers' tables.
+
+RabbitMQ judges names of queues and exchanges by three patterns (configure, write, read), and routing keys by
+two for each exchange (write: to publish; read: to bind a queue). No key here leaves room for a wildcard where
+a binding has none. What a broker does not judge is told by who reads: `bus.rabbit.arrivals`.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bus import topics
+from bus.rabbit.topology import LETTER, BrokerNames, letter_key
+from bus.topics import TOPIC_OF, Query, Topic
+from bus.worker import Worker
+
+_WORD = r"[A-Za-z0-9_-]+"
+_NONE = "^$"  # no name and no key is empty
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class KeyPatterns:
+    """The keys a user may publish to an exchange by, and bind its queues by."""
+
+    exchange: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """Regular expressions, as RabbitMQ takes them."""
+
+    configure: str
+    write: str
+    read: str
+    keys: tuple[KeyPatterns, ...]
+
+
+@dataclass(frozen=True)
+class BrokerUser:
+    password: str
+    permissions: Permissions
+
+
+FLOOD_BYTES = 64 * 1024 * 1024  # of one cell's messages that wait on one queue
+
+
+def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exchange: str = "berth",
+                vhost: str = "/", flood_bytes: int = FLOOD_BYTES) -> dict[str, Any]:  # fmt: skip
+    """These users, as `rabbitmqctl import_definitions` takes them; and what each cell may keep waiting."""
+    return {
+        "users": [
+            {"name": name, "password": user.password, "tags": "", "limits": {}}
+            for name, user in users.items()
+        ],
+        "permissions": [
+            {
+                "user": name,
+                "vhost": vhost,
+                "configure": user.permissions.configure,
+                "write": user.permissions.write,
+                "read": user.permissions.read,
+            }
+            for name, user in users.items()
+        ],
+        "topic_permissions": [
+            {
+                "user": name,
+                "vhost": vhost,
+                "exchange": keys.exchange,
+                "write": keys.write,
+                "read": keys.read,
+            }
+            for name, user in users.items()
+            for keys in user.permissions.keys
+        ],
+        "policies": [
+            {
+                "name": f"{exchange} flood {cell}",
+                "vhost": vhost,
+                "pattern": _filled_by(cell, exchange),
+                "apply-to": "queues",
+                "priority": 10,
+                "definition": {"max-length-bytes": flood_bytes, "overflow": "reject-publish"},
+            }
+            for cell in cells
+        ],
+    }
+
+
+def _filled_by(cell: str, exchange: str) -> str:
+    """The queues that others read and this cell alone fills."""
+    names, of = BrokerNames(exchange), re.escape(cell)
+    return _any_of(_named(names, [rf"placement:inventory\.reported\.{of}", rf"ask:placement\..+\.{of}"]))
+
+
+def of_cell(cell: str, workers: Sequence[Worker], exchange: str = "berth") -> Permissions:
+    """For all workers of a cell together: its conductor's table and those of its agents."""
+    names = BrokerNames(exchange)
+    kinds = sorted({re.escape(worker.name.split(".")[0]) for worker in workers})
+    owned = [rf"({'|'.join(kinds)})\.{re.escape(cell)}[.:].+"]
+    return _permissions(names, cell, workers, owned)
+
+
+def of_middle(workers: Sequence[Worker], exchange: str = "berth") -> Permissions:
+    """For workers of no cell: the scheduler, placement, or who follows Ironic. They make the exchanges."""
+    names = BrokerNames(exchange)
+    owned = [rf"{re.escape(worker.name)}:.+" for worker in workers]
+    made = [re.escape(names.exchange) + r"(\.(queues|delay|dead)(\.[0-9]+)?)?"]
+    return _permissions(names, "", workers, owned, made=made)
+
+
+def of_client(publishes: Iterable[Topic[Any]], hears: Iterable[Topic[Any]], asks: Iterable[Query[Any, Any]],
+              exchange: str = "berth") -> Permissions:  # fmt: skip
+    """For a program outside: what it says, what it listens to, and what it asks."""
+    names = BrokerNames(exchange)
+    heard = [_bound_by(topic) for topic in hears]
+    replies = rf"reply\.({_WORD}|-)\.{_WORD}\.{_WORD}"
+    mine = ["listen:.+", replies]
+    writes = [_published_by(topic, "") for topic in publishes] + [_asked_by(query, "") for query in asks]
+    return Permissions(
+        configure=_any_of(_named(names, mine)),
+        write=_any_of([*_named(names, mine), *_exchanges(names, "", "queues")]),
+        read=_any_of([*_named(names, mine), *_exchanges(names, "", "queues")]),
+        keys=(
+            KeyPatterns(names.exchange, _any_of(writes), _any_of([*heard, replies])),
+            KeyPatterns(names.queues, _NONE, _any_of([rf"\*\.{name}" for name in _named(names, mine)])),
+            KeyPatterns(names.delay, _NONE, _NONE),
+            KeyPatterns(names.dead, _NONE, _NONE),
+        ),
+    )
+
+
+def _permissions(
+    names: BrokerNames,
+    cell: str,
+    workers: Sequence[Worker],
+    owned: Sequence[str],
+    made: Sequence[str] = (),
+) -> Permissions:
+    wall = cell or "-"
+    answered = [row for worker in workers for row in worker.answers]
+    asked = [query for worker in workers for query in worker.asks]
+    # Who asks across walls, or is asked so, has an address behind each; a cell has its own alone.
+    walls = re.escape(wall) if cell or not any(query.narrowed for query in asked) else f"({_WORD}|-)"
+    replies = rf"reply\.{walls}\.{_WORD}\.{_WORD}"
+    queues = _named(names, [*owned, *(rf"ask:{re.escape(row.key)}" for row in answered), replies])
+    said = {message for worker in workers for message in worker.emits}
+    writes = sorted(_published_by(TOPIC_OF[message], cell) for message in said)
+    writes += sorted({_asked_by(query, cell) for query in asked})
+    writes += sorted({rf"reply\.{re.escape(row.cell or '-')}\.{_WORD}\.{_WORD}" for row in answered})
+    reads = sorted({_heard_by(row.address.key, cell) for worker in workers for row in worker.consumes})
+    reads += sorted(re.escape(f"ask.{row.key}") for row in answered)
+    to = rf"[0-9]+\.({'|'.join(queues)})"
+    return Permissions(
+        configure=_any_of([*queues, *made]),
+        write=_any_of([*queues, *_exchanges(names, "", "queues", "delay", "dead"), *made]),
+        read=_any_of([*queues, *_exchanges(names, "", "queues"), *made]),
+        keys=(
+            KeyPatterns(names.exchange, _any_of(writes), _any_of([*reads, replies])),
+            KeyPatterns(names.queues, _any_of([to]), _any_of([rf"\*\.{name}" for name in queues])),
+            KeyPatterns(names.delay, _any_of([to]), _any_of([r"[0-9]+\.#"]) if made else _NONE),
+            KeyPatterns(
+                names.dead,
+                _any_of([re.escape(letter_key(cell))]),
+                _any_of([LETTER, rf"{LETTER}\.\*", r"[0-9]+\.#"]) if made else _NONE,
+            ),
+        ),
+    )
+
+
+def _published_by(topic: Topic[Any], cell: str) -> str:
+    """The keys of this topic, of one cell or of any."""
+    keys = _filled(topic.pattern, cell)
+    return rf"{keys}(\.{_WORD})?" if topic.outsiders else keys
+
+
+def _heard_by(key: str, cell: str) -> str:
+    """The very key of a binding; of an agent's rows, of any agent of its cell."""
+    words = key.split(".")
+    if cell and words[0] == "agent" and len(words) == 4:
+        return rf"{re.escape('.'.join(words[:3]))}\.{_WORD}"
+    return re.escape(key)
+
+
+def _bound_by(topic: Topic[Any]) -> str:
+    """Keys, and bindings that leave the cell open."""
+    keys = _FIELD.sub(rf"({_WORD}|\\*)", topic.pattern.replace(".", r"\."))
+    return rf"{keys}(\.{_WORD})?"
+
+
+def _asked_by(query: Query[Any, Any], cell: str) -> str:
+    return rf"ask\.{_filled(query.name, cell)}"
+
+
+def _filled(pattern: str, cell: str) -> str:
+    words = pattern.replace(".", r"\.")
+    return _FIELD.sub(lambda field: re.escape(cell) if cell and field[1] == "cell" else _WORD, words)
+
+
+def _named(names: BrokerNames, queues: Iterable[str]) -> list[str]:
+    """As the broker names them."""
+    before = re.escape(names.queue(""))
+    return [before + queue for queue in queues]
+
+
+def _exchanges(names: BrokerNames, *parts: str) -> list[str]:
+    return [re.escape(f"{names.exchange}.{part}" if part else names.exchange) for part in parts]
+
+
+def _any_of(patterns: Sequence[str]) -> str:
+    return f"^({'|'.join(patterns)})$"
+
+
+CLIENT = of_client(
+    publishes=[topics.BUILD_REQUESTED, topics.BUILD_DELETE, topics.BUILD_CANCEL],
+    hears=[
+        topics.BUILD_ENDED,
+        topics.BUILD_DELETED,
+        topics.BUILD_UNPLACEABLE,
+        topics.BUILD_CANCELLED,
+        topics.PLACEMENT_CHANGED,
+    ],
+    asks=[
+        topics.FIND_CANDIDATES,
+        topics.PROVIDERS,
+        topics.ALLOCATIONS,
+        topics.USAGES,
+        topics.NAMES,
+        topics.GROUPS,
+        topics.AGGREGATES,
+        topics.FIND_BUILDS,
+        topics.WAITING,
+        topics.DECISION,
+        topics.WHAT_IF,
+    ],
+)
+"""A program outside that asks for builds and looks at what there is, and changes nothing else."""

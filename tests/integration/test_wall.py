@@ -1,0 +1,314 @@
+"""The wall on a real RabbitMQ, with a cell's own credentials: what is refused, and how it lives."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker
+
+from berth import wiring
+from berth.settings import Settings
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.messages import (
+    BuildDeleteRequested,
+    BuildEnded,
+    BuildRequested,
+    FindBuilds,
+    FindProviders,
+    FindWaiting,
+)
+from bus.rabbit import RabbitTransport, permissions
+from bus.vocabulary import Flavor
+from deploy.rabbitmq import find_rabbitmq
+from deploy.servers import RabbitMQ, private_directory
+from tests.support.ids import uid
+from tests.support.servers import installed
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+FLOOD_BYTES = 256 * 1024
+PASSWORDS = {"c1": "one", "c2": "two", "client": "three"}
+
+
+def allowed() -> dict[str, permissions.BrokerUser]:
+    found = {cell: permissions.of_cell(cell, wiring.tables_of_cell(cell)) for cell in ("c1", "c2")}
+    found["client"] = permissions.CLIENT
+    return {name: permissions.BrokerUser(PASSWORDS[name], may) for name, may in found.items()}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RabbitMQ]:
+    installed(find_rabbitmq)
+    directory = private_directory("berth-wall-")
+    with RabbitMQ(directory / "rabbitmq") as started:
+        made = permissions.definitions(allowed(), ("c1", "c2"), flood_bytes=FLOOD_BYTES)
+        file = directory / "definitions.json"
+        file.write_text(json.dumps(made))
+        started.control("import_definitions", str(file))
+        yield started
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def address(broker: RabbitMQ, user: str) -> str:
+    return f"amqp://{user}:{PASSWORDS[user]}@127.0.0.1:{broker.port}/"
+
+
+@dataclass
+class Cloud:
+    """All of berth on this broker: each cell's workers with its own credentials, the rest as its owner."""
+
+    broker: RabbitMQ
+    settings: Settings
+    client: Bus
+
+    async def boot(self, number: int, cell: str = "c1") -> BuildEnded:
+        ends = await self.client.listen(topics.BUILD_ENDED.at(cell=cell, reply_to=f"b{number}"))
+        flavor = Flavor(name="small", vcpus=1, memory_mb=64, disk_gb=1)
+        await self.client.publish(
+            BuildRequested(
+                request=uid(number), instances=(uid(number),), flavor=flavor, cell=cell, reply_to=f"b{number}"
+            )
+        )
+        async with asyncio.timeout(60):
+            end = await ends.get()
+        await ends.stop()
+        return end
+
+    async def delete(self, number: int, cell: str = "c1") -> None:
+        gone = await self.client.listen(topics.BUILD_DELETED.at(cell=cell, reply_to=f"d{number}"))
+        await self.client.publish(BuildDeleteRequested(build=uid(number), cell=cell, reply_to=f"d{number}"))
+        async with asyncio.timeout(60):
+            await gone.get()
+        await gone.stop()
+
+
+@asynccontextmanager
+async def a_cloud(broker: RabbitMQ, directory: Path) -> AsyncIterator[Cloud]:
+    brokers = {name: address(broker, name) for name in ("c1", "c2")}
+    settings = Settings().having(
+        cells=("c1", "c2"), cell_amqp_urls=brokers, hosts=8, amqp_url=broker.url, state_dir=str(directory),
+        fail=1.0, build_time="constant:0.01", heartbeat=1.0,
+    )  # fmt: skip
+    async with AsyncExitStack() as stack:
+        stopping = asyncio.Event()
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        stack.callback(stopping.set)
+        for role in wiring.roles(settings):
+            way = wiring.transport(settings, str(role), role.cell)
+            group.create_task(wiring.serve(role, settings, way, stopping))
+            if role.worker == "placement":
+                await until(lambda: placement_is_there(broker))
+        await everybody_is_there(await stack.enter_async_context(Bus(RabbitTransport(broker.url))))
+        client = await stack.enter_async_context(Bus(RabbitTransport(address(broker, "client"))))
+        yield Cloud(broker, settings, client)
+
+
+async def everybody_is_there(owner: Bus) -> None:
+    providers, waiting = owner.asker(topics.PROVIDERS), owner.asker(topics.WAITING, timeout=30.0)
+
+    async def reported() -> bool:
+        return len((await providers(FindProviders())).providers) >= 8
+
+    await until(reported)
+    await waiting(FindWaiting())
+    for cell in ("c1", "c2"):
+        await owner.asker(topics.FIND_BUILDS)(FindBuilds(cell=cell, builds=(uid(1),)))
+
+
+def placement_is_there(broker: RabbitMQ) -> bool:
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        try:
+            connection.channel().queue_declare("ask:placement.claim.c2", passive=True)
+        except ChannelClosedByBroker:
+            return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("wall")
+
+
+async def test_a_cell_lives_with_its_permissions_alone(broker: RabbitMQ, directory: Path) -> None:
+    """A boot whose first host fails, its swap and its delete; and once more when the broker was away."""
+    async with a_cloud(broker, directory) as cloud:
+        end = await cloud.boot(1)
+        assert (end.status, len(end.attempts)) == ("active", 2)
+        asked = cloud.client.asker(topics.FIND_BUILDS)
+        (found,) = (await asked(FindBuilds(cell="c1", builds=(uid(1),)))).builds
+        assert found.host == end.host
+        await cloud.delete(1)
+        broker.restart()
+        for number, cell in ((2, "c1"), (3, "c2")):
+            end = await cloud.boot(number, cell)
+            assert (end.status, len(end.attempts), end.cell) == ("active", 2, cell)
+            await cloud.delete(number, cell)
+        async with Bus(RabbitTransport(broker.url)) as owner:
+            assert await owner.transport.dead_letters() == []
+            free = owner.asker(topics.PROVIDERS)
+            assert len((await free(FindProviders())).providers) == 8
+
+
+Attack = Callable[[BlockingChannel], object]
+
+
+def says(key: str, exchange: str = "berth", **properties: object) -> Attack:
+    return lambda channel: channel.basic_publish(exchange, key, b"{}", pika.BasicProperties(**properties))  # type: ignore[arg-type]
+
+
+def binds(key: str, exchange: str = "berth") -> Attack:
+    def attack(channel: BlockingChannel) -> None:
+        channel.queue_declare("reply.c1.mine.x", exclusive=True)
+        channel.queue_bind("reply.c1.mine.x", exchange, key)
+
+    return attack
+
+
+def reads(queue: str) -> Attack:
+    return lambda channel: channel.basic_get(queue)
+
+
+def makes(queue: str) -> Attack:
+    return lambda channel: channel.queue_declare(queue, durable=True)
+
+
+ATTACKS: dict[str, Attack] = {
+    # up
+    "a build request": says("build.requested"),
+    "its cancelling": says("build.cancel"),
+    "a scheduler": says("scheduler.alive"),
+    "asking for candidates": says("ask.placement.candidates"),
+    "asking the scheduler": says("ask.scheduler.what_if"),
+    "claiming as the middle does": says("ask.placement.claim"),
+    "releasing as the middle does": says("ask.placement.release"),
+    "asking for everybody's providers": says("ask.placement.providers"),
+    "editing a provider": says("ask.placement.edit"),
+    "loading providers": says("ask.placement.load"),
+    "editing an aggregate": says("ask.placement.aggregate"),
+    "a change of placement's": says("placement.changed"),
+    "a placed build": says("build.placed.c1"),
+    "deleting from within": says("build.delete.c1"),
+    "no host, in the scheduler's name": says("build.unplaceable"),
+    # across
+    "another's inventory": says("inventory.reported.c2"),
+    "another's host": says("host.reported.c2"),
+    "another's failure": says("host.failed.c2"),
+    "another's node": says("ironic.node.c2.set"),
+    "another agent's report": says("agent.report.c2"),
+    "an order to another's agent": says("agent.build.c2.c2-agent1"),
+    "a destroy order to another's agent": says("agent.destroy.c2.c2-agent1"),
+    "another's end of a build": says("build.ended.c2"),
+    "the same, to who asked": says("build.ended.c2.me"),
+    "another's deleted build": says("build.deleted.c2"),
+    "a placed build of another": says("build.placed.c2"),
+    "a delete of another": says("build.delete.c2"),
+    "claiming as another": says("ask.placement.claim.c2"),
+    "releasing as another": says("ask.placement.release.c2"),
+    "asking another": says("ask.cell.builds.c2"),
+    "an answer to another": says("reply.c2.x.y"),
+    "an answer to the middle": says("reply.-.x.y"),
+    # listening
+    "hearing build requests": binds("build.requested"),
+    "hearing another's builds": binds("build.placed.c2"),
+    "hearing everything": binds("#"),
+    "hearing every cell's builds": binds("build.placed.*"),
+    "hearing every answer": binds("reply.#"),
+    "hearing another's answers": binds("reply.c2.x.y"),
+    "hearing another's orders": binds("agent.build.c2.c2-agent1"),
+    "hearing what is sent to others by name": binds("*.conductor.c2:build.placed.c2", "berth.queues"),
+    "hearing all that is sent by name": binds("#", "berth.queues"),
+    "hearing dead letters": binds("letter.*", "berth.dead"),
+    "hearing what is delayed": binds("1000.#", "berth.delay"),
+    # queues
+    "reading another's queue": reads("conductor.c2:build.placed.c2"),
+    "reading another agent's queue": reads("agent.c2.c2-agent1:agent.build.c2.c2-agent1"),
+    "reading the scheduler's queue": reads("scheduler:build.requested"),
+    "reading placement's queue": reads("placement:inventory.reported.c1"),
+    "reading the dead letters": reads("berth.dead"),
+    "a queue with another's name": makes("conductor.c2:mine"),
+    "a queue with a name like its own": makes("conductor.c12:mine"),
+    "the queue of a question": makes("ask:placement.claim.c1"),
+    "a queue of delays": makes("berth.delay.7"),
+    "deleting another's queue": lambda channel: channel.queue_delete("conductor.c2:build.placed.c2"),
+    "emptying another's queue": lambda channel: channel.queue_purge("conductor.c2:build.placed.c2"),
+    "deleting the exchange": lambda channel: channel.exchange_delete("berth"),
+    "an exchange": lambda channel: channel.exchange_declare("mine"),
+    "binding exchanges": lambda channel: channel.exchange_bind("berth", "berth", "#"),
+    "by name to the scheduler": says("0.scheduler:build.requested", "berth.queues"),
+    "by name to placement": says("0.placement:inventory.reported.c1", "berth.queues"),
+    "by name to another": says("0.conductor.c2:build.placed.c2", "berth.queues"),
+    "later to the scheduler": says("1000.scheduler:build.requested", "berth.delay"),
+    "later to another": says("1000.conductor.c2:agent.report.c2", "berth.delay"),
+    "by the default exchange": says("scheduler:build.requested", ""),
+    "by the broker's own exchange": says("build.requested", "amq.topic"),
+    # letters, and whose word it is
+    "another's dead letter": says("letter.c2", "berth.dead"),
+    "a dead letter of the middle": says("letter", "berth.dead"),
+    "another's name": says("inventory.reported.c1", user_id="c2"),
+    "the owner's name": says("inventory.reported.c1", user_id="guest"),
+}
+CLIENT_ATTACKS: dict[str, Attack] = {
+    "a placed build": says("build.placed.c1"),
+    "a change of placement's": says("placement.changed"),
+    "an end of a build": says("build.ended.c1"),
+    "an inventory": says("inventory.reported.c1"),
+    "a host": says("host.reported.c1"),
+    "editing a provider": says("ask.placement.edit"),
+    "claiming": says("ask.placement.claim"),
+    "claiming as a cell": says("ask.placement.claim.c1"),
+    "answering": says("reply.-.x.y"),
+    "reading the scheduler's queue": reads("scheduler:build.requested"),
+    "by name to placement": says("0.placement:inventory.reported.c1", "berth.queues"),
+    "a dead letter": says("letter", "berth.dead"),
+}
+
+
+@pytest.fixture(scope="module")
+def peopled(broker: RabbitMQ, directory: Path) -> RabbitMQ:
+    """All exchanges and queues are there."""
+
+    async def once() -> None:
+        async with a_cloud(broker, directory / "once") as cloud:
+            await cloud.boot(100)
+
+    asyncio.run(once())
+    return broker
+
+
+def refused(broker: RabbitMQ, user: str, attack: Attack) -> str:
+    """What the broker says to it; empty: nothing."""
+    with pika.BlockingConnection(pika.URLParameters(address(broker, user))) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        try:
+            attack(channel)
+        except ChannelClosedByBroker as closed:
+            return str(closed.reply_text)
+    return ""
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_from_within_a_cell_the_broker_refuses(peopled: RabbitMQ, attack: str) -> None:
+    said = refused(peopled, "c1", ATTACKS[attack])
+    assert said.startswith(("ACCESS_REFUSED", "PRECONDITION_FAILED - user_id"))
+
+
+@pytest.mark.parametrize("attack", CLIENT_ATTACKS)
+def test_from_a_client_the_broker_refuses(peopled: RabbitMQ, attack: str) -> None:
+    assert refused(peopled, "client", CLIENT_ATTACKS[attack]).startswith("ACCESS_REFUSED")
+
+
+@pytest.mark.parametrize(
+    "key", ["inventory.reported.c1", "host.reported.c1", "build.ended.c1.me", "ask.placement.claim.c1"]
+)
+def test_its_own_it_may_say(peopled: RabbitMQ, key: str) -> None:
+    assert refused(peopled, "c1", says(key, user_id="c1")) == ""
