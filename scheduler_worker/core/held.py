@@ -1,7 +1,7 @@
 """Where a build is that holds its claim already, as placement tells it: its host need not have been heard."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bus.resources import Provider
 from bus.vocabulary import Held
@@ -18,6 +18,9 @@ class ClaimPlace:
     host: str
     cell: str
     agent: str
+    providers: Mapping[str, Provider] = field(
+        default_factory=dict, compare=False
+    )  # of which it holds something
 
 
 def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None:
@@ -29,7 +32,8 @@ def place_of(held: Held, providers: Mapping[str, Provider]) -> ClaimPlace | None
     if not owned:
         return None
     first = min(owned, key=lambda one: (SHARES in one.traits, one.root not in held.allocations, one.root))
-    return ClaimPlace(first.root, first.host, first.cell, first.agent)
+    holds = {one.id: one for one in _named(held, providers)}
+    return ClaimPlace(first.root, first.host, first.cell, first.agent, holds)
 
 
 def wish_of(held: Held, wishes: Sequence[Wish]) -> int:

@@ -70,6 +70,7 @@ from scheduler_worker.core.order import (
     selection_of,
 )
 from scheduler_worker.core.pick import Pick
+from scheduler_worker.core.served import mappings_of
 from scheduler_worker.core.shortage import MAX_REASON, Shortage
 
 ROUNDS = 5  # how often it looks again at once, before it waits
@@ -384,15 +385,22 @@ def _located(
             effects.append(Warn(f"build {instance}: {why}"))
             order = _end(order, instance, why)
             continue
+        nth = wish_of(result, order.wishes)
+        question = order.wishes[nth].question if order.wishes else None
+        groups = mappings_of(result.allocations, question, place.providers, place.root) if question else {}
         again = Settled(
             instance=instance,
             cell=place.cell,
             chosen=Selection(
-                root=place.root, host=place.host, agent=place.agent, choice=Choice(result.allocations)
+                root=place.root,
+                host=place.host,
+                agent=place.agent,
+                choice=Choice(result.allocations),
+                mappings=groups,
             ),
             generation=result.generation,
             decision=Decision(considered=order.considered),
-            nth=wish_of(result, order.wishes),
+            nth=nth,
             lacking=order.request.alternates,
         )
         order = replace(order, settled=(*order.settled, again))

@@ -8,7 +8,7 @@ import pytest
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.local import LocalTransport
-from bus.messages import BuildRequested, FindAllocations, InventoryReported
+from bus.messages import BuildRequested, FindAllocations, FindBuilds, InventoryReported
 from bus.vocabulary import Flavor, Inventory, ProviderReport
 from compute_sim import compute_sim
 from compute_sim.fleet import SimHost
@@ -94,6 +94,11 @@ async def test_a_claim_nobody_was_told_of_is_told_by_the_next_scheduler(kind: st
         for build in builds:
             assert {c.ended[build].root} == (claimed[build] if kind != "children of a tree" else {TREE})
         assert [tried.outcome for build in builds for tried in c.ended[build].attempts] == ["built"] * 2
+        told = (await c.bus.asker(topics.FIND_BUILDS)(FindBuilds(builds=tuple(builds), cell=CELL))).builds
+        for one in told:  # who serves which group is found again, too
+            (provider,) = claimed[one.build]
+            served = {"_c": (provider,)} if kind == "children of a tree" else {}
+            assert one.placed.chosen.mappings == served
         for build in builds:
             await c.delete(build)
         await asyncio.sleep(60.0)
