@@ -16,6 +16,7 @@ from pika.exceptions import ChannelClosedByBroker
 from berth import wiring
 from berth.settings import Settings
 from bus import topics
+from bus.codec import encode
 from bus.delivery.runner import Bus
 from bus.messages import (
     BuildDeleteRequested,
@@ -27,6 +28,7 @@ from bus.messages import (
 )
 from bus.rabbit import RabbitTransport, permissions
 from bus.vocabulary import Flavor
+from bus.worker import On, Worker
 from deploy.rabbitmq import find_rabbitmq
 from deploy.servers import RabbitMQ, private_directory
 from tests.support.ids import uid
@@ -312,3 +314,147 @@ def test_from_a_client_the_broker_refuses(peopled: RabbitMQ, attack: str) -> Non
 )
 def test_its_own_it_may_say(peopled: RabbitMQ, key: str) -> None:
     assert refused(peopled, "c1", says(key, user_id="c1")) == ""
+
+
+# What the broker lets through, and who reads does not believe
+
+
+async def letters_of(broker: RabbitMQ, count: int) -> list[str]:
+    found: list[str] = []
+    async with Bus(RabbitTransport(broker.url)) as owner:
+
+        async def dead() -> bool:
+            found[:] = [letter.reason for letter in await owner.transport.dead_letters()]
+            return len(found) >= count
+
+        await until(dead)
+        await owner.transport.exhume(None)
+    return found
+
+
+def a_request(number: int) -> bytes:
+    flavor = Flavor(name="small", vcpus=1, memory_mb=64, disk_gb=1)
+    return encode(BuildRequested(request=uid(number), instances=(uid(number),), flavor=flavor, reply_to="no"))
+
+
+def by_a_further_key(channel: BlockingChannel) -> None:
+    said = pika.BasicProperties(headers={"CC": ["build.requested"]})
+    channel.basic_publish("berth", "build.ended.c1", a_request(201), said)
+
+
+def by_a_queue_that_forwards(channel: BlockingChannel) -> None:
+    forwards = {
+        "x-message-ttl": 0, "x-dead-letter-exchange": "berth", "x-dead-letter-routing-key": "build.requested"
+    }  # fmt: skip
+    channel.queue_declare("conductor.c1:forwards", exclusive=True, arguments=forwards)
+    channel.queue_bind("conductor.c1:forwards", "berth.queues", "*.conductor.c1:forwards")
+    channel.basic_publish("berth.queues", "0.conductor.c1:forwards", a_request(202))
+
+
+def by_a_queue_that_forwards_by_name(channel: BlockingChannel) -> None:
+    forwards = {
+        "x-message-ttl": 0,
+        "x-dead-letter-exchange": "berth.queues",
+        "x-dead-letter-routing-key": "0.scheduler:build.requested",
+    }
+    channel.queue_declare("conductor.c1:names", exclusive=True, arguments=forwards)
+    channel.queue_bind("conductor.c1:names", "berth.queues", "*.conductor.c1:names")
+    said = pika.BasicProperties(headers={"key": "build.requested"})
+    channel.basic_publish("berth.queues", "0.conductor.c1:names", a_request(203), said)
+
+
+async def test_what_the_broker_lets_through_is_not_believed(broker: RabbitMQ, directory: Path) -> None:
+    """Three ways in which RabbitMQ 3.10 takes a build request from a cell, whatever its permissions."""
+    ways = [by_a_further_key, by_a_queue_that_forwards, by_a_queue_that_forwards_by_name]
+    async with a_cloud(broker, directory / "believed") as cloud:
+        none = await cloud.client.listen(topics.BUILD_UNPLACEABLE.at(reply_to="no"))
+        built = await cloud.client.listen(topics.BUILD_ENDED.at(reply_to="no"))
+        with pika.BlockingConnection(pika.URLParameters(address(broker, "c1"))) as connection:
+            for way in ways:
+                way(connection.channel())
+            reasons = await letters_of(broker, len(ways))
+        assert len(reasons) == len(ways)
+        assert sum("build.ended.c1" in reason for reason in reasons) == 1
+        assert sum("forwards what it likes" in reason for reason in reasons) == 2
+        end = await cloud.boot(204)  # it came after them, and of them nothing was heard
+        assert end.status == "active"
+        for ear in (none, built):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await ear.get()
+
+
+# A flood, and what a cell says to a scheduler
+
+
+async def test_a_flood_waits_in_a_queue_of_its_own_which_is_bounded(
+    broker: RabbitMQ, directory: Path, flood: int
+) -> None:
+    """Nobody reads while it comes, so it fills what it may; then the other cell's builds go on meanwhile."""
+    said = pika.BasicProperties(delivery_mode=2)
+    body = b" " * 1000
+    with pika.BlockingConnection(pika.URLParameters(address(broker, "c1"))) as connection:
+        channel = connection.channel()
+        async with a_cloud(broker, directory / "flood") as cloud:
+            await cloud.boot(300, "c2")
+        for _ in range(flood):
+            channel.basic_publish("berth", "inventory.reported.c1", body, said)
+        channel.close()
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        found = connection.channel().queue_declare("placement:inventory.reported.c1", passive=True)
+        assert 0 < found.method.message_count * len(body) <= 2 * FLOOD_BYTES
+        assert found.method.message_count < flood
+    async with a_cloud(broker, directory / "flood") as cloud:
+        for number in range(301, 304):
+            assert (await cloud.boot(number, "c2")).status == "active"
+        async with Bus(RabbitTransport(broker.url)) as owner:
+            await until(lambda: nothing_waits(broker))
+            await owner.transport.exhume(None)
+
+
+def nothing_waits(broker: RabbitMQ) -> bool:
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        found = connection.channel().queue_declare("placement:inventory.reported.c1", passive=True)
+        return not found.method.message_count
+
+
+@pytest.fixture(params=[5_000, pytest.param(100_000, marks=pytest.mark.soak)])
+def flood(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+async def test_a_cell_says_nothing_to_a_scheduler_but_how_its_hosts_are(
+    broker: RabbitMQ, directory: Path
+) -> None:
+    """Counted by the broker: what its users published, in the queues a scheduler reads."""
+    heard: set[tuple[str, str]] = set()
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        async with a_cloud(broker, directory / "counted") as cloud:
+            keys = {row.address.key for row in scheduler_hears()} | {f"ask.{q}" for q in scheduler_answers()}
+            channel.queue_declare("counts", exclusive=True)
+            for key in keys:
+                channel.queue_bind("counts", "berth", key)
+            for number, cell in ((401, "c1"), (402, "c2")):
+                await cloud.boot(number, cell)
+                await cloud.delete(number, cell)
+        while True:
+            method, said, _ = channel.basic_get("counts", auto_ack=True)
+            if method is None or said is None:
+                break
+            heard.add((said.user_id or "", method.routing_key))
+    assert {key for user, key in heard if user == "c1"} == {"host.reported.c1", "host.failed.c1"}
+    assert {key for user, key in heard if user == "c2"} == {"host.reported.c2", "host.failed.c2"}
+    assert ("client", "build.requested") in heard
+
+
+def scheduler_hears() -> list[On]:
+    return [row for worker in of_the_scheduler() for row in worker.consumes]
+
+
+def scheduler_answers() -> list[str]:
+    return [row.key for worker in of_the_scheduler() for row in worker.answers]
+
+
+def of_the_scheduler() -> list[Worker]:
+    return [one for one in wiring.all_workers_without_a_bus() if one.name in ("scheduler", "replica")]
