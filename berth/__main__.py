@@ -18,6 +18,7 @@ from berth.commands import (
     hosts,
     load,
     nodes,
+    providers,
     run,
     waiting,
     what_if,
@@ -83,6 +84,7 @@ app.add_typer(nodes.commands, name="node", rich_help_panel="Builds")
 app.add_typer(groups.commands, name="group", rich_help_panel="Builds")
 app.add_typer(hosts.commands, name="host", rich_help_panel="Hosts")
 app.add_typer(aggregates.commands, name="aggregate", rich_help_panel="Hosts")
+app.add_typer(providers.commands, name="provider", rich_help_panel="Hosts")
 for commands in (audit.commands, describe.commands):
     app.add_typer(commands)
 app.add_typer(dead.commands, name="dead", rich_help_panel="Look and check")

@@ -16,6 +16,7 @@ from bus.resources import (
     NameEdit,
     NameKind,
     NameResult,
+    OwnerResult,
     Provider,
     ProviderLoad,
 )
@@ -439,6 +440,18 @@ class EditRequested(Message, frozen=True, kw_only=True):
 
 class EditAnswered(Message, frozen=True, kw_only=True):
     result: EditResult
+
+
+class OwnerEditRequested(Message, frozen=True, kw_only=True):
+    """A root belongs to this cell from now on, whoever has it, and its next report counts whatever its
+    sequence: what undoes a report that never should have been believed."""
+
+    root: Id
+    cell: Word
+
+
+class OwnerEditAnswered(Message, frozen=True, kw_only=True):
+    result: OwnerResult
 
 
 class LoadProviders(Message, frozen=True, kw_only=True):

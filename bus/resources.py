@@ -223,6 +223,20 @@ class Standard(Tagged, frozen=True, kw_only=True):
 
 EditResult = Edited | Missing | Stale | Taken | InUse | HasChildren | Tangled | Denied | Contended
 
+# Whose a root is
+
+
+class OwnerGiven(Tagged, frozen=True, kw_only=True):
+    """It is as the operator said; and who had it before."""
+
+    cell: str
+    agent: str
+    sequence: int
+    number: int = 0  # the change that made it so; 0: it has no providers now
+
+
+OwnerResult = OwnerGiven | Missing | Contended
+
 # Names
 
 

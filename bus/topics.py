@@ -281,6 +281,14 @@ EDIT = Query(
     ANYONE,
     "placement",
 )
+EDIT_OWNER = Query(
+    "placement.owner",
+    m.OwnerEditRequested,
+    m.OwnerEditAnswered,
+    "give a root to a cell, whoever has it; its reports are counted anew",
+    ANYONE,
+    "placement",
+)
 LOAD = Query(
     "placement.load",
     m.LoadProviders,
@@ -412,8 +420,8 @@ TOPICS: tuple[Topic[Any], ...] = (
     IRONIC_NODE,
 )
 QUERIES: tuple[Query[Any, Any], ...] = (
-    FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, CELL_CLAIM, CELL_RELEASE, CELL_PROVIDERS, EDIT, LOAD,
-    ALLOCATIONS, USAGES, NAMES, EDIT_NAME, GROUPS, EDIT_GROUP, AGGREGATES, EDIT_AGGREGATE, FIND_BUILDS,
+    FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, CELL_CLAIM, CELL_RELEASE, CELL_PROVIDERS, EDIT, EDIT_OWNER,
+    LOAD, ALLOCATIONS, USAGES, NAMES, EDIT_NAME, GROUPS, EDIT_GROUP, AGGREGATES, EDIT_AGGREGATE, FIND_BUILDS,
     WAITING, DECISION, WHAT_IF, TREES, CHANGES,
 )  # fmt: skip
 

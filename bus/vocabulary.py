@@ -1,6 +1,7 @@
 """The values that travel inside messages: resources, hosts, candidates, claims and refusals."""
 
 from typing import Annotated, Literal
+from uuid import UUID, uuid5
 
 import msgspec
 from msgspec import Meta
@@ -36,6 +37,11 @@ Allocations = dict[Id, Resources]  # provider → how much of what
 Shapes = dict[Id, Ordinal]  # provider → the shape it was chosen under
 
 CLEANUP = "CLEANUP"  # the type of consumers that keep the room of a guest nobody wants, until it is gone
+
+
+def keeper(build: str, attempt: int) -> str:
+    """The consumer that keeps the room of what may be left of this attempt."""
+    return str(uuid5(UUID(build), f"what is left of attempt {attempt}"))
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -404,7 +410,16 @@ class NoGroup(Tagged, frozen=True, kw_only=True):
         return f"server group {self.group}: there is none in this project"
 
 
-Refusal = Full | Moved | Gone | Crowded | NoGroup
+class Walled(Tagged, frozen=True, kw_only=True):
+    """A cell asked for what is not its own to ask; nothing was changed, and asking again will not help."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return self.why
+
+
+Refusal = Full | Moved | Gone | Crowded | NoGroup | Walled
 
 
 class Claimed(Tagged, frozen=True, kw_only=True):
@@ -443,7 +458,7 @@ class Released(Tagged, frozen=True, kw_only=True):
     number: int = 0
 
 
-ReleaseResult = Released | Held | Retired | Contended
+ReleaseResult = Released | Held | Retired | Walled | Contended
 
 
 # Builds

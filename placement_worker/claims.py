@@ -30,18 +30,23 @@ class ClaimOperations:
 
     # Claims
 
-    async def claim_many(self, orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
-        """Judged in turn, many to a transaction; the claims of one order are taken together or not at all."""
+    async def claim_many(
+        self, orders: Sequence[ClaimRequested], *, cell: str = ""
+    ) -> Sequence[ClaimAnswered]:
+        """Judged in turn, many to a transaction; the claims of one order are taken together or not at all.
+
+        `cell` is where they came from, as their key said: its wall is judged, too.
+        """
         results: list[tuple[ClaimResult, ...]] = []
         for part in portions(orders, lambda order: len(order.claims), CLAIMS_A_TRANSACTION):
-            results += await self._claim_part(part)
+            results += await self._claim_part(part, cell)
         return [ClaimAnswered(results=one) for one in results]
 
-    async def _claim_part(self, orders: Sequence[ClaimRequested]) -> list[tuple[ClaimResult, ...]]:
+    async def _claim_part(self, orders: Sequence[ClaimRequested], cell: str) -> list[tuple[ClaimResult, ...]]:
         # First choices nearly always do: only their providers are locked, and who needs more comes again.
-        first = await self._claim(orders, all_choices=False)
+        first = await self._claim(orders, cell, all_choices=False)
         waiting = [order for order, result in zip(orders, first, strict=True) if result is None]
-        second = iter(await self._claim(waiting, all_choices=True) if waiting else ())
+        second = iter(await self._claim(waiting, cell, all_choices=True) if waiting else ())
         results = []
         for order, result in zip(orders, first, strict=True):
             judged = result if result is not None else next(second)
@@ -49,7 +54,7 @@ class ClaimOperations:
         return results
 
     async def _claim_together(
-        self, orders: Sequence[ClaimRequested], *, all_choices: bool = True
+        self, orders: Sequence[ClaimRequested], cell: str, *, all_choices: bool
     ) -> list[tuple[ClaimResult, ...] | None]:
         every = [one for order in orders for one in order.claims]
         newcomers, others = claims.consumers_of(every)
@@ -58,20 +63,22 @@ class ClaimOperations:
         providers = capacity.providers_of(orders, all_choices=all_choices)
         groups = {one.group for one in every if one.group is not None}
         async with changing(self.database, self.book) as tx:
-            opened = await claims.open_world(tx, self.book, newcomers, others, providers, now, groups)
+            opened = await claims.open_world(tx, self.book, newcomers, others, providers, now, groups, cell)
             results = [capacity.claim(order, opened.world) for order in orders]
             number = await self._save(tx, opened, now)
         return [result and _numbered(result, number) for result in results]
 
     # Releases
 
-    async def release_many(self, orders: Sequence[ReleaseRequested]) -> Sequence[ReleaseAnswered]:
+    async def release_many(
+        self, orders: Sequence[ReleaseRequested], *, cell: str = ""
+    ) -> Sequence[ReleaseAnswered]:
         results: list[ReleaseResult] = []
         for at in range(0, len(orders), CLAIMS_A_TRANSACTION):
-            results += await self._release(orders[at : at + CLAIMS_A_TRANSACTION])
+            results += await self._release(orders[at : at + CLAIMS_A_TRANSACTION], cell)
         return [ReleaseAnswered(result=one) for one in results]
 
-    async def _release_together(self, orders: Sequence[ReleaseRequested]) -> list[ReleaseResult]:
+    async def _release_together(self, orders: Sequence[ReleaseRequested], cell: str) -> list[ReleaseResult]:
         # One that is to be retired and holds nothing is kept from claiming until its tombstone is there.
         newcomers: dict[str, ConsumerClaim | None] = {one.consumer: None for one in orders if one.retire}
         keepers = {one.keep for one in orders if one.keep}
@@ -81,7 +88,7 @@ class ClaimOperations:
         if keepers:
             await self.book.types.ensure(self.database, (CLEANUP,), now)
         async with changing(self.database, self.book) as tx:
-            opened = await claims.open_world(tx, self.book, newcomers, others, (), now)
+            opened = await claims.open_world(tx, self.book, newcomers, others, (), now, cell=cell)
             results = [capacity.release(order, opened.world) for order in orders]
             number = await self._save(tx, opened, now)
         return [
@@ -111,7 +118,7 @@ def _numbered(results: tuple[ClaimResult, ...], number: int) -> tuple[ClaimResul
 
 
 def _contended_claims(
-    orders: Sequence[ClaimRequested], *, all_choices: bool = True
+    orders: Sequence[ClaimRequested], cell: str, *, all_choices: bool
 ) -> list[tuple[ClaimResult, ...] | None]:
     return [_contended(order) for order in orders]
 
@@ -120,5 +127,5 @@ def _contended(order: ClaimRequested) -> tuple[ClaimResult, ...]:
     return tuple(Contended() for _ in order.claims)
 
 
-def _contended_releases(orders: Sequence[ReleaseRequested]) -> list[ReleaseResult]:
+def _contended_releases(orders: Sequence[ReleaseRequested], cell: str) -> list[ReleaseResult]:
     return [Contended() for _ in orders]

@@ -26,15 +26,16 @@ class Lookups:
         self.database = database
         self.book = book
 
-    async def providers(self, query: FindProviders) -> ProvidersFound:
+    async def providers(self, query: FindProviders, *, cell: str = "") -> ProvidersFound:
+        """`cell` is where it is asked from, as its key said: there one sees one's own trees."""
         if query.like is not None:
             await self._look_up(query.like)
         simple = query.like is None and (query.in_tree is None or not (query.ids or query.name))
         # What one statement answers needs no transaction; names that turn out to be new are read after it.
         async with self.database.glance() if simple else self.database.read() as tx:
-            return ProvidersFound(providers=tuple(await self._providers(tx, query)))
+            return ProvidersFound(providers=tuple(await self._providers(tx, query, cell)))
 
-    async def _providers(self, tx: Transaction, query: FindProviders) -> list[Provider]:
+    async def _providers(self, tx: Transaction, query: FindProviders, cell: str) -> list[Provider]:
         like = query.like or ResourceGroup()
         in_trees = {one for one in (query.in_tree, like.in_tree) if one is not None}
         roots: set[str] = set()
@@ -47,7 +48,7 @@ class Lookups:
         if keep is not None and not keep:
             return []
         leave = await lookups.shunned(tx, self.book, like)
-        found = await self._first(tx, query, in_trees, None if keep is None else keep - leave)
+        found = await self._first(tx, query, in_trees, None if keep is None else keep - leave, cell)
         met = [
             one
             for number, one in found
@@ -56,15 +57,16 @@ class Lookups:
             and (not query.name or one.name == query.name)
             and (not roots or one.root in roots)
             and (not query.agents or one.agent in query.agents)
+            and (not cell or one.cell == cell)
         ]
         return _page(met, query) if query.limit else met
 
     async def _first(
-        self, tx: Transaction, query: FindProviders, in_trees: set[str], keep: set[int] | None
+        self, tx: Transaction, query: FindProviders, in_trees: set[str], keep: set[int] | None, cell: str
     ) -> list[tuple[int, Provider]]:
         """Those that the narrowest of the demands leaves, and perhaps others."""
         book = self.book
-        parts = {*query.parts, "owner"} if query.agents else query.parts
+        parts = {*query.parts, "owner"} if query.agents or cell else query.parts
         if query.ids:
             ids = [(one,) for one in dict.fromkeys(query.ids)]
             return await lookups.providers(tx, book, lookups.BY_ID, parts, ids)
@@ -80,7 +82,9 @@ class Lookups:
             page = ALL
             if query.limit and not query.like:
                 page = {"after": query.after, "most": query.limit}
-            return await lookups.providers(tx, book, lookups.BY_AGENT, parts, agents, **page)
+            return await lookups.providers(tx, book, lookups.BY_AGENT, parts, agents, cell=cell, **page)
+        if cell:
+            return await lookups.providers(tx, book, lookups.BY_CELL, parts, cell=cell)
         return await lookups.providers(tx, book, lookups.ALL, parts)
 
     async def _look_up(self, like: ResourceGroup) -> None:

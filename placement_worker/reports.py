@@ -1,16 +1,22 @@
 """What owners report of their provider trees, and the sweeping up of trees that are gone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import structs
 
 from bus.clock import Clock
 from bus.errors import Poison
-from bus.messages import InventoryReported
+from bus.messages import InventoryReported, OwnerEditAnswered, OwnerEditRequested
+from bus.resources import Missing, OwnerGiven, OwnerResult
 from bus.sql.database import Database
+from bus.sql.retrying import retrying
 from bus.sql.transaction import Transaction
+from bus.vocabulary import Contended, ProviderReport
 from placement_worker.change_log import ChangeLog
 from placement_worker.core.report_checks import complaint
-from placement_worker.core.reports import reported, settled, swept
+from placement_worker.core.reports import given, reported, settled, swept
 from placement_worker.core.trees import Tree
+from placement_worker.core.walls import bars_report, names_apart
 from placement_worker.retrying_transactions import again, changing, portions
 from placement_worker.store import changes, hosts, tree_reads, tree_writes
 from placement_worker.store.numbered_names import Book
@@ -31,10 +37,21 @@ class ReportOperations:
         self._numbers = numbers
         self._report = again(clock, self._report_together)
         self._sweep = again(clock, self._sweep_together)
+        self._give = retrying(clock, otherwise=_contended)(self._give_once)
 
-    async def report_many(self, reports: Sequence[InventoryReported]) -> Sequence[Poison | None]:
-        """Take in whole trees. Of one root the highest sequence counts; what is not news changes nothing."""
-        complaints = [complaint(report, self.book.known) for report in reports]
+    async def report_many(
+        self, reports: Sequence[InventoryReported], *, cell: str = ""
+    ) -> Sequence[Poison | None]:
+        """Take in whole trees. Of one root the highest sequence counts; what is not news changes nothing.
+
+        `cell` is where they came from, as their key said: it speaks for no other.
+        """
+        complaints = [
+            f"cell: cell {cell} cannot report for cell {report.cell}"
+            if cell not in ("", report.cell)
+            else complaint(report, self.book.known)
+            for report in reports
+        ]
         latest: dict[str, int] = {}
         for position, report in enumerate(reports):
             best = latest.get(report.root)
@@ -56,6 +73,8 @@ class ReportOperations:
             await hosts.enter(tx, roots, now)
             owned = (await tree_reads.look(tx, self.book, roots)).owned
             before = owned | await tree_reads.read(tx, self.book, roots)
+            walled = _barred(before, reports, now)
+            reports = [report for report in reports if report.root not in walled]
             moving = [one.root for one in reports if _reshapes(before[one.root], one)]
             number = 0
             if moving:  # what is to be changed is locked, and read again under the lock
@@ -64,12 +83,64 @@ class ReportOperations:
                 number = await changes.last_number(tx)
             news = [one for one in reports if one.sequence > before[one.root].sequence]
             pairs = [(before[one.root], one, reported(before[one.root], one, number)) for one in news]
-            clashing = await tree_reads.clashes(tx, pairs)
-            if clashing:
-                await hosts.leave(tx, clashing)
-            sound = [(was, then) for was, _, then in pairs if then.root not in clashing]
+            taken = await tree_reads.names_taken(tx, tree_reads.new_names(pairs))
+            pairs = [*await self._apart(tx, pairs, taken, number)]
+            owners = {name: provider for name, (provider, _) in taken.items()}
+            refused = walled | await tree_reads.clashes(tx, pairs, owners)
+            if refused:
+                await hosts.leave(tx, refused)
+            sound = [(was, then) for was, _, then in pairs if then.root not in refused]
             await self._save(tx, sound, now, numbers)
-        return clashing
+        return refused
+
+    async def _apart(
+        self,
+        tx: Transaction,
+        pairs: Sequence[tree_reads.Judged],
+        taken: dict[str, tuple[str, str]],
+        number: int,
+    ) -> Sequence[tree_reads.Judged]:
+        """Who finds his name with another cell is taken in under one that says his own. `taken` grows."""
+        others: dict[tuple[str, str], tuple[str, ...]] = {}
+        for _, report, _ in pairs:
+            for one in report.providers:
+                _, cell = taken.get(one.name, ("", ""))
+                if cell and cell != report.cell:
+                    others[report.root, one.id] = names_apart(one.name, report.cell, one.id)
+        if not others:
+            return pairs
+        taken |= await tree_reads.names_taken(tx, {name for names in others.values() for name in names})
+        apart = []
+        for before, report, after in pairs:
+            providers = tuple(
+                structs.replace(one, name=_free_name(one, others[report.root, one.id], taken))
+                if (report.root, one.id) in others
+                else one
+                for one in report.providers
+            )
+            if providers != report.providers:
+                report = structs.replace(report, providers=providers)
+                after = reported(before, report, number)
+            apart.append((before, report, after))
+        return apart
+
+    async def give(self, order: OwnerEditRequested) -> OwnerEditAnswered:
+        """An operator says whose a root is, whoever has it; its reports are counted from the beginning."""
+        return OwnerEditAnswered(result=await self._give(order))
+
+    async def _give_once(self, order: OwnerEditRequested) -> OwnerResult:
+        now = self.clock.now()
+        async with changing(self.database, self.book) as tx:
+            await hosts.enter(tx, [order.root], now)
+            owned = (await tree_reads.look(tx, self.book, [order.root])).owned[order.root]
+            before = (await tree_reads.read_locked(tx, self.book, [order.root])).get(order.root, owned)
+            if not before.providers and before.sequence < 0:  # nobody ever spoke of it
+                await hosts.leave(tx, [order.root])
+                return Missing(what="provider", names=(order.root,))
+            after = given(before, order.cell)
+            await hosts.save_hosts(tx, [after], now)
+            number = await self._log.write_trees(tx, [(before, after)], now) if before.providers else 0
+        return OwnerGiven(cell=before.cell, agent=before.agent, sequence=before.sequence, number=number)
 
     async def sweep(self) -> None:
         """Remove trees that are gone once nobody holds anything of them; open what need not be withheld."""
@@ -102,6 +173,26 @@ class ReportOperations:
         """Forget who reported trees that went before this moment."""
         async with self.database.write() as tx:
             await hosts.prune_hosts(tx, before)
+
+
+def _contended(order: OwnerEditRequested) -> OwnerResult:
+    return Contended()
+
+
+def _barred(before: Mapping[str, Tree], reports: Sequence[InventoryReported], now: float) -> dict[str, str]:
+    """Root → why its report is not believed, whatever it says."""
+    barred = {}
+    for one in reports:
+        was = before[one.root]
+        known = bool(was.providers)
+        if why := bars_report(one.cell, was.cell, known=known, sequence=one.sequence, now=now):
+            barred[one.root] = why
+    return barred
+
+
+def _free_name(one: ProviderReport, names: Sequence[str], taken: Mapping[str, tuple[str, str]]) -> str:
+    """The first of these that nobody else has; or the last, and then it clashes."""
+    return next((name for name in names if taken.get(name, (one.id,))[0] == one.id), names[-1])
 
 
 def _reshapes(before: Tree, report: InventoryReported) -> bool:

@@ -190,8 +190,19 @@ retired_consumers = Table(  # those that have ended and can never hold again
     Column("why", Text, nullable=False),
     Column("at", Double, nullable=False),
     Column("unplaceable", Boolean, nullable=False, server_default=false()),  # no host was found for it
+    Column("cell", String(64), nullable=False, server_default=""),  # that ended it; empty: none did
     PrimaryKeyConstraint("uuid"),
     Index(None, "at"),
+)
+
+cells = Table(  # those that an operator registered or disabled; one that is not here is enabled
+    "cells",
+    metadata,
+    Column("name", String(64), nullable=False),
+    Column("enabled", Boolean, nullable=False, server_default=true()),
+    Column("note", Text, nullable=False, server_default=""),  # an operator's own words: its broker, say
+    *_times(),
+    PrimaryKeyConstraint("name"),
 )
 
 server_groups = Table(  # nothing of a row changes; the lock on it keeps claims of one group apart
@@ -225,5 +236,6 @@ change_log = Table(  # the last of them: what the bus is told from, and who miss
     Column("number", BigInteger, nullable=False, autoincrement=False),
     Column("changes", Text, nullable=False),
     Column("aggregates", Text),  # those whose name or metadata changed
+    Column("cells", Text),  # those that were registered, enabled, disabled or dropped
     PrimaryKeyConstraint("number"),
 )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from bus import topics
 from bus.messages import PlacementChanged
 from bus.worker import Answers, On, Worker, answers, answers_many, every, on_many
+from placement_worker.from_cells import FromCell
 from placement_worker.placement import Placement
 from placement_worker.relay import Publish
 
@@ -17,7 +18,11 @@ PRUNE_SECONDS = 3600.0
 
 
 def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str]) -> Worker:
-    """`publish` is how changes leave: `Bus.publish`. What comes from within a cell has queues of its own."""
+    """`publish` is how changes leave: `Bus.publish`.
+
+    What comes from within a cell has queues of its own, and the row says which cell it is: what is asked or
+    said there is judged by that, never by what a message says of itself.
+    """
     return Worker(
         "placement",
         consumes=[
@@ -31,6 +36,7 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
             answers(topics.PROVIDERS, placement.lookups.providers),
             *(row for cell in cells for row in _asked(placement, cell)),
             answers_many(topics.EDIT, placement.providers.edit_many),
+            answers(topics.EDIT_OWNER, placement.reports.give),
             answers(topics.LOAD, placement.bulk_load.load, concurrency=2),
             answers(topics.ALLOCATIONS, placement.lookups.allocations),
             answers(topics.USAGES, placement.lookups.usages),
@@ -57,13 +63,14 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
 
 def _reported(placement: Placement, cell: str) -> On:
     """What the agents of a cell, and those who follow its Ironic, see there."""
-    return on_many(topics.INVENTORY_REPORTED.at(cell=cell), placement.reports.report_many)
+    return on_many(topics.INVENTORY_REPORTED.at(cell=cell), FromCell(placement, cell).report_many)
 
 
 def _asked(placement: Placement, cell: str) -> Sequence[Answers]:
     """What is asked from within a cell."""
+    door = FromCell(placement, cell)
     return (
-        answers_many(topics.CELL_CLAIM, placement.claims.claim_many, cell=cell),
-        answers_many(topics.CELL_RELEASE, placement.claims.release_many, cell=cell),
-        answers(topics.CELL_PROVIDERS, placement.lookups.providers, cell=cell),
+        answers_many(topics.CELL_CLAIM, door.claim_many, cell=cell),
+        answers_many(topics.CELL_RELEASE, door.release_many, cell=cell),
+        answers(topics.CELL_PROVIDERS, door.providers, cell=cell),
     )

@@ -20,7 +20,7 @@ from bus.messages import (
     ReleaseRequested,
 )
 from bus.protocol import Ask
-from bus.vocabulary import Contended, Held, Id, Released, Retired
+from bus.vocabulary import Contended, Held, Id, Released, ReleaseResult, Retired, Walled
 from scheduler_worker.core.held import place_of
 from scheduler_worker.core.order import CANCELLED, DELETED
 from scheduler_worker.ending import Ending
@@ -138,13 +138,11 @@ class Cancelling:
                     fenced.over[build] = told
                 case Held():
                     fenced.held[build] = result
-                case Contended():
+                case Contended() | Walled():  # no wall is around a scheduler
                     raise Retry(0.5, f"the claim of {build} is contended")
         return fenced
 
-    async def _retire(
-        self, build: Id, generation: int | None, why: str
-    ) -> Released | Held | Retired | Contended:
+    async def _retire(self, build: Id, generation: int | None, why: str) -> ReleaseResult:
         question = ReleaseRequested(consumer=build, generation=generation, retire=why, unplaceable=True)
         return (await self._release(question)).result
 

@@ -18,6 +18,7 @@ from bus.vocabulary import (
     ReleaseResult,
     Retired,
     Selection,
+    Walled,
 )
 from cell_conductor.core import build as say
 from cell_conductor.core.build import MAX_CAUSE, Build, Effects
@@ -99,6 +100,9 @@ def given_back(build: Build, result: ReleaseResult) -> tuple[Build, Effects]:
             return build, (*said, say.question(build))
         case Contended():
             return build, (say.question(build),)
+        case Walled(why=why) if not build.end:  # it is not ours to give back: its end says so
+            doom = f"{build.doom}; placement does not take it back: {why}"[:MAX_CAUSE]
+            build = replace(build, doom=doom)
     if build.status == "deleting":
         news: Effects = ()
         if not build.end:

@@ -1,7 +1,6 @@
 """A build as its conductor knows it, and everything it may have to say."""
 
 from typing import Literal
-from uuid import UUID, uuid5
 
 import msgspec
 
@@ -20,6 +19,7 @@ from bus.messages import (
     ReleaseRequested,
 )
 from bus.vocabulary import Attempt, Compact, ConsumerClaim, Selection
+from bus.vocabulary import keeper as keeper
 
 Status = Literal["building", "swapping", "active", "error", "deleting", "deleted"]
 Effects = tuple[Message, ...]
@@ -98,11 +98,6 @@ def overdue(build: Build) -> AgentReported:
         host=build.host.host,
         outcome="overdue",
     )
-
-
-def keeper(build: str, attempt: int) -> str:
-    """The consumer that keeps the room of what may be left of this attempt."""
-    return str(uuid5(UUID(build), f"what is left of attempt {attempt}"))
 
 
 def question(build: Build) -> ClaimRequested | ReleaseRequested:

@@ -25,8 +25,10 @@ from bus.vocabulary import (
     Released,
     ReleaseResult,
     Retired,
+    Walled,
 )
 from placement_worker.core.server_groups import GroupPlaces, roots_of
+from placement_worker.core.walls import CellWall
 
 
 @dataclass(slots=True)
@@ -82,6 +84,7 @@ class ClaimWorld:
     )  # that claims name, or their consumers are in
     named: dict[str, int] = field(default_factory=dict)  # those that are named → their numbers
     sharing: set[str] = field(default_factory=set)  # providers that share with other trees; read with groups
+    wall: CellWall | None = None  # around the cell that asks; None: it is not asked from within one
     touched: dict[str, Room] = field(default_factory=dict)  # whose usage or generation moved
     stirred: dict[str, Holder] = field(default_factory=dict)  # who claimed or gave back
     tombstones: dict[str, Retired] = field(default_factory=dict)  # who is retired from now on
@@ -133,6 +136,8 @@ def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
     if ended is not None:
         return ended
     holder = world.holders.get(order.consumer)
+    if why := _bars_release(order, holder, world):
+        return Walled(why=why)
     if holder is not None and holder.generation:
         if order.fenced and order.generation != holder.generation:
             return Held(generation=holder.generation, allocations=holder.held)
@@ -186,6 +191,8 @@ def _fence(one: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
             return world.retired[name]
     if one.keep and one.keep not in world.holders:
         raise _Unread
+    if why := _bars_claim(one, world):
+        return Refused(refusals=(Walled(why=why),) * len(one.choices))
     holder = world.holders.get(one.consumer)
     if holder is None:
         if one.generation is None or not one.fenced:
@@ -194,6 +201,46 @@ def _fence(one: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
     if one.fenced and one.generation != (holder.generation or None):
         return Held(generation=holder.generation, allocations=holder.held)
     return None
+
+
+def _bars_claim(one: ConsumerClaim, world: ClaimWorld) -> str:
+    """Why the cell that asks cannot claim for this consumer, wherever it is to go; empty when it can."""
+    if world.wall is None:
+        return ""
+    if one.group is not None:
+        return f"consumer {one.consumer}: a cell puts nobody into a server group"
+    holder = world.holders.get(one.consumer)
+    if (holder is None or not holder.generation) and one.fenced and one.generation is not None:
+        return ""  # it is told that it holds nothing
+    return _bars_holder(holder, one.consumer, one.keep, world)
+
+
+def _bars_release(order: ReleaseRequested, holder: Holder | None, world: ClaimWorld) -> str:
+    """Why the cell that asks can neither give back nor end this; empty when it can.
+
+    Of who holds nothing there is nothing to give back; but nobody ends him who never was in the cell.
+    """
+    if world.wall is None or (not order.retire and (holder is None or not holder.generation)):
+        return ""
+    return _bars_holder(holder, order.consumer, order.keep, world)
+
+
+def _bars_holder(holder: Holder | None, consumer: str, keep: str | None, world: ClaimWorld) -> str:
+    wall = world.wall
+    assert wall is not None
+    if why := wall.bars_holder(consumer, _places(world, holder.held if holder else {})):
+        return why
+    if not keep:
+        return ""
+    keeper = world.holders.get(keep)
+    if keeper is not None and keeper.held:
+        return wall.bars_holder(keep, _places(world, keeper.held))
+    return wall.bars_keeper(consumer, keep)
+
+
+def _places(world: ClaimWorld, allocations: Allocations) -> list[tuple[str, str]]:
+    """Each provider with its root."""
+    return [(provider, _room(world, provider).root) for provider in allocations]
 
 
 def _fenced_off(
@@ -239,6 +286,8 @@ def _take(
 def _refusal(choice: Choice, before: _Before, world: ClaimWorld) -> Refusal | None:
     """Why this choice cannot be had; None when it can."""
     shapes = choice.shapes
+    if world.wall is not None and (why := _bars_choice(choice, world.wall, world)):
+        return Walled(why=why)
     for provider, resources in choice.allocations.items():
         try:
             room = world.rooms[provider]
@@ -261,6 +310,16 @@ def _refusal(choice: Choice, before: _Before, world: ClaimWorld) -> Refusal | No
                 free = max(stock.capacity - stock.used, 0)
                 return Full(provider=provider, resource_class=name, asked=asked, free=free, limit=limit)
     return None
+
+
+def _bars_choice(choice: Choice, wall: CellWall, world: ClaimWorld) -> str:
+    """Why nobody of the cell that asks can be there; empty when he can, or when a provider has gone."""
+    rooms = [world.rooms.get(provider) for provider in choice.allocations]
+    if any(provider not in world.rooms for provider in choice.allocations):
+        raise _Unread
+    if any(room is None for room in rooms):
+        return ""
+    return wall.bars_choice([(room.uuid, room.root) for room in rooms if room is not None])
 
 
 def _crowded(choice: Choice, number: int, world: ClaimWorld) -> Refusal | None:

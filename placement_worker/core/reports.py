@@ -17,7 +17,8 @@ def reported(before: Tree, report: InventoryReported, number: int = 0) -> Tree:
     if report.sequence <= before.sequence:
         return before
     if report.gone:
-        return swept(replace(before, sequence=report.sequence, gone=True))
+        cell = before.cell or report.cell  # also of one nobody knew: whose word it is that it is gone
+        return swept(replace(before, cell=cell, sequence=report.sequence, gone=True))
     left = {provider.uuid: opened(provider) for provider in before.providers}
     named = [_named(left.pop(provider.id, None), provider, number + 1) for provider in report.providers]
     stay = _left_out(left, {provider.uuid for provider in named}, report.root)
@@ -25,6 +26,15 @@ def reported(before: Tree, report: InventoryReported, number: int = 0) -> Tree:
     after = Tree(report.root, *facts, report.sequence, False, (*named, *stay))
     moved = facts != (before.host, before.cell, before.agent, before.zone)
     return _advanced(before, withheld(before, after), root_too=moved)
+
+
+def given(tree: Tree, cell: str) -> Tree:
+    """The tree in the hands of this cell, whoever had it: the next report counts, whatever its sequence.
+
+    Until that comes nobody builds on it, unless it was of this cell before.
+    """
+    same = tree if tree.cell == cell else replace(tree, host="", cell=cell, agent="", zone="")
+    return _advanced(tree, replace(same, sequence=0, gone=False), root_too=True)
 
 
 def swept(tree: Tree) -> Tree:

@@ -14,7 +14,8 @@ from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import CLEANUP, ConsumerClaim, ProviderChange, Retired
 from placement_worker.core.capacity import ClaimWorld, Holder, Room, Stock
-from placement_worker.store import server_groups
+from placement_worker.core.walls import ended
+from placement_worker.store import server_groups, walls
 from placement_worker.store.numbered_names import Book
 
 _NOW = "CAST(:now AS double precision)"
@@ -37,7 +38,7 @@ _LOCK_CONSUMERS = Statement(
 )
 _RETIRED = Statement(
     # Processes of the version before go on for a while, and say it at the beginning of the reason.
-    "SELECT r.uuid, r.why, r.unplaceable OR r.why LIKE 'unplaceable: %' AS unplaceable"
+    "SELECT r.uuid, r.why, r.unplaceable OR r.why LIKE 'unplaceable: %' AS unplaceable, r.cell"
     " FROM {n} JOIN retired_consumers r ON r.uuid = n.uuid",
     uuid=str,
 )
@@ -98,12 +99,13 @@ _INSERT_ALLOCATIONS = Statement(
     **{"consumer": int, "provider": int, "class": int, "used": int},
 )
 _INSERT_RETIRED = Statement(
-    "INSERT INTO retired_consumers (uuid, why, at, unplaceable)"
-    f" SELECT n.uuid, n.why, {_NOW}, n.unplaceable FROM {{n}} WHERE true"
+    "INSERT INTO retired_consumers (uuid, why, at, unplaceable, cell)"
+    f" SELECT n.uuid, n.why, {_NOW}, n.unplaceable, n.cell FROM {{n}} WHERE true"
     " ORDER BY n.uuid ON CONFLICT DO NOTHING",
     uuid=str,
     why=str,
     unplaceable=bool,
+    cell=str,
 )
 _PRUNE_RETIRED = Statement("DELETE FROM retired_consumers WHERE at < :before")
 
@@ -139,10 +141,12 @@ async def open_world(
     providers: Collection[str],
     now: float,
     named: Collection[str] | None = None,
+    cell: str = "",
 ) -> Opened:
     """Lock and read. `newcomers` may not exist yet; `others` are consumers that should.
 
-    `named` are the server groups that are claimed for; None: nobody is judged by his group.
+    `named` are the server groups that are claimed for; None: nobody is judged by his group. `cell` is the one
+    that asks, where it is asked from within one: whose everything is, is read under the locks as well.
     """
     edition = book.edition
     holders: dict[str, Holder] = {}
@@ -164,8 +168,8 @@ async def open_world(
             raise Conflict("a consumer ended while it was being looked for")
     everyone = [(uuid,) for uuid in {*newcomers, *others}]
     retired = {
-        uuid: Retired(why=why, unplaceable=bool(unplaceable))
-        for uuid, why, unplaceable in await _RETIRED(tx, everyone)
+        uuid: ended(Retired(why=why, unplaceable=bool(unplaceable)), by, cell)
+        for uuid, why, unplaceable, by in await _RETIRED(tx, everyone)
     }
     if held:
         await _read_holdings(tx, book, held)
@@ -177,6 +181,8 @@ async def open_world(
     world.rooms = await _read_rooms(tx, book, wanted)
     if world.groups:
         world.sharing = await server_groups.sharing(tx, world.rooms)
+    if cell:
+        world.wall = await walls.around(tx, cell, world.rooms)
     if book.edition != edition:
         raise Conflict("a class was renamed between the one and the other")
     return Opened(world, placeholders)
@@ -221,6 +227,7 @@ async def save_world(
 ) -> tuple[list[ProviderChange], list[BoundStatement]]:
     """Write what judging changed; gives what is to be announced, and the writes that are left."""
     world, placeholders = opened.world, opened.placeholders
+    cell = world.wall.cell if world.wall else ""
     writes = list(_save_rooms(world.touched.values(), now))
     gone = [(world.holders[uuid].id,) for uuid in placeholders if not world.holders[uuid].generation]
     replaced, advanced, cleanups, allocations, joined = [], [], [], [], []
@@ -258,7 +265,7 @@ async def save_world(
     if world.tombstones:
         writes.append(
             _INSERT_RETIRED.of(
-                [(uuid, one.why, one.unplaceable) for uuid, one in world.tombstones.items()], now=now
+                [(uuid, one.why, one.unplaceable, cell) for uuid, one in world.tombstones.items()], now=now
             )
         )
     altered = [

@@ -53,8 +53,14 @@ BY_TREE: Which = (
 BY_AGENT: Which = (
     "",
     "WHERE p.id IN (SELECT m.id FROM {n} JOIN hosts o ON o.agent = n.agent"
+    " AND (CAST(:cell AS text) = '' OR o.cell = CAST(:cell AS text))"
     " JOIN resource_providers t ON t.uuid = o.root JOIN resource_providers m ON m.root_provider_id = t.id"
     " WHERE m.uuid > :after ORDER BY m.uuid LIMIT :most)",
+)
+BY_CELL: Which = (
+    "",
+    "WHERE p.root_provider_id IN (SELECT t.id FROM hosts o JOIN resource_providers t ON t.uuid = o.root"
+    " WHERE o.cell = :cell)",
 )
 _KEYS: dict[Which, dict[str, Any]] = {BY_ID: {"uuid": str}, BY_NUMBER: {"id": int}, BY_AGENT: {"agent": str}}
 

@@ -3,7 +3,7 @@
 Whoever writes locks hosts by root, then providers by id, then the change number.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import zip_longest
@@ -100,7 +100,9 @@ _FOREIGN = Statement(
     uuid=str,
 )
 _NAMED = Statement(
-    "SELECT p.name, p.uuid FROM {n} JOIN resource_providers p ON p.name = n.called",
+    "SELECT p.name, p.uuid, COALESCE(h.cell, '') AS cell FROM {n}"
+    " JOIN resource_providers p ON p.name = n.called"
+    " JOIN resource_providers r ON r.id = p.root_provider_id LEFT JOIN hosts h ON h.root = r.uuid",
     called=str,
 )
 
@@ -288,16 +290,35 @@ async def look(
     return found
 
 
-async def clashes(tx: Transaction, pairs: Sequence[tuple[Tree, InventoryReported, Tree]]) -> dict[str, str]:
-    """Root → why its report cannot be: somebody else has a provider's id or name."""
-    new_ids: set[str] = set()
-    new_names: set[str] = set()
+Judged = tuple[Tree, InventoryReported, Tree]  # as it was, what is said of it, as it is to be
+
+
+async def names_taken(tx: Transaction, names: Collection[str]) -> dict[str, tuple[str, str]]:
+    """Of these names those that somebody bears: who, and of which cell."""
+    if not names:
+        return {}
+    return {name: (uuid, cell) for name, uuid, cell in await _NAMED(tx, [(name,) for name in names])}
+
+
+def new_names(pairs: Iterable[Judged]) -> set[str]:
+    """Those that providers did not have before."""
+    found: set[str] = set()
     for before, _, after in pairs:
         old = {provider.uuid: provider.name for provider in before.providers}
-        new_ids.update(provider.uuid for provider in after.providers if provider.uuid not in old)
-        new_names.update(one.name for one in after.providers if old.get(one.uuid) != one.name)
+        found.update(one.name for one in after.providers if old.get(one.uuid) != one.name)
+    return found
+
+
+async def clashes(tx: Transaction, pairs: Sequence[Judged], owners: dict[str, str]) -> dict[str, str]:
+    """Root → why its report cannot be: somebody else has a provider's id or name.
+
+    `owners` have the names that are new, or some of them; those that are judged here come to it.
+    """
+    new_ids: set[str] = set()
+    for before, _, after in pairs:
+        new_ids.update({one.uuid for one in after.providers} - {one.uuid for one in before.providers})
+    news = new_names(pairs)
     homes = dict(await _FOREIGN(tx, [(uuid,) for uuid in new_ids])) if new_ids else {}
-    owners = dict(await _NAMED(tx, [(name,) for name in new_names])) if new_names else {}
     found = {}
     for before, report, after in pairs:
         if report.gone:
@@ -316,7 +337,7 @@ async def clashes(tx: Transaction, pairs: Sequence[tuple[Tree, InventoryReported
                 )
         if after.root not in found:  # from here on these are taken
             homes.update(dict.fromkeys(new_ids & set(bears.values()), after.root))
-            owners.update((name, bears[name]) for name in new_names & bears.keys())
+            owners.update((name, bears[name]) for name in news & bears.keys())
     return found
 
 

@@ -20,6 +20,7 @@ from bus.vocabulary import (
     NoGroup,
     Refusal,
     Selection,
+    Walled,
 )
 from scheduler_worker.core.pick import Pick
 from scheduler_worker.core.shortage import MAX_REFUSED, Shortage
@@ -201,7 +202,7 @@ def refusals_of(
     said, avoid = [], set()
     for way, refusal in zip(pick.choices, refusals, strict=False):
         said.append(f"{way.host}: {refusal}")
-        if not isinstance(refusal, Moved | NoGroup):
+        if not isinstance(refusal, Moved | NoGroup | Walled):
             avoid.add(refusal.provider)
     return said, avoid
 

@@ -114,7 +114,12 @@ def known_to_no_cell(settings: Settings) -> None:
 
 
 def retired_and_yet_holding(settings: Settings) -> None:
-    sql(settings, "placement", "INSERT INTO retired_consumers VALUES (?, 'deleted', 0, false)", uid(ACTIVE))
+    sql(
+        settings,
+        "placement",
+        "INSERT INTO retired_consumers VALUES (?, 'deleted', 0, false, '')",
+        uid(ACTIVE),
+    )
 
 
 def known_in_two_cells(settings: Settings) -> None:

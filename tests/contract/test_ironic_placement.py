@@ -84,7 +84,7 @@ async def test_they_come_in_pages(rack: Placement, which: dict[str, Any], limit:
 
 async def test_what_is_gone_but_held_says_so(rack: Placement) -> None:
     await rack.claims.claim_many([an_order(a_claim(1, on_hosts(3, VCPU=1)))])
-    await rack.reports.report_many([gone(3, 9), gone(2, 9)])
+    await rack.reports.report_many([gone(3, 9), gone(2, 9, "c2")])
     assert [(one.id, one.gone) for one in await find_providers(rack, agents=("agent-2", "agent-3"))] == [
         (uid(3, "a"), True)
     ]

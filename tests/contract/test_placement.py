@@ -5,6 +5,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -479,11 +480,11 @@ async def test_a_tree_that_is_gone_but_in_use_closes_and_goes_once_it_is_free(pl
     assert list(placement.memory.index.rows) == [uid(2, "a")]
 
 
-async def test_a_host_that_moves_to_another_owner_is_seen_there(placement: Placement) -> None:
+async def test_a_host_that_moves_to_another_agent_is_seen_there(placement: Placement) -> None:
     await report(placement, a_report(1))
     shape, _ = figures(placement, 1)
-    await report(placement, a_report(1, sequence=2, cell="c2"))
-    assert placement.memory.index.rows[uid(1, "a")].cell == "c2"
+    await report(placement, msgspec.structs.replace(a_report(1, sequence=2), agent="another"))
+    assert placement.memory.index.rows[uid(1, "a")].agent == "another"
     assert figures(placement, 1)[0] == shape + 1
 
 

@@ -63,11 +63,11 @@ def a_load(number: int, parent: int | None = None, **given: Any) -> ProviderLoad
     )
 
 
-def gone(number: int, sequence: int) -> InventoryReported:
+def gone(number: int, sequence: int, cell: str = "c1") -> InventoryReported:
     return InventoryReported(
         root=uid(number, "a"),
         host=f"host-{number}",
-        cell="c1",
+        cell=cell,
         agent=f"agent-{number}",
         sequence=sequence,
         gone=True,

@@ -29,6 +29,7 @@ from bus.vocabulary import (
     Refused,
     Released,
     Retired,
+    Walled,
 )
 from cell_conductor.core.build import Build, keeper
 from cell_conductor.core.events import CleanedUp, Event, GivenBack, Stalled, SwapAnswered, SwapImpossible
@@ -523,6 +524,7 @@ DESTROYED, PROGRESS = an_agent_report(FIRST, "destroyed"), an_agent_report(FIRST
 BUILT_THERE = an_agent_report(SECOND, "built")
 DELETE = a_delete(PLACED)
 GIVEN_BACK = GivenBack("deleting", Released())
+WALLED = Walled(why="consumer x: nobody placed it in cell cell1")
 HOPELESS = SwapAnswered(1, Refused(refusals=(FULL, FULL)))
 TIMED_OUT = [PLACED, (100.0, LATE)]
 SWAPPED_AWAY = [*TIMED_OUT, (101.0, SWAPPED)]
@@ -530,6 +532,23 @@ ELSEWHERE = [*SWAPPED_AWAY, (102.0, BUILT_THERE)]
 FAILED_FOR_GOOD = [*TIMED_OUT, (101.0, HOPELESS), (101.0, RELEASED_IN_SWAP)]
 NO_ANSWER = [PLACED, an_agent_report(FIRST, "built"), (10.0, DELETE)]
 FORCED = [*NO_ANSWER, (610.0, LATE), (610.0, GIVEN_BACK)]
+
+
+def test_what_placement_does_not_take_back_from_us_ends_the_build_with_that_cause() -> None:
+    end = end_of(PLACED, a_delete(PLACED), GivenBack("deleting", WALLED))
+    assert end.reason == f"deleted while building; placement does not take it back: {WALLED.why}"
+    end = end_of(PLACED, FAILED, HOPELESS, GivenBack("swapping", WALLED))
+    assert end.status == "error" and end.reason.endswith(WALLED.why)
+    build = after(PLACED, an_agent_report(FIRST, "built"), a_delete(PLACED), GivenBack("deleting", WALLED))
+    assert (build.status, build.end, build.doom) == ("deleted", "active", "")  # what was said stays said
+
+
+def test_hosts_beyond_the_cells_wall_are_refused_with_that_cause() -> None:
+    hopeless = SwapAnswered(1, Refused(refusals=(WALLED, WALLED)))
+    end = end_of(PLACED, FAILED, hopeless, GivenBack("swapping", Released()))
+    assert end.status == "error" and WALLED.why in end.reason
+    assert [tried.cause for tried in end.attempts[1:]] == [WALLED.why] * 2
+
 
 # what has happened, what happens then and when → status, what is said, attempts whose room is kept
 LEFTOVERS = [
@@ -554,6 +573,10 @@ LEFTOVERS = [
     pytest.param(
         [*SWAPPED_AWAY, (102.0, DESTROYED)], CleanedUp(keeper(BUILDING.id, 1), Contended()), 102.0,
         "building", ["free keeping 1"], [1], id="not freed at once",
+    ),
+    pytest.param(
+        [*SWAPPED_AWAY, (102.0, DESTROYED)], CleanedUp(keeper(BUILDING.id, 1), WALLED), 102.0,
+        "building", [], [], id="not ours, and not asked for again",
     ),
     pytest.param(SWAPPED_AWAY, BUILT_THERE, 102.0, "active", ["end active"], [1], id="built elsewhere"),
     pytest.param(ELSEWHERE, DESTROYED, 103.0, "active", ["free keeping 1"], [1], id="gone later"),

@@ -1,0 +1,21 @@
+"""Whose the hosts are that a cell speaks of, read under the locks of what is judged."""
+
+from collections.abc import Mapping
+
+from bus.sql.statement import Statement
+from bus.sql.transaction import Transaction
+from placement_worker.core.capacity import Room
+from placement_worker.core.walls import CellWall
+from placement_worker.store import server_groups
+
+_CELLS = Statement("SELECT h.root, h.cell FROM {n} JOIN hosts h ON h.root = n.root", root=str)
+
+
+async def around(tx: Transaction, cell: str, rooms: Mapping[str, Room | None]) -> CellWall:
+    """The wall of this cell, for what is known of these providers. Who would give a root to another cell
+    waits for their locks."""
+    there = [room for room in rooms.values() if room is not None]
+    roots = {room.root for room in there}
+    cells = dict(await _CELLS(tx, [(root,) for root in roots])) if roots else {}
+    strangers = [room.uuid for room in there if not cells.get(room.root)]
+    return CellWall(cell, cells, await server_groups.sharing(tx, strangers) if strangers else ())

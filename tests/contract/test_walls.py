@@ -1,0 +1,333 @@
+"""What a cell cannot do to others through placement, whatever its conductor or its agents say.
+
+Each operation is given the cell by the row it came in by, as the worker's table binds it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from bus.messages import (
+    ClaimRequested,
+    FindProviders,
+    InventoryReported,
+    OwnerEditRequested,
+    ReleaseRequested,
+)
+from bus.resources import Missing, OwnerGiven
+from bus.vocabulary import Claimed, Held, Inventory, Refused, Released, Retired, Walled, keeper
+from placement_worker import Placement
+from tests.support.ids import uid
+from tests.support.placement_builders import (
+    Wall,
+    a_claim,
+    a_load,
+    a_provider,
+    a_release,
+    a_report,
+    an_order,
+    on_hosts,
+)
+from tests.support.placement_calls import claim, load, report
+
+OURS, THEIRS, MINE_TOO, POOL, LONE = 1, 2, 3, 7, 8  # roots: of c1, of c2, of c1, two of operators
+SHARED = {"DISK_GB": Inventory(total=100)}
+DAY = 24 * 3600 * 1_000_000
+
+
+@pytest.fixture
+async def two_cells(placement: Placement) -> Placement:
+    """Two hosts of c1, one of c2, a pool that an operator made for all, and a provider that serves nobody.
+
+    Consumer 11 is on host 1, 12 on host 2, 13 on host 1 and the pool.
+    """
+    assert await report(placement, a_report(1), a_report(2, cell="c2"), a_report(3)) == ["", "", ""]
+    shared = a_load(7, inventories=SHARED, traits=("MISC_SHARES_VIA_AGGREGATE",))
+    assert [one.did for one in await load(placement, shared, a_load(8))] == ["made", "made"]
+    beside = {**on_hosts(1), **on_hosts(7, DISK_GB=5)}
+    for consumer, held in ((11, on_hosts(1)), (12, on_hosts(2)), (13, beside)):
+        [got] = await claim(placement, an_order(a_claim(consumer, held)))
+        assert isinstance(got, Claimed), got
+    return placement
+
+
+async def claimed_by(placement: Placement, cell: str, order: ClaimRequested) -> Any:
+    [answer] = await placement.claims.claim_many([order], cell=cell)
+    return answer.results[0] if len(answer.results) == 1 else answer.results
+
+
+async def released_by(placement: Placement, cell: str, order: ReleaseRequested) -> Any:
+    [answer] = await placement.claims.release_many([order], cell=cell)
+    return answer.result
+
+
+async def reported_by(placement: Placement, cell: str, *reports: InventoryReported) -> Sequence[str]:
+    return [str(one or "") for one in await placement.reports.report_many(reports, cell=cell)]
+
+
+async def still_there(placement: Placement, consumer: int) -> bool:
+    """Nothing was changed of it: the middle finds it as the fixture made it."""
+    result = await claimed_by(placement, "", an_order(a_claim(consumer, on_hosts(3), generation=99)))
+    return isinstance(result, Held) and result.generation == 1
+
+
+# Reports
+
+
+async def test_of_another_cells_root_nothing_is_believed(two_cells: Placement) -> None:
+    before = two_cells.memory.index.rows[uid(2, "a")]
+    gone = InventoryReported(root=uid(2, "a"), host="h", cell="c1", agent="a", sequence=2**40, gone=True)
+    for forged in (gone, a_report(2, sequence=2**40), a_report(2, sequence=DAY)):
+        [why] = await reported_by(two_cells, "c1", forged)
+        assert "of cell c2" in why and "c1" in why
+    assert two_cells.memory.index.rows[uid(2, "a")] is before
+    grown = a_report(2, cell="c2", sequence=2, inventories={"VCPU": Inventory(total=9)})
+    assert await reported_by(two_cells, "c2", grown) == [""]  # its owner is not shut out
+    assert two_cells.memory.index.rows[uid(2, "a")].capacity["VCPU"] == 9
+
+
+async def test_nobody_speaks_for_another_cell_in_his_own_row(two_cells: Placement) -> None:
+    [why] = await reported_by(two_cells, "c1", a_report(2, cell="c2", sequence=5))
+    assert why == "InventoryReported: cell: cell c1 cannot report for cell c2"
+    assert await reported_by(two_cells, "c2", a_report(2, cell="c2", sequence=4)) == [""]
+
+
+async def test_what_an_operator_made_is_no_cells(two_cells: Placement) -> None:
+    before = two_cells.memory.index.rows[uid(7, "a")]
+    [why] = await reported_by(two_cells, "c1", a_report(7, inventories=SHARED))
+    assert "an operator made it" in why and "berth provider reset" in why
+    assert two_cells.memory.index.rows[uid(7, "a")] is before
+
+
+async def test_one_that_is_refused_keeps_nobody_of_its_company_out(two_cells: Placement) -> None:
+    wrong = a_report(2, sequence=5)
+    assert [bool(why) for why in await reported_by(two_cells, "c1", a_report(4), wrong, a_report(5))] == [
+        False, True, False,
+    ]  # fmt: skip
+    assert {uid(4, "a"), uid(5, "a")} <= two_cells.memory.index.rows.keys()
+
+
+async def test_who_says_first_that_a_root_is_gone_has_it(two_cells: Placement) -> None:
+    """As who reports it first: neither is more than a name that somebody else may have wanted."""
+    gone = InventoryReported(root=uid(4, "a"), host="h", cell="c1", agent="a", sequence=2, gone=True)
+    assert await reported_by(two_cells, "c1", gone) == [""]
+    [why] = await reported_by(two_cells, "c2", a_report(4, cell="c2", sequence=3))
+    assert "of cell c1" in why
+
+
+async def test_a_sequence_is_at_most_a_day_ahead(two_cells: Placement, wall: Wall) -> None:
+    now = int(wall.time * 1_000_000)
+    assert await reported_by(two_cells, "c1", a_report(1, sequence=now + DAY - 1)) == [""]
+    for ahead in (now + DAY + 1_000_000, 2**62):
+        [why] = await reported_by(two_cells, "c1", a_report(3, sequence=ahead))
+        assert why.startswith("InventoryReported: sequence:") and "a day ahead" in why
+    assert await reported_by(two_cells, "c1", a_report(3, sequence=now)) == [""]
+    wall.time += 2 * 24 * 3600  # a clock that was ahead by less than a day is caught up with
+    [seen] = (
+        await two_cells.lookups.providers(FindProviders(ids=(uid(1, "a"),), parts=("owner",)))
+    ).providers
+    assert await reported_by(two_cells, "c1", a_report(1, sequence=int(wall.time * 1_000_000))) == [""]
+    assert seen.sequence < wall.time * 1_000_000
+
+
+async def test_who_finds_its_name_with_another_cell_is_taken_in_beside(two_cells: Placement) -> None:
+    squatted = a_report(4, cell="c2", name="host-1")
+    assert await reported_by(two_cells, "c2", squatted) == [""]
+    names = {one.id: one.name for one in (await two_cells.lookups.providers(FindProviders())).providers}
+    assert names[uid(1, "a")] == "host-1" and names[uid(4, "a")] == "host-1@c2"
+    again = structs.replace(squatted, sequence=2)
+    assert await reported_by(two_cells, "c2", again) == [""]
+    assert two_cells.memory.index.rows[uid(4, "a")].host == "host-4"
+
+
+async def test_nor_does_it_help_to_squat_the_other_name_as_well(two_cells: Placement) -> None:
+    assert await reported_by(two_cells, "c1", a_report(5, name="x"), a_report(6, name="x@c2")) == ["", ""]
+    assert await reported_by(two_cells, "c2", a_report(4, cell="c2", name="x")) == [""]
+    [one] = (await two_cells.lookups.providers(FindProviders(ids=(uid(4, "a"),)))).providers
+    assert one.name == f"x@c2@{uid(4, 'a')}"
+
+
+async def test_a_name_is_had_again_when_nobody_else_has_it(two_cells: Placement) -> None:
+    assert await reported_by(two_cells, "c1", a_report(5, name="x")) == [""]
+    assert await reported_by(two_cells, "c2", a_report(4, cell="c2", name="x")) == [""]
+    assert await reported_by(two_cells, "c1", a_report(5, name="y", sequence=2)) == [""]
+    assert await reported_by(two_cells, "c2", a_report(4, cell="c2", name="x", sequence=2)) == [""]
+    [one] = (await two_cells.lookups.providers(FindProviders(ids=(uid(4, "a"),)))).providers
+    assert one.name == "x"
+
+
+async def test_in_one_cell_a_name_that_is_taken_is_refused_as_ever(two_cells: Placement) -> None:
+    [why] = await reported_by(two_cells, "c1", a_report(4, name="host-1"))
+    assert "is the name of provider" in why
+
+
+async def test_another_trees_provider_is_not_taken_over(two_cells: Placement) -> None:
+    [why] = await reported_by(two_cells, "c1", a_report(1, a_provider(2, 1), sequence=2))
+    assert "belongs to the tree of" in why
+
+
+async def test_an_operator_undoes_a_wrong_owner_and_sequence(two_cells: Placement, wall: Wall) -> None:
+    ahead = int(wall.time * 1_000_000) + DAY // 2
+    assert await reported_by(two_cells, "c1", a_report(4, sequence=ahead)) == [""]  # it is c2's in truth
+    [why] = await reported_by(two_cells, "c2", a_report(4, cell="c2", sequence=1))
+    assert "of cell c1" in why
+    given = (await two_cells.reports.give(OwnerEditRequested(root=uid(4, "a"), cell="c2"))).result
+    assert isinstance(given, OwnerGiven)
+    assert (given.cell, given.agent, given.sequence) == ("c1", "agent-4", ahead)
+    row = two_cells.memory.index.rows[uid(4, "a")]
+    assert (row.cell, row.agent) == ("c2", "")  # nobody builds on it before its owner has spoken
+    [why] = await reported_by(two_cells, "c1", a_report(4, sequence=ahead + 1))
+    assert "of cell c2" in why
+    assert await reported_by(two_cells, "c2", a_report(4, cell="c2", sequence=1)) == [""]
+    assert two_cells.memory.index.rows[uid(4, "a")].agent == "agent-4"
+
+
+async def test_so_he_does_with_a_root_that_was_only_said_to_be_gone(two_cells: Placement) -> None:
+    gone = InventoryReported(root=uid(4, "a"), host="h", cell="c1", agent="a", sequence=2, gone=True)
+    assert await reported_by(two_cells, "c1", gone) == [""]
+    given = (await two_cells.reports.give(OwnerEditRequested(root=uid(4, "a"), cell="c2"))).result
+    assert isinstance(given, OwnerGiven)
+    assert await reported_by(two_cells, "c2", a_report(4, cell="c2")) == [""]
+
+
+async def test_and_of_what_nobody_knows_he_is_told_so(two_cells: Placement) -> None:
+    given = (await two_cells.reports.give(OwnerEditRequested(root=uid(9, "a"), cell="c2"))).result
+    assert given == Missing(what="provider", names=(uid(9, "a"),))
+    assert await reported_by(two_cells, "c1", a_report(9)) == [""]  # no place was kept
+
+
+async def test_who_has_a_root_already_goes_on_building(two_cells: Placement) -> None:
+    await two_cells.reports.give(OwnerEditRequested(root=uid(1, "a"), cell="c1"))
+    assert two_cells.memory.index.rows[uid(1, "a")].agent == "agent-1"
+
+
+# Claims
+
+
+FORGED_CLAIMS = {
+    "a consumer of another cell": a_claim(12, on_hosts(1), generation=1),
+    "without its fence": a_claim(12, on_hosts(1), fenced=False),
+    "onto a host of another cell": a_claim(11, on_hosts(2), generation=1),
+    "onto its own and another's": a_claim(11, {**on_hosts(1), **on_hosts(2)}, generation=1),
+    "onto what an operator shares with nobody": a_claim(11, {**on_hosts(1), **on_hosts(8)}, generation=1),
+    "onto a pool and no host": a_claim(11, on_hosts(7, DISK_GB=1), generation=1),
+    "onto nothing": a_claim(11, {}, generation=1),
+    "somebody new": a_claim(14, on_hosts(1)),
+    "somebody new without a fence": a_claim(14, on_hosts(1), fenced=False),
+    "leaving its room to another cell's": a_claim(11, on_hosts(3), generation=1, keep=12),
+    "leaving its room to a build to come": a_claim(11, on_hosts(3), generation=1, keep=14),
+    "into a server group": a_claim(11, on_hosts(3), generation=1, group=uid(1, "f")),
+}
+
+
+async def test_a_cell_cannot_claim(two_cells: Placement) -> None:
+    number = two_cells.memory.index.seen
+    for what, forged in FORGED_CLAIMS.items():
+        result = await claimed_by(two_cells, "c1", an_order(forged))
+        assert isinstance(result, Refused), (what, result)
+        assert all(isinstance(one, Walled) for one in result.refusals) and result.refusals, what
+        assert await still_there(two_cells, 11) and await still_there(two_cells, 12), what
+    assert two_cells.memory.index.seen == number
+
+
+async def test_with_its_own_it_can(two_cells: Placement) -> None:
+    beside = {**on_hosts(3), **on_hosts(7, DISK_GB=5)}
+    swap = await claimed_by(two_cells, "c1", an_order(a_claim(13, on_hosts(2), beside, generation=1)))
+    assert isinstance(swap, Claimed) and swap.choice == 1
+    assert isinstance(swap.refused[0], Walled)
+    keep = keeper(uid(13), 2)
+    leaving = structs.replace(a_claim(13, on_hosts(1), generation=2), keep=keep)
+    assert isinstance(await claimed_by(two_cells, "c1", an_order(leaving)), Claimed)
+    more = structs.replace(a_claim(13, on_hosts(3), generation=3), keep=keep)  # it keeps something already
+    assert isinstance(await claimed_by(two_cells, "c1", an_order(more)), Claimed)
+    given_back = ReleaseRequested(consumer=keep, generation=None, fenced=False)
+    assert isinstance(await released_by(two_cells, "c1", given_back), Released)
+
+
+async def test_of_who_holds_nothing_it_is_told_so(two_cells: Placement) -> None:
+    result = await claimed_by(two_cells, "c1", an_order(a_claim(14, on_hosts(1), generation=3)))
+    assert result == Held(generation=0, allocations={})
+
+
+async def test_one_forged_claim_spoils_its_order_and_no_other(two_cells: Placement) -> None:
+    good, bad = a_claim(11, on_hosts(3), generation=1), a_claim(12, on_hosts(1), generation=1)
+    both = await claimed_by(two_cells, "c1", an_order(good, bad))
+    assert [type(one) for one in both] == [Refused, Refused]
+    answers = await two_cells.claims.claim_many([an_order(bad), an_order(good)], cell="c1")
+    assert [type(one.results[0]) for one in answers] == [Refused, Claimed]
+
+
+# Releases
+
+
+FORGED_RELEASES = {
+    "a consumer of another cell": a_release(12, 1),
+    "without its fence": a_release(12, None, fenced=False),
+    "to retire another's": a_release(12, 1, retire="deleted"),
+    "to retire one that was never placed": a_release(14, None, retire="error"),
+    "to retire one that was never placed, unfenced": a_release(14, None, retire="error", fenced=False),
+    "leaving its room to another cell's": a_release(11, 1, keep=12),
+    "leaving its room to a build to come": a_release(11, 1, keep=14),
+}
+
+
+async def test_a_cell_cannot_release(two_cells: Placement) -> None:
+    number = two_cells.memory.index.seen
+    for what, forged in FORGED_RELEASES.items():
+        result = await released_by(two_cells, "c1", forged)
+        assert isinstance(result, Walled), (what, result)
+        assert await still_there(two_cells, 11) and await still_there(two_cells, 12), what
+    assert two_cells.memory.index.seen == number
+    [placed] = await claim(two_cells, an_order(a_claim(14, on_hosts(3))))
+    assert isinstance(placed, Claimed)  # nobody was retired, and nobody's name was taken
+
+
+async def test_its_own_it_gives_back_and_ends_and_is_told_so_again(two_cells: Placement) -> None:
+    assert isinstance(await released_by(two_cells, "c1", a_release(13, 1, retire="deleted")), Released)
+    for _ in range(2):
+        assert await released_by(two_cells, "c1", a_release(13, 1, retire="x")) == Retired(why="deleted")
+    result = await claimed_by(two_cells, "c1", an_order(a_claim(13, on_hosts(1), generation=1)))
+    assert result == Retired(why="deleted")
+
+
+async def test_how_others_ended_it_does_not_hear(two_cells: Placement) -> None:
+    await two_cells.claims.release_many([a_release(12, 1, retire="secret of c2")], cell="c2")
+    await two_cells.claims.release_many([a_release(14, None, retire="secret of the middle")])
+    for consumer in (12, 14):
+        ended = await released_by(two_cells, "c1", a_release(consumer, 1))
+        assert isinstance(ended, Retired) and "secret" not in ended.why
+        assert "secret" in (await released_by(two_cells, "", a_release(consumer, 1))).why
+
+
+async def test_a_host_that_changed_hands_is_its_new_cells(two_cells: Placement) -> None:
+    await two_cells.reports.give(OwnerEditRequested(root=uid(1, "a"), cell="c2"))
+    assert isinstance(await released_by(two_cells, "c1", a_release(11, 1)), Walled)
+    assert isinstance(await released_by(two_cells, "c2", a_release(11, 1)), Released)
+
+
+# Questions
+
+
+async def test_a_cell_sees_its_own_trees(two_cells: Placement) -> None:
+    async def seen(**query: Any) -> set[str]:
+        found = await two_cells.lookups.providers(FindProviders(**query), cell="c1")
+        return {one.id for one in found.providers}
+
+    everybody = tuple(uid(number, "a") for number in (1, 2, 3, 7, 8))
+    ours = {uid(1, "a"), uid(3, "a")}
+    assert await seen() == ours
+    assert await seen(ids=everybody) == ours
+    assert await seen(name="host-2") == set()
+    assert await seen(in_tree=uid(2, "a")) == set()
+    assert await seen(agents=("agent-1", "agent-2")) == {uid(1, "a")}
+
+
+async def test_a_page_of_agents_is_not_filled_by_those_of_other_cells(two_cells: Placement) -> None:
+    reports = [structs.replace(a_report(n, cell="c2"), agent="same") for n in range(20, 25)]
+    reports += [structs.replace(a_report(n), agent="same") for n in range(25, 28)]
+    assert not any(await report(two_cells, *reports))
+    query = FindProviders(agents=("same",), limit=3)
+    found = await two_cells.lookups.providers(query, cell="c1")
+    assert [one.id for one in found.providers] == [uid(n, "a") for n in range(25, 28)]
