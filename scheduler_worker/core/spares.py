@@ -1,5 +1,10 @@
-"""The next best hosts of one cell, to be named as alternates: each counts as fuller once it is named."""
+"""The next best hosts of one cell, to be named as alternates: each counts as fuller once it is named.
 
+Where builds are packed these are full before anybody needs them, and a cell cannot ask for others. So of two
+or more, those that have much less room than the roomiest of the cell make way for some of the roomiest.
+"""
+
+from collections import deque
 from collections.abc import Collection
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -8,6 +13,9 @@ from bus.vocabulary import Candidate
 
 if TYPE_CHECKING:
     from scheduler_worker.core.ranking import Entry, Ranking
+
+
+TIGHT = 0.75  # who has less than this of the room that the roomiest has
 
 
 class Spares:
@@ -22,6 +30,8 @@ class Spares:
         self._named: dict[int, int] = {}
         self._fuller: dict[int, Entry] = {}  # the places of those that were named
         self._asked = ranking.wish.asked
+        self._enough: float | None = None  # room, for one to be roomy
+        self._roomy: deque[int] | None = None  # whose turn it is to be named
 
     def take(self, several: int, beside: Collection[str], avoid: Collection[str]) -> tuple[Candidate, ...]:
         found: list[Entry] = []
@@ -40,11 +50,56 @@ class Spares:
             else:
                 found.append(entry)
                 spares.append(ways[0])
+        found, spares, roomy = self._with_roomy(found, spares, several, beside, avoid, passed_over)
         for entry in passed_over:
             heappush(self._heap, entry)
         for entry, way in zip(found, spares, strict=True):
             self._name(entry, way)
-        return tuple(spares)
+        return (*spares, *roomy)
+
+    def _with_roomy(
+        self,
+        found: list["Entry"],
+        spares: list[Candidate],
+        several: int,
+        beside: Collection[str],
+        avoid: Collection[str],
+        passed_over: list["Entry"],
+    ) -> tuple[list["Entry"], list[Candidate], list[Candidate]]:
+        """Some of the roomiest instead of those at the end that are tight."""
+        roomy: list[Candidate] = []
+        if several < 2 or len(found) < several:
+            return found, spares, roomy
+        taken = {way.root for way in spares}.union(beside)
+        while found and not self._is_roomy(found[-1][-1]):
+            one = self._next_roomy(taken, avoid)
+            if one is None:
+                break
+            roomy.append(one)
+            taken.add(one.root)
+            passed_over.append(found.pop())
+            spares.pop()
+        return found, spares, roomy
+
+    def _is_roomy(self, index: int) -> bool:
+        if self._enough is None:
+            self._enough = TIGHT * self._ranking.most_room(self._cell)
+        return bool(self._ranking.rooms()[index] >= self._enough)
+
+    def _next_roomy(self, taken: Collection[str], avoid: Collection[str]) -> Candidate | None:
+        """By turns, so that builds do not all name the same one."""
+        ranking = self._ranking
+        if self._roomy is None:
+            self._roomy = deque(ranking.roomiest(self._cell, self._enough or 0.0))
+        for _ in range(len(self._roomy)):
+            index = self._roomy.popleft()
+            ways = ranking.ways(index, 1) if ranking.admits(index) else ()
+            if not ways:
+                continue  # full by now, or refused
+            self._roomy.append(index)
+            if ways[0].root not in taken and (ways := ranking.ways(index, 1, avoid)):
+                return ways[0]
+        return None
 
     def moved(self, index: int) -> None:
         """It was chosen or put back."""

@@ -167,6 +167,76 @@ def test_an_alternate_is_named_no_more_often_than_it_has_room() -> None:
     assert [spares(ranking, 1) for _ in range(4)] == [["host1"], ["host2"], ["host1"], []]
 
 
+# Where builds are packed: roomy ones instead of the next best
+
+PACKING = ChoicePolicy.from_names(weighers={"ram": -1.0})
+
+
+def packed(*rooms: int, seed: str = "s") -> Ranking:
+    """Hosts 1, 2, ... with room for so many; packing takes those with the least first."""
+    hosts = [free(nth, 1024 * room, vcpus=100) for nth, room in enumerate(rooms, 1)]
+    return ranked(*hosts, policy=PACKING, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("rooms", "several", "expected"),
+    [
+        ((1, 2, 3, 40), 1, ["host1"]),  # one alone is the next best
+        ((1, 2, 3, 40), 2, ["host1", "host4"]),
+        ((1, 2, 3, 40), 3, ["host1", "host2", "host4"]),
+        ((1, 2, 3, 40), 4, ["host1", "host2", "host3", "host4"]),
+        ((10, 30, 40), 2, ["host1", "host2"]),  # three quarters of the most is much
+        ((10, 29, 40), 2, ["host1", "host3"]),
+        ((1, 1, 1), 2, None),  # all alike: as the shuffle has it
+        ((1,), 2, ["host1"]),
+    ],
+)  # fmt: skip
+def test_the_last_alternates_have_much_room(
+    rooms: tuple[int, ...], several: int, expected: list[str] | None
+) -> None:
+    alike = best_first(packed(*rooms))[:several]
+    assert spares(packed(*rooms), several) == (expected or alike)
+
+
+def test_roomy_alternates_are_spread_among_a_quarter_of_the_cell_by_the_request() -> None:
+    rooms = (*range(1, 31), *[100] * 10)
+    ranking = packed(*rooms)
+    named = Counter(host for _ in range(20) for host in spares(ranking, 2))
+    assert set(named) == {f"host{nth}" for nth in range(31, 41)}
+    assert set(named.values()) == {4}
+    assert len({spares(packed(*rooms, seed=str(seed)), 2)[1] for seed in range(30)}) > 5
+    assert spares(packed(*rooms), 2) == spares(packed(*rooms), 2)
+
+
+def test_a_roomy_alternate_is_of_the_cell_not_beside_and_no_rule_refuses_it() -> None:
+    hosts = [free(nth, 1024 * (20 + nth), vcpus=100) for nth in (1, 2, 3, 4)]
+    hosts += [free(nth, 102_400, vcpus=100) for nth in (5, 6, 7)]
+    hosts.append(free(8, 102_400, vcpus=100, cell="cell2"))
+    ranking = ranked(*hosts, states=[a_state(6, building=8)], policy=PACKING)
+    five, seven = uid(5, "c"), uid(7, "c")
+    assert {spares(ranking, 2, {five})[1] for _ in range(6)} == {"host7"}
+    assert not {"host5", "host6", "host7", "host8"} & set(spares(ranking, 2, {five, seven}))
+    assert set(spares(ranking, 2)) == {"host5", "host7"}
+    avoiding = {way.host for way in ranking.spares(CELL, 2, {five}, [seven])}
+    assert len(avoiding) == 2 and "host7" not in avoiding
+    assert spares(ranking, 2, {five})[1] == "host7"  # what one avoids others do not
+
+
+def test_a_roomy_host_that_has_filled_is_named_no_more() -> None:
+    ranking = ranked(*(free(nth, 1024, vcpus=9) for nth in (1, 2, 3)), free(4, 9216, vcpus=4), policy=PACKING)
+    assert spares(ranking, 2)[1] == "host4"
+    picks = [take(ranking) for _ in range(7)]
+    assert Counter(pick.root for pick in picks)[uid(4, "c")] == 4
+    assert spares(ranking, 2) == []
+    ranking.put_back(picks[:2])
+    assert len(spares(ranking, 2)) == 2
+
+
+def test_spread_builds_have_the_next_best_as_before() -> None:
+    ranking = ranked(*(free(nth, 1024 * nth) for nth in range(20, 30)))
+    assert spares(ranking, 3) == ["host29", "host28", "host27"]
+
+
 # The record
 
 
