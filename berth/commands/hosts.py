@@ -125,8 +125,8 @@ async def show(settings: Settings, name: str, as_json: bool, say: Console) -> in
         for one in tree:
             write_json(one)
         return 0
-    owner = f"  {root.agent} in cell {root.cell}" if root.agent else ""
-    say.print(picture(tree, f"{owner}  {state_of(root)}"))
+    owner = f"  {root.agent} in cell {root.cell}  {state_of(root)}" if root.agent else "  nobody reports it"
+    say.print(picture(tree, owner))
     return 0
 
 

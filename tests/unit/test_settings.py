@@ -600,6 +600,18 @@ def test_a_bad_value_is_named_with_its_setting_and_origin(name: str, text: str, 
         ("host = 5", "berth.toml: there is no setting 'host'; did you mean hosts?"),
         ("nonsense = 5", "berth.toml: there is no setting 'nonsense'; there are: amqp_url, exchange, "),
         ("hosts 5", "berth.toml: not TOML: "),
+        (
+            'compute_drivers = ["nuam"]',
+            "berth.toml: compute_drivers = ('nuam',): there is no machine 'nuam'; there are: flat, numa, ",
+        ),
+        (
+            'compute_machines = "no.toml"',
+            "berth.toml: compute_machines = 'no.toml': no.toml: cannot be read: No such file",
+        ),
+        (
+            'compute_provider_config = "no.yaml"',
+            "berth.toml: compute_provider_config = 'no.yaml': no.yaml: cannot be read: No such file",
+        ),
     ],
 )
 def test_a_bad_file_is_named(toml: str, says: str) -> None:
