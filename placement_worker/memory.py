@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 
 CHANGES_A_PAGE = 200
 IN_A_ROW = 100  # trees go into the index before others have their turn
+FAR_AHEAD = 1000  # numbers beyond what is known: before so much is believed to be lost, it is asked
 LOOK_SECONDS = 1.0  # for changes of processes whose messages do not reach us
 
 
@@ -62,12 +63,24 @@ class Memory:
     async def hear_many(self, messages: Sequence[PlacementChanged]) -> Sequence[None]:
         """Commits of any process: what they reshaped is read together."""
         unknown = [message for message in messages if not self.index.knows(message.number)]
+        if self.loads:
+            unknown = await self._committed(self.index, unknown)
         news = [message for message in unknown if message.changes or message.aggregates]
         if news:
             await self._take_in(news)
         if len(news) < len(unknown):  # of aggregates, told by a placement that has no word for them
             await self.fresh()
         return [None] * len(messages)
+
+    async def _committed(self, index: Index, messages: list[PlacementChanged]) -> list[PlacementChanged]:
+        """Without those that nobody can have committed: placement knows what its last number is."""
+        if all(message.number <= index.seen + FAR_AHEAD for message in messages):
+            return messages
+        last = await self._reader.last()
+        true = [one for one in messages if one.number <= max(last, index.seen + FAR_AHEAD)]
+        for number in {message.number for message in messages} - {message.number for message in true}:
+            log.error("change %d is none of placement's, whose last is %d: it is not believed", number, last)
+        return true
 
     async def fresh(self) -> None:
         """Know at least what was committed when this was called: read the changes that have not arrived."""
@@ -124,7 +137,12 @@ class Memory:
             self._missed = []
             try:
                 index = await self._read()
-                for message, shaped in self._missed:
+                told = [message for message, _ in self._missed]
+                true = {message.number for message in await self._committed(index, told)}
+                false = {message.number for message in told} - true
+                for message, shaped in self._missed:  # perhaps more by now
+                    if message.number in false:
+                        continue
                     index.accept(message.number, message.changes, shaped, message.aggregates)
                 before, self.index = self.index, index
                 self.loads += 1

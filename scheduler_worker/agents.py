@@ -1,6 +1,6 @@
 """Which agents are heard of, and how long each may be silent: by number, so that all are judged at once."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -15,6 +15,8 @@ PERIODS = 3  # nor for missing fewer reports than this
 FORGOTTEN_PERIODS = 60  # who has missed so many reports is forgotten, after ten minutes at the least
 LEAST_REMEMBERED = 600.0
 NEVER = -np.inf
+
+AgentKey = tuple[str, str]  # cell and name: no cell speaks for another's agent, whatever it is called
 
 
 class Listening:
@@ -71,8 +73,9 @@ class Agents:
         self.grace = grace
         self.opened = 0.0  # by the seconds that it was listened
         self._listening = listening
-        self._known: OrderedDict[str, HeardAgent] = OrderedDict()
-        self._numbers: dict[str, int] = {}
+        self._known: OrderedDict[AgentKey, HeardAgent] = OrderedDict()
+        self._numbers: dict[AgentKey, int] = {}
+        self._of_cell: Counter[str] = Counter()  # how many are known
         self._heard: Numbers = np.full(64, NEVER)
         self._silence: Numbers = np.zeros(64)
 
@@ -85,12 +88,13 @@ class Agents:
         A new run counts from the beginning. Agents that do not say which run they are may do so, too, when
         they were silent for so long that they must have been away.
         """
-        name, listened = report.agent, self._listening.seconds
+        name, listened = (report.cell, report.agent), self._listening.seconds
         agent = self._known.get(name)
         if agent is None:
             number = self.number(name)
             agent = HeardAgent(number, listened, now, report.period, report.sequence, report.run)
             self._known[name] = agent
+            self._of_cell[report.cell] += 1
         elif report.run != agent.run or (
             report.sequence < agent.sequence and listened - agent.heard > agent.silence
         ):
@@ -107,9 +111,10 @@ class Agents:
         self._known.move_to_end(name)
         return agent
 
-    def down(self, name: str, now: float) -> str:
+    def down(self, key: AgentKey, now: float) -> str:
         """Why the hosts of this agent are held to be down; empty when they are not."""
-        known, listened = self._known.get(name), self._listening.seconds
+        known, listened = self._known.get(key), self._listening.seconds
+        _, name = key
         if known is None:
             if listened - self.opened < self.grace:
                 return ""
@@ -126,7 +131,7 @@ class Agents:
             up |= self._heard == NEVER
         return up
 
-    def number(self, name: str) -> int:
+    def number(self, name: AgentKey) -> int:
         """Its own from now on until all are numbered anew."""
         number = self._numbers.get(name)
         if number is None:
@@ -141,7 +146,7 @@ class Agents:
         """Are most numbers those of agents nobody remembers?"""
         return len(self._numbers) > 2 * len(self._known) + 1024
 
-    def number_anew(self, named: Iterable[str]) -> None:
+    def number_anew(self, named: Iterable[AgentKey]) -> None:
         """These are placement's; all other numbers but those of who is heard are void."""
         self._numbers = {}
         for name in named:
@@ -155,9 +160,10 @@ class Agents:
             self._heard[agent.number], self._silence[agent.number] = agent.heard, agent.silence
 
     def keep(self, most: int) -> None:
-        """The ones heard longest ago are forgotten beyond so many."""
+        """Beyond so many those heard longest ago are forgotten, of the cell that has the most."""
         while len(self._known) > most:
-            self._forget(next(iter(self._known)))
+            [(most_of, _)] = self._of_cell.most_common(1)
+            self._forget(next(key for key in self._known if key[0] == most_of))
 
     def tidy(self) -> None:
         """Forget who was not heard for very long, and see anew how soon the next report is due."""
@@ -170,5 +176,6 @@ class Agents:
         periods = [one.period for one in self._known.values() if listened - one.heard <= one.silence]
         self._listening.due = max(min(periods, default=LEAST_SILENCE), 1.0)
 
-    def _forget(self, name: str) -> None:
+    def _forget(self, name: AgentKey) -> None:
         self._heard[self._known.pop(name).number] = NEVER
+        self._of_cell[name[0]] -= 1

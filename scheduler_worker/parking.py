@@ -154,12 +154,14 @@ class Parking:
             await self.scheduler.hear(report)
             return
         book, now = self.scheduler.book, self._clock.monotonic()
-        before = {state.root: book.state(state.root) for state in report.hosts}
-        was_down = bool(book.down(report.agent, now))
+        before = {state.root: book.state(report.cell, state.root) for state in report.hosts}
+        was_down = bool(book.down(report.cell, report.agent, now))
         await self.scheduler.hear(report)
         if was_down:
             self.room.somebody_is_back()
-        self.room.reported([root for root, state in before.items() if not alike(state, book.state(root))])
+        self.room.reported(
+            [root for root, state in before.items() if not alike(state, book.state(report.cell, root))]
+        )
         self.call()
 
     def let_go(self, root: str) -> None:

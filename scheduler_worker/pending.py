@@ -16,6 +16,7 @@ class PendingChoice:
     """One choice, from the moment it is made until placement's memory shows it."""
 
     allocations: Allocations
+    cell: str
     root: str
     at: float  # when it was made
     until: float
@@ -34,9 +35,9 @@ class PendingChoices:
         self._ties = 0
         self.let_go: Callable[[str], None] = lambda root: None  # told of hosts that were promised in vain
 
-    def enter(self, allocations: Allocations, root: str, now: float) -> PendingChoice:
+    def enter(self, allocations: Allocations, cell: str, root: str, now: float) -> PendingChoice:
         """A choice is made."""
-        entry = PendingChoice(allocations, root, now, now + self.timeout)
+        entry = PendingChoice(allocations, cell, root, now, now + self.timeout)
         self._source.promise(allocations)
         self._open.append(entry)
         return entry

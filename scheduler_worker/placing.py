@@ -159,7 +159,7 @@ class Scheduler:
 
     async def hear_of_failure(self, failure: HostFailed) -> None:
         if failure.ours:  # what was the request's fault says nothing of the host
-            self.book.failed(failure.root, self.clock.monotonic())
+            self.book.failed(failure.cell, failure.root, self.clock.monotonic())
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
         """A host for each of these requests, or the reason why there is none."""
@@ -422,10 +422,10 @@ class Promising:
         return self.pending.unsettled
 
     def enter(self, way: Candidate) -> PendingChoice:
-        self.book.chose(way.root, self.now)
-        return self.pending.enter(way.allocations, way.root, self.now)
+        self.book.chose(way.cell, way.root, self.now)
+        return self.pending.enter(way.allocations, way.cell, way.root, self.now)
 
     def drop(self, promise: object) -> None:
         if isinstance(promise, PendingChoice) and promise.open:
-            self.book.unchose(promise.root, promise.at)
+            self.book.unchose(promise.cell, promise.root, promise.at)
             self.pending.drop(promise)

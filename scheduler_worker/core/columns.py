@@ -15,6 +15,8 @@ Reads = Callable[[HostState], float]
 
 NOBODY = 0  # the slot of whoever was never heard of
 FIRST_SLOTS = 1024
+
+HostKey = tuple[str, str]  # cell and root: what one cell says is of its own host, whatever root it names
 MOST_IMAGES = 32
 
 # What can be read of a state by name. A version of nought was not said.
@@ -39,7 +41,7 @@ class HostColumns:
     """
 
     def __init__(self) -> None:
-        self.slots: dict[str, int] = {}
+        self.slots: dict[HostKey, int] = {}
         self.states: list[HostState | None] = [None] * FIRST_SLOTS
         self.recent: Numbers = np.zeros(FIRST_SLOTS)
         self.failures: Numbers = np.zeros(FIRST_SLOTS)  # as they counted at some moment long ago
@@ -48,11 +50,11 @@ class HostColumns:
         self._images: dict[str, tuple[Reads, Numbers]] = {}
         self._next = 1
         self._free: list[int] = []
-        self.new: list[str] = []  # those that nobody has yet looked for in placement
+        self.new: list[HostKey] = []  # those that nobody has yet looked for in placement
 
-    def slot(self, root: str) -> int:
+    def slot(self, key: HostKey) -> int:
         """Its own, made if need be."""
-        slot = self.slots.get(root)
+        slot = self.slots.get(key)
         if slot is None:
             if self._free:
                 slot = self._free.pop()
@@ -61,12 +63,12 @@ class HostColumns:
                 self._next += 1
                 if slot == len(self.states):
                     self._grow()
-            self.slots[root] = slot
-            self.new.append(root)
+            self.slots[key] = slot
+            self.new.append(key)
         return slot
 
-    def put(self, state: HostState) -> None:
-        slot = self.slot(state.root)
+    def put(self, cell: str, state: HostState) -> None:
+        slot = self.slot((cell, state.root))
         before = self.states[slot]
         self.states[slot] = state
         if self._images and (before is None or before.images != state.images):
@@ -77,19 +79,19 @@ class HostColumns:
         for reads, column in self._metrics.values():
             column[slot] = reads(state)
 
-    def forget(self, root: str) -> None:
+    def forget(self, key: HostKey) -> None:
         """It says nothing any more. The slot stays its own: what we sent there still counts."""
-        slot = self.slots[root]
+        slot = self.slots[key]
         self.states[slot] = None
         for _, column in chain(self._facts.values(), self._metrics.values()):
             column[slot] = UNKNOWN
         for _, column in self._images.values():
             column[slot] = 0.0
 
-    def drop(self, root: str) -> None:
+    def drop(self, key: HostKey) -> None:
         """Whoever may still read its slot must not: it will be another's."""
-        self.forget(root)
-        slot = self.slots.pop(root)
+        self.forget(key)
+        slot = self.slots.pop(key)
         self.recent[slot] = self.failures[slot] = 0.0
         self._free.append(slot)
 

@@ -11,19 +11,19 @@ from scheduler_worker.core.pick import Promise
 class CountsBuilds(Protocol):
     """Who knows how many builds were just sent to each host."""
 
-    def chose(self, root: str, now: float) -> None: ...
+    def chose(self, cell: str, root: str, now: float) -> None: ...
 
-    def unchose(self, root: str, at: float) -> None: ...
+    def unchose(self, cell: str, root: str, at: float) -> None: ...
 
 
 class Supposed:
     """One promise that nobody means."""
 
-    __slots__ = ("allocations", "root")
+    __slots__ = ("allocations", "cell", "root")
 
     def __init__(self, way: Candidate) -> None:
         self.allocations: Allocations = way.allocations
-        self.root = way.root
+        self.cell, self.root = way.cell, way.root
 
 
 class Supposing:
@@ -68,8 +68,8 @@ class Supposing:
 
     def _promise(self, supposed: Supposed) -> None:
         self._source.promise(supposed.allocations)
-        self._builds.chose(supposed.root, self._now)
+        self._builds.chose(supposed.cell, supposed.root, self._now)
 
     def _withdraw(self, supposed: Supposed) -> None:
         self._source.withdraw(supposed.allocations)
-        self._builds.unchose(supposed.root, self._now)
+        self._builds.unchose(supposed.cell, supposed.root, self._now)

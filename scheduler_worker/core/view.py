@@ -24,7 +24,7 @@ class HostsNow:
     agent_at: Ints
     up: Bools  # of each agent
     fading: float  # what a failure that was counted as one counts now
-    down: Callable[[str], str]  # an agent's silence as a sentence
+    down: Callable[[str, str], str]  # an agent's silence as a sentence
     _limits: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
     _read: dict[tuple[str, str], Numbers] = field(default_factory=dict)
 
@@ -47,7 +47,7 @@ class HostsNow:
             free=free,
             capacity=capacity,
             state=state,
-            down="" if self.up[self.agent_at[position]] else self.down(placed.agent),
+            down="" if self.up[self.agent_at[position]] else self.down(placed.cell, placed.agent),
             building=building if state is None else building + state.building,
             failures=float(columns.failures[slot]) * self.fading,
         )

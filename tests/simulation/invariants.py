@@ -147,12 +147,12 @@ def _nobody_fits(parking: "Parking", placement: sqlite3.Connection) -> None:
     hosts, groups = _free(placement), _groups(placement)
     up: dict[str, tuple[PlacedHost, set[str]]] = {}  # those that would take anybody, and their zones
     for placed in source.hosts():
-        state = book.state(placed.uuid)
+        state = book.state(placed.cell, placed.uuid)
         if not placed.agent or "COMPUTE_STATUS_DISABLED" in placed.traits:
             continue
-        if book.down(placed.agent, now) or (state is not None and not state.enabled):
+        if book.down(placed.cell, placed.agent, now) or (state is not None and not state.enabled):
             continue
-        if (state.building if state is not None else 0) + book.recent(placed.uuid, now) >= 8:
+        if (state.building if state is not None else 0) + book.recent(placed.cell, placed.uuid, now) >= 8:
             continue
         told = [source.aggregates[one].metadata for one in placed.aggregates if one in source.aggregates]
         zones = {placed.zone, *(one.get("availability_zone", "") for one in told)}

@@ -175,9 +175,9 @@ def seen_at_once(facts: Sequence[HostFacts]) -> tuple[AllHosts, list[HostFacts]]
             book.hear(reported_by(one), 0.0)
         said = one.state.building if one.state is not None and not one.down else 0
         for _ in range(one.building - said):
-            book.chose(one.root, 0.0)
+            book.chose(one.cell, one.root, 0.0)
         for _ in range(round(one.failures)):
-            book.failed(one.root, 0.0)
+            book.failed(one.cell, one.root, 0.0)
     now, search = book.level(source, 0.0), source.search(ASKED)
     one_by_one = [now.facts(search, int(position)) for position in search.positions]
     return AllHosts(search, now), one_by_one

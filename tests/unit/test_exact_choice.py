@@ -88,7 +88,7 @@ def told(chance: Random, hall: Hall) -> Hall:
         report = HostReported(cell=host.cell, agent=host.agent, sequence=nth + 1, hosts=(said,))
         hall.book.hear(report, hall.now)
         for _ in range(chance.choice((0, 0, 0, 1, 3))):
-            hall.book.failed(host.uuid, hall.now)
+            hall.book.failed(host.cell, host.uuid, hall.now)
     if chance.random() < 0.4:  # two other schedulers look first at their own
         hall.hosts.level()
         hall.hosts.share(("a", "b", "c"), chance.choice("abc"))

@@ -179,7 +179,7 @@ async def test_what_if_says_what_boots_would_find_and_leaves_nothing(
     assert sum(one.instances for one in answer.placed) == (instances if fits else 0)
     assert sum(one.instances for one in answer.room) == room
     assert not placement.source.promised and not placement.held
-    assert all(scheduler.book.recent(uid(number, "c"), 0.0) == 0 for number in (1, 2, 3))
+    assert all(scheduler.book.recent("cell1", uid(number, "c"), 0.0) == 0 for number in (1, 2, 3))
     really = await scheduler.place_many([replace(request, alternates=0)])
     (verdict,) = really
     assert isinstance(verdict, list | tuple)

@@ -7,6 +7,7 @@ from bus.messages import HostReported
 from scheduler_worker import hosts
 from scheduler_worker.hosts import RECENT, HostBook
 from tests.support.ids import uid
+from tests.support.rule_builders import ASKED, ListedHosts, the_facts
 from tests.support.scheduler_builders import a_heartbeat, a_state
 
 ROOT = uid(1, "c")
@@ -25,11 +26,13 @@ def listened(book: HostBook, start: float, end: float) -> float:
 
 def test_a_scheduler_that_never_hears_anybody_gives_up_after_one_grace() -> None:
     book = a_book(grace=30)
-    assert book.down("agent1", listened(book, 0, 29)) == ""
-    assert book.down("agent1", listened(book, 30, 30)) == "down: nothing is heard of its agent agent1"
+    assert book.down("cell1", "agent1", listened(book, 0, 29)) == ""
+    assert (
+        book.down("cell1", "agent1", listened(book, 30, 30)) == "down: nothing is heard of its agent agent1"
+    )
     book.opened(100.0)
-    assert book.down("agent1", listened(book, 100, 129)) == ""
-    assert book.down("agent1", listened(book, 129, 131)) != ""
+    assert book.down("cell1", "agent1", listened(book, 100, 129)) == ""
+    assert book.down("cell1", "agent1", listened(book, 129, 131)) != ""
 
 
 @pytest.mark.parametrize(
@@ -40,10 +43,10 @@ def test_a_host_is_up_for_three_periods_and_at_least_ten_seconds(
     period: float, after: float, up: bool
 ) -> None:
     book = a_book(grace=1)
-    book.hear(HostReported(cell="c", agent="agent1", sequence=1, period=period, hosts=()), 100.0)
+    book.hear(HostReported(cell="cell1", agent="agent1", sequence=1, period=period, hosts=()), 100.0)
     for second in range(101, 101 + int(after)):
         book.hear(a_heartbeat(2, sequence=second), second)
-    why = book.down("agent1", 100.0 + after)
+    why = book.down("cell1", "agent1", 100.0 + after)
     assert (why == "") == up
     if not up:
         assert why == f"down: nothing heard of its agent agent1 for {after:.0f} s"
@@ -54,14 +57,14 @@ def test_the_last_report_counts_and_a_late_or_repeated_one_changes_nothing() -> 
     book.hear(a_heartbeat(sequence=5, load=0.5, zone="z"), 1.0)
     book.hear(a_heartbeat(sequence=4, load=0.4), 2.0)
     book.hear(a_heartbeat(sequence=5, load=0.9), 3.0)
-    state = book.state(ROOT)
+    state = book.state("cell1", ROOT)
     assert state is not None
     assert state.load == 0.5
-    book.hear(a_heartbeat(sequence=6, load=0.6, cell="cell2"), 4.0)
-    state = book.state(ROOT)
+    book.hear(a_heartbeat(sequence=6, load=0.6), 4.0)
+    state = book.state("cell1", ROOT)
     assert state is not None
     assert state.load == 0.6
-    assert (book.cells, book.zones) == ({"cell2"}, set())
+    assert (book.cells, book.zones) == ({"cell1"}, set())
 
 
 def test_a_stale_report_is_no_sign_of_life() -> None:
@@ -69,27 +72,27 @@ def test_a_stale_report_is_no_sign_of_life() -> None:
     book.hear(a_heartbeat(sequence=5), 0.0)
     listened(book, 1, 20)
     book.hear(a_heartbeat(sequence=4), 20.0)
-    assert book.down("agent1", listened(book, 21, 33)) != ""
+    assert book.down("cell1", "agent1", listened(book, 21, 33)) != ""
 
 
 def test_reports_of_other_hosts_of_the_agent_may_overtake_each_other() -> None:
     book = a_book()
-    later = HostReported(cell="c", agent="ironic", sequence=2, hosts=(a_state(2, load=0.2),))
-    sooner = HostReported(cell="c", agent="ironic", sequence=1, hosts=(a_state(1, load=0.1),))
+    later = HostReported(cell="cell1", agent="ironic", sequence=2, hosts=(a_state(2, load=0.2),))
+    sooner = HostReported(cell="cell1", agent="ironic", sequence=1, hosts=(a_state(1, load=0.1),))
     book.hear(later, 1.0)
     book.hear(sooner, 2.0)
-    assert book.state(uid(1, "c")) is not None
-    assert book.state(uid(2, "c")) is not None
+    assert book.state("cell1", uid(1, "c")) is not None
+    assert book.state("cell1", uid(2, "c")) is not None
 
 
 def test_an_agent_back_from_the_dead_may_count_from_the_beginning() -> None:
     book = a_book(grace=1)
     book.hear(a_heartbeat(sequence=500, load=0.5), 0.0)
     book.hear(a_heartbeat(sequence=1, load=0.1), listened(book, 1, 31))
-    state = book.state(ROOT)
+    state = book.state("cell1", ROOT)
     assert state is not None
     assert state.load == 0.1
-    assert book.down("agent1", listened(book, 31, 40)) == ""
+    assert book.down("cell1", "agent1", listened(book, 31, 40)) == ""
 
 
 def test_a_new_run_counts_from_the_beginning_at_once() -> None:
@@ -98,18 +101,18 @@ def test_a_new_run_counts_from_the_beginning_at_once() -> None:
     book.hear(replace(a_heartbeat(sequence=2**60, load=0.5), run="one"), 0.0)
     book.hear(replace(a_heartbeat(sequence=7, load=0.1), run="two"), 1.0)
     book.hear(replace(a_heartbeat(sequence=6, load=0.9), run="two"), 2.0)
-    state = book.state(ROOT)
+    state = book.state("cell1", ROOT)
     assert state is not None
     assert state.load == 0.1
 
 
 def test_a_host_that_moves_to_another_agent_is_the_new_one_s() -> None:
     book = a_book()
-    book.hear(HostReported(cell="c", agent="old", sequence=900, hosts=(a_state(),)), 0.0)
-    book.hear(HostReported(cell="d", agent="new", sequence=1, hosts=(a_state(load=0.7),)), 1.0)
-    state = book.state(ROOT)
+    book.hear(HostReported(cell="cell1", agent="old", sequence=900, hosts=(a_state(),)), 0.0)
+    book.hear(HostReported(cell="cell1", agent="new", sequence=1, hosts=(a_state(load=0.7),)), 1.0)
+    state = book.state("cell1", ROOT)
     assert state is not None
-    assert (state.load, book.cells) == (0.7, {"d"})
+    assert (state.load, book.cells) == (0.7, {"cell1"})
 
 
 # Our own ears
@@ -123,18 +126,20 @@ def test_what_was_not_heard_while_our_ears_were_away_is_no_verdict(period: float
 
     def reports(sequence: int, now: float, some: list[str] = agents) -> None:
         for agent in some:
-            book.hear(HostReported(cell="c", agent=agent, sequence=sequence, period=period, hosts=()), now)
+            book.hear(
+                HostReported(cell="cell1", agent=agent, sequence=sequence, period=period, hosts=()), now
+            )
 
     for nth in range(4):
         reports(nth, nth * period)
     last = 3 * period
     back = last + away
     book.listened(back)
-    assert [book.down(agent, back) for agent in agents] == [""] * 5
+    assert [book.down("cell1", agent, back) for agent in agents] == [""] * 5
     reports(5, back + period / 2, agents[:3])
     listened(book, back + period / 2, back + period)
     reports(6, back + period, agents[3:])
-    assert [book.down(agent, back + period) for agent in agents] == [""] * 5
+    assert [book.down("cell1", agent, back + period) for agent in agents] == [""] * 5
 
 
 def test_who_stays_silent_while_others_are_heard_again_is_down() -> None:
@@ -143,22 +148,22 @@ def test_who_stays_silent_while_others_are_heard_again_is_down() -> None:
         book.hear(a_heartbeat(number), 0.0)
     for nth in range(2, 8):
         book.hear(a_heartbeat(2, sequence=nth), 100.0 + 10 * nth)
-    assert book.down("agent1", 170.0) == "down: nothing heard of its agent agent1 for 170 s"
-    assert book.down("agent2", 170.0) == ""
+    assert book.down("cell1", "agent1", 170.0) == "down: nothing heard of its agent agent1 for 170 s"
+    assert book.down("cell1", "agent2", 170.0) == ""
 
 
 def test_who_alone_is_silent_is_down_when_requests_still_come() -> None:
     book = a_book(grace=1)
     book.hear(a_heartbeat(), 0.0)
-    assert book.down("agent1", listened(book, 1, 30)) == ""
-    assert book.down("agent1", listened(book, 30, 31)) != ""
+    assert book.down("cell1", "agent1", listened(book, 1, 30)) == ""
+    assert book.down("cell1", "agent1", listened(book, 30, 31)) != ""
 
 
 def test_a_clock_that_does_not_move_or_moves_back_does_no_harm() -> None:
     book = a_book(grace=1)
     book.hear(a_heartbeat(), 100.0)
     book.listened(50.0)
-    assert book.down("agent1", listened(book, 50, 60)) == ""
+    assert book.down("cell1", "agent1", listened(book, 50, 60)) == ""
 
 
 # What is forgotten
@@ -172,7 +177,7 @@ def test_who_was_not_heard_for_very_long_is_forgotten() -> None:
     for second in range(5, 700, 5):
         book.hear(a_heartbeat(1, sequence=second), float(second))
     assert (len(book), book.cells, book.zones) == (1, {"cell1"}, set())
-    assert book.down("agent2", 700.0) == "down: nothing is heard of its agent agent2"
+    assert book.down("cell1", "agent2", 700.0) == "down: nothing is heard of its agent agent2"
 
 
 def test_no_more_hosts_are_remembered_than_there_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,32 +188,58 @@ def test_no_more_hosts_are_remembered_than_there_can_be(monkeypatch: pytest.Monk
         book.hear(a_heartbeat(1000 + number, sequence=1), float(number))
         book.hear(a_heartbeat(1, sequence=number + 1, load=1.0), float(number))
     assert len(book) == 10
-    assert book.state(ROOT) is not None
-    assert book.down("agent1", 100.0) == ""
+    assert book.state("cell1", ROOT) is not None
+    assert book.down("cell1", "agent1", 100.0) == ""
+
+
+def test_nor_by_a_cell_that_floods_us_those_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "MOST_HOSTS", 10)
+    book = a_book(grace=1)
+    book.hear(a_heartbeat(1), 0.0)
+    for number in range(100):
+        book.hear(a_heartbeat(1000 + number, cell="cell2"), 5.0)
+    assert len(book) == 10
+    assert book.state("cell1", ROOT) is not None
+    assert book.down("cell1", "agent1", 5.0) == ""
+
+
+def test_no_cell_speaks_for_another_s_host_or_agent() -> None:
+    """Whatever root and agent it names: placement says which cell a host is in."""
+    honest, source = a_book(grace=1), ListedHosts.of([the_facts(1)])
+    honest.hear(a_heartbeat(1, load=0.5), 0.0)
+    forged = a_heartbeat(1, sequence=2**60, cell="cell2", load=9.0, enabled=False)
+    honest.hear(replace(forged, run="forged"), 1.0)
+    honest.failed("cell2", ROOT, 1.0)
+    facts = honest.level(source, 1.0).facts(source.search(ASKED), 0)
+    assert facts.state == a_state(1, load=0.5)
+    assert (facts.failures, facts.down) == (0.0, "")
+    for second in range(2, 60):  # nor does it keep its dead agent alive
+        honest.hear(replace(forged, sequence=2**60 + second), float(second))
+    assert honest.level(source, 60.0).facts(source.search(ASKED), 0).down != ""
 
 
 def test_own_choices_count_as_builds_for_a_moment() -> None:
     book = a_book()
     for now in (0.0, 0.5):
-        book.chose(ROOT, now)
-    assert book.recent(ROOT, 0.6) == 2
-    assert book.recent(ROOT, RECENT) == 1
-    assert book.recent(ROOT, 0.5 + RECENT) == 0
-    assert book.recent(uid(2, "c"), 0.6) == 0
+        book.chose("cell1", ROOT, now)
+    assert book.recent("cell1", ROOT, 0.6) == 2
+    assert book.recent("cell1", ROOT, RECENT) == 1
+    assert book.recent("cell1", ROOT, 0.5 + RECENT) == 0
+    assert book.recent("cell1", uid(2, "c"), 0.6) == 0
 
 
 def test_a_choice_that_comes_to_nothing_is_taken_back_once_and_only_while_it_counts() -> None:
     """A claim may take longer to be refused than a choice counts, and its host be forgotten meanwhile."""
     book = a_book()
-    book.chose(ROOT, 0.0)
-    book.unchose(ROOT, 0.0)
-    assert book.recent(ROOT, 0.5) == 0
-    book.chose(ROOT, 1.0)
-    assert book.recent(ROOT, 1.0 + RECENT) == 0
-    book.unchose(ROOT, 1.0)
-    assert book.recent(ROOT, 3.0) == 0
+    book.chose("cell1", ROOT, 0.0)
+    book.unchose("cell1", ROOT, 0.0)
+    assert book.recent("cell1", ROOT, 0.5) == 0
+    book.chose("cell1", ROOT, 1.0)
+    assert book.recent("cell1", ROOT, 1.0 + RECENT) == 0
+    book.unchose("cell1", ROOT, 1.0)
+    assert book.recent("cell1", ROOT, 3.0) == 0
     for number in range(10, 3000):
-        book.chose(uid(number, "c"), 3.0)
+        book.chose("cell1", uid(number, "c"), 3.0)
     book.listened(60.0)
-    book.unchose(uid(10, "c"), 3.0)
-    assert book.recent(uid(10, "c"), 61.0) == 0
+    book.unchose("cell1", uid(10, "c"), 3.0)
+    assert book.recent("cell1", uid(10, "c"), 61.0) == 0

@@ -173,7 +173,9 @@ def test_while_nobody_could_be_heard_nobody_is_down() -> None:
         book.listened(now)
         found = AllHosts(source.search(ASKED), book.level(source, now)).fact("up").tolist()
         assert found == ([1, 1] if now == 20.0 else [0, 0])
-        assert [book.down(f"agent{number}", now) == "" for number in (1, 2)] == [bool(one) for one in up]
+        assert [book.down("cell1", f"agent{number}", now) == "" for number in (1, 2)] == [
+            bool(one) for one in up
+        ]
 
 
 # Failures
@@ -181,37 +183,37 @@ def test_while_nobody_could_be_heard_nobody_is_down() -> None:
 
 def test_a_failure_counts_less_and_less() -> None:
     book, root = HostBook(0.0), uid(1, "c")
-    book.failed(root, 0.0)
-    book.failed(root, HALVED_AFTER)
-    assert book.failures(root, HALVED_AFTER) == 1.5
-    assert book.failures(root, 2 * HALVED_AFTER) == 0.75
-    assert book.failures(uid(2, "c"), 0.0) == 0
+    book.failed("cell1", root, 0.0)
+    book.failed("cell1", root, HALVED_AFTER)
+    assert book.failures("cell1", root, HALVED_AFTER) == 1.5
+    assert book.failures("cell1", root, 2 * HALVED_AFTER) == 0.75
+    assert book.failures("cell1", uid(2, "c"), 0.0) == 0
 
 
 def test_failures_fade_alike_over_a_very_long_time() -> None:
     book, root = HostBook(0.0), uid(1, "c")
-    book.failed(root, 0.0)
-    book.failed(root, 100 * HALVED_AFTER)
-    assert book.failures(root, 101 * HALVED_AFTER) == pytest.approx(0.5)
-    book.failed(root, 10_000 * HALVED_AFTER)
-    assert book.failures(root, 10_000 * HALVED_AFTER) == 1
+    book.failed("cell1", root, 0.0)
+    book.failed("cell1", root, 100 * HALVED_AFTER)
+    assert book.failures("cell1", root, 101 * HALVED_AFTER) == pytest.approx(0.5)
+    book.failed("cell1", root, 10_000 * HALVED_AFTER)
+    assert book.failures("cell1", root, 10_000 * HALVED_AFTER) == 1
 
 
 def test_an_instance_more_than_before_forgives_half() -> None:
     book, root = HostBook(0.0), uid(1, "c")
     book.hear(reported_by(the_facts(1, instances=3)), 0.0)
-    book.failed(root, 0.0)
+    book.failed("cell1", root, 0.0)
     book.hear(reported_by(the_facts(1, instances=3), sequence=2), 0.0)
-    assert book.failures(root, 0.0) == 1
+    assert book.failures("cell1", root, 0.0) == 1
     book.hear(reported_by(the_facts(1, instances=4), sequence=3), 0.0)
-    assert book.failures(root, 0.0) == 0.5
+    assert book.failures("cell1", root, 0.0) == 0.5
 
 
 def test_slots_of_hosts_that_nothing_is_known_of_are_given_to_others() -> None:
     book, source = HostBook(0.0), ListedHosts.of([the_facts(1), the_facts(2)])
     book.hear(reported_by(the_facts(1, load=0.1)), 0.0)
     for number in range(10, 3000):
-        book.chose(uid(number, "c"), 0.0)
+        book.chose("cell1", uid(number, "c"), 0.0)
     for second in range(1, 30):
         book.hear(reported_by(the_facts(1, load=0.5), sequence=second + 1), float(second))
     book.hear(reported_by(the_facts(2, load=0.75)), 30.0)

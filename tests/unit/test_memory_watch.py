@@ -7,7 +7,7 @@ import pytest
 from bus.messages import PlacementChanged
 from bus.vocabulary import Aggregate, ProviderChange
 from placement_worker.core.trees import Tree
-from placement_worker.memory import Memory
+from placement_worker.memory import FAR_AHEAD, Memory
 from placement_worker.reading import News, Take
 from tests.support.ids import uid
 from tests.support.provider_trees import state, tree
@@ -96,3 +96,45 @@ async def test_a_reload_tells_of_all_there_are_and_of_all_there_were(
     shelf.there[THREE], shelf.said, shelf.number = host(3), [WEST], 9
     await memory.reload()
     assert heard[1:] == [({ONE, TWO, THREE}, {EAST.id, WEST.id})]
+
+
+# What nobody can have committed
+
+
+@pytest.mark.parametrize("number", [2 + FAR_AHEAD, 2**62])
+async def test_a_forged_number_far_ahead_deafens_nobody(
+    shelf: Shelf, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = Memory(shelf)
+    await memory.reload()
+    forged = PlacementChanged(number=number, changes=(ProviderChange(ONE, ONE, 9, {"VCPU": 8}),))
+    await memory.hear_many([forged])
+    assert f"change {number} is none of placement's" in caplog.text
+    assert memory.index.whole and memory.index.seen == 1
+    assert memory.index.rows[ONE].free == {"VCPU": 8}
+    shelf.number = 2
+    await memory.hear_many([forged, changed(2, ONE)])
+    assert memory.index.rows[ONE].free == {"VCPU": 7} and memory.index.seen == 2
+
+
+async def test_nor_while_all_is_being_read(shelf: Shelf) -> None:
+    memory = Memory(shelf)
+    forged = PlacementChanged(number=2**62, changes=(ProviderChange(ONE, ONE, 9, {"VCPU": 8}),))
+
+    class Interrupted(Shelf):
+        async def each(self, take: Take) -> None:
+            await memory.hear_many([forged, changed(2, ONE)])
+            await super().each(take)
+
+    shelf.__class__ = Interrupted
+    await memory.reload()
+    assert memory.index.whole and memory.index.seen == 2
+    assert memory.index.rows[ONE].free == {"VCPU": 7}
+
+
+async def test_many_that_were_lost_are_believed_to_be(shelf: Shelf) -> None:
+    memory = Memory(shelf)
+    await memory.reload()
+    shelf.number = 3 * FAR_AHEAD
+    await memory.hear_many([changed(3 * FAR_AHEAD, ONE)])
+    assert memory.index.rows[ONE].free == {"VCPU": 7} and not memory.index.whole

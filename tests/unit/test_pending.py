@@ -17,7 +17,7 @@ def source() -> PlainSource:
 
 
 def chosen(pending: PendingChoices, resources: Resources = ONE, now: float = 0) -> PendingChoice:
-    return pending.enter({ROOT: resources}, ROOT, now)
+    return pending.enter({ROOT: resources}, "c1", ROOT, now)
 
 
 def test_choices_add_up(source: PlainSource) -> None:

@@ -782,7 +782,7 @@ async def test_reports_decide_until_the_next_one() -> None:
     await scheduler.hear(a_heartbeat(0, sequence=2))
     (message,) = await placed(scheduler, a_request(9))
     assert message.chosen.host == "host0"
-    assert scheduler.book.state(uid(0, "c")) == a_state(0)
+    assert scheduler.book.state("cell1", uid(0, "c")) == a_state(0)
 
 
 # A cell whose conductor does not hear
@@ -819,5 +819,5 @@ async def test_what_failed_by_a_hosts_own_fault_is_held_against_it(ours: bool, f
             )
         )
     now = scheduler.clock.monotonic()
-    assert scheduler.book.failures(root, now) == failures
-    assert scheduler.book.failures(uid(0, "c"), now) == 0.0
+    assert scheduler.book.failures("cell1", root, now) == failures
+    assert scheduler.book.failures("cell1", uid(0, "c"), now) == 0.0
