@@ -39,6 +39,9 @@ from bus.vocabulary import (
     HostState,
     Id,
     Image,
+    Instance,
+    InstanceName,
+    InstanceStatus,
     Name,
     NearMiss,
     Ordinal,
@@ -104,6 +107,7 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     at_least: Count = 0  # of the instances; 0: all of them
     wait: Wait = ""  # for room: 30m; empty: not at all
     priority: Annotated[int, Meta(ge=0, le=9)] = 0
+    name: InstanceName = ""  # what people call them
 
 
 class BuildPlaced(Message, frozen=True, kw_only=True):
@@ -575,6 +579,19 @@ class FindBuilds(Message, frozen=True, kw_only=True):
     builds: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=100)]
 
 
+class FindInstances(Message, frozen=True, kw_only=True):
+    """Builds of this cell that are all of this, in the order of their ids; a page of them."""
+
+    cell: Word
+    project: Annotated[str, Meta(max_length=255)] = ""  # empty: everybody's
+    host: Annotated[str, Meta(max_length=255)] = ""  # its name, or its root's id
+    name: Annotated[str, Meta(max_length=255)] = ""
+    statuses: Annotated[tuple[InstanceStatus, ...], Meta(max_length=8)] = ()  # none: all but the deleted
+    after: str = ""  # those behind this id
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 500
+    count: bool = False  # say how many there are in all, too
+
+
 class FindDecision(Message, frozen=True, kw_only=True):
     """Why has this build, or request, no host?"""
 
@@ -623,6 +640,13 @@ class BuildStands(Value, frozen=True, kw_only=True):
     host: str  # the one it is on, or was last
     attempts: tuple[Attempt, ...] = ()  # those that are over
     reason: Cause = ""
+
+
+class InstancesFound(Message, frozen=True, kw_only=True):
+    instances: tuple[Instance, ...]
+    more: bool = False  # ask again, after `last`
+    last: str = ""
+    count: Count = 0  # in all, where that was asked
 
 
 class BuildsFound(Message, frozen=True, kw_only=True):

@@ -358,6 +358,14 @@ FIND_BUILDS = Query(
     ANYONE,
     "that cell's conductor",
 )
+FIND_INSTANCES = Query(
+    "cell.instances.{cell}",
+    m.FindInstances,
+    m.InstancesFound,
+    "its builds by project, host, status or name, a page at a time",
+    ANYONE,
+    "that cell's conductor",
+)
 DECISION = Query(
     "scheduler.decision",
     m.FindDecision,
@@ -422,7 +430,7 @@ TOPICS: tuple[Topic[Any], ...] = (
 QUERIES: tuple[Query[Any, Any], ...] = (
     FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, CELL_CLAIM, CELL_RELEASE, CELL_PROVIDERS, EDIT, EDIT_OWNER,
     LOAD, ALLOCATIONS, USAGES, NAMES, EDIT_NAME, GROUPS, EDIT_GROUP, AGGREGATES, EDIT_AGGREGATE, FIND_BUILDS,
-    WAITING, DECISION, WHAT_IF, TREES, CHANGES,
+    FIND_INSTANCES, WAITING, DECISION, WHAT_IF, TREES, CHANGES,
 )  # fmt: skip
 
 TOPIC_OF: dict[type[Message], Topic[Any]] = {topic.message: topic for topic in TOPICS}

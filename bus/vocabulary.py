@@ -161,6 +161,10 @@ class Image(Value, frozen=True, kw_only=True):
     traits_required: tuple[TraitName, ...] = ()
 
 
+InstanceName = Annotated[str, Meta(max_length=255)]
+InstanceStatus = Literal["building", "swapping", "active", "error", "deleting", "deleted"]
+
+
 class BuildSpec(Value, frozen=True, kw_only=True):
     """What an agent needs to build one instance."""
 
@@ -169,6 +173,7 @@ class BuildSpec(Value, frozen=True, kw_only=True):
     project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
     user: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
     metadata: dict[str, str] = {}
+    name: InstanceName = ""  # what people call it
 
 
 class ResourceGroup(Value, frozen=True, kw_only=True):
@@ -473,6 +478,22 @@ class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):
     choice: Choice
     # Group suffix → the providers that serve it; empty where the root serves all that is asked for by groups.
     mappings: dict[str, tuple[str, ...]] = {}
+
+
+class Instance(Value, frozen=True, kw_only=True):
+    """A build as a list of them shows it."""
+
+    build: Id
+    name: str = ""
+    status: str
+    cell: Word
+    host: str  # the one it is on, or was last
+    root: str
+    project: str
+    flavor: str
+    attempt: Count = 0  # how many hosts it has been ordered on
+    since: Seconds = 0.0  # of its last attempt
+    reason: Cause = ""
 
 
 class Attempt(Value, frozen=True, kw_only=True):

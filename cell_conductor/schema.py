@@ -8,6 +8,8 @@ UNSETTLED = "status IN ('building', 'swapping', 'deleting')"
 OVER = "status IN ('error', 'deleted')"
 LEFTOVER = "status IN ('active', 'error', 'deleted') AND deadline > 0"
 
+NAMED = "name <> ''"
+
 builds = Table(
     "builds",
     metadata,
@@ -22,6 +24,14 @@ builds = Table(
     Column("placed", Text, nullable=False),  # the BuildPlaced, as it came
     Column("story", Text, nullable=False),  # what only a step reads
     Column("leftovers", Text, nullable=False, server_default=""),  # what may be left where it is not any more
+    # What builds are listed by; empty where only a conductor of before there was a list has written it.
+    Column("host", Text, nullable=False, server_default=""),
+    Column("project", Text, nullable=False, server_default=""),
+    Column("name", Text, nullable=False, server_default=""),
+    Index("builds_project", "project", "id"),
+    Index("builds_host", "host", "id"),
+    Index("builds_root", "root", "id"),
+    Index("builds_name", "name", "id", postgresql_where=text(NAMED), sqlite_where=text(NAMED)),
     # Partial: a build that is settled, as most are, costs these indexes nothing.
     Index(
         "builds_unsettled",

@@ -32,12 +32,14 @@ _COLUMNS = (
     "story",
     "leftovers",
 )
-_BUILD = ", ".join(f"builds.{column}" for column in _COLUMNS)
+BUILD = ", ".join(f"builds.{column}" for column in _COLUMNS)
 _NOW = "CAST(:now AS double precision)"
 
 _INSERT = Statement(
-    "INSERT INTO builds (id, version, status, root, attempt, generation, deadline, said, placed, story)"
-    f" SELECT n.id, 0, n.status, n.root, n.attempt, n.generation, n.deadline, {_NOW}, n.placed, n.story"
+    "INSERT INTO builds (id, version, status, root, attempt, generation, deadline, said, placed, story,"
+    " host, project, name)"
+    f" SELECT n.id, 0, n.status, n.root, n.attempt, n.generation, n.deadline, {_NOW}, n.placed, n.story,"
+    " n.host, n.project, n.called"
     " FROM {n} WHERE true ON CONFLICT (id) DO NOTHING RETURNING id",
     id=str,
     status=str,
@@ -47,12 +49,15 @@ _INSERT = Statement(
     deadline=float,
     placed=str,
     story=str,
+    host=str,
+    project=str,
+    called=str,
 )
-_SELECT = Statement(f"SELECT {_BUILD} FROM {{n}} JOIN builds ON builds.id = n.id", id=str)
+_SELECT = Statement(f"SELECT {BUILD} FROM {{n}} JOIN builds ON builds.id = n.id", id=str)
 _UPDATE = Statement(
     "UPDATE builds SET version = n.version + 1, status = n.status, root = n.root, attempt = n.attempt,"
     f" generation = n.generation, deadline = n.deadline, said = {_NOW}, story = n.story,"
-    " leftovers = n.leftovers"
+    " leftovers = n.leftovers, host = n.host, project = n.project, name = n.called"
     " FROM {n} WHERE builds.id = n.id AND builds.version = n.version RETURNING builds.id",
     id=str,
     version=int,
@@ -63,21 +68,24 @@ _UPDATE = Statement(
     deadline=float,
     story=str,
     leftovers=str,
+    host=str,
+    project=str,
+    called=str,
 )
 _PLACE = Statement("UPDATE builds SET placed = n.placed FROM {n} WHERE builds.id = n.id", id=str, placed=str)
 # Each names the condition of its partial index, word for word: SQLite uses the index only then.
 _OVERDUE = Statement(
-    f"SELECT {_BUILD} FROM builds"
+    f"SELECT {BUILD} FROM builds"
     f" WHERE {UNSETTLED} AND status IN ('building', 'deleting') AND deadline <= {_NOW}"
     " ORDER BY deadline LIMIT :most"
 )
 _LEFTOVER = Statement(
-    f"SELECT {_BUILD} FROM builds WHERE {LEFTOVER} AND deadline <= {_NOW} ORDER BY deadline LIMIT :most"
+    f"SELECT {BUILD} FROM builds WHERE {LEFTOVER} AND deadline <= {_NOW} ORDER BY deadline LIMIT :most"
 )
 _SILENT = Statement(
     f"UPDATE builds SET said = {_NOW}"
     f" WHERE id IN (SELECT id FROM builds WHERE {UNSETTLED} AND said <= :since AND id > :after"
-    f" ORDER BY id LIMIT :most) RETURNING {_BUILD}"
+    f" ORDER BY id LIMIT :most) RETURNING {BUILD}"
 )
 _PRUNE = Statement(
     "DELETE FROM builds WHERE id IN (SELECT id FROM builds"
@@ -126,6 +134,7 @@ async def add(tx: Transaction, made: Iterable[Build], now: float) -> set[str]:
             build.deadline,
             _encode(build.placed).decode() if build.placed else "",
             _encode(_story_of(build)).decode(),
+            *_listed_by(build),
         )
         for build in sorted(made, key=_by_id)
     ]
@@ -149,6 +158,7 @@ async def save(tx: Transaction, changed: Iterable[Build], now: float) -> None:
             build.deadline,
             _encode(_story_of(build)).decode(),
             _encode(build.leftovers).decode() if build.leftovers else "",
+            *_listed_by(build),
         )
         for build in sorted(changed, key=_by_id)
     ]
@@ -164,13 +174,13 @@ async def place(tx: Transaction, build: Build) -> None:
 
 async def overdue(tx: Transaction, now: float, limit: int) -> list[Build]:
     """Builds whose agents have been silent for too long, or those of what they left behind."""
-    late = _those_readable(await _OVERDUE(tx, now=now, most=limit))
-    return late + _those_readable(await _LEFTOVER(tx, now=now, most=limit))
+    late = readable(await _OVERDUE(tx, now=now, most=limit))
+    return late + readable(await _LEFTOVER(tx, now=now, most=limit))
 
 
 async def silent(tx: Transaction, since: float, now: float, after: str, limit: int) -> list[Build]:
     """Builds with ids beyond `after` that wait, and were last heard or spoken of by then; now they are."""
-    return _those_readable(await _SILENT(tx, since=since, now=now, after=after, most=limit))
+    return readable(await _SILENT(tx, since=since, now=now, after=after, most=limit))
 
 
 async def prune(tx: Transaction, before: float, limit: int) -> int:
@@ -185,6 +195,12 @@ async def census(database: Database) -> dict[str, Standing]:
         return {row["id"]: Standing(row["status"], row["root"], row["generation"]) for row in found}
 
 
+def _listed_by(build: Build) -> tuple[str, str, str]:
+    if build.placed is None:
+        return "", "", ""
+    return build.host.host, build.placed.spec.project, build.placed.spec.name
+
+
 def _by_id(build: Build) -> str:
     return build.id
 
@@ -193,8 +209,8 @@ def _story_of(build: Build) -> _Story:
     return _Story(build.cell, build.at, build.started, build.attempts, build.doom, build.end, build.replies)
 
 
-def _those_readable(rows: Iterable[Mapping[str, Any]]) -> list[Build]:
-    """For a timer, whom one build that cannot be read must not keep from all the others."""
+def readable(rows: Iterable[Mapping[str, Any]]) -> list[Build]:
+    """One build that cannot be read must not keep a timer, or a list, from all the others."""
     found = []
     for row in rows:
         try:

@@ -19,11 +19,13 @@ from bus.topics import (
     CELL_CLAIM,
     CELL_RELEASE,
     FIND_BUILDS,
+    FIND_INSTANCES,
     HOST_FAILED,
 )
 from bus.worker import Worker, answers, every, on_many
 from cell_conductor.builds import AskMany, Builds
 from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.listing import Listing
 
 A = TypeVar("A", ClaimRequested, ReleaseRequested)
 R = TypeVar("R")
@@ -68,7 +70,10 @@ def cell_conductor(
             ),
             on_many(BUILD_DELETE.at(cell=cell), builds.delete_many, emits=says),
         ],
-        answers=[answers(FIND_BUILDS, builds.find, cell=cell)],
+        answers=[
+            answers(FIND_BUILDS, builds.find, cell=cell),
+            answers(FIND_INSTANCES, Listing(database).find, cell=cell),
+        ],
         asks=[CELL_CLAIM, CELL_RELEASE],
         timers=[
             every(look_every, builds.time_out, emits=[AGENT_REPORT]),

@@ -22,6 +22,7 @@ REMEMBERED_BYTES = 32 * 1024 * 1024  # of what these say
 _ITS_OWN: Mapping[str, Any] = {"request": "", "instances": (), "reply_to": ""}  # of each request
 _SELDOM_READ: Mapping[str, Any] = {
     "metadata": {},
+    "name": "",
     "user": "",
 }  # so most often two that differ in it are alike
 

@@ -159,6 +159,7 @@ def boot_command(
             rich_help_panel=_WHERE,
         ),
     ] = None,
+    name: Annotated[str, typer.Option(help="What you call them; `berth instances --name` finds them.")] = "",
     project: Annotated[str, typer.Option(help="Whose it is.", rich_help_panel=_WHERE)] = "",
     wait: Annotated[
         str | None,
@@ -217,7 +218,7 @@ def boot_command(
         prefer_trait=prefer_trait,
         project=project,
     )
-    request = msgspec.structs.replace(request, wait=waiting_time(wait), priority=priority)
+    request = msgspec.structs.replace(request, wait=waiting_time(wait), priority=priority, name=name)
     tell_notes(request)
     timeout += seconds_of(request.wait)
     run(boot(settings, request, wait is not None, timeout, as_json, say, names))

@@ -192,6 +192,7 @@ def spec_of(request: BuildRequested, nth: int = 0) -> BuildSpec:
         project=request.project,
         user=request.user,
         metadata=request.metadata,
+        name=request.name,
     )
 
 

@@ -20,6 +20,7 @@ from bus.topics import (
     CELL_RELEASE,
     FIND_BUILDS,
     FIND_CANDIDATES,
+    FIND_INSTANCES,
     HOST_FAILED,
     HOST_REPORTED,
     INVENTORY_REPORTED,
@@ -82,7 +83,10 @@ def test_nothing_in_a_cell_calls_up(worker: Worker) -> None:
     assert FIND_CANDIDATES not in worker.asks
     may_ask = {CELL_CLAIM, CELL_RELEASE} if worker.name.startswith("conductor") else {CELL_PROVIDERS}
     assert set(worker.asks) <= may_ask
-    assert {row.query for row in worker.answers} <= {FIND_BUILDS}  # asked from above, about its own
+    assert {row.query for row in worker.answers} <= {
+        FIND_BUILDS,
+        FIND_INSTANCES,
+    }  # asked from above, about its own
 
 
 # What the table of the design gives each side of a cell.

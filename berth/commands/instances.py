@@ -1,0 +1,165 @@
+"""`berth instances`: what runs where, as every cell says; nobody else keeps a copy."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Annotated, get_args
+
+import typer
+from msgspec import structs
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from berth import wiring
+from berth.commands.options import Json, StateDir
+from berth.commands.terminal import (
+    CommandRefused,
+    checked,
+    coloured,
+    complain,
+    effective,
+    printable,
+    run,
+    say,
+    write_json,
+)
+from berth.settings import BadSetting, Settings
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.errors import Unavailable, Unroutable
+from bus.messages import FindInstances, InstancesFound
+from bus.vocabulary import Instance, InstanceStatus
+
+SECONDS = 10.0  # a cell may take for one page
+_PAGE = 500
+_COLUMNS = ("build", "name", "status", "host", "cell", "project", "flavor")
+
+commands = typer.Typer()
+
+
+@commands.command("instances", rich_help_panel="Builds")
+def instances_command(
+    project: Annotated[str, typer.Option(help="Only this project's.")] = "",
+    host: Annotated[
+        str, typer.Option(metavar="NAME|UUID", help="Only what is on this host, or was last.")
+    ] = "",
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STATUS",
+            help="building, swapping, active, error, deleting or deleted; may be repeated. Without it: all"
+            " but the deleted.",
+        ),
+    ] = None,
+    name: Annotated[str, typer.Option(help="Only those called so (`berth boot --name`).")] = "",
+    cell: Annotated[list[str] | None, typer.Option(help="Only in this cell; may be repeated.")] = None,
+    sort: Annotated[str, typer.Option(help="By one of the columns, or `since`.")] = "host",
+    limit: Annotated[int, typer.Option(min=1, help="So many of each cell, by their ids.")] = 200,
+    every: Annotated[bool, typer.Option("--all", help="However many there are.")] = False,
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """What runs where: every cell is asked for its builds, all at once.
+
+    A cell that does not answer is named, and the others are shown; then it exits with 1.
+    """
+    known: tuple[InstanceStatus, ...] = get_args(InstanceStatus)
+    for one in status or []:
+        if one not in known:
+            raise BadSetting(f"--status {one!r}: it is one of {', '.join(known)}")
+    if sort not in (*_COLUMNS, "since"):
+        raise BadSetting(f"--sort {sort!r}: it is one of {', '.join((*_COLUMNS, 'since'))}")
+    settings = effective(state_dir=state_dir).settings
+    for one in cell or []:
+        if one not in settings.cell_names:
+            raise BadSetting(f"--cell {one!r}: cells are {', '.join(settings.cell_names)}")
+    statuses = tuple([one for one in known if one in (status or [])])
+    question = checked(FindInstances(cell="any", project=project, host=host, name=name, statuses=statuses))
+    cells = cell or settings.cell_names
+    run(show_instances(settings, cells, question, sort, None if every else limit, as_json, say))
+
+
+async def show_instances(
+    settings: Settings,
+    cells: Sequence[str],
+    question: FindInstances,
+    sort: str,
+    most: int | None,
+    as_json: bool,
+    say: Console,
+) -> int:
+    async with Bus(wiring.transport(settings, "instances")) as bus:
+        asking = _Asking(bus, question, most)
+        await asking.ask(cells)
+    found = sorted(asking.found, key=lambda one: (getattr(one, sort), one.build))
+    if as_json:
+        for one in found:
+            write_json(one)
+    elif found:
+        say.print(_table(found))
+    else:
+        say.print("none")
+    if asking.there > len(found):
+        complain.print(f"... and {asking.there - len(found)} more: --all shows them", style="dim")
+    if asking.silent:
+        raise CommandRefused(
+            f"not shown, for it did not answer: cell {', cell '.join(sorted(asking.silent))}"
+        )
+    return 0
+
+
+class _Asking:
+    """All cells at once, each page after page."""
+
+    def __init__(self, bus: Bus, question: FindInstances, most: int | None) -> None:
+        self._ask = bus.asker(topics.FIND_INSTANCES, timeout=SECONDS)
+        self._question = question
+        self._most = most
+        self.found: list[Instance] = []
+        self.silent: list[str] = []
+        self.there = 0  # in all, as the cells counted at first
+
+    async def ask(self, cells: Sequence[str]) -> None:
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+        # Only where a person looks on: elsewhere nothing is drawn
+        with Progress(*columns, console=complain, transient=True, disable=not complain.is_terminal) as bar:
+            shown = bar.add_task("instances", total=None)
+
+            def seen() -> None:
+                bar.update(shown, completed=len(self.found), total=max(self.there, 1))
+
+            async with asyncio.TaskGroup() as group:
+                for cell in cells:
+                    group.create_task(self._ask_cell(cell, seen))
+
+    async def _ask_cell(self, cell: str, seen: Callable[[], None]) -> None:
+        after, taken, more = "", 0, True
+        while more and (self._most is None or taken < self._most):
+            limit = _PAGE if self._most is None else min(_PAGE, self._most - taken)
+            page = await self._page(cell, after, limit)
+            if page is None:
+                self.silent.append(cell)
+                return
+            self.there += page.count
+            self.found += page.instances
+            taken += max(len(page.instances), 1)
+            after, more = page.last, page.more
+            seen()
+
+    async def _page(self, cell: str, after: str, limit: int) -> InstancesFound | None:
+        question = structs.replace(self._question, cell=cell, after=after, limit=limit, count=not after)
+        try:
+            return await self._ask(question)
+        except (Unavailable, Unroutable):
+            return None
+
+
+def _table(found: Sequence[Instance]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in _COLUMNS:
+        table.add_column(title, no_wrap=title in ("build", "status"), overflow="fold")
+    for one in found:
+        row = [printable(str(getattr(one, column))) for column in _COLUMNS]
+        row[_COLUMNS.index("status")] = coloured(one.status)
+        table.add_row(*row)
+    return table

@@ -1,0 +1,71 @@
+"""Builds as a list shows them, a page at a time; what is asked for is found by an index."""
+
+from bus.messages import FindInstances, InstancesFound
+from bus.sql.database import Database
+from bus.sql.statement import Statement
+from bus.vocabulary import Instance
+from cell_conductor.core.build import Build
+from cell_conductor.store import BUILD, readable
+
+_WANTED = {
+    "project": "project = :project",
+    "host": "(host = :host OR root = :host)",
+    "name": "name = :name AND name <> ''",
+}
+
+
+class Listing:
+    """Answers who has which builds here."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._statements: dict[str, Statement] = {}
+
+    async def find(self, question: FindInstances) -> InstancesFound:
+        given = {name: value for name in _WANTED if (value := getattr(question, name))}
+        conditions = [_WANTED[name] for name in given]
+        if question.statuses:
+            listed = ", ".join(f"'{status}'" for status in question.statuses)  # words of a Literal
+            conditions.append(f"status IN ({listed})")
+        else:
+            conditions.append("status <> 'deleted'")
+        conditions.append("placed <> ''")  # deleted before it was placed: nobody knows what it was
+        where = " AND ".join(conditions)
+        async with self._database.read() as tx:
+            rows = await self._statement(
+                f"SELECT {BUILD} FROM builds WHERE {where} AND id > :after ORDER BY id LIMIT :most"
+            )(tx, **given, after=question.after, most=question.limit + 1)
+            count = 0
+            if question.count:
+                counted = await self._statement(f"SELECT count(*) AS several FROM builds WHERE {where}")(
+                    tx, **given
+                )
+                count = counted[0]["several"]
+        page = rows[: question.limit]
+        return InstancesFound(
+            instances=tuple(_shown(build) for build in readable(page)),
+            more=len(rows) > len(page),
+            count=count,
+            last=page[-1]["id"] if page else "",
+        )
+
+    def _statement(self, sql: str) -> Statement:
+        """One for each of the ways to ask."""
+        return self._statements.setdefault(sql, Statement(sql))
+
+
+def _shown(build: Build) -> Instance:
+    spec = build.as_placed.spec
+    return Instance(
+        build=build.id,
+        name=spec.name,
+        status=build.status,
+        cell=build.cell,
+        host=build.host.host,
+        root=build.host.root,
+        project=spec.project,
+        flavor=spec.flavor.name,
+        attempt=build.attempt,
+        since=build.started,
+        reason=build.doom,
+    )
