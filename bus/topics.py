@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from bus import messages as m
@@ -15,6 +16,15 @@ R = TypeVar("R", bound=Message, covariant=True)
 ANYONE = "anyone"  # who is a source or a target: people and programs outside berth as well
 
 _FIELD = re.compile(r"\{(\w+)\}")
+
+
+def _filled(parts: list[str], message: Message) -> str:
+    """Words of a key and, every other one, a field of the message. Quick: it is done for every message."""
+    if len(parts) == 1:
+        return parts[0]
+    if len(parts) == 3:
+        return f"{parts[0]}{getattr(message, parts[1])}{parts[2]}"
+    return "".join([str(getattr(message, part)) if at % 2 else part for at, part in enumerate(parts)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +45,13 @@ class Topic(Generic[M]):
 
     def key(self, message: Message) -> str:
         """The routing key of this message."""
-        if "{" not in self.pattern:
-            key = self.pattern
-        else:
-            key = _FIELD.sub(lambda field: str(getattr(message, field[1])), self.pattern)
+        key = _filled(self._parts, message)
         reply_to = getattr(message, "reply_to", "") if self.outsiders else ""
         return f"{key}.{reply_to}" if reply_to else key
+
+    @cached_property
+    def _parts(self) -> list[str]:
+        return _FIELD.split(self.pattern)
 
     def framed(self, message: Message) -> bool:
         """May it share a frame with others?"""
@@ -90,7 +101,11 @@ class Query(Generic[A, R]):
 
     def key(self, question: Message) -> str:
         """What the queue is named by that holds this question."""
-        return self.at(**{name: str(getattr(question, name)) for name in _FIELD.findall(self.name)})
+        return _filled(self._parts, question)
+
+    @cached_property
+    def _parts(self) -> list[str]:
+        return _FIELD.split(self.name)
 
     def at(self, **fields: str) -> str:
         return _FIELD.sub(lambda field: fields[field[1]], self.name) if self.narrowed else self.name
