@@ -1,13 +1,16 @@
 """Which hosts are up, what they last said, and what is not their fault."""
 
+from itertools import pairwise
+
 import pytest
 from msgspec.structs import replace
 
 from bus.messages import HostReported
 from scheduler_worker import hosts
+from scheduler_worker.core.rules.state import few_failures
 from scheduler_worker.hosts import RECENT, HostBook
 from tests.support.ids import uid
-from tests.support.rule_builders import ASKED, ListedHosts, the_facts
+from tests.support.rule_builders import ASKED, ListedHosts, a_wish, the_facts
 from tests.support.scheduler_builders import a_heartbeat, a_state
 
 ROOT = uid(1, "c")
@@ -243,3 +246,20 @@ def test_a_choice_that_comes_to_nothing_is_taken_back_once_and_only_while_it_cou
     book.listened(60.0)
     book.unchose("cell1", uid(10, "c"), 3.0)
     assert book.recent("cell1", uid(10, "c"), 61.0) == 0
+
+
+def test_a_host_that_fails_everything_is_left_alone_after_three_and_tried_again_every_few_minutes() -> None:
+    """With `few_failures`: each try that fails costs it longer than the one before, and never for good."""
+    book, root, now, refused = HostBook(0.0, halved_after=300.0), uid(1, "c"), 0.0, few_failures().refuses
+    tried: list[float] = []
+    while now < 1200.0:
+        if refused(the_facts(1, failures=book.failures("cell1", root, now)), a_wish()) is None:
+            tried.append(now)
+            book.failed("cell1", root, now)
+        now += 1.0
+    pauses = [later - earlier for earlier, later in pairwise(tried)]
+    assert pauses[:2] == [1.0, 1.0]
+    assert 70 < pauses[2] < 90
+    assert all(130 < pause < 160 for pause in pauses[3:]) and len(pauses) > 8
+    book.built("cell1", root)
+    assert refused(the_facts(1, failures=book.failures("cell1", root, now)), a_wish()) is None

@@ -128,6 +128,7 @@ def test_those_that_refuse_many_are_asked_for_all_at_once() -> None:
         "up",
         "enabled",
         "io_ops",
+        "few_failures",
         "num_instances",
         "server_group_affinity",
         "server_group_anti_affinity",

@@ -18,7 +18,16 @@ from scheduler_worker.core.rules.neighbours import (
     server_group_anti_affinity,
     simple_cidr_affinity,
 )
-from scheduler_worker.core.rules.state import all_hosts, enabled, io_ops, metrics, num_instances, up, zone
+from scheduler_worker.core.rules.state import (
+    all_hosts,
+    enabled,
+    few_failures,
+    io_ops,
+    metrics,
+    num_instances,
+    up,
+    zone,
+)
 
 RULES: Mapping[str, Callable[..., Rule]] = {
     made.__name__: made
@@ -36,6 +45,7 @@ RULES: Mapping[str, Callable[..., Rule]] = {
         aggregate_multi_tenancy_isolation,
         simple_cidr_affinity,
         all_hosts,
+        few_failures,
         num_instances,
         isolated_hosts,
         metrics,

@@ -92,6 +92,22 @@ def io_ops(*, max_io_ops_per_host: int = 8) -> Rule:
     return Rule("io_ops", refuses, passes=True, admits=admits)
 
 
+def few_failures(*, max_build_failures: float = 2.5) -> Rule:
+    """Fewer than so many builds failed there lately by its fault; they fade, and then it is tried again."""
+
+    def refuses(host: HostFacts, wish: Wish) -> str | None:
+        if host.failures < max_build_failures:
+            return None
+        failed = f"builds failed there lately ({host.failures:.1f}, fading)"
+        return f"{failed}: left alone from {max_build_failures:g}"
+
+    def admits(view: View, wish: Wish) -> Bools:
+        few: Bools = view.fact("failures") < max_build_failures
+        return few
+
+    return Rule("few_failures", refuses, passes=True, admits=admits)
+
+
 def num_instances(*, max_instances_per_host: int = 50) -> Rule:
     """It has fewer instances than so many; aggregates may say another `max_instances_per_host`.
 

@@ -1,0 +1,215 @@
+"""However a build fails it ends once, in error with its causes; and when no guest is left nothing is held.
+
+By one conductor; by two on one database who both handle everything at the same time; and by two of which
+one is killed again and again.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+
+from bus.clock import Clock
+from bus.errors import Retry
+from bus.messages import (
+    AgentReported,
+    BuildDeleteRequested,
+    BuildEnded,
+    BuildOrdered,
+    BuildPlaced,
+    DestroyOrdered,
+    HostFailed,
+    Message,
+)
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from cell_conductor import census
+from cell_conductor.builds import Builds
+from cell_conductor.core.limits import AttemptLimits
+from tests.support.conductor_builders import Books, a_delete, a_placed, a_selection, an_agent_report
+
+SILENT = "silent"
+
+
+@dataclass
+class Cell:
+    """Conductors of one database, with agents that do what is written here."""
+
+    database: Database
+    agents: dict[str, str]  # host → built, failed, aborted or silent; all others fail
+    conductors: str
+    books: Books = field(default_factory=Books)
+    now: float = 1000.0
+    ends: list[BuildEnded] = field(default_factory=list)
+    failures: set[tuple[str, int]] = field(default_factory=set)
+    answers_to_destroy: bool = True
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(7)
+        self._heard: set[tuple[str, str, int]] = set()
+        self._unanswered: list[DestroyOrdered] = []
+
+    def conductor(self) -> Builds:
+        clock = Clock(now=lambda: self.now, chance=self.chance, monotonic=lambda: self.now)
+        limits = AttemptLimits(max_attempts=3, build_timeout=100.0, cleanup_timeout=5000.0)
+        return Builds(
+            self.database, self.books.claim_many, self.books.release_many, limits=limits, clock=clock
+        )
+
+    async def happens(self, *events: Message) -> None:
+        """These, and all that comes of them, until nobody has anything to say."""
+        waiting = list(events)
+        while waiting:
+            event = waiting.pop(0)
+            for said in await self._handled(event):
+                if isinstance(said, Retry):
+                    waiting.append(event)
+                else:
+                    waiting += [answer for message in said for answer in self._answered(message)]
+
+    async def remind(self) -> None:
+        """The timers of all conductors, at once."""
+        conductors = [self.conductor() for _ in range(1 if self.conductors == "one" else 2)]
+        said = await asyncio.gather(
+            *(one.time_out() for one in conductors), *(one.resume() for one in conductors)
+        )
+        for messages in said:
+            for message in messages:
+                await self.happens(
+                    *([message] if isinstance(message, AgentReported) else self._answered(message))
+                )
+
+    async def come_back(self) -> None:
+        """Agents that were silent do what they were told meanwhile."""
+        self.answers_to_destroy = True
+        await self.happens(*(an_agent_report(order, "destroyed") for order in self._unanswered))
+
+    async def _handled(self, event: Message) -> list[Sequence[Message] | Retry]:
+        if self.conductors == "one":
+            return [await self._hear(event)]
+        tasks = [asyncio.ensure_future(self._hear(event)) for _ in range(2)]
+        if self.conductors == "one killed":
+            await asyncio.sleep(self.chance.random() * 0.004)
+            tasks[0].cancel()
+            with suppress(asyncio.CancelledError):
+                await tasks[0]
+            return [await tasks[1]]
+        return list(await asyncio.gather(*tasks))
+
+    async def _hear(self, event: Message) -> Sequence[Message] | Retry:
+        builds = self.conductor()
+        match event:
+            case BuildPlaced():
+                (said,) = await builds.start_many([event])
+            case AgentReported():
+                (said,) = await builds.report_many([event])
+            case BuildDeleteRequested():
+                (said,) = await builds.delete_many([event])
+            case _:
+                raise TypeError(event)
+        assert isinstance(said, Retry | Sequence)
+        return said
+
+    def _answered(self, message: Message) -> list[Message]:
+        """What an agent says to an order, once."""
+        match message:
+            case BuildEnded():
+                self.ends.append(message)
+            case HostFailed():
+                self.failures.add((message.host, message.attempt))
+            case DestroyOrdered() if not self.answers_to_destroy:
+                self._unanswered.append(message)
+            case BuildOrdered() | DestroyOrdered():
+                known = type(message).__name__, message.build, message.attempt
+                if known in self._heard:
+                    return []
+                self._heard.add(known)
+                if isinstance(message, DestroyOrdered):
+                    return [an_agent_report(message, "destroyed")]
+                does = self.agents.get(message.host, "failed")
+                if does == "built":
+                    return [an_agent_report(message, "built")]
+                if does != SILENT:
+                    cause = f"no luck on {message.host}"
+                    return [an_agent_report(message, "failed", retry=does == "failed", cause=cause)]
+        return []
+
+
+ENDS = [
+    pytest.param(
+        {}, 3, {1, 2},
+        ["every alternate was refused", "host0 failed: no luck", "host1 refused", "host2 refused"],
+        id="all alternates refused",
+    ),
+    pytest.param(
+        {}, 3, set(), ["host0 failed: no luck", "host1 failed: no luck", "host2 failed: no luck"],
+        id="all failing",
+    ),
+    pytest.param({}, 1, set(), ["host0 failed: no luck on host0"], id="an empty list of alternates"),
+    pytest.param({"host0": "aborted"}, 3, set(), ["aborted: host0 failed: no luck"], id="abort on the first"),
+    pytest.param(
+        {"host0": SILENT}, 1, set(), ["host0 timed out: no result within 100 s"],
+        id="overdue, and it may be there",
+    ),
+    pytest.param(
+        {"host0": SILENT, "host1": SILENT, "host2": "aborted"}, 3, set(),
+        ["host0 timed out", "host1 timed out", "host2 failed"], id="two overdue, the third aborts",
+    ),
+]  # fmt: skip
+CONDUCTORS = ["one", "two at once", "one killed"]
+
+
+@pytest.mark.parametrize("conductors", CONDUCTORS)
+@pytest.mark.parametrize(("agents", "hosts", "full", "causes"), ENDS)
+async def test_every_failure_ends_once_with_its_causes_and_holds_nothing_when_the_guest_is_gone(
+    database: Database, agents: dict[str, str], hosts: int, full: set[int], causes: list[str], conductors: str
+) -> None:
+    await migrate(database, "cell_conductor")
+    cell, placed = Cell(database, agents, conductors), a_placed(1, hosts=hosts)
+    cell.books.hold(placed)
+    cell.books.full = {a_selection(number).root for number in full}
+    cell.answers_to_destroy = SILENT not in agents.values()
+
+    await cell.happens(placed)
+    for _ in range(hosts):
+        cell.now += 101.0
+        await cell.remind()
+
+    assert {(end.build, end.status, end.reason) for end in cell.ends} == {
+        (placed.build, "error", cell.ends[0].reason)
+    }
+    for cause in causes:
+        assert cause in cell.ends[0].reason
+    assert (await census(database))[placed.build].status == "error"
+    silent = sum(does == SILENT for does in agents.values())
+    assert len(cell.books.held) == silent  # their guests may be there, and their room stays paid for
+    await cell.come_back()
+    assert not cell.books.held
+    assert not any(host not in {f"host{n}" for n in range(hosts)} for host, _ in cell.failures)
+
+
+@pytest.mark.parametrize("conductors", CONDUCTORS)
+async def test_what_was_built_is_built_once_and_taken_down_once(database: Database, conductors: str) -> None:
+    await migrate(database, "cell_conductor")
+    cell, batch = Cell(database, {"host1": "built"}, conductors), [a_placed(n) for n in range(1, 6)]
+    for placed in batch:
+        cell.books.hold(placed)
+    await cell.happens(*batch)
+    await cell.remind()
+    assert {(end.build, end.status, end.host) for end in cell.ends} == {
+        (placed.build, "active", "host1") for placed in batch
+    }
+    assert {allocations.popitem()[0] for _, allocations in map(_copied, cell.books.held.values())} == {
+        a_selection(1).root
+    }
+    await cell.happens(*(a_delete(placed) for placed in batch))
+    await cell.remind()
+    assert not cell.books.held
+    assert {standing.status for standing in (await census(database)).values()} == {"deleted"}
+
+
+def _copied(held: tuple[int, dict[str, dict[str, int]]]) -> tuple[int, dict[str, dict[str, int]]]:
+    return held[0], dict(held[1])
