@@ -29,13 +29,20 @@ from bus.sql.migrations import migrate
 from cell_conductor import census
 from cell_conductor.builds import Builds
 from cell_conductor.core.limits import AttemptLimits
-from tests.support.conductor_builders import Books, a_delete, a_placed, a_selection, an_agent_report
+from tests.support.conductor_builders import (
+    Books,
+    a_build_order,
+    a_delete,
+    a_placed,
+    a_selection,
+    an_agent_report,
+)
 
 SILENT = "silent"
 
 
 @dataclass
-class Cell:
+class ConductedCell:
     """Conductors of one database, with agents that do what is written here."""
 
     database: Database
@@ -68,7 +75,7 @@ class Cell:
                 if isinstance(said, Retry):
                     waiting.append(event)
                 else:
-                    waiting += [answer for message in said for answer in self._answered(message)]
+                    waiting += [answer for message in said for answer in self.answered(message)]
 
     async def remind(self) -> None:
         """The timers of all conductors, at once."""
@@ -79,7 +86,7 @@ class Cell:
         for messages in said:
             for message in messages:
                 await self.happens(
-                    *([message] if isinstance(message, AgentReported) else self._answered(message))
+                    *([message] if isinstance(message, AgentReported) else self.answered(message))
                 )
 
     async def come_back(self) -> None:
@@ -89,8 +96,8 @@ class Cell:
 
     async def _handled(self, event: Message) -> list[Sequence[Message] | Retry]:
         if self.conductors == "one":
-            return [await self._hear(event)]
-        tasks = [asyncio.ensure_future(self._hear(event)) for _ in range(2)]
+            return [await self.hear(event)]
+        tasks = [asyncio.ensure_future(self.hear(event)) for _ in range(2)]
         if self.conductors == "one killed":
             await asyncio.sleep(self.chance.random() * 0.004)
             tasks[0].cancel()
@@ -99,7 +106,7 @@ class Cell:
             return [await tasks[1]]
         return list(await asyncio.gather(*tasks))
 
-    async def _hear(self, event: Message) -> Sequence[Message] | Retry:
+    async def hear(self, event: Message) -> Sequence[Message] | Retry:
         builds = self.conductor()
         match event:
             case BuildPlaced():
@@ -113,7 +120,7 @@ class Cell:
         assert isinstance(said, Retry | Sequence)
         return said
 
-    def _answered(self, message: Message) -> list[Message]:
+    def answered(self, message: Message) -> list[Message]:
         """What an agent says to an order, once."""
         match message:
             case BuildEnded():
@@ -168,7 +175,7 @@ async def test_every_failure_ends_once_with_its_causes_and_holds_nothing_when_th
     database: Database, agents: dict[str, str], hosts: int, full: set[int], causes: list[str], conductors: str
 ) -> None:
     await migrate(database, "cell_conductor")
-    cell, placed = Cell(database, agents, conductors), a_placed(1, hosts=hosts)
+    cell, placed = ConductedCell(database, agents, conductors), a_placed(1, hosts=hosts)
     cell.books.hold(placed)
     cell.books.full = {a_selection(number).root for number in full}
     cell.answers_to_destroy = SILENT not in agents.values()
@@ -194,7 +201,7 @@ async def test_every_failure_ends_once_with_its_causes_and_holds_nothing_when_th
 @pytest.mark.parametrize("conductors", CONDUCTORS)
 async def test_what_was_built_is_built_once_and_taken_down_once(database: Database, conductors: str) -> None:
     await migrate(database, "cell_conductor")
-    cell, batch = Cell(database, {"host1": "built"}, conductors), [a_placed(n) for n in range(1, 6)]
+    cell, batch = ConductedCell(database, {"host1": "built"}, conductors), [a_placed(n) for n in range(1, 6)]
     for placed in batch:
         cell.books.hold(placed)
     await cell.happens(*batch)
@@ -213,3 +220,35 @@ async def test_what_was_built_is_built_once_and_taken_down_once(database: Databa
 
 def _copied(held: tuple[int, dict[str, dict[str, int]]]) -> tuple[int, dict[str, dict[str, int]]]:
     return held[0], dict(held[1])
+
+
+async def test_two_conductors_who_hear_different_things_of_a_build_at_once_lose_neither(
+    database: Database,
+) -> None:
+    """One that it is built, the other that it is to be deleted: what is stored last was made of both."""
+    await migrate(database, "cell_conductor")
+    cell, batch = (
+        ConductedCell(database, {f"host{n}": SILENT for n in range(3)}, "one"),
+        [a_placed(n) for n in range(40)],
+    )
+    for placed in batch:
+        cell.books.hold(placed)
+    await cell.happens(*batch)
+    said: list[tuple[Message, Sequence[Message] | Retry]] = []
+
+    async def hear(event: Message) -> None:
+        await asyncio.sleep(cell.chance.random() * 0.01)
+        said.append((event, await cell.hear(event)))
+
+    built = [an_agent_report(a_build_order(placed), "built") for placed in batch]
+    await asyncio.gather(
+        *(hear(one) for pair in zip(built, map(a_delete, batch), strict=True) for one in pair)
+    )
+    again = [event for event, verdict in said if isinstance(verdict, Retry)]
+    for _, verdict in said:
+        if not isinstance(verdict, Retry):
+            again += [answer for message in verdict for answer in cell.answered(message)]
+    await cell.happens(*again)
+    assert {standing.status for standing in (await census(database)).values()} == {"deleted"}
+    assert not cell.books.held
+    assert len({end.build for end in cell.ends}) == len({(end.build, end.status) for end in cell.ends}) == 40
