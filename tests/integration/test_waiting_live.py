@@ -12,6 +12,7 @@ import pytest
 from berth import wiring
 from berth.commands.run import ready
 from berth.embedded import embedded
+from berth.publishing import publish
 from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock, monotonic
@@ -38,7 +39,8 @@ class Metal:
         self.clock = Clock()
 
     async def node(self, number: int, state: str) -> None:
-        await self.bus.publish(
+        await publish(
+            self.bus,
             NodeChanged(
                 event="provision_set",
                 node=uid(number, "d"),
@@ -48,7 +50,7 @@ class Metal:
                 agent=self.agent,
                 resource_class="baremetal",
                 provision_state=state,
-            )
+            ),
         )
 
     async def all_known(self, several: int) -> None:
@@ -67,7 +69,7 @@ class Metal:
 
     async def ask(self, numbers: range) -> None:
         for number in numbers:
-            await self.bus.publish(a_metal_request(number))
+            await publish(self.bus, a_metal_request(number))
 
     async def hear(self) -> None:
         listener = await self.bus.listen(topics.BUILD_PLACED.at(cell="c1"))

@@ -26,7 +26,7 @@ from tests.simulation.world import SimulatedWorld, Trouble
 from tests.support.virtual_time import run
 
 SEEDS = 500
-_ALWAYS = 50
+_ALWAYS = 25
 _AT_ONCE = 25
 _GROUPS = [
     pytest.param(
