@@ -28,7 +28,7 @@ from compute_sim.ironic import IronicExchange, SimNode, SimPlan, Simulation, enr
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
 from ironic_sync.agent import metal_agent, news_of
 from placement_worker import Placement, placement_worker
-from scheduler_worker import scheduler_worker
+from scheduler_worker.worker import scheduler_worker
 
 CELL = "c1"
 AGENT = f"{CELL}-metal"

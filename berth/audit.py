@@ -1,16 +1,20 @@
 """The promises, checked from the databases: nothing over-allocated, doubled, or without an owner."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from berth import wiring
 from berth.settings import Settings, names_a_file
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.vocabulary import CLEANUP
-from cell_conductor import census
-from placement_worker import TreesOfConsumer, breaches, in_two_zones, retired, trees_of_consumers
+
+if TYPE_CHECKING:
+    from placement_worker import TreesOfConsumer
 
 _UNDER_WAY = 30.0  # a claim younger than this may belong to a build its cell has not stored yet
 _BUILD = "INSTANCE"  # the type of consumers that are builds
@@ -34,6 +38,8 @@ async def audit(
     settings: Settings, *, settled: bool = False, placement_only: bool = False, clock: Clock | None = None
 ) -> Audit:
     """`settled` says that no boot is under way, so that everything must add up now."""
+    from placement_worker import breaches, in_two_zones, retired, trees_of_consumers
+
     clock = clock or Clock()
     await refuse_the_unmade(settings, placement_only=placement_only)
     cells = () if placement_only else settings.cell_names
@@ -120,6 +126,8 @@ class _Builds:
 
 
 async def _builds(settings: Settings, cells: Sequence[str]) -> _Builds:
+    from cell_conductor import census  # databases take long to load, and few commands read them
+
     found = _Builds()
     for cell in cells:
         database = wiring.database(settings, wiring.Role("conductor", cell))

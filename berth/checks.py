@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
-
 from berth.choice import Refuse, chosen
 from berth.request_options import pci_aliases
 from berth.settings import BadSetting, ComputeSettings, Settings, by_name, shown
@@ -117,7 +114,7 @@ def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
                 refuse(name, "must begin with postgresql:// or sqlite+aiosqlite://")
             if not _is_a_database(url):
                 refuse(name, "must look like postgresql://user:password@host:5432/database")
-            if url.startswith("postgresql") and (unknown := make_url(url).query.keys() - DATABASE_PARAMETERS):
+            if url.startswith("postgresql") and (unknown := _parameters(url) - DATABASE_PARAMETERS):
                 refuse(
                     name,
                     f"{', '.join(sorted(unknown))}: no such parameter; there are: "
@@ -141,7 +138,16 @@ def _names_a_server(url: str) -> bool:
         return False
 
 
+def _parameters(url: str) -> set[str]:
+    from sqlalchemy.engine import make_url
+
+    return set(make_url(url).query)
+
+
 def _is_a_database(url: str) -> bool:
+    from sqlalchemy.engine import make_url  # takes long to load, and a client's command has no database
+    from sqlalchemy.exc import ArgumentError
+
     try:
         parsed = make_url(url)
     except (ValueError, ArgumentError):

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from berth import wiring
-from berth.searching import SharedMemory
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
@@ -29,6 +28,8 @@ class EmbeddedBerth:
 @asynccontextmanager
 async def embedded(settings: Settings, *, open_socket: bool = False) -> AsyncIterator[EmbeddedBerth]:
     """Runs while the block does. With an open socket other processes may come in by it."""
+    from berth.searching import SharedMemory  # and with it placement's memory, which few commands need
+
     directory = Path(settings.database.state_dir)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:

@@ -46,3 +46,7 @@ class TooBig(ValueError):
 
 class Undecodable(ValueError):
     """Bytes that are no message; the text names the field."""
+
+
+class MigrationsBroken(Exception):
+    """A store's files do not make one line of revisions, or its database is not on it; the text says how."""

@@ -1,9 +1,11 @@
 """What a simulated agent tells by itself: the state of its hosts, again and again, and what they have."""
 
+import logging
 from collections.abc import Sequence
 from itertools import islice
 
 from bus.clock import Clock
+from bus.errors import Unavailable
 from bus.messages import FindProviders, HostReported, InventoryReported, NodeChanged, ProvidersFound
 from bus.protocol import Ask
 from bus.report_sequence import ReportSequence
@@ -14,8 +16,11 @@ from compute_sim.core.faults import draw
 from compute_sim.fleet import SimAgent, SimHost
 from compute_sim.host_trees import HostTrees
 
+log = logging.getLogger(__name__)
+
 HOSTS_IN_A_REPORT = 500
 HYPERVISOR_VERSION = 8_002_000  # 8.2.0, as libvirt tells it
+STARTING_SECONDS = 10.0  # placement may start when we do
 FIRST_GAP = 10.0  # between announcements at first, doubled each time: placement may not be there yet
 
 
@@ -50,6 +55,7 @@ class HostNews:
         self._run = clock.uuid()
         self._sequence = ReportSequence(clock)
         self._providers = providers
+        self._begun = clock.monotonic()
 
     async def beat(self) -> Sequence[HostReported]:
         """The state of all hosts, while there is power."""
@@ -77,7 +83,13 @@ class HostNews:
         if self._crashes != self._does.crashed:
             self._crashes, self._gap, self._next_round = self._does.crashed, FIRST_GAP, 0.0
         if now >= self._next_round and not self._to_announce:
-            self._to_announce.update(dict.fromkeys(await self._look()))
+            try:
+                self._to_announce.update(dict.fromkeys(await self._look()))
+            except Unavailable as away:
+                if now - self._begun > STARTING_SECONDS:
+                    raise
+                log.info("agent %s: placement is not there yet: %s", self.agent, away)
+                return []
             self._next_round = now + self._gap
             self._gap = min(2 * self._gap, self.announce_every)
         if changed := self._trees.take_changed():

@@ -1,4 +1,7 @@
-"""The scheduler: build requests → all hosts → rules → weighers → claim → selection and alternates."""
+"""The scheduler: build requests → all hosts → rules → weighers → claim → selection and alternates.
+
+Its worker is in `worker`: a command that only reads a request needs no database.
+"""
 
 from scheduler_worker.core.catalogue import NEEDLESS, Choosable, all_rules, all_weighers
 from scheduler_worker.core.choosable import BadChoice
@@ -10,7 +13,6 @@ from scheduler_worker.core.request import seconds_of, wishes_of
 from scheduler_worker.core.request_options import NUMA_POLICIES, PciAlias, RequestOptions
 from scheduler_worker.core.unreadable import Unreadable
 from scheduler_worker.core.weighing import DEVICES
-from scheduler_worker.worker import scheduler_worker
 
 __all__ = [
     "DEVICES",
@@ -26,7 +28,6 @@ __all__ = [
     "all_weighers",
     "page_sizes",
     "replay",
-    "scheduler_worker",
     "scores_of",
     "seconds_of",
     "wishes_of",

@@ -35,7 +35,6 @@ from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.messages import FindCandidates
-from bus.sql.migrations import migrate
 from bus.vocabulary import ResourceGroup
 
 _READY_SECONDS = 60.0
@@ -172,6 +171,8 @@ async def _ready_or_stopped(bus: Bus, settings: Settings, stopping: asyncio.Even
 
 async def migrate_all(settings: Settings, say: Console) -> int:
     """How many migrations were applied, each with a line."""
+    from bus.sql.migrations import migrate
+
     made = 0
     for role, package in wiring.stores(settings).items():
         database = wiring.database(settings, role)

@@ -19,6 +19,7 @@ from bus import codec
 from bus.errors import (
     AnswerRefused,
     BrokerRefused,
+    MigrationsBroken,
     NoSuchLetter,
     TooBig,
     Unavailable,
@@ -26,7 +27,6 @@ from bus.errors import (
     Unroutable,
 )
 from bus.messages import Message
-from bus.sql.migrations import MigrationsBroken
 
 M = TypeVar("M", bound=Message)
 

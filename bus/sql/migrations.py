@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, inspect, text
 
+from bus.errors import MigrationsBroken
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
 
@@ -33,10 +34,6 @@ _OLDEST = text("SELECT oldest FROM alembic_version")
 log = logging.getLogger(__name__)
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
-
-
-class MigrationsBroken(Exception):
-    """The files do not make one line of revisions, or the database is not on it; the text says how."""
 
 
 async def migrate(database: Database, package: str) -> list[str]:

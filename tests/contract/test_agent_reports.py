@@ -150,9 +150,10 @@ async def test_what_was_lost_is_reported_at_the_next_look(agent: OneAgent) -> No
 
 async def test_while_placement_is_away_nothing_is_said_and_then_all_of_it(agent: OneAgent) -> None:
     agent.away = True
-    for _ in range(3):
-        with pytest.raises(Unavailable):
-            await agent.says(after=1.0)
+    for _ in range(3):  # both may have been started at once
+        assert await agent.says(after=1.0) == []
+    with pytest.raises(Unavailable):  # which a timer logs as a warning
+        await agent.says(after=8.0)
     agent.away = False
     assert await agent.says() == [ONE, TWO]
 

@@ -51,7 +51,9 @@ def sql(settings: Settings, store: str, statement: str, *values: object) -> None
 def know(settings: Settings, cell: str, number: int, status: str, host: int) -> None:
     """Have this cell know this build, on this host."""
     values = (uid(number), 1, status, uid(host, "a"), 1, 1, 0.0, 0.0, "", "[]", "")
-    sql(settings, f"cell_{cell}", "INSERT INTO builds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", *values)
+    columns = "id, version, status, root, attempt, generation, deadline, said, placed, story, leftovers"
+    marks = ", ".join("?" for _ in values)
+    sql(settings, f"cell_{cell}", f"INSERT INTO builds ({columns}) VALUES ({marks})", *values)
 
 
 @pytest.fixture

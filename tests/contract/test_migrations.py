@@ -12,9 +12,9 @@ from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from bus.clock import monotonic
-from bus.errors import Unavailable
+from bus.errors import MigrationsBroken, Unavailable
 from bus.sql.database import Database
-from bus.sql.migrations import MigrationsBroken, current, migrate
+from bus.sql.migrations import current, migrate
 from placement_worker.schema import LAST_CHANGE, LAST_TOLD
 
 Open = Callable[..., Database]

@@ -20,7 +20,8 @@ from bus.topics import (
     RELEASE,
 )
 from bus.worker import Worker, answers, answers_many
-from scheduler_worker import ChoicePolicy, scheduler_worker
+from scheduler_worker import ChoicePolicy
+from scheduler_worker.worker import scheduler_worker
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_heartbeat, a_request
 
 DEADLINE = 20.0

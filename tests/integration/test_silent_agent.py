@@ -12,6 +12,7 @@ from rich.console import Console
 from berth import wiring
 from berth.audit import audit
 from berth.commands.builds import boot, boot_request
+from berth.commands.by_name import ByName
 from berth.commands.deleting import delete
 from berth.settings import Settings
 from bus.local import LocalBroker, LocalTransport
@@ -58,7 +59,7 @@ async def berth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     settings = Settings().having(
         cells=("c1",), hosts=1, state_dir=str(tmp_path), delete_timeout=0.5, build_time="constant:0"
     )
-    monkeypatch.setattr(wiring, "cell_conductor", partial(cell_conductor, look_every=0.05))
+    monkeypatch.setattr("cell_conductor.cell_conductor", partial(cell_conductor, look_every=0.05))
     async with asyncio.TaskGroup() as group:
         berth = BerthInPieces(settings, group)
         monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(berth.broker))
@@ -77,7 +78,7 @@ async def test_a_delete_ends_though_the_agent_is_dead_and_the_room_is_kept_until
     async def booted() -> bool:
         request = boot_request(1, 512, 1, "", (), 1, "", "")
         builds[:] = request.instances
-        return await boot(berth.settings, request, True, DEADLINE, False, say) == 0
+        return await boot(berth.settings, request, True, DEADLINE, False, say, ByName()) == 0
 
     await until(booted, "its host was heard of")  # before that there is no host, and no build
 

@@ -14,9 +14,9 @@ from bus.vocabulary import Claimed
 from bus.worker import Worker
 from cell_conductor import cell_conductor
 from placement_worker import IndexedSource, Placement, placement_worker, replica
-from scheduler_worker import scheduler_worker
 from scheduler_worker.parking import Parking
 from scheduler_worker.placing import Claims
+from scheduler_worker.worker import scheduler_worker
 
 Make = Callable[[Bus], Worker]
 

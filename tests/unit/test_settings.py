@@ -159,7 +159,7 @@ def test_a_cell_is_a_name_or_a_table(
 
 def test_a_cells_workers_speak_to_the_broker_as_the_cells_user(monkeypatch: pytest.MonkeyPatch) -> None:
     urls: list[str] = []
-    monkeypatch.setattr(wiring, "RabbitTransport", lambda url, **_: urls.append(url))
+    monkeypatch.setattr("bus.rabbit.RabbitTransport", lambda url, **_: urls.append(url))
     settings = settings_of(SERVED, TABLES).settings
     for cell in ("", "a", "b"):
         wiring.transport(settings, "test", cell)
