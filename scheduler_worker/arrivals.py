@@ -38,7 +38,7 @@ class Arrivals:
         scheduler, room = self._scheduler, self._parking.room
         now, seen = self._clock.now(), scheduler.source.seen
         room.settle(self._clock.monotonic())
-        mark = room.mark
+        mark, told_apart = room.mark, self._parking.told_apart
         begun = scheduler.begin(requests)
         orders = [order for order, _ in begun]
         verdicts: list[Verdict | None] = list(scheduler.put_off(orders))
@@ -62,7 +62,7 @@ class Arrivals:
                 waits.append((nth, self._kept(order, now, seen, end.why, decision_of(end), story), mark))
             else:
                 verdicts[nth] = scheduler.verdict(order.request.request, end)
-        told = await self._park([(orders[nth], kept, at) for nth, kept, at in waits])
+        told = await self._park([(orders[nth], kept, at) for nth, kept, at in waits], told_apart)
         for (nth, *_), said in zip(waits, told, strict=True):
             verdicts[nth] = said
         await self._parking.keep_decisions(
@@ -100,10 +100,13 @@ class Arrivals:
             story=story,
         )
 
-    async def _park(self, waits: Sequence[tuple[Order, ParkedRequest, int | None]]) -> list[Verdict]:
+    async def _park(
+        self, waits: Sequence[tuple[Order, ParkedRequest, int | None]], told_apart: int
+    ) -> list[Verdict]:
         """Kept by us, unless somebody keeps it already; what is to be said of each nevertheless.
 
         It may have come before: what holds a host or has ended already is told so again, and does not wait.
+        What kinds were told apart by when it was looked at may be something else by the time it is stored.
         """
         if not waits:
             return []
@@ -116,10 +119,14 @@ class Arrivals:
             if left:
                 message = msgspec.structs.replace(kept.message, instances=left) if elsewhere else kept.message
                 keeping.append((replace(kept, message=message), mark))
-        added = await self._add([kept for kept, _ in keeping])
+        ours = await self._add([kept for kept, _ in keeping])
         for kept, mark in keeping:
-            if kept.request in added:
+            if kept.request not in ours or kept.request in self._parking.room:
+                continue
+            if told_apart == self._parking.told_apart:
                 self._parking.enter(kept, mark)
+            else:
+                self._parking.take_over(kept)
         self._parking.call()
         return told
 

@@ -60,6 +60,7 @@ class Parking:
         self.rescued = 0
         self.entered = False  # do others know of us?
         self.taken_for_dead = False
+        self.told_apart = 0  # how often all kinds were told apart anew
         self.sight = Sight(scheduler.source, scheduler.policy, scheduler.hosts_now, scheduler.wishes_of)
         self.room = WaitingRoom(self.sight)
         self.parked: dict[Id, ParkedRequest] = {}
@@ -89,8 +90,8 @@ class Parking:
 
     def enter(self, kept: ParkedRequest, mark: int | None = None) -> None:
         """It waits with us from now on."""
-        self.parked[kept.request] = kept
         self.room.enter(waiter_of(kept), mark)
+        self.parked[kept.request] = kept
         if names_others(kept.message):
             self._naming[kept.request] = kept
             self.company.stirred = True
@@ -98,12 +99,13 @@ class Parking:
 
     def take_over(self, kept: ParkedRequest) -> None:
         """It waited elsewhere, or before; what tells kinds apart here may be something else."""
-        self.leave([kept.request])
         [(order, event)] = self.scheduler.begin([kept.message])
         if event.refusal:  # it cannot be meant any more
             kept = replace(kept, until=self._clock.now(), lacks=event.refusal)
         kind = self.kind(order)
-        self.enter(replace(kept, kind=kind, wakes=self.sight.wakes(kind)))
+        kept = replace(kept, kind=kind, wakes=self.sight.wakes(kind))
+        self.leave([kept.request])
+        self.enter(kept)
 
     def leave(self, requests: Collection[Id]) -> None:
         for request in requests:
@@ -234,6 +236,7 @@ class Parking:
     def _tell_apart_anew(self) -> None:
         """What tells kinds apart, or what they need, may be something else now."""
         self._regroup = False
+        self.told_apart += 1
         for kept in list(self.parked.values()):
             self.take_over(kept)
         self.sight.forget({kept.kind for kept in self.parked.values()})
@@ -287,8 +290,9 @@ class Parking:
                 if shorts:
                     self._tries.pop(kept.request, None)
                 room.back(kept.request, None if shorts else now + self._pause(kept, SOON))
-                if shorts and why[:MAX_REASON] != kept.lacks:
-                    other = replace(kept, lacks=why[:MAX_REASON], seen=seen, decision=decision_of(end))
+                left = self.parked.get(kept.request)  # some of it, or all, may have been cancelled meanwhile
+                if left is not None and shorts and why[:MAX_REASON] != left.lacks:
+                    other = replace(left, lacks=why[:MAX_REASON], seen=seen, decision=decision_of(end))
                     self.parked[kept.request] = other
                     return [other]
             case ComeAgain(least=least, most=most):

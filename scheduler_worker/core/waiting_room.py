@@ -90,13 +90,14 @@ class WaitingRoom:
         """It has no host as of this mark (None: it was not looked for one), and waits from now on."""
         if waiter.request in self._waiters:
             return
-        self._waiters[waiter.request] = waiter
         line = self._lines.get(waiter.kind)
         if line is None:
-            line = self._lines[waiter.kind] = Line(waiter.kind, self._eyes.watches(waiter.kind))
+            watches = self._eyes.watches(waiter.kind)  # where that fails, nobody has entered
+            line = self._lines[waiter.kind] = Line(waiter.kind, watches)
             for watch in line.watches:
                 insort(self._watchers.setdefault(watch.resource_class, []), (watch.amount, line.kind))
             line.whole = True  # only so is it known where no more than a rule stands in the way
+        self._waiters[waiter.request] = waiter
         self._line_up(line, waiter)
         if mark is None or mark < self._forgotten:
             line.whole = True

@@ -47,7 +47,8 @@ _INSERT = Statement(
     " message, lacks, wakes, decision, story)"
     " SELECT n.request, :owner, n.kind, n.priority, n.since, n.until, n.project, n.flavor, n.instances,"
     " n.seen, n.message, n.lacks, n.wakes, n.decision, n.story FROM {n} WHERE true"
-    " ON CONFLICT (request) DO NOTHING RETURNING request",
+    " ON CONFLICT (request) DO UPDATE SET owner = parked.owner WHERE parked.owner = excluded.owner"
+    " RETURNING request",
     request=str,
     kind=str,
     priority=int,
@@ -189,9 +190,12 @@ class OtherScheduler:
 
 
 async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> set[Id]:
-    """Keep these; gives those that were not kept already."""
-    # In the order of their ids, so that two who add the same ones never wait for each other.
-    new = sorted(parked, key=_by_request)
+    """Keep these; gives those that nobody else keeps already.
+
+    What we stored before is given again: we may have failed between storing it and knowing that we did.
+    """
+    # In the order of their ids, so that two who add the same ones never wait for each other; no copies.
+    new = sorted({one.request: one for one in reversed([*parked])}.values(), key=_by_request)
     values = [
         (
             one.request,
@@ -211,13 +215,13 @@ async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> s
         )
         for one in new
     ]
-    added = {row["request"] for row in await _INSERT(tx, values, owner=owner)}
+    ours = {row["request"] for row in await _INSERT(tx, values, owner=owner)}
     builds = sorted(
-        {build: one.request for one in new if one.request in added for build in one.message.instances}.items()
+        {build: one.request for one in new if one.request in ours for build in one.message.instances}.items()
     )
     if builds:
         await _INSERT_BUILDS(tx, builds)
-    return added
+    return ours
 
 
 async def looked_at(tx: Transaction, parked: Iterable[ParkedRequest]) -> None:

@@ -55,6 +55,16 @@ async def test_a_request_is_kept_whole_and_once(store: Database) -> None:
     assert await of(store, "s1") == [kept(2)]
 
 
+async def test_who_is_not_sure_whether_it_was_stored_is_told_that_it_is_its_own(store: Database) -> None:
+    one = kept(1, instances=2)
+    assert await add(store, "s1", one) == {uid(1, "a")}
+    assert await add(store, "s1", kept(1, since=5.0, instances=2), kept(2), kept(2)) == {
+        uid(1, "a"),
+        uid(2, "a"),
+    }
+    assert await of(store, "s1") == [one, kept(2)]  # as it was stored first
+
+
 async def test_what_it_lacks_may_be_something_else_later(store: Database) -> None:
     await add(store, "s1", kept(1))
     later = msgspec.structs.replace(DECISION, considered=9)

@@ -5,14 +5,24 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from bus import topics
+from bus.aggregates import MakeAggregate
 from bus.clock import Clock
-from bus.messages import BuildCancelRequested, ClaimAnswered, ClaimRequested, ReleaseRequested
+from bus.errors import Unavailable
+from bus.messages import (
+    AggregateEditRequested,
+    BuildCancelRequested,
+    ClaimAnswered,
+    ClaimRequested,
+    ReleaseRequested,
+)
 from bus.sql.database import Database
 from bus.vocabulary import ClaimResult, Contended, Flavor, Inventory, Moved, Refused
+from scheduler_worker.arrivals import Arrivals
 from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL, a_request
 from tests.support.virtual_time import in_virtual_time
@@ -242,6 +252,94 @@ async def test_a_build_that_waits_is_cancelled() -> None:
         await world.say(BuildCancelRequested(build=one))
         await world.until(3, world.cancelled)
         assert not world.cancelled[2].waited
+
+
+@in_virtual_time
+async def test_kinds_that_are_told_apart_anew_while_one_is_stored_leave_it_in_its_line(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What its kind was known by is forgotten then: it would wait without a line, and never be called."""
+    add_once = Arrivals._add_once
+
+    async def meanwhile(self: Arrivals, keeping: Any) -> Any:
+        if any(kept.request != uid(1, "a") for kept in keeping):
+            make = MakeAggregate(aggregate=uid(7, "e"), name="rack")
+            await world.bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=make))
+            await asyncio.sleep(0.5)
+        return await add_once(self, keeping)
+
+    monkeypatch.setattr(Arrivals, "_add_once", meanwhile)
+    async with a_world() as world:
+        await world.node(1, free=False)
+        await world.ask(1)
+        await asyncio.sleep(0.5)
+        await world.ask(2, flavor=VM)
+        third = await world.ask(3, flavor=Flavor(name="monster", vcpus=1000))
+        await asyncio.sleep(5.0)
+        await world.say(BuildCancelRequested(build=third))
+        await world.until(1, world.cancelled)
+        await world.report(2, ROOM)
+        await world.until(1, world.placed)
+        assert world.requests() == [uid(2, "a")]
+    assert [said.message for said in caplog.records if said.levelname == "ERROR"] == []
+
+
+@in_virtual_time
+async def test_who_was_stored_though_nobody_could_tell_waits_when_it_comes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    add_once, lost = Arrivals._add_once, [Unavailable("the connection was lost while it was committed")]
+
+    async def committed(self: Arrivals, keeping: Any) -> Any:
+        ours = await add_once(self, keeping)
+        if lost:
+            raise lost.pop()
+        return ours
+
+    monkeypatch.setattr(Arrivals, "_add_once", committed)
+    async with a_world() as world:
+        await world.node(1, free=False)
+        await world.ask(1)
+        await asyncio.sleep(5.0)
+        assert not lost and (await world.waiting()).count == 1
+        await world.node(1)
+        await world.until(1, world.placed)
+
+
+@in_virtual_time
+async def test_who_is_cancelled_while_it_is_tried_is_kept_no_more() -> None:
+    async with a_world() as world:
+        trying, cancelled = asyncio.Event(), asyncio.Event()
+
+        async def claim_many(orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
+            trying.set()
+            await cancelled.wait()
+            await world.node(1, free=False)  # so that its next look says what it lacks now
+            await asyncio.sleep(0.1)
+            refused = Refused(refusals=(Moved(provider=uid(1, "a")),))
+            return [ClaimAnswered(results=(refused,)) for _ in orders]
+
+        await world.kill("s1")
+        await world.scheduler("s2", claim_many=claim_many)
+        await asyncio.sleep(0.5)
+        build = await world.ask(1)  # there is no host at all
+        await asyncio.sleep(0.5)
+        await world.node(1)
+        await trying.wait()
+        await world.say(BuildCancelRequested(build=build))
+        await world.until(1, world.cancelled)
+        cancelled.set()
+        await asyncio.sleep(1.0)
+        await world.ask(2, flavor=VM)
+        await asyncio.sleep(0.5)
+        make = MakeAggregate(aggregate=uid(7, "e"), name="rack")  # all that is kept is looked through
+        await world.bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=make))
+        await asyncio.sleep(0.5)
+        await world.node(1)
+        trying.clear()
+        await asyncio.sleep(1.0)
+        assert not trying.is_set() and len(world.unplaceable) == 1
 
 
 @in_virtual_time

@@ -329,3 +329,15 @@ def free(cloud: PlainCloud, chance: random.Random) -> None:
     host = cloud.hosts[root]
     freed = {name: chance.randint(0, whole - host.free.get(name, 0)) for name, whole in host.capacity.items()}
     cloud.frees(root, **freed)
+
+
+def test_whose_kind_cannot_be_told_has_not_entered_and_may_enter_later() -> None:
+    """Or it would wait without a line: nobody would ever call it, and it could not leave."""
+    cloud = full(PlainCloud({"h": {"VCPU": 8}}, {}))
+    with pytest.raises(KeyError):
+        cloud.park(0, "small")
+    assert "r00000" not in cloud.room and not cloud.room.leave("r00000")
+    cloud.kinds["small"] = SMALL
+    cloud.park(0, "small")
+    cloud.frees("h", VCPU=2)
+    assert cloud.plays() == [("r00000", "h")]
