@@ -43,8 +43,8 @@ class Memory:
         for message in messages:
             own = shaped
             if len(messages) > 1:
-                new = {change.root for change in message.changes if change.reshaped}
-                own = {root: shaped[root] for root in new & shaped.keys()}
+                new = dict.fromkeys(change.root for change in message.changes if change.reshaped)
+                own = {root: shaped[root] for root in new if root in shaped}
             roots = self.index.accept(message.number, message.changes, own, message.aggregates)
             touched.update(dict.fromkeys(roots))
             told.update(dict.fromkeys([one.id for one in message.aggregates]))
