@@ -312,6 +312,7 @@ class SimulatedWorld:
                 crashes=crashes,
                 clock=self.clock,
                 disk=self._disk(agent.agent),
+                providers=bus.asker(topics.CELL_PROVIDERS),
             )
         return factories
 
