@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bus.candidates import Heard
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.vocabulary import Inventory, ProviderChange, ResourceGroup
 from placement_worker.core.index import Index
 from placement_worker.core.search import page, search

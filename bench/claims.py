@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bus.clock import Clock, monotonic
-from bus.messages import ClaimRequested, InventoryReported, Message
+from bus.messages import InventoryReported, Message
+from bus.queries import ClaimRequested
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Choice, Claimed, ConsumerClaim, Inventory, ProviderReport

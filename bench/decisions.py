@@ -21,12 +21,11 @@ from berth.loadtest import mixed
 from berth.services import spare_the_collector
 from bus.candidates import Heard
 from bus.clock import Clock
-from bus.messages import (
-    BuildRequested,
+from bus.messages import BuildRequested, HostReported
+from bus.queries import (
     ClaimAnswered,
     ClaimRequested,
     FindProviders,
-    HostReported,
     ProvidersFound,
     ReleaseAnswered,
     ReleaseRequested,

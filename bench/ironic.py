@@ -22,7 +22,8 @@ from bus import topics
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus, Listener
 from bus.errors import Unavailable
-from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable, FindCandidates
+from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
+from bus.queries import FindCandidates
 from bus.vocabulary import Flavor, ResourceGroup
 from deploy.servers import Postgres, RabbitMQ, free_port, private_directory
 from ironic_sync import IronicApi, Notifications

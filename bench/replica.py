@@ -29,7 +29,7 @@ from bus import topics
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus
 from bus.known_trees import FindChanges
-from bus.messages import ClaimRequested
+from bus.queries import ClaimRequested
 from bus.rabbit import RabbitTransport
 from bus.sql.database import Database
 from bus.sql.migrations import migrate

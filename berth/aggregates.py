@@ -4,7 +4,7 @@ from typing import Any
 
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.messages import FindAggregates, FindProviders
+from bus.queries import FindAggregates, FindProviders
 from bus.resources import Provider
 from bus.vocabulary import Aggregate, ResourceGroup
 

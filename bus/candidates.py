@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.vocabulary import Aggregate, Allocations, Candidate, NearMiss, Removal
 
 Ints = npt.NDArray[np.intp]

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from bus import messages as m
+from bus import queries as q
 from bus.known_trees import ChangesFound, FindChanges, FindTrees, TreesFound
 from bus.messages import Message
 
@@ -230,24 +231,24 @@ IRONIC_NODE = Topic(
 
 FIND_CANDIDATES = Query(
     "placement.candidates",
-    m.FindCandidates,
-    m.CandidatesFound,
+    q.FindCandidates,
+    q.CandidatesFound,
     "what would fit",
     ANYONE,
     "placement",
 )
 CLAIM = Query(
     "placement.claim",
-    m.ClaimRequested,
-    m.ClaimAnswered,
+    q.ClaimRequested,
+    q.ClaimAnswered,
     "take, or swap what is held for something else",
     "scheduler",
     "placement",
 )
 RELEASE = Query(
     "placement.release",
-    m.ReleaseRequested,
-    m.ReleaseAnswered,
+    q.ReleaseRequested,
+    q.ReleaseAnswered,
     "give back, and retire",
     "scheduler",
     "placement",
@@ -255,16 +256,16 @@ RELEASE = Query(
 
 PROVIDERS = Query(
     "placement.providers",
-    m.FindProviders,
-    m.ProvidersFound,
+    q.FindProviders,
+    q.ProvidersFound,
     "which providers there are, with what they have",
     ANYONE,
     "placement",
 )
 CELL_CLAIM = Query(
     "placement.claim.{cell}",
-    m.ClaimRequested,
-    m.ClaimAnswered,
+    q.ClaimRequested,
+    q.ClaimAnswered,
     "the same, asked from within a cell: of its own builds, on its own hosts",
     "that cell's conductor",
     "placement",
@@ -272,8 +273,8 @@ CELL_CLAIM = Query(
 )
 CELL_RELEASE = Query(
     "placement.release.{cell}",
-    m.ReleaseRequested,
-    m.ReleaseAnswered,
+    q.ReleaseRequested,
+    q.ReleaseAnswered,
     "the same, asked from within a cell: of what is held on its own hosts",
     "that cell's conductor",
     "placement",
@@ -281,8 +282,8 @@ CELL_RELEASE = Query(
 )
 CELL_PROVIDERS = Query(
     "placement.providers.{cell}",
-    m.FindProviders,
-    m.ProvidersFound,
+    q.FindProviders,
+    q.ProvidersFound,
     "the same, asked from within a cell: of its own hosts",
     "that cell's agents",
     "placement",
@@ -290,76 +291,76 @@ CELL_PROVIDERS = Query(
 )
 EDIT = Query(
     "placement.edit",
-    m.EditRequested,
-    m.EditAnswered,
+    q.EditRequested,
+    q.EditAnswered,
     "make, change or drop a provider, its inventory, traits, aggregates; reshape",
     ANYONE,
     "placement",
 )
 EDIT_OWNER = Query(
     "placement.owner",
-    m.OwnerEditRequested,
-    m.OwnerEditAnswered,
+    q.OwnerEditRequested,
+    q.OwnerEditAnswered,
     "give a root to a cell, whoever has it; its reports are counted anew",
     ANYONE,
     "placement",
 )
 LOAD = Query(
     "placement.load",
-    m.LoadProviders,
-    m.ProvidersLoaded,
+    q.LoadProviders,
+    q.ProvidersLoaded,
     "make or change thousands of providers at once",
     ANYONE,
     "placement",
 )
 ALLOCATIONS = Query(
     "placement.allocations",
-    m.FindAllocations,
-    m.AllocationsFound,
+    q.FindAllocations,
+    q.AllocationsFound,
     "who holds what",
     ANYONE,
     "placement",
 )
-USAGES = Query("placement.usages", m.FindUsages, m.UsagesFound, "what a project uses", ANYONE, "placement")
+USAGES = Query("placement.usages", q.FindUsages, q.UsagesFound, "what a project uses", ANYONE, "placement")
 NAMES = Query(
-    "placement.names", m.FindNames, m.NamesFound, "resource classes and traits", ANYONE, "placement"
+    "placement.names", q.FindNames, q.NamesFound, "resource classes and traits", ANYONE, "placement"
 )
 EDIT_NAME = Query(
     "placement.name",
-    m.NameEditRequested,
-    m.NameEditAnswered,
+    q.NameEditRequested,
+    q.NameEditAnswered,
     "make, rename or drop a custom class or trait",
     ANYONE,
     "placement",
 )
 GROUPS = Query(
     "placement.groups",
-    m.FindGroups,
-    m.GroupsFound,
+    q.FindGroups,
+    q.GroupsFound,
     "server groups, and where their members are",
     ANYONE,
     "placement",
 )
 EDIT_GROUP = Query(
     "placement.group",
-    m.GroupEditRequested,
-    m.GroupEditAnswered,
+    q.GroupEditRequested,
+    q.GroupEditAnswered,
     "make or drop a server group",
     ANYONE,
     "placement",
 )
 AGGREGATES = Query(
     "placement.aggregates",
-    m.FindAggregates,
-    m.AggregatesFound,
+    q.FindAggregates,
+    q.AggregatesFound,
     "which aggregates there are, and what is said of them",
     ANYONE,
     "placement",
 )
 EDIT_AGGREGATE = Query(
     "placement.aggregate",
-    m.AggregateEditRequested,
-    m.AggregateEditAnswered,
+    q.AggregateEditRequested,
+    q.AggregateEditAnswered,
     "make, name, describe or drop an aggregate; put hosts into it, take them out",
     ANYONE,
     "placement",
@@ -367,32 +368,32 @@ EDIT_AGGREGATE = Query(
 
 FIND_BUILDS = Query(
     "cell.builds.{cell}",
-    m.FindBuilds,
-    m.BuildsFound,
+    q.FindBuilds,
+    q.BuildsFound,
     "how builds stand, and why they are where they are",
     ANYONE,
     "that cell's conductor",
 )
 FIND_INSTANCES = Query(
     "cell.instances.{cell}",
-    m.FindInstances,
-    m.InstancesFound,
+    q.FindInstances,
+    q.InstancesFound,
     "its builds by project, host, status or name, a page at a time",
     ANYONE,
     "that cell's conductor",
 )
 DECISION = Query(
     "scheduler.decision",
-    m.FindDecision,
-    m.DecisionFound,
+    q.FindDecision,
+    q.DecisionFound,
     "why a build has no host, or waits for one",
     ANYONE,
     "scheduler",
 )
 WHAT_IF = Query(
     "scheduler.what_if",
-    m.WhatIf,
-    m.WhatIfAnswered,
+    q.WhatIf,
+    q.WhatIfAnswered,
     "what would become of a request now",
     ANYONE,
     "scheduler",
@@ -416,8 +417,8 @@ CHANGES = Query(
 
 WAITING = Query(
     "scheduler.waiting",
-    m.FindWaiting,
-    m.WaitingFound,
+    q.FindWaiting,
+    q.WaitingFound,
     "who waits for room, and what for",
     ANYONE,
     "scheduler",

@@ -15,12 +15,14 @@ from bus.messages import (
     BuildDeleteRequested,
     BuildOrdered,
     BuildPlaced,
+    DestroyOrdered,
+    Message,
+)
+from bus.queries import (
     BuildsFound,
     ClaimAnswered,
     ClaimRequested,
-    DestroyOrdered,
     FindBuilds,
-    Message,
     ReleaseAnswered,
     ReleaseRequested,
 )

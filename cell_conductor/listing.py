@@ -1,6 +1,6 @@
 """Builds as a list shows them, a page at a time; what is asked for is found by an index."""
 
-from bus.messages import FindInstances, InstancesFound
+from bus.queries import FindInstances, InstancesFound
 from bus.sql.database import Database
 from bus.sql.statement import Statement
 from bus.vocabulary import Instance

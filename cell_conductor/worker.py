@@ -6,7 +6,7 @@ from typing import TypeVar
 import msgspec
 
 from bus.clock import Clock
-from bus.messages import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
+from bus.queries import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.sql.database import Database
 from bus.topics import (
     AGENT_BUILD,

@@ -6,8 +6,9 @@ from itertools import islice
 
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.messages import FindProviders, HostReported, InventoryReported, NodeChanged, ProvidersFound
+from bus.messages import HostReported, InventoryReported, NodeChanged
 from bus.protocol import Ask
+from bus.queries import FindProviders, ProvidersFound
 from bus.report_sequence import ReportSequence
 from bus.resources import Provider
 from bus.vocabulary import HostState

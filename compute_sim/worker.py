@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from bus.clock import Clock
-from bus.messages import FindProviders, ProvidersFound
 from bus.protocol import Ask
+from bus.queries import FindProviders, ProvidersFound
 from bus.topics import (
     AGENT_BUILD,
     AGENT_DESTROY,

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from bus.clock import Clock
-from bus.messages import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
 from bus.protocol import Ask
+from bus.queries import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
 from bus.resources import Provider
 from ironic_sync.api import IronicApi
 from ironic_sync.core.belief import BeliefRules, Moment

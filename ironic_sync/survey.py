@@ -5,8 +5,9 @@ import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from bus.messages import FindProviders, InventoryReported, ProvidersFound
+from bus.messages import InventoryReported
 from bus.protocol import Ask
+from bus.queries import FindProviders, ProvidersFound
 from bus.resources import Provider
 from ironic_sync.api import WITH_ALL
 from ironic_sync.core.belief import BeliefRules, Moment

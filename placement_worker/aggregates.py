@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from bus.aggregates import AggregateEdit, AggregateEdited, AggregateResult, MakeAggregate
 from bus.clock import Clock
-from bus.messages import AggregateEditAnswered, AggregateEditRequested, AggregatesFound, FindAggregates
+from bus.queries import AggregateEditAnswered, AggregateEditRequested, AggregatesFound, FindAggregates
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.retrying import retrying

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from bus.clock import Clock
-from bus.messages import LoadProviders, ProvidersLoaded
+from bus.queries import LoadProviders, ProvidersLoaded
 from bus.resources import LoadResult, ProviderLoad
 from bus.sql.database import Database
 from bus.sql.failures import Conflict

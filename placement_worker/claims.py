@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bus.clock import Clock
-from bus.messages import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
+from bus.queries import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.sql.database import Database
 from bus.sql.retrying import retrying
 from bus.sql.transaction import Transaction

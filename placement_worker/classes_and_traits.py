@@ -1,7 +1,7 @@
 """Resource classes and traits by name: listed, made, renamed, dropped."""
 
 from bus.clock import Clock
-from bus.messages import FindNames, NameEditAnswered, NameEditRequested, NamesFound
+from bus.queries import FindNames, NameEditAnswered, NameEditRequested, NamesFound
 from bus.resources import (
     DropName,
     InUse,

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from bus.errors import Poison
-from bus.messages import (
+from bus.messages import InventoryReported
+from bus.queries import (
     ClaimAnswered,
     ClaimRequested,
     FindProviders,
-    InventoryReported,
     ProvidersFound,
     ReleaseAnswered,
     ReleaseRequested,

@@ -1,7 +1,7 @@
 """What there is, as the database has it now: each answer is one snapshot."""
 
 from bus.known_trees import ChangesFound, FindChanges, FindTrees, TreesFound
-from bus.messages import (
+from bus.queries import (
     AllocationsFound,
     FindAllocations,
     FindProviders,

@@ -3,7 +3,7 @@
 from bus.candidates import SenselessQuery
 from bus.clock import Clock
 from bus.errors import Poison
-from bus.messages import CandidatesFound, FindCandidates
+from bus.queries import CandidatesFound, FindCandidates
 from bus.sql.database import Database
 from placement_worker.aggregates import AggregateOperations
 from placement_worker.bulk_load import BulkLoad

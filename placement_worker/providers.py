@@ -6,10 +6,7 @@ from typing import NamedTuple
 from sqlalchemy.exc import IntegrityError
 
 from bus.clock import Clock, monotonic
-from bus.messages import (
-    EditAnswered,
-    EditRequested,
-)
+from bus.queries import EditAnswered, EditRequested
 from bus.resources import (
     AddInventory,
     ChangeProvider,

@@ -12,8 +12,9 @@ from bus.candidates import Heard
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.known_trees import ChangesFound, FindChanges, FindTrees, TreesFound
-from bus.messages import AggregatesFound, FindAggregates, PlacementChanged
+from bus.messages import PlacementChanged
 from bus.protocol import Ask
+from bus.queries import AggregatesFound, FindAggregates
 from bus.vocabulary import Aggregate
 from bus.worker import Worker, every, on_many
 from placement_worker.core.index import Index

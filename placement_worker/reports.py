@@ -6,7 +6,8 @@ from msgspec import structs
 
 from bus.clock import Clock
 from bus.errors import Poison
-from bus.messages import InventoryReported, OwnerEditAnswered, OwnerEditRequested
+from bus.messages import InventoryReported
+from bus.queries import OwnerEditAnswered, OwnerEditRequested
 from bus.resources import Missing, OwnerGiven, OwnerResult
 from bus.sql.database import Database
 from bus.sql.retrying import retrying

@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator
 from typing import TypeVar
 
 from bus.clock import Clock
-from bus.messages import CandidatesFound, FindCandidates
+from bus.queries import CandidatesFound, FindCandidates
 from placement_worker.core.search import SearchResult, page_steps, search_steps
 from placement_worker.core.snapshot import Snapshot
 from placement_worker.memory import Memory

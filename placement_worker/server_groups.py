@@ -1,7 +1,7 @@
 """Server groups: found, made, dropped. Their policies are judged where hosts are claimed (claims.py)."""
 
 from bus.clock import Clock
-from bus.messages import FindGroups, GroupEditAnswered, GroupEditRequested, GroupsFound
+from bus.queries import FindGroups, GroupEditAnswered, GroupEditRequested, GroupsFound
 from bus.resources import DropGroup, GroupEdited, GroupResult, InUse, MakeGroup, Taken
 from bus.sql.database import Database
 from bus.sql.retrying import retrying

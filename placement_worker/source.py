@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from bus.candidates import Bools, Floats, Heard, Ints
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.vocabulary import Aggregate, Allocations, Candidate, NearMiss, Removal
 from placement_worker.core.as_if_empty import AsIfEmpty
 from placement_worker.core.explain import UNSEEN, UNSEEN_CODE, explain

@@ -11,15 +11,9 @@ import msgspec
 from bus.clock import Clock
 from bus.context import resumed
 from bus.errors import Retry
-from bus.messages import (
-    BuildCancelled,
-    BuildCancelRequested,
-    BuildDeleteRequested,
-    BuildUnplaceable,
-    ReleaseAnswered,
-    ReleaseRequested,
-)
+from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleteRequested, BuildUnplaceable
 from bus.protocol import Ask
+from bus.queries import ReleaseAnswered, ReleaseRequested
 from bus.vocabulary import Contended, Held, Id, Released, ReleaseResult, Retired, Walled
 from scheduler_worker.core.held import place_of
 from scheduler_worker.core.order import CANCELLED, DELETED

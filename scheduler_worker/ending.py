@@ -5,15 +5,9 @@ from collections.abc import Sequence
 
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
-from bus.messages import (
-    BuildPlaced,
-    BuildUnplaceable,
-    FindProviders,
-    ProvidersFound,
-    ReleaseAnswered,
-    ReleaseRequested,
-)
+from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.protocol import Ask
+from bus.queries import FindProviders, ProvidersFound, ReleaseAnswered, ReleaseRequested
 from bus.resources import Provider
 from bus.vocabulary import Held, Id, Released, ReleaseResult, Retired
 from scheduler_worker.at_once import together

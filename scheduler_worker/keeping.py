@@ -5,7 +5,7 @@ import logging
 import msgspec
 
 from bus.clock import Clock
-from bus.messages import DecisionFound, FindDecision, FindWaiting, WaitingFound
+from bus.queries import DecisionFound, FindDecision, FindWaiting, WaitingFound
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id, WaitingRequest
 from scheduler_worker.core.reservations import LineKey, Root

@@ -11,24 +11,20 @@ from dataclasses import dataclass, field, replace
 from bus.candidates import Bools, CandidateSource
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Poison, Retry
-from bus.messages import (
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed, HostReported
+from bus.protocol import Ask
+from bus.queries import (
     AllocationsFound,
-    BuildPlaced,
-    BuildRequested,
-    BuildUnplaceable,
     ClaimAnswered,
     ClaimRequested,
     FindAllocations,
     FindGroups,
     FindProviders,
     GroupsFound,
-    HostFailed,
-    HostReported,
     ProvidersFound,
     ReleaseAnswered,
     ReleaseRequested,
 )
-from bus.protocol import Ask
 from bus.vocabulary import Candidate, Id
 from scheduler_worker.company import names_others
 from scheduler_worker.core.choosing import Choosing

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from bus.errors import AnswerRefused
-from bus.messages import AllocationsFound, FindAllocations, FindGroups, GroupsFound
 from bus.protocol import Ask
+from bus.queries import AllocationsFound, FindAllocations, FindGroups, GroupsFound
 from bus.vocabulary import Held, Id, ServerGroup
 from scheduler_worker.core.events import Begun
 from scheduler_worker.core.held import place_of

@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 
 from bus.candidates import Bools, CandidateSource, SenselessQuery
-from bus.messages import BuildRequested, FindCandidates
+from bus.messages import BuildRequested
+from bus.queries import FindCandidates
 from bus.vocabulary import MAX_INT
 from scheduler_worker.core.fitting import admitted_for_good, asked_of_a_tree, distances, fitting
 from scheduler_worker.core.line import HostsFound, RoomNeeded

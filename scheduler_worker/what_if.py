@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from bus.messages import WhatIf, WhatIfAnswered
+from bus.queries import WhatIf, WhatIfAnswered
 from bus.vocabulary import PlacedThere, RankedHost, RoomLeft
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import Chosen

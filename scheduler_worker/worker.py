@@ -5,11 +5,10 @@ from typing import Any
 
 from bus.candidates import CandidateSource
 from bus.clock import Clock
-from bus.messages import (
+from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable
+from bus.protocol import Ask
+from bus.queries import (
     AllocationsFound,
-    BuildCancelled,
-    BuildPlaced,
-    BuildUnplaceable,
     FindAllocations,
     FindGroups,
     FindProviders,
@@ -18,7 +17,6 @@ from bus.messages import (
     ReleaseAnswered,
     ReleaseRequested,
 )
-from bus.protocol import Ask
 from bus.sql.database import Database
 from bus.topics import (
     ALLOCATIONS,

@@ -41,7 +41,7 @@ from bus.aggregates import (
 )
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.messages import AggregateEditRequested
+from bus.queries import AggregateEditRequested
 from bus.vocabulary import Aggregate
 
 commands = typer.Typer(

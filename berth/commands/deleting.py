@@ -17,17 +17,8 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
-from bus.messages import (
-    BuildCancelled,
-    BuildCancelRequested,
-    BuildDeleted,
-    BuildDeleteRequested,
-    BuildsFound,
-    FindAllocations,
-    FindBuilds,
-    FindProviders,
-    Message,
-)
+from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleted, BuildDeleteRequested, Message
+from bus.queries import BuildsFound, FindAllocations, FindBuilds, FindProviders
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.messages import FindGroups, FindProviders, GroupEditRequested
+from bus.queries import FindGroups, FindProviders, GroupEditRequested
 from bus.resources import DropGroup, GroupEdited, GroupResult, InUse, MakeGroup, Taken
 from bus.vocabulary import GroupPolicy, ServerGroup
 

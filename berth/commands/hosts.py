@@ -20,7 +20,7 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.host_marks import DISABLED, FORCED_DOWN
-from bus.messages import EditRequested, FindProviders, NameEditRequested
+from bus.queries import EditRequested, FindProviders, NameEditRequested
 from bus.resources import Edited, MakeName, Provider, SetTraits, Stale
 
 A_PAGE = 500

@@ -46,7 +46,7 @@ from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.vocabulary import Flavor, ResourceGroup
 
 _METAL_SECONDS = 30.0

@@ -8,7 +8,8 @@ from berth.commands.terminal import complain, printable
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, Unavailable, Unroutable
-from bus.messages import BuildEnded, FindBuilds
+from bus.messages import BuildEnded
+from bus.queries import FindBuilds
 
 SECONDS = 5.0  # a cell may take to say what it keeps
 

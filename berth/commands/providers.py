@@ -12,7 +12,7 @@ from berth.commands.terminal import CommandRefused, checked, effective, run, say
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.messages import FindProviders, OwnerEditRequested
+from bus.queries import FindProviders, OwnerEditRequested
 from bus.resources import Missing, OwnerGiven
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

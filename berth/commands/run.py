@@ -34,7 +34,7 @@ from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.vocabulary import ResourceGroup
 
 _READY_SECONDS = 60.0

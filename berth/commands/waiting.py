@@ -16,7 +16,8 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, Unavailable
-from bus.messages import BuildRequested, FindWaiting, WaitingFound
+from bus.messages import BuildRequested
+from bus.queries import FindWaiting, WaitingFound
 from bus.vocabulary import WaitingRequest
 
 _PAGE = 200

@@ -16,7 +16,8 @@ from berth.funnel import funnel
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.messages import BuildRequested, WhatIf, WhatIfAnswered
+from bus.messages import BuildRequested
+from bus.queries import WhatIf, WhatIfAnswered
 
 SECONDS = 30.0  # an answer may take
 

@@ -20,7 +20,8 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
-from bus.messages import BuildRequested, BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
+from bus.messages import BuildRequested
+from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
 from bus.vocabulary import AlsoAsked, RecordedHost
 from scheduler_worker import replay
 

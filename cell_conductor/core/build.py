@@ -11,13 +11,11 @@ from bus.messages import (
     BuildEnded,
     BuildOrdered,
     BuildPlaced,
-    BuildStands,
-    ClaimRequested,
     DestroyOrdered,
     HostFailed,
     Message,
-    ReleaseRequested,
 )
+from bus.queries import BuildStands, ClaimRequested, ReleaseRequested
 from bus.vocabulary import Attempt, Compact, ConsumerClaim, Selection
 from bus.vocabulary import keeper as keeper
 

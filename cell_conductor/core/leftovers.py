@@ -5,7 +5,7 @@ Until its agent says that it is destroyed, or is given up: then the room is give
 
 from msgspec.structs import replace
 
-from bus.messages import ReleaseRequested
+from bus.queries import ReleaseRequested
 from bus.vocabulary import Contended, Held
 from cell_conductor.core import build as say
 from cell_conductor.core.build import Build, Effects, Leftover

@@ -15,14 +15,8 @@ decided is said again, word for word, when the event that led to it is delivered
 
 from msgspec.structs import replace
 
-from bus.messages import (
-    AgentReported,
-    BuildDeleteRequested,
-    BuildPlaced,
-    ClaimRequested,
-    DestroyOrdered,
-    ReleaseRequested,
-)
+from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, DestroyOrdered
+from bus.queries import ClaimRequested, ReleaseRequested
 from bus.vocabulary import Attempt
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers

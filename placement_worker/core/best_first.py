@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from bus.messages import FindCandidates, OrderBy
+from bus.queries import FindCandidates, OrderBy
 from placement_worker.core.row import Row
 from placement_worker.core.row_set import Bools, Ints
 from placement_worker.core.snapshot import Snapshot

@@ -8,7 +8,7 @@ an order that fails leaves no trace.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from bus.messages import ClaimRequested, ReleaseRequested
+from bus.queries import ClaimRequested, ReleaseRequested
 from bus.vocabulary import (
     Allocations,
     Choice,

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.vocabulary import MAX_INT, Removal, ResourceGroup, Resources
 from placement_worker.core.index import BEYOND_COUNTING, SHARES, Index
 from placement_worker.core.question_checks import check

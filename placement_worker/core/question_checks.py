@@ -1,7 +1,7 @@
 """Questions about candidates that cannot be meant are refused, naming the field."""
 
 from bus.candidates import SenselessQuery
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.vocabulary import ResourceGroup
 
 MAX_GROUPS = 256

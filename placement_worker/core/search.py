@@ -7,7 +7,7 @@ from zlib import crc32
 
 import numpy as np
 
-from bus.messages import CandidatesFound, FindCandidates, OrderBy
+from bus.queries import CandidatesFound, FindCandidates, OrderBy
 from bus.vocabulary import Candidate, NearMiss, Removal, ResourceGroup
 from placement_worker.core.best_first import BestFirst, in_order
 from placement_worker.core.explain import Why, explain

@@ -20,7 +20,7 @@ from bus.aggregates import (
     MetadataValue,
     told,
 )
-from bus.messages import AggregateEditRequested, FindAggregates, FindProviders
+from bus.queries import AggregateEditRequested, FindAggregates, FindProviders
 from bus.resources import Missing, Taken
 from bus.vocabulary import Aggregate, Contended, Id, ResourceGroup
 from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said

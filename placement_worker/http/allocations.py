@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bus.messages import (
+from bus.queries import (
     ClaimAnswered,
     ClaimRequested,
     FindAllocations,

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bus.clock import Clock, monotonic
 from bus.errors import Unavailable
-from bus.messages import EditRequested
+from bus.queries import EditRequested
 from bus.resources import Edit, EditResult
 from placement_worker.batching import Batched
 from placement_worker.http import microversions

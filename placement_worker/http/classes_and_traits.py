@@ -2,7 +2,7 @@
 
 import re
 
-from bus.messages import FindNames, NameEditRequested
+from bus.queries import FindNames, NameEditRequested
 from bus.resources import (
     DropName,
     InUse,

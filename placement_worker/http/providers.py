@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import UNSET
 
-from bus.messages import FindProviders
+from bus.queries import FindProviders
 from bus.resources import (
     ChangeProvider,
     DropProvider,

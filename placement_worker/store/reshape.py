@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bus.messages import ClaimRequested
+from bus.queries import ClaimRequested
 from bus.resources import Denied, EditResult, Reshape
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement

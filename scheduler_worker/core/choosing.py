@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from bus.candidates import CandidateSource, SenselessQuery
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.vocabulary import Candidate, Id
 from scheduler_worker.core.events import Chosen, LookForSpares, NoHost
 from scheduler_worker.core.host_map import HostMap

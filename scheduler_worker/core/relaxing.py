@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import structs
 
 from bus.host_marks import DISABLED
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.vocabulary import ResourceGroup
 from scheduler_worker.core.wish import Wish
 

@@ -7,7 +7,8 @@ from functools import lru_cache
 import msgspec
 
 from bus.host_marks import DISABLED
-from bus.messages import BuildRequested, FindCandidates
+from bus.messages import BuildRequested
+from bus.queries import FindCandidates
 from bus.vocabulary import Flavor, Image
 from scheduler_worker.core.destination import Named, destination
 from scheduler_worker.core.extra_specs import GuestSpecs, unknown

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.resources import Provider
 from bus.vocabulary import Allocations, ResourceGroup
 

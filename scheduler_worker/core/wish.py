@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bus.messages import BuildRequested, FindCandidates
+from bus.messages import BuildRequested
+from bus.queries import FindCandidates
 from bus.vocabulary import Flavor, ServerGroup
 
 

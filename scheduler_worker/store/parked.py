@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from bus.context import NO_STORY, Story
-from bus.messages import BuildRequested, FindWaiting
+from bus.messages import BuildRequested
+from bus.queries import FindWaiting
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Decision, Id, WaitingKind, WaitingRequest

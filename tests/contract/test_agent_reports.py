@@ -7,13 +7,8 @@ from typing import Any
 import pytest
 
 from bus.errors import Poison, Unavailable
-from bus.messages import (
-    BuildOrdered,
-    DestroyOrdered,
-    FindProviders,
-    InventoryReported,
-    ProvidersFound,
-)
+from bus.messages import BuildOrdered, DestroyOrdered, InventoryReported
+from bus.queries import FindProviders, ProvidersFound
 from bus.resources import SetInventory, SetTraits
 from bus.vocabulary import BuildSpec, Flavor, Inventory
 from compute_sim import AgentDisk, CrashPlan, FaultPlan, SimAgent, SimHost, fleet

@@ -10,14 +10,8 @@ from msgspec.structs import replace
 from bus.delivery.runner import Bus, Listener
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import (
-    AgentReported,
-    FindProviders,
-    HostReported,
-    InventoryReported,
-    NodeChanged,
-    ProvidersFound,
-)
+from bus.messages import AgentReported, HostReported, InventoryReported, NodeChanged
+from bus.queries import FindProviders, ProvidersFound
 from bus.resources import Provider
 from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED, IRONIC_NODE
 from bus.vocabulary import Image

@@ -12,7 +12,7 @@ from bus.aggregates import (
     DropAggregate,
     MakeAggregate,
 )
-from bus.messages import AggregateEditRequested, FindAggregates
+from bus.queries import AggregateEditRequested, FindAggregates
 from bus.resources import MakeProvider, Missing, SetAggregates
 from bus.vocabulary import Aggregate
 from placement_worker import Placement

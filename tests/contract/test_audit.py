@@ -19,7 +19,7 @@ from berth.settings import Settings
 from bus.aggregates import MakeAggregate
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.messages import AggregateEditRequested, EditRequested, LoadProviders
+from bus.queries import AggregateEditRequested, EditRequested, LoadProviders
 from bus.resources import ProviderLoad, SetAggregates
 from bus.vocabulary import Allocations, Claimed, Inventory
 from tests.support.ids import uid

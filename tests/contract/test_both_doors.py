@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections import Counter
 
-from bus.messages import FindAllocations, FindProviders
+from bus.queries import FindAllocations, FindProviders
 from bus.vocabulary import Claimed, Held
 from placement_worker import Placement, breaches
 from placement_worker.store import changes

@@ -19,10 +19,10 @@ from bus.messages import (
     BuildOrdered,
     BuildPlaced,
     DestroyOrdered,
-    FindBuilds,
     HostFailed,
     Message,
 )
+from bus.queries import FindBuilds
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.migrations import migrate

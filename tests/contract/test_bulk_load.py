@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bus.messages import EditRequested, FindProviders
+from bus.queries import EditRequested, FindProviders
 from bus.resources import ChangeProvider, DropProvider, LoadResult, MakeProvider, ProviderLoad
 from bus.vocabulary import Inventory
 from placement_worker import Placement, bulk_load

@@ -11,17 +11,9 @@ from bus import topics
 from bus.context import current, envelope_of
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable, Unroutable
-from bus.messages import (
-    BuildEnded,
-    BuildRequested,
-    BuildsFound,
-    BuildUnplaceable,
-    CandidatesFound,
-    DestroyOrdered,
-    FindBuilds,
-    FindCandidates,
-)
+from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable, DestroyOrdered
 from bus.protocol import MAX_MESSAGE_BYTES, DeadLetter, Envelope
+from bus.queries import BuildsFound, CandidatesFound, FindBuilds, FindCandidates
 from bus.vocabulary import Flavor, ResourceGroup
 from bus.worker import Outcome, Undeclared, Worker, answers, answers_many, every, on, on_many
 from tests.support.buses import Connect, serving

@@ -10,7 +10,8 @@ import pytest
 
 from bus.delivery.runner import Bus
 from bus.local import Chaos, LocalBroker, LocalTransport
-from bus.messages import BuildEnded, ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
+from bus.messages import BuildEnded
+from bus.queries import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.topics import BUILD_DELETED, BUILD_ENDED, CELL_CLAIM, CELL_RELEASE

@@ -7,7 +7,7 @@ import os_resource_classes  # type: ignore[import-untyped]
 import os_traits  # type: ignore[import-untyped]
 import pytest
 
-from bus.messages import FindNames
+from bus.queries import FindNames
 from bus.resources import (
     DropName,
     Edited,

@@ -18,7 +18,8 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.local import LocalTransport
-from bus.messages import BuildCancelRequested, BuildDeleteRequested, FindAllocations
+from bus.messages import BuildCancelRequested, BuildDeleteRequested
+from bus.queries import FindAllocations
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Flavor

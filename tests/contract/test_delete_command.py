@@ -13,14 +13,8 @@ from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import (
-    AllocationsFound,
-    BuildDeleted,
-    BuildDeleteRequested,
-    FindAllocations,
-    FindProviders,
-    ProvidersFound,
-)
+from bus.messages import BuildDeleted, BuildDeleteRequested
+from bus.queries import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
 from bus.resources import Consumer, Provider
 from bus.vocabulary import Allocations
 from bus.worker import Worker, answers, on

@@ -5,16 +5,8 @@ from collections import Counter
 import pytest
 
 from bus.errors import Poison, Retry
-from bus.messages import (
-    BuildPlaced,
-    BuildRequested,
-    BuildUnplaceable,
-    CandidatesFound,
-    FindCandidates,
-    HostReported,
-    ReleaseAnswered,
-    ReleaseRequested,
-)
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
+from bus.queries import CandidatesFound, FindCandidates, ReleaseAnswered, ReleaseRequested
 from bus.vocabulary import Flavor, HostState, Inventory, ResourceGroup
 from placement_worker import IndexedSource, Placement
 from scheduler_worker.placing import Scheduler

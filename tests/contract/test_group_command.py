@@ -16,7 +16,8 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import BuildRequested, FindGroups, GroupEditRequested
+from bus.messages import BuildRequested
+from bus.queries import FindGroups, GroupEditRequested
 from bus.resources import MakeGroup
 from bus.worker import Worker, on
 from placement_worker import Placement, placement_worker

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bus.aggregates import ChangeAggregate
-from bus.messages import AggregateEditAnswered, AggregateEditRequested
+from bus.queries import AggregateEditAnswered, AggregateEditRequested
 from bus.vocabulary import Contended
 from placement_worker.http.errors import CONCURRENT_UPDATE, DUPLICATE_NAME, UNDEFINED
 from tests.support.aggregates import EAST, WEST, done, has_hosts, host, make

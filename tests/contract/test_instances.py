@@ -17,7 +17,8 @@ from berth.commands.terminal import CommandRefused, leaves
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import BuildPlaced, FindInstances
+from bus.messages import BuildPlaced
+from bus.queries import FindInstances
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.topics import CELL_CLAIM, CELL_RELEASE

@@ -22,7 +22,7 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import ClaimRequested
+from bus.queries import ClaimRequested
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Choice, Claimed, ConsumerClaim

@@ -12,7 +12,8 @@ from bus import topics
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import FindProviders, NodeChanged
+from bus.messages import NodeChanged
+from bus.queries import FindProviders
 from bus.resources import Provider
 from bus.sql.database import Database
 from bus.sql.migrations import migrate

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from bus.aggregates import ZONE, AggregateEdited, ChangeAggregate, MakeAggregate
 from bus.clock import Clock
-from bus.messages import EditRequested
+from bus.queries import EditRequested
 from bus.resources import AddInventory, MakeProvider, SetAggregates, SetTraits
 from bus.vocabulary import Inventory, ResourceGroup
 from compute_sim.ironic import Simulation, enrolled

@@ -6,12 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from bus.messages import (
-    EditRequested,
-    FindAllocations,
-    FindUsages,
-    UsagesFound,
-)
+from bus.queries import EditRequested, FindAllocations, FindUsages, UsagesFound
 from bus.resources import (
     AddInventory,
     ChangeProvider,

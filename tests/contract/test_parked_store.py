@@ -5,7 +5,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from bus.messages import BuildUnplaceable, FindWaiting
+from bus.messages import BuildUnplaceable
+from bus.queries import FindWaiting
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Decision, Flavor, Removal

@@ -10,12 +10,8 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from bus.messages import (
-    FindAllocations,
-    InventoryReported,
-    PlacementChanged,
-    ReleaseRequested,
-)
+from bus.messages import InventoryReported, PlacementChanged
+from bus.queries import FindAllocations, ReleaseRequested
 from bus.sql.failures import Conflict
 from bus.vocabulary import (
     Choice,

@@ -12,7 +12,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Claimed, Held, ResourceGroup

@@ -15,7 +15,7 @@ from berth.settings import BadSetting, Cell, Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import FindGroups
+from bus.queries import FindGroups
 from placement_worker import Placement, placement_worker
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report

@@ -9,12 +9,7 @@ from typing import Any
 
 import pytest
 
-from bus.messages import (
-    EditRequested,
-    FindAllocations,
-    FindProviders,
-    NameEditRequested,
-)
+from bus.queries import EditRequested, FindAllocations, FindProviders, NameEditRequested
 from bus.resources import (
     AddInventory,
     ChangeProvider,

@@ -10,15 +10,8 @@ import pytest
 from bus.aggregates import MakeAggregate
 from bus.errors import Unavailable
 from bus.known_trees import FindTrees, TreesFound
-from bus.messages import (
-    AggregateEditRequested,
-    BuildPlaced,
-    BuildRequested,
-    LoadProviders,
-    PlacementChanged,
-    ReleaseAnswered,
-    ReleaseRequested,
-)
+from bus.messages import BuildPlaced, BuildRequested, PlacementChanged
+from bus.queries import AggregateEditRequested, LoadProviders, ReleaseAnswered, ReleaseRequested
 from bus.vocabulary import Flavor
 from placement_worker import IndexedSource
 from placement_worker.lookups import Lookups

@@ -8,7 +8,8 @@ import pytest
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.local import LocalTransport
-from bus.messages import BuildRequested, FindAllocations, FindBuilds, InventoryReported
+from bus.messages import BuildRequested, InventoryReported
+from bus.queries import FindAllocations, FindBuilds
 from bus.vocabulary import Flavor, Inventory, ProviderReport
 from compute_sim import compute_sim
 from compute_sim.fleet import SimHost

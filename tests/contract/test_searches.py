@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from bus.clock import Clock
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.vocabulary import Claimed, Inventory, ResourceGroup
 from placement_worker import Placement
 from placement_worker.searches import SLICE_SECONDS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bus.messages import ClaimRequested, FindGroups, GroupEditRequested, ReleaseRequested
+from bus.queries import ClaimRequested, FindGroups, GroupEditRequested, ReleaseRequested
 from bus.resources import DropGroup, GroupEdited, GroupResult, InUse, MakeGroup, Taken
 from bus.vocabulary import (
     CLEANUP,

@@ -12,7 +12,8 @@ import pytest
 from sqlalchemy import text
 
 from bus import resources
-from bus.messages import EditRequested, PlacementChanged
+from bus.messages import PlacementChanged
+from bus.queries import EditRequested
 from bus.vocabulary import Contended, Refused
 from placement_worker import Placement
 from tests.support import deeds, locked_and_calm

@@ -9,7 +9,8 @@ from sqlalchemy import text
 
 from bus.aggregates import AggregateEdited, ChangeAggregate, MakeAggregate
 from bus.clock import Clock
-from bus.messages import GroupEditRequested, PlacementChanged, ReleaseRequested
+from bus.messages import PlacementChanged
+from bus.queries import GroupEditRequested, ReleaseRequested
 from bus.resources import MakeGroup
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction

@@ -13,13 +13,8 @@ from bus import topics
 from bus.aggregates import MakeAggregate
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.messages import (
-    AggregateEditRequested,
-    BuildCancelRequested,
-    ClaimAnswered,
-    ClaimRequested,
-    ReleaseRequested,
-)
+from bus.messages import BuildCancelRequested
+from bus.queries import AggregateEditRequested, ClaimAnswered, ClaimRequested, ReleaseRequested
 from bus.sql.database import Database
 from bus.vocabulary import ClaimResult, Contended, Flavor, Inventory, Moved, Refused
 from scheduler_worker.arrivals import Arrivals

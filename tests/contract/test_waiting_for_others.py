@@ -8,9 +8,9 @@ import pytest
 
 from bus import topics
 from bus.aggregates import ChangeAggregate, MakeAggregate
-from bus.messages import (
+from bus.messages import BuildPlaced
+from bus.queries import (
     AggregateEditRequested,
-    BuildPlaced,
     ClaimRequested,
     EditRequested,
     GroupEditRequested,

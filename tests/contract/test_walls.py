@@ -9,13 +9,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from bus.messages import (
-    ClaimRequested,
-    FindProviders,
-    InventoryReported,
-    OwnerEditRequested,
-    ReleaseRequested,
-)
+from bus.messages import InventoryReported
+from bus.queries import ClaimRequested, FindProviders, OwnerEditRequested, ReleaseRequested
 from bus.resources import Missing, OwnerGiven
 from bus.vocabulary import Claimed, Held, Inventory, Refused, Released, Retired, Walled, keeper
 from placement_worker import Placement

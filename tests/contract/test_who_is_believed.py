@@ -11,17 +11,9 @@ from bus.codec import encode
 from bus.context import envelope_of, follow
 from bus.delivery.runner import Bus
 from bus.errors import NoAnswer
-from bus.messages import (
-    BuildDeleted,
-    BuildDeleteRequested,
-    BuildsFound,
-    FindBuilds,
-    FindProviders,
-    HostFailed,
-    Message,
-    ProvidersFound,
-)
+from bus.messages import BuildDeleted, BuildDeleteRequested, HostFailed, Message
 from bus.protocol import Envelope, QueueSpec
+from bus.queries import BuildsFound, FindBuilds, FindProviders, ProvidersFound
 from bus.worker import Worker, answers, on
 from tests.support.buses import Connect, serving
 from tests.support.envelopes import take

@@ -6,12 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from bus.clock import Clock
-from bus.messages import (
-    EditRequested,
-    FindProviders,
-    LoadProviders,
-    NameEditRequested,
-)
+from bus.queries import EditRequested, FindProviders, LoadProviders, NameEditRequested
 from bus.resources import (
     ChangeProvider,
     DropProvider,

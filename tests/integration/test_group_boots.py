@@ -13,7 +13,8 @@ from berth import wiring
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable, FindGroups, GroupEditRequested
+from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
+from bus.queries import FindGroups, GroupEditRequested
 from bus.resources import MakeGroup
 from bus.vocabulary import Flavor, GroupPolicy, Hints, ServerGroup
 from compute_sim import FaultPlan

@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from bus.clock import Clock
-from bus.messages import BuildPlaced, ClaimRequested, FindGroups, GroupEditRequested
+from bus.messages import BuildPlaced
+from bus.queries import ClaimRequested, FindGroups, GroupEditRequested
 from bus.resources import MakeGroup
 from bus.sql.database import Database
 from bus.sql.failures import explained

@@ -26,7 +26,7 @@ from berth.configuration import read
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.vocabulary import ResourceGroup
 from deploy.servers import Postgres, RabbitMQ
 from ironic_sync import Access, IronicApi

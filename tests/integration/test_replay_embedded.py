@@ -15,7 +15,8 @@ from berth.loadtest import MIX, Load, LoadOutcome, LoadPlan
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.messages import BuildPlaced, FindBuilds
+from bus.messages import BuildPlaced
+from bus.queries import FindBuilds
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,8 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import Chaos, LocalBroker, LocalTransport
-from bus.messages import BuildPlaced, BuildUnplaceable, ClaimAnswered, ClaimRequested
+from bus.messages import BuildPlaced, BuildUnplaceable
+from bus.queries import ClaimAnswered, ClaimRequested
 from bus.topics import (
     BUILD_PLACED,
     BUILD_UNPLACEABLE,

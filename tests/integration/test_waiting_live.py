@@ -17,7 +17,8 @@ from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus
-from bus.messages import BuildPlaced, BuildRequested, FindProviders, FindWaiting, NodeChanged
+from bus.messages import BuildPlaced, BuildRequested, NodeChanged
+from bus.queries import FindProviders, FindWaiting
 from bus.vocabulary import ResourceGroup
 from tests.support.berth_processes import running, settled
 from tests.support.ids import uid

@@ -18,14 +18,8 @@ from berth.settings import Settings
 from bus import topics
 from bus.codec import encode
 from bus.delivery.runner import Bus
-from bus.messages import (
-    BuildDeleteRequested,
-    BuildEnded,
-    BuildRequested,
-    FindBuilds,
-    FindProviders,
-    FindWaiting,
-)
+from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
+from bus.queries import FindBuilds, FindProviders, FindWaiting
 from bus.rabbit import RabbitTransport, permissions
 from bus.vocabulary import Flavor
 from bus.worker import On, Worker

@@ -8,15 +8,8 @@ from typing import Any
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus, Listener
-from bus.messages import (
-    BuildDeleteRequested,
-    BuildEnded,
-    BuildRequested,
-    BuildUnplaceable,
-    FindAllocations,
-    FindCandidates,
-    FindProviders,
-)
+from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
+from bus.queries import FindAllocations, FindCandidates, FindProviders
 from bus.rabbit import RabbitTransport
 from bus.resources import Provider
 from bus.sql.database import Database

@@ -20,17 +20,15 @@ from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import Chaos, LocalBroker, LocalTransport
 from bus.messages import (
-    AggregateEditRequested,
     BuildCancelRequested,
     BuildDeleteRequested,
     BuildEnded,
     BuildOrdered,
     BuildRequested,
     BuildUnplaceable,
-    EditRequested,
-    GroupEditRequested,
     NodeChanged,
 )
+from bus.queries import AggregateEditRequested, EditRequested, GroupEditRequested
 from bus.resources import SetTraits
 from bus.sql.database import Database
 from bus.sql.migrations import migrate

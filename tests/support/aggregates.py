@@ -3,7 +3,7 @@
 from typing import Any
 
 from bus.aggregates import AggregateEdit, AggregateEdited, MakeAggregate
-from bus.messages import FindAggregates
+from bus.queries import FindAggregates
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report

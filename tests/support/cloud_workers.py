@@ -8,7 +8,7 @@ from typing import Any
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.messages import ClaimAnswered, ClaimRequested
+from bus.queries import ClaimAnswered, ClaimRequested
 from bus.sql.database import Database
 from bus.vocabulary import Claimed
 from bus.worker import Worker

@@ -5,17 +5,8 @@ from typing import Literal
 
 from bus.build_orders import told_allocations
 from bus.errors import Unavailable
-from bus.messages import (
-    AgentReported,
-    BuildDeleteRequested,
-    BuildOrdered,
-    BuildPlaced,
-    ClaimAnswered,
-    ClaimRequested,
-    DestroyOrdered,
-    ReleaseAnswered,
-    ReleaseRequested,
-)
+from bus.messages import AgentReported, BuildDeleteRequested, BuildOrdered, BuildPlaced, DestroyOrdered
+from bus.queries import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.vocabulary import (
     Allocations,
     BuildSpec,

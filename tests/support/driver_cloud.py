@@ -8,15 +8,8 @@ from itertools import count
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.messages import (
-    BuildDeleteRequested,
-    BuildEnded,
-    BuildRequested,
-    BuildUnplaceable,
-    EditRequested,
-    FindAllocations,
-    FindProviders,
-)
+from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
+from bus.queries import EditRequested, FindAllocations, FindProviders
 from bus.resources import Edit, Edited, MakeProvider, Provider, SetAggregates, SetInventories, SetTraits
 from bus.sql.database import Database
 from bus.sql.migrations import migrate

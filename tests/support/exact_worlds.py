@@ -5,7 +5,8 @@ from dataclasses import replace
 from random import Random
 
 from bus.candidates import Heard
-from bus.messages import BuildRequested, FindCandidates
+from bus.messages import BuildRequested
+from bus.queries import FindCandidates
 from bus.vocabulary import Aggregate, Allocations, Flavor, Image, ServerGroup
 from placement_worker import IndexedSource
 from placement_worker.core.index import Index

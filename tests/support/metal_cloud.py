@@ -9,14 +9,8 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.local import Chaos, LocalBroker, LocalTransport
-from bus.messages import (
-    BuildDeleteRequested,
-    BuildEnded,
-    BuildRequested,
-    BuildUnplaceable,
-    FindAllocations,
-    FindProviders,
-)
+from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
+from bus.queries import FindAllocations, FindProviders
 from bus.resources import Provider
 from bus.sql.database import Database
 from bus.sql.migrations import migrate

@@ -8,7 +8,8 @@ from typing import Any
 from sqlalchemy import text
 
 from bus.clock import Clock
-from bus.messages import ClaimRequested, FindCandidates, InventoryReported, ReleaseRequested
+from bus.messages import InventoryReported
+from bus.queries import ClaimRequested, FindCandidates, ReleaseRequested
 from bus.resources import ProviderLoad
 from bus.sql.database import Database
 from bus.sql.migrations import migrate

@@ -3,12 +3,12 @@
 from typing import Any
 
 from bus.aggregates import AggregateEdit, AggregateResult
-from bus.messages import (
+from bus.messages import InventoryReported
+from bus.queries import (
     AggregateEditRequested,
     ClaimRequested,
     EditRequested,
     FindProviders,
-    InventoryReported,
     LoadProviders,
     NameEditRequested,
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bus.candidates import Bools, Floats, Heard, Ints
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.vocabulary import Aggregate, Allocations, Candidate, NearMiss, Removal, Resources
 
 

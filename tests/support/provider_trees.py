@@ -6,7 +6,7 @@ from random import Random
 
 from msgspec import structs
 
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.vocabulary import MAX_INT, Aggregate, Inventory, ResourceGroup
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState, Tree

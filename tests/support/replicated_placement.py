@@ -10,7 +10,8 @@ from bus.aggregates import AggregateEdit, ChangeAggregate, DropAggregate, MakeAg
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.known_trees import ChangesFound, FindChanges
-from bus.messages import AggregateEditRequested, PlacementChanged
+from bus.messages import PlacementChanged
+from bus.queries import AggregateEditRequested
 from bus.resources import ChangeProvider, SetAggregates, SetInventories, SetTraits
 from bus.sql.database import Database
 from bus.sql.migrations import migrate

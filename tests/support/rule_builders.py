@@ -7,7 +7,8 @@ import msgspec
 import numpy as np
 
 from bus.candidates import Bools, Floats, Heard, Ints
-from bus.messages import BuildRequested, FindCandidates, HostReported
+from bus.messages import BuildRequested, HostReported
+from bus.queries import FindCandidates
 from bus.vocabulary import Aggregate, Allocations, Candidate, HostState, NearMiss, Removal, ResourceGroup
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.view import AllHosts

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bus.clock import Clock
-from bus.messages import (
-    BuildRequested,
+from bus.messages import BuildRequested, HostReported
+from bus.queries import (
     ClaimAnswered,
     ClaimRequested,
     FindProviders,
-    HostReported,
     ProvidersFound,
     ReleaseAnswered,
     ReleaseRequested,

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from bus.messages import CandidatesFound, FindCandidates
+from bus.queries import CandidatesFound, FindCandidates
 from bus.vocabulary import Allocations
 from placement_worker.core.index import Index
 from placement_worker.core.search import Fit, page

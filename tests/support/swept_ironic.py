@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from bus.clock import Clock
-from bus.messages import FindProviders, InventoryReported, ProvidersFound
+from bus.messages import InventoryReported
+from bus.queries import FindProviders, ProvidersFound
 from bus.resources import Provider
 from ironic_sync.core.belief import BeliefRules, Moment
 from ironic_sync.core.node import Place, from_rest

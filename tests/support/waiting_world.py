@@ -10,15 +10,8 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import (
-    BuildCancelled,
-    BuildPlaced,
-    BuildUnplaceable,
-    FindWaiting,
-    HostReported,
-    Message,
-    WaitingFound,
-)
+from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, HostReported, Message
+from bus.queries import FindWaiting, WaitingFound
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import HostState, Inventory

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.vocabulary import Flavor
 from scheduler_worker.core.request import wishes_of
 from scheduler_worker.core.request_options import PciAlias, RequestOptions

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.messages import ClaimRequested, ReleaseRequested
+from bus.queries import ClaimRequested, ReleaseRequested
 from bus.vocabulary import (
     Choice,
     Claimed,

@@ -5,16 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.messages import (
-    BuildDeleted,
-    BuildEnded,
-    BuildOrdered,
-    ClaimRequested,
-    DestroyOrdered,
-    HostFailed,
-    Message,
-    ReleaseRequested,
-)
+from bus.messages import BuildDeleted, BuildEnded, BuildOrdered, DestroyOrdered, HostFailed, Message
+from bus.queries import ClaimRequested, ReleaseRequested
 from bus.vocabulary import (
     Attempt,
     Claimed,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from bus.messages import ClaimRequested, ReleaseRequested
+from bus.queries import ClaimRequested, ReleaseRequested
 from bus.vocabulary import Allocations, Choice, Claimed, ConsumerClaim, Crowded, GroupPolicy, NoGroup, Refused
 from placement_worker.core.capacity import ClaimWorld, Holder, Room, Stock, claim, release
 from placement_worker.core.server_groups import GroupPlaces, roots_of

@@ -3,7 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from bus.messages import BuildRequested, BuildUnplaceable, WhatIf
+from bus.messages import BuildRequested, BuildUnplaceable
+from bus.queries import WhatIf
 from bus.vocabulary import Flavor, Hints, Resources
 from scheduler_worker import ChoicePolicy, placing, what_if
 from scheduler_worker.core.choosing import Choosing

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bus.messages import FindCandidates, FindNames, FindProviders, FindUsages
+from bus.queries import FindCandidates, FindNames, FindProviders, FindUsages
 from bus.vocabulary import ResourceGroup
 from placement_worker.http import queries
 from placement_worker.http.errors import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, UNDEFINED, Problem

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bus.codec import encode
-from bus.messages import CandidatesFound, FindCandidates
 from bus.protocol import MAX_MESSAGE_BYTES
+from bus.queries import CandidatesFound, FindCandidates
 from bus.vocabulary import Inventory, NearMiss, ProviderChange, Removal, ResourceGroup
 from placement_worker.core.index import FIRST_ROWS, Index
 from placement_worker.core.search import page

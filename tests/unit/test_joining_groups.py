@@ -2,7 +2,8 @@
 
 import pytest
 
-from bus.messages import AllocationsFound, BuildPlaced, FindAllocations, FindGroups, GroupsFound
+from bus.messages import BuildPlaced
+from bus.queries import AllocationsFound, FindAllocations, FindGroups, GroupsFound
 from bus.vocabulary import GroupPolicy, Hints, ServerGroup
 from scheduler_worker.core.joined import Joined
 from scheduler_worker.placing import Scheduler

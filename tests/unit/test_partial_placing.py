@@ -3,14 +3,8 @@
 import msgspec
 import pytest
 
-from bus.messages import (
-    AllocationsFound,
-    BuildPlaced,
-    BuildUnplaceable,
-    FindAllocations,
-    FindGroups,
-    GroupsFound,
-)
+from bus.messages import BuildPlaced, BuildUnplaceable
+from bus.queries import AllocationsFound, FindAllocations, FindGroups, GroupsFound
 from bus.resources import Consumer
 from bus.vocabulary import Flavor, GroupPolicy, Hints, ServerGroup
 from scheduler_worker.placing import Scheduler

@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from bus import codec
-from bus.messages import BuildPlaced, BuildRequested, ClaimAnswered, ClaimRequested, HostFailed
+from bus.messages import BuildPlaced, BuildRequested, HostFailed
+from bus.queries import ClaimAnswered, ClaimRequested
 from bus.vocabulary import Flavor, Hints, Record, RecordedHost, RecordedScale
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.order import also_asked

@@ -5,15 +5,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from bus.errors import AnswerRefused
-from bus.messages import (
-    AllocationsFound,
-    BuildPlaced,
-    BuildRequested,
-    BuildUnplaceable,
-    FindAllocations,
-    FindGroups,
-    GroupsFound,
-)
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
+from bus.queries import AllocationsFound, FindAllocations, FindGroups, GroupsFound
 from bus.resources import Consumer
 from bus.vocabulary import Hints, ServerGroup
 from scheduler_worker.placing import Scheduler

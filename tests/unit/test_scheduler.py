@@ -9,15 +9,12 @@ from msgspec.structs import replace
 from bus.candidates import SenselessQuery
 from bus.clock import Clock
 from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
-from bus.messages import (
-    BuildPlaced,
-    BuildRequested,
-    BuildUnplaceable,
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed
+from bus.queries import (
     ClaimAnswered,
     ClaimRequested,
     FindCandidates,
     FindProviders,
-    HostFailed,
     ProvidersFound,
     ReleaseAnswered,
     ReleaseRequested,

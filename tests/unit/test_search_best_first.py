@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from bus.messages import CandidatesFound, FindCandidates, OrderBy
+from bus.queries import CandidatesFound, FindCandidates, OrderBy
 from bus.vocabulary import Candidate, Inventory, ProviderChange, ResourceGroup
 from placement_worker.core import best_first
 from placement_worker.core import search as searching

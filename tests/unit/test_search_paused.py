@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.vocabulary import ResourceGroup
 from placement_worker.core import search as searching
 from placement_worker.core.index import Index

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from bus.candidates import SenselessQuery
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.vocabulary import Inventory, NearMiss, Removal, ResourceGroup
 from placement_worker.core.index import Index
 from placement_worker.core.search import page, search

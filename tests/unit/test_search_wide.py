@@ -6,7 +6,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.vocabulary import Inventory, ResourceGroup
 from placement_worker.core import search as searching
 from placement_worker.core import ways

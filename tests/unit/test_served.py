@@ -2,7 +2,7 @@
 
 import pytest
 
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.resources import Provider
 from bus.vocabulary import Allocations, ResourceGroup
 from scheduler_worker.core.served import mappings_of

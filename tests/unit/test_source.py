@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from bus.candidates import CandidateSource, Heard, SenselessQuery
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.vocabulary import Allocations, ProviderChange, ResourceGroup
 from placement_worker import source as sourcing
 from placement_worker.core.fits import Fit, FitFinder

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from bus.messages import FindCandidates
+from bus.queries import FindCandidates
 from bus.vocabulary import ResourceGroup
 from placement_worker.core import ways
 from placement_worker.core.groups import plan
