@@ -11,6 +11,7 @@ from rich.console import Console
 from berth import wiring
 from berth.commands import groups
 from berth.commands.builds import boot, boot_request
+from berth.commands.by_name import ByName
 from berth.commands.terminal import CommandRefused, leaves
 from berth.settings import BadSetting, Settings
 from bus import topics
@@ -184,11 +185,11 @@ async def test_a_boot_names_the_group_it_joins_by_its_uuid(
     placement: Placement, asked: list[BuildRequested]
 ) -> None:
     request = boot_request(1, 512, 1, "", (), 1, "", "")
-    assert await boot(Settings(), request, False, 1.0, False, Spoken().say, "web") == 0
-    assert await boot(Settings(), request, False, 1.0, False, Spoken().say, DB.upper()) == 0
+    assert await boot(Settings(), request, False, 1.0, False, Spoken().say, ByName("web")) == 0
+    assert await boot(Settings(), request, False, 1.0, False, Spoken().say, ByName(DB.upper())) == 0
     async with asyncio.timeout(5):
         while len(asked) < 2:
             await asyncio.sleep(0)
     assert [one.hints.group for one in asked] == [WEB, DB]
-    said = await refusal(boot(Settings(), request, False, 1.0, False, Spoken().say, THEIRS))
+    said = await refusal(boot(Settings(), request, False, 1.0, False, Spoken().say, ByName(THEIRS)))
     assert said.startswith(f"there is no server group {THEIRS} in project {OURS}")
