@@ -15,11 +15,10 @@ from scheduler_worker.core.prefilters import Prefilters, prefilters
 from scheduler_worker.core.request import wishes_of
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.core.unreadable import Unreadable
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import ITS_OWN, Wish, as_anybodys
 
 REMEMBERED = 4096  # of the wishes of requests that differ
 REMEMBERED_BYTES = 32 * 1024 * 1024  # of what these say
-_ITS_OWN: Mapping[str, Any] = {"request": "", "instances": (), "reply_to": ""}  # of each request
 _SELDOM_READ: Mapping[str, Any] = {
     "metadata": {},
     "name": "",
@@ -39,7 +38,7 @@ class Orders:
         self._options = options
         self._policy = policy or ChoicePolicy()
         unread = {name: none for name, none in _SELDOM_READ.items() if not self._policy.reads(name)}
-        self._apart = {**_ITS_OWN, **unread}
+        self._apart = {**ITS_OWN, **unread}
         self._known: dict[tuple[bytes, object], tuple[Wish, ...]] = {}
         self._bytes = 0  # of those known
         self._layout = -1
@@ -108,7 +107,9 @@ class Orders:
             unheeded = self._policy.unheeded(request)
             if unheeded:
                 wishes = tuple([replace(wish, notes=(*wish.notes, *unheeded)) for wish in wishes])
-            known = self._known[alike] = tuple([narrowing.narrow(wish) for wish in wishes])
+            anybodys = as_anybodys(request)
+            known = tuple([narrowing.narrow(replace(wish, request=anybodys)) for wish in wishes])
+            self._known[alike] = known
             self._bytes += len(alike[0])
         return known
 

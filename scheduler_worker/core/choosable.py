@@ -13,7 +13,7 @@ from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rule import Rule, View, Weigher
 from scheduler_worker.core.rules import DEFAULT_RULES, RULES, RULES_CALLED, RULES_OF_PLACEMENT
 from scheduler_worker.core.weighing import WEIGHERS, WEIGHERS_CALLED, WEIGHERS_OF_OTHERS
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import ITS_OWN, Wish
 
 Options = Mapping[str, Mapping[str, Any]]  # of a rule or weigher, by its name
 Own = Mapping[str, Callable[..., Any]]  # an operator's functions, by what he calls them: module:function
@@ -120,6 +120,14 @@ def _made(
 ) -> Rule | Weigher:
     if _is_plain(made):
         return plain(name, made)  # type: ignore[no-any-return]
+    one = _with_options(name, made, given)
+    for read in getattr(one, "reads", ()):
+        if read.removeprefix("request.") in ITS_OWN and read != "request":
+            raise BadChoice(f"{name!r} reads {read}, which is of each request: what is read is shared", name)
+    return one
+
+
+def _with_options(name: str, made: Callable[..., Any], given: Mapping[str, Any]) -> Rule | Weigher:
     hints = get_type_hints(made)
     options = {}
     for option in options_of(made).keys() & given.keys():

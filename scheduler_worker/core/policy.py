@@ -20,7 +20,7 @@ from scheduler_worker.core.choosable import (
 from scheduler_worker.core.rule import Rule, Weigher
 from scheduler_worker.core.rules import DEFAULT_RULES, RULES
 from scheduler_worker.core.rules.neighbours import GROUP
-from scheduler_worker.core.wish import Wish
+from scheduler_worker.core.wish import Wish, as_anybodys
 
 _HEEDED_BY = {
     "same_host": "same_host",
@@ -109,14 +109,10 @@ class ChoicePolicy:
         return read | {name for weigher in self.weighers for name in weigher.reads}
 
 
-def _without_ids(request: BuildRequested) -> BuildRequested:
-    return msgspec.structs.replace(request, request="", instances=(), reply_to="")
-
-
 def _reader(name: str) -> Callable[[Wish], Any]:
     """What reads this of a wish: a field of its own or of the request, its group, or all there is."""
     if name == EVERYTHING:
-        return lambda wish: (_without_ids(wish.request), wish.group, wish.members)
+        return lambda wish: (as_anybodys(wish.request), wish.group, wish.members)
     if name == GROUP:
         return lambda wish: (wish.group, wish.members)
     path = attrgetter(name)

@@ -2,10 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
 
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
 from bus.vocabulary import Flavor, ServerGroup
+
+# Of each request and nobody else's: what a wish has of its request is read for all that ask for the same.
+ITS_OWN: Mapping[str, Any] = {"request": "", "instances": (), "reply_to": ""}
+
+
+def as_anybodys(request: BuildRequested) -> BuildRequested:
+    return msgspec.structs.replace(request, **ITS_OWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +30,7 @@ class Together:
 class Wish:
     """A request has one, and one more for each flavor that would do instead (`or_else`), in their order."""
 
-    request: BuildRequested
+    request: BuildRequested  # as anybody's
     flavor: Flavor
     question: FindCandidates
     nth: int = 0  # 0: the flavor asked for; n: the nth of or_else

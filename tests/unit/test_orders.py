@@ -56,6 +56,15 @@ def test_what_is_wrong_with_one_is_found_though_another_asked_for_the_same(
     assert says in begun.refusal
 
 
+def test_what_is_read_of_a_request_is_nobodys() -> None:
+    """A rule never sees the instances of whoever asked for the same before."""
+    made = orders()
+    order, _ = made.begin(a_request(1, reply_to="me"), 0.0)
+    read = order.wishes[0].request
+    assert (read.request, read.instances, read.reply_to) == ("", (), "")
+    assert order.request == a_request(1, reply_to="me")
+
+
 def test_what_is_remembered_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few requests may say as much as thousands of others."""
     monkeypatch.setattr(remembering, "REMEMBERED_BYTES", 100_000)

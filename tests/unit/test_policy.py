@@ -135,7 +135,17 @@ def warm(*, metric: str = "t") -> Weigher:
     return Weigher("warm", lambda view, wish: view.metric(metric), 3.0)
 
 
+def asker() -> Rule:
+    return Rule("asker", lambda host, wish: None, reads=("instances",))
+
+
+def reply() -> Rule:
+    return Rule("reply", lambda host, wish: None, reads=("request.reply_to",))
+
+
 OWN = {
+    "mine:asker": asker,
+    "mine:reply": reply,
     "mine:no_thirteen": no_thirteen,
     "mine:at_most": at_most,
     "mine:by_number": by_number,
@@ -197,6 +207,8 @@ def test_a_function_that_makes_a_weigher_takes_options() -> None:
         ({"options": {"io_ops": {"max_io_ops_per_host": "x"}}}, "'x': Expected `int`, got `str`"),
         ({"filters": ["mine:warm"], "own": OWN}, "'mine:warm' makes a Weigher, not a Rule"),
         ({"weighers": ["mine:at_most"], "own": OWN}, "'mine:at_most' makes a Rule, not a Weigher"),
+        ({"filters": ["mine:asker"], "own": OWN}, "'mine:asker' reads instances, which is of each request"),
+        ({"filters": ["mine:reply"], "own": OWN}, "'mine:reply' reads request.reply_to"),
     ],
 )
 def test_what_means_nothing_is_said(chosen: dict[str, Any], why: str) -> None:
