@@ -67,10 +67,11 @@ def test_no_seed_breaks_a_promise(first: int) -> None:
 
 @pytest.mark.parametrize("seed", [7, 8, 9])
 def test_the_same_seed_replays_the_same_history(seed: int) -> None:
-    """Also in another process, where sets and dictionaries are hashed otherwise."""
+    """Also in another process, where sets and dictionaries are hashed otherwise, and garbage goes sooner."""
     here = simulate(seed)
     program = (
-        "import logging; logging.disable(); from tests.simulation.test_simulation import simulate; "
+        "import gc, logging; logging.disable(); gc.set_threshold(50); "
+        "from tests.simulation.test_simulation import simulate; "
         f"print(simulate({seed}).digest)"
     )
     environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(Path(__file__).parents[2])}

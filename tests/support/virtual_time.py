@@ -1,6 +1,7 @@
 """An event loop whose time is virtual: it jumps to the next timer instead of waiting for it."""
 
 import asyncio
+import itertools
 import selectors
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -26,6 +27,17 @@ class _Jumping(selectors.DefaultSelector):  # type: ignore[valid-type, misc]  # 
         return []
 
 
+class _NumberedTask(asyncio.Task[Any]):
+    """Sets of tasks go by their numbers: a group cancels its tasks in an order that no address decides."""
+
+    def __init__(self, coro: Coroutine[Any, Any, Any], *, loop: "VirtualLoop", **more: Any) -> None:
+        self._number = next(loop.numbers)
+        super().__init__(coro, loop=loop, **more)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """Threads and sockets have no place here: everything that happens is a callback or a timer."""
 
@@ -33,6 +45,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._jumping = _Jumping()
         super().__init__(self._jumping)
         self._clock_resolution = 1e-9
+        self.numbers = itertools.count()
+        self.set_task_factory(lambda loop, coro, **more: _NumberedTask(coro, loop=self, **more))
 
     def time(self) -> float:
         return self._jumping.now
