@@ -106,6 +106,7 @@ async def until_under_way(load: Load, trouble: Trouble, berth: Running) -> None:
     await trouble(berth)
 
 
+@pytest.mark.soak  # always: anybody, below
 @pytest.mark.parametrize("victim", ["placement", "scheduler", "conductor.c1", "compute.c1", "ironic"])
 async def test_a_worker_killed_at_any_moment_costs_no_build(settings: Settings, victim: str) -> None:
     chance = random.Random(victim)
@@ -137,7 +138,9 @@ def restart(server: RabbitMQ | Postgres) -> None:
     server.restart()
 
 
-HOW = pytest.mark.parametrize("end", [restart, crash], ids=["restarted", "killed"])
+HOW = pytest.mark.parametrize(
+    "end", [pytest.param(restart, id="restarted", marks=pytest.mark.soak), pytest.param(crash, id="killed")]
+)
 End = Callable[[RabbitMQ | Postgres], None]
 
 
@@ -166,6 +169,7 @@ async def test_the_database_may_go_away_and_come_back(
     assert set(berth.starts().values()) == {1}  # nobody fell over it
 
 
+@pytest.mark.soak
 async def test_a_database_that_is_read_only_for_ten_seconds_loses_nothing(
     amqp_url: str, own_postgres: Postgres, bus_name: str
 ) -> None:

@@ -232,6 +232,7 @@ async def test_a_whole_minute_of_changes_while_nobody_followed_is_repaired(
     await site.agree()
 
 
+@pytest.mark.soak  # always: test_sim_ironic, test_ironic_notifications and test_crashes, each for itself
 async def test_a_broker_that_goes_and_comes_back_costs_nothing(
     site: IronicSite, api: IronicApi, rabbitmq: RabbitMQ
 ) -> None:

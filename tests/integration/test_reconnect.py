@@ -47,7 +47,9 @@ async def connect(broker: RabbitMQ, bus_name: str) -> AsyncIterator[Callable[[],
         await transport.close()
 
 
-@pytest.mark.parametrize("framed", [True, False], ids=["framed", "alone"])
+@pytest.mark.parametrize(
+    "framed", [pytest.param(True, id="framed"), pytest.param(False, id="alone", marks=pytest.mark.soak)]
+)
 async def test_everything_published_arrives_although_the_broker_is_restarted_and_killed(
     broker: RabbitMQ, connect: Callable[[], RabbitTransport], framed: bool
 ) -> None:

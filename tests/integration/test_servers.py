@@ -236,7 +236,7 @@ def test_a_free_port_is_given_to_one_process_only() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGTERM, marks=pytest.mark.soak), signal.SIGKILL])
 def test_command_prints_urls_and_its_servers_end_with_it(directory: Path, how: signal.Signals) -> None:
     command = subprocess.Popen(
         [sys.executable, "-m", "deploy.servers", "--dir", str(directory)],

@@ -94,7 +94,7 @@ def test_when_it_is_killed_its_workers_end_too(services: dict[str, str], tmp_pat
 
 
 @pytest.mark.services
-@pytest.mark.slow
+@pytest.mark.soak  # always: the next one kills one too
 def test_a_worker_that_dies_is_started_again(services: dict[str, str], tmp_path: Path) -> None:
     with Up(tmp_path, services, *FLAGS) as berth:
         os.kill(berth.workers()["scheduler"], signal.SIGKILL)

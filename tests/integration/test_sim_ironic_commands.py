@@ -156,8 +156,8 @@ def test_what_cannot_be_is_said_in_a_sentence(
 def test_an_ironic_that_is_not_there_is_said_to_be_away() -> None:
     with listen("127.0.0.1:0") as closed:
         nowhere = Person(f"http://127.0.0.1:{closed.getsockname()[1]}")
-        with pytest.raises(Unavailable, match="cannot be reached"):
-            nowhere.types("fail", "metal00001")
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        nowhere.types("fail", "metal00001")
     with pytest.raises(BadSetting, match="--url takes a URL"):
         Person("nonsense").types("list")
 
