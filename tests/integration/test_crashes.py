@@ -80,10 +80,12 @@ async def told(server: Postgres, *commands: str) -> None:
         await connection.close()
 
 
-async def load_through(settings: Settings, trouble: Trouble) -> tuple[LoadOutcome, Running]:
+async def load_through(
+    settings: Settings, trouble: Trouble, boots: int = int(RATE * SECONDS), deadline: float = DEADLINE
+) -> tuple[LoadOutcome, Running]:
     """Load a berth, make trouble meanwhile, and see that every promise was kept."""
-    plan = LoadPlan(boots=int(RATE * SECONDS), rate=RATE, patience=25.0)
-    async with asyncio.timeout(DEADLINE), running(settings) as berth:
+    plan = LoadPlan(boots=boots, rate=RATE, patience=25.0)
+    async with asyncio.timeout(deadline), running(settings) as berth:
         load = Load(berth.bus, plan)
         async with asyncio.TaskGroup() as group:
             loading = group.create_task(load.run())
@@ -132,6 +134,32 @@ async def test_anybody_may_be_killed_at_any_moment(settings: Settings) -> None:
 
     _, berth = await load_through(settings, trouble)
     assert sum(berth.starts().values()) == len(berth.starts()) + kills
+
+
+@pytest.mark.soak
+async def test_four_cells_whose_conductors_and_agents_are_killed_end_all_of_5000_builds(
+    amqp_url: str, database_url: str, bus_name: str
+) -> None:
+    """Twenty flavors on 4 × 250 hosts, one attempt in five failing."""
+    settings = plain_settings(amqp_url, database_url, bus_name).having(
+        cells=("c1", "c2", "c3", "c4"), hosts=1000, fail=0.2
+    )
+    chance = random.Random("four cells")
+    kills = 60
+
+    async def trouble(berth: Running) -> None:
+        within = sorted(role for role in berth.starts() if role.startswith(("conductor.", "compute.")))
+        for _ in range(kills):
+            await berth.kill(chance.choice(within))
+            await asyncio.sleep(chance.uniform(0.2, 1.5))
+
+    result, berth = await load_through(settings, trouble, boots=5000, deadline=400.0)
+    assert sum(berth.starts().values()) == len(berth.starts()) + kills
+    boots = result.boots.values()
+    assert all(boot.attempts for boot in boots)
+    assert all(boot.reason for boot in boots if boot.status == "error")
+    assert sum(boot.attempts > 1 and boot.status == "active" for boot in boots) > 500  # on an alternate
+    print(result.summary())
 
 
 def restart(server: RabbitMQ | Postgres) -> None:
