@@ -185,7 +185,11 @@ async def follow(url: str) -> None:
     """The replica's process: says what loading took, then what following to a number it is told."""
     async with Bus(way(url)) as bus, asyncio.TaskGroup() as group:
         kept, worker = replica(
-            bus.asker(topics.TREES), bus.asker(topics.CHANGES), bus.asker(topics.AGGREGATES), bus.clock
+            bus.asker(topics.TREES),
+            bus.asker(topics.CHANGES),
+            bus.asker(topics.AGGREGATES),
+            bus.asker(topics.CELLS),
+            bus.clock,
         )
         await asyncio.sleep(0)
         before, spent, began = _megabytes(), process_time(), monotonic()

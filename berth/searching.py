@@ -63,6 +63,10 @@ def candidate_source(bus: Bus, shared: SharedMemory | None) -> SearchPlace:
     if shared is not None:
         return SearchPlace(IndexedSource(shared), shared.loaded, ())
     kept, worker = replica(
-        bus.asker(topics.TREES), bus.asker(topics.CHANGES), bus.asker(topics.AGGREGATES), bus.clock
+        bus.asker(topics.TREES),
+        bus.asker(topics.CHANGES),
+        bus.asker(topics.AGGREGATES),
+        bus.asker(topics.CELLS),
+        bus.clock,
     )
     return SearchPlace(IndexedSource(kept), kept.loaded, (worker,))

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bus.queries import FindCandidates
-from bus.vocabulary import Aggregate, Allocations, Candidate, NearMiss, Removal
+from bus.vocabulary import Aggregate, Allocations, Candidate, NearMiss, RegisteredCell, Removal
 
 Ints = npt.NDArray[np.intp]
 Bools = npt.NDArray[np.bool_]
@@ -22,7 +22,9 @@ class SenselessQuery(ValueError):
     """A question about candidates that cannot be meant; says which field is wrong, and why."""
 
 
-Heard = Callable[[Sequence[str], Sequence[str]], None]  # roots of which something changed, and aggregates
+Heard = Callable[
+    [Sequence[str], Sequence[str]], None
+]  # roots that changed; aggregates and cells described anew
 
 
 class PlacedHost(Protocol):
@@ -116,6 +118,11 @@ class CandidateSource(Protocol):
 
     @property
     def aggregates(self) -> Mapping[str, Aggregate]: ...
+
+    @property
+    def cells(self) -> Mapping[str, RegisteredCell]:
+        """Those that operators said something of."""
+        ...
 
     def position(self, root: str) -> int | None: ...
 

@@ -27,6 +27,7 @@ from bus.vocabulary import (
     Ordinal,
     ProviderChange,
     ProviderReport,
+    RegisteredCell,
     Seconds,
     Selection,
     TraitName,
@@ -250,12 +251,14 @@ class HostFailed(Message, frozen=True, kw_only=True):
 class PlacementChanged(Message, frozen=True, kw_only=True):
     """One commit, numbered without gaps. A reader that misses a number reads everything again.
 
-    One that names nothing is of aggregates, told by a placement that has no word for them: look them up.
+    One that names nothing is of aggregates or cells, told by a placement that has no word for them: look
+    them up.
     """
 
     number: Ordinal
     changes: tuple[ProviderChange, ...]
     aggregates: tuple[Aggregate, ...] = ()  # whose name or metadata changed, as they are now
+    cells: tuple[RegisteredCell, ...] = ()  # the same of cells
 
 
 class NodeChanged(Message, frozen=True, kw_only=True):

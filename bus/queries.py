@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from bus.aggregates import AggregateEdit, AggregateResult
+from bus.cells import CellEdit, CellResult
 from bus.messages import BuildPlaced, BuildRequested, Message
 from bus.resources import (
     Consumer,
@@ -38,6 +39,7 @@ from bus.vocabulary import (
     Ordinal,
     PlacedThere,
     RankedHost,
+    RegisteredCell,
     ReleaseResult,
     Removal,
     ResourceGroup,
@@ -95,6 +97,7 @@ class FindCandidates(Message, frozen=True, kw_only=True):
     isolated: tuple[str, ...] = ()  # suffixes of groups that never share a provider with one another
     root_member_of: tuple[tuple[Id, ...], ...] = ()  # aggregates of the host: every inner list is met by one
     root_not_member_of: tuple[Id, ...] = ()
+    not_cells: tuple[Word, ...] = ()  # those that are disabled
 
 
 class CandidatesFound(Message, frozen=True, kw_only=True):
@@ -311,6 +314,27 @@ class AggregateEditRequested(Message, frozen=True, kw_only=True):
 
 class AggregateEditAnswered(Message, frozen=True, kw_only=True):
     result: AggregateResult
+
+
+class FindCells(Message, frozen=True, kw_only=True):
+    """All cells: those that are registered, and those that somebody reported hosts of."""
+
+    counted: bool = True  # how much is in each, too; False: the registered alone
+
+
+class CellsFound(Message, frozen=True, kw_only=True):
+    seen: Ordinal  # the last change this answer knows of
+    cells: tuple[RegisteredCell, ...]  # by their names
+    hosts: dict[str, int] = field(default_factory=dict)  # cell → how many are in it, where there are any
+    instances: dict[str, int] = field(default_factory=dict)  # cell → how many hold something there
+
+
+class CellEditRequested(Message, frozen=True, kw_only=True):
+    edit: CellEdit
+
+
+class CellEditAnswered(Message, frozen=True, kw_only=True):
+    result: CellResult
 
 
 # What a cell is asked

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 # Of a removal or a near miss. That of the constraint that left nobody is the code of the decision.
 CONSTRAINTS: Mapping[str, str] = {
     "cell": "it is in another cell",
+    "cell_disabled": "an operator has disabled its cell",
     "zone": "it is in another zone",
     "host": "it is not the host that was asked for",
     "forbidden_host": "it is among the hosts that were ruled out",

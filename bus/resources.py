@@ -171,7 +171,7 @@ class Edited(Tagged, frozen=True, kw_only=True):
 class Missing(Tagged, frozen=True, kw_only=True):
     """Something that was named does not exist."""
 
-    what: Literal["provider", "parent", "resource class", "trait", "inventory", "aggregate", "host"]
+    what: Literal["provider", "parent", "resource class", "trait", "inventory", "aggregate", "host", "cell"]
     names: tuple[str, ...]
     provider: str = ""  # inventory: whose
 

@@ -365,6 +365,22 @@ EDIT_AGGREGATE = Query(
     ANYONE,
     "placement",
 )
+CELLS = Query(
+    "placement.cells",
+    q.FindCells,
+    q.CellsFound,
+    "which cells there are, which are disabled, and how much is in each",
+    ANYONE,
+    "placement",
+)
+EDIT_CELL = Query(
+    "placement.cell",
+    q.CellEditRequested,
+    q.CellEditAnswered,
+    "register a cell, enable or disable it; or end it, with its hosts",
+    ANYONE,
+    "placement",
+)
 
 FIND_BUILDS = Query(
     "cell.builds.{cell}",
@@ -445,7 +461,8 @@ TOPICS: tuple[Topic[Any], ...] = (
 )
 QUERIES: tuple[Query[Any, Any], ...] = (
     FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, CELL_CLAIM, CELL_RELEASE, CELL_PROVIDERS, EDIT, EDIT_OWNER,
-    LOAD, ALLOCATIONS, USAGES, NAMES, EDIT_NAME, GROUPS, EDIT_GROUP, AGGREGATES, EDIT_AGGREGATE, FIND_BUILDS,
+    LOAD, ALLOCATIONS, USAGES, NAMES, EDIT_NAME, GROUPS, EDIT_GROUP, AGGREGATES, EDIT_AGGREGATE, CELLS,
+    EDIT_CELL, FIND_BUILDS,
     FIND_INSTANCES, WAITING, DECISION, WHAT_IF, TREES, CHANGES,
 )  # fmt: skip
 

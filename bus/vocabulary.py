@@ -118,6 +118,15 @@ class Aggregate(Value, frozen=True, kw_only=True):
     gone: bool = False  # told once, when it is dropped
 
 
+class RegisteredCell(Value, frozen=True, kw_only=True):
+    """A cell as operators have it. One that nobody registered is as a new one: enabled."""
+
+    name: Word
+    enabled: bool = True  # may anything new be placed there?
+    note: str = ""
+    gone: bool = False  # told once, when it is dropped
+
+
 GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]
 
 

@@ -7,7 +7,7 @@ from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Aggregate, ProviderChange
+from bus.vocabulary import Aggregate, ProviderChange, RegisteredCell
 from placement_worker.core.trees import Tree
 from placement_worker.memory import Memory
 from placement_worker.reading import StoreReader
@@ -78,6 +78,12 @@ class ChangeLog:
     async def write_aggregates(self, tx: Transaction, aggregates: Sequence[Aggregate]) -> int:
         """Log what is said of these aggregates from here on. Gives the change's number."""
         message = await changes.announce_aggregates(tx, aggregates)
+        tx.after_commit(lambda: self._learn([message], {}))
+        return message.number
+
+    async def write_cells(self, tx: Transaction, cells: Sequence[RegisteredCell]) -> int:
+        """Log what is said of these cells from here on. Gives the change's number."""
+        message = await changes.announce_cells(tx, cells)
         tx.after_commit(lambda: self._learn([message], {}))
         return message.number
 

@@ -33,7 +33,7 @@ class Memory:
         self._watchers: list[Heard] = []
 
     def watch(self, heard: Heard) -> None:
-        """Call this with what changed, roots and aggregates; after a reload all there are, or were."""
+        """Call this with the roots that changed and what is described anew; after a reload with all."""
         self._watchers.append(heard)
 
     def learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
@@ -45,9 +45,10 @@ class Memory:
             if len(messages) > 1:
                 new = dict.fromkeys(change.root for change in message.changes if change.reshaped)
                 own = {root: shaped[root] for root in new if root in shaped}
-            roots = self.index.accept(message.number, message.changes, own, message.aggregates)
+            roots = self.index.accept(message.number, message.changes, own, message.aggregates, message.cells)
             touched.update(dict.fromkeys(roots))
             told.update(dict.fromkeys([one.id for one in message.aggregates]))
+            told.update(dict.fromkeys([one.name for one in message.cells]))
             if self._missed is not None:
                 self._missed.append((message, own))
         self._learned.set()
@@ -65,10 +66,10 @@ class Memory:
         unknown = [message for message in messages if not self.index.knows(message.number)]
         if self.loads:
             unknown = await self._committed(self.index, unknown)
-        news = [message for message in unknown if message.changes or message.aggregates]
+        news = [one for one in unknown if one.changes or one.aggregates or one.cells]
         if news:
             await self._take_in(news)
-        if len(news) < len(unknown):  # of aggregates, told by a placement that has no word for them
+        if len(news) < len(unknown):  # of what the placement that told it has no word for
             await self.fresh()
         return [None] * len(messages)
 
@@ -143,22 +144,25 @@ class Memory:
                 for message, shaped in self._missed:  # perhaps more by now
                     if message.number in false:
                         continue
-                    index.accept(message.number, message.changes, shaped, message.aggregates)
+                    index.accept(message.number, message.changes, shaped, message.aggregates, message.cells)
                 before, self.index = self.index, index
                 self.loads += 1
                 self._loaded.set()
             finally:
                 self._missed = None
         everybody = tuple(dict.fromkeys((*before.trees, *index.trees)))
-        aggregates = tuple(dict.fromkeys((*before.aggregate_facts, *index.aggregate_facts)))
+        facts = before.aggregate_facts, index.aggregate_facts, before.cell_facts, index.cell_facts
+        described = tuple(dict.fromkeys(name for some in facts for name in some))
         for heard in self._watchers:
-            heard(everybody, aggregates)
+            heard(everybody, described)
 
     async def _read(self) -> Index:
         # The number first: what is read after it holds at least all that happened up to it.
         index = Index(await self._reader.last())
         for one in await self._reader.described():
             index.describe(one, index.seen)
+        for cell in await self._reader.registered():
+            index.register(cell, index.seen)
 
         async def take(trees: Iterable[Tree]) -> None:
             for nth, tree in enumerate(trees, 1):

@@ -7,6 +7,7 @@ from bus.queries import CandidatesFound, FindCandidates
 from bus.sql.database import Database
 from placement_worker.aggregates import AggregateOperations
 from placement_worker.bulk_load import BulkLoad
+from placement_worker.cells import CellOperations
 from placement_worker.change_log import ChangeLog
 from placement_worker.claims import ClaimOperations
 from placement_worker.classes_and_traits import ClassesAndTraits
@@ -40,6 +41,7 @@ class Placement:
         self.classes_and_traits = ClassesAndTraits(database, clock, self.book, self.log)
         self.server_groups = ServerGroups(database, clock)
         self.aggregates = AggregateOperations(database, clock, self.book, self.log)
+        self.cells = CellOperations(database, clock, self.book, self.log, self.reports)
         self.lookups = Lookups(database, self.book)
         self._open = again(clock, self.book.open)
 

@@ -5,9 +5,9 @@ from typing import NamedTuple, Protocol
 
 from bus.messages import PlacementChanged
 from bus.sql.database import Database
-from bus.vocabulary import Aggregate
+from bus.vocabulary import Aggregate, RegisteredCell
 from placement_worker.core.trees import Tree
-from placement_worker.store import aggregates, changes, tree_reads
+from placement_worker.store import aggregates, cells, changes, tree_reads
 from placement_worker.store.numbered_names import Book
 
 ROOTS_A_PAGE = 2000
@@ -46,6 +46,9 @@ class MemoryReader(Protocol):
     async def described(self) -> Iterable[Aggregate]:
         """What is said of aggregates, where anything is."""
 
+    async def registered(self) -> Iterable[RegisteredCell]:
+        """What is said of cells."""
+
     async def each(self, take: Take) -> None:
         """Hand over all there are, page by page."""
 
@@ -75,6 +78,10 @@ class StoreReader:
     async def described(self) -> Iterable[Aggregate]:
         async with self._database.read() as tx:
             return (await aggregates.described(tx)).values()
+
+    async def registered(self) -> Iterable[RegisteredCell]:
+        async with self._database.read() as tx:
+            return await cells.registered(tx)
 
     async def each(self, take: Take) -> None:
         after = 0

@@ -14,8 +14,8 @@ from bus.errors import Unavailable
 from bus.known_trees import ChangesFound, FindChanges, FindTrees, TreesFound
 from bus.messages import PlacementChanged
 from bus.protocol import Ask
-from bus.queries import AggregatesFound, FindAggregates
-from bus.vocabulary import Aggregate
+from bus.queries import AggregatesFound, CellsFound, FindAggregates, FindCells
+from bus.vocabulary import Aggregate, RegisteredCell
 from bus.worker import Worker, every, on_many
 from placement_worker.core.index import Index
 from placement_worker.core.packing import unpacked
@@ -49,10 +49,12 @@ class BusReader:
         trees: Ask[FindTrees, TreesFound],
         changes: Ask[FindChanges, ChangesFound],
         aggregates: Ask[FindAggregates, AggregatesFound],
+        cells: Ask[FindCells, CellsFound],
     ) -> None:
         self._ask_trees = trees
         self._ask_changes = changes
         self._ask_aggregates = aggregates
+        self._ask_cells = cells
         self._away = False
 
     async def last(self) -> int:
@@ -86,6 +88,9 @@ class BusReader:
             if not answer.more:
                 return [one for one in found if one.name or one.metadata]
             question = FindAggregates(after=found[-1].id, limit=AGGREGATES_A_QUESTION)
+
+    async def registered(self) -> Iterable[RegisteredCell]:
+        return (await self._answer(partial(self._ask_cells, FindCells(counted=False)))).cells
 
     async def each(self, take: Take) -> None:
         """The next page is on its way while one is taken in."""
@@ -192,14 +197,15 @@ def replica(
     trees: Ask[FindTrees, TreesFound],
     changes: Ask[FindChanges, ChangesFound],
     aggregates: Ask[FindAggregates, AggregatesFound],
+    cells: Ask[FindCells, CellsFound],
     clock: Clock | None = None,
 ) -> tuple[Replica, Worker]:
     """The memory, and the worker that keeps it, to be served in the same process."""
-    kept = Replica(BusReader(trees, changes, aggregates), clock or Clock())
+    kept = Replica(BusReader(trees, changes, aggregates, cells), clock or Clock())
     worker = Worker(
         "replica",
         consumes=[on_many(topics.PLACEMENT_CHANGED, kept.hear_many, private=True, batch=256, concurrency=1)],
-        asks=[topics.TREES, topics.CHANGES, topics.AGGREGATES],
+        asks=[topics.TREES, topics.CHANGES, topics.AGGREGATES, topics.CELLS],
         timers=[every(LOOK_SECONDS, kept.look)],
         runs=[kept.keep],
     )

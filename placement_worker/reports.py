@@ -1,6 +1,7 @@
 """What owners report of their provider trees, and the sweeping up of trees that are gone."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from msgspec import structs
 
@@ -38,6 +39,7 @@ class ReportOperations:
         self._numbers = numbers
         self._report = again(clock, self._report_together)
         self._sweep = again(clock, self._sweep_together)
+        self._end = again(clock, self._end_together)
         self._give = retrying(clock, otherwise=_contended)(self._give_once)
 
     async def report_many(
@@ -156,6 +158,20 @@ class ReportOperations:
             await hosts.enter(tx, roots, now)
             before = (await tree_reads.read_locked(tx, self.book, roots)).values()
             await self._save(tx, [(was, swept(was) if was.gone else settled(was)) for was in before], now)
+            await hosts.leave(tx, roots)
+
+    async def end(self, cell: str, roots: Sequence[str], *, in_use_too: bool) -> None:
+        """An operator says that these of a cell are gone; of those in use each is closed, or left alone."""
+        for part in portions(roots, lambda _: 1, TREES_SWEPT_AT_ONCE):
+            await self._end(cell, part, in_use_too)
+
+    async def _end_together(self, cell: str, roots: Sequence[str], in_use_too: bool) -> None:
+        now = self.clock.now()
+        async with changing(self.database, self.book) as tx:
+            await hosts.enter(tx, roots, now)
+            locked = (await tree_reads.read_locked(tx, self.book, roots)).values()
+            ending = [one for one in locked if one.cell == cell and (in_use_too or not one.in_use)]
+            await self._save(tx, [(was, swept(replace(was, gone=True))) for was in ending], now)
             await hosts.leave(tx, roots)
 
     async def _save(

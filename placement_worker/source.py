@@ -7,7 +7,7 @@ import numpy as np
 
 from bus.candidates import Bools, Floats, Heard, Ints
 from bus.queries import FindCandidates
-from bus.vocabulary import Aggregate, Allocations, Candidate, NearMiss, Removal
+from bus.vocabulary import Aggregate, Allocations, Candidate, NearMiss, RegisteredCell, Removal
 from placement_worker.core.as_if_empty import AsIfEmpty
 from placement_worker.core.explain import UNSEEN, UNSEEN_CODE, explain
 from placement_worker.core.fits import Fit, FitFinder
@@ -73,6 +73,10 @@ class IndexedSource:
     def aggregates(self) -> Mapping[str, Aggregate]:
         return self._memory.index.aggregate_facts
 
+    @property
+    def cells(self) -> Mapping[str, RegisteredCell]:
+        return self._memory.index.cell_facts
+
     def position(self, root: str) -> int | None:
         row = self._memory.index.rows.get(root)
         return row.position if row is not None and row.parent is None else None
@@ -127,14 +131,14 @@ class IndexedSource:
         known: Index | None = None
         told = 0
 
-        def some(roots: Sequence[str], aggregates: Sequence[str]) -> None:
+        def some(roots: Sequence[str], described: Sequence[str]) -> None:
             nonlocal known, told
             index = self._memory.index
             if index is known:
                 roots = [root for root in roots if index.gave.get(root, 0) > told]
             known, told = index, index.gives
-            if roots or aggregates:
-                heard(roots, aggregates)
+            if roots or described:
+                heard(roots, described)
 
         self._memory.watch(some)
 

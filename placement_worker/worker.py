@@ -48,6 +48,8 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
             answers(topics.EDIT_GROUP, placement.server_groups.edit),
             answers(topics.AGGREGATES, placement.aggregates.find),
             answers(topics.EDIT_AGGREGATE, placement.aggregates.edit),
+            answers(topics.CELLS, placement.cells.find),
+            answers(topics.EDIT_CELL, placement.cells.edit),
         ],
         timers=[
             every(CATCH_UP_SECONDS, placement.memory.fresh),

@@ -45,8 +45,8 @@ class Orders:
         self._prefilters: Prefilters | None = None
         source.watch(self._heard)
 
-    def _heard(self, roots: Sequence[str], aggregates: Sequence[str]) -> None:
-        if aggregates:
+    def _heard(self, roots: Sequence[str], described: Sequence[str]) -> None:
+        if described:
             self._prefilters = None
 
     def begin(self, request: BuildRequested, waited: float) -> tuple[Order, Begun]:
@@ -74,7 +74,7 @@ class Orders:
         return any(host and not self._source.named(host) for host in named)
 
     def again(self, order: Order) -> Order:
-        """The same order, by what is known of hosts and aggregates now."""
+        """The same order, by what is known of hosts, aggregates and cells now."""
         try:
             anew = self._wishes(order.request)
         except Unreadable:  # a host that it names has gone meanwhile
@@ -86,6 +86,7 @@ class Orders:
                 not_roots=tuple(sorted({*wish.question.not_roots, *now.question.not_roots})),
                 root_member_of=now.question.root_member_of,
                 root_not_member_of=now.question.root_not_member_of,
+                not_cells=now.question.not_cells,
             )
             wishes.append(replace(wish, question=question, notes=now.notes))
         return msgspec.structs.replace(order, wishes=tuple(wishes))
@@ -93,7 +94,9 @@ class Orders:
     def _wishes(self, request: BuildRequested) -> tuple[Wish, ...]:
         source, narrowing = self._source, self._prefilters
         if narrowing is None:
-            narrowing = self._prefilters = prefilters(source.aggregates.values(), self._options)
+            narrowing = self._prefilters = prefilters(
+                source.aggregates.values(), self._options, source.cells.values()
+            )
             self._forget()
         if self._layout != source.layout or len(self._known) > REMEMBERED or self._bytes > REMEMBERED_BYTES:
             self._layout = source.layout

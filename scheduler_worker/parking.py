@@ -123,7 +123,7 @@ class Parking:
 
     # What is heard
 
-    def _changed(self, roots: Sequence[str], aggregates: Sequence[str]) -> None:
+    def _changed(self, roots: Sequence[str], described: Sequence[str]) -> None:
         """Placement's memory has news."""
         room = self.room
         sharing = self.scheduler.source.sharing
@@ -133,13 +133,13 @@ class Parking:
                 self._shared, self._regroup = shared, True
             if not sharing.keys().isdisjoint(roots):
                 room.everything()
-        if aggregates:
+        if described:
             self._regroup = True
             room.everything()
         room.changed(roots)
         self.call()
 
-    def _touched(self, roots: Sequence[str], aggregates: Sequence[str]) -> None:
+    def _touched(self, roots: Sequence[str], described: Sequence[str]) -> None:
         """Somebody came or went there, perhaps of those who are named."""
         if self.company.around(roots):
             self.look_round()

@@ -232,6 +232,7 @@ CLIENT = of_client(
         topics.NAMES,
         topics.GROUPS,
         topics.AGGREGATES,
+        topics.CELLS,
         topics.FIND_BUILDS,
         topics.WAITING,
         topics.DECISION,

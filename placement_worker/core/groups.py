@@ -5,9 +5,9 @@ An anchor is the root that a candidate belongs to: the providers of its tree ser
 with one of them through an aggregate.
 
 What a demand is about, in a word for programs: `class` (too little of it, or nobody has it), `trait`,
-`forbidden_trait`, `aggregate` and `forbidden_aggregate`, `tree`, `cell`, `zone`, `host` and `forbidden_host`
-(roots that are asked for, and those that are not to be), `group` (all is there, but not where the rest is),
-`together` (so is what each group asks for), `unseen` (too many combinations to know).
+`forbidden_trait`, `aggregate` and `forbidden_aggregate`, `tree`, `cell`, `cell_disabled`, `zone`, `host` and
+`forbidden_host` (roots that are asked for, and those that are not to be), `group` (all is there, but not with
+the rest), `together` (so is what each group asks for), `unseen` (too many combinations to know).
 """
 
 from collections.abc import Iterator
@@ -175,6 +175,10 @@ class _Planner:
             flags = index.cells.get(query.cell)
             met = None if flags is None else flags.mask(self.high)
             yield Demand(f"cell {query.cell}", met, about="cell", code="cell")
+        if query.not_cells:
+            says = f"not in a disabled cell ({', '.join(query.not_cells)})"
+            met = ~self._in_any(query.not_cells)
+            yield Demand(says, met, about="not_cells", code="cell_disabled")
         if query.roots:
             yield Demand(_hosts("of", query.roots), self._these(query.roots), about="roots", code="host")
         if query.not_roots:
@@ -228,6 +232,11 @@ class _Planner:
     def _these(self, roots: tuple[str, ...]) -> Bools:
         met = np.zeros(self.high, np.bool_)
         met[[row.position for uuid in roots if (row := self.index.rows.get(uuid)) is not None]] = True
+        return met
+
+    def _in_any(self, cells: tuple[str, ...]) -> Bools:
+        known = [self.index.cells[cell].mask(self.high) for cell in cells if cell in self.index.cells]
+        met: Bools = np.logical_or.reduce(known) if known else np.zeros(self.high, np.bool_)
         return met
 
     def _in_zone(self, zone: str) -> Bools | None:

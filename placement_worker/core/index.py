@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bus.vocabulary import Aggregate, ProviderChange
+from bus.vocabulary import Aggregate, ProviderChange, RegisteredCell
 from placement_worker.core.class_arrays import ClassArrays
 from placement_worker.core.row import Row
 from placement_worker.core.row_set import Bools, Ints, RowSet
@@ -49,7 +49,8 @@ class Index:
         self.traits: dict[str, RowSet] = {}
         self.aggregates: dict[str, RowSet] = {}
         self.aggregate_facts: dict[str, Aggregate] = {}  # what operators say of them
-        self._described_at: dict[str, int] = {}  # aggregate → the change beyond `seen` that it is known by
+        self.cell_facts: dict[str, RegisteredCell] = {}  # what they say of cells
+        self._described_at: dict[str, int] = {}  # either → the change beyond `seen` that it is known by
         self.called: dict[str, str | set[str]] = {}  # a host's name → its root, or several
         self.sharers: dict[str, set[int]] = {}  # aggregate → those in it who share
         self._reach: dict[int, Ints] = {}  # one who shares → the roots of the other trees it serves
@@ -76,6 +77,7 @@ class Index:
         changes: Iterable[ProviderChange],
         trees: Mapping[str, Tree] | None = None,
         aggregates: Iterable[Aggregate] = (),
+        cells: Iterable[RegisteredCell] = (),
     ) -> Collection[str]:
         """Take in one commit. `trees` holds the trees that were reshaped, as they are after it.
 
@@ -86,6 +88,8 @@ class Index:
             return touched.keys()
         for one in aggregates:
             self.describe(one, number)
+        for cell in cells:
+            self.register(cell, number)
         trees = trees or {}
         for tree in trees.values():
             touched[tree.root] = None
@@ -113,14 +117,27 @@ class Index:
 
     def describe(self, aggregate: Aggregate, number: int) -> None:
         """This is said of an aggregate now."""
-        if number < self._described_at.get(aggregate.id, 0):
-            return
+        if self._newer(aggregate.id, number):
+            if aggregate.gone:
+                self.aggregate_facts.pop(aggregate.id, None)
+            else:
+                self.aggregate_facts[aggregate.id] = aggregate
+
+    def register(self, cell: RegisteredCell, number: int) -> None:
+        """And this of a cell."""
+        if self._newer(f"cell {cell.name}", number):
+            if cell.gone:
+                self.cell_facts.pop(cell.name, None)
+            else:
+                self.cell_facts[cell.name] = cell
+
+    def _newer(self, described: str, number: int) -> bool:
+        """Is nothing later known of it?"""
+        if number < self._described_at.get(described, 0):
+            return False
         if number > self.seen:
-            self._described_at[aggregate.id] = number
-        if aggregate.gone:
-            self.aggregate_facts.pop(aggregate.id, None)
-        else:
-            self.aggregate_facts[aggregate.id] = aggregate
+            self._described_at[described] = number
+        return True
 
     def use(self, change: ProviderChange, number: int) -> bool:
         """This provider's usage is now that. Is anything more free than it was?"""

@@ -14,7 +14,7 @@ from bus.known_trees import ChangesFound
 from bus.messages import PlacementChanged
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Aggregate, ProviderChange
+from bus.vocabulary import Aggregate, ProviderChange, RegisteredCell
 from placement_worker.schema import LAST_CHANGE, LAST_TOLD, NAMES_EDITION
 
 CHANGES_A_MESSAGE = 500
@@ -63,17 +63,20 @@ _LOG = Statement(
 _LOG_AGGREGATES = Statement(
     "INSERT INTO change_log (number, changes, aggregates) VALUES (:number, '[]', :aggregates)"
 )
+_LOG_CELLS = Statement("INSERT INTO change_log (number, changes, cells) VALUES (:number, '[]', :cells)")
 _AFTER = Statement(
-    "SELECT number, changes, aggregates FROM change_log WHERE number > :after ORDER BY number LIMIT :most"
+    "SELECT number, changes, aggregates, cells FROM change_log WHERE number > :after"
+    " ORDER BY number LIMIT :most"
 )
 _NEWS = Statement(
-    "SELECT l.number, l.changes, l.aggregates, c.number AS last,"
+    "SELECT l.number, l.changes, l.aggregates, l.cells, c.number AS last,"
     " (SELECT min(o.number) FROM change_log o) AS oldest"
-    " FROM changes c LEFT JOIN (SELECT number, changes, aggregates FROM change_log WHERE number > :after"
-    f" ORDER BY number LIMIT :most) l ON 1 = 1 WHERE c.id = {LAST_CHANGE} ORDER BY l.number"
+    " FROM changes c LEFT JOIN (SELECT number, changes, aggregates, cells FROM change_log"
+    " WHERE number > :after ORDER BY number LIMIT :most) l ON 1 = 1"
+    f" WHERE c.id = {LAST_CHANGE} ORDER BY l.number"
 )
 _UNTOLD = Statement(
-    "SELECT l.number, l.changes, l.aggregates FROM change_log l WHERE l.number >"
+    "SELECT l.number, l.changes, l.aggregates, l.cells FROM change_log l WHERE l.number >"
     f" (SELECT c.number FROM changes c WHERE c.id = {LAST_TOLD} FOR UPDATE OF c)"
     " ORDER BY l.number LIMIT :most"
 )
@@ -87,6 +90,7 @@ _TRIM = Statement(
 _encode = msgspec.json.Encoder().encode
 _changes = msgspec.json.Decoder(tuple[ProviderChange, ...])
 _aggregates = msgspec.json.Decoder(tuple[Aggregate, ...])
+_cells = msgspec.json.Decoder(tuple[RegisteredCell, ...])
 
 
 async def announce(
@@ -152,6 +156,13 @@ async def announce_aggregates(tx: Transaction, aggregates: Sequence[Aggregate]) 
     return PlacementChanged(number=number, changes=(), aggregates=tuple(aggregates))
 
 
+async def announce_cells(tx: Transaction, cells: Sequence[RegisteredCell]) -> PlacementChanged:
+    """The same of cells."""
+    [(number, _)] = await _NEXT_ALONE(tx, more=1)
+    await _LOG_CELLS(tx, number=number, cells=_encode(cells).decode())
+    return PlacementChanged(number=number, changes=(), cells=tuple(cells))
+
+
 async def last_number(tx: Transaction) -> int:
     [(number,)] = await _LAST(tx)
     return int(number)
@@ -167,11 +178,11 @@ async def news(tx: Transaction, number: int, most: int) -> ChangesFound:
     rows = await _NEWS(tx, after=number, most=most)
     kept: list[Any] = []
     room = NEWS_BYTES
-    for number, changes, aggregates, _, _ in rows:
-        size = len(changes or "") + len(aggregates or "")
+    for number, changes, aggregates, cells, _, _ in rows:
+        size = len(changes or "") + len(aggregates or "") + len(cells or "")
         if number is None or (kept and size > room):
             break
-        kept.append((number, changes, aggregates))
+        kept.append((number, changes, aggregates, cells))
         room -= size
     return ChangesFound(changes=tuple(_messages(kept)), oldest=rows[0]["oldest"] or 0, last=rows[0]["last"])
 
@@ -192,8 +203,9 @@ def _messages(rows: Sequence[Any]) -> list[PlacementChanged]:
             number=number,
             changes=_changes.decode(changes),
             aggregates=_aggregates.decode(aggregates) if aggregates else (),
+            cells=_cells.decode(cells) if cells else (),
         )
-        for number, changes, aggregates in rows
+        for number, changes, aggregates, cells in rows
     ]
 
 

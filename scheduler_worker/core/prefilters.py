@@ -1,6 +1,6 @@
-"""What aggregates' metadata asks of every request, before anybody looks for a host.
+"""What aggregates' metadata and the registry of cells ask of every request, before anybody looks for a host.
 
-Worked out once from the aggregates there are; most clouds have no such metadata, and then it costs nothing.
+Worked out once from what is said of them; most clouds say nothing, and then it costs nothing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from bus.vocabulary import Aggregate
+from bus.vocabulary import Aggregate, RegisteredCell
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.core.wish import Wish
 
@@ -18,11 +18,13 @@ NOBODY = "00000000-0000-0000-0000-000000000000"  # an aggregate that no host is 
 
 @dataclass(frozen=True)
 class Prefilters:
-    """Tenants' own aggregates, and aggregates that are for those alone who require their traits."""
+    """Tenants' own aggregates, aggregates that are for those alone who require their traits, and cells that
+    are disabled."""
 
     of_tenant: Mapping[str, tuple[str, ...]] | None = None  # project → its aggregates; None: nobody asks
     tenants_need_one: bool = False
     demanding: tuple[tuple[str, frozenset[str]], ...] = ()  # an aggregate, and the traits it demands
+    closed: tuple[str, ...] = ()  # cells
 
     def narrow(self, wish: Wish) -> Wish:
         """The same wish, for the hosts that are for it; with a sentence where these are none at all."""
@@ -41,11 +43,15 @@ class Prefilters:
                 question = msgspec.structs.replace(
                     question, root_not_member_of=(*question.root_not_member_of, *barred)
                 )
+        if self.closed:
+            question = msgspec.structs.replace(question, not_cells=self.closed)
         return wish if question is wish.question else replace(wish, question=question, notes=notes)
 
 
-def prefilters(aggregates: Iterable[Aggregate], options: RequestOptions) -> Prefilters:
-    """As these aggregates and settings have it."""
+def prefilters(
+    aggregates: Iterable[Aggregate], options: RequestOptions, cells: Iterable[RegisteredCell] = ()
+) -> Prefilters:
+    """As these aggregates, cells and settings have it."""
     tenants: dict[str, list[str]] = {}
     demanding = []
     for aggregate in sorted(aggregates, key=lambda one: one.id):
@@ -64,4 +70,5 @@ def prefilters(aggregates: Iterable[Aggregate], options: RequestOptions) -> Pref
         {project: tuple(some) for project, some in tenants.items()} if options.tenant_aggregates else None,
         options.tenant_aggregates_required,
         tuple(demanding) if options.isolate_aggregates else (),
+        tuple(sorted(one.name for one in cells if not one.enabled)),
     )

@@ -170,6 +170,7 @@ WAKES = {
     "it builds less": "building",
     "its agent is heard again": "back",
     "an aggregate gets it": "aggregate",
+    "its cell is enabled": "cell",
 }
 
 SAID = {"enabled": {"enabled": False}, "forced_down": {"forced_down": True}, "building": {"building": 20}}
@@ -188,6 +189,8 @@ async def test_every_kind_of_change_wakes(change: str) -> None:
         room = dict(ROOM) if change != "grow" else {"VCPU": Inventory(total=4)}
         if change != "new":
             await world.report(1, room)
+        if change == "cell":
+            await world.cell(enabled=False)
         if change in ("enabled", "forced_down", "building", "back"):
             said = {
                 "enabled": {"enabled": False},
@@ -222,6 +225,8 @@ async def test_every_kind_of_change_wakes(change: str) -> None:
                 await world.report(1, ROOM, aggregates=(uid(7, "e"),))
             case "new":
                 await world.report(1, ROOM)
+            case "cell":
+                await world.cell(enabled=True)
             case _:
                 await world.host_says(1)
         await world.until(1, world.placed)

@@ -55,8 +55,8 @@ def a_scheduler_apart(
     bus: Bus, clock: Clock, claim_many: Claims | None = None, *, waits: bool = True, **options: Any
 ) -> tuple[Worker, Worker]:
     """The keeper of its replica, and itself, who waits until that is loaded: as berth serves them."""
-    asks = bus.asker(topics.TREES), bus.asker(topics.CHANGES), bus.asker(topics.AGGREGATES)
-    memory, keeper = replica(*asks, clock)
+    described = bus.asker(topics.AGGREGATES), bus.asker(topics.CELLS)
+    memory, keeper = replica(bus.asker(topics.TREES), bus.asker(topics.CHANGES), *described, clock)
     scheduler = scheduler_worker(
         IndexedSource(memory),
         claim_many or bus.asker_of_many(topics.CLAIM),

@@ -164,6 +164,7 @@ async def keeps_its_index(placement: Placement) -> None:
     await fresh.start()
     assert seen_by(placement) == seen_by(fresh)
     assert placement.memory.index.aggregate_facts == fresh.memory.index.aggregate_facts
+    assert placement.memory.index.cell_facts == fresh.memory.index.cell_facts
     assert placement.memory.index.seen == fresh.memory.index.seen
 
 

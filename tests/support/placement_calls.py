@@ -3,9 +3,11 @@
 from typing import Any
 
 from bus.aggregates import AggregateEdit, AggregateResult
+from bus.cells import CellEdit, CellResult
 from bus.messages import InventoryReported
 from bus.queries import (
     AggregateEditRequested,
+    CellEditRequested,
     ClaimRequested,
     EditRequested,
     FindProviders,
@@ -38,6 +40,10 @@ async def edit_name(placement: Placement, kind: NameKind, one: NameEdit) -> Name
 
 async def edit_aggregate(placement: Placement, one: AggregateEdit) -> AggregateResult:
     return (await in_time(placement.aggregates.edit(AggregateEditRequested(edit=one)))).result
+
+
+async def edit_cell(placement: Placement, one: CellEdit) -> CellResult:
+    return (await in_time(placement.cells.edit(CellEditRequested(edit=one)))).result
 
 
 async def load(placement: Placement, *loads: ProviderLoad) -> list[LoadResult]:

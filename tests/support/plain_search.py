@@ -31,6 +31,8 @@ class PlainSearch:
         anchor = self.all[tree.root]
         if query.cell not in ("", tree.cell) or not has([anchor], query.root_required, query.root_forbidden):
             return set()
+        if tree.cell in query.not_cells:
+            return set()
         if not all(set(some) & set(anchor.aggregates) for some in query.root_member_of):
             return set()
         if set(query.root_not_member_of) & set(anchor.aggregates):

@@ -7,7 +7,7 @@ import numpy as np
 
 from bus.candidates import Bools, Floats, Heard, Ints
 from bus.queries import FindCandidates
-from bus.vocabulary import Aggregate, Allocations, Candidate, NearMiss, Removal, Resources
+from bus.vocabulary import Aggregate, Allocations, Candidate, NearMiss, RegisteredCell, Removal, Resources
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class PlainSource:
     candidates: Sequence[Candidate] = ()
     free: dict[str, dict[str, int]] = field(default_factory=dict)
     aggregates: dict[str, Aggregate] = field(default_factory=dict)
+    cells: dict[str, RegisteredCell] = field(default_factory=dict)
     lag: bool = False
     seen: int = 0
     layout: int = 1

@@ -150,6 +150,7 @@ def a_query(chance: Random, world: Sequence[Tree], limit: int = 100_000) -> Find
         isolated=tuple(granular) if chance.random() < 0.1 else (),
         root_member_of=((uid(0, "e"), uid(1, "e")),) if chance.random() < 0.05 else (),
         root_not_member_of=(uid(2, "e"),) if chance.random() < 0.1 else (),
+        not_cells=chance.choice((("c1",), ("c9", "c2"))) if chance.random() < 0.1 else (),
     )
 
 

@@ -7,15 +7,16 @@ from dataclasses import replace
 from random import Random
 
 from bus.aggregates import AggregateEdit, ChangeAggregate, DropAggregate, MakeAggregate
+from bus.cells import CellEdit, DropCell, RegisterCell
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.known_trees import ChangesFound, FindChanges
 from bus.messages import PlacementChanged
-from bus.queries import AggregateEditRequested
+from bus.queries import AggregateEditRequested, CellEditRequested
 from bus.resources import ChangeProvider, SetAggregates, SetInventories, SetTraits
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.topics import AGGREGATES, CHANGES, PLACEMENT_CHANGED, TREES
+from bus.topics import AGGREGATES, CELLS, CHANGES, PLACEMENT_CHANGED, TREES
 from bus.vocabulary import Claimed, Inventory
 from bus.worker import On, on_many
 from placement_worker import Placement, Replica, placement_worker, replica
@@ -72,7 +73,8 @@ class ReplicatedPlacement:
             self.asked += 1
             return await changes(question)
 
-        kept, worker = replica(bus.asker(TREES, patience), ask, bus.asker(AGGREGATES, patience))
+        described = bus.asker(AGGREGATES, patience), bus.asker(CELLS, patience)
+        kept, worker = replica(bus.asker(TREES, patience), ask, *described)
         if lose is not None:
             worker = replace(worker, consumes=[_deafened(kept, lose)])
         group = await self._stack.enter_async_context(asyncio.TaskGroup())
@@ -88,6 +90,7 @@ class ReplicatedPlacement:
         await until(lambda: kept.index.seen == here.index.seen, "as far", picture=lambda: kept.index.seen)
         assert offered_by(kept.index) == seen_by(self.placement)
         assert kept.index.aggregate_facts == here.index.aggregate_facts
+        assert kept.index.cell_facts == here.index.cell_facts
 
 
 def _deafened(kept: Replica, lose: Lose) -> On:
@@ -125,7 +128,15 @@ class Doings:
     async def some(self, placement: Placement, times: int) -> None:
         for _ in range(times):
             often = self._report, self._claim, self._claim, self._release
-            seldom = self._gone, self._traits, self._aggregates, self._stock, self._rename, self._describe
+            seldom = (
+                self._gone,
+                self._traits,
+                self._aggregates,
+                self._stock,
+                self._rename,
+                self._describe,
+                self._cell,
+            )
             await self._chance.choice((*often, *often, *seldom))(placement)
 
     async def _report(self, placement: Placement) -> None:
@@ -185,6 +196,17 @@ class Doings:
             DropAggregate(aggregate=one),
         )
         await placement.aggregates.edit(AggregateEditRequested(edit=self._chance.choice(edits)))
+
+    async def _cell(self, placement: Placement) -> None:
+        """Say something of a cell, or end it."""
+        cell, chance = self._chance.choice(("c1", "c2", "c3")), self._chance
+        enabled, note = chance.choice((True, False, None)), chance.choice((None, "as it was", "new"))
+        edits: tuple[CellEdit, ...] = (
+            RegisterCell(cell=cell, enabled=enabled, note=note),
+            RegisterCell(cell=cell, enabled=enabled),
+            DropCell(cell=cell, force=chance.random() < 0.5),
+        )
+        await placement.cells.edit(CellEditRequested(edit=chance.choice(edits)))
 
     async def _stock(self, placement: Placement) -> None:
         stock = {"VCPU": Inventory(total=self._chance.choice((8, 32)), allocation_ratio=1 / 3)}

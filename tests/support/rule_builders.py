@@ -9,7 +9,16 @@ import numpy as np
 from bus.candidates import Bools, Floats, Heard, Ints
 from bus.messages import BuildRequested, HostReported
 from bus.queries import FindCandidates
-from bus.vocabulary import Aggregate, Allocations, Candidate, HostState, NearMiss, Removal, ResourceGroup
+from bus.vocabulary import (
+    Aggregate,
+    Allocations,
+    Candidate,
+    HostState,
+    NearMiss,
+    RegisteredCell,
+    Removal,
+    ResourceGroup,
+)
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.view import AllHosts
 from scheduler_worker.core.wish import Wish
@@ -86,6 +95,7 @@ class ListedHosts:
     layout: int = 1
     seen: int = 0
     aggregates: dict[str, Aggregate] = field(default_factory=dict)
+    cells: dict[str, RegisteredCell] = field(default_factory=dict)
 
     @classmethod
     def of(cls, facts: Sequence[HostFacts]) -> "ListedHosts":

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bus import topics
+from bus.cells import RegisterCell
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, HostReported, Message
-from bus.queries import FindWaiting, WaitingFound
+from bus.queries import CellEditRequested, FindWaiting, WaitingFound
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import HostState, Inventory
@@ -78,6 +79,10 @@ class WaitingWorld:
                 hosts=(HostState(root=uid(number, "a"), host=f"host-{number}", **state),),
             )
         )
+
+    async def cell(self, *, enabled: bool) -> None:
+        edit = RegisterCell(cell=CELL, enabled=enabled)
+        await self.bus.asker(topics.EDIT_CELL)(CellEditRequested(edit=edit))
 
     async def waiting(self, **asked: Any) -> WaitingFound:
         return await self.bus.asker(topics.WAITING)(FindWaiting(**asked))

@@ -1,11 +1,12 @@
 """Whoever watches placement's memory hears what each change touched, and of everything after a reload."""
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import pytest
 
 from bus.messages import PlacementChanged
-from bus.vocabulary import Aggregate, ProviderChange
+from bus.vocabulary import Aggregate, ProviderChange, RegisteredCell
 from placement_worker.core.trees import Tree
 from placement_worker.memory import FAR_AHEAD, Memory
 from placement_worker.reading import News, Take
@@ -14,6 +15,7 @@ from tests.support.provider_trees import state, tree
 
 ONE, TWO, THREE = (uid(number, "a") for number in (1, 2, 3))
 Told = list[tuple[set[str], set[str]]]  # roots and aggregates
+SHUT = RegisteredCell(name="c1", enabled=False)
 EAST, WEST = Aggregate(id=uid(1, "e"), name="east"), Aggregate(id=uid(2, "e"), name="west")
 
 
@@ -23,6 +25,7 @@ class Shelf:
     def __init__(self, *trees: Tree) -> None:
         self.there = {one.root: one for one in trees}
         self.said: list[Aggregate] = [EAST]
+        self.cells: list[RegisteredCell] = []
         self.number = 1
 
     async def last(self) -> int:
@@ -37,6 +40,9 @@ class Shelf:
     async def described(self) -> Iterable[Aggregate]:
         return self.said
 
+    async def registered(self) -> Iterable[RegisteredCell]:
+        return self.cells
+
     async def each(self, take: Take) -> None:
         await take(list(self.there.values()))
 
@@ -45,11 +51,9 @@ def host(number: int) -> Tree:
     return tree(state(number, None, {"VCPU": 8}))
 
 
-def changed(
-    number: int, root: str = "", *, reshaped: bool = False, aggregates: tuple[Aggregate, ...] = ()
-) -> PlacementChanged:
+def changed(number: int, root: str = "", *, reshaped: bool = False, **described: Any) -> PlacementChanged:
     changes = (ProviderChange(root, root, number, {"VCPU": 1}, reshaped=reshaped),) if root else ()
-    return PlacementChanged(number=number, changes=changes, aggregates=aggregates)
+    return PlacementChanged(number=number, changes=changes, **described)
 
 
 @pytest.fixture
@@ -79,6 +83,8 @@ async def test_each_change_is_told_with_what_it_touched(memory: Memory, shelf: S
     assert heard == [({ONE}, set()), (set(), {WEST.id}), ({TWO, THREE}, set())]
     await memory.hear(changed(5, THREE))
     assert len(heard) == 3  # it was known
+    await memory.hear(changed(6, cells=(SHUT,)))
+    assert heard[3:] == [(set(), {"c1"})]
 
 
 async def test_before_all_has_been_read_nobody_is_told(memory: Memory, heard: Told) -> None:
@@ -92,10 +98,15 @@ async def test_a_reload_tells_of_all_there_are_and_of_all_there_were(
 ) -> None:
     await memory.reload()
     assert heard == [({ONE, TWO}, {EAST.id})]
+    shelf.cells = [SHUT]
     del shelf.there[ONE]
     shelf.there[THREE], shelf.said, shelf.number = host(3), [WEST], 9
     await memory.reload()
-    assert heard[1:] == [({ONE, TWO, THREE}, {EAST.id, WEST.id})]
+    assert heard[1:] == [({ONE, TWO, THREE}, {EAST.id, WEST.id, "c1"})]
+    assert memory.index.cell_facts == {"c1": SHUT}
+    shelf.cells = []
+    await memory.reload()
+    assert heard[2:] == [({TWO, THREE}, {WEST.id, "c1"})]
 
 
 # What nobody can have committed

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bus.vocabulary import Aggregate, Image
+from bus.vocabulary import Aggregate, Image, RegisteredCell
 from scheduler_worker.core.prefilters import NOBODY, Prefilters, prefilters
 from scheduler_worker.core.request_options import RequestOptions
 from tests.support.ids import uid
@@ -70,6 +70,13 @@ def test_a_project_without_hosts_is_told_so() -> None:
     assert prefilters(CLOUD, TENANTS_ONLY).narrow(wish).notes == (
         "no aggregate is for project s (filter_tenant_id)",
     )
+
+
+def test_nobody_goes_to_a_cell_that_is_disabled() -> None:
+    (wish,) = wishes(cell="c2")
+    cells = [RegisteredCell(name=name, enabled=name == "c3") for name in ("c2", "c3", "c1")]
+    assert prefilters((), RequestOptions(), cells).narrow(wish).question.not_cells == ("c1", "c2")
+    assert prefilters((), RequestOptions(), cells[1:2]).narrow(wish) is wish
 
 
 @pytest.mark.parametrize("options", [RequestOptions(), TENANTS, ISOLATED])

@@ -166,6 +166,9 @@ BOTH = {"VCPU": 1, "DISK_GB": 5}
         ),
         pytest.param(asking(group(resources=BOTH), cell="c2"), {("2",), ("2+5",)}, id="cell"),
         pytest.param(
+            asking(group(resources=BOTH), not_cells=("c1", "c9")), {("2",), ("2+5",)}, id="a disabled cell"
+        ),
+        pytest.param(
             asking(group("1", {"CUSTOM_VF": 1}), root_member_of=((uid(3, "e"), uid(9, "e")),)),
             only(11, 12),
             id="an aggregate of the root, whatever serves the group",

@@ -1,0 +1,62 @@
+"""What can be asked of placement about cells, and what it answers.
+
+A cell that nobody registered is enabled: its hosts are candidates as soon as they are reported.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from bus.resources import Missing
+from bus.vocabulary import Contended, RegisteredCell, Tagged, Word
+
+Note = Annotated[str, Meta(max_length=1000)]
+
+
+# Edits
+
+
+class RegisterCell(Tagged, frozen=True, kw_only=True):
+    """Enter it, or say something else of it; what is None stays. Done twice, it is one."""
+
+    cell: Word
+    enabled: bool | None = None  # None: as it was, enabled when it is new
+    note: Note | None = None
+
+
+class DropCell(Tagged, frozen=True, kw_only=True):
+    """It is no more, and its hosts are gone. With `force` also while they have instances: these keep what
+    they hold until somebody gives it back."""
+
+    cell: Word
+    force: bool = False
+
+
+CellEdit = RegisterCell | DropCell
+
+# Outcomes
+
+
+class CellEdited(Tagged, frozen=True, kw_only=True):
+    """Done; the cell as it is now, `gone` when it was dropped."""
+
+    cell: RegisteredCell
+    number: int = 0  # the change that made it so; 0: it was so already
+
+
+class CellInUse(Tagged, frozen=True, kw_only=True):
+    """It is closed, and stays."""
+
+    cell: str
+    instances: int  # who hold something there: or what is left of them
+    hosts: int = 0  # that were reported while the others went
+
+    def __str__(self) -> str:
+        if self.instances:
+            held = f"{self.instances} instances, or what is left of them, are on its hosts"
+        else:
+            held = f"its agents go on reporting {self.hosts} hosts"
+        return f"cell {self.cell} is not empty: {held}"
+
+
+CellResult = CellEdited | CellInUse | Missing | Contended

@@ -1,0 +1,76 @@
+"""Cells as operators registered them, and how much is in each."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bus.sql.statement import Statement
+from bus.sql.transaction import Transaction
+from bus.vocabulary import RegisteredCell
+
+_NOW = "CAST(:now AS double precision)"
+
+_REGISTERED = Statement("SELECT c.name, c.enabled, c.note FROM cells c ORDER BY c.name")
+# By itself, so that of two who register one cell the second sees what the first said.
+_ENTER = Statement(
+    "INSERT INTO cells (name, enabled, note, created_at, updated_at)"
+    f" VALUES (:cell, true, '', {_NOW}, {_NOW}) ON CONFLICT DO NOTHING RETURNING name"
+)
+_LOCK = Statement("SELECT c.name, c.enabled, c.note FROM cells c WHERE c.name = :cell FOR UPDATE OF c")
+_SAY = Statement(f"UPDATE cells SET enabled = :enabled, note = :note, updated_at = {_NOW} WHERE name = :cell")
+_DROP = Statement("DELETE FROM cells WHERE name = :cell")
+_HOSTS = Statement(
+    "SELECT h.cell, count(*) AS hosts FROM hosts h JOIN resource_providers r ON r.uuid = h.root"
+    " WHERE h.cell <> '' AND NOT h.gone GROUP BY h.cell"
+)
+_INSTANCES = Statement(
+    "SELECT h.cell, count(DISTINCT a.consumer_id) AS instances FROM hosts h"
+    " JOIN resource_providers r ON r.uuid = h.root"
+    " JOIN resource_providers p ON p.root_provider_id = r.id"
+    " JOIN allocations a ON a.resource_provider_id = p.id WHERE h.cell <> '' GROUP BY h.cell"
+)
+_ROOTS = Statement(
+    "SELECT h.root FROM hosts h JOIN resource_providers r ON r.uuid = h.root WHERE h.cell = :cell"
+    " AND NOT h.gone ORDER BY h.root"
+)
+
+
+async def registered(tx: Transaction) -> list[RegisteredCell]:
+    return [_cell(row) for row in await _REGISTERED(tx)]
+
+
+async def enter(tx: Transaction, cell: str, now: float) -> tuple[RegisteredCell, bool]:
+    """The cell, locked; was it entered just now?"""
+    new = bool(await _ENTER(tx, cell=cell, now=now))
+    [row] = await _LOCK(tx, cell=cell)
+    return _cell(row), new
+
+
+async def known(tx: Transaction, cell: str) -> bool:
+    """Is it registered? Then it is locked."""
+    return bool(await _LOCK(tx, cell=cell))
+
+
+async def say(tx: Transaction, cell: RegisteredCell, now: float) -> None:
+    await _SAY(tx, cell=cell.name, enabled=cell.enabled, note=cell.note, now=now)
+
+
+async def drop(tx: Transaction, cell: str) -> None:
+    await _DROP(tx, cell=cell)
+
+
+async def hosts(tx: Transaction) -> dict[str, int]:
+    """Cell → how many there are; without those that are gone and in use."""
+    return dict(await _HOSTS(tx))
+
+
+async def instances(tx: Transaction) -> dict[str, int]:
+    """Cell → how many hold something there, clean-ups included."""
+    return dict(await _INSTANCES(tx))
+
+
+async def roots(tx: Transaction, cell: str) -> list[str]:
+    return [root for (root,) in await _ROOTS(tx, cell=cell)]
+
+
+def _cell(row: Mapping[str, Any]) -> RegisteredCell:
+    return RegisteredCell(name=row["name"], enabled=bool(row["enabled"]), note=row["note"])
