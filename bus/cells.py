@@ -52,7 +52,9 @@ class CellInUse(Tagged, frozen=True, kw_only=True):
     hosts: int = 0  # that were reported while the others went
 
     def __str__(self) -> str:
-        if self.instances:
+        if self.instances == 1:
+            held = "1 instance, or what is left of it, is on its hosts"
+        elif self.instances:
             held = f"{self.instances} instances, or what is left of them, are on its hosts"
         else:
             held = f"its agents go on reporting {self.hosts} hosts"

@@ -92,6 +92,11 @@ class Every:
     at_once: bool  # the first time when the worker starts
 
 
+Narrow = Callable[[], Awaitable[None]]
+Widen = Callable[[Sequence[On | Answers]], Awaitable[Narrow]]
+"""Reads these rows as well, from when it returns until what it gives is called."""
+
+
 @dataclass(frozen=True)
 class Worker:
     name: str
@@ -101,6 +106,8 @@ class Worker:
     timers: Sequence[Every] = ()
     starts: Sequence[Callable[[], Awaitable[None]]] = ()  # before anything is consumed, in order
     runs: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()  # as long as it lives (a relay)
+    # The same of who knows of rows that come and go; these emit nothing
+    widens: Sequence[Callable[[Widen], Coroutine[Any, Any, None]]] = ()
     stops: Sequence[Callable[[], Awaitable[None]]] = ()  # after everything has drained
     announces: frozenset[type[Message]] = field(default_factory=frozenset)  # as it tells by itself
 
@@ -124,7 +131,8 @@ def cell_of(queue: str) -> str:
     """The cell whose workers read a queue of this name; empty: it is nobody's within a cell."""
     reader, _, key = queue.partition(":")
     if reader == "ask":
-        return key.removeprefix("cell.builds.") if key.startswith("cell.builds.") else ""
+        asked = key.split(".")
+        return asked[2] if asked[0] == "cell" and len(asked) == 3 else ""
     return reader.partition(".")[2].partition(".")[0]
 
 

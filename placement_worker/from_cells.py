@@ -1,8 +1,11 @@
 """What comes from within one cell: the row it came by says which, whatever a message says of itself."""
 
-from collections.abc import Sequence
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
 
-from bus.errors import Poison
+from bus import topics
+from bus.errors import BrokerRefused, Poison, Unavailable
 from bus.messages import InventoryReported
 from bus.queries import (
     ClaimAnswered,
@@ -12,7 +15,12 @@ from bus.queries import (
     ReleaseAnswered,
     ReleaseRequested,
 )
+from bus.worker import Answers, Narrow, On, Widen, answers, answers_many, on_many
 from placement_worker.placement import Placement
+
+log = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 5.0  # after the broker would not let us read a cell's queues
 
 
 class FromCell:
@@ -33,3 +41,53 @@ class FromCell:
 
     async def providers(self, query: FindProviders) -> ProvidersFound:
         return await self._placement.lookups.providers(query, cell=self._cell)
+
+
+def reported_in(placement: Placement, cell: str) -> On:
+    """What the agents of a cell, and those who follow its Ironic, see there."""
+    return on_many(topics.INVENTORY_REPORTED.at(cell=cell), FromCell(placement, cell).report_many)
+
+
+def asked_in(placement: Placement, cell: str) -> Sequence[Answers]:
+    """What is asked from within a cell."""
+    door = FromCell(placement, cell)
+    return (
+        answers_many(topics.CELL_CLAIM, door.claim_many, cell=cell),
+        answers_many(topics.CELL_RELEASE, door.release_many, cell=cell),
+        answers(topics.CELL_PROVIDERS, door.providers, cell=cell),
+    )
+
+
+class RegisteredCells:
+    """Serves each cell from when it is registered until it is dropped."""
+
+    def __init__(self, placement: Placement, besides: Collection[str]) -> None:
+        """Those `besides` are served by others."""
+        self._placement = placement
+        self._besides = besides
+        self._served: dict[str, Narrow] = {}
+
+    async def serve(self, widen: Widen) -> None:
+        """As long as the worker lives."""
+        memory, told = self._placement.memory, asyncio.Event()
+        memory.watch(lambda _, described: told.set() if described else None)
+        while True:
+            told.clear()
+            try:
+                await self._keep_up(widen)
+            except (Unavailable, BrokerRefused) as problem:
+                log.error("not every registered cell is heard yet: %s", problem)
+                await asyncio.sleep(AGAIN_SECONDS)
+                continue
+            await told.wait()
+
+    async def _keep_up(self, widen: Widen) -> None:
+        registered = self._placement.memory.index.cell_facts.keys() - set(self._besides)
+        for cell in sorted(registered - self._served.keys()):
+            self._served[cell] = await widen(
+                [reported_in(self._placement, cell), *asked_in(self._placement, cell)]
+            )
+            log.info("cell %s is heard", cell)
+        for cell in sorted(self._served.keys() - registered):
+            await self._served.pop(cell)()
+            log.info("cell %s is heard no more", cell)

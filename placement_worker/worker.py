@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from bus import topics
 from bus.messages import PlacementChanged
-from bus.worker import Answers, On, Worker, answers, answers_many, every, on_many
-from placement_worker.from_cells import FromCell
+from bus.worker import Worker, answers, answers_many, every, on_many
+from placement_worker.from_cells import RegisteredCells, asked_in, reported_in
 from placement_worker.placement import Placement
 from placement_worker.relay import Publish
 
@@ -18,7 +18,7 @@ PRUNE_SECONDS = 3600.0
 
 
 def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str]) -> Worker:
-    """`publish` is how changes leave: `Bus.publish`.
+    """`publish` is how changes leave: `Bus.publish`. `cells` are served besides those that are registered.
 
     What comes from within a cell has queues of its own, and the row says which cell it is: what is asked or
     said there is judged by that, never by what a message says of itself.
@@ -26,7 +26,7 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
     return Worker(
         "placement",
         consumes=[
-            *(_reported(placement, cell) for cell in cells),
+            *(reported_in(placement, cell) for cell in cells),
             on_many(topics.PLACEMENT_CHANGED, placement.memory.hear_many, private=True, concurrency=1),
         ],
         answers=[
@@ -34,7 +34,7 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
             answers_many(topics.CLAIM, placement.claims.claim_many),
             answers_many(topics.RELEASE, placement.claims.release_many),
             answers(topics.PROVIDERS, placement.lookups.providers),
-            *(row for cell in cells for row in _asked(placement, cell)),
+            *(row for cell in cells for row in asked_in(placement, cell)),
             answers_many(topics.EDIT, placement.providers.edit_many),
             answers(topics.EDIT_OWNER, placement.reports.give),
             answers(topics.LOAD, placement.bulk_load.load, concurrency=2),
@@ -59,20 +59,6 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
         ],
         starts=[placement.start],
         runs=[lambda: placement.log.relay.run(publish)],
+        widens=[RegisteredCells(placement, cells).serve],
         announces=ANNOUNCES,
-    )
-
-
-def _reported(placement: Placement, cell: str) -> On:
-    """What the agents of a cell, and those who follow its Ironic, see there."""
-    return on_many(topics.INVENTORY_REPORTED.at(cell=cell), FromCell(placement, cell).report_many)
-
-
-def _asked(placement: Placement, cell: str) -> Sequence[Answers]:
-    """What is asked from within a cell."""
-    door = FromCell(placement, cell)
-    return (
-        answers_many(topics.CELL_CLAIM, door.claim_many, cell=cell),
-        answers_many(topics.CELL_RELEASE, door.release_many, cell=cell),
-        answers(topics.CELL_PROVIDERS, door.providers, cell=cell),
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Iterable, Sequence
 
 from bus.clock import Clock
 from bus.delivery.answering import AnsweredRow
@@ -11,7 +12,7 @@ from bus.delivery.reader import QueueReader
 from bus.delivery.settling import ServedRow
 from bus.delivery.timers import Timer
 from bus.protocol import Transport
-from bus.worker import Worker, query_queue
+from bus.worker import Answers, Narrow, On, Worker, query_queue
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +27,13 @@ async def serve(
 ) -> None:
     """Until told to stop; then what is in hand has so many seconds to finish."""
     emitter = Emitter(worker.name, transport, clock)
-    rows: list[ServedRow] = [
-        *(HeardRow(row, worker, replica, transport, clock, emitter) for row in worker.consumes),
-        *(AnsweredRow(row, worker, replica, transport, clock) for row in worker.answers),
-    ]
+
+    def served(row: On | Answers) -> ServedRow:
+        if isinstance(row, On):
+            return HeardRow(row, worker, replica, transport, clock, emitter)
+        return AnsweredRow(row, worker, replica, transport, clock)
+
+    rows = [*map(served, worker.consumes), *map(served, worker.answers)]
     await transport.declare(
         *(row.queue for row in rows),
         *(query_queue(query.name) for query in worker.asks if not query.narrowed),
@@ -37,18 +41,44 @@ async def serve(
     if worker.starts and not await _started(worker, stopping):
         log.info("%s: stopped before it had started", worker.name)
         return
-    readers = [QueueReader(row, clock) for row in rows]
+    readers: dict[QueueReader, None] = {}
     async with asyncio.TaskGroup() as group:
+
+        async def begin(rows: Sequence[ServedRow]) -> list[QueueReader]:
+            begun = [QueueReader(row, clock) for row in rows]
+            for reader in begun:
+                reader.start(await transport.consume(reader.served.queue, reader.prefetch), group)
+                readers[reader] = None
+            return begun
+
+        async def widen(more: Sequence[On | Answers]) -> Narrow:
+            rows = [served(row) for row in more]
+            await transport.declare(*(row.queue for row in rows))
+            begun = await begin(rows)
+
+            async def narrow() -> None:
+                for reader in begun:
+                    readers.pop(reader, None)
+                await asyncio.shield(group.create_task(end(begun)))  # also when we are stopped meanwhile
+
+            return narrow
+
+        async def end(ending: Iterable[QueueReader]) -> None:
+            for reader in ending:
+                await reader.stop()
+            await asyncio.gather(*(reader.drained(drain) for reader in ending))
+
         background = [group.create_task(run()) for run in worker.runs]
         background += [group.create_task(Timer(row, emitter).run()) for row in worker.timers]
-        for reader in readers:
-            reader.start(await transport.consume(reader.served.queue, reader.prefetch), group)
+        await begin(rows)
         log.info("%s: serving", worker.name)
+        widening = [group.create_task(grow(widen)) for grow in worker.widens]
         await stopping.wait()
         log.info("%s: draining", worker.name)
-        for reader in readers:
-            await reader.stop()
-        await asyncio.gather(*(reader.drained(drain) for reader in readers))
+        for task in widening:
+            task.cancel()
+        await asyncio.gather(*widening, return_exceptions=True)
+        await end(list(readers))
         for task in background:
             task.cancel()
     for stop in worker.stops:

@@ -23,12 +23,16 @@ class HostMap:
         self.cells: dict[str, int] = {}
         self._shared: tuple[object, ...] = ()
         self._source = source
-        self._ours = None if cells is None else frozenset(cells)
+        self._named = None if cells is None else frozenset(cells)  # ours are these, and all registered ones
+        self._ours = self._named
         self._known: list[tuple[str, str, str]] = []
         self._layout: int | None = None
 
     def level(self) -> None:
         """Must be called before it is read, whenever something may have come in."""
+        if self._named is not None and (ours := self._named.union(self._source.cells)) != self._ours:
+            self._ours, self._layout = ours, None
+            self._known = [("", "", "")] * len(self._known)
         if self._source.layout == self._layout:
             return
         self._layout = self._source.layout

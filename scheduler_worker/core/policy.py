@@ -37,7 +37,7 @@ class ChoicePolicy:
 
     rules: tuple[Rule, ...] = field(default_factory=lambda: rules_named(None, {}, {}))
     weighers: tuple[Weigher, ...] = field(default_factory=lambda: weighers_named(None, {}, {}))
-    cells: frozenset[str] | None = None  # those with a conductor to hand builds to; None: whichever is named
+    cells: frozenset[str] | None = None  # with a conductor, besides the registered ones; None: any
     subset: int = 1  # among how many of the best one is drawn
     near: float = 0.0  # scores within this are alike, and then chance decides
     halved_after: float = 300.0  # seconds until a host's failed build counts half

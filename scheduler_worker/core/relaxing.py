@@ -81,8 +81,8 @@ def _elsewhere(wish: Wish) -> Iterator[Relaxed]:
         anywhere = replace(wish, request=structs.replace(request, cell=""))
         yield Relaxed(_asking(anywhere, cell=""), f"without cell {question.cell}")
     for cell in question.not_cells:
-        others = tuple(one for one in question.not_cells if one != cell)
-        yield Relaxed(_asking(wish, not_cells=others), f"with cell {cell} enabled")
+        closed = tuple(one for one in question.not_cells if one != cell)
+        yield Relaxed(_asking(wish, not_cells=closed), f"with cell {cell} enabled")
     if question.roots:
         named = request.forced_host or request.wanted_host
         anywhere = replace(wish, request=structs.replace(request, forced_host="", wanted_host=""))

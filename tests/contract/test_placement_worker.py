@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 from bus import topics
+from bus.cells import DropCell, RegisterCell
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.errors import AnswerRefused
+from bus.errors import AnswerRefused, NoAnswer
 from bus.local import LocalBroker, LocalTransport
-from bus.queries import FindCandidates
+from bus.queries import CellEditRequested, FindCandidates, FindProviders
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Claimed, Held, ResourceGroup
 from placement_worker import Placement, placement_worker
+from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, looking_for, on_hosts, seen_by
 from tests.support.waiting import until
 
@@ -74,6 +76,25 @@ async def test_what_is_reported_is_offered_claimed_and_announced(database: Datab
         assert seen_by(one) == seen_by(other)
         for _ in range(4):  # whoever answers
             assert [c.host for c in (await ask(looking_for({"VCPU": 8}))).candidates] == ["host-2"]
+
+
+async def test_a_cell_is_heard_from_when_it_is_registered_until_it_is_dropped(database: Database) -> None:
+    broker = LocalBroker()
+    async with Bus(LocalTransport(broker)) as client, served(broker, database) as placement:
+        providers, edit = client.asker(topics.CELL_PROVIDERS), client.asker(topics.EDIT_CELL)
+        queue = "placement:inventory.reported.c9"
+        for sequence in (1, 2):  # made, ended, and made again
+            await edit(CellEditRequested(edit=RegisterCell(cell="c9")))
+            await until(lambda: queue in broker.queues and bool(broker.queues[queue].readers))
+            await client.publish(a_report(1, cell="c9", sequence=sequence))
+            await until(lambda: uid(1, "a") in placement.memory.index.rows)
+            assert [one.id for one in (await providers(FindProviders(cell="c9"))).providers] == [uid(1, "a")]
+            await edit(CellEditRequested(edit=DropCell(cell="c9")))
+            await until(lambda: not broker.queues[queue].readers)
+            assert not placement.memory.index.rows
+        with pytest.raises(NoAnswer):
+            await client.asker(topics.CELL_PROVIDERS, timeout=0.1)(FindProviders(cell="c9"))
+        assert (await providers(FindProviders(cell="c1"))).providers == ()  # those of the settings as before
 
 
 async def test_a_question_that_cannot_be_answered_is_refused_by_the_field(database: Database) -> None:

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from bus.aggregates import AggregateEdited, ChangeAggregate, MakeAggregate
+from bus.cells import CellEdited, RegisterCell
 from bus.clock import Clock
 from bus.messages import PlacementChanged
 from bus.queries import GroupEditRequested, ReleaseRequested
@@ -28,7 +29,7 @@ from tests.support.placement_builders import (
     on_hosts,
     uid,
 )
-from tests.support.placement_calls import edit_aggregate
+from tests.support.placement_calls import edit_aggregate, edit_cell
 
 CLOCK = Clock(now=lambda: 1.0)
 HOST, NEW = 1, 2
@@ -237,6 +238,15 @@ async def test_it_tells_the_log_without_aggregates_and_who_hears_that_looks_them
             await other.memory.hear(PlacementChanged(number=row["number"], changes=decode(row["changes"])))
         assert isinstance(done, AggregateEdited)
         assert other.memory.index.aggregate_facts == {EAST: done.aggregate}
+        await keeps_its_index(other)
+
+
+async def test_nor_with_cells(url: str) -> None:
+    async with a_placement(url, CLOCK) as placement, a_placement(url, CLOCK) as other:
+        done = await edit_cell(placement, RegisterCell(cell="c1", enabled=False))
+        assert isinstance(done, CellEdited)
+        await other.memory.hear(PlacementChanged(number=done.number, changes=()))
+        assert other.memory.index.cell_facts == {"c1": done.cell}
         await keeps_its_index(other)
 
 

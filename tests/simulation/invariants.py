@@ -145,10 +145,13 @@ def _nobody_fits(parking: "Parking", placement: sqlite3.Connection) -> None:
     room, source = parking.room, parking.sight.source
     book, now = parking.scheduler.book, parking.scheduler.clock.monotonic()
     hosts, groups = _free(placement), _groups(placement)
+    closed = {cell for (cell,) in placement.execute("SELECT name FROM cells WHERE NOT enabled")}
     up: dict[str, tuple[PlacedHost, set[str]]] = {}  # those that would take anybody, and their zones
     for placed in source.hosts():
         state = book.state(placed.cell, placed.uuid)
         if not placed.agent or "COMPUTE_STATUS_DISABLED" in placed.traits:
+            continue
+        if placed.cell in closed:
             continue
         if book.down(placed.cell, placed.agent, now) or (state is not None and not state.enabled):
             continue

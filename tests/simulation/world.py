@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid5
 
 from bus import topics
+from bus.cells import RegisterCell
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
@@ -28,7 +29,7 @@ from bus.messages import (
     BuildUnplaceable,
     NodeChanged,
 )
-from bus.queries import AggregateEditRequested, EditRequested, GroupEditRequested
+from bus.queries import AggregateEditRequested, CellEditRequested, EditRequested, GroupEditRequested
 from bus.resources import SetTraits
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
@@ -196,7 +197,7 @@ class SimulatedWorld:
             self.note(f"cancel {build}")
 
     async def _edit_one(self, bus: Bus) -> None:
-        """An operator disables a host, or no longer."""
+        """An operator disables a host or a cell, or no longer; hosts come into zones and leave them."""
         if self.chance.random() < 0.3:
             agent = self.chance.choice(self._fleet())
             host = self.chance.choice(agent.hosts)
@@ -210,6 +211,12 @@ class SimulatedWorld:
                 moved = another_zone(self.chance, self._hosts())
                 await bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=moved))
                 self.note(f"edit {moved.aggregate} +{moved.add} -{moved.remove}")
+
+        if self.chance.random() < 0.15:
+            with suppress(Unavailable):
+                cell = RegisterCell(cell=self.chance.choice(CELLS), enabled=self.chance.random() < 0.7)
+                await bus.asker(topics.EDIT_CELL)(CellEditRequested(edit=cell))
+                self.note(f"edit {cell.cell} {cell.enabled}")
 
     def _node_event(self) -> NodeChanged:
         metal = [(agent, host) for agent in self._fleet() for host in agent.hosts if host.metal]
