@@ -1,6 +1,7 @@
 """`berth provider`: whose a host is, where that has gone wrong."""
 
 import re
+from fnmatch import fnmatchcase
 from typing import Annotated
 
 import typer
@@ -8,14 +9,20 @@ from rich.console import Console
 
 from berth import wiring
 from berth.commands.options import Json, StateDir
-from berth.commands.terminal import CommandRefused, checked, effective, run, say, write_json
+from berth.commands.terminal import CommandRefused, checked, effective, printable, run, say, write_json
+from berth.known_cells import known_cells
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.queries import FindProviders, OwnerEditRequested
-from bus.resources import Missing, OwnerGiven
+from bus.resources import Missing, OwnerGiven, Provider
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+_AT_ONCE = 100  # roots
+_PAGE = 500
+_SHOWN = 10
+SHARES = "MISC_SHARES_VIA_AGGREGATE"  # the trait of a pool
 
 commands = typer.Typer(
     no_args_is_help=True,
@@ -30,8 +37,23 @@ def provider() -> None:
 
 @commands.command("reset")
 def reset_command(
-    root: Annotated[str, typer.Argument(metavar="ROOT", help="The uuid of its root provider, or its name.")],
     cell: Annotated[str, typer.Option(metavar="NAME", help="The cell that has it from now on.")],
+    root: Annotated[
+        str, typer.Argument(metavar="ROOT", help="The uuid of its root provider, or its name.")
+    ] = "",
+    ownerless: Annotated[
+        bool,
+        typer.Option(
+            "--all-without-owner",
+            help="Every root that no cell has, as after `berth import`; but no pool that shares with others.",
+        ),
+    ] = False,
+    match: Annotated[
+        str, typer.Option(metavar="PATTERN", help="Of those, only the ones called so: 'rack7-*'.")
+    ] = "*",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Of those, say which it would be, and do nothing.")
+    ] = False,
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
@@ -40,13 +62,18 @@ def reset_command(
     What undoes a report of the wrong cell, or one with a sequence far ahead; what an operator made or brought
     over goes to its cell by it. Nobody is placed there until the cell has reported it.
     """
-    run(reset(effective(state_dir=state_dir).settings, root, cell, as_json, say))
+    if bool(root) == ownerless:
+        raise BadSetting("say which: a root, or --all-without-owner")
+    settings = effective(state_dir=state_dir).settings
+    if ownerless:
+        run(reset_the_ownerless(settings, cell, match, dry_run, as_json, say))
+    else:
+        run(reset(settings, root, cell, as_json, say))
 
 
 async def reset(settings: Settings, root: str, cell: str, as_json: bool, say: Console) -> int:
-    if cell not in settings.cell_names:
-        raise BadSetting(f"--cell {cell}: the cells are {', '.join(settings.cell_names)}")
     async with Bus(wiring.transport(settings, "provider")) as bus:
+        await _require(bus, settings, cell)
         if not _UUID.fullmatch(root):
             found = (await bus.asker(topics.PROVIDERS)(FindProviders(name=root))).providers
             if not found:
@@ -69,3 +96,47 @@ async def reset(settings: Settings, root: str, cell: str, as_json: bool, say: Co
                 )
             return 0
     raise CommandRefused("others are at work on it just now: try again")
+
+
+async def _require(bus: Bus, settings: Settings, cell: str) -> None:
+    cells = await known_cells(bus, settings)
+    if cell not in cells:
+        raise BadSetting(f"--cell {cell}: the cells are {', '.join(cells)}")
+
+
+async def reset_the_ownerless(
+    settings: Settings, cell: str, match: str, dry_run: bool, as_json: bool, say: Console
+) -> int:
+    """Pools that operators made and share stay theirs."""
+    async with Bus(wiring.transport(settings, "provider")) as bus:
+        await _require(bus, settings, cell)
+        found = [one for one in await _ownerless(bus) if fnmatchcase(one.name, match)]
+        failed: list[str] = []
+        for at in range(0, 0 if dry_run else len(found), _AT_ONCE):
+            part = found[at : at + _AT_ONCE]
+            orders = [OwnerEditRequested(root=one.id, cell=cell) for one in part]
+            answers = await bus.asker_of_many(topics.EDIT_OWNER, timeout=60.0)(orders)
+            given = [isinstance(answer.result, OwnerGiven) for answer in answers]
+            failed += [one.name for one, done in zip(part, given, strict=True) if not done]
+    if as_json:
+        names = [one.name for one in found if one.name not in failed]
+        write_json({"cell": cell, "hosts": names, "failed": failed, "done": not dry_run})
+    else:
+        some = f": {', '.join(printable(one.name) for one in found[:_SHOWN])}" if found else ""
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        goes = f"would go to cell {cell}" if dry_run else f"are of cell {cell} now"
+        say.print(f"{len(found) - len(failed)} hosts {goes}{some}{more}", markup=False)
+    if failed:
+        raise CommandRefused(f"others are at work on {', '.join(failed[:_SHOWN])}: say the same again")
+    return 0
+
+
+async def _ownerless(bus: Bus) -> list[Provider]:
+    """Roots of no cell, by their names, that serve nobody else."""
+    found, after, more = list[Provider](), "", True
+    while more:
+        query = FindProviders(parts=("owner", "traits"), after=after, limit=_PAGE)
+        page = (await bus.asker(topics.PROVIDERS, timeout=60.0)(query)).providers
+        found += [one for one in page if one.parent is None and not one.cell and SHARES not in one.traits]
+        after, more = max((one.id for one in page), default=""), len(page) == _PAGE
+    return sorted(found, key=lambda one: one.name)

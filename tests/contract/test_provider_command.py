@@ -7,18 +7,23 @@ from collections.abc import AsyncIterator
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from berth import wiring
-from berth.commands.providers import reset
+from berth.__main__ import app
+from berth.commands import providers
+from berth.commands.providers import reset, reset_the_ownerless
 from berth.commands.terminal import CommandRefused, leaves
 from berth.settings import BadSetting, Cell, Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
 from bus.queries import FindGroups
+from bus.resources import MakeProvider, SetTraits
 from placement_worker import Placement, placement_worker
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report
+from tests.support.placement_calls import edit, find_providers
 
 SETTINGS = Settings(cells=(Cell("c1"), Cell("c2")))
 
@@ -59,10 +64,49 @@ async def test_programs_read_who_had_it(placement: Placement, capsys: pytest.Cap
 
 
 async def test_what_is_asked_wrongly_is_said(placement: Placement) -> None:
-    for unknown, why in {"host-9": "no provider host-9", uid(9, "a"): "no root provider"}.items():
+    wrong = (
+        ("host-9", "c2", CommandRefused, "no provider host-9"),
+        (uid(9, "a"), "c2", CommandRefused, "no root provider"),
+        ("host-1", "c9", BadSetting, "--cell c9: the cells are c1, c2"),
+    )
+    for root, cell, kind, why in wrong:
         with pytest.raises(ExceptionGroup) as refused:
-            await said(unknown, "c2")
+            await said(root, cell)
         [problem] = leaves(refused.value)
-        assert isinstance(problem, CommandRefused) and why in str(problem)
-    with pytest.raises(BadSetting, match="--cell c9: the cells are c1, c2"):
-        await said("host-1", "c9")
+        assert isinstance(problem, kind) and why in str(problem)
+
+
+async def test_all_that_came_over_goes_to_a_cell_at_once_and_pools_stay(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hosts 2 to 6 were imported, 7 is a pool that an operator made; host 1 has a cell already."""
+    monkeypatch.setattr(providers, "_PAGE", 2)
+    monkeypatch.setattr(providers, "_AT_ONCE", 2)
+    for number in range(2, 8):
+        name = "pool" if number == 7 else f"rack{number % 2}-{number}"
+        await edit(placement, MakeProvider(provider=uid(number, "a"), name=name))
+    await edit(placement, SetTraits(provider=uid(7, "a"), traits=("MISC_SHARES_VIA_AGGREGATE",)))
+    await edit(placement, MakeProvider(provider=uid(8, "a"), name="child", parent=uid(2, "a")))
+
+    async def given(match: str, dry_run: bool = False) -> str:
+        text = io.StringIO()
+        out = Console(file=text, width=200)
+        assert await reset_the_ownerless(SETTINGS, "c2", match, dry_run, False, out) == 0
+        return text.getvalue().strip()
+
+    assert await given("rack1-*", dry_run=True) == "2 hosts would go to cell c2: rack1-3, rack1-5"
+    assert await given("rack1-*") == "2 hosts are of cell c2 now: rack1-3, rack1-5"
+    assert await given("*") == "3 hosts are of cell c2 now: rack0-2, rack0-4, rack0-6"
+    assert await given("*") == "0 hosts are of cell c2 now"
+    cells = {one.name: one.cell for one in await find_providers(placement, parts=("owner",))}
+    assert {name for name, cell in cells.items() if cell == "c2"} >= {f"rack{n % 2}-{n}" for n in range(2, 7)}
+    assert (cells["pool"], cells["host-1"]) == ("", "c1")
+    assert await placement.reports.report_many([a_report(2, cell="c2", name="rack0-2")], cell="c2") == [None]
+
+
+@pytest.mark.parametrize("words", [("--cell", "c1"), ("host-1", "--cell", "c1", "--all-without-owner")])
+def test_it_must_be_one_host_or_all_of_those(words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, ["provider", "reset", *words])
+    assert isinstance(result.exception, BadSetting) and "a root, or --all-without-owner" in str(
+        result.exception
+    )
