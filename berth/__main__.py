@@ -11,6 +11,7 @@ from berth.commands import (
     aggregates,
     audit,
     builds,
+    cells,
     dead,
     deleting,
     describe,
@@ -84,6 +85,7 @@ for commands in (
     app.add_typer(commands)
 app.add_typer(nodes.commands, name="node", rich_help_panel="Builds")
 app.add_typer(groups.commands, name="group", rich_help_panel="Builds")
+app.add_typer(cells.commands, name="cell", rich_help_panel="Hosts")
 app.add_typer(hosts.commands, name="host", rich_help_panel="Hosts")
 app.add_typer(aggregates.commands, name="aggregate", rich_help_panel="Hosts")
 app.add_typer(providers.commands, name="provider", rich_help_panel="Hosts")

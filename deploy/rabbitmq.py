@@ -93,7 +93,7 @@ class RabbitMQ(Server):
             capture_output=True,
             text=True,
             cwd=self.directory,
-            env=self._environment(),
+            env=self.environment(),
             timeout=120,
         )
         if ran.returncode != 0:
@@ -103,7 +103,7 @@ class RabbitMQ(Server):
     def _launch(self) -> None:
         binaries = find_rabbitmq()
         self.directory.mkdir(parents=True, exist_ok=True)
-        environment = self._environment()
+        environment = self.environment()
         with self.log_path.open("ab") as log:
             # In the foreground as a child of ours: the daemon the Erlang VM would start otherwise
             # outlives the broker.
@@ -127,7 +127,8 @@ class RabbitMQ(Server):
             )
         self._watchdog = Watchdog("KILL", self._process.pid, self._epmd.pid)
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """What its programs, rabbitmqctl too, find it by; its files are written."""
         home = self.directory
         configuration = home / "rabbitmq.conf"
         configuration.write_text(

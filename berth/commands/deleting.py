@@ -11,6 +11,7 @@ from rich.console import Console
 from berth import wiring
 from berth.commands.options import StateDir
 from berth.commands.terminal import CommandRefused, checked, complain, effective, printable, run, say
+from berth.known_cells import known_cells
 from berth.publishing import PATIENCE, publish
 from berth.settings import BadSetting, Settings
 from bus import topics
@@ -80,7 +81,7 @@ class _Deleting:
 
     async def _whose(self, settings: Settings) -> tuple[str, list[str]]:
         """The cell that knows it, all being asked at once; and those that did not answer."""
-        cells = settings.cell_names
+        cells = await known_cells(self.bus, settings)
         find = self.bus.asker(topics.FIND_BUILDS, timeout=min(self.timeout, SECONDS))
         questions = [find(FindBuilds(cell=cell, builds=(self.id,))) for cell in cells]
         answers: Sequence[Any] = await asyncio.gather(*questions, return_exceptions=True)

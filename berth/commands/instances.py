@@ -23,6 +23,7 @@ from berth.commands.terminal import (
     say,
     write_json,
 )
+from berth.known_cells import known_cells
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
@@ -70,18 +71,14 @@ def instances_command(
     if sort not in (*_COLUMNS, "since"):
         raise BadSetting(f"--sort {sort!r}: it is one of {', '.join((*_COLUMNS, 'since'))}")
     settings = effective(state_dir=state_dir).settings
-    for one in cell or []:
-        if one not in settings.cell_names:
-            raise BadSetting(f"--cell {one!r}: cells are {', '.join(settings.cell_names)}")
     statuses = tuple([one for one in known if one in (status or [])])
     question = checked(FindInstances(cell="any", project=project, host=host, name=name, statuses=statuses))
-    cells = cell or settings.cell_names
-    run(show_instances(settings, cells, question, sort, None if every else limit, as_json, say))
+    run(show_instances(settings, cell or (), question, sort, None if every else limit, as_json, say))
 
 
 async def show_instances(
     settings: Settings,
-    cells: Sequence[str],
+    only: Sequence[str],
     question: FindInstances,
     sort: str,
     most: int | None,
@@ -89,14 +86,18 @@ async def show_instances(
     say: Console,
 ) -> int:
     async with Bus(wiring.transport(settings, "instances")) as bus:
+        cells = await known_cells(bus, settings)
+        for cell in only:
+            if cell not in cells:
+                raise BadSetting(f"--cell {cell!r}: cells are {', '.join(cells)}")
         asking = _Asking(bus, question, most)
-        await asking.ask(cells)
+        await asking.ask(only or cells)
     found = sorted(asking.found, key=lambda one: (getattr(one, sort), one.build))
     if as_json:
         for one in found:
             write_json(one)
     elif found:
-        say.print(_table(found))
+        say.print(instances_table(found))
     else:
         say.print("none")
     if asking.there > len(found):
@@ -106,6 +107,14 @@ async def show_instances(
             f"not shown, for it did not answer: cell {', cell '.join(sorted(asking.silent))}"
         )
     return 0
+
+
+async def instances_of(bus: Bus, cell: str, most: int) -> tuple[Sequence[Instance], bool]:
+    """At most so many that have not ended in this cell; and was it silent?"""
+    statuses: tuple[InstanceStatus, ...] = ("building", "swapping", "active", "deleting")
+    asking = _Asking(bus, FindInstances(cell=cell, statuses=statuses), most)
+    await asking.ask([cell])
+    return asking.found, bool(asking.silent)
 
 
 class _Asking:
@@ -154,7 +163,7 @@ class _Asking:
             return None
 
 
-def _table(found: Sequence[Instance]) -> Table:
+def instances_table(found: Sequence[Instance]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in _COLUMNS:
         table.add_column(title, no_wrap=title in ("build", "status"), overflow="fold")

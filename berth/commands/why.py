@@ -16,6 +16,7 @@ from berth.commands.options import Json, StateDir
 from berth.commands.terminal import CommandRefused, effective, printable, run, say, write_json
 from berth.commands.what_if import show_answer
 from berth.funnel import funnel
+from berth.known_cells import known_cells
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
@@ -102,7 +103,7 @@ async def why(settings: Settings, id_: str, again: bool, now: bool, as_json: boo
 async def _known(settings: Settings, bus: Bus, id_: str) -> Known:
     """All cells and the schedulers are asked at once."""
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
-    cells = settings.cell_names
+    cells = await known_cells(bus, settings)
     decision = bus.asker(topics.DECISION, timeout=SECONDS)(FindDecision(id=id_))
     questions = [find(FindBuilds(cell=cell, builds=(id_,))) for cell in cells]
     answers: Sequence[Any] = await asyncio.gather(decision, *questions, return_exceptions=True)

@@ -6,8 +6,11 @@ a binding has none. What a broker does not judge is told by who reads: `bus.rabb
 """
 
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from secrets import token_bytes
 from typing import Any
 
 from bus import topics
@@ -41,8 +44,13 @@ class Permissions:
 
 @dataclass(frozen=True)
 class BrokerUser:
-    password: str
+    password: str  # empty: it is not made, or stays who it is
     permissions: Permissions
+
+
+def hashed(password: str, salt: bytes) -> str:
+    """As RabbitMQ keeps a password (four bytes of salt): who has it cannot log in by it."""
+    return b64encode(salt + sha256(salt + password.encode()).digest()).decode()
 
 
 FLOOD_BYTES = 64 * 1024 * 1024  # of one cell's messages that wait on one queue
@@ -53,8 +61,15 @@ def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exch
     """These users, as `rabbitmqctl import_definitions` takes them; and what each cell may keep waiting."""
     return {
         "users": [
-            {"name": name, "password": user.password, "tags": "", "limits": {}}
+            {
+                "name": name,
+                "password_hash": hashed(user.password, token_bytes(4)),
+                "hashing_algorithm": "rabbit_password_hashing_sha256",
+                "tags": "",
+                "limits": {},
+            }
             for name, user in users.items()
+            if user.password
         ],
         "permissions": [
             {
@@ -79,9 +94,9 @@ def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exch
         ],
         "policies": [
             {
-                "name": f"{exchange} flood {cell}",
+                "name": flood_policy(cell, exchange),
                 "vhost": vhost,
-                "pattern": _filled_by(cell, exchange),
+                "pattern": filled_by(cell, exchange),
                 "apply-to": "queues",
                 "priority": 10,
                 "definition": {"max-length-bytes": flood_bytes, "overflow": "reject-publish"},
@@ -91,7 +106,11 @@ def definitions(users: Mapping[str, BrokerUser], cells: Sequence[str] = (), exch
     }
 
 
-def _filled_by(cell: str, exchange: str) -> str:
+def flood_policy(cell: str, exchange: str = "berth") -> str:
+    return f"{exchange} flood {cell}"
+
+
+def filled_by(cell: str, exchange: str) -> str:
     """The queues that others read and this cell alone fills."""
     names, of = BrokerNames(exchange), re.escape(cell)
     return _any_of(_named(names, [rf"placement:inventory\.reported\.{of}", rf"ask:placement\..+\.{of}"]))

@@ -14,7 +14,7 @@ from berth import wiring
 from berth.commands import instances
 from berth.commands.instances import show_instances
 from berth.commands.terminal import CommandRefused, leaves
-from berth.settings import Settings
+from berth.settings import Cell, Settings
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildPlaced
@@ -164,12 +164,10 @@ async def test_every_cell_is_asked_and_one_that_is_away_is_named(
         async with Bus(LocalTransport(broker)) as bus, asyncio.TaskGroup() as group:
             asks = bus.asker_of_many(CELL_CLAIM), bus.asker_of_many(CELL_RELEASE)
             group.create_task(bus.serve(cell_conductor(CELL, store, *asks), stopping))
-            cells = [CELL, "gone"] if away else [CELL]
+            settings = Settings(cells=tuple(map(Cell, [CELL, "gone"] if away else [CELL])))
             question = FindInstances(cell="any", project="")
             try:
-                code = await show_instances(
-                    Settings(), cells, question, "build", None, True, Console(file=told)
-                )
+                code = await show_instances(settings, (), question, "build", None, True, Console(file=told))
             except BaseExceptionGroup as several:
                 (problem,) = leaves(several)
             except CommandRefused as refused:

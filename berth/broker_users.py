@@ -1,0 +1,172 @@
+"""Users of a RabbitMQ and what they may do, set by its management API or by rabbitmqctl."""
+
+import asyncio
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+import httpx
+import msgspec
+
+from berth.cell_file import vhost_of
+from berth.settings import BadSetting
+from bus.errors import BrokerRefused, Unavailable
+from bus.masking import masked
+
+_SECONDS = 30.0
+_LOOK_SECONDS = 2.0  # for a management API that may not be there
+_PORTS = {"amqp": ("http", 15672), "amqps": ("https", 15671)}  # where it usually is
+_NOT_THERE = re.compile("does not exist|not[ _]found|no_such_user", re.IGNORECASE)  # as rabbitmqctl says it
+_HERE = ("127.0.0.1", "::1", "localhost")
+
+
+class BrokerUsers(Protocol):
+    """Who administers a broker. All of it may be done twice."""
+
+    @property
+    def by(self) -> str:
+        """What does it, for people."""
+        ...
+
+    async def users(self) -> set[str]: ...
+
+    async def take(self, definitions: Mapping[str, Any]) -> None:
+        """Make or change all that is defined there."""
+
+    async def drop(self, user: str, policy: str) -> None:
+        """They are no more; who is connected as this user is thrown out."""
+
+    async def queues(self) -> list[str]: ...
+
+
+class Management:
+    """The management API."""
+
+    def __init__(self, url: str, amqp_url: str) -> None:
+        """Where the URL names nobody it is as whom we are to the broker."""
+        parts, known = urlsplit(url), urlsplit(amqp_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadSetting(f"--management {masked(url)}: looks like http://user:password@host:15672")
+        user, password = parts.username or known.username, parts.password or known.password
+        at = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")
+        self._url = urlunsplit(at).rstrip("/")
+        self._auth = (unquote(user or "guest"), unquote(password or "guest"))
+        self._vhost = vhost_of(amqp_url)
+
+    @property
+    def by(self) -> str:
+        return f"the management API at {self._url}"
+
+    async def there(self) -> bool:
+        """Does anything answer there?"""
+        try:
+            async with httpx.AsyncClient(timeout=_LOOK_SECONDS) as http:
+                found = await http.get(f"{self._url}/api/whoami", auth=self._auth)
+        except httpx.HTTPError:
+            return False
+        return found.status_code in (200, 401, 403)
+
+    async def users(self) -> set[str]:
+        return {one["name"] for one in await self._call("GET", "users")}
+
+    async def take(self, definitions: Mapping[str, Any]) -> None:
+        await self._call("POST", "definitions", definitions)
+
+    async def drop(self, user: str, policy: str) -> None:
+        await self._call("DELETE", f"users/{quote(user, safe='')}")
+        await self._call("DELETE", f"policies/{quote(self._vhost, safe='')}/{quote(policy, safe='')}")
+
+    async def queues(self) -> list[str]:
+        found = await self._call("GET", f"queues/{quote(self._vhost, safe='')}?columns=name")
+        return [one["name"] for one in found]
+
+    async def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        try:
+            async with httpx.AsyncClient(timeout=_SECONDS) as http:
+                answer = await http.request(method, f"{self._url}/api/{path}", json=body, auth=self._auth)
+        except httpx.HTTPError as problem:
+            raise Unavailable(f"{self.by}: {problem or type(problem).__name__}") from None
+        if answer.status_code in (401, 403):
+            raise BrokerRefused(
+                f"{self.by} does not let {self._auth[0]} do this: it takes a user with the tag administrator"
+            )
+        if answer.status_code == 404 and method == "DELETE":
+            return None
+        if answer.is_error:
+            raise BrokerRefused(f"{self.by}: {method} {path}: {answer.status_code} {answer.text[:500]}")
+        return answer.json() if answer.content else None
+
+
+class Rabbitmqctl:
+    """The command, on the broker's own machine."""
+
+    def __init__(self, command: str, amqp_url: str) -> None:
+        self._command = command
+        self._vhost = vhost_of(amqp_url)
+
+    @property
+    def by(self) -> str:
+        return self._command
+
+    async def users(self) -> set[str]:
+        return {one["user"] for one in await self._listed("list_users")}
+
+    async def take(self, definitions: Mapping[str, Any]) -> None:
+        await self._run("import_definitions", given=msgspec.json.encode(definitions))  # by way of no file
+
+    async def drop(self, user: str, policy: str) -> None:
+        for words in (("delete_user", user), ("clear_policy", "-p", self._vhost, policy)):
+            try:
+                await self._run(*words)
+            except BrokerRefused as refused:
+                if not _NOT_THERE.search(str(refused)):
+                    raise
+
+    async def queues(self) -> list[str]:
+        return [one["name"] for one in await self._listed("list_queues", "-p", self._vhost, "name")]
+
+    async def _listed(self, *words: str) -> Sequence[Mapping[str, Any]]:
+        said = await self._run(*words, "--formatter", "json")
+        found: Sequence[Mapping[str, Any]] = msgspec.json.decode(said or b"[]")
+        return found
+
+    async def _run(self, *words: str, given: bytes = b"") -> bytes:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                self._command,
+                "--quiet",
+                *words,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+        except OSError as problem:
+            raise Unavailable(f"{self._command}: {problem.strerror}") from None
+        out, complaint = await process.communicate(given)
+        if process.returncode:
+            said = " ".join((complaint or out).decode(errors="replace").split())
+            raise BrokerRefused(f"{self._command} {words[0]}: {re.sub(r'[^ -~]', '', said)[:500]}")
+        return out
+
+
+async def broker_users(amqp_url: str, management: str, rabbitmqctl: str) -> BrokerUsers:
+    """By what is named; else by the management API where it usually is, or by this machine's rabbitmqctl."""
+    if rabbitmqctl:
+        return Rabbitmqctl(rabbitmqctl, amqp_url)
+    if management:
+        return Management(management, amqp_url)
+    parts = urlsplit(amqp_url)
+    scheme, port = _PORTS[parts.scheme]
+    usual = Management(f"{scheme}://{parts.hostname}:{port}", amqp_url)
+    if await usual.there():
+        return usual
+    command = shutil.which("rabbitmqctl")
+    if command and parts.hostname in _HERE:
+        return Rabbitmqctl(command, amqp_url)
+    raise Unavailable(
+        f"nothing to administer RabbitMQ with: {usual.by} does not answer, and no rabbitmqctl is here for it."
+        " Name one with --management URL or --rabbitmqctl COMMAND; or make the user by hand, with what"
+        " `berth cell permissions` prints"
+    )

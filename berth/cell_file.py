@@ -1,0 +1,99 @@
+"""The settings of one cell's workers, in a file of their own with that cell's secrets and no others."""
+
+import json
+import os
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from berth.settings import BadSetting, Settings
+
+_HEAD = """\
+# Cell {cell}: what its conductor and its agents need, and nobody else's secrets. `berth cell add` wrote it;
+# keep it as secret as they are. Other settings of its workers may be added here.
+"""
+
+
+@dataclass(frozen=True)
+class CellFile:
+    """What is in it that only this cell may know."""
+
+    broker: str  # the URL by which its workers reach RabbitMQ
+    database: str = ""  # its conductor's; empty: a file in its state_dir
+
+
+def read_cell_file(path: Path, cell: str) -> CellFile | None:
+    """None where there is none; BadSetting where it is of somebody else."""
+    try:
+        told = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise BadSetting(f"{path}: not TOML: {problem}") from None
+    if told.get("cells") != [cell]:
+        raise BadSetting(f"{path}: is not the file of cell {cell} alone (cells = {told.get('cells')})")
+    return CellFile(str(told.get("amqp_url", "")), str(told.get("database_url", "")))
+
+
+def write_cell_file(path: Path, cell: str, settings: Settings, has: CellFile) -> bool:
+    """Only its owner may read it, from its first byte on. What else is in it stays; was anything written?"""
+    said: dict[str, Any] = {"amqp_url": has.broker}
+    if has.database:
+        said["database_url"] = has.database
+    try:
+        before = path.read_text(encoding="utf-8")
+        after = before
+        for name, value in said.items():
+            after = _with(after, name, value)
+    except FileNotFoundError:
+        before = ""
+        said = {
+            "cells": [cell],
+            "exchange": settings.bus.exchange,
+            "queue_type": settings.bus.queue_type,
+            **said,
+        }
+        after = _HEAD.format(cell=cell) + "".join(_line(name, value) for name, value in said.items())
+    if after != before:
+        made = path.with_name(f".{path.name}.new")
+        made.unlink(missing_ok=True)
+        with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(after)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(made, path)
+    path.chmod(0o600)
+    return after != before
+
+
+def as_user(url: str, user: str, password: str, path: str | None = None) -> str:
+    """The same place, for another user; and another path."""
+    parts = urlsplit(url)
+    at = parts.netloc.rpartition("@")[2]
+    known = f"{quote(user, safe='')}:{quote(password, safe='')}@{at}"
+    return urlunsplit(parts._replace(netloc=known, path=parts.path if path is None else path))
+
+
+def vhost_of(amqp_url: str) -> str:
+    return unquote(urlsplit(amqp_url).path[1:]) or "/"
+
+
+def password_of(url: str, user: str) -> str:
+    """Of this user; empty where the URL is somebody else's."""
+    parts = urlsplit(url)
+    return unquote(parts.password or "") if unquote(parts.username or "") == user else ""
+
+
+def _with(text: str, name: str, value: Any) -> str:
+    """This setting said anew; below a table's head it would be that table's."""
+    there = re.compile(rf"^{name}\s*=.*$", re.MULTILINE)
+    if there.search(text):
+        return there.sub(lambda _: _line(name, value).rstrip(), text, count=1)
+    return _line(name, value) + text
+
+
+def _line(name: str, value: Any) -> str:
+    return f"{name} = {json.dumps(value)}\n"  # a text or a list of texts is the same in TOML

@@ -1,0 +1,141 @@
+"""`berth cell remove`: the end of a cell, of its user and its queues."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from berth import wiring
+from berth.commands.cell_permissions import (
+    Ctl,
+    Management,
+    NameOfCell,
+    check_name,
+    edit_of,
+    login_of,
+    need_service_mode,
+    permissions_of,
+    user_of,
+)
+from berth.commands.options import Json, StateDir
+from berth.commands.terminal import CommandRefused, effective, run, say, write_json
+from berth.settings import Settings
+from bus import topics
+from bus.cells import CellEdited, CellInUse, DropCell
+from bus.delivery.runner import Bus
+from bus.queries import FindCells
+from bus.resources import Missing
+
+if TYPE_CHECKING:
+    from berth.broker_users import BrokerUsers
+
+UNREAD_SECONDS = 5.0  # placement may take to leave the queues of a cell that is no more
+
+commands = typer.Typer()
+
+
+@commands.command("remove")
+def remove_command(
+    name: NameOfCell,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="With instances, too: what they hold is closed, and stays until given back."
+        ),
+    ] = False,
+    drop_database: Annotated[
+        bool, typer.Option("--drop-database", help="Its database and login, too, with all that is in it.")
+    ] = False,
+    keep_user: Annotated[
+        bool, typer.Option("--keep-user", help="Leave RabbitMQ as it is: its user and queues stay.")
+    ] = False,
+    management: Management = "",
+    rabbitmqctl: Ctl = "",
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """End a cell that is empty (`berth cell drain --wait`): its RabbitMQ user and queues, and its hosts.
+
+    Whoever still runs there is thrown out by RabbitMQ. The settings file is left for you to delete; its
+    database stays unless --drop-database.
+    """
+    settings = effective(state_dir=state_dir).settings
+    need_service_mode(settings, "remove")
+    run(remove(settings, name, force, drop_database, keep_user, management, rabbitmqctl, as_json, say))
+
+
+async def remove(
+    settings: Settings,
+    name: str,
+    force: bool,
+    drop_database: bool,
+    keep_user: bool,
+    management: str,
+    rabbitmqctl: str,
+    as_json: bool,
+    say: Console,
+) -> int:
+    from berth.broker_users import broker_users  # they and RabbitMQ take long to load
+    from bus.rabbit import permissions
+
+    check_name(name)
+    admin = None if keep_user else await broker_users(settings.bus.amqp_url, management, rabbitmqctl)
+    user, done = user_of(settings, name), list[str]()
+    async with Bus(wiring.transport(settings, "cell")) as bus:
+        await _refuse_the_inhabited(bus, name, force)
+        if admin is not None:  # before its hosts go, or its agents would report them again
+            await admin.drop(user, permissions.flood_policy(name, settings.bus.exchange))
+            done.append(f"RabbitMQ user {user} is no more, by {admin.by}")
+        match (await bus.asker(topics.EDIT_CELL)(edit_of(DropCell(cell=name, force=force)))).result:
+            case CellEdited():
+                done.append("its hosts are gone, and it is out of the registry")
+            case Missing():
+                done.append("it was not registered, and had no hosts")
+            case CellInUse() as inhabited:
+                raise CommandRefused(f"{inhabited}; it is closed. Say the same again when that is over")
+            case _:
+                raise CommandRefused("others are at work on it just now: say the same again")
+    if admin is not None:
+        done += await _drop_queues(settings, name, admin)
+    if drop_database and (login := login_of(settings, name)):
+        from bus.sql.logins import logins
+
+        async with logins(settings.database.url) as server:
+            await server.drop(login)
+        done.append(f"PostgreSQL login and database {login} are no more")
+    if as_json:
+        write_json({"cell": name, "done": done})
+    else:
+        for line in done:
+            say.print(f"cell {name}: {line}", markup=False)
+    return 0
+
+
+async def _refuse_the_inhabited(bus: Bus, name: str, force: bool) -> None:
+    found = await bus.asker(topics.CELLS)(FindCells())
+    if (instances := found.instances.get(name, 0)) and not force:
+        raise CommandRefused(
+            f"{CellInUse(cell=name, instances=instances)}: `berth cell drain {name} --wait` waits for its end"
+        )
+
+
+async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> list[str]:
+    """Those that were the cell's own, and then those that it alone filled, which placement leaves by now."""
+    from bus.rabbit import permissions
+    from bus.rabbit.removal import delete_queues
+
+    own = re.compile(permissions_of(settings, name).configure)
+    filled = re.compile(permissions.filled_by(name, settings.bus.exchange))
+    there = await admin.queues()
+    url = settings.bus.amqp_url
+    mine = [queue for queue in there if own.match(queue)]
+    others = [queue for queue in there if filled.match(queue)]
+    stay = await delete_queues(url, mine)
+    stay += await delete_queues(url, others, unread_within=UNREAD_SECONDS)
+    done = [f"{len(mine) + len(others) - len(stay)} queues of its are deleted"]
+    if stay:
+        done.append(f"still read by somebody, and left: {', '.join(stay)}")
+    return done

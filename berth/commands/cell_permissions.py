@@ -1,0 +1,171 @@
+"""`berth cell permissions`: what a cell's RabbitMQ user may do; and what a cell's own things are called."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from berth import wiring
+from berth.cell_file import vhost_of
+from berth.commands.options import StateDir
+from berth.commands.terminal import CommandRefused, checked, effective
+from berth.settings import BadSetting, Settings
+from bus.cells import DropCell, RegisterCell
+from bus.queries import CellEditRequested
+
+if TYPE_CHECKING:  # RabbitMQ takes long to load
+    from bus.rabbit.permissions import BrokerUser, Permissions
+
+commands = typer.Typer()
+
+NameOfCell = Annotated[str, typer.Argument(metavar="CELL", help="Its name: letters, digits, _ and -.")]
+Management = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        help="RabbitMQ's management API, http://user:password@host:15672 (default: where it usually is, as"
+        " whom amqp_url names).",
+    ),
+]
+Ctl = Annotated[
+    str, typer.Option("--rabbitmqctl", metavar="COMMAND", help="Use this on the broker's machine, instead.")
+]
+Form = Annotated[
+    str,
+    typer.Option("--as", metavar="FORM", help="text, rabbitmqctl (lines for a shell) or json (definitions)."),
+]
+
+
+@commands.command("permissions")
+def permissions_command(
+    name: NameOfCell,
+    form: Form = "text",
+    user: Annotated[str, typer.Option(help="Of this RabbitMQ user (default: as `add` calls it).")] = "",
+    state_dir: StateDir = None,
+) -> None:
+    """What a cell's RabbitMQ user may do: made from its workers' tables, and nothing is changed by asking.
+
+    For who makes users by hand: `--as rabbitmqctl` prints lines for a shell, `--as json` what
+    `rabbitmqctl import_definitions` and the management API take. The user itself and its password are yours.
+    """
+    if form not in ("text", "rabbitmqctl", "json"):
+        raise BadSetting(f"--as {form!r}: it is text, rabbitmqctl or json")
+    settings = effective(state_dir=state_dir).settings
+    show_permissions(settings, name, form, user or user_of(settings, name))
+
+
+# What is a cell's own
+
+
+def need_service_mode(settings: Settings, verb: str) -> None:
+    if settings.embedded:
+        raise CommandRefused(
+            f"there is nothing to {verb}: an embedded berth has the cells of its settings (`cells`), all in"
+            " one process; with amqp_url it has walled ones. `disable`, `enable` and `drain` work here, too"
+        )
+
+
+def user_of(settings: Settings, cell: str) -> str:
+    return f"{settings.bus.exchange}-{cell}"
+
+
+def login_of(settings: Settings, cell: str) -> str:
+    """Of its conductor at PostgreSQL, and its database; empty where all is in SQLite files."""
+    url = settings.database.url
+    if not url.startswith("postgresql"):
+        return ""
+    ours = re.sub(r"[?#].*", "", url).rpartition("/")[2] or "berth"
+    return f"{ours}_{cell}"
+
+
+def edit_of(edit: RegisterCell | DropCell) -> CellEditRequested:
+    return checked(CellEditRequested(edit=edit))
+
+
+def check_name(name: str) -> None:
+    edit_of(RegisterCell(cell=name))
+
+
+# Printing
+
+
+def show_permissions(settings: Settings, cell: str, form: str, user: str) -> None:
+    from bus.rabbit.permissions import BrokerUser
+
+    check_name(cell)
+    may, vhost = permissions_of(settings, cell), vhost_of(settings.bus.amqp_url)
+    made = definitions_of(settings, cell, user, BrokerUser("", may))
+    match form:
+        case "json":
+            sys.stdout.write(json.dumps(made, indent=2) + "\n")
+        case "rabbitmqctl":
+            sys.stdout.write("".join(f"{line}\n" for line in _control_lines(made, user, vhost)))
+        case _:
+            sys.stdout.write("".join(f"{line}\n" for line in _sentences(may, user, vhost)))
+
+
+def permissions_of(settings: Settings, cell: str) -> Permissions:
+    from bus.rabbit.permissions import of_cell
+
+    return of_cell(cell, wiring.tables_of_cell(cell), settings.bus.exchange)
+
+
+def definitions_of(settings: Settings, cell: str, user: str, known: BrokerUser) -> dict[str, Any]:
+    from bus.rabbit.permissions import definitions
+
+    return definitions({user: known}, (cell,), settings.bus.exchange, vhost_of(settings.bus.amqp_url))
+
+
+def _control_lines(made: Mapping[str, Any], user: str, vhost: str) -> list[str]:
+    at = ["rabbitmqctl", "-p", vhost]
+    lines = [
+        *(
+            ["set_permissions", user, one["configure"], one["write"], one["read"]]
+            for one in made["permissions"]
+        ),
+        *(
+            ["set_topic_permissions", user, one["exchange"], one["write"], one["read"]]
+            for one in made["topic_permissions"]
+        ),
+        *(
+            [
+                "set_policy", "--priority", str(one["priority"]), "--apply-to", one["apply-to"],
+                one["name"], one["pattern"], json.dumps(one["definition"]),
+            ]
+            for one in made["policies"]
+        ),
+    ]  # fmt: skip
+    head = f"# first: rabbitmqctl add_user {shlex.quote(user)}   (it asks for the password)"
+    return [head, *(shlex.join([*at[:1], command[0], *at[1:], *command[1:]]) for command in lines)]
+
+
+def _sentences(may: Permissions, user: str, vhost: str) -> list[str]:
+    lines = [f"RabbitMQ user {user}, virtual host {vhost}", "queues and exchanges"]
+    for what, pattern in (("make", may.configure), ("write to", may.write), ("read", may.read)):
+        lines.append(f"  {what}")
+        lines += [f"    {one}" for one in _alternatives(pattern)]
+    for keys in may.keys:
+        lines.append(f"keys of {keys.exchange}")
+        for what, pattern in (("publish", keys.write), ("bind", keys.read)):
+            lines.append(f"  {what}")
+            lines += [f"    {one}" for one in _alternatives(pattern)]
+    return lines
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """The alternatives of ^(a|b|(c|d))$, a line each."""
+    if pattern == "^$":
+        return ["nothing"]
+    found, depth, begin = [], 0, 2
+    for at, sign in enumerate(pattern):
+        depth += (sign == "(") - (sign == ")")
+        if (sign == "|" and depth == 1) or (sign == ")" and depth == 0):
+            found.append(pattern[begin:at])
+            begin = at + 1
+    return found

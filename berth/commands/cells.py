@@ -1,0 +1,265 @@
+"""`berth cell`: which cells there are, and keeping new instances out of one."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from msgspec import structs
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from berth import wiring
+from berth.commands import cell_ending, cell_making, cell_permissions
+from berth.commands.instances import instances_of, instances_table
+from berth.commands.options import Json, StateDir
+from berth.commands.terminal import (
+    CommandRefused,
+    checked,
+    complain,
+    effective,
+    printable,
+    run,
+    say,
+    write_json,
+)
+from berth.settings import Settings
+from bus import topics
+from bus.cells import CellEdited, RegisterCell
+from bus.clock import monotonic
+from bus.delivery.runner import Bus
+from bus.errors import Unavailable, Unroutable
+from bus.queries import CellEditRequested, CellsFound, FindCells, FindInstances
+from bus.vocabulary import RegisteredCell
+
+CONDUCTOR_SECONDS = 2.0  # it may take to be heard
+_LOOK_SECONDS = 1.0
+_SHOWN = 50  # instances that are left
+
+commands = typer.Typer(
+    no_args_is_help=True,
+    help="Cells: hosts that share a conductor, a database and a part of the broker (docs/cells.md). Close one"
+    " to new instances, empty it, make one, end one.",
+)
+for each in (cell_making, cell_ending, cell_permissions):
+    commands.add_typer(each.commands)
+
+NameOfCell = Annotated[str, typer.Argument(metavar="CELL", help="Its name.")]
+Note = Annotated[str | None, typer.Option(help="What people should know of it; `` takes it away.")]
+
+
+@commands.callback()
+def cell() -> None:
+    """Cells: close one to new instances, empty it, make one, end one."""
+
+
+@commands.command("list")
+def list_command(as_json: Json = False, state_dir: StateDir = None) -> None:
+    """Every cell: is it open to new instances, how many hosts and instances it has, is its conductor heard?
+
+    Cells come from the settings, from the registry (`berth cell add`) and from what agents report. Instances
+    are counted by what is held on the cell's hosts, so one that is being taken down counts until it is gone.
+    """
+    run(list_cells(effective(state_dir=state_dir).settings, as_json, say))
+
+
+@commands.command("disable")
+def disable_command(
+    name: NameOfCell, note: Note = None, as_json: Json = False, state_dir: StateDir = None
+) -> None:
+    """Nothing new is placed there; what runs there stays, and builds that are on their way go on.
+
+    Every scheduler knows within a moment; what was chosen just before may still arrive. `berth why` and
+    `berth what-if` say `cell_disabled` of its hosts.
+    """
+    run(mark(effective(state_dir=state_dir).settings, name, False, note, as_json, say))
+
+
+@commands.command("enable")
+def enable_command(
+    name: NameOfCell, note: Note = None, as_json: Json = False, state_dir: StateDir = None
+) -> None:
+    """Open to new instances again; requests that wait for room are looked at at once."""
+    run(mark(effective(state_dir=state_dir).settings, name, True, note, as_json, say))
+
+
+@commands.command("drain")
+def drain_command(
+    name: NameOfCell,
+    wait: Annotated[bool, typer.Option("--wait", help="Until nothing is left there.")] = False,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, help="Seconds to wait at most (default: as long as it takes).")
+    ] = None,
+    note: Note = None,
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Disable a cell, and say what is still there; exit 0 when that is nothing, else 1.
+
+    It moves nothing by itself: instances leave when they are deleted (`berth delete`). With --wait it follows
+    until placement holds nothing for anybody on the cell's hosts; then `berth cell remove` can end it.
+    """
+    run(drain(effective(state_dir=state_dir).settings, name, wait, timeout, note, as_json, say))
+
+
+# Looking
+
+
+async def list_cells(settings: Settings, as_json: bool, say: Console) -> int:
+    async with Bus(wiring.transport(settings, "cell")) as bus:
+        found = await _found(bus)
+        cells = {one.name: one for one in found.cells}
+        for name in settings.cell_names:
+            cells.setdefault(name, RegisteredCell(name=name))
+        names = sorted(cells)
+        heard = dict(
+            zip(names, await asyncio.gather(*(conductor_is_heard(bus, name) for name in names)), strict=True)
+        )
+    table = Table("cell", "state", "hosts", "instances", "conductor", "note", box=None, pad_edge=False)
+    for name in names:
+        hosts, instances = found.hosts.get(name, 0), found.instances.get(name, 0)
+        if as_json:
+            facts = {"state": state_of(cells[name]), "hosts": hosts, "instances": instances}
+            write_json({"cell": name, **facts, "conductor": heard[name], "note": cells[name].note})
+            continue
+        row = (
+            name,
+            state_of(cells[name]),
+            str(hosts),
+            str(instances),
+            "heard" if heard[name] else "not heard",
+            cells[name].note,
+        )
+        table.add_row(*(Text(printable(one)) for one in row))
+    if not as_json:
+        say.print(table if names else "no cells")
+    return 0
+
+
+def state_of(cell: RegisteredCell) -> str:
+    if cell.gone:
+        return "removed"
+    return "enabled" if cell.enabled else "disabled"
+
+
+async def conductor_is_heard(bus: Bus, cell: str) -> bool:
+    ask = bus.asker(topics.FIND_INSTANCES, timeout=CONDUCTOR_SECONDS)
+    try:
+        await ask(FindInstances(cell=cell, limit=1))
+    except (Unavailable, Unroutable):
+        return False
+    return True
+
+
+async def _found(bus: Bus) -> CellsFound:
+    return await bus.asker(topics.CELLS)(FindCells())
+
+
+# Marking
+
+
+async def mark(
+    settings: Settings, name: str, enabled: bool, note: str | None, as_json: bool, say: Console
+) -> int:
+    async with Bus(wiring.transport(settings, "cell")) as bus:
+        before = await require(bus, settings, name)
+        cell = await register(bus, RegisterCell(cell=name, enabled=enabled, note=note))
+        found = await _found(bus)
+    hosts, instances = found.hosts.get(name, 0), found.instances.get(name, 0)
+    if as_json:
+        facts = {"state": state_of(cell), "hosts": hosts, "instances": instances}
+        write_json({"cell": name, **facts, "note": cell.note})
+        return 0
+    word = "was " if before.enabled == enabled else "is "
+    word += state_of(cell) + (" already" if before.enabled == enabled else "")
+    stay = "" if enabled or not instances else ", which stay"
+    there = f"{_several(hosts, 'host')}, {_several(instances, 'instance')}{stay}"
+    say.print(f"cell {name} {word}: {there}", markup=False)
+    return 0
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+async def require(bus: Bus, settings: Settings, name: str) -> RegisteredCell:
+    """The cell, which is registered, of the settings, or has hosts; a slip is not to make one."""
+    cells = {one.name: one for one in (await _found(bus)).cells if not one.gone}
+    for each in settings.cell_names:
+        cells.setdefault(each, RegisteredCell(name=each))
+    if name not in cells:
+        raise CommandRefused(f"there is no cell {name}; there are: {', '.join(sorted(cells))}")
+    return cells[name]
+
+
+async def register(bus: Bus, edit: RegisterCell) -> RegisteredCell:
+    result = (await bus.asker(topics.EDIT_CELL)(checked(CellEditRequested(edit=edit)))).result
+    if not isinstance(result, CellEdited):
+        raise CommandRefused("others are at work on it just now: try again")
+    return result.cell
+
+
+# Emptying
+
+
+async def drain(
+    settings: Settings,
+    name: str,
+    wait: bool,
+    timeout: float | None,
+    note: str | None,
+    as_json: bool,
+    say: Console,
+) -> int:
+    async with Bus(wiring.transport(settings, "cell")) as bus:
+        await require(bus, settings, name)
+        await register(bus, RegisterCell(cell=name, enabled=False, note=note))
+        left = await _left(bus, name)
+        if left and wait:
+            left = await _wait(bus, name, left, timeout)
+        instances, silent = await instances_of(bus, name, _SHOWN) if left else ((), False)
+    if as_json:
+        facts = {"state": "disabled", "left": left, "instances": [structs.asdict(one) for one in instances]}
+        write_json({"cell": name, **facts})
+        return 1 if left else 0
+    if not left:
+        say.print(f"cell {name} is disabled, and empty", markup=False)
+        return 0
+    rest = "or what is left of it, is there" if left == 1 else "or what is left of them, are there"
+    say.print(f"cell {name} is disabled; {_several(left, 'instance')}, {rest}", markup=False)
+    if instances:
+        say.print(instances_table(instances))
+    if silent:
+        complain.print(f"its conductor does not answer: `berth host list --cell {name}` shows the hosts")
+    elif left > len(instances):
+        complain.print(
+            f"... and {left - len(instances)} more: `berth instances --cell {name} --all` shows what has not"
+            " ended",
+            style="dim",
+        )
+    return 1
+
+
+async def _left(bus: Bus, name: str) -> int:
+    return (await _found(bus)).instances.get(name, 0)
+
+
+async def _wait(bus: Bus, name: str, left: int, timeout: float | None) -> int:
+    """How many are left when it is empty, or the time is over."""
+    until = None if timeout is None else monotonic() + timeout
+    most = left
+    columns: Sequence[TextColumn | BarColumn | MofNCompleteColumn] = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+    )
+    with Progress(*columns, console=complain, transient=True, disable=not complain.is_terminal) as bar:
+        shown = bar.add_task(f"cell {name}: left", total=most)
+        while left and (until is None or monotonic() < until):
+            bar.update(shown, completed=most - left, total=most)
+            await asyncio.sleep(_LOOK_SECONDS)
+            left = await _left(bus, name)
+            most = max(most, left)
+    return left

@@ -1,0 +1,45 @@
+"""Queues of those who are no more, deleted by who may."""
+
+import asyncio
+from collections.abc import Iterable
+
+from aio_pika.abc import AbstractConnection
+
+from bus.errors import BrokerRefused
+from bus.rabbit.connection import RequestRefused, broker_url, dial, open_channel, telling_refusals
+
+_AGAIN_SECONDS = 0.2
+
+
+async def delete_queues(url: str, names: Iterable[str], *, unread_within: float = 0.0) -> list[str]:
+    """Delete these, whatever is in them; with a time only when nobody reads them, who is waited for so long.
+
+    Gives those that stay.
+    """
+    stay: list[str] = []
+    connection = await dial(broker_url(url, "berth cell"))
+    until = asyncio.get_running_loop().time() + unread_within
+    try:
+        for name in names:
+            while not await _deleted(connection, name, only_unread=unread_within > 0):
+                if asyncio.get_running_loop().time() >= until:
+                    stay.append(name)
+                    break
+                await asyncio.sleep(_AGAIN_SECONDS)
+    finally:
+        await connection.close()
+    return stay
+
+
+async def _deleted(connection: AbstractConnection, name: str, *, only_unread: bool) -> bool:
+    """A refusal closes a channel, so each is asked on its own. One that is not there is deleted."""
+    channel = await open_channel(connection, confirms=False)
+    try:
+        with telling_refusals():
+            await channel.queue_delete(name, if_unused=only_unread)
+        await channel.close()
+    except RequestRefused as refused:
+        if refused.code != "PRECONDITION_FAILED":
+            raise BrokerRefused(f"queue {name} cannot be deleted: {refused}") from None
+        return False
+    return True

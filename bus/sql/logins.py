@@ -1,0 +1,99 @@
+"""A PostgreSQL login with a database of its own, and nothing else.
+
+Passwords go to the server as verifiers: it never sees one, and can log none.
+"""
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sqlalchemy import exc, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+
+from bus.errors import Unavailable
+from bus.masking import masked
+
+_ROUNDS = 4096  # as the server itself takes them
+
+
+def scram_verifier(password: str, salt: bytes) -> str:
+    """What PostgreSQL keeps of a password (RFC 5803); who has it cannot log in by it."""
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _ROUNDS)
+    client = hmac.digest(salted, b"Client Key", "sha256")
+    server = hmac.digest(salted, b"Server Key", "sha256")
+    parts = [base64.b64encode(one).decode() for one in (salt, hashlib.sha256(client).digest(), server)]
+    return f"SCRAM-SHA-256${_ROUNDS}:{parts[0]}${parts[1]}:{parts[2]}"
+
+
+class Logins:
+    """Those of one server, by somebody who may make and drop them. A database has its login's name."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def has_login(self, name: str) -> bool:
+        return await self._is("SELECT 1 FROM pg_roles WHERE rolname = :name", name)
+
+    async def has_database(self, name: str) -> bool:
+        return await self._is("SELECT 1 FROM pg_database WHERE datname = :name", name)
+
+    async def make(self, name: str, password: str) -> None:
+        """Made already, it has this password from now on, and its database is its own alone again."""
+        quoted = _quoted(name)
+        verifier = scram_verifier(password, secrets.token_bytes(16))
+        do = "ALTER" if await self.has_login(name) else "CREATE"
+        await self._do(
+            f"{do} ROLE {quoted} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION"
+            f" PASSWORD '{verifier}'"
+        )
+        if not await self.has_database(name):
+            await self._do(f"CREATE DATABASE {quoted}")
+        await self._do(f"REVOKE ALL ON DATABASE {quoted} FROM PUBLIC")
+        await self._do(f"GRANT CONNECT, CREATE, TEMPORARY ON DATABASE {quoted} TO {quoted}")
+
+    async def enters(self, name: str) -> list[str]:
+        """The other databases that it may connect to, because everybody may."""
+        found = await self._connection.execute(
+            text(
+                "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate"
+                " AND datname <> :name"
+                " AND has_database_privilege(CAST(:name AS name), datname, 'CONNECT') ORDER BY datname"
+            ),
+            {"name": name},
+        )
+        return [database for (database,) in found]
+
+    async def drop(self, name: str) -> None:
+        """The database with all that is in it, and the login."""
+        await self._do(f"DROP DATABASE IF EXISTS {_quoted(name)} WITH (FORCE)")
+        await self._do(f"DROP ROLE IF EXISTS {_quoted(name)}")
+
+    async def _is(self, question: str, name: str) -> bool:
+        return (await self._connection.execute(text(question), {"name": name})).first() is not None
+
+    async def _do(self, statement: str) -> None:
+        await self._connection.exec_driver_sql(statement)
+
+
+@asynccontextmanager
+async def logins(url: str) -> AsyncIterator[Logins]:
+    """Of the server at this URL, as whom it names."""
+    engine = create_async_engine(
+        make_url(url).set(drivername="postgresql+asyncpg"), isolation_level="AUTOCOMMIT", hide_parameters=True
+    )
+    try:
+        async with engine.connect() as connection:
+            yield Logins(connection)
+    except (exc.DBAPIError, OSError) as problem:
+        why = problem.orig if isinstance(problem, exc.DBAPIError) and problem.orig else problem
+        raise Unavailable(f"{masked(url)}: {why}") from None
+    finally:
+        await engine.dispose()
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

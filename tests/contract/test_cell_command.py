@@ -1,0 +1,173 @@
+"""`berth cell` on either bus: which cells there are, closing and opening one, and seeing it become empty."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from berth import wiring
+from berth.__main__ import app
+from berth.commands import cells as commands
+from berth.commands.terminal import CommandRefused, leaves
+from bus.cells import RegisterCell
+from bus.queries import FindInstances, InstancesFound
+from bus.topics import FIND_INSTANCES
+from bus.vocabulary import Instance
+from bus.worker import Worker, answers
+from placement_worker import Placement, placement_worker
+from tests.support.buses import Connect, serving
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
+from tests.support.placement_calls import claim, edit_cell, report
+from tests.support.waiting import in_time
+
+GUEST = Instance(
+    build=uid(1),
+    name="web",
+    status="active",
+    host="host-1",
+    root=uid(1, "a"),
+    cell="c1",
+    project="p",
+    flavor="f",
+)
+
+
+class CellCommand:
+    """`berth cell ...` on the bus of a placement; the conductor of c1 is there, and says what it has."""
+
+    def __init__(self, placement: Placement, patch: pytest.MonkeyPatch, capsys: Any) -> None:
+        self.placement, self.patch, self.capsys = placement, patch, capsys
+        self.guests: tuple[Instance, ...] = ()
+
+    async def instances(self, question: FindInstances) -> InstancesFound:
+        return InstancesFound(instances=self.guests, count=len(self.guests))
+
+    async def __call__(self, *words: str) -> tuple[int, str]:
+        """Its exit code, and what it prints."""
+        begun: list[Any] = []
+        told = io.StringIO()
+        self.patch.setattr(commands, "say", Console(file=told, highlight=False, soft_wrap=True, width=200))
+        self.patch.setattr(commands, "run", begun.append)
+        result = CliRunner().invoke(app, ["cell", *words])
+        if isinstance(result.exception, CommandRefused):
+            raise result.exception
+        assert result.exit_code == 0, result.output
+        try:
+            code = await in_time(begun.pop())
+        except BaseExceptionGroup as several:
+            [problem] = leaves(several)
+            raise problem from None
+        return code, told.getvalue() + self.capsys.readouterr().out
+
+    async def listed(self) -> dict[str, dict[str, Any]]:
+        _, lines = await self("list", "--json")
+        return {one.pop("cell"): one for one in map(json.loads, lines.splitlines())}
+
+
+@pytest.fixture
+async def cell(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> AsyncIterator[CellCommand]:
+    async with a_placement("sqlite+aiosqlite://") as placement:
+        assert await report(placement, a_report(1), a_report(2), a_report(3, cell="c2")) == ["", "", ""]
+
+        async def nothing(*messages: Any) -> None:
+            pass
+
+        command = CellCommand(placement, monkeypatch, capsys)
+        conductor = Worker("conductor.c1", answers=[answers(FIND_INSTANCES, command.instances, cell="c1")])
+        monkeypatch.setenv("BERTH_CELLS", "c1,c2")
+        monkeypatch.setattr(commands, "_LOOK_SECONDS", 0.01)
+        async with serving(connect, placement_worker(placement, nothing, ("c1", "c2")), conductor):
+            monkeypatch.setattr(wiring, "transport", lambda settings, name: connect())
+            yield command
+
+
+async def holds(placement: Placement, consumer: int = 1, host: int = 1) -> None:
+    await claim(placement, an_order(a_claim(consumer, on_hosts(host))))
+
+
+async def test_every_cell_is_listed_with_what_is_in_it_and_whether_its_conductor_is_heard(
+    cell: CellCommand,
+) -> None:
+    await holds(cell.placement)
+    await edit_cell(cell.placement, RegisterCell(cell="c3", enabled=False, note="rack 7"))
+    assert await cell.listed() == {
+        "c1": {"state": "enabled", "hosts": 2, "instances": 1, "conductor": True, "note": ""},
+        "c2": {"state": "enabled", "hosts": 1, "instances": 0, "conductor": False, "note": ""},
+        "c3": {"state": "disabled", "hosts": 0, "instances": 0, "conductor": False, "note": "rack 7"},
+    }
+    _, table = await cell("list")
+    assert [line.split() for line in table.splitlines()][3] == [
+        "c3", "disabled", "0", "0", "not", "heard", "rack", "7",
+    ]  # fmt: skip
+
+
+async def test_one_is_closed_and_opened_again_and_said_twice_is_said_so(cell: CellCommand) -> None:
+    await holds(cell.placement)
+    told = [
+        await cell("disable", "c1", "--note", "to be rebuilt"),
+        await cell("disable", "c1"),
+        await cell("enable", "c1", "--note", ""),
+        await cell("enable", "c2"),
+    ]
+    assert [line.strip() for _, line in told] == [
+        "cell c1 is disabled: 2 hosts, 1 instance, which stay",
+        "cell c1 was disabled already: 2 hosts, 1 instance, which stay",
+        "cell c1 is enabled: 2 hosts, 1 instance",
+        "cell c2 was enabled already: 1 host, 0 instances",
+    ]
+    assert {code for code, _ in told} == {0}
+    _, line = await cell("disable", "c2", "--json")
+    assert json.loads(line) == {"cell": "c2", "state": "disabled", "hosts": 1, "instances": 0, "note": ""}
+
+
+async def test_a_slip_makes_no_cell(cell: CellCommand) -> None:
+    for words in (("disable", "c11"), ("drain", "c11")):
+        with pytest.raises(CommandRefused, match="there is no cell c11; there are: c1, c2"):
+            await cell(*words)
+    assert set(await cell.listed()) == {"c1", "c2"}
+
+
+async def test_draining_says_what_is_left_and_waits_for_its_end(cell: CellCommand) -> None:
+    await holds(cell.placement)
+    cell.guests = (GUEST,)
+    code, said = await cell("drain", "c1")
+    assert code == 1 and "1 instance, or what is left of it, is there" in said and uid(1) in said
+    code, line = await cell("drain", "c1", "--json")
+    told = json.loads(line)
+    assert (code, told["left"], [one["name"] for one in told["instances"]]) == (1, 1, ["web"])
+    assert (await cell("drain", "c1", "--wait", "--timeout", "0.05"))[0] == 1
+
+    waiting = asyncio.create_task(cell("drain", "c1", "--wait"))
+    await asyncio.sleep(0)
+    await cell.placement.claims.release_many([a_release(1, 1)])
+    assert await waiting == (0, "cell c1 is disabled, and empty\n")
+    assert (await cell.listed())["c1"]["state"] == "disabled"
+
+
+@pytest.mark.parametrize("words", [("add", "c9"), ("remove", "c1")])
+async def test_an_embedded_berth_says_whose_its_cells_are(cell: CellCommand, words: tuple[str, ...]) -> None:
+    with pytest.raises(CommandRefused, match="has the cells of its settings"):
+        await cell(*words)
+
+
+def test_permissions_are_printed_for_people_shells_and_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    told = {}
+    for form in ("text", "rabbitmqctl", "json"):
+        result = CliRunner().invoke(app, ["cell", "permissions", "c9", "--as", form])
+        assert result.exit_code == 0, result.output
+        told[form] = result.output
+    assert "publish\n    agent\\.build\\.c9\\.[A-Za-z0-9_-]+\n" in told["text"]
+    made = json.loads(told["json"])
+    assert made["users"] == [] and {one["user"] for one in made["topic_permissions"]} == {"berth-c9"}
+    [permission] = made["permissions"]
+    assert f"rabbitmqctl set_permissions -p / berth-c9 '{permission['configure']}'" in told["rabbitmqctl"]
+    assert told["rabbitmqctl"].count("set_topic_permissions") == 4
+    assert told["rabbitmqctl"].count("set_policy") == 1

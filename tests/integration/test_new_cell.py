@@ -1,0 +1,210 @@
+"""A cell from its beginning to its end on a real RabbitMQ and PostgreSQL, while all else runs on as it is."""
+
+import asyncio
+import io
+import shlex
+import stat
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+import pika
+import pytest
+from pika.exceptions import ChannelClosedByBroker
+from rich.console import Console
+from sqlalchemy.engine import make_url
+
+from berth import wiring
+from berth.commands.cell_ending import remove
+from berth.commands.cell_making import NewCell, add
+from berth.commands.cells import drain, mark
+from berth.configuration import read
+from berth.settings import Settings
+from bus import topics
+from bus.cells import RegisterCell
+from bus.delivery.runner import Bus
+from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
+from bus.queries import FindCells, FindDecision, FindProviders
+from bus.vocabulary import Flavor
+from deploy.rabbitmq import find_rabbitmq
+from deploy.servers import RabbitMQ
+from tests.support.ids import uid
+from tests.support.servers import ExternalServer
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+CELL = "c9"
+
+
+@dataclass
+class CellMakersSite:
+    """A berth without cells of its own; and the command that administers its broker."""
+
+    settings: Settings
+    rabbitmqctl: str
+    bus: Bus
+    directory: Path
+
+    @property
+    def file(self) -> Path:
+        return self.directory / "c9.toml"
+
+    async def add(self) -> str:
+        told = io.StringIO()
+        what = NewCell(self.settings, CELL, self.file, False, "", "")
+        assert await add(what, RegisterCell(cell=CELL), "", self.rabbitmqctl, False, Console(file=told)) == 0
+        return told.getvalue()
+
+    async def boot(self, number: int, wait: str = "") -> BuildEnded | BuildUnplaceable:
+        mine = f"b{number}"
+        ends = await self.bus.listen(topics.BUILD_ENDED.at(cell=CELL, reply_to=mine))
+        none = await self.bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=mine))
+        flavor = Flavor(name="small", vcpus=1, memory_mb=64, disk_gb=1)
+        request = BuildRequested(
+            request=uid(number), instances=(uid(number),), flavor=flavor, reply_to=mine, wait=wait
+        )
+        await self.bus.publish(request)
+        async with asyncio.timeout(30):
+            waiting = {asyncio.create_task(one.get()) for one in (ends, none)}
+            done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        return done.pop().result()
+
+    async def delete(self, number: int) -> None:
+        gone = await self.bus.listen(topics.BUILD_DELETED.at(cell=CELL, reply_to=f"d{number}"))
+        await self.bus.publish(BuildDeleteRequested(build=uid(number), cell=CELL, reply_to=f"d{number}"))
+        async with asyncio.timeout(30):
+            await gone.get()
+
+
+@pytest.fixture
+async def site(
+    rabbitmq: RabbitMQ | ExternalServer, amqp_url: str, bus_name: str, database_url: str, tmp_path: Path
+) -> AsyncIterator[CellMakersSite]:
+    if isinstance(rabbitmq, ExternalServer):
+        pytest.skip("users are made with rabbitmqctl, and an external broker was given")
+    control = tmp_path / "rabbitmqctl"
+    known = " ".join(shlex.quote(f"{name}={value}") for name, value in rabbitmq.environment().items())
+    command = find_rabbitmq().server.with_name("rabbitmqctl")
+    control.write_text(f'#!/bin/sh\nexec env -i {known} {command} "$@"\n')
+    control.chmod(0o700)
+    settings = Settings().having(
+        cells=("c1",), hosts=1, amqp_url=amqp_url, exchange=bus_name, database_url=database_url,
+        queue_type="classic", state_dir=str(tmp_path / "state"),
+    )  # fmt: skip
+    roles = [wiring.Role("placement"), wiring.Role("scheduler")]
+    async with at_work(settings, *roles), Bus(wiring.transport(settings, "test")) as bus:
+        await bus.asker(topics.PROVIDERS, timeout=30.0)(FindProviders(limit=1))
+        yield CellMakersSite(settings, str(control), bus, tmp_path)
+
+
+@asynccontextmanager
+async def at_work(settings: Settings, *roles: wiring.Role) -> AsyncIterator[None]:
+    stopping = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        stack.callback(stopping.set)
+        for role in roles:
+            way = wiring.transport(settings, str(role), role.cell)
+            group.create_task(wiring.serve(role, settings, way, stopping))
+        yield
+
+
+async def test_a_cell_is_made_lived_in_closed_opened_emptied_and_ended(site: CellMakersSite) -> None:
+    said = await site.add()
+    own = read(file=site.file, environment={}, flags={"hosts": 2, "build_time": "constant:0.01"}).settings
+    assert stat.S_IMODE(site.file.stat().st_mode) == 0o600
+    secrets = {make_url(url).password for url in (own.bus.amqp_url, own.database.url)}
+    assert len(secrets) == 2 and not any(str(secret) in said for secret in secrets)
+    assert site.settings.database.url not in site.file.read_text()
+
+    own = own.having(state_dir=str(site.directory / "cell"))
+    roles = [wiring.Role("conductor", CELL), wiring.Role("compute", CELL)]
+    async with at_work(own, *roles):  # with what the file says, and nothing else
+        await until(lambda: has_hosts(site, 2))
+        before = site.file.read_text()
+        await site.add()  # said again
+        assert site.file.read_text() == before
+        end = await site.boot(1)
+        assert isinstance(end, BuildEnded) and (end.status, end.cell) == ("active", CELL)
+
+        assert await nothing_more_is_allowed(own, site.settings) == []
+
+        quiet = Console(file=io.StringIO())
+        assert await mark(site.settings, CELL, False, None, False, quiet) == 0
+        refused = await site.boot(2)
+        assert isinstance(refused, BuildUnplaceable) and refused.decision.code == "cell_disabled"
+        why = await site.bus.asker(topics.DECISION)(FindDecision(id=uid(2)))
+        assert f"not in a disabled cell ({CELL}) removed 2" in why.reason
+
+        waiting = asyncio.create_task(site.boot(3, wait="1m"))
+        await until(lambda: waits(site))
+        assert await mark(site.settings, CELL, True, None, False, quiet) == 0
+        woken = await waiting
+        assert isinstance(woken, BuildEnded) and woken.status == "active"
+
+        assert await drain(site.settings, CELL, False, None, None, False, quiet) == 1
+        await site.delete(1)
+        await site.delete(3)
+        assert await drain(site.settings, CELL, True, 30, None, False, quiet) == 0
+    told = io.StringIO()
+    ended = await remove(
+        site.settings, CELL, False, True, False, "", site.rabbitmqctl, False, Console(file=told, width=200)
+    )
+    assert ended == 0 and "still read" not in told.getvalue()
+    found = await site.bus.asker(topics.CELLS)(FindCells())
+    assert (found.cells, (await site.bus.asker(topics.PROVIDERS)(FindProviders())).providers) == ((), ())
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        pika.BlockingConnection(pika.URLParameters(own.bus.amqp_url))
+    with pytest.raises(asyncpg.PostgresError):
+        await asyncpg.connect(_dsn(own.database.url))
+
+
+async def has_hosts(site: CellMakersSite, many: int) -> bool:
+    return (await site.bus.asker(topics.CELLS)(FindCells())).hosts.get(CELL) == many
+
+
+async def waits(site: CellMakersSite) -> bool:
+    return (await site.bus.asker(topics.DECISION)(FindDecision(id=uid(3)))).waits
+
+
+async def nothing_more_is_allowed(own: Settings, everybodys: Settings) -> list[str]:
+    """What the cell's own credentials could do that they are not to."""
+    done = []
+    exchange = own.bus.exchange
+    with pika.BlockingConnection(pika.URLParameters(own.bus.amqp_url)) as connection:
+        for key in ("build.requested", "inventory.reported.c1", "ask.placement.cell"):
+            channel = connection.channel()
+            channel.confirm_delivery()
+            try:
+                channel.basic_publish(exchange, key, b"{}")
+                done.append(f"published {key}")
+            except ChannelClosedByBroker as closed:
+                assert str(closed.reply_text).startswith("ACCESS_REFUSED")
+        channel = connection.channel()
+        try:
+            channel.queue_declare(f"{exchange}:conductor.c1:mine")
+            done.append("made another's queue")
+        except ChannelClosedByBroker:
+            pass
+    theirs = make_url(everybodys.database.url)
+    url = make_url(own.database.url).set(database=theirs.database)
+    connection = await asyncpg.connect(_dsn(url.render_as_string(hide_password=False)))
+    try:
+        for statement in ("SELECT * FROM placement.cells", 'CREATE DATABASE "mine"', "CREATE ROLE mine"):
+            try:
+                await connection.execute(statement)
+                done.append(statement)
+            except asyncpg.InsufficientPrivilegeError:
+                pass
+    finally:
+        await connection.close()
+    return done
+
+
+def _dsn(url: str) -> str:
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
