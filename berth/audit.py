@@ -38,7 +38,7 @@ async def audit(
     settings: Settings, *, settled: bool = False, placement_only: bool = False, clock: Clock | None = None
 ) -> Audit:
     """`settled` says that no boot is under way, so that everything must add up now."""
-    from placement_worker import breaches, in_two_zones, retired, trees_of_consumers
+    from placement_worker import breaches, in_two_zones, registered_cells, retired, trees_of_consumers
 
     clock = clock or Clock()
     await refuse_the_unmade(settings, placement_only=placement_only)
@@ -53,6 +53,7 @@ async def audit(
         found.notes += await in_two_zones(placement)
         held = await trees_of_consumers(placement)
         gone = await retired(placement)
+        unread = await registered_cells(placement) - {*settings.cell_names}
         after = await _builds(settings, cells)
     finally:
         await placement.close()
@@ -64,11 +65,15 @@ async def audit(
     if placement_only:
         found.notes.append("placement alone was checked: not whether what is held has an owner")
         return found
+    found.notes += [
+        f"cell {cell}: registered, and not looked at: its database is not in these settings"
+        for cell in sorted(unread)
+    ]
     found.breaches += after.doubled
     found.breaches += _unheld(before, after, held)
     old = clock.now() - (0 if settled else _UNDER_WAY)
     for consumer, what in _without_a_build(after, held):
-        if (why := _not_ours(what, settings)) is not None:
+        if (why := _not_ours(what, settings, unread)) is not None:
             found.notes.append(f"{consumer}: {why}")
         elif what.since <= old:
             found.breaches.append(f"{consumer}: holds resources, and no cell knows it")
@@ -160,7 +165,7 @@ def _without_a_build(
     return ((consumer, what) for consumer, what in held.items() if consumer not in after.builds)
 
 
-def _not_ours(held: TreesOfConsumer, settings: Settings) -> str | None:
+def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> str | None:
     """Why a consumer may well hold something though no cell of ours has built for it; None: it may not."""
     if held.type == CLEANUP:
         return "keeps the room of a guest that may still be there"
@@ -171,6 +176,8 @@ def _not_ours(held: TreesOfConsumer, settings: Settings) -> str | None:
     reported = [tree for tree in held.trees.values() if tree is not None]
     if not reported:
         return "not ours: on providers that no agent reports"
+    if elsewhere := unread.intersection(tree.cell for tree in reported):
+        return f"not looked at: it is in cell {', '.join(sorted(elsewhere))}"
     if all(held.since < tree.since for tree in reported):
         return "not ours: it was there before an agent reported its host"
     if all(tree.agent in settings.ironic.nodes.agents.values() for tree in reported):

@@ -10,6 +10,7 @@ from placement_worker.store.audit import (
     breaches,
     holdings,
     in_two_zones,
+    registered_cells,
     retired,
     trees_of_consumers,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "in_two_zones",
     "metadata",
     "placement_worker",
+    "registered_cells",
     "replica",
     "retired",
     "trees_of_consumers",

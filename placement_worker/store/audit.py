@@ -10,7 +10,7 @@ from bus.sql.database import Database
 from bus.sql.statement import Statement
 from bus.vocabulary import Allocations
 from placement_worker.core.index import SHARES
-from placement_worker.store import server_groups
+from placement_worker.store import cells, server_groups
 
 _USAGE = Statement(
     "SELECT p.uuid, c.name, i.used, COALESCE(a.used, 0) AS allocated, i.used_when_set,"
@@ -215,6 +215,11 @@ async def in_two_zones(database: Database) -> list[str]:
         for host, found in zones.items()
         if len(found) > 1
     ]
+
+
+async def registered_cells(database: Database) -> set[str]:
+    async with database.read() as tx:
+        return {one.name for one in await cells.registered(tx)}
 
 
 async def retired(database: Database) -> set[str]:

@@ -17,6 +17,7 @@ from berth.audit import Audit, audit
 from berth.commands.run import migrate_all
 from berth.settings import Settings
 from bus.aggregates import MakeAggregate
+from bus.cells import RegisterCell
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.queries import AggregateEditRequested, EditRequested, LoadProviders
@@ -32,6 +33,7 @@ from tests.support.placement_builders import (
     an_order,
     on_hosts,
 )
+from tests.support.placement_calls import edit_cell
 
 NOW = 1_000_000.0
 ACTIVE, FAILED, DELETED, BUILDING = 1, 2, 3, 4  # the builds of a sound berth
@@ -286,6 +288,23 @@ async def test_what_others_hold_is_a_note(
     await holding(sound, SOMEBODY, allocations, **given)
     found = await audited(sound.having(ironic_agents={"c2": "theirs"}))
     assert (found.clean, found.breaches, found.notes) == (True, [], [f"{uid(SOMEBODY)}: {note}"])
+
+
+async def test_a_registered_cell_whose_database_is_not_named_is_a_note_and_so_is_what_is_in_it(
+    sound: Settings,
+) -> None:
+    url = f"sqlite+aiosqlite:///{sound.database.state_dir}/placement.db"
+    async with a_placement(url, Clock(now=lambda: NOW, monotonic=lambda: NOW)) as placement:
+        await placement.reports.report_many([a_report(9, cell="c9")])
+        await placement.claims.claim_many([an_order(a_claim(9, on_hosts(9)))])
+        unknown = await audited(sound)
+        assert unknown.breaches == [f"{uid(9)}: holds resources, and no cell knows it"]
+        await edit_cell(placement, RegisterCell(cell="c9"))
+    found = await audited(sound)
+    assert found.clean and found.notes == [
+        "cell c9: registered, and not looked at: its database is not in these settings",
+        f"{uid(9)}: not looked at: it is in cell c9",
+    ]
 
 
 async def test_what_was_imported_before_an_agent_reported_its_host_is_a_note(sound: Settings) -> None:

@@ -1,0 +1,174 @@
+"""`berth cell add` and `remove`, said again and again: the same user, the same passwords, the same cell."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from berth import broker_users, wiring
+from berth.cell_file import password_of, read_cell_file
+from berth.commands import cell_making
+from berth.commands.cell_ending import remove
+from berth.commands.cell_making import NewCell, add
+from berth.commands.terminal import CommandRefused, leaves
+from berth.settings import Settings
+from bus import topics
+from bus.cells import RegisterCell
+from bus.delivery.runner import Bus
+from bus.local import LocalBroker, LocalTransport
+from bus.queries import FindGroups
+from bus.rabbit import removal
+from placement_worker import Placement, placement_worker
+from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
+from tests.support.placement_calls import claim
+
+SETTINGS = Settings().having(amqp_url="amqp://guest:guest@mq/", cells=("c1",))
+
+
+class FakeBrokerUsers:
+    """Whoever was defined, with the hash of his password."""
+
+    by = "a fake"
+
+    def __init__(self) -> None:
+        self.known: dict[str, str] = {}
+        self.defined: list[Mapping[str, Any]] = []
+
+    async def users(self) -> set[str]:
+        return set(self.known)
+
+    async def take(self, definitions: Mapping[str, Any]) -> None:
+        self.defined.append(definitions)
+        self.known |= {one["name"]: one["password_hash"] for one in definitions["users"]}
+
+    async def drop(self, user: str, policy: str) -> None:
+        self.known.pop(user, None)
+
+    async def queues(self) -> list[str]:
+        return [
+            "conductor.c9:agent.report.c9",
+            "ask:placement.claim.c9",
+            "conductor.c91:x",
+            "ask:cell.builds.c1",
+        ]
+
+
+class Making:
+    def __init__(self, placement: Placement, broker: FakeBrokerUsers, directory: Path) -> None:
+        self.placement = placement
+        self.broker = broker
+        self.file = directory / "c9.toml"
+        self.deleted: list[str] = []
+
+    async def add(self, *, rotate: bool = False, **said: Any) -> str:
+        told = io.StringIO()
+        what = NewCell(SETTINGS, "c9", self.file, rotate, "", "")
+        edit = RegisterCell(cell="c9", **said)
+        assert await add(what, edit, "", "", False, Console(file=told, width=200)) == 0
+        return told.getvalue()
+
+    async def remove(self, *, force: bool = False, keep_user: bool = False) -> str:
+        told = io.StringIO()
+        out = Console(file=told, width=200)
+        try:
+            assert await remove(SETTINGS, "c9", force, False, keep_user, "", "", False, out) == 0
+        except BaseExceptionGroup as several:
+            [problem] = leaves(several)
+            raise problem from None
+        return told.getvalue()
+
+    @property
+    def password(self) -> str:
+        found = read_cell_file(self.file, "c9")
+        assert found is not None
+        return password_of(found.broker, "berth-c9")
+
+
+@pytest.fixture
+async def making(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Making]:
+    bus, users = LocalBroker(), FakeBrokerUsers()
+
+    async def fake(*_: Any) -> FakeBrokerUsers:
+        return users
+
+    monkeypatch.setattr(broker_users, "broker_users", fake)
+    monkeypatch.setattr(wiring, "transport", lambda settings, name: LocalTransport(bus))
+    async with a_placement("sqlite+aiosqlite://", inline=True) as placement:
+        made, stopping = Making(placement, users, tmp_path), asyncio.Event()
+
+        async def deleted(url: str, names: list[str], **_: Any) -> list[str]:
+            made.deleted += names
+            return []
+
+        monkeypatch.setattr(removal, "delete_queues", deleted)
+        async with Bus(LocalTransport(bus)) as own, asyncio.TaskGroup() as running:
+            running.create_task(own.serve(placement_worker(placement, own.publish, ("c1",)), stopping))
+            await own.asker(topics.GROUPS)(FindGroups())
+            yield made
+            stopping.set()
+
+
+async def test_said_again_it_is_one_and_mends_what_is_missing(making: Making) -> None:
+    said = await making.add(note="rack 7")
+    assert "RabbitMQ user berth-c9, by a fake" in said and "has its secrets" in said
+    assert "registered, and placement hears it" in said
+    password = making.password
+    assert len(password) >= 32 and password not in said
+    assert password not in json.dumps(making.broker.defined)
+    again = await making.add()
+    assert "has as before its secrets" in again and making.password == password
+    assert making.placement.memory.index.cell_facts["c9"].note == "rack 7"
+    making.broker.known.clear()  # somebody deleted the user
+    await making.add(enabled=False)
+    assert making.broker.known.keys() == {"berth-c9"} and making.password == password
+    assert not making.placement.memory.index.cell_facts["c9"].enabled
+
+
+async def test_a_password_that_nobody_has_is_not_made_up_but_when_asked_to(making: Making) -> None:
+    await making.add()
+    before = making.password
+    making.file.unlink()
+    with pytest.raises(CommandRefused, match=r"berth-c9 is there already, and .* does not have its password"):
+        await making.add()
+    assert not making.file.exists()
+    await making.add(rotate=True)
+    after = making.password
+    await making.add(rotate=True)
+    assert len({before, after, making.password}) == 3
+
+
+async def test_a_placement_that_does_not_hear_it_is_said(
+    making: Making, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def deaf(*_: Any) -> bool:
+        return False
+
+    monkeypatch.setattr(cell_making, "_placement_hears", deaf)
+    what = NewCell(SETTINGS, "c9", making.file, False, "", "")
+    assert await add(what, RegisterCell(cell="c9"), "", "", True, Console(file=io.StringIO())) == 1
+    assert json.loads(capsys.readouterr().out)["heard"] is False
+
+
+async def test_one_with_instances_stays_and_an_empty_one_goes_with_its_queues(making: Making) -> None:
+    await making.add()
+    await making.placement.reports.report_many([a_report(1, cell="c9")], cell="c9")
+    await claim(making.placement, an_order(a_claim(1, on_hosts(1))))
+    with pytest.raises(CommandRefused, match=r"is not empty: 1 instance.*drain c9 --wait"):
+        await making.remove()
+    assert "berth-c9" in making.broker.known  # nothing was done
+    said = await making.remove(force=True)
+    assert "RabbitMQ user berth-c9 is no more" in said and "its hosts are gone" in said
+    assert not making.broker.known and not making.placement.memory.index.cell_facts
+    assert making.deleted == ["conductor.c9:agent.report.c9", "ask:placement.claim.c9"]
+    assert "it was not registered" in await making.remove(force=True)  # said again
+
+
+async def test_the_user_may_be_left_to_others(making: Making) -> None:
+    await making.add()
+    await making.remove(keep_user=True)
+    assert "berth-c9" in making.broker.known and not making.deleted
