@@ -8,6 +8,7 @@ import typer
 
 from berth import __version__
 from berth.commands import (
+    agents,
     aggregates,
     audit,
     builds,
@@ -86,6 +87,7 @@ for commands in (
 app.add_typer(nodes.commands, name="node", rich_help_panel="Builds")
 app.add_typer(groups.commands, name="group", rich_help_panel="Builds")
 app.add_typer(cells.commands, name="cell", rich_help_panel="Hosts")
+app.add_typer(agents.commands, name="agent", rich_help_panel="Hosts")
 app.add_typer(hosts.commands, name="host", rich_help_panel="Hosts")
 app.add_typer(aggregates.commands, name="aggregate", rich_help_panel="Hosts")
 app.add_typer(providers.commands, name="provider", rich_help_panel="Hosts")

@@ -22,11 +22,12 @@ DATABASE_PARAMETERS = frozenset(
 _AT_LEAST = {
     "hosts": 1, "candidates": 1, "max_attempts": 1, "agents_per_cell": 1, "max_builds_in_flight": 1,
     "baremetal": 0, "crash_after": 0, "drain": 0, "metrics_port": 0, "ironic_reads_at_once": 1,
-    "ironic_full_every": 1, "placement_http_connections": 1, "max_wait": 0,
+    "ironic_full_every": 1, "ironic_agents_per_cell": 1, "agent_lease": 0.5,
+    "placement_http_connections": 1, "max_wait": 0,
     "host_subset_size": 1, "scheduler_near": 0,
 }  # fmt: skip
 _FINITE = (
-    "build_timeout", "delete_timeout", "cleanup_timeout", "max_wait",
+    "agent_lease", "build_timeout", "delete_timeout", "cleanup_timeout", "max_wait",
     "build_failures_halved_after",
     "heartbeat", "drain", "ironic_sweep_seconds", "ironic_pages_per_second",
     "ironic_deaf_sweep_seconds", "ironic_build_patience", "ironic_maintenance_patience",
@@ -71,7 +72,7 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
         if not math.isfinite(values[name]):
             refuse(name, "must be a finite number of seconds")
     for name in (
-        "build_timeout", "delete_timeout", "cleanup_timeout", "build_failures_halved_after",
+        "agent_lease", "build_timeout", "delete_timeout", "cleanup_timeout", "build_failures_halved_after",
         "heartbeat", "ironic_sweep_seconds", "ironic_deaf_sweep_seconds",
         "ironic_build_patience", "ironic_maintenance_patience", "placement_http_idle", "placement_http_slow",
     ):  # fmt: skip

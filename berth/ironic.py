@@ -10,9 +10,11 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.worker import Worker
 from ironic_sync import Access, FollowedIronic, IronicApi, NodeSelection, Notifications, ironic_sync
-from ironic_sync.agent import metal_agent, news_of
+from ironic_sync.agent import NodeLease, metal_agent, news_of
+from ironic_sync.agent.listing import nodes_of
 from ironic_sync.core.selection import AGENT
 
+_LEASE_TIMEOUT = 1.0  # seconds: a later answer would give little time to act
 _NEWS_KEPT = 600.0  # seconds for which a broker keeps the news of an agent that may never come back
 
 
@@ -134,17 +136,27 @@ def sync(settings: Settings, bus: Bus) -> Worker:
 
 
 def agent_of(cell: str) -> str:
-    """Berth's own agent for the nodes of a cell."""
+    """Berth's own agent for the nodes of a cell, as selections name it: this one, or several for it."""
     return AGENT.format(cell=cell)
 
 
-def metal(settings: Settings, cell: str, clock: Clock) -> Worker:
-    """The agent that builds on the nodes of a cell: it looks at one when it hears of it, or by itself."""
-    agent, news = agent_of(cell), None
+def metal(settings: Settings, cell: str, bus: Bus, agent: str = "") -> Worker:
+    """An agent that builds on the nodes of a cell: it looks at one when it hears of it, or by itself."""
+    pool, clock, news = agent_of(cell), bus.clock, None
+    agent = agent or pool
     if settings.ironic.is_heard:  # every process hears everything, on a queue that goes when it stays away
         queue = f"{settings.ironic.news.queue}.{agent}.{clock.uuid()[:8]}"
         news = news_of(_notifications(settings, queue, clock, _NEWS_KEPT))
     api = IronicApi(access(settings), clock)
+    lease = NodeLease(
+        agent,
+        pool,
+        cell,
+        bus.asker(topics.LEASE, timeout=_LEASE_TIMEOUT),
+        clock,
+        bus.asker(topics.TELL_NODES),
+        nodes_of(api, selection(settings), cell, pool),
+    )
     return metal_agent(
         agent,
         cell,
@@ -154,4 +166,5 @@ def metal(settings: Settings, cell: str, clock: Clock) -> Worker:
         patience=settings.ironic.builds.build_patience,
         maintenance_patience=settings.ironic.builds.maintenance_patience,
         clock=clock,
+        lease=lease,
     )

@@ -158,6 +158,7 @@ class Supervisor:
             "run",
             role.worker,
             *(("--cell", role.cell) if role.cell else ()),
+            *(("--agent", role.agent) if role.agent else ()),
         )
 
     async def _end(self) -> None:

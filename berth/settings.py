@@ -153,10 +153,11 @@ class IronicSweepSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_i
 
 
 class IronicBuildSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
-    """For how long berth's agent waits for a node it builds on."""
+    """How many agents of berth's build on a cell's nodes, and for how long each waits for one."""
 
     build_patience: float = 3600.0  # in one state; then the conductor is no longer told that it goes on
     maintenance_patience: float = 300.0  # in maintenance and not yet deployed; then the build goes elsewhere
+    agents_per_cell: int = 1  # that `berth up` runs: they share the nodes
 
 
 class IronicNodeSettings(SettingsGroup, frozen=True, kw_only=True, rename=_of_ironic):
@@ -202,6 +203,7 @@ class ConductorSettings(SettingsGroup, frozen=True, kw_only=True):
         600.0  # then a build is deleted, and its host keeps its room until its agent is back
     )
     cleanup_timeout: float = 86400.0  # then that agent is given up, and the room is free
+    agent_lease: float = 2.0  # for which one of several agents may act on bare metal without being heard
 
 
 class ComputeSettings(SettingsGroup, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ What only runs in a worker's process is imported where it is made: a client's co
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -64,12 +65,13 @@ class Role:
 
     worker: str
     cell: str = ""
+    agent: str = ""  # of several that share a cell's bare metal
 
     def __str__(self) -> str:
-        return f"{self.worker}.{self.cell}" if self.cell else self.worker
+        return ".".join(filter(None, (self.worker, self.cell, self.agent)))
 
 
-def role(worker: str, cell: str, settings: Settings) -> Role:
+def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
     """The role a person named, or a sentence about what they got wrong."""
     if worker not in WORKERS:
         known = ", ".join(WORKERS)
@@ -82,7 +84,11 @@ def role(worker: str, cell: str, settings: Settings) -> Role:
         raise BadSetting(f"{worker} belongs to no cell; leave --cell out")
     if worker == "metal":
         _check_metal(cell, settings)
-    return Role(worker, cell)
+    if agent and worker != "metal":
+        raise BadSetting(f"--agent names one of those that share bare metal; {worker} takes none")
+    if agent and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", agent):
+        raise BadSetting(f"--agent {agent!r}: one word of letters, digits, _ and -")
+    return Role(worker, cell, agent)
 
 
 def _check_metal(cell: str, settings: Settings) -> None:
@@ -110,7 +116,11 @@ def roles(settings: Settings) -> list[Role]:
     found = [Role("placement"), Role("ironic")]
     for worker in ("conductor", "compute"):
         found += [Role(worker, cell) for cell in settings.cell_names]
-    found += [Role("metal", cell) for cell in _metal_cells(settings)]
+    for number in range(1, settings.ironic.builds.agents_per_cell + 1):
+        found += [
+            Role("metal", cell, f"{cell}-metal-{number}" if number > 1 else "")
+            for cell in _metal_cells(settings)
+        ]
     return [*found, Role("scheduler")]
 
 
@@ -315,6 +325,7 @@ def _with_store(
             build_timeout=settings.conductor.build_timeout,
             delete_timeout=settings.conductor.delete_timeout,
             cleanup_timeout=settings.conductor.cleanup_timeout,
+            agent_lease=settings.conductor.agent_lease,
             clock=bus.clock,
         )
     ]
@@ -326,7 +337,7 @@ def _without_store(role: Role, settings: Settings, bus: Bus) -> list[Worker]:
 
         if role.worker == "ironic":
             return [ironic.sync(settings, bus)]
-        return [ironic.metal(settings, role.cell, bus.clock)]
+        return [ironic.metal(settings, role.cell, bus, role.agent)]
     return _agents_at_work(role, settings, bus, None)
 
 

@@ -59,6 +59,11 @@ class AgentBuilds:
         self.running.add(key)
         return "start"
 
+    def forget(self, outcome: AgentReported) -> None:
+        """It is to be found out anew."""
+        others = [one for one in self._finished.get(outcome.build, ()) if one.attempt != outcome.attempt]
+        self._finished.put(outcome.build, tuple(others))
+
     def finished(self, outcome: AgentReported) -> None:
         self.running.discard((outcome.build, outcome.attempt))
         self._finished.put(outcome.build, (*self._finished.get(outcome.build, ()), outcome))
@@ -109,4 +114,5 @@ def report(
         retry=retry,
         leftover=leftover,
         cause=cause,
+        epoch=order.epoch,
     )

@@ -175,6 +175,7 @@ class BuildOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
     # What placement has given it; empty: the flavor's figures, of the root.
     allocations: Allocations = field(default_factory=dict)
     mappings: dict[str, tuple[str, ...]] = field(default_factory=dict)  # as in Selection
+    epoch: Ordinal = 0  # of the agent's right to act on that host, where several share hosts; 0: it has it
 
 
 class DestroyOrdered(Message, frozen=True, kw_only=True):
@@ -186,6 +187,7 @@ class DestroyOrdered(Message, frozen=True, kw_only=True):
     agent: Word
     root: Id
     host: str
+    epoch: Ordinal = 0  # as in BuildOrdered
 
 
 class AgentReported(Message, frozen=True, kw_only=True):
@@ -200,6 +202,7 @@ class AgentReported(Message, frozen=True, kw_only=True):
     retry: bool = True  # failed: may another host succeed (reschedule), or none (abort)?
     leftover: bool = False  # failed: something of it may still be there, and its room is kept until it is not
     cause: Cause = ""
+    epoch: Ordinal = 0  # as in the order
 
 
 # Resources and hosts, as their owners see them

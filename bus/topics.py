@@ -398,6 +398,40 @@ FIND_INSTANCES = Query(
     ANYONE,
     "that cell's conductor",
 )
+LEASE = Query(
+    "cell.lease.{cell}",
+    q.LeaseAsked,
+    q.LeaseAnswered,
+    "for how long an agent may act on bare metal, and on which nodes",
+    "that cell's agents",
+    "that cell's conductor",
+    yet=True,
+)
+TELL_NODES = Query(
+    "cell.nodes.{cell}",
+    q.NodesTold,
+    q.NodesTaken,
+    "which bare-metal nodes there are, for several agents to share",
+    "that cell's agents",
+    "that cell's conductor",
+    yet=True,
+)
+FIND_AGENTS = Query(
+    "cell.agents.{cell}",
+    q.FindAgents,
+    q.AgentsFound,
+    "who acts on its bare-metal nodes, and on how many",
+    ANYONE,
+    "that cell's conductor",
+)
+EDIT_AGENT = Query(
+    "cell.agent.{cell}",
+    q.AgentEditRequested,
+    q.AgentEditAnswered,
+    "one of them gets no more nodes, or others get those it has",
+    ANYONE,
+    "that cell's conductor",
+)
 DECISION = Query(
     "scheduler.decision",
     q.FindDecision,
@@ -462,8 +496,8 @@ TOPICS: tuple[Topic[Any], ...] = (
 QUERIES: tuple[Query[Any, Any], ...] = (
     FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, CELL_CLAIM, CELL_RELEASE, CELL_PROVIDERS, EDIT, EDIT_OWNER,
     LOAD, ALLOCATIONS, USAGES, NAMES, EDIT_NAME, GROUPS, EDIT_GROUP, AGGREGATES, EDIT_AGGREGATE, CELLS,
-    EDIT_CELL, FIND_BUILDS,
-    FIND_INSTANCES, WAITING, DECISION, WHAT_IF, TREES, CHANGES,
+    EDIT_CELL, FIND_BUILDS, FIND_INSTANCES, LEASE, TELL_NODES, FIND_AGENTS, EDIT_AGENT, WAITING, DECISION,
+    WHAT_IF, TREES, CHANGES,
 )  # fmt: skip
 
 TOPIC_OF: dict[type[Message], Topic[Any]] = {topic.message: topic for topic in TOPICS}

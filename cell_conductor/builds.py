@@ -31,10 +31,12 @@ from bus.sql.failures import Conflict
 from bus.sql.retrying import retrying
 from bus.worker import Outcome
 from cell_conductor import store
+from cell_conductor.core import leftovers
 from cell_conductor.core.build import Build, Effects, overdue, stands
 from cell_conductor.core.events import CleanedUp, Event, GivenBack, Stalled, SwapAnswered, SwapImpossible
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.core.step import step
+from cell_conductor.ring import Ring
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +63,7 @@ class Builds:
         *,
         limits: AttemptLimits | None = None,
         clock: Clock | None = None,
+        ring: Ring | None = None,
         stalled_after: float = 60.0,
         keep: float = 7 * 86400.0,
     ) -> None:
@@ -69,6 +72,7 @@ class Builds:
         self.release_many = release_many
         self.limits = limits or AttemptLimits()
         self.clock = clock or Clock()
+        self.ring = ring
         self.stalled_after = stalled_after
         self.keep = keep
         self._resumed = False
@@ -99,13 +103,36 @@ class Builds:
         fates = await self._handle([(placed[position].build, placed[position]) for position in known])
         for position, fate in zip(known, fates, strict=True):
             outcomes[position] = fate
-        return outcomes
+        return await self._addressed(outcomes)
 
     async def report_many(self, reports: Sequence[AgentReported]) -> Sequence[Outcome]:
-        return await self._handle([(report.build, report) for report in reports])
+        """What one says of a node that is another's by now counts for nothing: that other is told again."""
+        outdated = await self.ring.outdated(reports) if self.ring is not None else set()
+        for position in sorted(outdated):
+            log.warning("%s", _outdated(reports[position]))
+        return await self._addressed(
+            await self._handle(
+                [
+                    (report.build, Stalled() if position in outdated else report)
+                    for position, report in enumerate(reports)
+                ]
+            )
+        )
 
     async def delete_many(self, requests: Sequence[BuildDeleteRequested]) -> Sequence[Outcome]:
-        return await self._handle([(request.build, request) for request in requests])
+        return await self._addressed(await self._handle([(request.build, request) for request in requests]))
+
+    async def _addressed(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+        """What has been stored is ordered of whoever owns the host by now."""
+        if self.ring is None:
+            return outcomes
+        lists = [[*outcome] if isinstance(outcome, Sequence) else [] for outcome in outcomes]
+        told = iter(await self.ring.addressed([message for listed in lists for message in listed]))
+        lists = [[next(told) for _ in listed] for listed in lists]
+        return [
+            listed if isinstance(outcome, Sequence) else outcome
+            for listed, outcome in zip(lists, outcomes, strict=True)
+        ]
 
     # What is asked
 
@@ -139,7 +166,24 @@ class Builds:
         if said:
             log.info("said again what %d builds wait for", len(said))
         self._resumed = True
-        return said
+        return await self._reminded(said)
+
+    async def move(self) -> Sequence[_Reminder]:
+        """Tell the new owners of nodes what is to be done there."""
+        if self.ring is None:
+            return []
+        said: list[_Reminder] = []
+        now, roots = self.clock.now(), frozenset(self.ring.moved)
+        for build in await self.ring.builds_moved():
+            _, effects = step(build, Stalled(), now, self.limits)
+            effects = (*effects, *leftovers.undone_there(build, roots))
+            said += [effect for effect in effects if isinstance(effect, _Reminder)]
+        return await self._reminded(said)
+
+    async def _reminded(self, said: list[_Reminder]) -> list[_Reminder]:
+        if self.ring is None:
+            return said
+        return [one for one in await self.ring.addressed(said) if isinstance(one, _Reminder)]
 
     async def prune(self) -> None:
         """Forget builds that hold nothing and have long been over."""
@@ -269,6 +313,13 @@ class Builds:
     async def _silent_once(self, since: float, now: float, after: str) -> list[Build]:
         async with self.database.write() as tx:
             return await store.silent(tx, since, now, after, PAGE)
+
+
+def _outdated(report: AgentReported) -> str:
+    return (
+        f"build {report.build}: agent {report.agent} says {report.outcome} of {report.host}, which another"
+        f" agent has since its epoch {report.epoch}"
+    )
 
 
 def _tell_of_the_given_up(before: Build, after: Build) -> None:

@@ -1,6 +1,6 @@
-"""A conductor's one table: every build of its cell, in the cell's own database."""
+"""A conductor's tables, in the cell's own database: its builds, and who acts on which bare-metal node."""
 
-from sqlalchemy import BigInteger, Column, Double, Index, Integer, MetaData, Table, Text, text
+from sqlalchemy import BigInteger, Boolean, Column, Double, Index, Integer, MetaData, Table, Text, text
 
 metadata = MetaData()
 
@@ -9,6 +9,7 @@ OVER = "status IN ('error', 'deleted')"
 LEFTOVER = "status IN ('active', 'error', 'deleted') AND deadline > 0"
 
 NAMED = "name <> ''"
+LEFT_BEHIND = "leftovers <> ''"
 
 builds = Table(
     "builds",
@@ -42,4 +43,43 @@ builds = Table(
     ),
     Index("builds_over", "said", postgresql_where=text(OVER), sqlite_where=text(OVER)),
     Index("builds_leftover", "deadline", postgresql_where=text(LEFTOVER), sqlite_where=text(LEFTOVER)),
+    Index("builds_left_behind", "id", postgresql_where=text(LEFT_BEHIND), sqlite_where=text(LEFT_BEHIND)),
+)
+
+# Bare metal that several agents share: pools of nodes, the agents of each, and who owns which node.
+
+ring_pools = Table(
+    "ring_pools",
+    metadata,
+    Column("pool", Text, primary_key=True),
+    Column("version", BigInteger, nullable=False),  # of its nodes: every change of one takes the next number
+)
+
+ring_members = Table(
+    "ring_members",
+    metadata,
+    Column("agent", Text, primary_key=True),
+    Column("pool", Text, nullable=False),
+    Column("run", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("beat", BigInteger, nullable=False),
+    Column("alive", Boolean, nullable=False),
+    Column("disabled", Boolean, nullable=False),
+    Column("lease", Double, nullable=False),
+    Column("seen", BigInteger, nullable=False),
+    Column("heard", Double, nullable=False),
+)
+
+ring_nodes = Table(
+    "ring_nodes",
+    metadata,
+    Column("root", Text, primary_key=True),
+    Column("pool", Text, nullable=False),
+    Column("owner", Text, nullable=False),  # empty: nobody yet
+    Column("epoch", BigInteger, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("leaving", Text, nullable=False),
+    Column("moves_to", Text, nullable=False),
+    Index("ring_nodes_changed", "pool", "version"),
+    Index("ring_nodes_owner", "owner"),
 )

@@ -18,14 +18,19 @@ from bus.topics import (
     BUILD_PLACED,
     CELL_CLAIM,
     CELL_RELEASE,
+    EDIT_AGENT,
+    FIND_AGENTS,
     FIND_BUILDS,
     FIND_INSTANCES,
     HOST_FAILED,
+    LEASE,
+    TELL_NODES,
 )
 from bus.worker import Worker, answers, every, on_many
 from cell_conductor.builds import AskMany, Builds
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.listing import Listing
+from cell_conductor.ring import LEASE_SECONDS, LOOKS, Ring
 
 A = TypeVar("A", ClaimRequested, ReleaseRequested)
 R = TypeVar("R")
@@ -45,15 +50,18 @@ def cell_conductor(
     cleanup_timeout: float = 86400.0,
     look_every: float = 5.0,
     stalled_after: float = 60.0,
+    agent_lease: float = LEASE_SECONDS,
     clock: Clock | None = None,
 ) -> Worker:
     """Sees the builds of one cell through; any number of replicas may share the cell's database."""
+    ring = Ring(database, clock=clock, lease=agent_lease)
     builds = Builds(
         database,
         _as_this(cell, claim_many),
         _as_this(cell, release_many),
         limits=AttemptLimits(max_attempts, build_timeout, delete_timeout, cleanup_timeout),
         clock=clock,
+        ring=ring,
         stalled_after=stalled_after,
     )
     says = [AGENT_BUILD, AGENT_DESTROY, BUILD_ENDED, BUILD_DELETED]
@@ -73,6 +81,10 @@ def cell_conductor(
         answers=[
             answers(FIND_BUILDS, builds.find, cell=cell),
             answers(FIND_INSTANCES, Listing(database).find, cell=cell),
+            answers(LEASE, ring.lend, cell=cell),
+            answers(TELL_NODES, ring.told, cell=cell),
+            answers(FIND_AGENTS, ring.find, cell=cell),
+            answers(EDIT_AGENT, ring.edit, cell=cell),
         ],
         asks=[CELL_CLAIM, CELL_RELEASE],
         timers=[
@@ -83,7 +95,10 @@ def cell_conductor(
                 emits=[AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT],
                 at_once=True,
             ),
+            every(agent_lease / LOOKS, ring.look, at_once=True),
+            every(agent_lease / LOOKS, builds.move, emits=[AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT]),
             every(3600.0, builds.prune),
+            every(3600.0, ring.prune),
         ],
     )
 

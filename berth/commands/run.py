@@ -70,6 +70,14 @@ def up_command(
 def run_command(
     worker: Annotated[str, typer.Argument(help="placement, scheduler, conductor, compute, ironic or metal.")],
     cell: Annotated[str, typer.Option(help="Whose conductor or agents.")] = "",
+    agent: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="For metal: which of several agents that share the cell's nodes this one is; the same name"
+            " again after a restart (default: CELL-metal).",
+        ),
+    ] = "",
     hosts: Hosts = None,
     driver: Driver = None,
     metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on loopback.")] = None,
@@ -80,14 +88,17 @@ def run_command(
     tokens: options.Tokens = None,
     policy: options.Policy = None,
 ) -> None:
-    """Run one worker as this process, in service mode: as many of each as you like, compute once a cell."""
+    """Run one worker as this process, in service mode: as many of each as you like, compute once a cell.
+
+    Of metal each has a name of its own (--agent): they share the nodes. A second of one name stands by.
+    """
     alone = bus == "local"
     found = effective(
         hosts=hosts, metrics_port=metrics_port, amqp_url="" if alone else bus, database_url=database,
         placement_http=http, placement_auth=auth, placement_tokens=tokens, placement_policy=policy,
         compute_drivers=drivers_named(driver),
     )  # fmt: skip
-    run(run_one(found.settings, worker, cell, alone))
+    run(run_one(found.settings, worker, cell, alone, agent))
 
 
 @commands.command("migrate", rich_help_panel="Run")
@@ -127,8 +138,8 @@ async def up(settings: Settings, say: Console) -> int:
     return 0
 
 
-async def run_one(settings: Settings, worker: str, cell: str, alone: bool) -> int:
-    role = wiring.role(worker, cell, settings)
+async def run_one(settings: Settings, worker: str, cell: str, alone: bool, agent: str = "") -> int:
+    role = wiring.role(worker, cell, settings, agent)
     if alone and not (role.worker == "placement" and settings.placement.http):
         raise CommandRefused("with a bus of its own only placement is of use, and only with --http")
     if settings.embedded and not alone:

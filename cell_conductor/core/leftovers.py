@@ -3,6 +3,8 @@
 Until its agent says that it is destroyed, or is given up: then the room is given back.
 """
 
+from collections.abc import Collection
+
 from msgspec.structs import replace
 
 from bus.queries import ReleaseRequested
@@ -49,6 +51,15 @@ def _free(build: Build, left: Leftover) -> Effects:
         return (release,)
     there = replace(build, attempt=left.attempt, at=left.at)
     return (say.destroy(there), release)
+
+
+def undone_there(build: Build, roots: Collection[str]) -> Effects:
+    """On these hosts whoever is there now is to know of what may be left."""
+    return tuple(
+        say.destroy(replace(build, attempt=left.attempt, at=left.at))
+        for left in build.leftovers
+        if not left.gone and build.hosts[left.at].root in roots
+    )
 
 
 def cleaned_up(build: Build, event: CleanedUp) -> Build:

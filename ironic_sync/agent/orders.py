@@ -19,12 +19,14 @@ from ironic_sync.access import IronicRefused
 from ironic_sync.agent.core import instance, steps
 from ironic_sync.agent.core.node import FIELDS, MetalNode, node_of
 from ironic_sync.agent.core.steps import Order, Step, next_step
+from ironic_sync.agent.lease import ActingRight, Unshared
 from ironic_sync.api import IronicApi
 from ironic_sync.core.states import DEPLOYING
 
 log = logging.getLogger(__name__)
 
 HOLD_SECONDS = 1500.0  # less than the half hour after which RabbitMQ takes an order back from a silent reader
+NO_LEASE_SECONDS = 5.0  # for which an order is held without a right to act
 SHORTEST_PAUSE = 0.1  # seconds between two looks at a node, doubled while nothing changes
 LONGEST_PAUSE = 10.0
 MOST_BEGUN = 4  # a deploy that fails and is torn down, held half-way, takes as many
@@ -37,6 +39,7 @@ class OrderProgress:
 
     def __init__(self, order: Order, now: float) -> None:
         self.order = order
+        self.came = now
         self.turn = 0  # counts the deliveries: all but the last are let go
         self.woken = asyncio.Event()
         self.given_up = ""
@@ -47,6 +50,11 @@ class OrderProgress:
         self.maintained: float | None = None  # since when its node is in maintenance, and not deployed yet
         self.begun = 0  # how often Ironic was set to work: more than once for the same is to no avail
         self.pause = SHORTEST_PAUSE
+
+    def ordered_anew(self, order: Order, now: float) -> None:
+        """The same, under an epoch that may be another."""
+        if order.epoch > self.order.epoch:
+            self.order, self.came = order, now
 
     def saw(self, node: MetalNode | None, now: float, maintenance_patience: float) -> None:
         """`now` is a monotonic clock's."""
@@ -81,6 +89,7 @@ class OrdersInHand:
     maintenance_patience: float
     clock: Clock
     builds: AgentBuilds
+    right: ActingRight = field(default_factory=Unshared)
     _jobs: dict[Key, OrderProgress] = field(default_factory=dict)
     _on: defaultdict[str, set[OrderProgress]] = field(
         default_factory=lambda: defaultdict(set)
@@ -91,6 +100,9 @@ class OrdersInHand:
 
     async def build(self, order: BuildOrdered) -> AgentReported | None:
         verdict = self.builds.ordered(order)
+        if isinstance(verdict, AgentReported) and verdict.epoch < order.epoch:
+            self.builds.forget(verdict)  # the node was another's meanwhile
+            verdict = self.builds.ordered(order)
         if isinstance(verdict, AgentReported):
             ending = any(kind is DestroyOrdered and build == order.build for kind, build, *_ in self._jobs)
             return None if ending and verdict.outcome == "destroyed" else verdict
@@ -111,10 +123,20 @@ class OrdersInHand:
         for job in self._on.get(uuid, ()):
             job.woken.set()
 
+    def look_at_all(self) -> None:
+        """What we may do is not what it was."""
+        for job in self._jobs.values():
+            job.pause = SHORTEST_PAUSE
+            job.woken.set()
+
     # How it does so
 
     async def _carry_out(self, order: Order) -> AgentReported | None:
-        """Step by step, until there is something to report; None: not for us to do any more."""
+        """Step by step, until there is something to report; None: not for us to do any more.
+
+        On a node that we may not act on nothing is done: not now, and never again once it is another's, who
+        is told to do what is still to be done.
+        """
         key = type(order), order.build, order.attempt, order.root
         loop = asyncio.get_running_loop()
         until = loop.time() + HOLD_SECONDS
@@ -126,12 +148,23 @@ class OrdersInHand:
                 if self._jobs.get(key) is not job or job.turn != turn:
                     return None
                 job.woken.clear()
-                said = await self._advance(job)
+                standing = self.right.standing(order.root, job.order.epoch, job.came)
+                if standing == "over":
+                    self._forget(key)
+                    log.info(
+                        "%s: %s is another's: build %s is not for us", self.agent, order.host, order.build
+                    )
+                    return None
+                said = await self._advance(job) if standing == "ours" else None
                 if said is not None:
                     self._forget(key)
                     return report(
-                        order, said.outcome, cause=said.cause, retry=said.retry, leftover=said.leftover
+                        job.order, said.outcome, cause=said.cause, retry=said.retry, leftover=said.leftover
                     )
+            if not self.right.good() and self.clock.monotonic() - job.came > NO_LEASE_SECONDS:
+                raise Retry(
+                    1.0, f"agent {self.agent} has no lease"
+                )  # another process of its name may have it
             await self._pause(job)
         raise Retry(1.0, f"{order.host} takes longer than {HOLD_SECONDS:.0f} s")
 
@@ -174,9 +207,11 @@ class OrdersInHand:
             case steps.LetGo():
                 patch = instance.let_go()
             case _:
-                await self.api.set_provision_state(node.uuid, _TARGETS[type(step)])
+                async with self.right.writing(order.root, order.epoch):
+                    await self.api.set_provision_state(node.uuid, _TARGETS[type(step)])
                 return None
-        return node_of(await self.api.patch_node(node.uuid, patch))
+        async with self.right.writing(order.root, order.epoch):
+            return node_of(await self.api.patch_node(node.uuid, patch))
 
     async def _turned_down(self, job: OrderProgress, step: Step, problem: IronicRefused) -> steps.Say | None:
         """What becomes of a step that Ironic would not do. The node is looked at again in any case.
@@ -215,6 +250,7 @@ class OrdersInHand:
         if job is None:
             job = self._jobs[key] = OrderProgress(order, self.clock.monotonic())
             self._on[order.root].add(job)
+        job.ordered_anew(order, self.clock.monotonic())
         job.turn += 1
         job.woken.set()
         return job

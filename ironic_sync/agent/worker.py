@@ -9,9 +9,10 @@ from bus.agent_builds import REMEMBERED, AgentBuilds
 from bus.clock import Clock
 from bus.messages import AgentReported, HostReported
 from bus.report_sequence import ReportSequence
-from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, HOST_REPORTED
+from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, HOST_REPORTED, LEASE, TELL_NODES
 from bus.vocabulary import HostState
 from bus.worker import Worker, every, on
+from ironic_sync.agent.lease import NodeLease, Unshared
 from ironic_sync.agent.orders import LONGEST_PAUSE, OrdersInHand
 from ironic_sync.api import IronicApi
 from ironic_sync.core.envelope import HeardNotification, opened
@@ -50,8 +51,9 @@ class _Tidings:
         orders: OrdersInHand,
         period: float,
         patience: float,
+        pool: str,
     ) -> None:
-        self._agent = agent
+        self._agent = pool
         self._cell = cell
         self._orders = orders
         self._period = period
@@ -61,7 +63,12 @@ class _Tidings:
         self._told: dict[str, str] = {}  # the nodes that were said to be building
 
     async def beat(self) -> Sequence[HostReported]:
-        """That it is there, and where it builds. It is silent while Ironic is away: it could not build."""
+        """That it is there, and where it builds, as the agent that selections name.
+
+        It is silent while Ironic is away, or it has no lease: it could not build.
+        """
+        if not self._orders.right.good():
+            return []
         await self._orders.api.node(_NOBODY, ("uuid",))
         building = Counter(job.order.root for job in self._orders.building())
         hosts = {job.order.root: job.order.host for job in self._orders.building()}
@@ -104,6 +111,7 @@ class _Tidings:
                 root=job.order.root,
                 host=job.order.host,
                 outcome="progress",
+                epoch=job.order.epoch,
             )
             for job in self._orders.building()
             if job.changed > since
@@ -123,8 +131,9 @@ def metal_agent(
     concurrency: int = 5000,
     clock: Clock | None = None,
     remembered: int = REMEMBERED,
+    lease: NodeLease | None = None,
 ) -> Worker:
-    """An agent that builds on the nodes of an Ironic.
+    """An agent that builds on the nodes of an Ironic: by itself, or with a lease, with others of its pool.
 
     `patience` is how long a node may stay as it is, and the conductor is still told that the build goes on.
     `maintenance_patience` is for how long one that goes into maintenance while it is deployed is waited for.
@@ -136,8 +145,15 @@ def metal_agent(
         maintenance_patience,
         clock or Clock(),
         AgentBuilds(remembered),
+        lease or Unshared(),
     )
-    tidings = _Tidings(agent, cell, orders, period, patience)
+    tidings = _Tidings(agent, cell, orders, period, patience, lease.pool if lease else agent)
+    runs: list[Callable[[], Coroutine[Any, Any, None]]] = []
+    if news is not None:
+        runs.append(partial(news, orders.heard))
+    if lease is not None:
+        lease.changed = orders.look_at_all
+        runs.append(lease.run)
     return Worker(
         f"agent.{cell}.{agent}",
         consumes=[
@@ -158,7 +174,8 @@ def metal_agent(
             every(period, tidings.beat, emits=[HOST_REPORTED], at_once=True),
             every(progress_every, tidings.progress, emits=[AGENT_REPORT]),
         ],
+        asks=[] if lease is None else [LEASE, TELL_NODES],
         starts=[api.open],
-        runs=[] if news is None else [partial(news, orders.heard)],
-        stops=[api.close],
+        runs=runs,
+        stops=[api.close] if lease is None else [lease.leave, api.close],
     )

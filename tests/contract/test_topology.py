@@ -18,6 +18,8 @@ from bus.topics import (
     CELL_CLAIM,
     CELL_PROVIDERS,
     CELL_RELEASE,
+    EDIT_AGENT,
+    FIND_AGENTS,
     FIND_BUILDS,
     FIND_CANDIDATES,
     FIND_INSTANCES,
@@ -25,7 +27,9 @@ from bus.topics import (
     HOST_REPORTED,
     INVENTORY_REPORTED,
     IRONIC_NODE,
+    LEASE,
     QUERIES,
+    TELL_NODES,
     TOPIC_OF,
     TOPICS,
     Query,
@@ -81,12 +85,13 @@ def test_whatever_a_worker_says_hears_or_asks_is_declared(worker: Worker) -> Non
 def test_nothing_in_a_cell_calls_up(worker: Worker) -> None:
     assert BUILD_REQUESTED.message not in worker.emits
     assert FIND_CANDIDATES not in worker.asks
-    may_ask = {CELL_CLAIM, CELL_RELEASE} if worker.name.startswith("conductor") else {CELL_PROVIDERS}
-    assert set(worker.asks) <= may_ask
-    assert {row.query for row in worker.answers} <= {
-        FIND_BUILDS,
-        FIND_INSTANCES,
-    }  # asked from above, about its own
+    if worker.name.startswith("conductor"):
+        assert set(worker.asks) <= {CELL_CLAIM, CELL_RELEASE}
+        from_above = {FIND_BUILDS, FIND_INSTANCES, FIND_AGENTS, EDIT_AGENT}  # about its own
+        assert {row.query for row in worker.answers} <= from_above | {LEASE, TELL_NODES}
+    else:
+        assert set(worker.asks) <= {CELL_PROVIDERS, LEASE, TELL_NODES}  # the last two within the cell
+        assert not worker.answers
 
 
 # What the table of the design gives each side of a cell.

@@ -40,6 +40,8 @@ class WayToSimulatedIronic(httpx.AsyncBaseTransport):
         self.cut = False
         self.refused: dict[str, int] = {}  # method: status
         self.calls: list[str] = []
+        self.sent: list[str] = []  # methods, also of those that are still on their way
+        self.slow = 0.0  # seconds until a write arrives
         self.kill_at: int | None = None  # of the moments before and after every call
         self.moments = 0
 
@@ -47,6 +49,9 @@ class WayToSimulatedIronic(httpx.AsyncBaseTransport):
         self._moment()
         if self.cut:
             raise httpx.ConnectError("connection refused")
+        self.sent.append(request.method)
+        if self.slow and request.method != "GET":
+            await asyncio.sleep(self.slow)
         self.calls.append(f"{request.method} {request.url.path}")
         if request.method in self.refused:
             return httpx.Response(self.refused[request.method], json={"error_message": "not here"})

@@ -1,0 +1,215 @@
+"""`berth agent`: who acts on the bare-metal nodes of a cell, where several agents share them."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from berth import wiring
+from berth.commands.options import Json, StateDir
+from berth.commands.terminal import (
+    CommandRefused,
+    checked,
+    complain,
+    effective,
+    printable,
+    run,
+    say,
+    write_json,
+)
+from berth.settings import BadSetting, Settings
+from bus import topics
+from bus.clock import Clock, monotonic
+from bus.delivery.runner import Bus
+from bus.errors import Unavailable, Unroutable
+from bus.queries import AgentEditAnswered, AgentEditRequested, AgentsFound, AgentStands, FindAgents
+
+SECONDS = 10.0  # a cell may take to answer
+_LOOK_AGAIN = 0.5
+_COLUMNS = ("agent", "cell", "state", "lease", "epoch", "free", "occupied", "leaving")
+
+commands = typer.Typer(
+    no_args_is_help=True,
+    help="Who acts on bare metal, where several agents share a cell's nodes"
+    " (`berth run metal --cell c1 --agent NAME`).",
+)
+
+Cell = Annotated[str, typer.Option(help="The cell it is in (default: the one that has an agent so called).")]
+Name = Annotated[str, typer.Argument(metavar="AGENT", help="Its name, as `berth agent list` shows it.")]
+Wait = Annotated[
+    float, typer.Option(min=0, metavar="SECONDS", help="Wait for so long until all of it is done; 0: do not.")
+]
+
+
+@commands.command("list")
+def list_command(
+    cell: Annotated[list[str] | None, typer.Option(help="Only of this cell; may be repeated.")] = None,
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Every agent: is its lease good, how many nodes are its own, and on how many of them is an instance.
+
+    Free nodes are dealt to those who are there and not disabled. Where an instance is, comes or goes, a node
+    stays with its agent; `leaving` are those an agent is told to stop acting on.
+    """
+    settings = effective(state_dir=state_dir).settings
+    run(show_agents(settings, _cells(settings, cell or ()), as_json, say))
+
+
+@commands.command("disable")
+def disable_command(name: Name, cell: Cell = "", wait: Wait = 30.0, state_dir: StateDir = None) -> None:
+    """It gets no more free nodes, and those it has go to others; where instances are it goes on."""
+    settings = effective(state_dir=state_dir).settings
+    run(edit(settings, name, _cells(settings, [cell] if cell else ()), "disable", "", (), wait, say))
+
+
+@commands.command("enable")
+def enable_command(name: Name, cell: Cell = "", state_dir: StateDir = None) -> None:
+    """It gets free nodes again."""
+    settings = effective(state_dir=state_dir).settings
+    run(edit(settings, name, _cells(settings, [cell] if cell else ()), "enable", "", (), 0.0, say))
+
+
+@commands.command("rehome")
+def rehome_command(
+    name: Name,
+    to: Annotated[str, typer.Option(metavar="AGENT", help="Who gets them (default: as the ring says).")] = "",
+    node: Annotated[
+        list[str] | None, typer.Option(metavar="UUID", help="Only this node; may be repeated.")
+    ] = None,
+    cell: Cell = "",
+    wait: Wait = 30.0,
+    state_dir: StateDir = None,
+) -> None:
+    """Others act on its nodes from now on, also where instances are: for an agent that will not come back.
+
+    Nothing is done to the instances. Should it live, it is told to stop, and the others begin when it has; if
+    it is silent, when its lease is over. What is being built or deleted there goes on with them. An agent
+    that is there and not disabled would get free nodes back: disable it first, or name nodes.
+    """
+    settings = effective(state_dir=state_dir).settings
+    cells = _cells(settings, [cell] if cell else ())
+    run(edit(settings, name, cells, "rehome", to, tuple(node or ()), wait, say))
+
+
+def _cells(settings: Settings, named: Sequence[str]) -> Sequence[str]:
+    for one in named:
+        if one not in settings.cell_names:
+            raise BadSetting(f"--cell {one!r}: cells are {', '.join(settings.cell_names)}")
+    return named or settings.cell_names
+
+
+async def show_agents(settings: Settings, cells: Sequence[str], as_json: bool, say: Console) -> int:
+    async with Bus(wiring.transport(settings, "agent")) as bus:
+        found, silent = await _ask(bus, cells)
+    if as_json:
+        for cell, answer in found.items():
+            for one in answer.agents:
+                write_json({"cell": cell, **_as_json(one)})
+    else:
+        table = _table(found, bus.clock)
+        say.print(table if table.row_count else "no agents share bare metal")
+    if silent:
+        raise CommandRefused(f"not shown, for it did not answer: cell {', cell '.join(silent)}")
+    return 0
+
+
+def _as_json(one: AgentStands) -> dict[str, object]:
+    return {name: getattr(one, name) for name in one.__struct_fields__}
+
+
+def _table(found: dict[str, AgentsFound], clock: Clock) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in _COLUMNS:
+        table.add_column(title, no_wrap=True, justify="left" if title in _COLUMNS[:4] else "right")
+    for cell, answer in found.items():
+        for one in answer.agents:
+            ago = max(clock.now() - one.heard, 0.0)
+            state = "[green]alive[/green]" if one.alive else "[red]silent[/red]"
+            row = [printable(one.agent), cell, state + (", disabled" if one.disabled else "")]
+            row.append(
+                f"{one.lease:g} s, asked for {ago:.1f} s ago" if one.alive else f"over, {ago:.0f} s ago"
+            )
+            table.add_row(*row, *(str(count) for count in (one.epoch, one.free, one.occupied, one.leaving)))
+    return table
+
+
+async def _ask(bus: Bus, cells: Sequence[str]) -> tuple[dict[str, AgentsFound], list[str]]:
+    """All cells at once; and those that did not answer."""
+    ask = bus.asker(topics.FIND_AGENTS, timeout=SECONDS)
+
+    async def one(cell: str) -> AgentsFound | None:
+        try:
+            return await ask(FindAgents(cell=cell))
+        except (Unavailable, Unroutable):
+            return None
+
+    answers = await asyncio.gather(*(one(cell) for cell in cells))
+    found = {cell: answer for cell, answer in zip(cells, answers, strict=True) if answer is not None}
+    return found, [cell for cell in cells if cell not in found]
+
+
+async def edit(
+    settings: Settings,
+    name: str,
+    cells: Sequence[str],
+    what: Literal["disable", "enable", "rehome"],
+    to: str,
+    nodes: tuple[str, ...],
+    wait: float,
+    say: Console,
+) -> int:
+    checked(AgentEditRequested(cell="any", agent=name, edit=what, to=to, nodes=nodes))
+    async with Bus(wiring.transport(settings, "agent")) as bus:
+        cell = await _cell_of(bus, name, cells)
+        request = AgentEditRequested(cell=cell, agent=name, edit=what, to=to, nodes=nodes)
+        answer = await bus.asker(topics.EDIT_AGENT, timeout=SECONDS)(request)
+        if answer.refused:
+            raise CommandRefused(answer.refused)
+        say.print(f"{name} in cell {cell}: {_done(what, answer)}", markup=False)
+        if answer.waiting and wait:
+            await _until_left(bus, cell, name, wait)
+            say.print("done")
+    return 0
+
+
+def _done(what: str, answer: AgentEditAnswered) -> str:
+    words = {
+        "disable": "gets no more nodes",
+        "enable": "gets nodes again",
+        "rehome": "its nodes go to others",
+    }
+    moved = f"; {answer.moved} nodes are another's now" if answer.moved else ""
+    waiting = f"; {answer.waiting} will be when it has stopped acting on them" if answer.waiting else ""
+    return f"{words[what]}{moved}{waiting}"
+
+
+async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:
+    found, silent = await _ask(bus, cells)
+    having = [cell for cell, answer in found.items() if name in (one.agent for one in answer.agents)]
+    if len(having) == 1:
+        return having[0]
+    if having:
+        raise CommandRefused(f"{name} is in cells {', '.join(having)}: say which with --cell")
+    known = ", ".join(sorted({one.agent for answer in found.values() for one in answer.agents})) or "none"
+    unheard = f"; cell {', cell '.join(silent)} did not answer" if silent else ""
+    raise CommandRefused(f"no agent {name!r} shares bare metal; there are: {known}{unheard}")
+
+
+async def _until_left(bus: Bus, cell: str, name: str, seconds: float) -> None:
+    """Until no node is leaving it any more."""
+    until = monotonic() + seconds
+    left = 0
+    while monotonic() < until:
+        found, _ = await _ask(bus, [cell])
+        agents = {one.agent: one for one in found[cell].agents} if cell in found else {}
+        if cell in found and not (left := agents[name].leaving if name in agents else 0):
+            return
+        await asyncio.sleep(_LOOK_AGAIN)
+    complain.print(
+        f"after {seconds:g} s {left} nodes still wait for it to stop: `berth agent list` shows them"
+    )
+    raise CommandRefused("not all of it is done yet")

@@ -1,0 +1,362 @@
+"""Who acts on the bare-metal nodes of a cell: leases for agents, owners for nodes, in the cell's database.
+
+Any number of conductors answer and look; what is decided is decided under the lock of a pool, and what an
+agent may do follows from what is stored. Nobody's clock is compared with another's (`core/sightings.py`).
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from bus.clock import Clock
+from bus.messages import AgentReported, BuildOrdered, DestroyOrdered, Message
+from bus.queries import (
+    AgentEditAnswered,
+    AgentEditRequested,
+    AgentsFound,
+    AgentStands,
+    FindAgents,
+    LeaseAnswered,
+    LeaseAsked,
+    NodeLent,
+    NodesTaken,
+    NodesTold,
+)
+from bus.sql.database import Database
+from bus.sql.failures import Conflict
+from bus.sql.retrying import retrying
+from bus.sql.transaction import Transaction
+from cell_conductor import ring_store as store
+from cell_conductor.core.build import Build
+from cell_conductor.core.owning import RingMember, forgotten, moves, rehomed
+from cell_conductor.core.sightings import Sightings
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 2.0
+LOOKS = 8  # at who is there, in the time of a lease
+STRAYS_EVERY = 5.0  # seconds between looks for nodes that became free at an agent that is not to have them
+REST = 50  # ... or so many times as long as the last such look took
+PAGE = 5000  # nodes in one answer
+FORGOTTEN_AFTER = 7 * 86400.0
+
+
+class Ring:
+    """The agents and the bare-metal nodes of one cell."""
+
+    def __init__(
+        self, database: Database, *, clock: Clock | None = None, lease: float = LEASE_SECONDS
+    ) -> None:
+        self.database = database
+        self.clock = clock or Clock()
+        self.lease = lease
+        self.moved: set[str] = set()  # nodes of which all that is waited for is to be said again
+        self._sightings = Sightings(lease / 2)
+        self._pools: set[str] | None = None  # of which there are agents; None: it was not looked yet
+        self._settled: dict[str, object] = {}  # pool → who was there when its nodes were last dealt
+        self._strays_at = 0.0
+        # What lost a race is done again.
+        self._lend = retrying(self.clock, otherwise=_not_lent)(self._lend_once)
+        self._settle = retrying(self.clock, otherwise=_not_settled)(self._settle_once)
+        self._edit = retrying(self.clock, otherwise=_not_edited)(self._edit_once)
+
+    # What agents ask
+
+    async def lend(self, asked: LeaseAsked) -> LeaseAnswered:
+        """A lease, and what changed of the nodes it is for."""
+        now = self.clock.monotonic()
+        self._sightings.heard(now)
+        return await self._lend(asked)
+
+    async def _lend_once(self, asked: LeaseAsked) -> LeaseAnswered:
+        agent, pool = asked.agent, asked.pool
+        async with self.database.write() as tx:
+            if asked.leaves:
+                await store.left(tx, agent, asked.run)
+                return LeaseAnswered(refused="it has left")
+            member = await store.renew(tx, agent, pool, asked.run, asked.epoch, asked.seen, self.clock.now())
+            if member is None:
+                joined = await self._join(tx, asked)
+                if isinstance(joined, str):
+                    return LeaseAnswered(refused=joined)
+                member = joined
+                self._pools = {*(self._pools or ()), pool}
+                self._settled.pop(pool, None)
+            seen = asked.seen if asked.epoch == member.epoch else 0
+            version = await store.version(tx, pool)
+            nodes: list[NodeLent] = []
+            if version > seen:
+                nodes, last = await store.changed(tx, pool, agent, seen, PAGE)
+                version = last if len(nodes) == PAGE else max(version, last)
+            alive = [one.agent for one in await store.members(tx, pool) if one.alive]
+        return LeaseAnswered(
+            epoch=member.epoch,
+            seconds=member.lease,
+            version=version,
+            nodes=tuple(nodes),
+            more=len(nodes) == PAGE,
+            tells=agent == min(alive),
+        )
+
+    async def _join(self, tx: Transaction, asked: LeaseAsked) -> RingMember | str:
+        """A lease that is not the one of before; or why there is none."""
+        now = self.clock.now()
+        before = await store.member(tx, asked.agent)
+        if before is None:
+            made = await store.join(tx, asked.agent, asked.pool, asked.run, self.lease, now)
+        else:
+            if before.alive:
+                left = self._sightings.left(
+                    before.agent, (before.epoch, before.beat), before.lease, self.clock.monotonic()
+                )
+                if left > 0:
+                    return f"another process of this name may act, for at most {left:.1f} s more"
+            made = await store.succeed(tx, before, asked.pool, asked.run, self.lease, now)
+        if made is None:
+            raise Conflict(f"agent {asked.agent} has just joined, or was heard of")
+        log.info("agent %s has a lease, its %d. of pool %s", made.agent, made.epoch, made.pool)
+        return made
+
+    async def told(self, told: NodesTold) -> NodesTaken:
+        """Take in which nodes there are."""
+        named = set(told.nodes)
+        async with self.database.write() as tx:
+            version = await store.lock(tx, told.pool)
+            known = await store.nodes(tx, told.pool)
+            uses = await store.uses(tx, told.pool)
+            gone = [
+                replace(node, leaving="gone")
+                for node in known
+                if told.after < node.root
+                and (not told.upto or node.root <= told.upto)
+                and not {node.root} & (named | uses.keys())
+                and not node.leaving
+            ]
+            if gone:
+                await store.save(tx, told.pool, version, gone)
+            new = await store.add(tx, told.pool, named.difference(node.root for node in known))
+        if new:
+            await self._settle(told.pool)
+        return NodesTaken(new=new, gone=len(gone))
+
+    # What is looked at again and again
+
+    async def look(self) -> None:
+        """Whose lease is over, and who is to have what then."""
+        now = self.clock.monotonic()
+        async with self.database.glance() as tx:
+            members = await store.members(tx)
+        self._pools = {member.pool for member in members}
+        if not members:
+            return
+        marks = {one.agent: (one.epoch, one.beat) for one in members if one.alive}
+        self._sightings.look(marks, now)
+        for one in members:
+            if one.alive and self._sightings.left(one.agent, marks[one.agent], one.lease, now) <= 0:
+                async with self.database.write() as tx:
+                    if await store.over(tx, one):
+                        log.warning("agent %s is not heard: its lease is over", one.agent)
+                        self._settled.pop(one.pool, None)
+        async with self.database.glance() as tx:
+            stopped = await store.stopped(tx)
+        there: dict[str, list[tuple[str, int, bool, bool]]] = defaultdict(list)
+        for one in members:
+            there[one.pool].append((one.agent, one.epoch, one.alive, one.disabled))
+        strays = now >= self._strays_at
+        for pool, who in there.items():
+            if strays or pool in stopped or self._settled.get(pool) != who:
+                await self._settle(pool)
+                self._settled[pool] = who
+        if strays:
+            took = self.clock.monotonic() - now
+            self._strays_at = now + max(STRAYS_EVERY, REST * took)
+
+    async def _settle_once(self, pool: str) -> None:
+        """Deal the nodes of a pool to those who are there."""
+        async with self.database.write() as tx:
+            version = await store.lock(tx, pool)
+            members, nodes = await store.members(tx, pool), await store.nodes(tx, pool)
+            changed = moves(nodes, members, await store.uses(tx, pool))
+            gone = forgotten(nodes, members)
+            if not changed and not gone:
+                return
+            await store.save(tx, pool, version, changed)
+            await store.drop(tx, gone)
+        before = {node.root: node.epoch for node in nodes}
+        moved = {node.root for node in changed if node.epoch != before[node.root]}
+        self.moved |= moved
+        log.info(
+            "pool %s: %d nodes have another owner, %d are to have",
+            pool,
+            len(moved),
+            len(changed) - len(moved),
+        )
+
+    # What conductors ask of it
+
+    async def addressed(self, said: Sequence[Message]) -> list[Message]:
+        """Orders go to the owner of the moment, whichever agent was named when the host was chosen."""
+        orders = [one for one in said if isinstance(one, BuildOrdered | DestroyOrdered)]
+        if not orders or not await self._known_pools():
+            return list(said)
+        pools = await self._known_pools()
+        owners = await self._owners({one.root for one in orders})
+        unknown = defaultdict(set)
+        for one in orders:
+            if one.agent in pools and one.root not in owners:
+                unknown[one.agent].add(one.root)
+        for pool, roots in unknown.items():
+            async with self.database.write() as tx:
+                await store.lock(tx, pool)
+                await store.add(tx, pool, roots)
+            await self._settle(pool)
+            owners |= await self._owners(roots)
+        return [
+            replace(one, agent=owners[one.root][0], epoch=owners[one.root][1])
+            if isinstance(one, BuildOrdered | DestroyOrdered) and owners.get(one.root, ("", 0))[0]
+            else one
+            for one in said
+        ]
+
+    async def _known_pools(self) -> set[str]:
+        if self._pools is None:
+            async with self.database.glance() as tx:
+                self._pools = {member.pool for member in await store.members(tx)}
+        return self._pools
+
+    async def outdated(self, reports: Sequence[AgentReported]) -> set[int]:
+        """Which of these were made by whom the node does not belong to any more."""
+        fenced = {one.root for one in reports if one.epoch}
+        if not fenced:
+            return set()
+        owners = await self._owners(fenced)
+        return {
+            position
+            for position, one in enumerate(reports)
+            if one.epoch and one.root in owners and one.epoch < owners[one.root][1]
+        }
+
+    async def _owners(self, roots: Iterable[str]) -> dict[str, tuple[str, int]]:
+        async with self.database.glance() as tx:
+            return await store.owners(tx, sorted(roots))
+
+    async def builds_moved(self) -> list[Build]:
+        """Those on nodes that have another owner since this was last asked."""
+        roots, self.moved = self.moved, set()
+        if not roots:
+            return []
+        try:
+            async with self.database.read() as tx:
+                return await store.builds_on(tx, roots)
+        except BaseException:
+            self.moved |= roots
+            raise
+
+    # What operators ask
+
+    async def find(self, question: FindAgents) -> AgentsFound:
+        found = []
+        nodes = 0
+        async with self.database.read() as tx:
+            members = await store.members(tx)
+            for pool in sorted({one.pool for one in members}):
+                in_pool, uses = await store.nodes(tx, pool), await store.uses(tx, pool)
+                nodes += len(in_pool)
+                for one in members:
+                    if one.pool != pool:
+                        continue
+                    mine = [node for node in in_pool if node.owner == one.agent]
+                    occupied = sum(node.root in uses for node in mine)
+                    found.append(
+                        AgentStands(
+                            agent=one.agent,
+                            pool=pool,
+                            alive=one.alive,
+                            disabled=one.disabled,
+                            epoch=one.epoch,
+                            lease=one.lease,
+                            heard=one.heard,
+                            free=len(mine) - occupied,
+                            occupied=occupied,
+                            leaving=sum(bool(node.leaving) for node in mine),
+                        )
+                    )
+        return AgentsFound(agents=tuple(found), nodes=nodes)
+
+    async def edit(self, request: AgentEditRequested) -> AgentEditAnswered:
+        answer = await self._edit(request)
+        if answer.refused:
+            return answer
+        async with self.database.read() as tx:
+            pool = next(one.pool for one in await store.members(tx) if one.agent == request.agent)
+            before = {node.root: node for node in await store.nodes(tx, pool)}
+        await self._settle(pool)
+        async with self.database.read() as tx:
+            after = {node.root: node for node in await store.nodes(tx, pool)}
+        mine = [root for root, node in before.items() if node.owner == request.agent]
+        moved = sum(root in after and after[root].owner != request.agent for root in mine)
+        waiting = sum(root in after and after[root].leaving in ("free", "all") for root in mine)
+        return AgentEditAnswered(moved=moved, waiting=waiting)
+
+    async def _edit_once(self, request: AgentEditRequested) -> AgentEditAnswered:
+        async with self.database.write() as tx:
+            members = {one.agent: one for one in await store.members(tx)}
+            if why := _refused(request, members):
+                return AgentEditAnswered(refused=why)
+            member = members[request.agent]
+            if request.edit != "rehome":
+                await store.disable(tx, member.agent, request.edit == "disable")
+                return AgentEditAnswered()
+            version = await store.lock(tx, member.pool)
+            mine = {
+                node.root: node for node in await store.nodes(tx, member.pool) if node.owner == member.agent
+            }
+            if strange := sorted(set(request.nodes) - mine.keys()):
+                return AgentEditAnswered(refused=f"{strange[0]} is no node of {member.agent}'s")
+            chosen = [mine[root] for root in request.nodes] if request.nodes else list(mine.values())
+            leaving = rehomed((node for node in chosen if node.leaving != "gone"), request.to)
+            await store.save(tx, member.pool, version, leaving)
+        return AgentEditAnswered()
+
+    async def prune(self) -> None:
+        """Forget agents that have gone for good."""
+        async with self.database.write() as tx:
+            await store.forget(tx, self.clock.now() - FORGOTTEN_AFTER)
+
+
+def _refused(request: AgentEditRequested, members: dict[str, RingMember]) -> str:
+    """Why this cannot be done; empty when it can."""
+    member = members.get(request.agent)
+    if member is None:
+        known = ", ".join(sorted(members)) or "none"
+        return f"no agent {request.agent!r} shares nodes in this cell; there are: {known}"
+    if request.edit != "rehome":
+        return ""
+    if member.takes and not request.nodes:
+        return f"{member.agent} is there and gets free nodes, also those it gives away: disable it first"
+    others = [one for one in members.values() if one.takes and one.pool == member.pool and one is not member]
+    if not request.to:
+        return "" if others else f"no other agent is there to act for {member.pool}"
+    to = members.get(request.to)
+    if to is None or to.pool != member.pool:
+        return f"there is no agent {request.to!r} that acts for {member.pool}"
+    if to is member:
+        return f"{member.agent} has them"
+    return "" if to.alive else f"{to.agent} is not there: its lease is over"
+
+
+# What is answered instead when every try met a concurrent writer
+
+
+def _not_lent(asked: LeaseAsked) -> LeaseAnswered:
+    return LeaseAnswered(refused="others change it all the time")
+
+
+def _not_settled(pool: str) -> None:
+    """It is done when it is looked at the next time."""
+
+
+def _not_edited(request: AgentEditRequested) -> AgentEditAnswered:
+    return AgentEditAnswered(refused="others change it all the time: try again")

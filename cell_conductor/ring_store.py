@@ -1,0 +1,261 @@
+"""All SQL about who acts on which bare-metal node. Takes and returns values, never rows."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from bus.queries import NodeLent
+from bus.sql.statement import Statement
+from bus.sql.transaction import Transaction
+from cell_conductor.core.build import Build
+from cell_conductor.core.owning import RingMember, RingNode, Use
+from cell_conductor.schema import LEFT_BEHIND
+from cell_conductor.store import BUILD, readable
+
+_MEMBER = "agent, pool, run, epoch, beat, alive, disabled, lease, seen, heard"
+_NODE = "root, owner, epoch, version, leaving, moves_to"
+_NOW = "CAST(:now AS double precision)"
+_BUSY = "('building', 'swapping', 'active', 'deleting')"
+
+_RENEW = Statement(
+    f"UPDATE ring_members SET beat = beat + 1, heard = {_NOW},"
+    " seen = CASE WHEN epoch <> :epoch THEN 0 WHEN seen > :seen THEN seen ELSE :seen END"
+    f" WHERE agent = :agent AND pool = :pool AND run = :run AND alive RETURNING {_MEMBER}"
+)
+_JOIN = Statement(
+    "INSERT INTO ring_members (agent, pool, run, epoch, beat, alive, disabled, lease, seen, heard)"
+    f" VALUES (:agent, :pool, :run, 1, 0, true, false, CAST(:lease AS double precision), 0, {_NOW})"
+    f" ON CONFLICT (agent) DO NOTHING RETURNING {_MEMBER}"
+)
+# Only over the lease that was seen to be over: not over one that has been renewed meanwhile.
+_SUCCEED = Statement(
+    "UPDATE ring_members SET pool = :pool, run = :run, epoch = epoch + 1, beat = 0, alive = true, seen = 0,"
+    f" lease = CAST(:lease AS double precision), heard = {_NOW}"
+    f" WHERE agent = :agent AND epoch = :epoch AND beat = :beat RETURNING {_MEMBER}"
+)
+_MEMBER_NAMED = Statement(f"SELECT {_MEMBER} FROM ring_members WHERE agent = :agent")
+_MEMBERS = Statement(f"SELECT {_MEMBER} FROM ring_members ORDER BY agent")
+_MEMBERS_OF = Statement(f"SELECT {_MEMBER} FROM ring_members WHERE pool = :pool ORDER BY agent")
+_STOPPED = Statement(
+    "SELECT DISTINCT ring_nodes.pool FROM ring_nodes"
+    " JOIN ring_members ON ring_members.agent = ring_nodes.owner"
+    " WHERE leaving <> '' AND (ring_members.seen >= ring_nodes.version OR NOT ring_members.alive)"
+)
+_OVER = Statement(
+    "UPDATE ring_members SET alive = false"
+    " WHERE agent = :agent AND epoch = :epoch AND beat = :beat AND alive RETURNING agent"
+)
+_LEFT = Statement(
+    "UPDATE ring_members SET alive = false WHERE agent = :agent AND run = :run AND alive RETURNING agent"
+)
+_DISABLE = Statement("UPDATE ring_members SET disabled = :disabled WHERE agent = :agent RETURNING agent")
+_FORGET = Statement(
+    "DELETE FROM ring_members WHERE NOT alive AND NOT disabled AND heard < :before AND agent NOT IN"
+    " (SELECT owner FROM ring_nodes) RETURNING agent"
+)
+_MAKE_POOL = Statement(
+    "INSERT INTO ring_pools (pool, version) VALUES (:pool, 0) ON CONFLICT (pool) DO NOTHING"
+)
+_LOCK = Statement("SELECT version FROM ring_pools WHERE pool = :pool FOR UPDATE OF ring_pools")
+_VERSION = Statement("SELECT version FROM ring_pools WHERE pool = :pool")
+_COUNT_ON = Statement("UPDATE ring_pools SET version = :version WHERE pool = :pool RETURNING version")
+_NODES = Statement(f"SELECT {_NODE} FROM ring_nodes WHERE pool = :pool ORDER BY root")
+_CHANGED = Statement(
+    "SELECT root, owner, epoch, leaving, version FROM ring_nodes"
+    " WHERE pool = :pool AND version > :seen AND (:seen > 0 OR owner = :agent) ORDER BY version LIMIT :most"
+)
+_OWNERS = Statement(
+    "SELECT ring_nodes.root, owner, epoch FROM {n} JOIN ring_nodes ON ring_nodes.root = n.root", root=str
+)
+_ADD = Statement(
+    "INSERT INTO ring_nodes (root, pool, owner, epoch, version, leaving, moves_to)"
+    " SELECT n.root, n.pool, '', 0, 0, '', '' FROM {n} WHERE true"
+    " ON CONFLICT (root) DO NOTHING RETURNING root",
+    root=str,
+    pool=str,
+)
+_SAVE = Statement(
+    "UPDATE ring_nodes SET owner = n.owner, epoch = n.epoch, version = n.version, leaving = n.leaving,"
+    " moves_to = n.moves_to FROM {n} WHERE ring_nodes.root = n.root RETURNING ring_nodes.root",
+    root=str,
+    owner=str,
+    epoch=int,
+    version=int,
+    leaving=str,
+    moves_to=str,
+)
+_DROP = Statement("DELETE FROM ring_nodes WHERE root IN (SELECT n.root FROM {n}) RETURNING root", root=str)
+_IN_USE = Statement(
+    "SELECT builds.root, builds.status FROM ring_nodes JOIN builds ON builds.root = ring_nodes.root"
+    f" WHERE ring_nodes.pool = :pool AND builds.status IN {_BUSY}"
+)
+_LEFT_BEHIND = Statement(f"SELECT {BUILD} FROM builds WHERE {LEFT_BEHIND}")
+_ON = Statement(
+    f"SELECT {BUILD} FROM {{n}} JOIN builds ON builds.root = n.root WHERE builds.status IN {_BUSY}", root=str
+)
+
+
+# Members
+
+
+async def renew(
+    tx: Transaction, agent: str, pool: str, run: str, epoch: int, seen: int, now: float
+) -> RingMember | None:
+    rows = await _RENEW(tx, agent=agent, pool=pool, run=run, epoch=epoch, seen=seen, now=now)
+    return _member(rows[0]) if rows else None
+
+
+async def join(
+    tx: Transaction, agent: str, pool: str, run: str, lease: float, now: float
+) -> RingMember | None:
+    """None: there is one of this name already."""
+    rows = await _JOIN(tx, agent=agent, pool=pool, run=run, lease=lease, now=now)
+    return _member(rows[0]) if rows else None
+
+
+async def succeed(
+    tx: Transaction, before: RingMember, pool: str, run: str, lease: float, now: float
+) -> RingMember | None:
+    """A new lease for this name, as it was stored; None: it has been renewed since."""
+    rows = await _SUCCEED(
+        tx, agent=before.agent, epoch=before.epoch, beat=before.beat, pool=pool, run=run, lease=lease, now=now
+    )
+    return _member(rows[0]) if rows else None
+
+
+async def member(tx: Transaction, agent: str) -> RingMember | None:
+    rows = await _MEMBER_NAMED(tx, agent=agent)
+    return _member(rows[0]) if rows else None
+
+
+async def members(tx: Transaction, pool: str | None = None) -> list[RingMember]:
+    rows = await _MEMBERS(tx) if pool is None else await _MEMBERS_OF(tx, pool=pool)
+    return [_member(row) for row in rows]
+
+
+async def over(tx: Transaction, one: RingMember) -> bool:
+    """Its lease is, unless it has been renewed since it was read."""
+    return bool(await _OVER(tx, agent=one.agent, epoch=one.epoch, beat=one.beat))
+
+
+async def left(tx: Transaction, agent: str, run: str) -> None:
+    await _LEFT(tx, agent=agent, run=run)
+
+
+async def disable(tx: Transaction, agent: str, disabled: bool) -> None:
+    await _DISABLE(tx, agent=agent, disabled=disabled)
+
+
+async def forget(tx: Transaction, before: float) -> None:
+    """Agents that own nothing and were last heard of before then."""
+    await _FORGET(tx, before=before)
+
+
+# Nodes
+
+
+async def lock(tx: Transaction, pool: str) -> int:
+    """Nobody else changes this pool's nodes until the transaction ends; gives their version."""
+    rows = await _LOCK(tx, pool=pool)
+    if not rows:
+        await _MAKE_POOL(tx, pool=pool)
+        rows = await _LOCK(tx, pool=pool)
+    version: int = rows[0]["version"]
+    return version
+
+
+async def version(tx: Transaction, pool: str) -> int:
+    rows = await _VERSION(tx, pool=pool)
+    return rows[0]["version"] if rows else 0
+
+
+async def nodes(tx: Transaction, pool: str) -> list[RingNode]:
+    return [
+        RingNode(
+            root=row["root"],
+            owner=row["owner"],
+            epoch=row["epoch"],
+            version=row["version"],
+            leaving=row["leaving"],
+            to=row["moves_to"],
+        )
+        for row in await _NODES(tx, pool=pool)
+    ]
+
+
+async def changed(tx: Transaction, pool: str, agent: str, seen: int, most: int) -> tuple[list[NodeLent], int]:
+    """What changed beyond this version, for this agent, the oldest first; and the last of their versions."""
+    rows = await _CHANGED(tx, pool=pool, agent=agent, seen=seen, most=most)
+    lent = [
+        NodeLent(row["root"], row["epoch"] if row["owner"] == agent and not row["leaving"] else 0)
+        for row in rows
+    ]
+    return lent, rows[-1]["version"] if rows else seen
+
+
+async def owners(tx: Transaction, roots: Collection[str]) -> dict[str, tuple[str, int]]:
+    """Of those that are of a pool: who owns each, and since which epoch."""
+    return {
+        row["root"]: (row["owner"], row["epoch"]) for row in await _OWNERS(tx, [(root,) for root in roots])
+    }
+
+
+async def add(tx: Transaction, pool: str, roots: Iterable[str]) -> int:
+    return len(await _ADD(tx, [(root, pool) for root in sorted(roots)]))
+
+
+async def save(tx: Transaction, pool: str, version: int, changed: Sequence[RingNode]) -> None:
+    """Under the pool's lock, which gave this version."""
+    values = [
+        (node.root, node.owner, node.epoch, version + number, node.leaving, node.to)
+        for number, node in enumerate(changed, 1)
+    ]
+    await _SAVE(tx, values)
+    await _COUNT_ON(tx, pool=pool, version=version + len(values))
+
+
+async def drop(tx: Transaction, roots: Iterable[str]) -> None:
+    await _DROP(tx, [(root,) for root in roots])
+
+
+# What is on them
+
+
+async def uses(tx: Transaction, pool: str) -> dict[str, Use]:
+    """Of the nodes that are not free."""
+    found: dict[str, Use] = {}
+    for build in await _left_behind(tx):
+        for one in build.leftovers:
+            if not one.gone:
+                found[build.hosts[one.at].root] = "ending"
+    for row in await _IN_USE(tx, pool=pool):
+        if row["status"] != "deleting":
+            found[row["root"]] = "held"
+        else:
+            found.setdefault(row["root"], "ending")
+    return found
+
+
+async def builds_on(tx: Transaction, roots: Collection[str]) -> list[Build]:
+    """Those that are, come or go there, or may have left something."""
+    there = {build.id: build for build in readable(await _ON(tx, [(root,) for root in roots]))}
+    for build in await _left_behind(tx):
+        if any(build.hosts[one.at].root in roots for one in build.leftovers):
+            there[build.id] = build
+    return list(there.values())
+
+
+async def _left_behind(tx: Transaction) -> list[Build]:
+    return readable(await _LEFT_BEHIND(tx))
+
+
+async def stopped(tx: Transaction) -> set[str]:
+    """Pools of which a node's owner has stopped acting on it as it was told to."""
+    return {row["pool"] for row in await _STOPPED(tx)}
+
+
+def _member(row: Mapping[str, Any]) -> RingMember:
+    return msgspec.convert(
+        {name: row[name] for name in RingMember.__struct_fields__}, RingMember, strict=False
+    )

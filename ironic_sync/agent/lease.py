@@ -1,0 +1,185 @@
+"""The agent's lease: asked for again and again, and looked at before every write to Ironic."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from typing import Protocol
+
+from bus.clock import Clock
+from bus.errors import AnswerRefused, Unavailable
+from bus.protocol import Ask
+from bus.queries import LeaseAnswered, LeaseAsked, NodesTaken, NodesTold
+from ironic_sync.agent.core.lent import LentNodes, Standing
+
+log = logging.getLogger(__name__)
+
+ASKS = 4  # in the time of a lease
+UNTOLD = 0.5  # seconds between two questions, at most
+SHORTEST_PAUSE = 0.1
+TELL_EVERY = 60.0  # seconds between two lists of all nodes
+TELL_AT_ONCE = 5000  # nodes
+
+ListNodes = Callable[[], Awaitable[Sequence[str]]]  # the nodes of our pool, as Ironic has them
+
+
+class NotOurs(Unavailable):
+    """We may not act on this node: not now, or not any more."""
+
+
+class ActingRight(Protocol):
+    """Whether an agent may act on a node, under the epoch of an order that came then."""
+
+    def standing(self, root: str, epoch: int, since: float) -> Standing: ...
+
+    def writing(self, root: str, epoch: int) -> AbstractAsyncContextManager[None]:
+        """Around every write: raises NotOurs before, or when the lease ends meanwhile."""
+
+    def good(self) -> bool: ...
+
+
+class Unshared:
+    """Of an agent that shares its nodes with nobody."""
+
+    def standing(self, root: str, epoch: int, since: float) -> Standing:
+        return "ours"
+
+    def writing(self, root: str, epoch: int) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    def good(self) -> bool:
+        return True
+
+
+class NodeLease:
+    """Of an agent that shares the nodes of a pool with others."""
+
+    def __init__(
+        self,
+        agent: str,
+        pool: str,
+        cell: str,
+        ask: Ask[LeaseAsked, LeaseAnswered],
+        clock: Clock,
+        tell: Ask[NodesTold, NodesTaken] | None = None,
+        list_nodes: ListNodes | None = None,
+    ) -> None:
+        self.agent = agent
+        self.pool = pool
+        self.cell = cell
+        self.changed: Callable[[], None] = lambda: (
+            None
+        )  # called when there is more, or less, that may be done
+        self._ask = ask
+        self._tell = tell
+        self._list_nodes = list_nodes
+        self._clock = clock
+        self._run = clock.uuid()
+        self._lent = LentNodes()
+        self._writing: Counter[str] = Counter()  # writes on their way, by node
+        self._stopping: set[str] = set()  # nodes we lost while a write was on its way
+        self._seen = 0  # what we have told that we have seen
+        self._refused = False
+
+    def standing(self, root: str, epoch: int, since: float) -> Standing:
+        return self._lent.standing(root, epoch, since, self._clock.monotonic())
+
+    def good(self) -> bool:
+        return self._lent.good(self._clock.monotonic())
+
+    @asynccontextmanager
+    async def writing(self, root: str, epoch: int) -> AsyncIterator[None]:
+        now = self._clock.monotonic()
+        if self._lent.standing(root, epoch, now, now) != "ours":
+            raise NotOurs(f"agent {self.agent} may not act on node {root} now")
+        self._writing[root] += 1
+        try:
+            async with asyncio.timeout(self._lent.until - now):
+                yield
+        except TimeoutError:
+            raise NotOurs(f"the lease of agent {self.agent} ended while it wrote to node {root}") from None
+        finally:
+            self._writing[root] -= 1
+            if not self._writing[root]:
+                del self._writing[root]
+                self._stopping.discard(root)
+
+    async def run(self) -> None:
+        """Ask, as long as it lives."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep())
+            if self._tell is not None and self._list_nodes is not None:
+                group.create_task(self._keep_telling(self._tell, self._list_nodes))
+
+    async def leave(self) -> None:
+        """Nothing is done any more: others may begin at once."""
+        question = LeaseAsked(cell=self.cell, agent=self.agent, pool=self.pool, run=self._run, leaves=True)
+        self._lent = LentNodes()
+        with suppress(Unavailable, AnswerRefused):
+            await self._ask(question)
+
+    async def _keep(self) -> None:
+        while True:
+            began = self._clock.monotonic()
+            more = await self._renew()
+            if not more:
+                left = self._lent.until - began if self.good() else UNTOLD * ASKS
+                pause = min(max(left / ASKS, SHORTEST_PAUSE), UNTOLD)
+                await asyncio.sleep(max(began + pause - self._clock.monotonic(), 0.0))
+
+    async def _renew(self) -> bool:
+        """Ask once; is there more to be asked at once?"""
+        if not self._stopping:
+            self._seen = self._lent.version
+        asked_at, was_good = self._clock.monotonic(), self.good()
+        question = LeaseAsked(
+            cell=self.cell,
+            agent=self.agent,
+            pool=self.pool,
+            run=self._run,
+            epoch=self._lent.epoch,
+            seen=self._seen,
+        )
+        try:
+            answer = await self._ask(question)
+        except (Unavailable, AnswerRefused) as problem:
+            if was_good and not self.good():
+                log.warning("agent %s has no lease any more: %s", self.agent, problem)
+            return False
+        if answer.refused:
+            if not self._refused:
+                log.warning("agent %s has no lease: %s", self.agent, answer.refused)
+            self._refused = True
+            return False
+        self._refused = False
+        lost = self._lent.answered(asked_at, answer)
+        self._stopping |= {root for root in lost if self._writing[root]}
+        if lost or not was_good:
+            log.info("agent %s may act on %d nodes", self.agent, len(self._lent))
+            self.changed()
+        return answer.more
+
+    async def _keep_telling(self, tell: Ask[NodesTold, NodesTaken], list_nodes: ListNodes) -> None:
+        while True:
+            if self._lent.tells and self.good():
+                try:
+                    await self._tell_all(tell, sorted(await list_nodes()))
+                except (Unavailable, AnswerRefused) as problem:
+                    log.warning("agent %s cannot tell which nodes there are: %s", self.agent, problem)
+                    await asyncio.sleep(UNTOLD)
+                    continue
+                await asyncio.sleep(TELL_EVERY)
+            await asyncio.sleep(UNTOLD)
+
+    async def _tell_all(self, tell: Ask[NodesTold, NodesTaken], roots: Sequence[str]) -> None:
+        after = ""
+        for start in range(0, len(roots) or 1, TELL_AT_ONCE):
+            page = tuple(roots[start : start + TELL_AT_ONCE])
+            upto = page[-1] if start + TELL_AT_ONCE < len(roots) else ""
+            await tell(
+                NodesTold(
+                    cell=self.cell, agent=self.agent, pool=self.pool, nodes=page, after=after, upto=upto
+                )
+            )
+            after = upto

@@ -1,0 +1,148 @@
+"""A bare-metal agent that shares nodes: what it does with orders, by what its lease says of their nodes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from msgspec.structs import replace
+
+from bus.clock import Clock
+from bus.errors import NoAnswer
+from bus.messages import BuildOrdered, DestroyOrdered
+from bus.queries import LeaseAnswered, LeaseAsked, NodeLent
+from ironic_sync.agent import NodeLease
+from tests.support.conductor_builders import CELL
+from tests.support.metal_agent_world import AGENT, QUIET, MetalWorld, metal_world
+from tests.support.virtual_time import in_virtual_time
+
+SECONDS = 2.0
+
+
+class Lender:
+    """A conductor, for one agent: what it answers is what the test says."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, int] = {}
+        self.version = 0
+        self.away = False
+        self.questions: list[LeaseAsked] = []
+
+    def lend(self, root: str, epoch: int) -> None:
+        self.nodes[root] = epoch
+        self.version += 1
+
+    async def answer(self, asked: LeaseAsked) -> LeaseAnswered:
+        self.questions.append(asked)
+        if self.away:
+            await asyncio.sleep(1.0)
+            raise NoAnswer("no conductor is there")
+        nodes = tuple(NodeLent(root, epoch) for root, epoch in self.nodes.items())
+        return LeaseAnswered(epoch=1, seconds=SECONDS, version=self.version, nodes=nodes)
+
+
+@asynccontextmanager
+async def shared() -> AsyncIterator[tuple[MetalWorld, Lender]]:
+    lender = Lender()
+    time = asyncio.get_running_loop().time
+    lease = NodeLease(AGENT, "pool", CELL, lender.answer, Clock(now=time, monotonic=time))
+    async with metal_world(lease=lease, progress_every=1e6) as world:
+        yield world, lender
+
+
+def under(epoch: int, order: BuildOrdered | DestroyOrdered) -> BuildOrdered | DestroyOrdered:
+    return replace(order, epoch=epoch)
+
+
+@in_virtual_time
+async def test_what_is_ours_is_done_and_reported_under_the_epoch_of_its_order() -> None:
+    async with shared() as (world, lender):
+        lender.lend(world.nodes[0].uuid, 3)
+        await world.bus.publish(under(3, world.build()))
+        async with asyncio.timeout(QUIET):
+            said = await world.reports.get()
+        assert (said.outcome, said.epoch) == ("built", 3)
+
+
+@in_virtual_time
+async def test_an_order_under_an_epoch_that_has_passed_is_dropped() -> None:
+    async with shared() as (world, lender):
+        lender.lend(world.nodes[0].uuid, 3)
+        await world.bus.publish(under(2, world.build()), under(2, world.destroy()))
+        assert await world.silence()
+        assert (world.calls(), world.waiting()) == ([], 0)
+
+
+@in_virtual_time
+async def test_an_order_for_a_node_that_is_another_s_is_dropped() -> None:
+    async with shared() as (world, _):
+        await world.bus.publish(under(1, world.build()))
+        assert await world.silence()
+        assert (world.calls(), world.waiting()) == ([], 0)
+
+
+@in_virtual_time
+async def test_an_order_that_is_quicker_than_the_word_of_its_node_is_done() -> None:
+    async with shared() as (world, lender):
+        await asyncio.sleep(0.6)
+        lender.lend(world.nodes[0].uuid, 1)  # which it has not heard when the order comes
+        await world.bus.publish(under(1, world.build()))
+        assert await world.next_report() == ("built", "")
+
+
+@in_virtual_time
+async def test_without_a_lease_nothing_is_done_and_with_one_again_all_of_it() -> None:
+    async with shared() as (world, lender):
+        lender.lend(world.nodes[0].uuid, 1)
+        await asyncio.sleep(1.0)
+        lender.away = True
+        await asyncio.sleep(SECONDS)
+        await world.bus.publish(under(1, world.build()))
+        await asyncio.sleep(60.0)
+        assert world.calls() == []
+        lender.away = False
+        assert await world.next_report() == ("built", "")
+
+
+@in_virtual_time
+async def test_what_it_did_before_a_node_was_another_s_is_looked_at_anew() -> None:
+    async with shared() as (world, lender):
+        lender.lend(world.nodes[0].uuid, 1)
+        await world.bus.publish(under(1, world.build()))
+        assert await world.next_report() == ("built", "")
+        lender.lend(world.nodes[0].uuid, 3)  # meanwhile it was another's, under 2, who undid it
+        world.ironic.conductor.change(world.nodes[0], provision_state="available", instance_uuid=None)
+        await world.bus.publish(under(3, world.build()))
+        async with asyncio.timeout(QUIET):
+            said = await world.reports.get()
+        assert (said.outcome, said.epoch) == ("failed", 3)
+
+
+@in_virtual_time
+async def test_it_says_that_it_has_seen_a_loss_when_no_write_is_on_its_way_any_more() -> None:
+    """Its lease outlives the write; the node may be given to another when it says so."""
+    async with shared() as (world, lender):
+        root = world.nodes[0].uuid
+        lender.lend(root, 1)
+        world.line.slow = 1.2
+        await world.bus.publish(under(1, world.build()))
+        await world.until(lambda: "PATCH" in world.line.sent)
+        lender.lend(root, 0)
+        lost_at = lender.version
+        await asyncio.sleep(0.7)
+        assert world.calls() == [] and lender.questions[-1].seen < lost_at
+        await asyncio.sleep(2.0)
+        assert lender.questions[-1].seen == lost_at
+        assert world.calls() == [f"PATCH /v1/nodes/{root}"]
+        assert await world.silence()
+
+
+@in_virtual_time
+async def test_who_ends_gives_its_lease_back() -> None:
+    lender = Lender()
+    time = asyncio.get_running_loop().time
+    lease = NodeLease(AGENT, "pool", CELL, lender.answer, Clock(now=time, monotonic=time))
+    async with metal_world(lease=lease) as world:
+        await world.kill()
+        await lease.leave()
+        assert lender.questions[-1].leaves
+        assert not lease.good()

@@ -1,0 +1,368 @@
+"""Who acts on bare metal, in a real database, with two conductors at once: leases, owners, orders."""
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+from msgspec.structs import replace
+
+from bus.clock import Clock
+from bus.messages import AgentReported, BuildOrdered, BuildPlaced, DestroyOrdered, Message
+from bus.queries import AgentEditRequested, FindAgents, LeaseAnswered, LeaseAsked, NodesTold
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from bus.vocabulary import Choice, Selection
+from cell_conductor.builds import Builds
+from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.ring import Ring
+from tests.support.conductor_builders import CELL, Books, a_delete, a_placed, an_agent_report
+from tests.support.ids import uid
+
+POOL = "metal"
+LEASE = 2.0
+NODES = tuple(uid(number, "c") for number in range(100, 160))
+
+
+class RingTime:
+    """A clock that moves when told, the same for all."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.clock = Clock(now=lambda: self.now, chance=random.Random(1), monotonic=lambda: self.now)
+
+
+class AskingAgent:
+    """What an agent says and hears; whom it asks is whoever answers first: each conductor in turn."""
+
+    def __init__(self, name: str, conductors: list[Ring], time: RingTime, run: str = "1") -> None:
+        self.name, self.conductors, self.time, self.run = name, conductors, time, run
+        self.until = 0.0
+        self.epoch = self.version = 0
+        self.nodes: dict[str, int] = {}
+        self.refused = ""
+        self.asked = 0
+
+    async def ask(self, *, leaves: bool = False) -> LeaseAnswered:
+        self.asked += 1
+        answer = await self.conductors[self.asked % len(self.conductors)].lend(
+            LeaseAsked(
+                cell=CELL, agent=self.name, pool=POOL, run=self.run, epoch=self.epoch, seen=self.version,
+                leaves=leaves,
+            )
+        )  # fmt: skip
+        self.refused = answer.refused
+        if not answer.refused:
+            self.until = self.time.now + answer.seconds
+            if answer.epoch != self.epoch:
+                self.nodes = {}
+            self.epoch, self.version = answer.epoch, answer.version
+            for lent in answer.nodes:
+                self.nodes.pop(lent.root, None)
+                if lent.epoch:
+                    self.nodes[lent.root] = lent.epoch
+        return answer
+
+
+class RingWorld:
+    """Two conductors of one cell, and agents who ask as time goes by."""
+
+    def __init__(self, database: Database, books: Books) -> None:
+        self.time = RingTime()
+        self.rings = [Ring(database, clock=self.time.clock, lease=LEASE) for _ in range(2)]
+        self.builds = [
+            Builds(
+                database, books.claim_many, books.release_many, clock=self.time.clock, ring=ring,
+                limits=AttemptLimits(max_attempts=3, build_timeout=100.0, delete_timeout=50.0),
+            )
+            for ring in self.rings
+        ]  # fmt: skip
+        self.agents: dict[str, AskingAgent] = {}
+        self.said: list[Message] = []
+
+    def agent(self, name: str, run: str = "1") -> AskingAgent:
+        self.agents[name] = AskingAgent(name, self.rings, self.time, run)
+        return self.agents[name]
+
+    async def pass_(self, seconds: float, *silent: str) -> None:
+        """Half a second at a time: everybody asks but the silent, every conductor looks."""
+        for _ in range(int(seconds * 2)):
+            self.time.now += 0.5
+            asking = [one.ask() for name, one in self.agents.items() if name not in silent]
+            await asyncio.gather(*asking)
+            await asyncio.gather(*(ring.look() for ring in self.rings))
+            for builds in self.builds:
+                self.said += await builds.move()
+
+    def owner(self, root: str) -> str:
+        """Who may act there, by what agents know themselves."""
+        there = [name for name, one in self.agents.items() if root in one.nodes and self.time.now < one.until]
+        (name,) = there
+        return name
+
+
+@pytest.fixture
+async def database_of_cell(database: Database) -> Database:
+    await migrate(database, "cell_conductor")
+    return database
+
+
+@pytest.fixture
+def books() -> Books:
+    return Books()
+
+
+@pytest.fixture
+def world(database_of_cell: Database, books: Books) -> RingWorld:
+    return RingWorld(database_of_cell, books)
+
+
+async def all_dealt(world: RingWorld, *names: str) -> None:
+    for name in names:
+        await world.agent(name).ask()
+    await world.rings[0].told(NodesTold(cell=CELL, agent=names[0], pool=POOL, nodes=NODES))
+    await world.pass_(2.0)
+
+
+def placed_on(build: int, *roots: str, books: Books) -> BuildPlaced:
+    """A build on these nodes, the first chosen, as a scheduler names their agent: by the pool."""
+    hosts = [
+        Selection(
+            root=root, host=f"node-{root[-2:]}", agent=POOL,
+            choice=Choice(allocations={root: {"CUSTOM_METAL": 1}}, shapes={root: 1}),
+        )
+        for root in roots
+    ]  # fmt: skip
+    placed = replace(a_placed(build), chosen=hosts[0], alternates=tuple(hosts[1:]))
+    books.hold(placed)
+    return placed
+
+
+async def test_agents_share_the_nodes_and_each_is_told_of_his(world: RingWorld) -> None:
+    await all_dealt(world, "a", "b", "c")
+    had = Counter(root for one in world.agents.values() for root in one.nodes)
+    assert had == Counter(NODES)
+    assert {len(one.nodes) for one in world.agents.values()} <= {19, 20, 21}
+    found = await world.rings[1].find(FindAgents(cell=CELL))
+    assert [(one.agent, one.alive, one.disabled, one.occupied) for one in found.agents] == [
+        (name, True, False, 0) for name in "abc"
+    ]
+    assert sum(one.free for one in found.agents) == found.nodes == 60
+
+
+async def test_who_asks_again_is_told_only_what_changed(world: RingWorld) -> None:
+    await all_dealt(world, "a", "b")
+    assert (await world.agents["a"].ask()).nodes == ()
+    await world.rings[0].told(NodesTold(cell=CELL, agent="a", pool=POOL, nodes=(*NODES, uid(999, "c"))))
+    told = await world.agents["a"].ask(), await world.agents["b"].ask()
+    assert sum(lent.epoch > 0 for answer in told for lent in answer.nodes) == 1
+
+
+async def test_of_a_silent_one_the_nodes_are_others_within_five_seconds(world: RingWorld) -> None:
+    await all_dealt(world, "a", "b", "c")
+    his = set(world.agents["a"].nodes)
+    await world.pass_(2.0, "a")
+    assert not his & (world.agents["b"].nodes.keys() | world.agents["c"].nodes.keys())
+    await world.pass_(2.0, "a")
+    assert his <= world.agents["b"].nodes.keys() | world.agents["c"].nodes.keys()
+    assert {world.agents["b"].nodes.get(root, world.agents["c"].nodes.get(root)) for root in his} == {2}
+    epoch = world.agents["a"].epoch
+    await world.pass_(3.0)
+    assert world.agents["a"].epoch == epoch + 1
+    assert Counter(r for one in world.agents.values() for r in one.nodes) == Counter(NODES)
+
+
+async def test_one_who_leaves_is_followed_at_once(world: RingWorld) -> None:
+    await all_dealt(world, "a", "b")
+    await world.agents["a"].ask(leaves=True)
+    await world.pass_(0.5, "a")
+    await world.agents["b"].ask()
+    assert set(world.agents["b"].nodes) == set(NODES)
+
+
+async def test_two_processes_of_one_name_never_have_a_lease_at_once(world: RingWorld) -> None:
+    await all_dealt(world, "a", "b")
+    first = world.agents["a"]
+    second = AskingAgent("a", world.rings, world.time, run="2")
+    await second.ask()
+    assert "another process of this name" in second.refused
+    world.agents["second"] = second
+    await world.pass_(10.0)
+    assert (first.refused, bool(second.refused)) == ("", True)
+    await world.pass_(2.0, "a")
+    assert second.refused
+    await world.pass_(1.0, "a")
+    assert (second.refused, set(second.nodes)) == ("", set(first.nodes))
+    await first.ask()
+    assert "another process of this name" in first.refused
+
+
+async def test_while_nobody_is_heard_nobody_is_given_up(world: RingWorld) -> None:
+    """The broker was away: everybody comes back to what he had."""
+    await all_dealt(world, "a", "b", "c")
+    before = {name: dict(one.nodes) for name, one in world.agents.items()}
+    await world.pass_(60.0, "a", "b", "c")
+    await world.agents["a"].ask()
+    await world.pass_(3.0)
+    assert {name: one.nodes for name, one in world.agents.items()} == before
+
+
+async def test_an_order_goes_to_the_owner_of_the_moment(world: RingWorld, books: Books) -> None:
+    await all_dealt(world, "a", "b")
+    for conductor, root in enumerate(NODES[:2]):
+        placed = placed_on(conductor, root, books=books)
+        ((ordered,),) = await world.builds[conductor].start_many([placed])
+        assert (ordered.agent, ordered.epoch) == (world.owner(root), 1)
+
+
+async def test_an_order_for_a_node_nobody_told_of_makes_it_known(world: RingWorld, books: Books) -> None:
+    await all_dealt(world, "a", "b")
+    new = uid(777, "c")
+    ((ordered,),) = await world.builds[0].start_many([placed_on(1, new, books=books)])
+    await world.pass_(1.0)
+    assert (ordered.agent, ordered.epoch) == (world.owner(new), 1)
+
+
+async def test_hosts_that_nobody_shares_keep_their_agents(world: RingWorld, books: Books) -> None:
+    await all_dealt(world, "a", "b")
+    placed = a_placed(1)
+    books.hold(placed)
+    ((ordered,),) = await world.builds[0].start_many([placed])
+    assert (ordered.agent, ordered.epoch) == ("agent0", 0)
+
+
+async def built(world: RingWorld, books: Books, build: int, root: str, *more: str) -> BuildOrdered:
+    ((order,),) = await world.builds[0].start_many([placed_on(build, root, *more, books=books)])
+    report = an_agent_report(order, "built")
+    await world.builds[1].report_many([stamped(report, order.epoch)])
+    return order
+
+
+def stamped(report: AgentReported, epoch: int) -> AgentReported:
+    return replace(report, epoch=epoch)
+
+
+async def test_a_node_with_an_instance_stays_with_its_agent_until_it_is_deleted(
+    world: RingWorld, books: Books
+) -> None:
+    await all_dealt(world, "a", "b", "c")
+    root = next(iter(world.agents["a"].nodes))
+    order = await built(world, books, 1, root)
+    await world.pass_(30.0, "a")
+    there = {one.agent: one for one in (await world.rings[0].find(FindAgents(cell=CELL))).agents}
+    assert (there["a"].alive, there["a"].free, there["a"].occupied) == (False, 0, 1)
+    # It is deleted: whoever is there does that, at the first look for such.
+    ((late,),) = await world.builds[0].delete_many([a_delete(placed_on(1, root, books=books))])
+    assert (late.agent, late.epoch) == ("a", 1)
+    await world.pass_(7.0, "a")
+    (destroy,) = [one for one in world.said if isinstance(one, DestroyOrdered)]
+    assert (destroy.agent, destroy.epoch, destroy.attempt) == (world.owner(root), 2, order.attempt)
+    ((deleted,),) = await world.builds[1].report_many([stamped(an_agent_report(destroy, "destroyed"), 2)])
+    assert type(deleted).__name__ == "BuildDeleted"
+    assert books.held == {}
+
+
+async def test_what_may_be_left_by_a_dead_agent_is_destroyed_by_another(
+    world: RingWorld, books: Books
+) -> None:
+    await all_dealt(world, "a", "b", "c")
+    first = next(iter(world.agents["a"].nodes))
+    second = next(iter(world.agents["b"].nodes))
+    await world.builds[0].start_many([placed_on(1, first, second, books=books)])
+    await world.pass_(100.5, "a")
+    reminders = await world.builds[0].time_out()
+    ((*_, again),) = await world.builds[0].report_many(reminders)
+    assert (again.agent, again.attempt) == ("b", 2)
+    assert len(books.held) == 2  # its build's, and what keeps the room on the first node
+    world.said.clear()
+    await world.pass_(7.0, "a")
+    (destroy,) = [one for one in world.said if isinstance(one, DestroyOrdered)]
+    assert (destroy.root, destroy.attempt, destroy.agent) == (first, 1, world.owner(first))
+    assert destroy.agent != "a"
+    await world.builds[0].report_many([stamped(an_agent_report(destroy, "destroyed"), destroy.epoch)])
+    assert len(books.held) == 1
+
+
+async def test_what_is_said_under_an_epoch_that_has_passed_counts_for_nothing(
+    world: RingWorld, books: Books
+) -> None:
+    await all_dealt(world, "a", "b")
+    root = next(iter(world.agents["a"].nodes))
+    ((order,),) = await world.builds[0].start_many([placed_on(1, root, books=books)])
+    await world.pass_(4.0, "a")
+    rehome = AgentEditRequested(cell=CELL, agent="a", edit="rehome")
+    assert (await world.rings[1].edit(rehome)).moved == 1
+    await world.pass_(0.5, "a")
+    (moved,) = [one for one in world.said if isinstance(one, BuildOrdered)]
+    assert (moved.agent, moved.epoch, moved.attempt) == ("b", 2, 1)
+    ((again,),) = await world.builds[0].report_many([stamped(an_agent_report(order, "failed"), 1)])
+    assert again == moved
+    ((ended,),) = await world.builds[0].report_many([stamped(an_agent_report(moved, "built"), 2)])
+    assert ended.status == "active"
+
+
+# What operators say
+
+
+async def test_a_disabled_one_keeps_what_is_in_use_and_nothing_else(world: RingWorld, books: Books) -> None:
+    await all_dealt(world, "a", "b", "c")
+    root = next(iter(world.agents["a"].nodes))
+    await built(world, books, 1, root)
+    answer = await world.rings[0].edit(AgentEditRequested(cell=CELL, agent="a", edit="disable"))
+    assert answer.waiting == len(world.agents["a"].nodes) - 1
+    await world.pass_(2.0)
+    assert set(world.agents["a"].nodes) == {root}
+    assert sum(len(one.nodes) for one in world.agents.values()) == 60
+    await world.rings[1].edit(AgentEditRequested(cell=CELL, agent="a", edit="enable"))
+    await world.pass_(2.0)
+    assert len(world.agents["a"].nodes) >= 19
+
+
+async def test_rehome_takes_them_from_one_who_lives_when_he_has_stopped(
+    world: RingWorld, books: Books
+) -> None:
+    await all_dealt(world, "a", "b", "c")
+    root = next(iter(world.agents["a"].nodes))
+    await built(world, books, 1, root)
+    rehome = AgentEditRequested(cell=CELL, agent="a", edit="rehome", to="c", nodes=(root,))
+    answer = await world.rings[0].edit(rehome)
+    assert (answer.moved, answer.waiting) == (0, 1)
+    assert world.owner(root) == "a"
+    await world.pass_(1.5)
+    assert world.owner(root) == "c"
+    await world.pass_(10.0)
+    assert world.owner(root) == "c"
+
+
+REFUSED = {
+    "nobody is called so": ({"agent": "x"}, "no agent 'x' shares nodes in this cell; there are: a, b"),
+    "he would get free ones back": ({}, "disable it first"),
+    "to nobody": ({"to": "x", "nodes": NODES[:1]}, "there is no agent 'x' that acts for metal"),
+    "to himself": ({"to": "a", "nodes": NODES[:1]}, "a has them"),
+    "a node that is not his": ({"nodes": (uid(999, "c"),)}, f"{uid(999, 'c')} is no node of a's"),
+}
+
+
+@pytest.mark.parametrize("asked, why", REFUSED.values(), ids=REFUSED.keys())
+async def test_what_cannot_be_done_is_said(asked: dict[str, object], why: str) -> None:
+    database = Database("sqlite+aiosqlite://", inline=True)
+    await migrate(database, "cell_conductor")
+    world = RingWorld(database, Books())
+    await all_dealt(world, "a", "b")
+    request = AgentEditRequested(**{"cell": CELL, "agent": "a", "edit": "rehome", **asked})
+    assert why in (await world.rings[0].edit(request)).refused
+    await database.close()
+
+
+async def test_nodes_that_are_gone_are_forgotten_and_those_in_use_stay(
+    world: RingWorld, books: Books
+) -> None:
+    await all_dealt(world, "a", "b")
+    await built(world, books, 1, NODES[0])
+    taken = await world.rings[0].told(NodesTold(cell=CELL, agent="a", pool=POOL, nodes=NODES[10:]))
+    assert (taken.new, taken.gone) == (0, 9)
+    await world.pass_(2.0)
+    assert sorted(root for one in world.agents.values() for root in one.nodes) == [NODES[0], *NODES[10:]]
+    page = NodesTold(cell=CELL, agent="a", pool=POOL, nodes=(), after=NODES[9], upto=NODES[19])
+    assert (await world.rings[0].told(page)).gone == 10
+    assert (await world.rings[0].find(FindAgents(cell=CELL))).nodes == 51

@@ -1,0 +1,141 @@
+"""Bare metal shared by five agents, in virtual time: crashes, stopped processes, never two at one node."""
+
+import asyncio
+import logging
+from collections import Counter
+
+import pytest
+
+from tests.support.ring_world import RingCloud, ring_cloud
+from tests.support.virtual_time import in_virtual_time, run
+
+FIVE_SECONDS = 5.0
+MOST_MOVE = 1 / 5 * 1.1
+SEEDS = 40
+_ALWAYS = 3
+WHAT_HAPPENS = ("build", "delete", "kill", "stop", "conductor", "edit")
+
+
+@pytest.fixture(autouse=True)
+def quietly(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR)
+
+
+async def killed_and_followed(cloud: RingCloud, name: str) -> float:
+    """Seconds from its death until all its free nodes are in others' hands; nothing else has moved."""
+    before = cloud.owners()
+    free = {root for root, owner in before.items() if owner == name} - cloud.occupied()
+    await cloud.kill(name)
+    took = await cloud.until(lambda: free <= cloud.known().keys())
+    await asyncio.sleep(5.0)
+    after = cloud.owners()
+    moved = {root for root in before if before[root] != after[root]}
+    assert moved == free
+    assert len(moved) <= MOST_MOVE * len(before)
+    return took
+
+
+@in_virtual_time
+async def test_of_five_one_is_killed_and_its_free_nodes_are_others_within_five_seconds() -> None:
+    async with ring_cloud(100) as cloud:
+        await cloud.until(lambda: set(Counter(cloud.owners().values()).values()) == {20})
+        assert await killed_and_followed(cloud, "metal2") <= FIVE_SECONDS
+        cloud.start("metal2")
+        await cloud.until(lambda: set(Counter(cloud.known().values()).values()) == {20})
+        assert cloud.faults == []
+
+
+@in_virtual_time
+async def test_who_was_stopped_in_the_middle_of_a_build_writes_nothing_when_it_goes_on() -> None:
+    """It is stopped between looking at a node and writing to it; others get its nodes; it goes on."""
+    async with ring_cloud(10, agents=2) as cloud:
+        looking = asyncio.Event()
+
+        def stop(agent: str, method: str) -> None:
+            if agent == "metal0" and method == "GET" and cloud.placed:
+                cloud.agents[agent].process.stop()
+                looking.set()
+
+        cloud.arrives = stop
+        builds = [build for _ in range(6) if (build := await cloud.build())]
+        await looking.wait()
+        cloud.arrives = lambda agent, method: None
+        await asyncio.sleep(5.0)
+        answer = await cloud.edit(agent="metal0", edit="rehome")
+        assert (answer.refused, answer.moved > 0, answer.waiting) == ("", True, 0)
+        await cloud.until(lambda: cloud.ended.keys() >= set(builds))
+        writes = cloud.writes
+        cloud.agents["metal0"].process.go_on()
+        await asyncio.sleep(10.0)
+        assert cloud.writes == writes
+        assert {cloud.ended[build].status for build in builds} == {"active"}
+        assert cloud.faults == []
+
+
+async def troubled(nodes: int, seed: int, seconds: float) -> RingCloud:
+    """Builds and deletions, while everybody is killed or stopped at any moment; then what is promised."""
+    async with ring_cloud(nodes, seed=seed) as cloud:
+        loop, chance = asyncio.get_running_loop(), cloud.chance
+        end = loop.time() + seconds
+        deleted: set[str] = set()
+        while loop.time() < end:
+            await asyncio.sleep(chance.expovariate(2.0))
+            cloud.known()
+            active = [build for build, said in cloud.ended.items() if said.status == "active"]
+            match chance.choices(WHAT_HAPPENS, (8, 4, 2, 3, 1, 1))[0]:
+                case "build":
+                    await cloud.build()
+                case "delete" if active:
+                    build = chance.choice(sorted(active))
+                    deleted.add(build)
+                    await cloud.delete(build)
+                case "kill":
+                    name = chance.choice(sorted(cloud.agents))
+                    await cloud.kill(name)
+                    await asyncio.sleep(chance.choice((0.0, 1.0, 6.0)))
+                    cloud.start(name)
+                case "stop":
+                    one = chance.choice([one for _, one in sorted(cloud.agents.items())])
+                    one.process.stop()
+                    loop.call_later(chance.choice((0.2, 1.9, 2.4, 3.0, 8.0)), one.process.go_on)
+                case "conductor":
+                    name = chance.choice(["conductor0", "conductor1"])
+                    await cloud.end(name)
+                    await asyncio.sleep(chance.choice((0.0, 1.0)))
+                    cloud.conduct(name)
+                case "edit":
+                    name = chance.choice(sorted(cloud.agents))
+                    await cloud.edit(agent=name, edit=chance.choice(("disable", "enable", "rehome")))
+        for one in cloud.agents.values():
+            one.process.go_on()
+        for name in cloud.agents:
+            await cloud.edit(agent=name, edit="enable")
+        await cloud.until(lambda: cloud.ended.keys() == cloud.placed.keys(), why="every build ends")
+        for build in deleted:
+            await cloud.delete(build)
+        active = {build for build, said in cloud.ended.items() if said.status == "active"} - deleted
+        await cloud.until(
+            lambda: cloud.books.held.keys() == active, why="what is active holds its node, and nothing else"
+        )
+        await cloud.until(lambda: set(cloud.known()) == set(cloud.owners()), why="every node has an agent")
+        assert {cloud.ended[build].root for build in active} == {
+            uuid for uuid, node in cloud.ironic.conductor.nodes.items() if node.instance_uuid
+        }
+        await asyncio.sleep(20.0)
+        assert await killed_and_followed(cloud, "metal3") <= FIVE_SECONDS
+        assert cloud.faults == []
+        assert cloud.writes > 20
+        return cloud
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[] if seed < _ALWAYS else pytest.mark.soak) for seed in range(SEEDS)]
+)
+def test_never_two_at_one_node_and_every_build_ends_once(seed: int) -> None:
+    run(troubled(60, seed, 40.0))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_with_a_thousand_nodes(seed: int) -> None:
+    run(troubled(1000, 1000 + seed, 40.0))

@@ -1,0 +1,272 @@
+"""A cell whose bare metal several agents share, in virtual time: everybody can be killed, agents be stopped.
+
+Every write to the simulated Ironic is held against what the cell's database says when it arrives.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.local import LocalBroker, LocalTransport
+from bus.messages import BuildDeleteRequested, BuildEnded, BuildPlaced
+from bus.queries import AgentEditAnswered, AgentEditRequested, AgentsFound, FindAgents
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from bus.vocabulary import Choice, Selection
+from cell_conductor import cell_conductor
+from compute_sim.core.faults import Durations
+from compute_sim.ironic import SimPlan, Simulation, enrolled
+from ironic_sync import NodeSelection
+from ironic_sync.agent import NodeLease, metal_agent
+from ironic_sync.agent.listing import nodes_of
+from ironic_sync.api import Access, IronicApi
+from tests.support.conductor_builders import CELL, Books
+from tests.support.databases import inline_connection
+from tests.support.metal_agent_world import SPEC
+from tests.support.stopped import StoppableProcess, outside
+
+POOL = f"{CELL}-metal"
+NETWORK = 0.1  # seconds a request may take to arrive
+
+
+class MetalBooks(Books):
+    """A node is one build's at a time."""
+
+    @property
+    def full(self) -> set[str]:  # type: ignore[override]
+        return {root for _, allocations in self.held.values() for root in allocations}
+
+    @full.setter
+    def full(self, value: set[str]) -> None:
+        """It follows from what is held."""
+
+
+class TwoActed(AssertionError):
+    """A write by one who may not."""
+
+
+class WatchedWay(httpx.AsyncBaseTransport):
+    """One process's way to Ironic. A request that was sent off arrives, whatever becomes of who sent it."""
+
+    def __init__(self, world: "RingCloud", agent: str, life: int) -> None:
+        self._world, self._agent, self._life = world, agent, life
+        self._asgi = httpx.ASGITransport(world.ironic.app)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response: httpx.Response = await asyncio.shield(outside(self._arrive(request)))
+        return response
+
+    async def _arrive(self, request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(self._world.chance.uniform(0.0, NETWORK))
+        self._world.arrives(self._agent, request.method)
+        if request.method != "GET":
+            self._world.saw_write(self._agent, self._life, request.url.path.split("/")[3])
+        return await self._asgi.handle_async_request(request)
+
+
+class RingProcess:
+    """One life of one agent."""
+
+    def __init__(self, name: str, life: int, lease: NodeLease) -> None:
+        self.name, self.life, self.lease = name, life, lease
+        self.process = StoppableProcess()
+        self.task: asyncio.Task[None]
+
+    @property
+    def own(self) -> set[str]:
+        """What it may act on, as it knows."""
+        return set(self.lease._lent._nodes) if self.lease.good() and not self.process.stopped else set()
+
+
+class RingCloud:
+    """Agents, two conductors, a simulated Ironic, and books in placement's stead."""
+
+    def __init__(self, nodes: int, seed: int) -> None:
+        self.chance = random.Random(seed)
+        loop = asyncio.get_running_loop()
+        self.clock = Clock(lambda: 1_700_000_000.0 + loop.time(), random.Random(seed), loop.time)
+        self.broker = LocalBroker(clock=self.clock)
+        self.database = Database("sqlite+aiosqlite://", inline=True)
+        self.ironic = Simulation(
+            enrolled(nodes, now=self.clock.now()),
+            plan=SimPlan(step_time=Durations("constant", (1.0,)), seed=seed),
+            clock=self.clock,
+        )
+        self.books = MetalBooks()
+        self.agents: dict[str, RingProcess] = {}
+        self.conductors: dict[str, asyncio.Task[None]] = {}
+        self.lives = 0
+        self.writes = 0
+        self.faults: list[str] = []
+        self.arrives: Callable[[str, str], None] = lambda agent, method: None  # called before each request
+        self._wrote: dict[str, tuple[int, str, int]] = {}  # node → epoch, agent, life of the last write there
+        self.ended: dict[str, BuildEnded] = {}
+        self.placed: dict[str, BuildPlaced] = {}
+        self.bus: Bus
+        self.group: asyncio.TaskGroup
+
+    # Who is there
+
+    def start(self, name: str) -> None:
+        self.lives += 1
+        life = self.lives
+        api = IronicApi(Access(url="http://ironic"), self.clock, transport=WatchedWay(self, name, life))
+        bus = Bus(LocalTransport(self.broker), self.clock)
+        lease = NodeLease(
+            name, POOL, CELL, bus.asker(topics.LEASE, timeout=1.0), self.clock, bus.asker(topics.TELL_NODES),
+            nodes_of(api, NodeSelection(cell=CELL), CELL, POOL),
+        )  # fmt: skip
+        agent = metal_agent(name, CELL, api, clock=self.clock, lease=lease)
+
+        async def live() -> None:
+            async with bus:
+                await bus.serve(agent, asyncio.Event())
+
+        self.agents[name] = one = RingProcess(name, life, lease)
+        one.task = one.process.start(self.group, live())
+
+    async def kill(self, name: str) -> None:
+        """It may be stopped: a process that is killed does nothing any more."""
+        one = self.agents.pop(name)
+        one.process.go_on()
+        one.lease._lent.until = float("-inf")
+        one.task.cancel()
+        await asyncio.wait([one.task])
+
+    def conduct(self, name: str) -> None:
+        async def live() -> None:
+            async with Bus(LocalTransport(self.broker), self.clock) as bus:
+                conductor = cell_conductor(
+                    CELL, self.database, self.books.claim_many, self.books.release_many, clock=self.clock,
+                    build_timeout=40.0, delete_timeout=30.0, cleanup_timeout=200.0,
+                )  # fmt: skip
+                await bus.serve(conductor, asyncio.Event())
+
+        self.conductors[name] = self.group.create_task(live())
+
+    async def end(self, name: str) -> None:
+        task = self.conductors.pop(name)
+        task.cancel()
+        await asyncio.wait([task])
+
+    # What is seen
+
+    def saw_write(self, agent: str, life: int, node: str) -> None:
+        self.writes += 1
+        row = inline_connection(self.database).execute(
+            "SELECT owner, epoch FROM ring_nodes WHERE root = ?", [node]
+        )
+        owner, epoch = row.fetchone() or ("", 0)
+        last_epoch, last_agent, last_life = self._wrote.get(node, (0, agent, life))
+        at = asyncio.get_running_loop().time()
+        if owner != agent:
+            self.faults.append(f"{at:.2f}: {agent} wrote to {node}, which is {owner}'s under {epoch}")
+        if agent == last_agent and life < last_life:
+            self.faults.append(f"{at:.2f}: {agent}'s life {life} wrote to {node} after its life {last_life}")
+        if epoch == last_epoch and agent != last_agent:
+            self.faults.append(f"{at:.2f}: {agent} and {last_agent} wrote to {node} under {epoch}")
+        self._wrote[node] = epoch, agent, life
+
+    def owners(self) -> dict[str, str]:
+        """As the database has it."""
+        rows = inline_connection(self.database).execute("SELECT root, owner FROM ring_nodes")
+        return dict(rows.fetchall())
+
+    def known(self) -> dict[str, str]:
+        """As the agents have it: node → who may act there. Nobody beside another."""
+        found: dict[str, str] = {}
+        for name, one in self.agents.items():
+            for root in one.own:
+                if root in found:
+                    self.faults.append(f"{root} is {name}'s and {found[root]}'s")
+                found[root] = name
+        return found
+
+    def occupied(self) -> set[str]:
+        return self.books.full
+
+    async def stands(self) -> AgentsFound:
+        return await self.bus.asker(topics.FIND_AGENTS)(FindAgents(cell=CELL))
+
+    async def edit(self, **what: Any) -> AgentEditAnswered:
+        return await self.bus.asker(topics.EDIT_AGENT)(AgentEditRequested(cell=CELL, **what))
+
+    # What a client does
+
+    async def build(self) -> str | None:
+        """On a free node, with two more to fall back on."""
+        free = sorted(set(self.ironic.conductor.nodes) - self.occupied())
+        if not free:
+            return None
+        roots = self.chance.sample(free, min(3, len(free)))
+        hosts = [
+            Selection(
+                root=root, host=root, agent=POOL,
+                choice=Choice(allocations={root: {"CUSTOM_BAREMETAL": 1}}, shapes={root: 1}),
+            )
+            for root in roots
+        ]  # fmt: skip
+        build = self.clock.uuid()
+        placed = BuildPlaced(
+            build=build, request=self.clock.uuid(), cell=CELL, chosen=hosts[0], generation=1,
+            alternates=tuple(hosts[1:]), spec=SPEC,
+        )  # fmt: skip
+        self.books.hold(placed)
+        self.placed[build] = placed
+        await self.bus.publish(placed)
+        return build
+
+    async def delete(self, build: str) -> None:
+        await self.bus.publish(BuildDeleteRequested(build=build, cell=CELL))
+
+    async def until(self, true: Any, seconds: float = 300.0, why: str = "") -> float:
+        """How long that took."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while not true():
+            assert loop.time() < began + seconds, why or f"after {seconds} s still not"
+            await asyncio.sleep(0.05)
+        return loop.time() - began
+
+    async def hear(self) -> None:
+        ended = await self.bus.listen(topics.BUILD_ENDED.at())
+
+        async def each_end() -> None:
+            while True:
+                said = await ended.get()
+                before = self.ended.setdefault(said.build, said)
+                if before.status != said.status or before.root != said.root:
+                    self.faults.append(f"{said.build} ended twice")
+
+        self.conductors["ends"] = self.group.create_task(each_end())
+
+
+@asynccontextmanager
+async def ring_cloud(nodes: int = 100, agents: int = 5, seed: int = 0) -> AsyncIterator[RingCloud]:
+    made = RingCloud(nodes, seed)
+    await migrate(made.database, "cell_conductor")
+    async with Bus(LocalTransport(made.broker), made.clock) as bus, asyncio.TaskGroup() as group:
+        made.bus, made.group = bus, group
+        await made.hear()
+        ironic = group.create_task(made.ironic.run())
+        for number in range(2):
+            made.conduct(f"conductor{number}")
+        for number in range(agents):
+            made.start(f"metal{number}")
+        try:
+            await made.until(lambda: set(made.known()) == set(made.ironic.conductor.nodes))
+            yield made
+        finally:
+            for one in made.agents.values():
+                one.process.go_on()
+                one.task.cancel()
+            for task in (ironic, *made.conductors.values()):
+                task.cancel()
+    await made.database.close()

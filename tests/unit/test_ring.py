@@ -1,0 +1,93 @@
+"""Who is to have which free node: as few as can be change hands, and nobody has much more than others."""
+
+from collections import Counter
+
+import pytest
+
+from cell_conductor.core.ring import dealt, preference
+from tests.support.ids import uid
+
+NODES = [uid(number, "c") for number in range(1000)]
+
+
+def among(agents: str, owners: dict[str, str] | None = None) -> dict[str, str]:
+    return dealt(owners or dict.fromkeys(NODES, ""), list(agents), preference(list(agents)))
+
+
+def loads(owners: dict[str, str]) -> Counter[str]:
+    return Counter(owners.values())
+
+
+def changed(before: dict[str, str], after: dict[str, str]) -> int:
+    return sum(before[node] != after[node] for node in before)
+
+
+def test_everybody_has_about_the_same() -> None:
+    owners = among("abcde")
+    assert set(owners) == set(NODES)
+    assert set(loads(owners)) == set("abcde")
+    assert max(loads(owners).values()) <= 210
+
+
+def test_it_is_the_same_in_every_process_and_when_it_is_dealt_again() -> None:
+    owners = among("abcde")
+    assert owners == among("edcba")
+    assert among("abcde", owners) == owners
+
+
+@pytest.mark.parametrize("gone", "abcde")
+def test_when_one_is_gone_his_nodes_move_and_no_others(gone: str) -> None:
+    before = among("abcde")
+    after = among("abcde".replace(gone, ""), before)
+    assert {node for node in NODES if before[node] != after[node]} == {
+        node for node in NODES if before[node] == gone
+    }
+    assert changed(before, after) <= 1000 / 5 * 1.1
+    assert max(loads(after).values()) <= 263
+
+
+@pytest.mark.parametrize("back", "abcde")
+def test_who_comes_back_gets_his_share_and_nothing_else_moves(back: str) -> None:
+    before = among("abcde".replace(back, ""))
+    after = among("abcde", before)
+    assert {after[node] for node in NODES if before[node] != after[node]} == {back}
+    assert changed(before, after) <= 1000 / 5 * 1.1
+    assert set(loads(after).values()) == {200}
+
+
+def test_who_comes_back_gets_most_of_what_he_had() -> None:
+    before = among("abcde")
+    after = among("abcde", among("bcde", before))
+    same = sum(after[node] == "a" for node in NODES if before[node] == "a")
+    assert same > 0.7 * loads(before)["a"]
+
+
+def test_all_of_them_go_by_and_by_and_come_by_and_by() -> None:
+    owners = among("a")
+    for agents in ("ab", "abc", "abcd", "abcde", "bcde", "cde", "de", "e"):
+        owners = among(agents, owners)
+        assert set(loads(owners)) == set(agents)
+        share = 1000 / len(agents)
+        assert share * 0.94 <= min(loads(owners).values()) <= max(loads(owners).values()) <= share * 1.06
+
+
+def test_few_nodes_are_dealt_as_well_as_can_be() -> None:
+    three = dict.fromkeys(NODES[:3], "")
+    assert max(loads(among("ab", three)).values()) == 2
+    assert max(loads(among("abcde", three)).values()) == 1
+    assert dealt(three, [], preference([])) == three
+
+
+def test_when_others_nodes_are_gone_who_has_too_many_gives_some_away() -> None:
+    before = among("ab")
+    left = {node: agent for node, agent in before.items() if agent == "a"} | {
+        node: agent for node, agent in list(before.items())[:100] if agent == "b"
+    }
+    after = among("ab", left)
+    assert abs(loads(after)["a"] - loads(after)["b"]) <= len(left) * 0.06
+
+
+def test_the_order_of_the_others_stays_when_one_is_not_there() -> None:
+    all_five, four = preference("abcde"), preference("abde")
+    for node in NODES[:100]:
+        assert [agent for agent in all_five(node) if agent != "c"] == list(four(node))
