@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
+from msgspec import structs
 from rich.console import Console
 from rich.table import Table
 
@@ -20,6 +21,7 @@ from berth.commands.terminal import (
     say,
     write_json,
 )
+from berth.known_cells import known_cells
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock, monotonic
@@ -56,21 +58,21 @@ def list_command(
     stays with its agent; `leaving` are those an agent is told to stop acting on.
     """
     settings = effective(state_dir=state_dir).settings
-    run(show_agents(settings, _cells(settings, cell or ()), as_json, say))
+    run(show_agents(settings, cell or (), as_json, say))
 
 
 @commands.command("disable")
 def disable_command(name: Name, cell: Cell = "", wait: Wait = 30.0, state_dir: StateDir = None) -> None:
     """It gets no more free nodes, and those it has go to others; where instances are it goes on."""
     settings = effective(state_dir=state_dir).settings
-    run(edit(settings, name, _cells(settings, [cell] if cell else ()), "disable", "", (), wait, say))
+    run(edit(settings, AgentEditRequested(cell=cell or "any", agent=name, edit="disable"), cell, wait, say))
 
 
 @commands.command("enable")
 def enable_command(name: Name, cell: Cell = "", state_dir: StateDir = None) -> None:
     """It gets free nodes again."""
     settings = effective(state_dir=state_dir).settings
-    run(edit(settings, name, _cells(settings, [cell] if cell else ()), "enable", "", (), 0.0, say))
+    run(edit(settings, AgentEditRequested(cell=cell or "any", agent=name, edit="enable"), cell, 0.0, say))
 
 
 @commands.command("rehome")
@@ -91,20 +93,15 @@ def rehome_command(
     that is there and not disabled would get free nodes back: disable it first, or name nodes.
     """
     settings = effective(state_dir=state_dir).settings
-    cells = _cells(settings, [cell] if cell else ())
-    run(edit(settings, name, cells, "rehome", to, tuple(node or ()), wait, say))
+    request = AgentEditRequested(
+        cell=cell or "any", agent=name, edit="rehome", to=to, nodes=tuple(node or ())
+    )
+    run(edit(settings, request, cell, wait, say))
 
 
-def _cells(settings: Settings, named: Sequence[str]) -> Sequence[str]:
-    for one in named:
-        if one not in settings.cell_names:
-            raise BadSetting(f"--cell {one!r}: cells are {', '.join(settings.cell_names)}")
-    return named or settings.cell_names
-
-
-async def show_agents(settings: Settings, cells: Sequence[str], as_json: bool, say: Console) -> int:
+async def show_agents(settings: Settings, only: Sequence[str], as_json: bool, say: Console) -> int:
     async with Bus(wiring.transport(settings, "agent")) as bus:
-        found, silent = await _ask(bus, cells)
+        found, silent = await _ask(bus, await _cells(bus, settings, only))
     if as_json:
         for cell, answer in found.items():
             for one in answer.agents:
@@ -115,6 +112,14 @@ async def show_agents(settings: Settings, cells: Sequence[str], as_json: bool, s
     if silent:
         raise CommandRefused(f"not shown, for it did not answer: cell {', cell '.join(silent)}")
     return 0
+
+
+async def _cells(bus: Bus, settings: Settings, only: Sequence[str]) -> Sequence[str]:
+    cells = await known_cells(bus, settings)
+    for one in only:
+        if one not in cells:
+            raise BadSetting(f"--cell {one!r}: cells are {', '.join(cells)}")
+    return only or cells
 
 
 def _as_json(one: AgentStands) -> dict[str, object]:
@@ -152,24 +157,15 @@ async def _ask(bus: Bus, cells: Sequence[str]) -> tuple[dict[str, AgentsFound], 
     return found, [cell for cell in cells if cell not in found]
 
 
-async def edit(
-    settings: Settings,
-    name: str,
-    cells: Sequence[str],
-    what: Literal["disable", "enable", "rehome"],
-    to: str,
-    nodes: tuple[str, ...],
-    wait: float,
-    say: Console,
-) -> int:
-    checked(AgentEditRequested(cell="any", agent=name, edit=what, to=to, nodes=nodes))
+async def edit(settings: Settings, request: AgentEditRequested, cell: str, wait: float, say: Console) -> int:
+    checked(request)
+    name = request.agent
     async with Bus(wiring.transport(settings, "agent")) as bus:
-        cell = await _cell_of(bus, name, cells)
-        request = AgentEditRequested(cell=cell, agent=name, edit=what, to=to, nodes=nodes)
-        answer = await bus.asker(topics.EDIT_AGENT, timeout=SECONDS)(request)
+        cell = await _cell_of(bus, name, await _cells(bus, settings, [cell] if cell else ()))
+        answer = await bus.asker(topics.EDIT_AGENT, timeout=SECONDS)(structs.replace(request, cell=cell))
         if answer.refused:
             raise CommandRefused(answer.refused)
-        say.print(f"{name} in cell {cell}: {_done(what, answer)}", markup=False)
+        say.print(f"{name} in cell {cell}: {_done(request.edit, answer)}", markup=False)
         if answer.waiting and wait:
             await _until_left(bus, cell, name, wait)
             say.print("done")
