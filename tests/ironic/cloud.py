@@ -22,7 +22,7 @@ from ironic_sync import FollowedIronic as Followed
 from ironic_sync.access import IronicRefused
 from ironic_sync.agent import metal_agent, news_of
 from tests.ironic.delays import Delays
-from tests.support.cloud_workers import Make, of_one_cell
+from tests.support.cloud_workers import a_scheduler_apart, of_one_cell
 
 CELL = "c1"
 AGENT = f"{CELL}-metal"
@@ -57,9 +57,10 @@ class IronicCloud:
 
     # Its workers
 
-    def _factories(self) -> dict[str, Callable[[Bus], Worker]]:
+    def _factories(self) -> dict[str, Callable[[Bus], Worker | tuple[Worker, Worker]]]:
         return {
             **of_one_cell(self._placement_db, CELL, self._cell_db, self.clock),
+            "scheduler": lambda bus: a_scheduler_apart(bus, self.clock),
             "ironic_sync": lambda bus: ironic_sync(
                 Followed(
                     selection=NodeSelection(cell=CELL),
@@ -88,14 +89,17 @@ class IronicCloud:
 
     sweep_seconds = 3600.0  # what is seen is seen by events
 
-    def start(self, name: str, make: Make | None = None) -> None:
+    def start(self, name: str, make: Callable[[Bus], tuple[Worker, Worker]] | None = None) -> None:
         """A worker of this name, or another in its place."""
         stopping = asyncio.Event()
 
         async def live() -> None:
             way = RabbitTransport(self._amqp_url, exchange=self._name, quorum=False, name=name)
             async with Bus(way, self.clock) as bus:
-                await bus.serve((make or self._factories()[name])(bus), stopping)
+                made = (make or self._factories()[name])(bus)
+                async with asyncio.TaskGroup() as group:
+                    for worker in made if isinstance(made, tuple) else (made,):
+                        group.create_task(bus.serve(worker, stopping))
 
         self._lives[name] = self._group.create_task(live()), stopping
 

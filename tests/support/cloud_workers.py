@@ -89,6 +89,6 @@ def claims_and_hangs(bus: Bus) -> Claims:
     return claim_and_hang
 
 
-def scheduler_that_never_tells(bus: Bus, clock: Clock) -> Worker:
+def scheduler_that_never_tells(bus: Bus, clock: Clock) -> tuple[Worker, Worker]:
     """It claims, and gets no further: to be killed."""
-    return a_scheduler(bus, clock, claims_and_hangs(bus))
+    return a_scheduler_apart(bus, clock, claims_and_hangs(bus))
