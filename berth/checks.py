@@ -96,14 +96,14 @@ def _check_cells(values: Mapping[str, Any], refuse: Refuse) -> None:
             refuse("cells", "a cell's name has lower-case letters, digits and _, at most 32")
     if len(set(cells)) < len(cells):
         refuse("cells", "a cell is named twice")
-    for name in ("cell_amqp_urls", "cell_database_urls"):
+    for name in ("cell_amqp_urls", "cell_database_urls", "cell_ferry_urls"):
         for cell in values[name]:
             if cell not in cells:
                 refuse(name, f"there is no cell {cell!r}; there are: {', '.join(cells)}")
 
 
 def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
-    for name in ("amqp_url", "cell_amqp_urls"):
+    for name in ("amqp_url", "cell_amqp_urls", "cell_ferry_urls"):
         for url in _urls(values[name]):
             if not url.startswith(("amqp://", "amqps://")):
                 refuse(name, "must begin with amqp:// or amqps://")
@@ -123,8 +123,9 @@ def _check_addresses(values: Mapping[str, Any], refuse: Refuse) -> None:
                 )
     if values["amqp_url"] and not values["database_url"]:
         refuse("database_url", "with a RabbitMQ there must be a database all processes can reach")
-    if values["cell_amqp_urls"] and not values["amqp_url"]:
-        refuse("cell_amqp_urls", "without amqp_url there is no RabbitMQ: all are in one process")
+    for name in ("cell_amqp_urls", "cell_ferry_urls"):
+        if values[name] and not values["amqp_url"]:
+            refuse(name, "without amqp_url there is no RabbitMQ: all are in one process")
 
 
 def _urls(value: str | Mapping[str, str]) -> list[str]:

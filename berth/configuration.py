@@ -22,6 +22,7 @@ _OTHER_VARIABLES = ("BERTH_CONFIG", EFFECTIVE_ENV, SUPERVISED_ENV)
 _OF_A_CELL = {
     "broker": "cell_amqp_urls",
     "database": "cell_database_urls",
+    "ferry": "cell_ferry_urls",
 }  # a key of [cells.NAME], and what it is
 
 

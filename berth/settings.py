@@ -34,6 +34,7 @@ class Cell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ""  # the URL by which its workers reach RabbitMQ: a user of their own, another node of the cluster
     )
     database: str = ""  # the URL of its conductor's database
+    ferry: str = ""  # the URL by which its ferry reaches a RabbitMQ of the cell's own; empty: it has none
 
     @property
     def user(self) -> str:
@@ -274,7 +275,8 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
         """The cell of this name, whole: what is not its own is everybody's."""
         known = next((cell for cell in self.cells if cell.name == name), Cell(name))
         everybodys = self.database.url or f"sqlite+aiosqlite:///{Path(self.database.state_dir).resolve()}/"
-        return Cell(name, known.broker or self.bus.amqp_url, known.database or everybodys)
+        broker = known.broker or known.ferry or self.bus.amqp_url
+        return Cell(name, broker, known.database or everybodys, known.ferry)
 
     def database_for(self, store: str) -> str:
         """The URL of a worker's store; in the default layout one schema, or one file, for each."""
@@ -291,6 +293,7 @@ CELLS: Mapping[str, type] = {  # what says which cells there are: names, and wha
     "cells": tuple[str, ...],
     "cell_amqp_urls": dict[str, str],
     "cell_database_urls": dict[str, str],
+    "cell_ferry_urls": dict[str, str],
 }
 
 
@@ -327,6 +330,7 @@ def by_name(settings: Settings) -> dict[str, Any]:
         "cells": settings.cell_names,
         "cell_amqp_urls": {cell.name: cell.broker for cell in settings.cells if cell.broker},
         "cell_database_urls": {cell.name: cell.database for cell in settings.cells if cell.database},
+        "cell_ferry_urls": {cell.name: cell.ferry for cell in settings.cells if cell.ferry},
     }
 
 
@@ -334,9 +338,9 @@ def _made(kind: type[G], values: Mapping[str, Any]) -> G:
     parts: dict[str, Any] = {}
     for one in msgspec.structs.fields(kind):
         if one.type == tuple[Cell, ...]:
-            brokers, databases = values["cell_amqp_urls"], values["cell_database_urls"]
+            own = [values[urls] for urls in ("cell_amqp_urls", "cell_database_urls", "cell_ferry_urls")]
             parts[one.name] = tuple(
-                Cell(name, brokers.get(name, ""), databases.get(name, "")) for name in values["cells"]
+                Cell(name, *(urls.get(name, "") for urls in own)) for name in values["cells"]
             )
         elif isinstance(one.type, type) and issubclass(one.type, SettingsGroup):
             parts[one.name] = _made(one.type, values)

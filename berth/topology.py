@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from berth import __version__
+from bus.ferry.crossings import ways
 from bus.topics import ANYONE, QUERIES, TOPICS, Query, Topic
-from bus.worker import Worker
+from bus.worker import Worker, cell_of
 
 
 def emitters(topic: Topic[Any], workers: Iterable[Worker]) -> list[str]:
@@ -30,8 +31,13 @@ def answerers(query: Query[Any, Any], workers: Iterable[Worker]) -> list[str]:
     return sorted({_kind(w) for w in workers if any(row.query is query for row in w.answers)})
 
 
-def table(workers: Sequence[Worker]) -> list[tuple[str, str, str, str, str]]:
-    """(topic or query, message, says, from, to), one row each."""
+COLUMNS = ("topic or query", "message", "says", "from", "to", "wall")
+
+
+def table(workers: Sequence[Worker]) -> list[tuple[str, str, str, str, str, str]]:
+    """What COLUMNS say, one row each. `wall`: how it goes through that of a cell, in or out, or within it."""
+    (cell,) = {cell_of(f"{worker.name}:") for worker in workers} - {""}
+    way = {of: way.value for of, way in ways(cell, workers).items()}
     rows = [
         (
             topic.pattern,
@@ -39,6 +45,7 @@ def table(workers: Sequence[Worker]) -> list[tuple[str, str, str, str, str]]:
             topic.says,
             ", ".join(emitters(topic, workers)),
             ", ".join(hearers(topic, workers)),
+            way.get(topic, ""),
         )
         for topic in TOPICS
     ]
@@ -49,6 +56,7 @@ def table(workers: Sequence[Worker]) -> list[tuple[str, str, str, str, str]]:
             query.says,
             ", ".join(askers(query, workers)),
             ", ".join(answerers(query, workers)),
+            way.get(query, ""),
         )
         for query in QUERIES
     ]
@@ -56,10 +64,10 @@ def table(workers: Sequence[Worker]) -> list[tuple[str, str, str, str, str]]:
 
 
 def markdown(workers: Sequence[Worker]) -> str:
-    lines = ["| topic or query | message | says | from | to |", "|---|---|---|---|---|"]
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---|---|---|---|---|---|"]
     lines += [
-        f"| `{name}` | {message} | {says} | {emits} | {hears} |"
-        for name, message, says, emits, hears in table(workers)
+        f"| `{name}` | {message} | {says} | {emits} | {hears} | {wall} |"
+        for name, message, says, emits, hears, wall in table(workers)
     ]
     return "\n".join(lines) + "\n"
 

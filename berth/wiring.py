@@ -40,6 +40,8 @@ from compute_sim import (
 
 if TYPE_CHECKING:
     from berth.searching import SharedMemory
+    from bus.ferry.crossings import Crossing
+    from bus.rabbit import RabbitTransport
     from bus.sql.database import Database
 
 SOCKET = "bus.sock"
@@ -50,8 +52,9 @@ WORKERS = {
     "compute": "simulated agents of a cell (--cell)",
     "metal": "builds on the nodes of a cell through Ironic's API (--cell)",
     "ironic": "follows Ironic, and turns what befalls its nodes into inventory",
+    "ferry": "carries what goes in and out of a cell that has a RabbitMQ of its own (--cell)",
 }
-_OF_A_CELL = ("conductor", "compute", "metal")
+_OF_A_CELL = ("conductor", "compute", "metal", "ferry")
 _PACKAGES = {  # those with a store
     "placement": "placement_worker",
     "scheduler": "scheduler_worker",
@@ -88,6 +91,9 @@ def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
         raise BadSetting(f"--agent names one of those that share bare metal; {worker} takes none")
     if agent and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", agent):
         raise BadSetting(f"--agent {agent!r}: one word of letters, digits, _ and -")
+    if worker == "ferry" and not settings.cell(cell).ferry:
+        known = ", ".join(one.name for one in settings.cells if one.ferry) or "none"
+        raise BadSetting(f"cell {cell!r} has no RabbitMQ of its own; with cell_ferry_urls there are: {known}")
     return Role(worker, cell, agent)
 
 
@@ -114,6 +120,7 @@ def roles(settings: Settings) -> list[Role]:
             " name a directory, with a / at the end"
         )
     found = [Role("placement"), Role("ironic")]
+    found += [Role("ferry", cell.name) for cell in settings.cells if cell.ferry]
     for worker in ("conductor", "compute"):
         found += [Role(worker, cell) for cell in settings.cell_names]
     for number in range(1, settings.ironic.builds.agents_per_cell + 1):
@@ -126,7 +133,7 @@ def roles(settings: Settings) -> list[Role]:
 
 def ending(settings: Settings) -> list[list[Role]]:
     """The order to end them in: who asks before who answers, or it would wait in vain for an answer."""
-    stages = ("scheduler", "compute", "metal", "ironic"), ("conductor",), ("placement",)
+    stages = ("scheduler", "compute", "metal", "ironic"), ("conductor",), ("ferry",), ("placement",)
     return [[role for role in roles(settings) if role.worker in stage] for stage in stages]
 
 
@@ -140,15 +147,25 @@ def transport(settings: Settings, name: str, cell: str = "") -> Transport:
     the socket of a `berth up` on this machine."""
     if settings.embedded:
         return SocketTransport(Path(settings.database.state_dir) / SOCKET)
+    url = settings.cell(cell).broker if cell else settings.bus.amqp_url
+    return _rabbit(settings, url, name, keeps=name == "placement")
+
+
+def way_of(role: Role, settings: Settings) -> Transport:
+    """The way onto the bus for a worker's process."""
+    return transport(settings, str(role), "" if role.worker == "ferry" else role.cell)
+
+
+def _rabbit(settings: Settings, url: str, name: str, *, keeps: bool) -> RabbitTransport:
     from bus.rabbit import RabbitTransport
 
     return RabbitTransport(
-        settings.cell(cell).broker,
+        url,
         exchange=settings.bus.exchange,
         quorum=settings.bus.queue_type == "quorum",
         coalesce=settings.bus.coalesce,
         name=f"berth {name}",
-        keeps=name == "placement",
+        keeps=keeps,
     )
 
 
@@ -196,6 +213,17 @@ async def workers(
     if role.worker == "compute":
         with ExitStack() as disks:
             yield _agents_at_work(role, settings, bus, disks)
+        return
+    if role.worker == "ferry":
+        from bus.ferry.ferry import ferry
+        from bus.rabbit import RabbitTransport
+
+        assert isinstance(bus.transport, RabbitTransport)  # embedded, no cell has a broker of its own
+        own = _rabbit(settings, settings.cell(role.cell).ferry, str(role), keeps=True)
+        try:
+            yield [ferry(crossings_of(role.cell), bus.transport, own, bus.clock)]
+        finally:
+            await own.close()
         return
     if package is None:
         yield _without_store(role, settings, bus)
@@ -249,6 +277,13 @@ def metal_agent(settings: Settings, cell: str) -> str:
     if settings.ironic.is_read:
         return settings.ironic.nodes.agents.get(cell) or f"{cell}-metal"
     return f"{cell}-agent1"
+
+
+def crossings_of(cell: str) -> tuple[Crossing, ...]:
+    """What goes through this cell's wall, by the tables of all workers there are."""
+    from bus.ferry.crossings import crossings
+
+    return crossings(cell, all_workers_without_a_bus(cell))
 
 
 def tables_of_cell(cell: str) -> list[Worker]:

@@ -59,11 +59,15 @@ class Envelope(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """A queue and what it hears. A private one (`durable=False`) lives as long as its reader's connection."""
+    """A queue and what it hears. A private one (`durable=False`) lives as long as its reader's connection.
+
+    Of an `ordered` one a frame stays whole however often its reader went away, and keeps its place.
+    """
 
     name: str
     keys: tuple[str, ...] = ()
     durable: bool = True
+    ordered: bool = False
 
 
 class Delivery(Protocol):

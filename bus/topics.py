@@ -79,8 +79,8 @@ class Address(Generic[M]):
 class Query(Generic[A, R]):
     """A question that is answered once, by one of those who can; no answer in time raises NoAnswer.
 
-    `{fields}` of its name are filled from the question: so one cell is asked, or one cell asks. Where nobody
-    answers for that cell, Unroutable says so; or NoAnswer, where it is only not answered `yet`.
+    `{fields}` of its name are filled from the question: so one cell is asked, or one asks from `within`. Who
+    asks for a cell that nobody answers for hears Unroutable; who asks from within one, NoAnswer: not yet.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Query(Generic[A, R]):
     says: str
     source: str  # who asks, and who answers
     target: str
-    yet: bool = False
+    within: bool = False
 
     @property
     def narrowed(self) -> bool:
@@ -269,7 +269,7 @@ CELL_CLAIM = Query(
     "the same, asked from within a cell: of its own builds, on its own hosts",
     "that cell's conductor",
     "placement",
-    yet=True,
+    within=True,
 )
 CELL_RELEASE = Query(
     "placement.release.{cell}",
@@ -278,7 +278,7 @@ CELL_RELEASE = Query(
     "the same, asked from within a cell: of what is held on its own hosts",
     "that cell's conductor",
     "placement",
-    yet=True,
+    within=True,
 )
 CELL_PROVIDERS = Query(
     "placement.providers.{cell}",
@@ -287,7 +287,7 @@ CELL_PROVIDERS = Query(
     "the same, asked from within a cell: of its own hosts",
     "that cell's agents",
     "placement",
-    yet=True,
+    within=True,
 )
 EDIT = Query(
     "placement.edit",
@@ -405,7 +405,7 @@ LEASE = Query(
     "for how long an agent may act on bare metal, and on which nodes",
     "that cell's agents",
     "that cell's conductor",
-    yet=True,
+    within=True,
 )
 TELL_NODES = Query(
     "cell.nodes.{cell}",
@@ -414,7 +414,7 @@ TELL_NODES = Query(
     "which bare-metal nodes there are, for several agents to share",
     "that cell's agents",
     "that cell's conductor",
-    yet=True,
+    within=True,
 )
 FIND_AGENTS = Query(
     "cell.agents.{cell}",

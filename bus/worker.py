@@ -122,9 +122,11 @@ class Worker:
         return row.queue(self.name, replica)
 
 
-def reply_prefix(cell: str) -> str:
-    """What addresses for answers begin with, of questions from within this cell or to it; else `-`."""
-    return f"reply.{cell or '-'}."
+def reply_prefix(query: Query[Any, Any], cell: str) -> str:
+    """What addresses for answers begin with: `reply.c1.` of who asks from within a cell, `reply.-c1.` of who
+    asks one from outside, `reply.-.` of others. So an address says which way its answer goes.
+    """
+    return f"reply.{cell}." if query.within and cell else f"reply.-{cell}."
 
 
 def cell_of(queue: str) -> str:

@@ -24,6 +24,9 @@ _SHOWN = 100  # letters, unless told otherwise
 commands = typer.Typer(no_args_is_help=True, help="Messages nobody could handle, each with its reason.")
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="An id of `berth dead list`, or its beginning.")]
+OfCell = Annotated[
+    str, typer.Option("--cell", metavar="NAME", help="Those on the RabbitMQ that this cell has of its own.")
+]
 Ids = Annotated[list[str], typer.Argument(metavar="ID", help="Ids, or their beginnings; or `all`.")]
 
 
@@ -34,38 +37,45 @@ def list_command(
         int | None, typer.Option(min=1, help=f"At most so many.  [default: {_SHOWN}]", show_default=False)
     ] = None,
     after: Annotated[str, typer.Option(metavar="ID", help="Only those behind this one.")] = "",
+    cell: OfCell = "",
     state_dir: StateDir = None,
 ) -> None:
     """One line each, oldest first."""
     settings = effective(state_dir=state_dir).settings
-    run(list_letters(settings, say, as_json=as_json, limit=limit, after=after))
+    run(list_letters(settings, say, as_json=as_json, limit=limit, after=after, cell=cell))
 
 
 @commands.command("show")
-def show_command(id_: Id, state_dir: StateDir = None) -> None:
+def show_command(id_: Id, cell: OfCell = "", state_dir: StateDir = None) -> None:
     """One dead letter whole: its reason, its story, its traceback, its body."""
-    run(show_letter(effective(state_dir=state_dir).settings, id_, say))
+    run(show_letter(effective(state_dir=state_dir).settings, id_, say, cell))
 
 
 @commands.command("replay")
-def replay_command(ids: Ids, state_dir: StateDir = None) -> None:
+def replay_command(ids: Ids, cell: OfCell = "", state_dir: StateDir = None) -> None:
     """Send them to the queue they died in once more, and take them out of here."""
-    run(replay(effective(state_dir=state_dir).settings, ids, say))
+    run(replay(effective(state_dir=state_dir).settings, ids, say, cell))
 
 
 @commands.command("drop")
-def drop_command(ids: Ids, state_dir: StateDir = None) -> None:
+def drop_command(ids: Ids, cell: OfCell = "", state_dir: StateDir = None) -> None:
     """Throw them away for good."""
-    run(drop(effective(state_dir=state_dir).settings, ids, say))
+    run(drop(effective(state_dir=state_dir).settings, ids, say, cell))
 
 
 async def list_letters(
-    settings: Settings, say: Console, *, as_json: bool = False, limit: int | None = None, after: str = ""
+    settings: Settings,
+    say: Console,
+    *,
+    as_json: bool = False,
+    limit: int | None = None,
+    after: str = "",
+    cell: str = "",
 ) -> int:
     most = limit or (None if as_json else _SHOWN)
     shown, more = 0, False
     async with (
-        Bus(wiring.transport(settings, "dead")) as bus,
+        Bus(_way(settings, cell)) as bus,
         aclosing(_letters(bus.transport, after=after)) as letters,
     ):
         async for letter in letters:
@@ -88,10 +98,10 @@ async def list_letters(
     return 0
 
 
-async def show_letter(settings: Settings, id_: str, say: Console) -> int:
+async def show_letter(settings: Settings, id_: str, say: Console, cell: str = "") -> int:
     _check([id_])
     found = False
-    async with Bus(wiring.transport(settings, "dead")) as bus:
+    async with Bus(_way(settings, cell)) as bus:
         async for letter in _letters(bus.transport, beginning=id_):
             found = True
             for name, value in _facts(letter).items():
@@ -104,14 +114,14 @@ async def show_letter(settings: Settings, id_: str, say: Console) -> int:
     return 0 if found else 1
 
 
-async def replay(settings: Settings, ids: Sequence[str], say: Console) -> int:
+async def replay(settings: Settings, ids: Sequence[str], say: Console, cell: str = "") -> int:
     """Send letters back to the queue they died in, as if for the first time; then take them out.
 
     One that cannot be sent stays, and keeps no other from it.
     """
     _check(ids)
     staying = 0
-    async with Bus(wiring.transport(settings, "dead")) as bus:
+    async with Bus(_way(settings, cell)) as bus:
 
         async def rescue(letter: DeadLetter) -> bool:
             nonlocal staying
@@ -147,13 +157,20 @@ async def replay(settings: Settings, ids: Sequence[str], say: Console) -> int:
     return 0 if not staying and (chosen is None or chosen) else 1
 
 
-async def drop(settings: Settings, ids: Sequence[str], say: Console) -> int:
+async def drop(settings: Settings, ids: Sequence[str], say: Console, cell: str = "") -> int:
     _check(ids)
-    async with Bus(wiring.transport(settings, "dead")) as bus:
+    async with Bus(_way(settings, cell)) as bus:
         chosen = await _chosen(bus.transport, ids, say)
         count = await bus.transport.exhume(chosen)
     say.print(f"{count} dropped")
     return 0 if chosen is None or chosen else 1
+
+
+def _way(settings: Settings, cell: str) -> Transport:
+    """To the broker whose dead letters are meant: everybody's, or that of a cell which has its own."""
+    if cell and not settings.cell(cell).ferry:
+        raise BadSetting(f"cell {cell!r} has no RabbitMQ of its own: its dead letters are with all others")
+    return wiring.transport(settings, "dead", cell)
 
 
 def _check(ids: Sequence[str]) -> None:

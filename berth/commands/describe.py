@@ -20,12 +20,12 @@ commands = typer.Typer()
 def topology_command(
     markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
 ) -> None:
-    """Show who emits and who hears what."""
+    """Show who emits and who hears what, and what of it goes in and out of cells."""
     workers = wiring.all_workers_without_a_bus()
     if markdown:
         sys.stdout.write(topology.markdown(workers))
         return
-    table = Table("topic or query", "message", "says", "from", "to", box=None, pad_edge=False)
+    table = Table(*topology.COLUMNS, box=None, pad_edge=False)
     for row in topology.table(workers):
         table.add_row(*map(escape, row))
     say.print(table, soft_wrap=False)

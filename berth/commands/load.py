@@ -78,8 +78,8 @@ def demo_command(
     """Show it all in one process: boots on simulated hosts, free bare-metal nodes, and the audit."""
     found = effective(
         cells=cells_named(cells), hosts=hosts, fail=fail, build_time=build_time, seed=seed, amqp_url="",
-        database_url="", cell_database_urls={}, cell_amqp_urls={}, ironic_amqp_url="", ironic_api_url="",
-        ironic_auth="none", compute_drivers=drivers_named(driver),
+        database_url="", cell_database_urls={}, cell_amqp_urls={}, cell_ferry_urls={}, ironic_amqp_url="",
+        ironic_api_url="", ironic_auth="none", compute_drivers=drivers_named(driver),
     )  # fmt: skip
     run(demo(found.settings, LoadPlan(boots=boots, flavors=mixed(mix or MIX), seed=seed or 1), say))
 
@@ -247,6 +247,7 @@ def refuse_strangers(settings: Settings) -> None:
     """A load test is for one's own machine."""
     places = [("amqp_url", settings.bus.amqp_url), ("database_url", settings.database.url)]
     places += [("cell_amqp_urls", cell.broker) for cell in settings.cells]
+    places += [("cell_ferry_urls", cell.ferry) for cell in settings.cells]
     places += [("cell_database_urls", cell.database) for cell in settings.cells]
     for name, url in places:
         parts = urlsplit(url)

@@ -68,8 +68,10 @@ def up_command(
 
 @commands.command("run", rich_help_panel="Run")
 def run_command(
-    worker: Annotated[str, typer.Argument(help="placement, scheduler, conductor, compute, ironic or metal.")],
-    cell: Annotated[str, typer.Option(help="Whose conductor or agents.")] = "",
+    worker: Annotated[
+        str, typer.Argument(help="placement, scheduler, conductor, compute, ironic, metal or ferry.")
+    ],
+    cell: Annotated[str, typer.Option(help="Whose conductor, agents or ferry.")] = "",
     agent: Annotated[
         str,
         typer.Option(
@@ -147,7 +149,7 @@ async def run_one(settings: Settings, worker: str, cell: str, alone: bool, agent
             "a worker of its own needs a bus other processes reach: set BERTH_AMQP_URL and "
             "BERTH_DATABASE_URL, or use `berth up`, which runs everything in one process"
         )
-    way = wiring.alone() if alone else wiring.transport(settings, str(role), role.cell)
+    way = wiring.alone() if alone else wiring.way_of(role, settings)
     await run_worker(role, settings, way)
     return 0
 

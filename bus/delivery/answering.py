@@ -19,7 +19,7 @@ class AnsweredRow(ServedRow):
     ) -> None:
         super().__init__(row, worker, replica, transport, clock)
         self._query = row.query
-        self._replies = reply_prefix(row.cell)
+        self._replies = reply_prefix(row.query, row.cell)
 
     def _key_of(self, message: Message) -> str:
         return f"ask.{self._query.key(message)}"

@@ -37,13 +37,13 @@ class PendingQuestions:
         self._replica = replica
         self._spawn = spawn
         self._waiting: dict[tuple[str, str], asyncio.Future[Envelope]] = {}  # by where, and the question's id
-        self._replies: dict[str, QueueSpec] = {}  # by the cell that asks or is asked
+        self._replies: dict[str, QueueSpec] = {}  # by what their addresses begin with
         self._declared: set[str] = set()
         self._declaring = asyncio.Lock()
 
     async def ask(self, query: Query[A, R], questions: Sequence[A], timeout: float) -> Sequence[R]:
         """The answers, in the order of the questions."""
-        await self._make_ready(query, {query.cell(question) for question in questions})
+        await self._make_ready(query, {reply_prefix(query, query.cell(question)) for question in questions})
         envelopes = [self._envelope(query, question) for question in questions]
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in envelopes]
@@ -65,33 +65,33 @@ class PendingQuestions:
         try:
             await self._transport.publish(envelopes, expected=[True] * len(envelopes))
         except Unroutable as nobody:
-            if not query.yet:
+            if not query.within:
                 raise
             raise NoAnswer(f"{query.name}: {nobody}") from None
 
     def _envelope(self, query: Query[A, R], question: A) -> Envelope:
         envelope = follow(question, f"ask.{query.key(question)}", self._clock, framed=True)
-        envelope.reply_to = self._replies[query.cell(question)].name
+        envelope.reply_to = self._replies[reply_prefix(query, query.cell(question))].name
         return envelope
 
-    async def _make_ready(self, query: Query[Any, Any], cells: Set[str]) -> None:
+    async def _make_ready(self, query: Query[Any, Any], prefixes: Set[str]) -> None:
         """Our private queues for answers, once questions of this kind have a queue to go to.
 
         One for each cell that is asked or asks: who may answer there can answer nothing else.
         """
-        if cells <= self._replies.keys() and query.name in self._declared:
+        if prefixes <= self._replies.keys() and query.name in self._declared:
             return
         async with self._declaring:
             if not query.narrowed:  # or a queue would be made for a cell that is not there
                 await self._transport.declare(query_queue(query.name))
-            for cell in sorted(cells):
-                if cell in self._replies:
+            for prefix in sorted(prefixes):
+                if prefix in self._replies:
                     continue
-                name = f"{reply_prefix(cell)}{self._replica}.{self._clock.uuid()[:8]}"
+                name = f"{prefix}{self._replica}.{self._clock.uuid()[:8]}"
                 replies = QueueSpec(name, (name,), durable=False)
                 inbox = await self._transport.consume(replies, _REPLIES_AT_ONCE)
                 self._spawn(self._hear(name, inbox))
-                self._replies[cell] = replies
+                self._replies[prefix] = replies
             self._declared.add(query.name)
 
     async def _hear(self, name: str, inbox: Inbox) -> None:

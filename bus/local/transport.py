@@ -149,6 +149,11 @@ class LocalTransport:
         self.broker.bury(letter)
         await self.broker.safe()
 
+    async def waiting(self, queue: str) -> int:
+        """How many messages of this queue nobody holds."""
+        known = self.broker.queues.get(queue)
+        return 0 if known is None else len(known.items)
+
     async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox:
         await self.declare(queue)
         target = self.broker.queues[queue.name]

@@ -210,7 +210,7 @@ class RabbitInbox:
             crashed = crashes(message)
             if not envelopes:
                 reading.ack(parcel.tag)
-            elif len(envelopes) > 1 and crashed >= _SPLIT_AFTER:
+            elif len(envelopes) > 1 and crashed >= _SPLIT_AFTER and not self._spec.ordered:
                 for envelope in envelopes:
                     envelope.framed = False
                 self.send_back(parcel, envelopes)

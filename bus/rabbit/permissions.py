@@ -14,9 +14,10 @@ from secrets import token_bytes
 from typing import Any
 
 from bus import topics
+from bus.ferry.crossings import Crossing, Way
 from bus.rabbit.topology import LETTER, BrokerNames, letter_key
 from bus.topics import TOPIC_OF, Query, Topic
-from bus.worker import Worker
+from bus.worker import Worker, reply_prefix
 
 _WORD = r"[A-Za-z0-9_-]+"
 _NONE = "^$"  # no name and no key is empty
@@ -128,8 +129,33 @@ def of_middle(workers: Sequence[Worker], exchange: str = "berth") -> Permissions
     """For workers of no cell: the scheduler, placement, or who follows Ironic. They make the exchanges."""
     names = BrokerNames(exchange)
     owned = [rf"{re.escape(worker.name)}:.+" for worker in workers]
-    made = [re.escape(names.exchange) + r"(\.(queues|delay|dead)(\.[0-9]+)?)?"]
-    return _permissions(names, "", workers, owned, made=made)
+    return _permissions(names, "", workers, owned, made=_made_by_the_middle(names))
+
+
+def of_ferry(crossings: Sequence[Crossing], *, own: bool = False, exchange: str = "berth") -> Permissions:
+    """For the ferry of a cell on a broker of its own. In the middle it may say and hear what the cell may
+    through its wall; on the cell's `own` broker the reverse, and there it makes the exchanges.
+    """
+    names = BrokerNames(exchange)
+    (cell,) = {crossing.cell for crossing in crossings}
+    owned = _named(names, [rf"ferry\.{re.escape(cell)}:.+"])
+    made = _made_by_the_middle(names) if own else []
+    heard = [one for one in crossings if one.way is (Way.OUT if own else Way.IN)]
+    said = [one for one in crossings if one not in heard]
+    writes = sorted({_carried_by(one) for one in said})
+    reads = [re.escape(key) for one in heard for key in one.keys]
+    to = rf"[0-9]+\.({'|'.join(owned)})"
+    return Permissions(
+        configure=_any_of([*owned, *made]),
+        write=_any_of([*owned, *_exchanges(names, "", "queues", "delay", "dead"), *made]),
+        read=_any_of([*owned, *_exchanges(names, "", "queues"), *made]),
+        keys=(
+            KeyPatterns(names.exchange, _any_of(writes), _any_of(reads)),
+            KeyPatterns(names.queues, _any_of([to]), _any_of([rf"\*\.{name}" for name in owned])),
+            KeyPatterns(names.delay, _NONE, _any_of([r"[0-9]+\.#"]) if own else _NONE),
+            KeyPatterns(names.dead, _any_of([re.escape(letter_key(cell))]), _letters_read(keeps=own)),
+        ),
+    )
 
 
 def of_client(publishes: Iterable[Topic[Any]], hears: Iterable[Topic[Any]], asks: Iterable[Query[Any, Any]],
@@ -137,7 +163,7 @@ def of_client(publishes: Iterable[Topic[Any]], hears: Iterable[Topic[Any]], asks
     """For a program outside: what it says, what it listens to, and what it asks."""
     names = BrokerNames(exchange)
     heard = [_bound_by(topic) for topic in hears]
-    replies = rf"reply\.({_WORD}|-)\.{_WORD}\.{_WORD}"
+    replies = _replies_to("")
     mine = ["listen:.+", replies]
     writes = [_published_by(topic, "") for topic in publishes] + [_asked_by(query, "") for query in asks]
     return Permissions(
@@ -160,17 +186,14 @@ def _permissions(
     owned: Sequence[str],
     made: Sequence[str] = (),
 ) -> Permissions:
-    wall = cell or "-"
     answered = [row for worker in workers for row in worker.answers]
     asked = [query for worker in workers for query in worker.asks]
-    # Who asks across walls, or is asked so, has an address behind each; a cell has its own alone.
-    walls = re.escape(wall) if cell or not any(query.narrowed for query in asked) else f"({_WORD}|-)"
-    replies = rf"reply\.{walls}\.{_WORD}\.{_WORD}"
+    replies = _replies_to(cell)
     queues = _named(names, [*owned, *(rf"ask:{re.escape(row.key)}" for row in answered), replies])
     said = {message for worker in workers for message in worker.emits}
     writes = sorted(_published_by(TOPIC_OF[message], cell) for message in said)
     writes += sorted({_asked_by(query, cell) for query in asked})
-    writes += sorted({rf"reply\.{re.escape(row.cell or '-')}\.{_WORD}\.{_WORD}" for row in answered})
+    writes += sorted({_answered_at(row.query, row.cell) for row in answered})
     reads = sorted({_heard_by(row.address.key, cell) for worker in workers for row in worker.consumes})
     reads += sorted(re.escape(f"ask.{row.key}") for row in answered)
     to = rf"[0-9]+\.({'|'.join(queues)})"
@@ -185,10 +208,28 @@ def _permissions(
             KeyPatterns(
                 names.dead,
                 _any_of([re.escape(letter_key(cell))]),
-                _any_of([LETTER, rf"{LETTER}\.\*", r"[0-9]+\.#"]) if made else _NONE,
+                _letters_read(keeps=bool(made)),
             ),
         ),
     )
+
+
+def _made_by_the_middle(names: BrokerNames) -> list[str]:
+    """The exchanges, and the queues that are everybody's."""
+    return [re.escape(names.exchange) + r"(\.(queues|delay|dead)(\.[0-9]+)?)?"]
+
+
+def _letters_read(*, keeps: bool) -> str:
+    return _any_of([LETTER, rf"{LETTER}\.\*", r"[0-9]+\.#"]) if keeps else _NONE
+
+
+def _carried_by(crossing: Crossing) -> str:
+    """The keys a crossing is said by."""
+    if isinstance(crossing.of, Topic):
+        return _published_by(crossing.of, crossing.cell)
+    if isinstance(crossing.of, Query):
+        return _asked_by(crossing.of, crossing.cell)
+    return rf"{re.escape(crossing.name)}\.{_WORD}\.{_WORD}"
 
 
 def _published_by(topic: Topic[Any], cell: str) -> str:
@@ -213,6 +254,15 @@ def _bound_by(topic: Topic[Any]) -> str:
 
 def _asked_by(query: Query[Any, Any], cell: str) -> str:
     return rf"ask\.{_filled(query.name, cell)}"
+
+
+def _answered_at(query: Query[Any, Any], cell: str) -> str:
+    return rf"{re.escape(reply_prefix(query, cell))}{_WORD}\.{_WORD}"
+
+
+def _replies_to(cell: str) -> str:
+    """Where the answers go to what a cell asks; or to what is asked elsewhere, of a cell or of nobody's."""
+    return rf"reply\.{re.escape(cell) if cell else f'-({_WORD})?'}\.{_WORD}\.{_WORD}"
 
 
 def _filled(pattern: str, cell: str) -> str:

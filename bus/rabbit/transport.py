@@ -82,6 +82,10 @@ class RabbitTransport:
     async def bury(self, letter: DeadLetter) -> None:
         await self._dead.bury(letter)
 
+    async def waiting(self, queue: str) -> int:
+        """How many AMQP messages of this queue nobody holds; a frame is one."""
+        return await self._link.insist(lambda session: session.ready(self._names.queue(queue)))
+
     async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox:
         await self._link.declare(queue)
         inbox = RabbitInbox(self._link, queue, prefetch, self._put_back)

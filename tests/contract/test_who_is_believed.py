@@ -103,6 +103,7 @@ ASKED_WRONGLY = [
     pytest.param("ask.placement.providers.c1", "c1", "placement.changed", "reply.c1.", id="a topic"),
     pytest.param("ask.placement.providers.c1", "c1", "build.placed.c2", "reply.c1.", id="another's key"),
     pytest.param("ask.placement.providers.c1", "c1", "reply.c2.x", "reply.c1.", id="another cell's replies"),
+    pytest.param("ask.placement.providers.c1", "c1", "reply.-c1.x", "reply.c1.", id="of who asks the cell"),
     pytest.param("ask.placement.providers.c1", "c1", "reply.-.x", "reply.c1.", id="the middle's replies"),
     pytest.param("ask.placement.providers", "", "reply.c1.x", "reply.-.", id="a cell's, in the middle"),
     pytest.param("ask.placement.providers", "", "#", "reply.-.", id="everybody"),
@@ -166,8 +167,8 @@ async def test_a_cell_cannot_answer_for_another(connect: Connect, bus: Bus) -> N
         question = group.create_task(_refused(ask(FindBuilds(cell="c1", builds=(BUILD,)))))
         overheard.append((await take(spy)).envelope)
         stolen = overheard[0].reply_to
-        assert stolen.startswith("reply.c1.")
-        replies = asking._questions._replies["c2"].name
+        assert stolen.startswith("reply.-c1.")
+        replies = asking._questions._replies["reply.-c2."].name
         forged = Envelope(
             id="f", type="BuildsFound", key=replies, body=msgspec.Raw(b'{"builds":[]}'),
             causation=overheard[0].id,

@@ -212,6 +212,7 @@ ATTACKS: dict[str, Attack] = {
     "asking another": says("ask.cell.builds.c2"),
     "an answer to another": says("reply.c2.x.y"),
     "an answer to the middle": says("reply.-.x.y"),
+    "an answer in another's name": says("reply.-c2.x.y"),
     # listening
     "hearing build requests": binds("build.requested"),
     "hearing another's builds": binds("build.placed.c2"),
@@ -219,6 +220,7 @@ ATTACKS: dict[str, Attack] = {
     "hearing every cell's builds": binds("build.placed.*"),
     "hearing every answer": binds("reply.#"),
     "hearing another's answers": binds("reply.c2.x.y"),
+    "hearing what others are answered of it": binds("reply.-c1.x.y"),
     "hearing another's orders": binds("agent.build.c2.c2-agent1"),
     "hearing what is sent to others by name": binds("*.conductor.c2:build.placed.c2", "berth.queues"),
     "hearing all that is sent by name": binds("#", "berth.queues"),
@@ -304,7 +306,14 @@ def test_from_a_client_the_broker_refuses(peopled: RabbitMQ, attack: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "key", ["inventory.reported.c1", "host.reported.c1", "build.ended.c1.me", "ask.placement.claim.c1"]
+    "key",
+    [
+        "inventory.reported.c1",
+        "host.reported.c1",
+        "build.ended.c1.me",
+        "ask.placement.claim.c1",
+        "reply.-c1.x.y",
+    ],
 )
 def test_its_own_it_may_say(peopled: RabbitMQ, key: str) -> None:
     assert refused(peopled, "c1", says(key, user_id="c1")) == ""

@@ -166,6 +166,44 @@ def test_a_cells_workers_speak_to_the_broker_as_the_cells_user(monkeypatch: pyte
     assert urls == ["amqp://all@h/", "amqp://a@h/", "amqp://all@h/"]
 
 
+FERRIED = """
+[cells.a]
+[cells.b]
+ferry = "amqp://ferry:geheim@far/"
+[cells.c]
+ferry = "amqp://ferry:geheim@far/"
+broker = "amqp://c:geheim@far/"
+"""
+
+
+def test_a_cell_with_a_broker_of_its_own_has_a_ferry_and_its_workers_go_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    urls: list[str] = []
+    monkeypatch.setattr("bus.rabbit.RabbitTransport", lambda url, **_: urls.append(url))
+    settings = settings_of(SERVED, FERRIED).settings
+    ferries = [role for role in wiring.roles(settings) if role.worker == "ferry"]
+    assert [role.cell for role in ferries] == ["b", "c"]
+    for role in (ferries[0], *(wiring.Role("conductor", cell) for cell in ("a", "b", "c"))):
+        wiring.way_of(role, settings)
+    assert urls == [
+        SERVED["BERTH_AMQP_URL"],
+        SERVED["BERTH_AMQP_URL"],
+        "amqp://ferry:geheim@far/",
+        "amqp://c:geheim@far/",
+    ]
+    stages = [{role.worker for role in stage} for stage in wiring.ending(settings)]
+    assert [stages.index({worker}) for worker in ("conductor", "ferry", "placement")] == [1, 2, 3]
+    assert wiring.role("ferry", "b", settings) == ferries[0]
+    with pytest.raises(BadSetting, match=r"cell 'a' has no RabbitMQ of its own; .* there are: b, c"):
+        wiring.role("ferry", "a", settings)
+
+
+def test_the_way_to_a_cells_broker_is_shown_without_its_password() -> None:
+    values = by_name(settings_of(SERVED, FERRIED).settings)["cell_ferry_urls"]
+    assert "geheim" not in str(shown("cell_ferry_urls", values)) and "geheim" in str(values)
+
+
 def test_what_is_not_a_cells_own_is_everybodys() -> None:
     settings = settings_of(SERVED, TABLES).settings
     assert settings.cell("a") == Cell("a", "amqp://a@h/", "postgresql://h/all")
@@ -176,7 +214,10 @@ def test_what_is_not_a_cells_own_is_everybodys() -> None:
 @pytest.mark.parametrize(
     ("toml", "says"),
     [
-        ("[cells.a]\nbrokers = 1", "cells.a: there is no 'brokers' of a cell; there are: broker, database"),
+        (
+            "[cells.a]\nbrokers = 1",
+            "cells.a: there is no 'brokers' of a cell; there are: broker, database, ferry",
+        ),
         ("[cells]\na = 'amqp://u:geheim@h/'", "cells.a: there is no 'amqp://u:****@h/' of a cell"),
         ("[cells.a]\nbroker = 1", "cell_amqp_urls takes name=value, comma separated, not {'a': 1}"),
         ("[cells.A]", "cells = ('A',): a cell's name has lower-case letters"),
@@ -184,6 +225,11 @@ def test_what_is_not_a_cells_own_is_everybodys() -> None:
         (
             "[cells.a]\nbroker = 'amqp://h'",
             "cell_amqp_urls = {'a': 'amqp://h'}: without amqp_url there is no",
+        ),
+        ("[cells.a]\nferry = 'h'", "cell_ferry_urls = {'a': 'h'}: must begin with amqp:// or amqps://"),
+        (
+            "[cells.a]\nferry = 'amqp://h'",
+            "cell_ferry_urls = {'a': 'amqp://h'}: without amqp_url there is no",
         ),
     ],
 )

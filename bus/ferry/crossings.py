@@ -1,0 +1,154 @@
+"""What goes through a cell's wall, and which way: read off the workers' tables, never written by hand.
+
+A topic that is said on one side of the wall and heard on the other crosses it; so does a question that is
+asked on one side and answered on the other, and its answer crosses back. Nothing crosses both ways, so that
+nothing goes round in circles, and all that crosses has the cell in its key, so that nobody hears another's.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+from bus.codec import decode
+from bus.errors import Undecodable
+from bus.keys import matches
+from bus.protocol import Envelope, QueueSpec
+from bus.topics import ANYONE, QUERIES, TOPICS, Query, Topic
+from bus.worker import Worker, cell_of, reply_prefix
+
+_OPEN = re.compile(r"\{\w+\}")
+
+
+class Way(Enum):
+    """Which way through the wall."""
+
+    IN = "in"
+    OUT = "out"
+    WITHIN = "within"  # not through it: it is the cell's own affair
+
+
+class NoWay(TypeError):
+    """Tables that no wall can be made from."""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A topic, a question or the answers to questions, as it goes through the wall of one cell."""
+
+    cell: str
+    way: Way
+    name: str  # its key, as far as the cell's is the only one
+    keys: tuple[str, ...]  # what a queue is bound to that is to hear all of it
+    of: "Topic[Any] | Query[Any, Any] | None" = None  # None: answers
+
+    @cached_property
+    def queue(self) -> QueueSpec:
+        """Where it waits, on the side where it is said."""
+        return QueueSpec(f"ferry.{self.cell}:{self.name}", self.keys, ordered=True)
+
+    @property
+    def asked(self) -> bool:
+        return isinstance(self.of, Query)
+
+    @property
+    def replies(self) -> str:
+        """What the address for the answer to such a question begins with."""
+        return reply_prefix(self.of, self.cell) if isinstance(self.of, Query) else ""
+
+    @property
+    def expected(self) -> bool:
+        """Must it be heard where it is carried to?"""
+        return self.of.expected if isinstance(self.of, Topic) else self.asked
+
+    def key_of(self, envelope: Envelope) -> str:
+        """The key to carry it by; Undecodable, where it is none that crosses here.
+
+        One that was sent to the queue by its name (a dead letter, once more) has the key of its message.
+        """
+        key = envelope.key
+        if key == self.queue.name:
+            key = self._key_of_message(envelope)
+        if key not in self.keys and not any(matches(heard, key) for heard in self.keys):
+            raise Undecodable(f"it came by the key {key}, and {self.name} is what is carried here")
+        return key
+
+    def framed(self, key: str) -> bool:
+        """May it share a frame with others? As where it was said: one that came alone does not tell."""
+        return not (isinstance(self.of, Topic) and self.of.outsiders) or key != self.keys[0]
+
+    def _key_of_message(self, envelope: Envelope) -> str:
+        if isinstance(self.of, Topic):
+            return self.of.key(decode(self.of.message, envelope.body, envelope.type))
+        if isinstance(self.of, Query):
+            return f"ask.{self.of.key(decode(self.of.asks, envelope.body, envelope.type))}"
+        raise Undecodable("an answer is for one who waits for it, and is not sent again")
+
+
+def ways(cell: str, workers: Sequence[Worker]) -> dict[Topic[Any] | Query[Any, Any], Way]:
+    """How all that this cell says, hears, asks or answers goes through its wall. What is not in it does not
+    concern the cell. `workers` are one of every kind, in this cell and outside.
+    """
+    inside = [worker for worker in workers if cell_of(f"{worker.name}:") == cell]
+    outside = [worker for worker in workers if not cell_of(f"{worker.name}:")]
+    found: dict[Topic[Any] | Query[Any, Any], Way] = {}
+    for topic in TOPICS:
+        way = _way(
+            topic.pattern,
+            said_within=any(topic.message in worker.emits for worker in inside),
+            heard_within=any(row.address.topic is topic for worker in inside for row in worker.consumes),
+            said_outside=topic.source == ANYONE or any(topic.message in worker.emits for worker in outside),
+            heard_outside=topic.outsiders
+            or any(row.address.topic is topic for worker in outside for row in worker.consumes),
+        )
+        if way is not None:
+            found[topic] = way
+    for query in QUERIES:
+        way = _way(
+            query.name,
+            said_within=any(query in worker.asks for worker in inside),
+            heard_within=any(row.query is query for worker in inside for row in worker.answers),
+            said_outside=query.source == ANYONE or any(query in worker.asks for worker in outside),
+            heard_outside=any(row.query is query for worker in outside for row in worker.answers),
+        )
+        if way is not None:
+            found[query] = way
+            if way not in (Way.OUT if query.within else Way.IN, Way.WITHIN):
+                raise NoWay(f"{query.name} is asked the other way than its table says")
+    return found
+
+
+def crossings(cell: str, workers: Sequence[Worker]) -> tuple[Crossing, ...]:
+    """All that goes through this cell's wall, answers included."""
+    found: list[Crossing] = []
+    answered: set[Way] = set()
+    for of, way in ways(cell, workers).items():
+        if way is Way.WITHIN:
+            continue
+        if isinstance(of, Query):
+            key = f"ask.{of.at(cell=cell)}"
+            found.append(Crossing(cell, way, key, (key,), of))
+            answered.add(Way.IN if way is Way.OUT else Way.OUT)
+        else:
+            key = of.at(cell=cell).key
+            name = _OPEN.split(of.pattern.replace("{cell}", cell))[0].rstrip(".")
+            found.append(Crossing(cell, way, name, (key, f"{key}.*") if of.outsiders else (key,), of))
+    for way in sorted(answered, key=lambda way: way.value):
+        name = f"reply.{cell}" if way is Way.IN else f"reply.-{cell}"
+        found.append(Crossing(cell, way, name, (f"{name}.*.*",)))
+    return tuple(found)
+
+
+def _way(
+    pattern: str, *, said_within: bool, heard_within: bool, said_outside: bool, heard_outside: bool
+) -> Way | None:
+    if not said_within and not heard_within:
+        return None
+    if "{cell}" not in pattern:
+        raise NoWay(f"{pattern} is said or heard within a cell, and its key does not say which")
+    out, into = said_within and heard_outside, heard_within and said_outside
+    if out and into:
+        raise NoWay(f"{pattern} would go both ways through a wall, and round in circles")
+    return Way.OUT if out else Way.IN if into else Way.WITHIN

@@ -1,0 +1,81 @@
+"""The ferry of one cell: all its crossings at work, between the broker of the middle and the cell's own.
+
+It keeps nothing itself. When it is away, or one of the brokers is, what is said on one side waits there in
+queues of its own, one for each crossing, and nobody who says it notices.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from bus.backoff import Backoff
+from bus.clock import Clock
+from bus.errors import BrokerRefused, Unavailable
+from bus.ferry.crossings import Crossing, Way
+from bus.ferry.meters import LAG, WAITING
+from bus.ferry.passage import UNHEARD_SECONDS, Passage
+from bus.protocol import Transport
+from bus.worker import Worker
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0  # from one look at how much waits to the next
+
+
+class FerrySide(Transport, Protocol):
+    """One of the two brokers."""
+
+    async def waiting(self, queue: str) -> int:
+        """How many messages of this queue nobody holds; a frame may count as one."""
+
+
+def ferry(
+    crossings: Sequence[Crossing],
+    middle: FerrySide,
+    own: FerrySide,
+    clock: Clock,
+    look_seconds: float = LOOK_SECONDS,
+    unheard_seconds: float = UNHEARD_SECONDS,
+) -> Worker:
+    """To be served on a bus of the middle. `own`, the cell's broker, is opened when it is there."""
+    (cell,) = {crossing.cell for crossing in crossings}
+    into = [Passage(one, middle, own, clock, unheard_seconds) for one in crossings if one.way is Way.IN]
+    out = [Passage(one, own, middle, clock, unheard_seconds) for one in crossings if one.way is Way.OUT]
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as group:
+            for passage in into:  # what is said in the middle meanwhile waits there, instead of being unheard
+                group.create_task(passage.run())
+            await _opened(own, clock)
+            for passage in out:
+                group.create_task(passage.run())
+            for side, passages in ((middle, into), (own, out)):
+                group.create_task(_look(side, passages, clock, look_seconds))
+
+    return Worker(f"ferry.{cell}", runs=[run])
+
+
+async def _opened(own: Transport, clock: Clock) -> None:
+    backoff = Backoff(clock)
+    while True:
+        try:
+            await own.open()
+            return
+        except (Unavailable, BrokerRefused) as problem:
+            log.warning("the broker of the cell: %s; trying again", problem)
+        await backoff.pause()
+
+
+async def _look(side: FerrySide, passages: Sequence[Passage], clock: Clock, seconds: float) -> None:
+    while True:
+        for passage in passages:
+            crossing = passage.crossing
+            of = crossing.cell, crossing.way.value, crossing.name
+            try:
+                behind = await side.waiting(crossing.queue.name)
+            except (Unavailable, BrokerRefused):  # it is just being made
+                behind = 0
+            WAITING.labels(*of).set(behind + passage.in_hand)
+            LAG.labels(*of).set(max(clock.now() - passage.oldest, 0.0) if passage.in_hand else 0.0)
+        await asyncio.sleep(seconds)

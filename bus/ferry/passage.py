@@ -1,0 +1,191 @@
+"""One crossing at work: reads the queue where it was said, says it on the other broker, and then forgets it.
+
+What it reads it says in the order in which it came, and what fails holds up all that is behind it in the
+same queue: nothing overtakes. A message is acknowledged when the other broker has confirmed it, so one may
+come twice, with the id it has; those who hear it are used to that.
+"""
+
+import logging
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from bus.backoff import Backoff
+from bus.clock import Clock
+from bus.delivery.verdicts import FAULT_DELAYS
+from bus.errors import BrokerRefused, TooBig, Unavailable, Undecodable, Unroutable
+from bus.ferry.crossings import Crossing
+from bus.ferry.meters import CARRIED
+from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, Transport
+
+log = logging.getLogger(__name__)
+
+PREFETCH = 1024  # envelopes in hand at most; a broker that is away leaves the others where they are
+TOGETHER = 512  # said at once: confirmed before the next are
+UNHEARD_SECONDS = 300.0  # so long somebody may be missing who must hear it, and then it is a dead letter
+
+Loaded = Sequence[tuple[Delivery, Envelope]]
+
+
+class Passage:
+    """`here` is where it was said, `there` is where it is carried to."""
+
+    def __init__(
+        self,
+        crossing: Crossing,
+        here: Transport,
+        there: Transport,
+        clock: Clock,
+        unheard_seconds: float = UNHEARD_SECONDS,
+    ) -> None:
+        self.crossing = crossing
+        self.here = here
+        self.in_hand = 0
+        self.oldest = 0.0  # of these: when it was said
+        self._there = there
+        self._clock = clock
+        self._carried = CARRIED.labels(crossing.cell, crossing.way.value, crossing.name)
+        self._unheard_seconds = unheard_seconds
+        self._unheard = ("", 0.0)  # the key that nobody hears there, and since when
+
+    async def run(self) -> None:
+        """Until cancelled; what was not acknowledged by then comes again."""
+        inbox = await self.here.consume(self.crossing.queue, PREFETCH)
+        while True:
+            deliveries = await _next(inbox)
+            self.in_hand, self.oldest = len(deliveries), deliveries[0].envelope.sent_at
+            await self._carry(deliveries)
+            self.in_hand = 0
+
+    async def _carry(self, deliveries: Sequence[Delivery]) -> None:
+        load = []
+        for delivery in deliveries:
+            try:
+                load.append((delivery, self._read(delivery)))
+            except Undecodable as problem:
+                await self._say(load)
+                load = []
+                await self._bury(delivery, str(problem))
+        await self._say(load)
+
+    def _read(self, delivery: Delivery) -> Envelope:
+        """As it came, but for what one that came alone cannot say of itself."""
+        if delivery.problem:
+            raise Undecodable(delivery.problem)
+        key = self.crossing.key_of(delivery.envelope)
+        return msgspec.structs.replace(delivery.envelope, key=key, framed=self.crossing.framed(key))
+
+    async def _say(self, load: Loaded) -> None:
+        """Returns when all of it has settled, however long that takes."""
+        if not load:
+            return
+        backoff, faults = Backoff(self._clock), 0
+        while True:
+            why, trace = "", ""
+            try:
+                await self._there.publish(
+                    [envelope for _, envelope in load], expected=[self.crossing.expected] * len(load)
+                )
+                break
+            except Unavailable as problem:
+                log.warning("%s waits: %s", self.crossing.queue.name, problem)
+                await backoff.pause()
+                continue
+            except Exception as problem:
+                if len(load) > 1:  # together they failed: find out which by itself
+                    for one in load:
+                        await self._say([one])
+                    return
+                match problem:
+                    case Unroutable():
+                        if await self._heard_by_nobody(load[0][1], str(problem)):
+                            load[0][0].done()
+                            return
+                        why = str(problem) if self._is_given_up(load[0][1].key) else ""
+                    case BrokerRefused() | TooBig() | Undecodable():
+                        why = str(problem)
+                    case _ if faults == len(FAULT_DELAYS):
+                        why, trace = f"{type(problem).__name__}: {problem}", traceback.format_exc()
+                    case _:
+                        faults += 1
+                        log.exception("%s: a bug, tried again", self.crossing.queue.name)
+            if why:
+                await self._bury(load[0][0], why, trace)
+                return
+            await backoff.pause()
+        self._unheard = ("", 0.0)
+        for delivery, _ in load:
+            delivery.done()
+        self._carried.inc(len(load))
+
+    def _is_given_up(self, key: str) -> bool:
+        now = self._clock.monotonic()
+        if self._unheard[0] != key:
+            self._unheard = (key, now)
+            log.warning("%s waits: nobody hears %s there", self.crossing.queue.name, key)
+        return now - self._unheard[1] >= self._unheard_seconds
+
+    async def _heard_by_nobody(self, question: Envelope, why: str) -> bool:
+        """Who asks what nobody is there to answer hears so at once, and asks again; False: it is no question.
+
+        He does not wait for as long as a message may.
+        """
+        if not self.crossing.asked:
+            return False
+        if question.reply_to.startswith(self.crossing.replies):
+            refusal = Envelope(
+                id=self._clock.uuid(),
+                type="",
+                key=question.reply_to,
+                body=msgspec.Raw(b"null"),
+                correlation=question.correlation or question.id,
+                causation=question.id,
+                sent_at=self._clock.now(),
+                error=f"{why} on the other side of the wall of {self.crossing.cell}",
+                again=True,
+            )
+            await self._insist(lambda: self.here.publish([refusal], expected=[False]))
+        return True
+
+    async def _bury(self, delivery: Delivery, why: str, trace: str = "") -> None:
+        """Where it was said: who looks after that side's dead letters finds it, and can send it again."""
+        envelope, now, queue = delivery.envelope, self._clock.now(), self.crossing.queue.name
+        log.error("%s: %s to the dead letters: %s", queue, envelope.key, why)
+        letter = DeadLetter(
+            id=envelope.id,
+            queue=queue,
+            key=envelope.key,
+            type=envelope.type,
+            reason=why,
+            first_died=envelope.first_died or now,
+            died=now,
+            attempt=envelope.attempt,
+            correlation=envelope.correlation,
+            body=bytes(envelope.body),
+            traceback=trace,
+            cell=self.crossing.cell,
+        )
+        await self._insist(lambda: self.here.bury(letter))
+        delivery.done()
+
+    async def _insist(self, say: Callable[[], Awaitable[None]]) -> None:
+        backoff = Backoff(self._clock)
+        while True:
+            try:
+                await say()
+                return
+            except Unavailable as problem:
+                log.warning("%s waits: %s", self.crossing.queue.name, problem)
+                await backoff.pause()
+
+
+async def _next(inbox: Inbox) -> list[Delivery]:
+    """A delivery as soon as there is one, and what waits behind it."""
+    deliveries = [await inbox.get()]
+    while len(deliveries) < TOGETHER:
+        more = inbox.get_nowait()
+        if more is None:
+            break
+        deliveries.append(more)
+    return deliveries

@@ -1,0 +1,333 @@
+"""The ferry between two brokers: all of it over, in order, rather twice than not at all, and nothing back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+from berth import wiring
+from bus import topics
+from bus.clock import Clock
+from bus.context import envelope_of
+from bus.delivery.runner import Bus
+from bus.errors import BrokerRefused, Unavailable
+from bus.ferry.crossings import crossings
+from bus.ferry.ferry import ferry
+from bus.local import LocalBroker, LocalTransport
+from bus.messages import BuildDeleteRequested
+from bus.protocol import DeadLetter, Envelope, Inbox, QueueSpec
+from bus.queries import BuildsFound, FindBuilds, FindProviders, ProvidersFound
+from bus.rabbit import RabbitTransport
+from bus.worker import Worker, answers
+from tests.support.buses import serving
+from tests.support.envelopes import an_envelope, numbers, publish, take
+from tests.support.ids import uid
+from tests.support.waiting import in_time, until
+
+CROSSINGS = crossings("c2", wiring.all_workers_without_a_bus("c2"))
+PLACED, ENDED = "build.placed.c2", "build.ended.c2"
+Connection = LocalTransport | RabbitTransport
+Publish = Callable[[Sequence[Envelope], Sequence[bool]], Awaitable[None]]
+
+
+@dataclass
+class TwoBrokers:
+    """That of the middle and that of the cell; what a ferry says on the second one may be interfered with."""
+
+    middle: Callable[[], Connection]
+    own: Callable[[], Connection]
+    opened: list[Connection] = field(default_factory=list)
+
+    async def connected(self, connect: Callable[[], Connection]) -> Connection:
+        self.opened.append(connect())
+        await self.opened[-1].open()
+        return self.opened[-1]
+
+    async def hears(self, connect: Callable[[], Connection], *keys: str) -> Inbox:
+        way = await self.connected(connect)
+        return await way.consume(QueueSpec(f"spy:{keys[0]}", keys), 5000)
+
+    @asynccontextmanager
+    async def ferried(
+        self, interfere: Callable[[Publish], Publish] | None = None, **how: Any
+    ) -> AsyncIterator[None]:
+        own, stopping = self.own(), asyncio.Event()
+        if interfere is not None:
+            said = interfere(lambda envelopes, expected: type(own).publish(own, envelopes, expected=expected))
+            own.publish = lambda envelopes, *, expected: said(envelopes, expected)  # type: ignore[method-assign,assignment]
+        async with Bus(self.middle()) as bus, asyncio.TaskGroup() as group:
+            worker = ferry(CROSSINGS, bus.transport, own, bus.clock, look_seconds=0.05, **how)  # type: ignore[arg-type]
+            group.create_task(bus.serve(worker, stopping))
+            try:
+                yield
+            finally:
+                stopping.set()
+                await own.close()
+
+    async def know_the_ferry(self) -> None:
+        """Its queues are there, as after its first start."""
+        for connect, way in ((self.middle, "in"), (self.own, "out")):
+            side = await self.connected(connect)
+            await side.declare(*(one.queue for one in CROSSINGS if one.way.value == way))
+
+
+@pytest.fixture(params=["local", pytest.param("rabbit", marks=pytest.mark.services)])
+async def brokers(request: pytest.FixtureRequest) -> AsyncIterator[TwoBrokers]:
+    if request.param == "local":
+        middle, own = LocalBroker(), LocalBroker()
+        made = TwoBrokers(lambda: LocalTransport(middle), lambda: LocalTransport(own))
+    else:  # two exchanges of one RabbitMQ are as good as two of them
+        url, name = request.getfixturevalue("amqp_url"), request.getfixturevalue("bus_name")
+        made = TwoBrokers(
+            lambda: RabbitTransport(url, exchange=f"{name}m", quorum=False),
+            lambda: RabbitTransport(url, exchange=f"{name}o", quorum=False),
+        )
+    await made.know_the_ferry()
+    yield made
+    for transport in made.opened:
+        await transport.close()
+
+
+def said(number: int, key: str = PLACED) -> Envelope:
+    return an_envelope(number, key)
+
+
+# Over
+
+
+@pytest.mark.parametrize("way", ["in", "out"])
+async def test_a_message_arrives_as_it_was_said(brokers: TwoBrokers, way: str) -> None:
+    here, there = (brokers.middle, brokers.own) if way == "in" else (brokers.own, brokers.middle)
+    key = PLACED if way == "in" else f"{ENDED}.me"
+    whole = an_envelope(
+        7, key, type="BuildPlaced", correlation="story", causation="cause", attempt=3, faults=1, unheard=2,
+        sent_at=1_700_000_000.25, traceparent=f"00-{1:032x}-{1:016x}-01", reply_to="reply.c2.a.b",
+        first_died=1.5,
+    )  # fmt: skip
+    ear = await brokers.hears(there, key)
+    async with brokers.ferried():
+        await publish(await brokers.connected(here), whole)
+        arrived = await take(ear)
+    assert arrived.envelope == whole
+
+
+async def test_what_was_said_while_it_was_away_has_waited(brokers: TwoBrokers) -> None:
+    middle = await brokers.connected(brokers.middle)
+    await publish(middle, *map(said, range(5)))
+    ear = await brokers.hears(brokers.own, PLACED)
+    async with brokers.ferried():
+        assert await numbers(ear, 5) == list(range(5))
+        await until(lambda: nothing_waits(brokers))
+
+
+async def nothing_waits(brokers: TwoBrokers) -> bool:
+    middle, own = await brokers.connected(brokers.middle), await brokers.connected(brokers.own)
+    waiting = [await (middle if one.way.value == "in" else own).waiting(one.queue.name) for one in CROSSINGS]
+    await middle.close()
+    await own.close()
+    return not any(waiting)
+
+
+async def test_a_thousand_arrive_in_order(brokers: TwoBrokers) -> None:
+    middle = await brokers.connected(brokers.middle)
+    ear = await brokers.hears(brokers.own, PLACED)
+    async with brokers.ferried():
+        for start in range(0, 1000, 50):
+            await publish(middle, *map(said, range(start, start + 50)))
+        assert await numbers(ear, 1000) == list(range(1000))
+
+
+async def test_questions_are_answered_both_ways_and_nothing_comes_back(brokers: TwoBrokers) -> None:
+    async def builds(question: FindBuilds) -> BuildsFound:
+        return BuildsFound(builds=())
+
+    async def providers(question: FindProviders) -> ProvidersFound:
+        return ProvidersFound(providers=())
+
+    conductor = Worker("conductor.c2", answers=[answers(topics.FIND_BUILDS, builds, cell="c2")])
+    placement = Worker("placement", answers=[answers(topics.CELL_PROVIDERS, providers, cell="c2")])
+    replies = await brokers.hears(brokers.middle, "reply.#"), await brokers.hears(brokers.own, "reply.#")
+    async with (
+        brokers.ferried(),
+        serving(brokers.own, conductor) as cell,
+        serving(brokers.middle, placement) as middle,
+    ):
+        assert (
+            await middle.asker(topics.FIND_BUILDS)(FindBuilds(cell="c2", builds=(uid(1),)))
+        ) == BuildsFound(builds=())
+        assert not (await cell.asker(topics.CELL_PROVIDERS)(FindProviders(cell="c2"))).providers
+        await until(lambda: nothing_waits(brokers))
+    for heard in replies:
+        seen = [(await take(heard)).envelope.key.rpartition(".")[0].rpartition(".")[0] for _ in range(2)]
+        assert sorted(seen) == ["reply.-c2", "reply.c2"]
+        assert heard.get_nowait() is None
+
+
+async def test_what_stays_within_is_not_carried(brokers: TwoBrokers) -> None:
+    own = await brokers.connected(brokers.own)
+    inside = await brokers.hears(brokers.own, "agent.#")
+    ear = await brokers.hears(brokers.middle, "#")
+    async with brokers.ferried():
+        await publish(own, said(1, "agent.report.c2"), said(2, "agent.build.c2.a"))
+        assert sorted(await numbers(inside, 2)) == [1, 2]
+        await publish(own, said(3, ENDED))
+        assert await numbers(ear, 1) == [3]
+
+
+# What goes wrong
+
+
+async def test_one_that_is_killed_between_saying_and_forgetting_says_it_once_more(
+    brokers: TwoBrokers,
+) -> None:
+    middle = await brokers.connected(brokers.middle)
+    ear = await brokers.hears(brokers.own, PLACED)
+    killed = asyncio.Event()
+
+    def dies(publish: Publish) -> Publish:
+        async def said_and_never_heard_of_again(
+            envelopes: Sequence[Envelope], expected: Sequence[bool]
+        ) -> None:
+            await publish(envelopes, expected)
+            killed.set()
+            await asyncio.Event().wait()
+
+        return said_and_never_heard_of_again
+
+    await publish(middle, *map(said, range(10)))
+    async with brokers.ferried(dies):
+        await in_time(killed.wait())
+    async with brokers.ferried():
+        found = [(await take(ear)).envelope for _ in range(10)]
+        while len({one.id for one in found}) < 10 or len(found) < 11:
+            found.append((await take(ear)).envelope)
+    order = [msgspec.json.decode(one.body)["n"] for one in found]
+    assert list(dict.fromkeys(order)) == list(range(10))  # the first time of each, in order
+    twice = {one.id for one in found if order.count(msgspec.json.decode(one.body)["n"]) > 1}
+    assert twice and len({one.id for one in found}) == 10  # the same message, which its hearers know
+
+
+async def test_while_the_cells_broker_is_away_all_waits_in_the_middle_in_order(brokers: TwoBrokers) -> None:
+    middle = await brokers.connected(brokers.middle)
+    ear = await brokers.hears(brokers.own, PLACED)
+    failures = iter([Unavailable("away"), Unavailable("still away")])
+    tried: list[int] = []
+
+    def away(publish: Publish) -> Publish:
+        async def not_always(envelopes: Sequence[Envelope], expected: Sequence[bool]) -> None:
+            if envelopes[0].key == PLACED:
+                tried.append(len(envelopes))
+                if (problem := next(failures, None)) is not None:
+                    raise problem
+            await publish(envelopes, expected)
+
+        return not_always
+
+    other = await brokers.hears(brokers.own, "build.delete.c2")
+    async with brokers.ferried(away):
+        await publish(middle, said(0))
+        await until(lambda: tried)
+        await publish(middle, *map(said, range(1, 20)), said(100, "build.delete.c2"))
+        assert await numbers(other, 1) == [100]  # it waits in a queue of its own
+        assert await numbers(ear, 20) == list(range(20))
+
+
+async def test_what_nobody_hears_yet_waits_for_him(brokers: TwoBrokers) -> None:
+    middle = await brokers.connected(brokers.middle)
+    async with brokers.ferried():
+        await publish(middle, *map(said, range(3)))
+        ear = await brokers.hears(brokers.own, PLACED)
+        assert await numbers(ear, 3) == [0, 1, 2]
+    assert not await middle.dead_letters()
+
+
+async def letters(transport: Connection, count: int) -> list[DeadLetter]:
+    found: list[DeadLetter] = []
+
+    async def buried() -> bool:
+        found[:] = await transport.dead_letters()
+        return len(found) >= count
+
+    await until(buried)
+    return found
+
+
+async def test_what_nobody_hears_for_long_is_a_dead_letter_where_it_was_said(brokers: TwoBrokers) -> None:
+    middle = await brokers.connected(brokers.middle)
+    message = envelope_of(BuildDeleteRequested(build=uid(1), cell="c2"), Clock())
+    async with brokers.ferried(unheard_seconds=0.0):
+        await publish(middle, message)
+        (letter,) = await letters(middle, 1)
+        assert (letter.queue, letter.key, letter.cell) == ("ferry.c2:build.delete.c2", message.key, "c2")
+        assert "build.delete.c2" in letter.reason
+        ear = await brokers.hears(brokers.own, message.key)
+        again = msgspec.structs.replace(message, attempt=1)
+        await middle.send(letter.queue, again, expected=True)  # as `berth dead replay` does
+        arrived = (await take(ear)).envelope
+    assert (arrived.id, arrived.key, bytes(arrived.body)) == (message.id, message.key, bytes(message.body))
+
+
+async def test_what_the_other_broker_refuses_is_one_and_does_not_hold_up_the_rest(
+    brokers: TwoBrokers,
+) -> None:
+    middle = await brokers.connected(brokers.middle)
+    ear = await brokers.hears(brokers.own, PLACED)
+
+    def picky(publish: Publish) -> Publish:
+        async def refuses(envelopes: Sequence[Envelope], expected: Sequence[bool]) -> None:
+            if any(bytes(one.body) == b'{"n":1}' for one in envelopes):
+                raise BrokerRefused("not this one")
+            await publish(envelopes, expected)
+
+        return refuses
+
+    await publish(middle, *map(said, range(4)))
+    async with brokers.ferried(picky):
+        assert await numbers(ear, 3) == [0, 2, 3]
+        (letter,) = await letters(middle, 1)
+    assert (letter.reason, letter.body) == ("not this one", b'{"n":1}')
+
+
+async def test_a_bug_is_tried_again_and_then_a_dead_letter_with_its_traceback(
+    brokers: TwoBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bus.ferry.passage.FAULT_DELAYS", (0.1,))
+    middle = await brokers.connected(brokers.middle)
+    tried: list[int] = []
+
+    def broken(publish: Publish) -> Publish:
+        async def fails(envelopes: Sequence[Envelope], expected: Sequence[bool]) -> None:
+            tried.append(len(envelopes))
+            raise ZeroDivisionError("a bug")
+
+        return fails
+
+    await publish(middle, said(1))
+    async with brokers.ferried(broken):
+        (letter,) = await letters(middle, 1)
+    assert len(tried) == 2
+    assert letter.reason == "ZeroDivisionError: a bug" and "Traceback" in letter.traceback
+
+
+async def test_who_asks_what_nobody_there_answers_is_told_so(brokers: TwoBrokers) -> None:
+    async with brokers.ferried(), Bus(brokers.middle()) as asking:
+        with pytest.raises(Unavailable, match=r"ask\.cell\.builds\.c2.* on the other side of the wall of c2"):
+            await in_time(asking.asker(topics.FIND_BUILDS)(FindBuilds(cell="c2", builds=(uid(1),))))
+        assert not await asking.transport.dead_letters()
+
+
+async def test_what_has_no_business_in_its_queue_is_not_carried(brokers: TwoBrokers) -> None:
+    """On the cell's own broker somebody may have the right to put anything there."""
+    own = await brokers.connected(brokers.own)
+    ear = await brokers.hears(brokers.middle, "#")
+    theirs = envelope_of(BuildDeleteRequested(build=uid(1), cell="c1"), Clock())
+    async with brokers.ferried():
+        await own.send("ferry.c2:host.failed.c2", theirs, expected=True)
+        (letter,) = await letters(own, 1)
+        await publish(own, said(1, ENDED))
+        assert (await take(ear)).envelope.key == ENDED
+    assert letter.cell == "c2" and letter.queue == "ferry.c2:host.failed.c2"

@@ -1,0 +1,277 @@
+"""What goes through a cell's wall, and which way: all of it, nothing else, and only what the cell may say."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth import wiring
+from bus.clock import Clock
+from bus.context import envelope_of, follow
+from bus.errors import Undecodable
+from bus.ferry.crossings import Crossing, NoWay, Way, crossings, ways
+from bus.messages import BuildDeleted, BuildDeleteRequested, Message
+from bus.protocol import Envelope
+from bus.queries import FindBuilds
+from bus.rabbit import permissions
+from bus.topics import QUERIES, TOPICS, Query, Topic
+from bus.worker import Worker, cell_of, on
+from tests.support.ids import uid
+
+PAGE = Path(__file__).parents[2] / "docs" / "cells.md"
+WORKERS = wiring.all_workers_without_a_bus("c1")
+CROSSINGS = crossings("c1", WORKERS)
+WAYS = ways("c1", WORKERS)
+CLOCK = Clock()
+
+
+def of_c1(worker: Worker) -> bool:
+    return cell_of(f"{worker.name}:") == "c1"
+
+
+# All of it
+
+
+@pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.pattern)
+def test_a_topic_is_carried_stays_within_or_is_no_cells(topic: Topic[Any]) -> None:
+    """Read off the tables here in another way: by the keys that each side says and hears."""
+    inside, outside = [w for w in WORKERS if of_c1(w)], [w for w in WORKERS if not of_c1(w)]
+    carried = [one for one in CROSSINGS if one.of is topic]
+    for side, other, way in ((inside, outside, Way.OUT), (outside, inside, Way.IN)):
+        heard = any(row.address.topic is topic for w in other for row in w.consumes)
+        said = any(topic.message in w.emits for w in side)
+        if said and (heard or (topic.outsiders and way is Way.OUT and "{cell}" in topic.pattern)):
+            assert [one.way for one in carried] == [way]
+    assert bool(carried) == (WAYS.get(topic) in (Way.IN, Way.OUT))
+    assert (topic in WAYS) == ("{cell}" in topic.pattern)
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
+def test_a_question_of_a_cell_is_carried_to_who_answers_it(query: Query[Any, Any]) -> None:
+    carried = [one for one in CROSSINGS if one.of is query]
+    answered_within = any(row.query is query for w in WORKERS if of_c1(w) for row in w.answers)
+    assert [one.way for one in carried] == (
+        [] if not query.narrowed else [Way.IN if answered_within else Way.OUT]
+    )
+
+
+def test_answers_cross_both_ways_by_addresses_that_say_which() -> None:
+    assert [(one.way, one.keys) for one in CROSSINGS if one.of is None] == [
+        (Way.IN, ("reply.c1.*.*",)),
+        (Way.OUT, ("reply.-c1.*.*",)),
+    ]
+
+
+def test_no_two_wait_in_one_queue_and_none_goes_round_in_circles() -> None:
+    assert len({one.queue.name for one in CROSSINGS}) == len(CROSSINGS)
+    keys = [key for one in CROSSINGS for key in one.keys]
+    assert len(set(keys)) == len(keys)
+    assert all(
+        one.queue.durable and one.queue.ordered and cell_of(one.queue.name) == "c1" for one in CROSSINGS
+    )
+
+
+def test_the_page_about_cells_names_all_that_crosses() -> None:
+    table = PAGE.read_text().partition("## What goes through the wall")[2].partition("##")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
+    column = {Way.OUT: " ".join(row[0] for row in rows), Way.IN: " ".join(row[1] for row in rows)}
+    for one in CROSSINGS:
+        assert f"`{one.name}" in column[one.way], (
+            f"{one.name} goes {one.way.value}, and the page does not say so"
+        )
+
+
+# A topic that somebody adds
+
+
+class FerriedSaying(Message):
+    cell: str
+
+
+def saying(pattern: str) -> Topic[FerriedSaying]:
+    return Topic(pattern, FerriedSaying, "something new", "somebody", "somebody")
+
+
+async def hear(message: FerriedSaying) -> None: ...
+
+
+def tables(topic: Topic[Any], says: str, hears: str) -> Sequence[Worker]:
+    names = {"in": "conductor.c1", "out": "scheduler"}
+    saying = Worker(names[says], announces=frozenset([topic.message]))
+    return [saying, Worker(f"{names[hears]}", consumes=[on(topic, hear)])]
+
+
+@pytest.mark.parametrize(
+    ("says", "hears", "way"), [("in", "out", Way.OUT), ("out", "in", Way.IN), ("in", "in", Way.WITHIN)]
+)
+def test_a_topic_added_is_carried_as_its_tables_say(
+    monkeypatch: pytest.MonkeyPatch, says: str, hears: str, way: Way
+) -> None:
+    topic = saying("thing.said.{cell}")
+    monkeypatch.setattr("bus.ferry.crossings.TOPICS", (topic,))
+    assert ways("c1", tables(topic, says, hears)) == {topic: way}
+    carried = crossings("c1", tables(topic, says, hears))
+    assert [(one.name, one.keys, one.way) for one in carried] == (
+        [] if way is Way.WITHIN else [("thing.said.c1", ("thing.said.c1",), way)]
+    )
+
+
+def test_one_whose_key_does_not_say_the_cell_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = saying("thing.said")
+    monkeypatch.setattr("bus.ferry.crossings.TOPICS", (topic,))
+    with pytest.raises(NoWay, match="does not say which"):
+        ways("c1", tables(topic, "in", "out"))
+
+
+def test_one_that_would_go_both_ways_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = saying("thing.said.{cell}")
+    monkeypatch.setattr("bus.ferry.crossings.TOPICS", (topic,))
+    with pytest.raises(NoWay, match="circles"):
+        ways("c1", [*tables(topic, "in", "out"), *tables(topic, "out", "in")])
+
+
+# By which key it is carried
+
+
+def crossing(name: str) -> Crossing:
+    (found,) = [one for one in CROSSINGS if one.name == name]
+    return found
+
+
+def an_envelope_of(message: Message, key: str) -> Envelope:
+    envelope = envelope_of(message, CLOCK)
+    envelope.key = key
+    return envelope
+
+
+DELETED = BuildDeleted(build=uid(1), cell="c1", reply_to="me")
+DELETE = BuildDeleteRequested(build=uid(1), cell="c1")
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "key", "carried"),
+    [
+        ("build.delete.c1", DELETE, "build.delete.c1", "build.delete.c1"),
+        ("build.deleted.c1", DELETED, "build.deleted.c1.me", "build.deleted.c1.me"),
+        # a dead letter that is sent to the queue once more
+        ("build.delete.c1", DELETE, "ferry.c1:build.delete.c1", "build.delete.c1"),
+        ("build.deleted.c1", DELETED, "ferry.c1:build.deleted.c1", "build.deleted.c1.me"),
+        # what has no business there, however it came in
+        ("build.delete.c1", DELETE, "build.delete.c2", None),
+        ("build.delete.c1", DELETE, "build.requested", None),
+        ("build.deleted.c1", DELETED, "build.deleted.c1.me.too", None),
+        ("build.delete.c1", BuildDeleteRequested(build=uid(1), cell="c2"), "ferry.c1:build.delete.c1", None),
+        ("reply.-c1", DELETED, "ferry.c1:reply.-c1", None),
+        ("reply.-c1", DELETED, "reply.c1.a.b", None),
+        ("host.failed.c1", DELETED, "ferry.c1:host.failed.c1", None),
+    ],
+)  # fmt: skip
+def test_it_is_carried_by_the_key_of_its_crossing_or_not_at_all(
+    name: str, message: Message, key: str, carried: str | None
+) -> None:
+    envelope = an_envelope_of(message, key)
+    if carried is not None:
+        assert crossing(name).key_of(envelope) == carried
+        return
+    with pytest.raises(Undecodable):
+        crossing(name).key_of(envelope)
+
+
+def test_a_question_that_is_sent_again_has_the_key_of_its_cell() -> None:
+    asked = follow(FindBuilds(cell="c1", builds=(uid(1),)), "ferry.c1:ask.cell.builds.c1", CLOCK)
+    assert crossing("ask.cell.builds.c1").key_of(asked) == "ask.cell.builds.c1"
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "framed"),
+    [
+        ("build.ended.c1", "build.ended.c1", False),  # people read it with tools of their own
+        ("build.ended.c1", "build.ended.c1.me", True),
+        ("host.reported.c1", "host.reported.c1", True),
+        ("ask.placement.claim.c1", "ask.placement.claim.c1", True),
+        ("reply.c1", "reply.c1.a.b", True),
+    ],
+)
+def test_what_outsiders_read_is_not_framed_on_the_way(name: str, key: str, framed: bool) -> None:
+    assert crossing(name).framed(key) is framed
+
+
+def test_answers_may_be_heard_by_nobody_and_questions_may_not() -> None:
+    assert not crossing("reply.c1").expected and not crossing("host.reported.c1").expected
+    assert crossing("ask.placement.claim.c1").expected and crossing("build.placed.c1").expected
+
+
+# What the ferry may
+
+
+def may(found: permissions.Permissions, exchange: str = "berth") -> permissions.KeyPatterns:
+    (keys,) = [one for one in found.keys if one.exchange == exchange]
+    return keys
+
+
+MIDDLE, OWN = permissions.of_ferry(CROSSINGS), permissions.of_ferry(CROSSINGS, own=True)
+THE_CELL = permissions.of_cell("c1", wiring.tables_of_cell("c1"))
+SAYS_OUT = [
+    "inventory.reported.c1", "host.failed.c1", "build.ended.c1", "build.ended.c1.me",
+    "ask.placement.claim.c1", "reply.-c1.a.b", "ironic.node.c1.set",
+]  # fmt: skip
+SAYS_IN = ["build.placed.c1", "build.delete.c1", "ask.cell.builds.c1", "reply.c1.a.b"]
+NEVER = [
+    "build.requested", "placement.changed", "ask.placement.claim", "reply.-.a.b", "reply.-c2.a.b",
+    "agent.build.c1.a", "agent.report.c1", "inventory.reported.c2", "build.placed.c2", "#", "reply.#", "*",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("found", "says"), [(MIDDLE, SAYS_OUT), (OWN, SAYS_IN)], ids=["in the middle", "on the cell's own"]
+)
+def test_it_may_say_on_one_side_what_crosses_to_there_and_no_more(
+    found: permissions.Permissions, says: Sequence[str]
+) -> None:
+    allowed = [key for key in (*SAYS_OUT, *SAYS_IN, *NEVER) if re.match(may(found).write, key)]
+    assert allowed == list(says)
+
+
+@pytest.mark.parametrize("key", SAYS_OUT + NEVER)
+def test_in_the_middle_it_may_say_what_the_cell_may_through_its_wall(key: str) -> None:
+    if re.match(may(MIDDLE).write, key):
+        assert re.match(may(THE_CELL).write, key)
+
+
+@pytest.mark.parametrize(
+    ("found", "way"), [(MIDDLE, Way.IN), (OWN, Way.OUT)], ids=["in the middle", "on the cell's own"]
+)
+def test_it_may_hear_what_it_carries_and_nothing_else(found: permissions.Permissions, way: Way) -> None:
+    bound = [key for one in CROSSINGS if one.way is way for key in one.keys]
+    others = [key for one in CROSSINGS if one.way is not way for key in one.keys]
+    heard = [key for key in (*bound, *others, *NEVER) if re.match(may(found).read, key)]
+    assert heard == bound
+
+
+@pytest.mark.parametrize(
+    ("name", "in_the_middle", "on_its_own"),
+    [
+        ("ferry.c1:build.placed.c1", True, True),
+        ("ferry.c2:build.placed.c2", False, False),
+        ("ferry.c12:x", False, False),
+        ("conductor.c1:build.placed.c1", False, False),
+        ("placement:inventory.reported.c1", False, False),
+        ("berth", False, True),
+        ("berth.queues", False, True),
+        ("berth.dead", False, True),
+        ("berth.delay.100", False, True),
+    ],
+)  # fmt: skip
+def test_it_has_its_own_queues_and_keeps_what_is_everybodys_on_the_cells_broker(
+    name: str, in_the_middle: bool, on_its_own: bool
+) -> None:
+    assert bool(re.match(MIDDLE.configure, name)) is in_the_middle
+    assert bool(re.match(OWN.configure, name)) is on_its_own
+
+
+@pytest.mark.parametrize(("key", "allowed"), [("letter.c1", True), ("letter", False), ("letter.c2", False)])
+def test_its_dead_letters_are_the_cells(key: str, allowed: bool) -> None:
+    for found in (MIDDLE, OWN):
+        assert bool(re.match(may(found, "berth.dead").write, key)) is allowed
