@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import pika
 import pytest
+from prometheus_client import REGISTRY
 
 from berth import wiring
 from bus import topics
@@ -75,17 +77,21 @@ class TwoBrokers:
             await side.declare(*(one.queue for one in CROSSINGS if one.way.value == way))
 
 
+def on_rabbit(url: str, name: str) -> TwoBrokers:
+    """Two exchanges of one RabbitMQ are as good as two of them."""
+    return TwoBrokers(
+        lambda: RabbitTransport(url, exchange=f"{name}m", quorum=False),
+        lambda: RabbitTransport(url, exchange=f"{name}o", quorum=False),
+    )
+
+
 @pytest.fixture(params=["local", pytest.param("rabbit", marks=pytest.mark.services)])
 async def brokers(request: pytest.FixtureRequest) -> AsyncIterator[TwoBrokers]:
     if request.param == "local":
         middle, own = LocalBroker(), LocalBroker()
         made = TwoBrokers(lambda: LocalTransport(middle), lambda: LocalTransport(own))
-    else:  # two exchanges of one RabbitMQ are as good as two of them
-        url, name = request.getfixturevalue("amqp_url"), request.getfixturevalue("bus_name")
-        made = TwoBrokers(
-            lambda: RabbitTransport(url, exchange=f"{name}m", quorum=False),
-            lambda: RabbitTransport(url, exchange=f"{name}o", quorum=False),
-        )
+    else:
+        made = on_rabbit(request.getfixturevalue("amqp_url"), request.getfixturevalue("bus_name"))
     await made.know_the_ferry()
     yield made
     for transport in made.opened:
@@ -216,11 +222,13 @@ async def test_while_the_cells_broker_is_away_all_waits_in_the_middle_in_order(b
     ear = await brokers.hears(brokers.own, PLACED)
     failures = iter([Unavailable("away"), Unavailable("still away")])
     tried: list[int] = []
+    more = asyncio.Event()
 
     def away(publish: Publish) -> Publish:
         async def not_always(envelopes: Sequence[Envelope], expected: Sequence[bool]) -> None:
             if envelopes[0].key == PLACED:
                 tried.append(len(envelopes))
+                await more.wait()  # what comes behind is there when it fails
                 if (problem := next(failures, None)) is not None:
                     raise problem
             await publish(envelopes, expected)
@@ -233,6 +241,7 @@ async def test_while_the_cells_broker_is_away_all_waits_in_the_middle_in_order(b
         await until(lambda: tried)
         await publish(middle, *map(said, range(1, 20)), said(100, "build.delete.c2"))
         assert await numbers(other, 1) == [100]  # it waits in a queue of its own
+        more.set()
         assert await numbers(ear, 20) == list(range(20))
 
 
@@ -331,3 +340,73 @@ async def test_what_has_no_business_in_its_queue_is_not_carried(brokers: TwoBrok
         await publish(own, said(1, ENDED))
         assert (await take(ear)).envelope.key == ENDED
     assert letter.cell == "c2" and letter.queue == "ferry.c2:host.failed.c2"
+
+
+async def test_what_waits_is_counted_and_for_how_long(brokers: TwoBrokers) -> None:
+    middle = await brokers.connected(brokers.middle)
+    ear = await brokers.hears(brokers.own, PLACED)
+    of = {"cell": "c2", "way": "in", "crossing": PLACED}
+    before = REGISTRY.get_sample_value("berth_ferry_carried_total", of) or 0.0
+    back = asyncio.Event()
+
+    def away(publish: Publish) -> Publish:
+        async def when_it_is_back(envelopes: Sequence[Envelope], expected: Sequence[bool]) -> None:
+            await back.wait()
+            await publish(envelopes, expected)
+
+        return when_it_is_back
+
+    def waits() -> tuple[float | None, float | None]:
+        return (
+            REGISTRY.get_sample_value("berth_ferry_waiting", of),
+            REGISTRY.get_sample_value("berth_ferry_lag_seconds", of),
+        )
+
+    async with brokers.ferried(away):
+        await publish(middle, *(an_envelope(n, PLACED, sent_at=1000.0, framed=False) for n in range(3)))
+        await until(lambda: waits()[0] == 3 and (waits()[1] or 0.0) > 1000.0, picture=waits)
+        back.set()
+        assert await numbers(ear, 3) == [0, 1, 2]
+        await until(lambda: waits() == (0, 0.0), picture=waits)
+    assert REGISTRY.get_sample_value("berth_ferry_carried_total", of) == before + 3
+
+
+# On RabbitMQ alone: what nobody's permissions keep from being tried
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("key", ["agent.report.c2", "host.failed.c1", "build.requested"])
+async def test_a_further_key_does_not_carry_what_may_not_cross(
+    amqp_url: str, bus_name: str, key: str
+) -> None:
+    """Where they are judged by the first key, a message goes by its others (CC) into the ferry's queue."""
+    brokers = on_rabbit(amqp_url, bus_name)
+    await brokers.know_the_ferry()
+    own, ear = await brokers.connected(brokers.own), await brokers.hears(brokers.middle, "#")
+    further = pika.BasicProperties(headers={"CC": ["host.failed.c2"], "key": "host.failed.c2"})
+    async with brokers.ferried():
+        with pika.BlockingConnection(pika.URLParameters(amqp_url)) as connection:
+            connection.channel().basic_publish(f"{bus_name}o", key, b'{"n":1}', further)
+        (letter,) = await letters(own, 1)
+        await publish(own, said(2, ENDED))
+        assert await numbers(ear, 1) == [2]
+    assert f"it came by the key {key}" in letter.reason
+    for transport in brokers.opened:
+        await transport.close()
+
+
+@pytest.mark.services
+async def test_what_is_no_frame_is_a_dead_letter_where_it_was_said(amqp_url: str, bus_name: str) -> None:
+    brokers = on_rabbit(amqp_url, bus_name)
+    await brokers.know_the_ferry()
+    own, ear = await brokers.connected(brokers.own), await brokers.hears(brokers.middle, "#")
+    async with brokers.ferried():
+        with pika.BlockingConnection(pika.URLParameters(amqp_url)) as connection:
+            said_to_be_one = pika.BasicProperties(type="berth.frame")
+            connection.channel().basic_publish(f"{bus_name}o", ENDED, b"no frame", said_to_be_one)
+        (letter,) = await letters(own, 1)
+        await publish(own, said(2, ENDED))
+        assert await numbers(ear, 1) == [2]
+    assert "not a frame" in letter.reason
+    for transport in brokers.opened:
+        await transport.close()
