@@ -123,6 +123,30 @@ class Link:
                 log.info("RabbitMQ at %s broke off: %s; trying again", self.place, reason(problem))
             await backoff.pause()
 
+    async def undisturbed(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do this in a task of ours: a request to the broker that is cancelled half-way takes its channel with
+        it, and it is not told that it was cancelled.
+        """
+        self.check()
+        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        async def do() -> None:
+            problem: Exception = Unavailable(
+                f"the connection to RabbitMQ at {self.place} was closed meanwhile"
+            )
+            try:
+                result = await work()
+                if not outcome.done():
+                    outcome.set_result(result)
+            except Exception as found:  # whoever waits for it hears it
+                problem = found
+            finally:
+                if not outcome.done():
+                    outcome.set_exception(problem)
+
+        self.spawn(do())
+        return await outcome
+
     def forget(self) -> None:
         """Something of ours on the broker turned out to be gone: make it again when it is needed."""
         if self._session is not None:

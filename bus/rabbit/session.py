@@ -37,15 +37,6 @@ class Session:
         """A channel to read from."""
         return await BulkChannel().open(self.connection, confirms=False)
 
-    async def ready(self, queue: str) -> int:
-        """How many messages of this queue nobody holds."""
-        looking = await self.channel()
-        try:
-            return await looking.ready(queue)
-        finally:
-            if not looking.closed:
-                await looking.close()
-
     async def publish(self, post: Post, *, apart: bool) -> None:
         """Returns when the broker has confirmed it. `apart`: on a channel of its own."""
         id_ = post.properties.message_id

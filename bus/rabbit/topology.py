@@ -139,6 +139,12 @@ class Topology:
                 await self._bind(name, self.names.exchange, key)
             await self._bind(name, self.names.queues, f"*.{name}")
 
+    async def waiting(self, name: str) -> int:
+        """How many messages of this queue nobody holds."""
+        async with self._one_at_a_time:
+            found = await self._ask(lambda channel: channel.get_queue(name))
+        return found.declaration_result.message_count or 0
+
     async def dead(self) -> None:
         """The queue of dead letters."""
         async with self._one_at_a_time:

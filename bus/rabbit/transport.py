@@ -84,12 +84,19 @@ class RabbitTransport:
 
     async def waiting(self, queue: str) -> int:
         """How many AMQP messages of this queue nobody holds; a frame is one."""
-        return await self._link.insist(lambda session: session.ready(self._names.queue(queue)))
+        name = self._names.queue(queue)
+        return await self._link.undisturbed(
+            lambda: self._link.insist(lambda session: session.topology.waiting(name))
+        )
 
     async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox:
-        await self._link.declare(queue)
         inbox = RabbitInbox(self._link, queue, prefetch, self._put_back)
-        await inbox.start()
+
+        async def begin() -> None:
+            await self._link.declare(queue)
+            await inbox.start()
+
+        await self._link.undisturbed(begin)
         self._inboxes = [one for one in self._inboxes if not one.ended]
         self._inboxes.append(inbox)
         return inbox

@@ -74,7 +74,8 @@ def with_users(middle: RabbitMQ, own: RabbitMQ, exchange: str, directory: Path) 
     let_in(middle, exchange, c1=may["c1"], ferry=permissions.of_ferry(crossing, exchange=exchange))
     let_in(own, exchange, c2=may["c2"], ferry=permissions.of_ferry(crossing, own=True, exchange=exchange))
     return Settings().having(
-        cells=("c1", "c2"), hosts=HOSTS, build_time="constant:0.01", exchange=exchange, amqp_url=middle.url,
+        cells=("c1", "c2"), hosts=HOSTS, build_time="constant:0.01", fail=0.2, exchange=exchange,
+        amqp_url=middle.url,
         cell_amqp_urls={"c1": address(middle, f"{exchange}-c1"), "c2": address(own, f"{exchange}-c2")},
         cell_ferry_urls={"c2": address(own, f"{exchange}-ferry")}, state_dir=str(directory),
     )  # fmt: skip
