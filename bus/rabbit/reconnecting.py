@@ -124,16 +124,14 @@ class Link:
             await backoff.pause()
 
     async def undisturbed(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do this in a task of ours: a request to the broker that is cancelled half-way takes its channel with
-        it, and it is not told that it was cancelled.
+        """Do this in a task of ours, for who may be cancelled: a request to the broker that is cancelled
+        half-way takes its channel with it, and who made it may not learn that it was cancelled.
         """
         self.check()
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         async def do() -> None:
-            problem: Exception = Unavailable(
-                f"the connection to RabbitMQ at {self.place} was closed meanwhile"
-            )
+            problem: Exception = Unavailable(f"the connection to RabbitMQ at {self.place} was closed")
             try:
                 result = await work()
                 if not outcome.done():

@@ -375,7 +375,7 @@ async def test_what_waits_is_counted_and_for_how_long(brokers: TwoBrokers) -> No
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("key", ["agent.report.c2", "host.failed.c1", "build.requested"])
+@pytest.mark.parametrize("key", ["agent.report.c2", "build.requested"])
 async def test_a_further_key_does_not_carry_what_may_not_cross(
     amqp_url: str, bus_name: str, key: str
 ) -> None:

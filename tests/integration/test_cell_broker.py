@@ -42,7 +42,7 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 PASSWORD = "secret"
-HOSTS = 40
+HOSTS = 16
 AWAY = 30.0
 FLAVOR = Flavor(name="small", vcpus=1, memory_mb=64, disk_gb=1)
 
@@ -75,7 +75,7 @@ def with_users(middle: RabbitMQ, own: RabbitMQ, exchange: str, directory: Path) 
     let_in(own, exchange, c2=may["c2"], ferry=permissions.of_ferry(crossing, own=True, exchange=exchange))
     return Settings().having(
         cells=("c1", "c2"), hosts=HOSTS, build_time="constant:0.01", fail=0.2, exchange=exchange,
-        amqp_url=middle.url,
+        amqp_url=middle.url, queue_type="classic",
         cell_amqp_urls={"c1": address(middle, f"{exchange}-c1"), "c2": address(own, f"{exchange}-c2")},
         cell_ferry_urls={"c2": address(own, f"{exchange}-ferry")}, state_dir=str(directory),
     )  # fmt: skip
@@ -181,7 +181,8 @@ class TwoCells:
     client: Bus
 
     async def nothing_is_dead_or_waits(self) -> None:
-        async with Bus(RabbitTransport(self.own.url, exchange=self.settings.bus.exchange)) as own:
+        exchange = self.settings.bus.exchange
+        async with Bus(RabbitTransport(self.own.url, exchange=exchange, quorum=False)) as own:
             for side, way in ((self.client.transport, Way.IN), (own.transport, Way.OUT)):
                 assert isinstance(side, RabbitTransport)
                 assert await side.dead_letters() == []
@@ -197,13 +198,18 @@ async def nothing_waits(side: RabbitTransport, queue: str) -> None:
     await until(is_empty, f"nothing waits in {queue}")
 
 
-def queue_is_there(broker: RabbitMQ, queue: str) -> bool:
+async def is_there(broker: RabbitMQ, queue: str) -> None:
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
-        try:
-            connection.channel().queue_declare(queue, passive=True)
-        except ChannelClosedByBroker:
-            return False
-    return True
+
+        async def found() -> bool:
+            await asyncio.sleep(0.05)
+            try:
+                connection.channel().queue_declare(queue, passive=True)
+            except ChannelClosedByBroker:
+                return False
+            return True
+
+        await until(found, f"{queue} is there")
 
 
 @asynccontextmanager
@@ -225,8 +231,7 @@ async def two_cells(middle: RabbitMQ, own: RabbitMQ, settings: Settings) -> Asyn
             else:
                 group.create_task(wiring.serve(role, settings, wiring.way_of(role, settings), stopping))
             if role.worker in there:
-                broker, queue = there[role.worker]
-                await until(lambda broker=broker, queue=queue: queue_is_there(broker, queue))  # type: ignore[misc]
+                await is_there(*there[role.worker])
         client = await stack.enter_async_context(Bus(wiring.transport(settings, "client")))
         cells = TwoCells(settings, own, ferry, client)
         providers, waiting = client.asker(topics.PROVIDERS), client.asker(topics.WAITING, timeout=30.0)
@@ -249,23 +254,23 @@ async def test_a_cell_whose_broker_and_ferry_are_killed_loses_nothing_and_distur
     rabbitmq.start()
     settings = with_users(rabbitmq, own, bus_name, tmp_path)
     async with two_cells(rabbitmq, own, settings) as cells:
-        boots = Boots(cells.client, ("c1", "c2"), 0.05)
+        boots = Boots(cells.client, ("c1", "c2"), 0.1)
         async with boots.going_on():
             for cell in boots.cells:
-                await boots.more_end(cell, 20)
+                await boots.more_end(cell, 5)
 
             await cells.ferry.end(signal.SIGKILL)
-            await boots.more_end("c1", 10)
+            await boots.more_end("c1", 5)
             await cells.ferry.start()
-            await boots.more_end("c2", 20)
+            await boots.more_end("c2", 10)
 
             await asyncio.to_thread(own.kill)
             ended, gone = boots.count("c2"), monotonic()
-            await boots.more_end("c1", 40)
+            await boots.more_end("c1", 15)
             assert boots.count("c2") <= ended + 5  # only what was on its way came through
             back = monotonic()
             await asyncio.to_thread(own.start)
-            await boots.more_end("c2", 40)
+            await boots.more_end("c2", 20)
         await cells.nothing_is_dead_or_waits()
     boots.all_ended_once_and_well()
     assert boots.seconds(["c1"], gone, back)[-1] < 2.0
