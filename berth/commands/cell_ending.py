@@ -127,7 +127,8 @@ async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> lis
     from bus.rabbit import permissions
     from bus.rabbit.removal import delete_queues
 
-    own = re.compile(permissions_of(settings, name).configure)
+    ferried = permissions.of_ferry(wiring.crossings_of(name), exchange=settings.bus.exchange)
+    own = re.compile(f"{permissions_of(settings, name).configure}|{ferried.configure}")
     filled = re.compile(permissions.filled_by(name, settings.bus.exchange))
     there = await admin.queues()
     url = settings.bus.amqp_url
