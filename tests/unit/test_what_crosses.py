@@ -50,11 +50,13 @@ def test_a_topic_is_carried_stays_within_or_is_no_cells(topic: Topic[Any]) -> No
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
 def test_a_question_of_a_cell_is_carried_to_who_answers_it(query: Query[Any, Any]) -> None:
-    carried = [one for one in CROSSINGS if one.of is query]
+    carried = [one.way for one in CROSSINGS if one.of is query]
+    asked_within = any(query in w.asks for w in WORKERS if of_c1(w))
     answered_within = any(row.query is query for w in WORKERS if of_c1(w) for row in w.answers)
-    assert [one.way for one in carried] == (
-        [] if not query.narrowed else [Way.IN if answered_within else Way.OUT]
-    )
+    assert query.narrowed is (asked_within or answered_within)
+    assert query.within is asked_within
+    ways = {(True, False): [Way.OUT], (False, True): [Way.IN]}
+    assert carried == ways.get((asked_within, answered_within), [])
 
 
 def test_answers_cross_both_ways_by_addresses_that_say_which() -> None:
