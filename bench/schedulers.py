@@ -38,7 +38,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print(
         f"{'':10} {'schedulers':>10} {'boots/s':>8} {'p99 ms':>7} {'CPU ms/boot':>12} {'of schedulers':>13}"
-        f" {'refused/boot':>13} {'crossed/boot':>13}  ended",
+        f" {'claims refused':>14} {'hosts too':>10} {'crossed':>8}  ended",
         flush=True,
     )
     for way in arguments.ways:
@@ -48,8 +48,9 @@ def main() -> None:
             print(
                 f"{way:10} {several:10} {result['boots_per_second']:8.0f} {result['latency_ms']['p99']:7.0f}"
                 f" {sum(cost.values()):12.2f} {cost['scheduler']:13.2f}"
-                f" {100 * counted['berth_scheduler_choices_refused'] / boots:12.2f}%"
-                f" {100 * counted['berth_scheduler_crossings'] / boots:12.2f}%"
+                f" {100 * counted['berth_scheduler_claims result="refused"'] / boots:13.2f}%"
+                f" {100 * counted['berth_scheduler_choices_refused'] / boots:9.2f}%"
+                f" {100 * counted['berth_scheduler_crossings'] / boots:7.2f}%"
                 f"  {', '.join(f'{count} {status}' for status, count in result['ended'].items())}",
                 flush=True,
             )
@@ -106,12 +107,13 @@ def _scheduler(environment: dict[str, str]) -> Iterator[None]:
 
 
 def _counted(ports: Sequence[int]) -> Counter[str]:
-    """All samples of these processes, summed by name."""
+    """All samples of these processes, summed by name, and by name and labels."""
     counted: Counter[str] = Counter()
     for port in ports:
         with urlopen(f"http://127.0.0.1:{port}/metrics") as page:
-            for name, _, value in _SAMPLE.findall(page.read().decode()):
+            for name, labels, value in _SAMPLE.findall(page.read().decode()):
                 counted[name] += float(value)
+                counted[f"{name} {labels}"] += float(value)
     return counted
 
 

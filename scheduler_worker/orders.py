@@ -17,6 +17,7 @@ from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.core.unreadable import Unreadable
 from scheduler_worker.core.wish import ITS_OWN, Wish, as_anybodys
 
+MORE_WHEN_PACKED = 4  # alternates, for those named are soon full
 REMEMBERED = 4096  # of the wishes of requests that differ
 REMEMBERED_BYTES = 32 * 1024 * 1024  # of what these say
 _SELDOM_READ: Mapping[str, Any] = {
@@ -64,6 +65,7 @@ class Orders:
             wishes=wishes,
             instances=instances,
             bytes=0 if refusal else together,
+            more_alternates=MORE_WHEN_PACKED if self._policy.packs else 0,
             waited=waited,
         )
         return order, Begun(refusal)

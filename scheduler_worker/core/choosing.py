@@ -23,6 +23,7 @@ from scheduler_worker.core.view import HostsNow
 from scheduler_worker.core.wish import Together, Wish
 
 CHOICES = 3  # hosts named in one claim, best first
+PACKED_CHOICES = 8  # the same where all want the fullest, which others fill up meanwhile
 
 
 class Choosing:
@@ -97,6 +98,10 @@ class Choosing:
     @property
     def rules(self) -> tuple[Rule, ...]:
         return self._policy.rules
+
+    @property
+    def packs(self) -> bool:
+        return self._policy.packs
 
     def join(self, order: Order, instance: Id, root: str) -> None:
         if order.wish.group is not None:
@@ -205,7 +210,7 @@ class _Kind:
                 self._ranking = self._choosing.rank(self._wish, self._seed, order.needed)
                 self._shortage = None
             pick = self._ranking.take(
-                min(CHOICES, several),
+                min(PACKED_CHOICES if self._choosing.packs else CHOICES, several),
                 min(several, MAX_CHOICES_EACH),
                 order.avoid,
                 lambda among, instance=instance: drawn(self._seed, instance, among),  # type: ignore[misc]
@@ -218,7 +223,7 @@ class _Kind:
 
     def _with_spares(self, order: Order, picks: Sequence[tuple[Ranking, Pick]]) -> tuple[Pick, ...]:
         """Named when all its hosts are known, for none of these is to be another's alternate."""
-        several = order.request.alternates
+        several = order.alternates
         if not several:
             return tuple([pick for _, pick in picks])
         beside = order.beside.union([pick.root for _, pick in picks])

@@ -80,6 +80,11 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     decision: Decision = Decision()  # and the record of that
     unexplained: bool = False  # it has none for good, and what would have helped is not known yet
     shorts: tuple[Shortage, ...] = ()  # why there is no host, by each of the wishes that were tried
+    more_alternates: int = 0  # than were asked for, if any were
+
+    @property
+    def alternates(self) -> int:
+        return self.request.alternates + (self.more_alternates if self.request.alternates else 0)
 
     @property
     def wish(self) -> Wish:

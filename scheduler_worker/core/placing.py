@@ -324,9 +324,9 @@ def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> 
         spares, lacking = pick.spares, 0
         if result.choice or avoid or len(picks) > 1:
             beside = order.beside.union([one.root for one in ways])
-            spares = _spares(pick, way, beside, avoid, request.alternates)
+            spares = _spares(pick, way, beside, avoid, order.alternates)
             if result.choice or len(spares) < len(pick.spares):
-                lacking = request.alternates - len(spares)
+                lacking = order.alternates - len(spares)
         settled.append(
             Settled(
                 instance=instance,
@@ -401,7 +401,7 @@ def _located(
             generation=result.generation,
             decision=Decision(considered=order.considered),
             nth=nth,
-            lacking=order.request.alternates,
+            lacking=order.alternates,
         )
         order = replace(order, settled=(*order.settled, again))
     return _also(tuple(effects), _next(order, limits))

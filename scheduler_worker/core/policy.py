@@ -28,6 +28,7 @@ _HEEDED_BY = {
     "build_near_host_ip": "simple_cidr_affinity",
     "query": "json",
 }
+_OF_ROOM = ("ram", "cpu", "disk")  # weighers of how much is free
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -80,6 +81,11 @@ class ChoicePolicy:
     def reads(self, name: str) -> bool:
         """Does a rule or weigher read this field of a request?"""
         return any(read == EVERYTHING or read.partition(".")[0] == name for read in self._read)
+
+    @cached_property
+    def packs(self) -> bool:
+        """Does it like full hosts better? Then all requests want the same ones."""
+        return any(one.name in _OF_ROOM and one.multiplier < 0 for one in self.weighers)
 
     def unheeded(self, request: BuildRequested) -> tuple[str, ...]:
         """The hints that no rule here goes by, a sentence each."""

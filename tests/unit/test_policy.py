@@ -115,6 +115,19 @@ def test_metrics_that_are_required_are_a_rule(options: dict[str, Any], rules: li
     assert rules_of(filters=["up"], options={"metrics": options}) == rules
 
 
+@pytest.mark.parametrize(
+    ("weighers", "packs"),
+    [
+        (None, False),
+        ({"ram": -1.0}, True),
+        ({"cpu": 1.0, "disk": -0.5}, True),
+        ({"io_ops": -1.0, "ram": 1.0}, False),
+    ],
+)
+def test_who_likes_full_hosts_better_packs(weighers: dict[str, float] | None, packs: bool) -> None:
+    assert ChoicePolicy.from_names(weighers=weighers).packs == packs
+
+
 # His own
 
 

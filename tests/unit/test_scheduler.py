@@ -202,6 +202,22 @@ async def test_the_same_request_and_candidates_give_the_same_decision() -> None:
     assert first == await said(a_scheduler(hosts(30)), *requests)
 
 
+@pytest.mark.parametrize(
+    ("weighers", "asked", "choices", "alternates"),
+    [({"ram": 1.0}, 2, 3, 2), ({"ram": -1.0}, 2, 8, 6), ({"ram": -1.0}, 0, 8, 0)],
+    ids=["spreading", "packing", "none wanted"],
+)
+async def test_where_all_want_the_fullest_more_are_named(
+    weighers: dict[str, float], asked: int, choices: int, alternates: int
+) -> None:
+    """In the claim, and for the cell: those named are soon full."""
+    placement = hosts(24)
+    policy = ChoicePolicy.from_names(weighers=weighers)
+    (message,) = await placed(a_scheduler(placement, policy=policy), a_request(alternates=asked))
+    assert len(placement.orders[0].claims[0].choices) == choices
+    assert len(message.alternates) == alternates
+
+
 async def test_alternates_are_of_the_chosen_cell_and_none_is_chosen_for_a_sister() -> None:
     placement = FakePlacement.of(*(a_candidate(number, cell=f"cell{number % 2}") for number in range(12)))
     messages = await placed(a_scheduler(placement), a_request(instances=4, alternates=10))
