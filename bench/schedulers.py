@@ -21,6 +21,7 @@ from deploy.servers import Postgres, RabbitMQ, free_port, private_directory
 
 WAYS = {"spreading": {}, "packing": {"ram": -1.0, "cpu": -1.0}}
 _OWN_PORT = re.compile(r"scheduler: process \d+, metrics at http://127\.0\.0\.1:(\d+)")
+_REFUSED = 'berth_scheduler_claims result="refused"'
 _SAMPLE = re.compile(r"^(\w+?)(?:_total)?(?:\{(.*)\})? ([0-9.e+]+)$", re.MULTILINE)
 
 
@@ -48,7 +49,7 @@ def main() -> None:
             print(
                 f"{way:10} {several:10} {result['boots_per_second']:8.0f} {result['latency_ms']['p99']:7.0f}"
                 f" {sum(cost.values()):12.2f} {cost['scheduler']:13.2f}"
-                f" {100 * counted['berth_scheduler_claims result="refused"'] / boots:13.2f}%"
+                f" {100 * counted[_REFUSED] / boots:13.2f}%"
                 f" {100 * counted['berth_scheduler_choices_refused'] / boots:9.2f}%"
                 f" {100 * counted['berth_scheduler_crossings'] / boots:7.2f}%"
                 f"  {', '.join(f'{count} {status}' for status, count in result['ended'].items())}",
