@@ -8,9 +8,13 @@ from typing import Annotated
 from msgspec import Meta
 
 from bus.resources import Missing
-from bus.vocabulary import Contended, RegisteredCell, Tagged, Word
+from bus.vocabulary import END, Contended, RegisteredCell, Tagged, Word
 
 Note = Annotated[str, Meta(max_length=1000)]
+NewCell = Annotated[  # of c1, `-c1` is where the answers go to who asks it from outside
+    str,
+    Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}" + END, description="a word that does not begin with -"),
+]
 
 
 # Edits
@@ -19,7 +23,7 @@ Note = Annotated[str, Meta(max_length=1000)]
 class RegisterCell(Tagged, frozen=True, kw_only=True):
     """Enter it, or say something else of it; what is None stays. Done twice, it is one."""
 
-    cell: Word
+    cell: NewCell
     enabled: bool | None = None  # None: as it was, enabled when it is new
     note: Note | None = None
 

@@ -15,6 +15,7 @@ from berth.commands.cell_permissions import (
     NameOfCell,
     check_name,
     edit_of,
+    ferry_permissions,
     login_of,
     need_service_mode,
     permissions_of,
@@ -127,7 +128,7 @@ async def _drop_queues(settings: Settings, name: str, admin: BrokerUsers) -> lis
     from bus.rabbit import permissions
     from bus.rabbit.removal import delete_queues
 
-    ferried = permissions.of_ferry(wiring.crossings_of(name), exchange=settings.bus.exchange)
+    ferried = ferry_permissions(settings, name, own=False)
     own = re.compile(f"{permissions_of(settings, name).configure}|{ferried.configure}")
     filled = re.compile(permissions.filled_by(name, settings.bus.exchange))
     there = await admin.queues()

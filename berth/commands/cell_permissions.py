@@ -47,6 +47,13 @@ def permissions_command(
     name: NameOfCell,
     form: Form = "text",
     user: Annotated[str, typer.Option(help="Of this RabbitMQ user (default: as `add` calls it).")] = "",
+    ferry: Annotated[
+        str,
+        typer.Option(
+            metavar="SIDE",
+            help="Of its ferry's user, where it has a RabbitMQ of its own: there (own), or in the middle.",
+        ),
+    ] = "",
     state_dir: StateDir = None,
 ) -> None:
     """What a cell's RabbitMQ user may do: made from its workers' tables, and nothing is changed by asking.
@@ -56,8 +63,11 @@ def permissions_command(
     """
     if form not in ("text", "rabbitmqctl", "json"):
         raise BadSetting(f"--as {form!r}: it is text, rabbitmqctl or json")
+    if ferry not in ("", "own", "middle"):
+        raise BadSetting(f"--ferry {ferry!r}: it is own or middle")
     settings = effective(state_dir=state_dir).settings
-    show_permissions(settings, name, form, user or user_of(settings, name))
+    whom = f"{user_of(settings, name)}-ferry" if ferry else user_of(settings, name)
+    show_permissions(settings, name, form, user or whom, ferry)
 
 
 # What is a cell's own
@@ -95,12 +105,14 @@ def check_name(name: str) -> None:
 # Printing
 
 
-def show_permissions(settings: Settings, cell: str, form: str, user: str) -> None:
+def show_permissions(settings: Settings, cell: str, form: str, user: str, ferry: str = "") -> None:
     from bus.rabbit.permissions import BrokerUser
 
     check_name(cell)
-    may, vhost = permissions_of(settings, cell), vhost_of(settings.bus.amqp_url)
-    made = definitions_of(settings, cell, user, BrokerUser("", may))
+    may = ferry_permissions(settings, cell, own=ferry == "own") if ferry else permissions_of(settings, cell)
+    url = settings.cell(cell).ferry or settings.bus.amqp_url if ferry == "own" else settings.bus.amqp_url
+    vhost = vhost_of(url)
+    made = definitions_of(settings, cell, user, BrokerUser("", may), vhost=vhost, bounded=ferry != "own")
     match form:
         case "json":
             sys.stdout.write(json.dumps(made, indent=2) + "\n")
@@ -116,10 +128,20 @@ def permissions_of(settings: Settings, cell: str) -> Permissions:
     return of_cell(cell, wiring.tables_of_cell(cell), settings.bus.exchange)
 
 
-def definitions_of(settings: Settings, cell: str, user: str, known: BrokerUser) -> dict[str, Any]:
+def ferry_permissions(settings: Settings, cell: str, *, own: bool) -> Permissions:
+    from bus.rabbit.permissions import of_ferry
+
+    return of_ferry(wiring.crossings_of(cell), own=own, exchange=settings.bus.exchange)
+
+
+def definitions_of(
+    settings: Settings, cell: str, user: str, known: BrokerUser, *, vhost: str = "", bounded: bool = True
+) -> dict[str, Any]:
+    """`bounded`: with the policy for the queues that the cell fills in the middle."""
     from bus.rabbit.permissions import definitions
 
-    return definitions({user: known}, (cell,), settings.bus.exchange, vhost_of(settings.bus.amqp_url))
+    where = vhost or vhost_of(settings.bus.amqp_url)
+    return definitions({user: known}, (cell,) if bounded else (), settings.bus.exchange, where)
 
 
 def _control_lines(made: Mapping[str, Any], user: str, vhost: str) -> list[str]:

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,7 +14,9 @@ from typer.testing import CliRunner
 from berth import wiring
 from berth.__main__ import app
 from berth.commands import cells as commands
+from berth.commands.cell_permissions import check_name
 from berth.commands.terminal import CommandRefused, leaves
+from berth.settings import BadSetting
 from bus.cells import RegisterCell
 from bus.queries import FindInstances, InstancesFound
 from bus.topics import FIND_INSTANCES
@@ -171,3 +174,23 @@ def test_permissions_are_printed_for_people_shells_and_programs(capsys: pytest.C
     assert f"rabbitmqctl set_permissions -p / berth-c9 '{permission['configure']}'" in told["rabbitmqctl"]
     assert told["rabbitmqctl"].count("set_topic_permissions") == 4
     assert told["rabbitmqctl"].count("set_policy") == 1
+
+
+@pytest.mark.parametrize(
+    ("side", "says", "policies"), [("middle", "host.failed.c9", 1), ("own", "build.placed.c9", 0)]
+)
+def test_those_of_a_ferrys_two_users_are_printed_too(
+    capsys: pytest.CaptureFixture[str], side: str, says: str, policies: int
+) -> None:
+    result = CliRunner().invoke(app, ["cell", "permissions", "c9", "--ferry", side, "--as", "json"])
+    made = json.loads(result.stdout)
+    (keys,) = [one for one in made["topic_permissions"] if one["exchange"] == "berth"]
+    assert keys["user"] == "berth-c9-ferry" and re.match(keys["write"], says)
+    assert len(made["policies"]) == policies
+
+
+@pytest.mark.parametrize("name", ["-c2", "-", "", "c.2", "c2\n"])
+def test_no_cell_is_named_like_the_addresses_of_others(name: str) -> None:
+    """`reply.-c2.` is where answers go to who asks c2 from outside."""
+    with pytest.raises(BadSetting, match=r"edit\.cell"):
+        check_name(name)
