@@ -117,12 +117,16 @@ class Rabbitmqctl:
         await self._run("import_definitions", given=msgspec.json.encode(definitions))  # by way of no file
 
     async def drop(self, user: str, policy: str) -> None:
-        for words in (("delete_user", user), ("clear_policy", "-p", self._vhost, policy)):
-            try:
-                await self._run(*words)
-            except BrokerRefused as refused:
-                if not _NOT_THERE.search(str(refused)):
-                    raise
+        await asyncio.gather(
+            self._end("delete_user", user), self._end("clear_policy", "-p", self._vhost, policy)
+        )
+
+    async def _end(self, *words: str) -> None:
+        try:
+            await self._run(*words)
+        except BrokerRefused as refused:
+            if not _NOT_THERE.search(str(refused)):
+                raise
 
     async def queues(self) -> list[str]:
         return [one["name"] for one in await self._listed("list_queues", "-p", self._vhost, "name")]

@@ -57,6 +57,8 @@ class Sight:
             f"{one.amount} {one.resource_class} free on one host" if one.resource_class else "any change"
             for one in self.watches(kind)
         ]
+        closed = {cell for wish in self._wishes(kind) for cell in wish.question.not_cells}
+        needs += [f"cell {cell} enabled" for cell in sorted(closed)]
         several = needs_of(self._kinds[kind].request)
         return " or ".join(needs) + (f", for each of {several} instances" if several > 1 else "")
 

@@ -226,6 +226,7 @@ async def test_every_kind_of_change_wakes(change: str) -> None:
             case "new":
                 await world.report(1, ROOM)
             case "cell":
+                assert "or cell c1 enabled" in (await world.waiting()).waiting[0].wakes
                 await world.cell(enabled=True)
             case _:
                 await world.host_says(1)

@@ -126,12 +126,11 @@ async def test_rabbitmqctl_is_given_definitions_by_way_of_no_file(tmp_path: Path
     await control.take({"users": ["x"]})
     with pytest.raises(BrokerRefused, match="clear_policy: Error: no rights"):
         await control.drop("berth-c9", "berth flood c9")  # the user is gone already
-    assert said.read_text().splitlines() == [
-        "--quiet list_users --formatter json",
-        "--quiet import_definitions",
-        '{"users":["x"]}--quiet delete_user berth-c9',
-        "--quiet clear_policy -p v/h berth flood c9",
-    ]
+    first, second, *ends = said.read_text().splitlines()
+    assert (first, second) == ("--quiet list_users --formatter json", "--quiet import_definitions")
+    assert sorted("".join(ends).replace('{"users":["x"]}', "").split("--quiet ")) == [
+        "", "clear_policy -p v/h berth flood c9", "delete_user berth-c9",
+    ]  # fmt: skip
     with pytest.raises(Unavailable, match="No such file"):
         await Rabbitmqctl(str(tmp_path / "none"), AMQP).users()
 

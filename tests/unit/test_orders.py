@@ -3,7 +3,7 @@
 import pytest
 
 from bus.messages import BuildRequested
-from bus.vocabulary import Flavor, Hints
+from bus.vocabulary import Flavor, Hints, RegisteredCell
 from scheduler_worker import orders as remembering
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.orders import Orders
@@ -79,3 +79,16 @@ def test_what_is_remembered_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPa
     for number in range(2, 5):
         wishes(number)
     assert wishes(1) is not first
+
+
+def test_an_order_that_is_looked_at_again_goes_by_the_cells_as_they_are_now() -> None:
+    source = PlainSource([a_candidate(1)], {})
+    made = Orders(source, RequestOptions())
+    order, _ = made.begin(a_request(1), 0.0)
+    for enabled in (False, True):
+        source.cells = {"c1": RegisteredCell(name="c1", enabled=enabled)}
+        made._heard((), ("c1",))
+        closed = () if enabled else ("c1",)
+        order = made.again(order)
+        assert order.wish.question.not_cells == closed
+        assert made.begin(a_request(2), 0.0)[0].wish.question.not_cells == closed
