@@ -1,0 +1,130 @@
+"""`berth agent` on either bus: who shares bare metal, who is to get none, and whose nodes others get."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from berth import wiring
+from berth.__main__ import app
+from berth.commands import agents as commands
+from berth.commands.terminal import CommandRefused, leaves
+from berth.settings import BadSetting
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from cell_conductor import cell_conductor
+from ironic_sync.agent import NodeLease
+from tests.support.buses import Connect, serving
+from tests.support.conductor_builders import Books
+from tests.support.ids import uid
+from tests.support.waiting import in_time, until
+
+NODES = tuple(uid(number, "c") for number in range(10))
+
+
+class AgentCommand:
+    """`berth agent ...` where two agents share ten nodes."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, capsys: Any) -> None:
+        self.patch, self.capsys = patch, capsys
+
+    async def __call__(self, *words: str) -> str:
+        """What it prints."""
+        begun: list[Any] = []
+        told = io.StringIO()
+        self.patch.setattr(commands, "say", Console(file=told, highlight=False, soft_wrap=True, width=200))
+        self.patch.setattr(commands, "run", begun.append)
+        result = CliRunner().invoke(app, ["agent", *words])
+        assert result.exit_code == 0, result.output
+        try:
+            assert await in_time(begun.pop()) == 0
+        except BaseExceptionGroup as several:
+            [problem] = leaves(several)
+            raise problem from None
+        return told.getvalue() + self.capsys.readouterr().out
+
+    async def shares(self) -> dict[str, tuple[bool, int]]:
+        """Agent → is it disabled, and how many nodes it has; once none is on its way."""
+        found: dict[str, Any] = {}
+
+        async def dealt() -> bool:
+            lines = (await self("list", "--cell", "c1", "--json")).splitlines()
+            found.update({one["agent"]: one for one in map(json.loads, lines)})
+            return sum(one["free"] for one in found.values()) == 10 and not any(
+                one["leaving"] for one in found.values()
+            )
+
+        await until(dealt)
+        return {name: (one["disabled"], one["free"]) for name, one in found.items()}
+
+
+@asynccontextmanager
+async def an_agent(bus: Bus, name: str) -> AsyncIterator[None]:
+    async def nodes() -> tuple[str, ...]:
+        return NODES
+
+    lease = NodeLease(
+        name, "metal", "c1", bus.asker(topics.LEASE), Clock(), bus.asker(topics.TELL_NODES), nodes
+    )
+    async with asyncio.TaskGroup() as group:
+        asking = group.create_task(lease.run())
+        yield
+        asking.cancel()
+
+
+@pytest.fixture
+async def agent(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> AsyncIterator[AgentCommand]:
+    database, books = Database("sqlite+aiosqlite://"), Books()
+    await migrate(database, "cell_conductor")
+    conductor = cell_conductor("c1", database, books.claim_many, books.release_many)
+    async with serving(connect, conductor) as bus, an_agent(bus, "one"), an_agent(bus, "two"):
+        monkeypatch.setattr(wiring, "transport", lambda *_, **__: connect())
+        yield AgentCommand(monkeypatch, capsys)
+    await database.close()
+
+
+async def test_who_is_disabled_gives_his_free_nodes_away_and_gets_them_back(agent: AgentCommand) -> None:
+    assert await agent.shares() == {"one": (False, 5), "two": (False, 5)}
+    assert "one in cell c1: gets no more nodes" in await agent("disable", "one")
+    assert await agent.shares() == {"one": (True, 0), "two": (False, 10)}
+    assert await agent("enable", "one") == "one in cell c1: gets nodes again\n"
+    await until(lambda: _even(agent))
+    shown = (await agent("list", "--cell", "c1")).splitlines()
+    assert shown[0].split() == ["agent", "cell", "state", "lease", "epoch", "free", "occupied", "leaving"]
+    assert shown[1].split()[:3] == ["one", "c1", "alive"]
+
+
+async def _even(agent: AgentCommand) -> bool:
+    return {share for _, share in (await agent.shares()).values()} == {5}
+
+
+WRONG: list[tuple[tuple[str, ...], type[Exception], str]] = [
+    (("rehome", "one"), CommandRefused, "disable it first"),
+    (("rehome", "three"), CommandRefused, "no agent 'three' shares bare metal; there are: one, two"),
+    (("disable", "three", "--cell", "c1"), CommandRefused, "there are: one, two"),
+    (("rehome", "one", "--node", "x"), BadSetting, "$.nodes[0]"),
+    (("rehome", "no word"), BadSetting, "$.agent"),
+    (("rehome", "one", "--node", uid(99, "c")), CommandRefused, "is no node of one's"),
+    (("rehome", "one", "--node", NODES[0], "--to", "x"), CommandRefused, "there is no agent 'x'"),
+    (("list", "--cell", "c9"), BadSetting, "--cell 'c9': cells are c1"),
+    (("list", "--cell", "c2"), CommandRefused, "not shown, for it did not answer: cell c2"),
+]
+
+
+async def test_what_cannot_be_done_is_said(agent: AgentCommand) -> None:
+    await agent.shares()
+    for words, error, says in WRONG:
+        with pytest.raises(error) as refused:
+            await agent(*words)
+        assert says in str(refused.value), words

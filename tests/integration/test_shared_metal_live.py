@@ -1,0 +1,166 @@
+"""Bare metal that five agents share, each a process, on real services: one is stopped, and comes back."""
+
+import asyncio
+import io
+import os
+import signal
+from collections import Counter
+
+import pytest
+from rich.console import Console
+
+from berth import wiring
+from berth.commands.agents import edit, show_agents
+from berth.settings import Settings
+from bus import topics
+from bus.clock import Clock, monotonic
+from bus.http import listen
+from bus.messages import BuildEnded, BuildRequested
+from bus.queries import AgentEditRequested, AgentsFound, FindAgents
+from bus.sql.database import Database
+from cell_conductor import ring_store
+from compute_sim.core.faults import Durations
+from compute_sim.ironic import SimPlan, Simulation, enrolled
+from tests.support.berth_processes import Running, running
+from tests.support.ids import uid
+from tests.support.metal_cloud import METAL
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.soak]
+
+NODES, BUILDS = 1000, 40
+STOPPED = "c1-metal-3"
+SOON = 90.0
+
+
+class SharedMetalSite:
+    """What runs, and what its database says."""
+
+    def __init__(self, berth: Running, ironic: Simulation, database: Database) -> None:
+        self.berth, self.ironic, self.database = berth, ironic, database
+
+    async def agents(self) -> AgentsFound:
+        return await self.berth.bus.asker(topics.FIND_AGENTS)(FindAgents(cell="c1"))
+
+    async def owners(self) -> dict[str, str]:
+        async with self.database.read() as tx:
+            return {node.root: node.owner for node in await ring_store.nodes(tx, "c1-metal")}
+
+    async def owned(self) -> dict[str, str]:
+        """Nodes whose owner is there, and has said that it knows."""
+        async with self.database.read() as tx:
+            members = {one.agent: one for one in await ring_store.members(tx)}
+            nodes = await ring_store.nodes(tx, "c1-metal")
+        return {
+            node.root: node.owner
+            for node in nodes
+            if not node.leaving and members[node.owner].alive and members[node.owner].seen >= node.version
+        }
+
+    def in_use(self) -> set[str]:
+        return {uuid for uuid, node in self.ironic.conductor.nodes.items() if node.instance_uuid}
+
+    def signal(self, agent: str, number: signal.Signals) -> None:
+        os.kill(self.berth.supervisor.processes()[f"metal.c1.{agent}"][0], number)
+
+    async def dealt(self) -> bool:
+        await asyncio.sleep(0.1)
+        found = await self.agents()
+        shares = [one.free + one.occupied for one in found.agents if one.alive]
+        return len(shares) == 5 and found.nodes == NODES == sum(shares) and min(shares) >= 0.9 * NODES / 5
+
+
+async def test_one_of_five_is_stopped_in_the_middle_of_builds_and_comes_back(
+    amqp_url: str, database_url: str, bus_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock, listener, writes = Clock(), listen("127.0.0.1:0"), Counter[str]()
+    plan = SimPlan(step_time=Durations("constant", (6.0,)))
+    ironic = Simulation(enrolled(NODES, now=clock.now()), plan=plan, clock=clock, listener=listener)
+    count_writes(ironic, writes)
+    settings = Settings().having(
+        amqp_url=amqp_url, database_url=database_url, exchange=bus_name, cells=("c1",), hosts=1,
+        ironic_api_url=ironic.url, ironic_agents_per_cell=5, build_timeout=300.0,
+    )  # fmt: skip
+    database = wiring.database(settings, wiring.Role("conductor", "c1"))
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(ironic.run())
+        async with running(settings) as berth:
+            site = SharedMetalSite(berth, ironic, database)
+            await until(site.dealt, seconds=SOON, picture=site.agents)
+            told = await stop_and_go_on(site, settings, writes)
+        serving.cancel()
+    await database.close()
+    with capsys.disabled():
+        print(told)
+
+
+async def stop_and_go_on(site: SharedMetalSite, settings: Settings, writes: Counter[str]) -> str:
+    bus = site.berth.bus
+    ends = await bus.listen(topics.BUILD_ENDED.at())
+    ended: dict[str, BuildEnded] = {}
+
+    async def hear() -> None:
+        while True:
+            said = await ends.get()
+            assert ended.setdefault(said.build, said).status == said.status
+
+    async with asyncio.TaskGroup() as group:
+        hearing = group.create_task(hear())
+        builds = tuple(uid(number, "b") for number in range(BUILDS))
+        await bus.publish(BuildRequested(request=uid(1, "a"), instances=builds, flavor=METAL, alternates=0))
+        await until(lambda: len(site.in_use()) == BUILDS, seconds=SOON)
+
+        before, busy = await site.owners(), site.in_use()
+        his = {root for root, owner in before.items() if owner == STOPPED}
+        assert his & busy
+        site.signal(STOPPED, signal.SIGSTOP)
+        began = monotonic()
+        free = his - busy
+
+        async def followed() -> bool:
+            await asyncio.sleep(0.1)  # a look costs more than what it looks at
+            owned = await site.owned()
+            return all(owned.get(root, STOPPED) != STOPPED for root in free)
+
+        await until(followed, seconds=SOON)
+        took = monotonic() - began
+        after = await site.owners()
+        moved = {root for root in before if before[root] != after[root]}
+        assert moved == free and len(moved) <= NODES / 5 * 1.1
+        assert took <= 5.0
+
+        others = len(busy - his)
+        await until(lambda: len(ended) >= others, seconds=SOON)
+        await asyncio.sleep(8.0)
+        waiting = len(builds) - len(ended)
+        said = io.StringIO()
+        request = AgentEditRequested(cell="c1", agent=STOPPED, edit="rehome")
+        assert await edit(settings, request, "", 30.0, Console(file=said, width=200)) == 0
+        await until(lambda: len(ended) == BUILDS, seconds=SOON)
+        assert {one.status for one in ended.values()} == {"active"}
+
+        counted = sum(writes.values())
+        site.signal(STOPPED, signal.SIGCONT)
+        await asyncio.sleep(6.0)
+        assert sum(writes.values()) == counted
+        await until(site.dealt, seconds=SOON, picture=site.agents)
+        shown = io.StringIO()
+        assert await show_agents(settings, (), False, Console(file=shown, width=200)) == 0
+        hearing.cancel()
+    return (
+        f"\n{len(moved)} of {NODES} nodes had another owner {took:.1f} s after SIGSTOP; {waiting} builds of"
+        f" the stopped one waited, and were finished by others after: {said.getvalue().strip()}\n"
+        f"{counted} writes, none after SIGCONT\n{shown.getvalue()}"
+    )
+
+
+def count_writes(ironic: Simulation, writes: Counter[str]) -> None:
+    """Of all that is asked of it from now on."""
+    app = ironic.app
+
+    async def counting(scope, receive, send) -> None:  # type: ignore[no-untyped-def]
+        if scope["type"] == "http" and scope["method"] != "GET":
+            writes[scope["path"].split("/")[3]] += 1
+        await app(scope, receive, send)
+
+    ironic.app = counting  # type: ignore[assignment]
