@@ -6,11 +6,11 @@ one who has just come, or much too many, is helped.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import blake2b
 from math import ceil
 
-SLACK = 0.05  # of the even share, by which one may have more or less
+SLACK = 0.05  # of the even share, by which one may have more or less; a node less is always well
 POINTS = 160  # of each agent on the ring
 
 Preference = Callable[[str], tuple[str, ...]]
@@ -21,9 +21,14 @@ def preference(agents: Collection[str]) -> Preference:
 
     Without one of them, the order of the others stays.
     """
+    return _preference(tuple(sorted(agents)))
+
+
+@lru_cache(maxsize=8)
+def _preference(agents: tuple[str, ...]) -> Preference:
     from uhashring import HashRing  # only where agents share nodes is it needed
 
-    ring = HashRing(nodes=sorted(agents), vnodes=POINTS, hash_fn=_position)
+    ring = HashRing(nodes=list(agents), vnodes=POINTS, hash_fn=_position)
 
     @cache
     def order(node: str) -> tuple[str, ...]:
@@ -37,7 +42,7 @@ def dealt(owners: Mapping[str, str], agents: Collection[str], order: Preference)
     if not agents:
         return dict(owners)
     even = len(owners) / len(agents)
-    most, least = ceil(even * (1 + SLACK)), int(even * (1 - SLACK))
+    most, least = ceil(even * (1 + SLACK)), max(min(int(even * (1 - SLACK)), int(even) - 1), 0)
     held: dict[str, set[str]] = {agent: set() for agent in agents}
     homeless = []
     for node in sorted(owners):
@@ -45,8 +50,11 @@ def dealt(owners: Mapping[str, str], agents: Collection[str], order: Preference)
             held[owners[node]].add(node)
         else:
             homeless.append(node)
-    for node in homeless:
-        to = next(one for one in order(node) if len(held[one]) < most)  # together they have room for all
+    for left, node in zip(range(len(homeless), 0, -1), homeless, strict=True):
+        poor = {agent: least - len(nodes) for agent, nodes in held.items() if len(nodes) < least}
+        # Together they have room for all; and who would else be helped by others' nodes gets his from these.
+        up_to = most if left > sum(poor.values()) else least
+        to = next(one for one in order(node) if len(held[one]) < up_to)
         held[to].add(node)
     for agent in sorted(agents, key=lambda one: (len(held[one]), one)):
         if len(held[agent]) < least:

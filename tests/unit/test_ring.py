@@ -46,6 +46,17 @@ def test_when_one_is_gone_his_nodes_move_and_no_others(gone: str) -> None:
     assert max(loads(after).values()) <= 263
 
 
+@pytest.mark.parametrize("nodes", [*range(1, 30), 45, 60, 99, 200])
+def test_of_few_nodes_as_well_only_those_of_one_who_is_gone_move(nodes: int) -> None:
+    few = dict.fromkeys(NODES[:nodes], "")
+    before = among("abcde", few)
+    for gone in "abcde":
+        after = among("abcde".replace(gone, ""), before)
+        assert {node for node in few if before[node] != after[node]} == {
+            node for node in few if before[node] == gone
+        }
+
+
 @pytest.mark.parametrize("back", "abcde")
 def test_who_comes_back_gets_his_share_and_nothing_else_moves(back: str) -> None:
     before = among("abcde".replace(back, ""))
