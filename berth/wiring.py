@@ -398,6 +398,7 @@ def _agents_at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack |
                 clock=bus.clock,
                 disk=disk,
                 providers=bus.asker(topics.CELL_PROVIDERS),
+                allocations=bus.asker(topics.CELL_ALLOCATIONS),
             )
         )
     return found

@@ -53,9 +53,9 @@ class AgentBuilds:
         key = order.build, order.attempt
         if key in self.running:
             return "running"
-        for outcome in self._finished.get(order.build, ()):
-            if outcome.attempt == order.attempt:
-                return outcome
+        outcome = self.outcome(key)
+        if outcome is not None:
+            return outcome
         self.running.add(key)
         return "start"
 
@@ -63,6 +63,17 @@ class AgentBuilds:
         """It is to be found out anew."""
         others = [one for one in self._finished.get(outcome.build, ()) if one.attempt != outcome.attempt]
         self._finished.put(outcome.build, tuple(others))
+
+    def known_to_be(self, order: BuildOrdered) -> bool:
+        """Was it ordered before, or is it void?"""
+        key = order.build, order.attempt
+        void = order.attempt <= self._destroyed.get(order.build, 0)
+        return void or key in self.running or self.outcome(key) is not None
+
+    def outcome(self, key: Key) -> AgentReported | None:
+        """How this attempt went, if it is over and remembered."""
+        build, attempt = key
+        return next((one for one in self._finished.get(build, ()) if one.attempt == attempt), None)
 
     def finished(self, outcome: AgentReported) -> None:
         self.running.discard((outcome.build, outcome.attempt))

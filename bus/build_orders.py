@@ -3,6 +3,8 @@
 Most builds take what their flavor's figures say, of one provider: the agent knows both without being told.
 """
 
+from collections.abc import Mapping
+
 from bus.messages import BuildOrdered
 from bus.vocabulary import Allocations, BuildSpec, Flavor
 
@@ -18,6 +20,27 @@ def allocations_of(order: BuildOrdered) -> Allocations:
         return order.allocations
     figures = _figures(order.spec.flavor)
     return {order.root: figures} if figures else {}
+
+
+def reshaped_mappings(
+    mappings: Mapping[str, tuple[str, ...]], before: Allocations, after: Allocations
+) -> dict[str, tuple[str, ...]]:
+    """Who serves which group once what was held of `before` is held of `after`, unit for unit.
+
+    Who holds nothing more for it is replaced by those who hold it now; empty stays empty.
+    """
+    instead: dict[str, tuple[str, ...]] = {}
+    for provider, resources in before.items():
+        gone = [name for name in resources if name not in after.get(provider, {})]
+        instead[provider] = (() if len(gone) == len(resources) else (provider,)) + tuple(
+            to
+            for to, there in after.items()
+            if to != provider and any(name in there and name not in before.get(to, {}) for name in gone)
+        )
+    return {
+        suffix: tuple(dict.fromkeys(to for one in providers for to in instead.get(one, (one,))))
+        for suffix, providers in mappings.items()
+    }
 
 
 def _figures(flavor: Flavor) -> dict[str, int]:

@@ -28,6 +28,7 @@ from bus.vocabulary import (
     ProviderChange,
     ProviderReport,
     RegisteredCell,
+    Reshaping,
     Seconds,
     Selection,
     TraitName,
@@ -139,6 +140,18 @@ class BuildDeleted(Message, frozen=True, kw_only=True):
     )
 
 
+class BuildReshaped(Message, frozen=True, kw_only=True):
+    """Its host has another tree, and what it held is held of other providers there. Its claim is the same."""
+
+    build: Id
+    cell: Word
+    root: Id
+    generation: Ordinal  # of the consumer: of the claim this is about
+    number: Ordinal  # the change that made it so: of two the higher counts
+    at: Seconds = 0.0  # seconds since the epoch
+    allocations: Allocations  # all it holds
+
+
 class BuildCancelRequested(Message, frozen=True, kw_only=True):
     """It is not to wait any longer: a build, or all those of a request."""
 
@@ -219,6 +232,9 @@ class InventoryReported(Message, frozen=True, kw_only=True):
     sequence: Ordinal
     providers: tuple[ProviderReport, ...] = ()  # the root first; the whole tree
     gone: bool = False  # the root is no more
+    reshape: Reshaping | None = (
+        None  # what is held of the old tree goes with its inventory, in the same commit
+    )
 
 
 class HostReported(Message, frozen=True, kw_only=True):

@@ -224,6 +224,7 @@ class FindAllocations(Message, frozen=True, kw_only=True):
 
     consumers: tuple[Id, ...] = ()
     providers: tuple[Id, ...] = ()
+    cell: str = ""  # that asks; empty: it is not asked from within one
 
 
 class AllocationsFound(Message, frozen=True, kw_only=True):

@@ -154,6 +154,14 @@ BUILD_DELETED = Topic(
     expected=False,
     outsiders=True,
 )
+BUILD_RESHAPED = Topic(
+    "build.reshaped.{cell}",
+    m.BuildReshaped,
+    "its host was reshaped: what it holds now",
+    "placement",
+    "that cell's conductor",
+    expected=False,
+)
 BUILD_CANCEL = Topic(
     "build.cancel",
     m.BuildCancelRequested,
@@ -321,6 +329,15 @@ ALLOCATIONS = Query(
     ANYONE,
     "placement",
 )
+CELL_ALLOCATIONS = Query(
+    "placement.allocations.{cell}",
+    q.FindAllocations,
+    q.AllocationsFound,
+    "the same, asked from within a cell: of those who hold something of its own hosts",
+    "that cell's agents",
+    "placement",
+    within=True,
+)
 USAGES = Query("placement.usages", q.FindUsages, q.UsagesFound, "what a project uses", ANYONE, "placement")
 NAMES = Query(
     "placement.names", q.FindNames, q.NamesFound, "resource classes and traits", ANYONE, "placement"
@@ -481,6 +498,7 @@ TOPICS: tuple[Topic[Any], ...] = (
     BUILD_ENDED,
     BUILD_DELETE,
     BUILD_DELETED,
+    BUILD_RESHAPED,
     BUILD_CANCEL,
     BUILD_CANCELLED,
     AGENT_BUILD,
@@ -495,9 +513,9 @@ TOPICS: tuple[Topic[Any], ...] = (
 )
 QUERIES: tuple[Query[Any, Any], ...] = (
     FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, CELL_CLAIM, CELL_RELEASE, CELL_PROVIDERS, EDIT, EDIT_OWNER,
-    LOAD, ALLOCATIONS, USAGES, NAMES, EDIT_NAME, GROUPS, EDIT_GROUP, AGGREGATES, EDIT_AGGREGATE, CELLS,
-    EDIT_CELL, FIND_BUILDS, FIND_INSTANCES, LEASE, TELL_NODES, FIND_AGENTS, EDIT_AGENT, WAITING, DECISION,
-    WHAT_IF, TREES, CHANGES,
+    LOAD, ALLOCATIONS, CELL_ALLOCATIONS, USAGES, NAMES, EDIT_NAME, GROUPS, EDIT_GROUP, AGGREGATES,
+    EDIT_AGGREGATE, CELLS, EDIT_CELL, FIND_BUILDS, FIND_INSTANCES, LEASE, TELL_NODES, FIND_AGENTS, EDIT_AGENT,
+    WAITING, DECISION, WHAT_IF, TREES, CHANGES,
 )  # fmt: skip
 
 TOPIC_OF: dict[type[Message], Topic[Any]] = {topic.message: topic for topic in TOPICS}

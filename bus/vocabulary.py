@@ -86,6 +86,31 @@ class ProviderReport(Value, frozen=True, kw_only=True):
     aggregates: tuple[Id, ...] = ()
 
 
+class InventoryMove(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """What was this provider's of a class is others' from now on, with all that is held of it."""
+
+    provider: Id
+    resource_class: ClassName
+    # Who stays together goes to the first of these that has room for all of it.
+    to: Annotated[tuple[Id, ...], Meta(min_length=1)]
+    becomes: ClassName | None = None  # the class it is there, unit for unit; None: the same
+
+
+class GuestPlace(Compact, frozen=True):
+    """Where a guest is now, as its owner has it: instead of what moves of its consumer, it holds this."""
+
+    build: Id
+    attempt: Amount  # where the build has gone on elsewhere, it is the clean-up of this attempt
+    allocations: Allocations
+
+
+class Reshaping(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """What becomes of allocations by a report: where guests are, and where whoever else holds some goes."""
+
+    moves: Annotated[tuple[InventoryMove, ...], Meta(min_length=1)]
+    guests: tuple[GuestPlace, ...] = ()
+
+
 class HostState(Value, frozen=True, kw_only=True):
     """What only the host knows and placement will never hold."""
 
@@ -448,6 +473,7 @@ class Held(Tagged, frozen=True, kw_only=True):
 
     generation: int
     allocations: Allocations
+    roots: tuple[str, ...] = ()  # of the trees that is of; a reshape may have moved it within them
 
 
 class Retired(Tagged, frozen=True, kw_only=True):

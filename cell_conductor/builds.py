@@ -15,6 +15,7 @@ from bus.messages import (
     BuildDeleteRequested,
     BuildOrdered,
     BuildPlaced,
+    BuildReshaped,
     DestroyOrdered,
     Message,
 )
@@ -48,6 +49,7 @@ Judged = dict[str, tuple[Build, Effects]]
 _Reminder = AgentReported | BuildOrdered | DestroyOrdered
 
 ROUNDS = 6  # of asking placement about one event: a swap refused, then a release; the rest for lost races
+AWAITED_SECONDS = 60.0  # after its host was reshaped, a build may be heard of first
 PAGE = 1000
 PRUNE_PAGE = 5000
 
@@ -132,6 +134,19 @@ class Builds:
         return [
             listed if isinstance(outcome, Sequence) else outcome
             for listed, outcome in zip(lists, outcomes, strict=True)
+        ]
+
+    async def reshape_many(self, told: Sequence[BuildReshaped]) -> Sequence[Outcome]:
+        """Of one that is not known its placing may still be on its way; what is old is of nobody here."""
+        async with self.database.read() as tx:
+            known = await store.load(tx, {one.build for one in told})
+        young = self.clock.now() - AWAITED_SECONDS
+        outcomes = await self._handle([(one.build, one) for one in told])
+        return [
+            Retry(1.0, "it has not been placed here yet")
+            if one.build not in known and one.at > young
+            else done
+            for one, done in zip(told, outcomes, strict=True)
         ]
 
     # What is asked
@@ -302,7 +317,7 @@ class Builds:
                     new.append(after)
                 elif after is not before:
                     changed.append(after)
-                    if before.placed is None and after.placed is not None:
+                    if after.placed is not before.placed:
                         await store.place(tx, after)
             if new and len(await store.add(tx, new, now)) != len(new):
                 raise Conflict("a build that was unknown has just been placed")

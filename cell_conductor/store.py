@@ -112,6 +112,7 @@ class _Story(Compact, frozen=True):
     doom: str = ""
     end: Literal["", "active", "error"] = ""
     replies: tuple[str, ...] = ()
+    reshaped: int = 0
 
 
 _encode = msgspec.json.Encoder().encode
@@ -168,7 +169,7 @@ async def save(tx: Transaction, changed: Iterable[Build], now: float) -> None:
 
 
 async def place(tx: Transaction, build: Build) -> None:
-    """What was deleted before it was placed has been placed now."""
+    """What was deleted before it was placed has been placed now; or what it holds is of other providers."""
     await _PLACE(tx, [(build.id, _encode(build.placed).decode())])
 
 
@@ -206,7 +207,16 @@ def _by_id(build: Build) -> str:
 
 
 def _story_of(build: Build) -> _Story:
-    return _Story(build.cell, build.at, build.started, build.attempts, build.doom, build.end, build.replies)
+    return _Story(
+        build.cell,
+        build.at,
+        build.started,
+        build.attempts,
+        build.doom,
+        build.end,
+        build.replies,
+        build.reshaped,
+    )
 
 
 def readable(rows: Iterable[Mapping[str, Any]]) -> list[Build]:
@@ -242,6 +252,7 @@ def _build(row: Mapping[str, Any]) -> Build:
         end=told.end,
         replies=told.replies,
         leftovers=_left(row, placed),
+        reshaped=told.reshaped,
     )
 
 

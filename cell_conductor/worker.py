@@ -16,6 +16,7 @@ from bus.topics import (
     BUILD_DELETED,
     BUILD_ENDED,
     BUILD_PLACED,
+    BUILD_RESHAPED,
     CELL_CLAIM,
     CELL_RELEASE,
     EDIT_AGENT,
@@ -77,6 +78,7 @@ def cell_conductor(
                 linger=LINGER,
             ),
             on_many(BUILD_DELETE.at(cell=cell), builds.delete_many, emits=says),
+            on_many(BUILD_RESHAPED.at(cell=cell), builds.reshape_many),
         ],
         answers=[
             answers(FIND_BUILDS, builds.find, cell=cell),

@@ -9,12 +9,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec.structs import replace
+
 from bus.agent_builds import Key, report
-from bus.build_orders import allocations_of
+from bus.build_orders import allocations_of, reshaped_mappings
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
+from bus.protocol import Ask
+from bus.queries import AllocationsFound, FindAllocations
+from bus.vocabulary import keeper
 from compute_sim.core.faults import CrashPlan, Fate, FaultPlan
 from compute_sim.disk import AgentDisk
 
+NOTHING_HERE = "placement has given it nothing on this host, or gives it nothing any more"
 HANG_SECONDS = 1500.0  # less than the half hour after which RabbitMQ takes an order back from a silent reader
 
 How = Literal["done", "lost", "destroyed", "handed over"]
@@ -43,8 +49,10 @@ class SimulatedAgent:
         crashes: CrashPlan,
         disk: AgentDisk,
         use_changed: Callable[[str], None] = lambda root: None,
+        allocations: Ask[FindAllocations, AllocationsFound] | None = None,
     ) -> None:
         self.agent = agent
+        self.allocations = allocations  # what placement has given whom
         self.use_changed = use_changed  # told of a host whenever a guest begins or ends there
         self.faults = faults
         self.crashes = crashes
@@ -65,6 +73,12 @@ class SimulatedAgent:
 
     async def build(self, order: BuildOrdered) -> AgentReported | None:
         await self._power.wait()
+        if self._may_be_elsewhere(order):
+            given = await self._as_given(order)
+            await self._power.wait()
+            if given is None:
+                return await self._over(report(order, "failed", cause=NOTHING_HERE))
+            order = given
         verdict = self.disk.builds.ordered(order)
         if isinstance(verdict, AgentReported):
             await self.disk.settled()
@@ -90,6 +104,25 @@ class SimulatedAgent:
         if not wanted:  # destroyed meanwhile, which was reported then
             return None
         return await self._over(self._outcome(order, fate, lost=how == "lost"))
+
+    def _may_be_elsewhere(self, order: BuildOrdered) -> bool:
+        """Is it to take what this host has not, or not any more? While it was on its way the host may have
+        been reshaped."""
+        if self.allocations is None or self.disk.builds.known_to_be(order):
+            return False
+        return self.disk.devices.misplaced(allocations_of(order))
+
+    async def _as_given(self, order: BuildOrdered) -> BuildOrdered | None:
+        """The order with what placement has given it here by now, or keeps for it; None: nothing."""
+        assert self.allocations is not None
+        kept = keeper(order.build, order.attempt)
+        asked = FindAllocations(consumers=(order.build, kept), cell=order.cell)
+        held = {one.id: one.allocations for one in (await self.allocations(asked)).consumers}
+        for given in (held.get(kept, {}), held.get(order.build, {})):
+            if self.disk.devices.on_root(order.root, given):
+                mappings = reshaped_mappings(order.mappings, allocations_of(order), given)
+                return replace(order, allocations=given, mappings=mappings)
+        return None
 
     async def _over(self, outcome: AgentReported) -> AgentReported:
         """What is said of an attempt is known for good before it is said."""

@@ -6,8 +6,12 @@ Kept in a file where there is one; where there is none, as in simulations, by wh
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from bus.agent_builds import AgentBuilds
+from bus.build_orders import reshaped_mappings
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
+from bus.vocabulary import Allocations
 from compute_sim.core.device_book import DeviceBook
 from compute_sim.guest_file import GuestFile, GuestLine, GuestThere, OrderFailed, OrdersVoid
 from compute_sim.guests import GuestRecord, Guests, guest_of
@@ -48,6 +52,15 @@ class AgentDisk:
     def holds(self, order: BuildOrdered) -> bool:
         return order.attempt in self.hosted.there.get(order.build, ())
 
+    def move(self, guest: GuestRecord, allocations: Allocations) -> None:
+        """What it holds is of other providers: its host was reshaped."""
+        mappings = reshaped_mappings(guest.mappings, guest.allocations, allocations)
+        now = replace(guest, allocations=allocations, mappings=mappings)
+        self._change(now)
+        if self.file is not None and (guest.build, guest.attempt) not in self.builds.running:
+            went = self.builds.outcome((guest.build, guest.attempt))
+            self.file.add(GuestThere(now, went is None or went.outcome == "built"))
+
     def finished(self, outcome: AgentReported) -> None:
         """An attempt is over; what is left of it, if anything, is there."""
         self.builds.finished(outcome)
@@ -76,9 +89,16 @@ class AgentDisk:
         if self.hosted.add(guest):
             self.devices.hold((guest.build, guest.attempt), guest.allocations)
 
+    def _change(self, guest: GuestRecord) -> None:
+        self.hosted.change(guest)
+        self.devices.move((guest.build, guest.attempt), guest.allocations)
+
     def _recall(self, line: GuestLine) -> None:
         match line:
             case GuestThere(guest=guest, built=built):
+                if guest.attempt in self.hosted.there.get(guest.build, ()):  # it was moved within its host
+                    self._change(guest)
+                    return
                 self._enter(guest)
                 if built:
                     self.builds.finished(_built(guest))

@@ -52,6 +52,7 @@ class HostGuests:
     instances: int = 0
     images: OrderedDict[str, None] = field(default_factory=OrderedDict)  # cached, used last at the end
     properties: Counter[str] = field(default_factory=Counter)  # NAME=VALUE of the images of its instances
+    there: dict[tuple[str, int], GuestRecord] = field(default_factory=dict)  # by build and attempt
 
 
 class Guests:
@@ -69,6 +70,7 @@ class Guests:
         attempts[guest.attempt] = guest
         host = self.on[guest.root]
         host.instances += 1
+        host.there[guest.build, guest.attempt] = guest
         if guest.image:
             host.images[guest.image] = None
             host.images.move_to_end(guest.image)
@@ -77,6 +79,20 @@ class Guests:
             host.properties.update(guest.properties)
         return True
 
+    def of(self, root: str) -> list[GuestRecord]:
+        """All that are there, in the order of their builds."""
+        there = self.on[root].there if root in self.on else {}
+        return [there[key] for key in sorted(there)]
+
+    def is_there(self, guest: GuestRecord) -> bool:
+        """Is it still, as it is said here?"""
+        return self.there.get(guest.build, {}).get(guest.attempt) is guest
+
+    def change(self, guest: GuestRecord) -> None:
+        """It holds something else of its host than it did."""
+        key = guest.build, guest.attempt
+        self.there[guest.build][guest.attempt] = self.on[guest.root].there[key] = guest
+
     def remove(self, build: str, attempts: range) -> list[GuestRecord]:
         """Those of them that were there."""
         there = self.there.get(build, {})
@@ -84,6 +100,7 @@ class Guests:
         for guest in gone:
             host = self.on[guest.root]
             host.instances -= 1
+            del host.there[guest.build, guest.attempt]
             for one in guest.properties:
                 host.properties[one] -= 1
                 if not host.properties[one]:

@@ -3,12 +3,14 @@
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from bus.resources import Provider
-from bus.vocabulary import ProviderReport
-from compute_sim.core.device_book import DeviceBook
+from bus.resources import Consumer, Provider
+from bus.vocabulary import Allocations, ProviderReport, Reshaping, keeper
 from compute_sim.core.hardware import furnished
 from compute_sim.core.provider_tree import ProviderTree, TreeProvider, answered, differences
+from compute_sim.core.reshaping import fits_tree, reshaping
+from compute_sim.disk import AgentDisk
 from compute_sim.fleet import SimHost
+from compute_sim.guests import GuestRecord
 
 log = logging.getLogger(__name__)
 
@@ -18,10 +20,12 @@ NOT_TAKEN_SO_OFTEN = 3  # then it is said aloud
 class HostTrees:
     """Of hosts that are reported as provider trees: those that Ironic speaks for are not among them."""
 
-    def __init__(self, hosts: Iterable[SimHost], cell: str, agent: str, devices: DeviceBook) -> None:
+    def __init__(self, hosts: Iterable[SimHost], cell: str, agent: str, disk: AgentDisk) -> None:
         self.cell, self.agent = cell, agent
         self._hosts = {host.root: host for host in hosts if not host.metal}
-        self._devices = devices
+        self._disk = disk
+        self._devices = disk.devices
+        self._pools: dict[str, None] = {}  # what guests hold that is none of their hosts'
         self._stored: dict[str, tuple[TreeProvider, ...]] = {}
         self._trees: dict[str, ProviderTree] = {}
         self._told: dict[str, int] = {}  # root → the sequence of its last report
@@ -34,11 +38,15 @@ class HostTrees:
     def roots(self) -> Sequence[str]:
         return tuple(self._hosts)
 
-    def report(self, root: str, sequence: int) -> tuple[ProviderReport, ...]:
-        """What is to be said of this host now."""
+    def report(self, root: str, sequence: int) -> tuple[tuple[ProviderReport, ...], Reshaping | None]:
+        """What is to be said of this host now, and what moves by that."""
         self._told[root] = sequence
         self._changed.pop(root, None)
-        return self._trees[root].report()
+        return self._trees[root].report(), self._reshaping(root)
+
+    def _reshaping(self, root: str) -> Reshaping | None:
+        guests = [((one.build, one.attempt), one.allocations) for one in self._disk.hosted.of(root)]
+        return reshaping(self._stored.get(root, ()), self._trees[root], guests)
 
     def use_changed(self, root: str) -> None:
         """Guests came or went: where drivers follow that, what they say may be otherwise now."""
@@ -68,11 +76,39 @@ class HostTrees:
             found = [*_of_owner(owner, host, self.cell, self.agent)]
             untold = first or not self._taken(root, owner)
             found += differences(self._stored[root], self._trees[root], closed_too=untold)
+            if moves := self._reshaping(root):
+                found.append(f"what {len(moves.guests)} guests hold is of other providers")
             if found:
                 differing.append(root)
                 log.info("%s is reported: %s", host.host, "; ".join(found[:20]))
             self._note_taken(host, owner)
         return differing
+
+    # What guests hold where their host was reshaped
+
+    def misplaced(self) -> list[GuestRecord]:
+        """Guests that hold, as far as is known here, what their host has not. Where placement has its tree as
+        it is, it knows what they hold instead."""
+        found = []
+        for root, tree in self._trees.items():
+            guests = self._disk.hosted.of(root) if root in self._stored else ()
+            wrong = [one for one in guests if not fits_tree(one.allocations, tree, self._pools)]
+            if wrong and self._reshaping(root) is None:
+                found += wrong
+        return found
+
+    def settle(self, guests: Iterable[GuestRecord], found: Iterable[Consumer]) -> None:
+        """They hold what placement says; whoever is not named holds nothing any more, as he is to be gone."""
+        held = {one.id: one.allocations for one in found}
+        for guest in filter(self._disk.hosted.is_there, guests):
+            tree = self._trees[guest.root]
+            known = (held.get(keeper(guest.build, guest.attempt), {}), held.get(guest.build, {}))
+            now: Allocations = next((one for one in known if any(map(tree.by_id, one))), {})
+            if now == guest.allocations:  # then it is of somebody else: of a pool
+                self._pools.update(dict.fromkeys(one for one in now if tree.by_id(one) is None))
+                continue
+            log.info("%s on %s: what it holds is of other providers", guest.build, guest.host)
+            self._disk.move(guest, now)
 
     def _say_anew(self, root: str) -> None:
         host, stored = self._hosts[root], self._stored.get(root, ())
@@ -80,7 +116,8 @@ class HostTrees:
             root, host.host, host.all_drivers, stored, self._devices.in_use, disabled=bool(host.disabled)
         )
         self._trees[root] = tree
-        self._devices.furnish(tree)
+        moves = self._reshaping(root)
+        self._devices.furnish(tree, {one.provider for one in moves.moves} if moves else ())
 
     def _taken(self, root: str, owner: Provider | None) -> bool:
         """Placement has our last report, if there was one."""

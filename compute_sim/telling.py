@@ -8,10 +8,10 @@ from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.messages import HostReported, InventoryReported, NodeChanged
 from bus.protocol import Ask
-from bus.queries import FindProviders, ProvidersFound
+from bus.queries import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
 from bus.report_sequence import ReportSequence
 from bus.resources import Provider
-from bus.vocabulary import HostState
+from bus.vocabulary import HostState, keeper
 from compute_sim.agent import SimulatedAgent
 from compute_sim.core.faults import draw
 from compute_sim.fleet import SimAgent, SimHost
@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 HOSTS_IN_A_REPORT = 500
 HYPERVISOR_VERSION = 8_002_000  # 8.2.0, as libvirt tells it
+GUESTS_A_QUESTION = 250
+RESHAPE_GAP = 1.0  # after a report that moves what guests hold, before it is looked what became of it
 STARTING_SECONDS = 10.0  # placement may start when we do
 FIRST_GAP = 10.0  # between announcements at first, doubled each time: placement may not be there yet
 
@@ -41,6 +43,7 @@ class HostNews:
         announce_every: float,
         clock: Clock,
         providers: Ask[FindProviders, ProvidersFound] | None,
+        allocations: Ask[FindAllocations, AllocationsFound] | None = None,
     ) -> None:
         self.agent, self.cell = who.agent, who.cell
         self.hosts = {host.root: host for host in who.hosts}
@@ -56,6 +59,8 @@ class HostNews:
         self._run = clock.uuid()
         self._sequence = ReportSequence(clock)
         self._providers = providers
+        self._allocations = allocations
+        self._reshaped: set[str] = set()  # roots of which something was to move
         self._begun = clock.monotonic()
 
     async def beat(self) -> Sequence[HostReported]:
@@ -128,7 +133,21 @@ class HostNews:
             owners.update((one.id, one) for one in answer.providers)
         for one in owners.values():
             self._sequence.follow(one.sequence)
-        return metal + self._trees.compare(found, owners)
+        differing = self._trees.compare(found, owners)
+        await self._settle()
+        return metal + differing
+
+    async def _settle(self) -> None:
+        """Learn what guests hold on hosts that were reshaped: placement moved it with their inventory."""
+        misplaced = self._trees.misplaced() if self._allocations is not None else []
+        for start in range(0, len(misplaced), GUESTS_A_QUESTION):
+            some = misplaced[start : start + GUESTS_A_QUESTION]
+            names = [name for one in some for name in (one.build, keeper(one.build, one.attempt))]
+            assert self._allocations is not None
+            asked = FindAllocations(consumers=tuple(dict.fromkeys(names)), cell=self.cell)
+            self._trees.settle(some, (await self._allocations(asked)).consumers)
+        if misplaced:
+            await self._does.disk.settled()
 
     def _state(self, host: SimHost) -> HostState:
         building, guests = self._does.building[host.root], self._does.disk.hosted.on[host.root]
@@ -157,6 +176,10 @@ class HostNews:
     def _said_of(self, host: SimHost, sequence: int) -> InventoryReported | NodeChanged:
         if host.metal:
             return self._enrolled(host)
+        providers, reshape = self._trees.report(host.root, sequence)
+        if reshape is not None and host.root not in self._reshaped:  # soon it is known what became of it
+            self._reshaped.add(host.root)
+            self._next_round = min(self._next_round, self.clock.monotonic() + RESHAPE_GAP)
         return InventoryReported(
             root=host.root,
             host=host.host,
@@ -164,7 +187,8 @@ class HostNews:
             agent=self.agent,
             zone=host.zone,
             sequence=sequence,
-            providers=self._trees.report(host.root, sequence),
+            providers=providers,
+            reshape=reshape,
         )
 
     def _enrolled(self, host: SimHost) -> NodeChanged:

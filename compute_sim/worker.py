@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from bus.clock import Clock
 from bus.protocol import Ask
-from bus.queries import FindProviders, ProvidersFound
+from bus.queries import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
 from bus.topics import (
     AGENT_BUILD,
     AGENT_DESTROY,
     AGENT_REPORT,
+    CELL_ALLOCATIONS,
     CELL_PROVIDERS,
     HOST_REPORTED,
     INVENTORY_REPORTED,
@@ -36,17 +37,21 @@ def compute_sim(
     clock: Clock | None = None,
     disk: AgentDisk | None = None,
     providers: Ask[FindProviders, ProvidersFound] | None = None,
+    allocations: Ask[FindAllocations, AllocationsFound] | None = None,
 ) -> Worker:
     """An agent that builds on these hosts; with other faults it fails, with other crashes it goes away.
 
-    Where it can ask for `providers`, its reports count even if an earlier run's clock was ahead. What is on
-    its `disk` is there again when it is started anew with it.
+    Where it can ask for `providers`, its reports count even if an earlier run's clock was ahead; where for
+    `allocations` as well, it learns what guests hold whose host was reshaped. What is on its `disk` is there
+    again when it is started anew with it.
     """
     disk = disk or AgentDisk()
-    trees = HostTrees(hosts, cell, agent, disk.devices)
-    does = SimulatedAgent(agent, faults or FaultPlan(), crashes or CrashPlan(), disk, trees.use_changed)
+    trees = HostTrees(hosts, cell, agent, disk)
+    does = SimulatedAgent(
+        agent, faults or FaultPlan(), crashes or CrashPlan(), disk, trees.use_changed, allocations
+    )
     who = SimAgent(agent, cell, tuple(hosts))
-    tells = HostNews(who, does, trees, period, announce_every, clock or Clock(), providers)
+    tells = HostNews(who, does, trees, period, announce_every, clock or Clock(), providers, allocations)
     return Worker(
         f"agent.{cell}.{agent}",
         consumes=[
@@ -58,7 +63,10 @@ def compute_sim(
             ),
             on(AGENT_DESTROY.at(cell=cell, agent=agent), does.destroy, emits=[AGENT_REPORT]),
         ],
-        asks=[CELL_PROVIDERS] if providers else [],
+        asks=[
+            *([CELL_PROVIDERS] if providers else []),
+            *([CELL_ALLOCATIONS] if allocations else []),
+        ],
         timers=[
             every(period, tells.beat, emits=[HOST_REPORTED], at_once=True),
             every(0.1, tells.announce, emits=[INVENTORY_REPORTED, IRONIC_NODE], at_once=True),

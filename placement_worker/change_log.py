@@ -55,9 +55,15 @@ class ChangeLog:
         pairs: Sequence[tuple[Tree, Tree]],
         now: float,
         numbers: Iterator[int] = tree_writes.NONE_NEW,
+        beside: Sequence[BoundStatement] = (),
     ) -> int:
-        """Make these trees, as they were read, what they are to be, and log it. Gives the change's number."""
+        """Make these trees, as they were read, what they are to be, and log it. Gives the change's number.
+
+        `beside` is written when all their providers and inventories are there.
+        """
         writes = await tree_writes.writes_between(self._book, pairs, now, numbers).begin(tx)
+        for write in beside:
+            await write(tx)
         # Those that only repeat themselves were not locked: what they say of usage may be old.
         shaped = {then.root: then for was, then in pairs if then.providers != was.providers}
         return await self.write(tx, tree_reads.changes_between(pairs), shaped, writes)

@@ -8,8 +8,10 @@ from bus import topics
 from bus.errors import BrokerRefused, Poison, Unavailable
 from bus.messages import InventoryReported
 from bus.queries import (
+    AllocationsFound,
     ClaimAnswered,
     ClaimRequested,
+    FindAllocations,
     FindProviders,
     ProvidersFound,
     ReleaseAnswered,
@@ -42,6 +44,9 @@ class FromCell:
     async def providers(self, query: FindProviders) -> ProvidersFound:
         return await self._placement.lookups.providers(query, cell=self._cell)
 
+    async def allocations(self, query: FindAllocations) -> AllocationsFound:
+        return await self._placement.lookups.allocations(query, cell=self._cell)
+
 
 def reported_in(placement: Placement, cell: str) -> On:
     """What the agents of a cell, and those who follow its Ironic, see there."""
@@ -55,6 +60,7 @@ def asked_in(placement: Placement, cell: str) -> Sequence[Answers]:
         answers_many(topics.CELL_CLAIM, door.claim_many, cell=cell),
         answers_many(topics.CELL_RELEASE, door.release_many, cell=cell),
         answers(topics.CELL_PROVIDERS, door.providers, cell=cell),
+        answers(topics.CELL_ALLOCATIONS, door.allocations, cell=cell),
     )
 
 

@@ -14,7 +14,7 @@ from bus.sql.database import Database
 from bus.sql.transaction import Transaction
 from bus.vocabulary import MAX_INT, ResourceGroup
 from placement_worker.core.packing import ROOM, Packing
-from placement_worker.store import changes, lookups, tree_reads
+from placement_worker.store import changes, lookups, tree_reads, walls
 from placement_worker.store.numbered_names import Book
 
 ALL: dict[str, str | int] = {"after": "", "most": MAX_INT}  # of an agent's providers
@@ -120,12 +120,31 @@ class Lookups:
         async with self.database.glance() as tx:
             return await changes.news(tx, query.after, query.limit)
 
-    async def allocations(self, query: FindAllocations) -> AllocationsFound:
+    async def allocations(self, query: FindAllocations, *, cell: str = "") -> AllocationsFound:
+        """`cell` is where it is asked from, as its key said: there one sees who is on one's own hosts."""
         if not query.consumers and not query.providers:
             return AllocationsFound(consumers=(), generations={})
+        if cell:
+            return await self._allocations_within(query, cell)
         async with self.database.glance() as tx:
             found, generations = await lookups.holdings(tx, self.book, query.consumers, query.providers)
         return AllocationsFound(consumers=tuple(found), generations=generations)
+
+    async def _allocations_within(self, query: FindAllocations, cell: str) -> AllocationsFound:
+        async with self.database.read() as tx:
+            found, generations = await lookups.holdings(tx, self.book, query.consumers, query.providers)
+            homes = await tree_reads.homes(tx, generations)
+            wall = await walls.of_roots(tx, cell, homes.values())
+        own = [
+            one
+            for one in found
+            if not wall.bars_holder(one.id, [(provider, homes[provider]) for provider in one.allocations])
+        ]
+        seen = {provider for one in own for provider in one.allocations}
+        return AllocationsFound(
+            consumers=tuple(own),
+            generations={provider: number for provider, number in generations.items() if provider in seen},
+        )
 
     async def usages(self, query: FindUsages) -> UsagesFound:
         async with self.database.glance() as tx:

@@ -1,21 +1,22 @@
-"""The log is told to the bus: every change once it is committed, in order, whatever dies in between."""
+"""What was committed is told to the bus, whatever dies in between: the log, in order; and reshaped builds."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from bus.errors import Unavailable
-from bus.messages import PlacementChanged
+from bus.messages import BuildReshaped, PlacementChanged
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
-from placement_worker.store import changes
+from placement_worker.store import changes, reshaped_builds
 
 log = logging.getLogger(__name__)
 
 Publish = Callable[..., Awaitable[None]]  # of any number of messages; returns when the broker has them safe
 
 CHANGES_A_ROUND = 200
+RESHAPES_A_ROUND = 20  # each of the builds of a host
 POLL_SECONDS = 1.0  # for what a killed process left behind; this one's own commits wake the relay at once
 PUBLISH_SECONDS = 30.0
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 5.0
@@ -28,6 +29,8 @@ class Relay:
     So what is told twice has the same number twice. What the log had to forget while the bus was away is not
     told: whoever listens finds numbers missing.
     """
+
+    tells = "the changes"
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -47,7 +50,7 @@ class Relay:
                 more = await self._round(publish)
             except (Unavailable, Conflict) as condition:
                 if wait == SHORTEST_WAIT:
-                    log.warning("the changes in %s wait to be told: %s", self._database.name, condition)
+                    log.warning("%s in %s wait to be told: %s", self.tells, self._database.name, condition)
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, LONGEST_WAIT)
                 continue
@@ -79,7 +82,23 @@ class Relay:
         return len(oldest) == CHANGES_A_ROUND
 
 
-async def _published(publish: Publish, messages: list[PlacementChanged]) -> None:
+class ReshapedBuilds(Relay):
+    """Tells conductors of builds whose hosts were reshaped. What has been told is forgotten, and what is told
+    by two at once comes twice."""
+
+    tells = "reshaped builds"
+
+    async def _round(self, publish: Publish) -> bool:
+        async with self._database.glance() as tx:
+            numbers, said = await reshaped_builds.untold(tx, RESHAPES_A_ROUND)
+        if numbers:
+            await _published(publish, said)
+            async with self._database.write() as tx:
+                await reshaped_builds.forget(tx, numbers)
+        return len(numbers) == RESHAPES_A_ROUND
+
+
+async def _published(publish: Publish, messages: Sequence[PlacementChanged | BuildReshaped]) -> None:
     try:
         async with asyncio.timeout(PUBLISH_SECONDS):
             await publish(*messages)

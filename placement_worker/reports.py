@@ -7,7 +7,7 @@ from msgspec import structs
 
 from bus.clock import Clock
 from bus.errors import Poison
-from bus.messages import InventoryReported
+from bus.messages import BuildReshaped, InventoryReported
 from bus.queries import OwnerEditAnswered, OwnerEditRequested
 from bus.resources import Missing, OwnerGiven, OwnerResult
 from bus.sql.database import Database
@@ -15,16 +15,26 @@ from bus.sql.retrying import retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Contended, ProviderReport
 from placement_worker.change_log import ChangeLog
+from placement_worker.core.moving import NO_MOVES, MovedHolder, Moves, Unmovable, moves
 from placement_worker.core.report_checks import complaint
 from placement_worker.core.reports import given, reported, settled, swept
 from placement_worker.core.trees import Tree
 from placement_worker.core.walls import bars_report, names_apart
+from placement_worker.relay import ReshapedBuilds
 from placement_worker.retrying_transactions import again, changing, portions
-from placement_worker.store import changes, hosts, tree_reads, tree_writes
+from placement_worker.store import (
+    changes,
+    hosts,
+    reshaped_builds,
+    tree_holders,
+    tree_reads,
+    tree_writes,
+)
 from placement_worker.store.numbered_names import Book
 from placement_worker.store.numbers import ProviderNumbers
 
 PROVIDERS_A_TRANSACTION = 2000
+NOBODY_GOES: Mapping[str, Moves] = {}
 TREES_SWEPT_AT_ONCE = 200  # in one transaction, whose locks claims wait for
 
 
@@ -37,6 +47,7 @@ class ReportOperations:
         self.book = book
         self._log = log
         self._numbers = numbers
+        self.reshaped_builds = ReshapedBuilds(database)
         self._report = again(clock, self._report_together)
         self._sweep = again(clock, self._sweep_together)
         self._end = again(clock, self._end_together)
@@ -61,7 +72,10 @@ class ReportOperations:
             if not complaints[position] and (best is None or report.sequence > reports[best].sequence):
                 latest[report.root] = position
         chosen = [reports[position] for position in latest.values()]
-        for part in portions(chosen, lambda one: len(one.providers), PROVIDERS_A_TRANSACTION):
+        plain = [one for one in chosen if one.reshape is None]
+        parts = [*portions(plain, lambda one: len(one.providers), PROVIDERS_A_TRANSACTION)]
+        parts += [[one] for one in chosen if one.reshape is not None]
+        for part in parts:
             for root, why in (await self._report(part)).items():
                 complaints[latest[root]] = why
         return [Poison(f"InventoryReported: {why}") if why else None for why in complaints]
@@ -78,22 +92,54 @@ class ReportOperations:
             before = owned | await tree_reads.read(tx, self.book, roots)
             walled = _barred(before, reports, now)
             reports = [report for report in reports if report.root not in walled]
-            moving = [one.root for one in reports if _reshapes(before[one.root], one)]
+            moving = [one for one in reports if _reshapes(before[one.root], one)]
             number = 0
+            goes: dict[str, Moves] = {}
             if moving:  # what is to be changed is locked, and read again under the lock
-                locked = await tree_reads.read_locked(tx, self.book, moving)
-                before |= {root: locked.get(root) or owned[root] for root in moving}
+                locked = await tree_reads.read_locked(tx, self.book, [one.root for one in moving])
+                before |= {one.root: locked.get(one.root) or owned[one.root] for one in moving}
                 number = await changes.last_number(tx)
-            news = [one for one in reports if one.sequence > before[one.root].sequence]
-            pairs = [(before[one.root], one, reported(before[one.root], one, number)) for one in news]
+                walled |= await self._moved(tx, moving, before, goes)
+            news = [
+                one for one in reports if one.sequence > before[one.root].sequence and one.root not in walled
+            ]
+            pairs = [
+                (before[one.root], one, reported(before[one.root], one, number, goes.get(one.root, NO_MOVES)))
+                for one in news
+            ]
             taken = await tree_reads.names_taken(tx, tree_reads.new_names(pairs))
-            pairs = [*await self._apart(tx, pairs, taken, number)]
+            pairs = [*await self._apart(tx, pairs, taken, number, goes)]
             owners = {name: provider for name, (provider, _) in taken.items()}
             refused = walled | await tree_reads.clashes(tx, pairs, owners)
             if refused:
                 await hosts.leave(tx, refused)
             sound = [(was, then) for was, _, then in pairs if then.root not in refused]
-            await self._save(tx, sound, now, numbers)
+            await self._save(tx, sound, now, numbers, goes)
+        return refused
+
+    async def _moved(
+        self,
+        tx: Transaction,
+        reports: Sequence[InventoryReported],
+        before: Mapping[str, Tree],
+        goes: dict[str, Moves],
+    ) -> dict[str, str]:
+        """What these reports move goes into `goes`; root → why what it says cannot be."""
+        refused = {}
+        for one in reports:
+            if one.reshape is None:
+                continue
+            here = {provider.uuid for provider in before[one.root].providers}
+            homes = await tree_reads.homes(tx, {move.provider for move in one.reshape.moves} - here)
+            if homes:
+                provider, home = min(homes.items())
+                refused[one.root] = f"reshape.moves: {provider} belongs to the tree of {home}"
+                continue
+            holders = await tree_holders.read(tx, self.book, one.root)
+            try:
+                goes[one.root] = moves(before[one.root], one, holders)
+            except Unmovable as why:
+                refused[one.root] = str(why)
         return refused
 
     async def _apart(
@@ -102,6 +148,7 @@ class ReportOperations:
         pairs: Sequence[tree_reads.Judged],
         taken: dict[str, tuple[str, str]],
         number: int,
+        goes: Mapping[str, Moves],
     ) -> Sequence[tree_reads.Judged]:
         """Who finds his name with another cell is taken in under one that says his own. `taken` grows."""
         others: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -123,7 +170,7 @@ class ReportOperations:
             )
             if providers != report.providers:
                 report = structs.replace(report, providers=providers)
-                after = reported(before, report, number)
+                after = reported(before, report, number, goes.get(report.root, NO_MOVES))
             apart.append((before, report, after))
         return apart
 
@@ -180,16 +227,45 @@ class ReportOperations:
         pairs: Sequence[tuple[Tree, Tree]],
         now: float,
         numbers: Iterator[int] = tree_writes.NONE_NEW,
+        goes: Mapping[str, Moves] = NOBODY_GOES,
     ) -> None:
         news = [(was, then) for was, then in pairs if then != was]
-        if news:
-            await hosts.save_hosts(tx, [then for _, then in news], now)
-            await self._log.write_trees(tx, news, now, numbers)
+        if not news:
+            return
+        await hosts.save_hosts(tx, [then for _, then in news], now)
+        moved = [(was, then, goes[then.root].moved) for was, then in news if then.root in goes]
+        beside = [
+            write
+            for was, then, some in moved
+            for write in tree_holders.writes(self.book, was, then, some, now)
+        ]
+        number = await self._log.write_trees(tx, news, now, numbers, beside)
+        told = [one for _, then, some in moved for one in _told(then, some, now)]
+        if told:  # by themselves, not by the log: that is cut when it grows too long
+            await reshaped_builds.keep(tx, number, told)
+            tx.after_commit(self.reshaped_builds.wake)
 
     async def prune(self, before: float) -> None:
         """Forget who reported trees that went before this moment."""
         async with self.database.write() as tx:
             await hosts.prune_hosts(tx, before)
+
+
+def _told(tree: Tree, moved: Sequence[MovedHolder], now: float) -> list[BuildReshaped]:
+    """What conductors are to know of it; which change it is, is known when it is told."""
+    return [
+        BuildReshaped(
+            build=one.holder.uuid,
+            cell=tree.cell,
+            root=tree.root,
+            generation=one.holder.generation,
+            number=0,
+            at=now,
+            allocations={**one.holder.beside, **one.held},
+        )
+        for one in moved
+        if one.holder.build
+    ]
 
 
 def _contended(order: OwnerEditRequested) -> OwnerResult:
@@ -213,4 +289,4 @@ def _free_name(one: ProviderReport, names: Sequence[str], taken: Mapping[str, tu
 
 
 def _reshapes(before: Tree, report: InventoryReported) -> bool:
-    return reported(before, report).providers != before.providers
+    return report.reshape is not None or reported(before, report).providers != before.providers

@@ -239,3 +239,11 @@ change_log = Table(  # the last of them: what the bus is told from, and who miss
     Column("cells", Text),  # those that were registered, enabled, disabled or dropped
     PrimaryKeyConstraint("number"),
 )
+
+reshaped_builds = Table(  # of which conductors are still to be told, by the change that moved them
+    "reshaped_builds",
+    metadata,
+    Column("number", BigInteger, nullable=False, autoincrement=False),
+    Column("builds", Text, nullable=False),
+    PrimaryKeyConstraint("number"),
+)

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from bus import topics
-from bus.messages import PlacementChanged
+from bus.messages import BuildReshaped, Message, PlacementChanged
 from bus.worker import Worker, answers, answers_many, every, on_many
 from placement_worker.from_cells import RegisteredCells, asked_in, reported_in
 from placement_worker.placement import Placement
 from placement_worker.relay import Publish
 
-ANNOUNCES = frozenset({PlacementChanged})
+ANNOUNCES: frozenset[type[Message]] = frozenset({PlacementChanged, BuildReshaped})
 
 CATCH_UP_SECONDS = 5.0
 SWEEP_SECONDS = 10.0
@@ -58,7 +58,10 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
             every(PRUNE_SECONDS, placement.prune),
         ],
         starts=[placement.start],
-        runs=[lambda: placement.log.relay.run(publish)],
+        runs=[
+            lambda: placement.log.relay.run(publish),
+            lambda: placement.reports.reshaped_builds.run(publish),
+        ],
         widens=[RegisteredCells(placement, cells).serve],
         announces=ANNOUNCES,
     )

@@ -23,6 +23,7 @@ from bus.vocabulary import (
 from cell_conductor.core import build as say
 from cell_conductor.core.build import MAX_CAUSE, Build, Effects
 from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.reshaped import holding, position_of
 
 
 def swapped(build: Build, result: ClaimResult, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
@@ -44,11 +45,13 @@ def swapped(build: Build, result: ClaimResult, now: float, limits: AttemptLimits
 
 def _held(build: Build, held: Held, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
     """Placement holds another generation than we thought."""
-    for position, spare in enumerate(build.spares):
-        if spare.choice.allocations == held.allocations:  # we had asked before, and died before we knew
-            return _moved(build, position, held.generation, (), now, limits)
+    position = position_of(build, held)
+    if position is not None:
+        build = holding(build, position, held.allocations)
+        if position > build.at:  # we had asked before, and died before we knew
+            return _moved(build, position - build.at - 1, held.generation, (), now, limits)
     build = replace(build, generation=held.generation if held.allocations else None)
-    if build.host.choice.allocations == held.allocations:  # touched by somebody, but ours still
+    if position is not None:  # touched by somebody, but ours still
         return build, (say.question(build),)
     holds = ", ".join(sorted(held.allocations)) or "nothing"
     return doomed(build, f"its claim was changed by somebody else (it holds {holds})")
@@ -120,11 +123,11 @@ def _caught_up(build: Build, held: Held) -> tuple[Build, Effects]:
     Then what is left of the attempt before has its room already, and what is held now is not of that.
     """
     build = replace(build, generation=held.generation if held.allocations else None)
-    for position, spare in enumerate(build.spares):
-        if spare.choice.allocations == held.allocations:
-            there = replace(build, at=build.at + 1 + position, attempt=build.attempt + 1)
-            return there, (say.destroy(build),)
-    return build, ()
+    position = position_of(build, held)
+    if position is None or position == build.at:
+        return build, ()
+    there = replace(holding(build, position, held.allocations), at=position, attempt=build.attempt + 1)
+    return there, (say.destroy(build),)
 
 
 def doomed(build: Build, why: str) -> tuple[Build, Effects]:

@@ -52,6 +52,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     end: Literal["", "active", "error"] = ""  # what it ended as; set once, never changed
     replies: tuple[str, ...] = ()  # who waits for its deletion
     leftovers: tuple[Leftover, ...] = ()
+    reshaped: int = 0  # the last change heard of that moved what it holds within its host
 
     @property
     def hosts(self) -> tuple[Selection, ...]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced
+from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped
 from bus.vocabulary import ClaimResult, ReleaseResult
 from cell_conductor.core.build import Status
 
@@ -48,6 +48,7 @@ Event = (
     BuildPlaced
     | AgentReported
     | BuildDeleteRequested
+    | BuildReshaped
     | SwapAnswered
     | SwapImpossible
     | GivenBack

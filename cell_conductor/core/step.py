@@ -15,7 +15,7 @@ decided is said again, word for word, when the event that led to it is delivered
 
 from msgspec.structs import replace
 
-from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, DestroyOrdered
+from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped, DestroyOrdered
 from bus.queries import ClaimRequested, ReleaseRequested
 from bus.vocabulary import Attempt
 from cell_conductor.core import build as say
@@ -24,6 +24,7 @@ from cell_conductor.core.answers import doomed, given_back, swapped
 from cell_conductor.core.build import Build, Effects
 from cell_conductor.core.events import CleanedUp, Event, GivenBack, Stalled, SwapAnswered, SwapImpossible
 from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.reshaped import reshaped
 
 DELETED_WHILE_BUILDING = "deleted while building"
 
@@ -48,6 +49,8 @@ def step(
 def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
     if isinstance(event, AgentReported) and event.attempt != build.attempt:
         return build, _of_another_attempt(build, event)
+    if isinstance(event, BuildReshaped):
+        return reshaped(build, event), ()
     if isinstance(event, CleanedUp):
         return leftovers.cleaned_up(build, event), ()
     match build.status:

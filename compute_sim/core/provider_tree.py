@@ -48,6 +48,7 @@ class TreeProvider:
     aggregates: frozenset[str] = frozenset()
     others: OthersContents = NOTHING_OF_OTHERS
     said: bool = True  # False: only placement knows it, so far
+    used: Mapping[str, int] = field(default_factory=dict)  # as placement has it, of what is its agent's
 
 
 class ProviderTree:
@@ -168,6 +169,7 @@ def answered(providers: Iterable[Provider]) -> dict[str, tuple[TreeProvider, ...
             frozenset(one.aggregates) - others.aggregates,
             others,
             said=False,
+            used={name: used for name, used in one.used.items() if name not in others.classes},
         )
         trees.setdefault(one.root, []).append(theirs)
     return {root: tuple(some) for root, some in trees.items()}

@@ -140,7 +140,7 @@ def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
         return Walled(why=why)
     if holder is not None and holder.generation:
         if order.fenced and order.generation != holder.generation:
-            return Held(generation=holder.generation, allocations=holder.held)
+            return _held(holder, world)
         if order.keep and order.keep in world.retired:
             return Retired(why=f"{order.keep}: {world.retired[order.keep].why}")
         _touch(world, holder.held)  # whose generation stays, as in the API
@@ -199,7 +199,7 @@ def _fence(one: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
             raise _Unread
         return Held(generation=0, allocations={})
     if one.fenced and one.generation != (holder.generation or None):
-        return Held(generation=holder.generation, allocations=holder.held)
+        return _held(holder, world)
     return None
 
 
@@ -252,7 +252,7 @@ def _fenced_off(
     for one, fence in zip(order.claims, fences, strict=True):
         if fence is None and one.consumer in seen:
             holder = world.holders[one.consumer]
-            fence = Held(generation=holder.generation, allocations=holder.held)
+            fence = _held(holder, world)
         seen.add(one.consumer)
         results.append(fence or Refused(refusals=()))
     return results
@@ -339,6 +339,12 @@ def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> st
     if asked > max_unit:
         return "max_unit"
     return "step_size" if asked % step_size else ""
+
+
+def _held(holder: Holder, world: ClaimWorld) -> Held:
+    rooms = [world.rooms.get(provider) for provider in holder.held]
+    roots = {room.root for room in rooms if room is not None}
+    return Held(generation=holder.generation, allocations=holder.held, roots=tuple(sorted(roots)))
 
 
 def _leave_to(world: ClaimWorld, holder: Holder, keeper: Holder) -> None:

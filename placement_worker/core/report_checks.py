@@ -17,7 +17,7 @@ def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> s
     `known(kind, name)` says whether a resource class or trait exists.
     """
     if report.gone:
-        return ""
+        return "reshape: of a tree that is gone" if report.reshape else ""
     if not report.providers:
         return "providers: none; to say that the tree is no more, set gone"
     if report.providers[0].id != report.root:
@@ -34,7 +34,7 @@ def complaint(report: InventoryReported, known: Callable[[str, str], bool]) -> s
         names.add(provider.name)
         if wrong := wrong_contents(provider, known):
             return f"{at}.{wrong}"
-    return _wrong_parents(report.providers)
+    return _wrong_parents(report.providers) or _wrong_reshape(report)
 
 
 def wrong_contents(provider: ProviderReport | ProviderLoad, known: Callable[[str, str], bool]) -> str:
@@ -85,4 +85,30 @@ def _wrong_parents(providers: tuple[ProviderReport, ...]) -> str:
             path.append(here)
             here = parents[here]
         rooted.update(path)
+    return ""
+
+
+def _wrong_reshape(report: InventoryReported) -> str:
+    """What moves goes to what the report says there is, and leaves nothing of it behind."""
+    if report.reshape is None:
+        return ""
+    has = {one.id: one.inventories for one in report.providers}
+    seen: set[tuple[str, str]] = set()
+    for position, move in enumerate(report.reshape.moves):
+        at = f"reshape.moves[{position}]"
+        if (move.provider, move.resource_class) in seen:
+            return f"{at}: {move.resource_class} of {move.provider} is there twice"
+        seen.add((move.provider, move.resource_class))
+        if move.resource_class in has.get(move.provider, {}):
+            return f"{at}.resource_class: {move.provider} still has {move.resource_class} in this report"
+        name = move.becomes or move.resource_class
+        for to in move.to:
+            if to not in has:
+                return f"{at}.to: {to} is not in this tree"
+            if name not in has[to]:
+                return f"{at}.to: {to} has no {name} in this report"
+    guests = [(one.build, one.attempt) for one in report.reshape.guests]
+    if len(guests) > len(set(guests)):
+        build, attempt = next(one for nth, one in enumerate(guests) if one in guests[:nth])
+        return f"reshape.guests: attempt {attempt} of {build} is there twice"
     return ""

@@ -5,25 +5,27 @@ from dataclasses import replace
 
 from bus.messages import InventoryReported
 from bus.vocabulary import Inventory, ProviderReport
+from placement_worker.core.moving import NO_MOVES, Moves
 from placement_worker.core.trees import ProviderState, Reported, Tree
 from placement_worker.core.withholding import opened, released, with_reserved, withheld
 
 
-def reported(before: Tree, report: InventoryReported, number: int = 0) -> Tree:
+def reported(before: Tree, report: InventoryReported, number: int = 0, moves: Moves = NO_MOVES) -> Tree:
     """What the tree becomes by this report. A report that is not news gives the tree as it was.
 
     `number` is that of the last change: a new provider has a shape above it (see WorkingTrees.next_shape).
+    `moves` say what is held of whom from then on.
     """
     if report.sequence <= before.sequence:
         return before
     if report.gone:
         cell = before.cell or report.cell  # also of one nobody knew: whose word it is that it is gone
         return swept(replace(before, cell=cell, sequence=report.sequence, gone=True))
-    left = {provider.uuid: opened(provider) for provider in before.providers}
+    left = {provider.uuid: opened(provider) for provider in moves.left(before.providers)}
     named = [_named(left.pop(provider.id, None), provider, number + 1) for provider in report.providers]
     stay = _left_out(left, {provider.uuid for provider in named}, report.root)
     facts = (report.host, report.cell, report.agent, report.zone)
-    after = Tree(report.root, *facts, report.sequence, False, (*named, *stay))
+    after = Tree(report.root, *facts, report.sequence, False, moves.arrived((*named, *stay)))
     moved = facts != (before.host, before.cell, before.agent, before.zone)
     return _advanced(before, withheld(before, after), root_too=moved)
 
@@ -114,7 +116,8 @@ def _left_out(left: dict[str, ProviderState], named: Collection[str], root: str)
 
 
 def _advanced(before: Tree, after: Tree, *, root_too: bool = False) -> Tree:
-    """Generation and shape move where inventory, traits, aggregates or the parent did.
+    """Generation and shape move where inventory, traits, aggregates or the parent did; the generation alone
+    where only what is used is otherwise.
 
     With `root_too` the root's shape moves in any case: something was said of the whole tree.
     """
@@ -131,7 +134,11 @@ def _advanced(before: Tree, after: Tree, *, root_too: bool = False) -> Tree:
             )
             if not same:
                 one = replace(one, generation=was.generation + 1, shape=was.shape + 1)
-            elif root_too and one.uuid == after.root:
+                providers.append(one)
+                continue
+            if one.used != was.used:
+                one = replace(one, generation=was.generation + 1)
+            if root_too and one.uuid == after.root:
                 one = replace(one, shape=was.shape + 1)
         providers.append(one)
     return replace(after, providers=tuple(providers))

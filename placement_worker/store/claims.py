@@ -43,7 +43,7 @@ _RETIRED = Statement(
     uuid=str,
 )
 _HOLDINGS = Statement(
-    "SELECT a.consumer_id, p.uuid AS provider, a.resource_class_id, a.used FROM {n}"
+    "SELECT a.consumer_id, p.uuid AS provider, p.shape, a.resource_class_id, a.used FROM {n}"
     " JOIN allocations a ON a.consumer_id = n.id JOIN resource_providers p ON p.id = a.resource_provider_id",
     id=int,
 )
@@ -171,14 +171,15 @@ async def open_world(
         uuid: ended(Retired(why=why, unplaceable=bool(unplaceable)), by, cell)
         for uuid, why, unplaceable, by in await _RETIRED(tx, everyone)
     }
-    if held:
-        await _read_holdings(tx, book, held)
+    shapes = await _read_holdings(tx, book, held) if held else {}
     world = ClaimWorld({}, holders, retired)
     joined = {holder.group for holder in held.values() if holder.group is not None}
     if named or (joined and named is not None):
         await server_groups.lock(tx, world, named, joined)
     wanted = {*providers, *(provider for holder in held.values() for provider in holder.held)}
     world.rooms = await _read_rooms(tx, book, wanted)
+    if any((room := world.rooms[one]) is None or room.shape != shape for one, shape in shapes.items()):
+        raise Conflict("what somebody holds may have been moved while its providers were being locked")
     if world.groups:
         world.sharing = await server_groups.sharing(tx, world.rooms)
     if cell:
@@ -188,12 +189,14 @@ async def open_world(
     return Opened(world, placeholders)
 
 
-async def _read_holdings(tx: Transaction, book: Book, held: dict[int, Holder]) -> None:
+async def _read_holdings(tx: Transaction, book: Book, held: dict[int, Holder]) -> dict[str, int]:
+    """What they hold; gives the shapes of those providers at that moment."""
     rows = await _HOLDINGS(tx, [(id_,) for id_ in held])
     names = await book.class_names(tx, {row["resource_class_id"] for row in rows})
     for row in rows:
         holding = held[row["consumer_id"]].held.setdefault(row["provider"], {})
         holding[names[row["resource_class_id"]]] = row["used"]
+    return {row["provider"]: row["shape"] for row in rows}
 
 
 async def _read_rooms(tx: Transaction, book: Book, wanted: Collection[str]) -> dict[str, Room | None]:

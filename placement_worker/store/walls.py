@@ -1,6 +1,6 @@
 """Whose the hosts are that a cell speaks of, read under the locks of what is judged."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
@@ -19,3 +19,9 @@ async def around(tx: Transaction, cell: str, rooms: Mapping[str, Room | None]) -
     cells = dict(await _CELLS(tx, [(root,) for root in roots])) if roots else {}
     strangers = [room.uuid for room in there if not cells.get(room.root)]
     return CellWall(cell, cells, await server_groups.sharing(tx, strangers) if strangers else ())
+
+
+async def of_roots(tx: Transaction, cell: str, roots: Iterable[str]) -> CellWall:
+    """The wall of this cell, for what is known of these roots."""
+    listed = [(root,) for root in dict.fromkeys(roots)]
+    return CellWall(cell, dict(await _CELLS(tx, listed)) if listed else {}, ())

@@ -41,7 +41,7 @@ class OneAgent:
         self.disk = AgentDisk()
         self.lost = self.away = False
         self.refused: list[str] = []
-        trees = HostTrees(some, "c1", "a1", self.disk.devices)
+        trees = HostTrees(some, "c1", "a1", self.disk)
         self.does = SimulatedAgent("a1", FaultPlan(), CrashPlan(), self.disk, trees.use_changed)
         self.news = HostNews(
             SimAgent("a1", "c1", tuple(some)), self.does, trees, 10.0, 300.0, wall.clock, self.ask
@@ -172,7 +172,7 @@ async def test_a_tree_that_another_reported_is_taken_over(
 ) -> None:
     await agent.says()
     heir = OneAgent(placement, wall, agent.hosts)
-    other = HostTrees(agent.hosts, "c1", "a2", heir.disk.devices)
+    other = HostTrees(agent.hosts, "c1", "a2", heir.disk)
     heir.news = HostNews(
         SimAgent("a2", "c1", tuple(agent.hosts)), heir.does, other, 10.0, 300.0, wall.clock, heir.ask
     )
@@ -214,18 +214,19 @@ async def test_a_gpu_that_is_open_again_is_told_until_it_is_heard(placement: Pla
 
 
 async def test_what_placement_withholds_is_left_so_until_it_is_free(placement: Placement, wall: Wall) -> None:
-    """A flat host becomes a tree of cells while it is in use."""
-    flat = OneAgent(placement, wall, hosts(count=1))
-    await flat.says()
-    await placement.claims.claim_many([an_order(a_claim(1, {flat.hosts[0].root: {"VCPU": 20}}))])
-    cells = OneAgent(placement, wall, hosts(NumaDriver(), count=1))
-    assert cells.hosts[0].root == flat.hosts[0].root
-    assert await cells.says() == [ONE]
+    """A cell is found to be two, while more of it is in use than the first of them has."""
+    one = OneAgent(placement, wall, hosts(NumaDriver(cells=1, vcpus=12, vcpu_ratio=1.0), count=1))
+    await one.says()
+    cell = child_id(one.hosts[0].root, f"{ONE}_numa0")
+    await placement.claims.claim_many([an_order(a_claim(1, {cell: {"VCPU": 10}}))])
+    two = OneAgent(placement, wall, hosts(NumaDriver(cells=2, vcpus=6, vcpu_ratio=1.0), count=1))
+    assert two.hosts[0].root == one.hosts[0].root
+    assert await two.says() == [ONE]
     found = await find_providers(placement, agents=("a1",), parts=("inventories",))
-    free = {one.name: one.inventories["VCPU"].capacity - one.used["VCPU"] for one in found}
-    assert sum(amount for amount in free.values() if amount > 0) < 2 * 48 - 19
+    cells = [each for each in found if "VCPU" in each.inventories]
+    assert [each.inventories["VCPU"].capacity - each.used["VCPU"] for each in cells] == [-4, 2]
     for _ in range(3):
-        assert await cells.says(after=100.0) == []
+        assert await two.says(after=100.0) == []
 
 
 async def test_a_disabled_host_says_so_to_placement_and_to_schedulers(

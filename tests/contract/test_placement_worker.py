@@ -107,7 +107,7 @@ async def test_a_question_that_cannot_be_answered_is_refused_by_the_field(databa
 
 async def test_the_table_says_what_it_announces(database: Database) -> None:
     worker = placement_worker(Placement(database, Clock()), _nowhere, ("c1",))
-    assert worker.emits == {topics.PLACEMENT_CHANGED.message}
+    assert worker.emits == {topics.PLACEMENT_CHANGED.message, topics.BUILD_RESHAPED.message}
 
 
 async def _nowhere(_: object) -> None: ...

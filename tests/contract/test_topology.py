@@ -15,6 +15,7 @@ from bus.topics import (
     BUILD_DELETED,
     BUILD_ENDED,
     BUILD_REQUESTED,
+    CELL_ALLOCATIONS,
     CELL_CLAIM,
     CELL_PROVIDERS,
     CELL_RELEASE,
@@ -90,7 +91,12 @@ def test_nothing_in_a_cell_calls_up(worker: Worker) -> None:
         from_above = {FIND_BUILDS, FIND_INSTANCES, FIND_AGENTS, EDIT_AGENT}  # about its own
         assert {row.query for row in worker.answers} <= from_above | {LEASE, TELL_NODES}
     else:
-        assert set(worker.asks) <= {CELL_PROVIDERS, LEASE, TELL_NODES}  # the last two within the cell
+        assert set(worker.asks) <= {
+            CELL_ALLOCATIONS,
+            CELL_PROVIDERS,
+            LEASE,
+            TELL_NODES,
+        }  # the last two within
         assert not worker.answers
 
 
@@ -113,6 +119,7 @@ def test_a_cell_hears_only_what_is_addressed_to_it(worker: Worker) -> None:
         assert row.address.key in (
             "build.placed.c1",
             "build.delete.c1",
+            "build.reshaped.c1",
             "agent.report.c1",
             worker.name.replace("agent.", "agent.build."),
             worker.name.replace("agent.", "agent.destroy."),

@@ -1,15 +1,16 @@
 """One cell with real devices, on either bus: what was booted, what its agent was told, what is held."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
+from pathlib import Path
 
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
-from bus.queries import EditRequested, FindAllocations, FindProviders
+from bus.queries import EditRequested, FindAllocations, FindBuilds, FindProviders
 from bus.resources import Edit, Edited, MakeProvider, Provider, SetAggregates, SetInventories, SetTraits
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
@@ -17,9 +18,10 @@ from bus.vocabulary import Allocations, Flavor, Inventory
 from bus.worker import Worker
 from compute_sim import AgentDisk, FaultPlan, SimHost, compute_sim
 from compute_sim.core.hardware import furnished
+from compute_sim.guest_file import GuestFile
 from compute_sim.guests import GuestRecord
 from tests.support.buses import Connect
-from tests.support.cloud_workers import of_one_cell
+from tests.support.cloud_workers import Make, of_one_cell
 from tests.support.conductor_builders import CELL
 from tests.support.ids import uid
 from tests.support.waiting import in_time, until
@@ -31,11 +33,27 @@ _NUMBERS = count(1)
 class DriverCloud:
     """Workers on buses of their own, a client beside them, and the agent's disk to look at."""
 
-    def __init__(self, bus: Bus, hosts: Sequence[SimHost], disk: AgentDisk) -> None:
+    def __init__(self, bus: Bus, agent: "RestartedAgent") -> None:
         self.bus = bus
-        self.hosts = hosts
-        self.disk = disk
+        self.agent = agent
         self.ends: dict[str, BuildEnded | BuildUnplaceable] = {}
+
+    @property
+    def hosts(self) -> Sequence[SimHost]:
+        return self.agent.hosts
+
+    @property
+    def disk(self) -> AgentDisk:
+        return self.agent.disk
+
+    async def selected(self, *builds: str) -> list[Allocations]:
+        """What their conductor knows of what they hold."""
+        found = await self.bus.asker(topics.FIND_BUILDS)(FindBuilds(cell=CELL, builds=builds))
+        hosts = {one.build: (one.host, (one.placed.chosen, *one.placed.alternates)) for one in found.builds}
+        return [
+            next(one.choice.allocations for one in hosts[build][1] if one.host == hosts[build][0])
+            for build in builds
+        ]
 
     async def known(self) -> None:
         """Placement knows all hosts, with all of their providers."""
@@ -81,8 +99,13 @@ class DriverCloud:
 
     async def held(self, build: str) -> Allocations:
         """What placement has given it."""
-        found = await self.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=(build,)))
-        return {} if not found.consumers else found.consumers[0].allocations
+        (held,) = await self.all_held(build)
+        return held
+
+    async def all_held(self, *builds: str) -> list[Allocations]:
+        found = await self.bus.asker(topics.ALLOCATIONS)(FindAllocations(consumers=builds))
+        held = {one.id: one.allocations for one in found.consumers}
+        return [held.get(build, {}) for build in builds]
 
     def guest(self, build: str) -> GuestRecord:
         """What the agent was told of it."""
@@ -122,23 +145,78 @@ class DriverCloud:
             group.create_task(of_none())
 
 
+class RestartedAgent:
+    """The agent, which may be stopped, or killed, and begun again, with other hosts as well."""
+
+    def __init__(
+        self,
+        hosts: Sequence[SimHost],
+        faults: FaultPlan | None,
+        clock: Clock,
+        file: Path | None,
+        serve: Callable[[Make, asyncio.Event, asyncio.Event], "asyncio.Task[None]"],
+    ) -> None:
+        self.hosts = hosts
+        self.faults, self.clock, self.file, self.serve = faults, clock, file, serve
+        self.disk = AgentDisk()
+        self._stopping = asyncio.Event()
+        self._life: asyncio.Task[None] | None = None
+
+    async def start(self, hosts: Sequence[SimHost] | None = None) -> None:
+        self.hosts = hosts or self.hosts
+        if self.file is not None:
+            self.disk = AgentDisk(file=GuestFile(self.file))
+        started, self._stopping = asyncio.Event(), asyncio.Event()
+        self._life = self.serve(self._worker, started, self._stopping)
+        await started.wait()
+
+    async def stop(self) -> None:
+        if self._life is not None:
+            self._stopping.set()
+            await asyncio.wait([self._life])
+            self._gone()
+
+    async def kill(self) -> None:
+        assert self._life is not None
+        self._life.cancel()
+        await asyncio.wait([self._life])
+        self._gone()
+
+    def _gone(self) -> None:
+        self._life = None
+        self.disk.close()
+
+    def _worker(self, bus: Bus) -> Worker:
+        return compute_sim(
+            AGENT,
+            CELL,
+            self.hosts,
+            faults=self.faults,
+            period=0.5,
+            clock=self.clock,
+            disk=self.disk,
+            providers=bus.asker(topics.CELL_PROVIDERS),
+            allocations=bus.asker(topics.CELL_ALLOCATIONS),
+        )
+
+
 @asynccontextmanager
 async def a_driver_cloud(
-    connect: Connect, url: str, hosts: Sequence[SimHost], *, faults: FaultPlan | None = None
+    connect: Connect,
+    url: str,
+    hosts: Sequence[SimHost],
+    *,
+    faults: FaultPlan | None = None,
+    file: Path | None = None,
 ) -> AsyncIterator[DriverCloud]:
-    clock, disk, stopping = Clock(), AgentDisk(), asyncio.Event()
+    """With a `file` the agent knows after a restart what is written there, and nothing else."""
+    clock, stopping = Clock(), asyncio.Event()
     placement, builds = Database(url, namespace="placement"), Database(url, namespace=f"cell_{CELL}")
     made = of_one_cell(placement, CELL, builds, clock)
 
-    def an_agent(bus: Bus) -> Worker:
-        asks = bus.asker(topics.CELL_PROVIDERS)
-        return compute_sim(
-            AGENT, CELL, hosts, faults=faults, period=0.5, clock=clock, disk=disk, providers=asks
-        )
-
-    async def serve(worker_of: object, started: asyncio.Event) -> None:
+    async def serve(worker_of: Make, started: asyncio.Event, stopping: asyncio.Event) -> None:
         async with Bus(connect(), clock) as bus:
-            worker: Worker = worker_of(bus)  # type: ignore[operator]
+            worker = worker_of(bus)
             for row in (*worker.consumes, *worker.answers):
                 await bus.transport.declare(worker.queue_of(row, bus.replica))
             started.set()
@@ -148,17 +226,22 @@ async def a_driver_cloud(
         await migrate(placement, "placement_worker")
         await migrate(builds, "cell_conductor")
         async with Bus(connect(), clock) as client, asyncio.TaskGroup() as group:
-            cloud = DriverCloud(client, hosts, disk)
+            agent = RestartedAgent(
+                hosts, faults, clock, file, lambda *given: group.create_task(serve(*given))
+            )
+            cloud = DriverCloud(client, agent)
             hearing = group.create_task(cloud.hear())
-            for one in (*made.values(), an_agent):
+            for one in made.values():
                 started = asyncio.Event()
-                group.create_task(serve(one, started))
+                group.create_task(serve(one, started, stopping))
                 await started.wait()
+            await agent.start()
             try:
                 await cloud.known()
                 yield cloud
             finally:
                 stopping.set()
+                await agent.stop()
                 hearing.cancel()
     finally:
         await placement.close()

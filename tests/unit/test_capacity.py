@@ -154,7 +154,7 @@ def test_a_claim_is_fenced_by_its_consumers_generation(
     there = world(room(A, VCPU=stock(8, used=1)), holders=holders)
     (result,) = claim(order(wants(X, {A: {"VCPU": 2}}, generation=generation)), there) or ()
     if fenced:
-        assert result == Held(generation=2, allocations={A: {"VCPU": 1}})
+        assert result == Held(generation=2, allocations={A: {"VCPU": 1}}, roots=(A,))
     else:
         assert result == Claimed(choice=0, generation=3, number=0)
 
@@ -170,7 +170,7 @@ def test_the_same_claim_twice_in_a_batch_is_held_the_second_time() -> None:
     there = world(room(A, VCPU=stock(8)))
     one = order(wants(X, {A: {"VCPU": 2}}))
     claim(one, there)
-    assert claim(one, there) == (Held(generation=1, allocations={A: {"VCPU": 2}}),)
+    assert claim(one, there) == (Held(generation=1, allocations={A: {"VCPU": 2}}, roots=(A,)),)
 
 
 @pytest.mark.parametrize(
@@ -283,8 +283,8 @@ HELD = {A: {"VCPU": 4}}
     [
         (1, "", Released(), 0, None),
         (1, "ended", Released(), 0, "ended"),
-        (2, "ended", Held(generation=1, allocations=HELD), 4, None),
-        (None, "ended", Held(generation=1, allocations=HELD), 4, None),
+        (2, "ended", Held(generation=1, allocations=HELD, roots=(A,)), 4, None),
+        (None, "ended", Held(generation=1, allocations=HELD, roots=(A,)), 4, None),
     ],
 )
 def test_a_release_gives_back_only_to_who_knows_the_generation(

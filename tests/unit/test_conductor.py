@@ -5,7 +5,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.messages import BuildDeleted, BuildEnded, BuildOrdered, DestroyOrdered, HostFailed, Message
+from bus.messages import (
+    BuildDeleted,
+    BuildEnded,
+    BuildOrdered,
+    BuildReshaped,
+    DestroyOrdered,
+    HostFailed,
+    Message,
+)
 from bus.queries import ClaimRequested, ReleaseRequested
 from bus.vocabulary import (
     Attempt,
@@ -148,12 +156,17 @@ EVENTS: dict[str, Event] = {
     "released at last": GivenBack("deleting", Released()),
     "cleaned up": CleanedUp(keeper(BUILDING.id, 1), Released()),
     "stalled": Stalled(),
+    "reshaped": BuildReshaped(
+        build=PLACED.build, cell=PLACED.cell, root=PLACED.chosen.root, generation=1, number=9,
+        allocations={"numa0": {"VCPU": 1}},
+    ),
     "future": an_agent_report(replace(FIRST, attempt=7), "built"),
-}
+}  # fmt: skip
 
 # state → event → the status it leads to, and what is said; what is not named changes nothing, says nothing
 TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
     "building": {
+        "reshaped": ("building", []),
         "placed": ("building", ["order 1 at host0"]),
         "built": ("active", ["end active"]),
         "failed": ("swapping", ["host0 failed: no disk", "swap 1 to 2"]),
@@ -165,6 +178,7 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
         "stalled": ("building", ["order 1 at host0"]),
     },
     "swapping": {
+        "reshaped": ("swapping", []),
         "placed": ("swapping", ["swap 1 to 2"]),
         "failed": ("swapping", ["swap 1 to 2"]),
         "aborted": ("swapping", ["swap 1 to 2"]),
@@ -176,6 +190,7 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
         "stalled": ("swapping", ["overdue"]),
     },
     "doomed": {
+        "reshaped": ("swapping", []),
         "placed": ("swapping", ["release 1"]),
         "failed": ("swapping", ["release 1"]),
         "aborted": ("swapping", ["release 1"]),
@@ -186,6 +201,7 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
         "stalled": ("swapping", ["overdue"]),
     },
     "active": {
+        "reshaped": ("active", []),
         "placed": ("active", ["end active"]),
         "built": ("active", ["end active"]),
         "failed": ("active", ["end active"]),
@@ -203,6 +219,7 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
         "delete": ("deleted", ["deleted"]),
     },
     "deleting": {
+        "reshaped": ("deleting", []),
         "placed": ("deleting", ["end active"]),
         "built": ("deleting", ["end active"]),
         "failed": ("deleting", ["end active"]),
@@ -214,6 +231,7 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
         "stalled": ("deleting", ["destroy 1 at host0"]),
     },
     "cancelled": {
+        "reshaped": ("deleting", []),
         "destroyed": ("deleting", ["release 1"]),
         "delete": ("deleting", ["destroy 1 at host0"]),
         "released at last": ("deleted", ["end error", "deleted"]),

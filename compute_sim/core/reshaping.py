@@ -1,0 +1,112 @@
+"""When drivers tell of a tree where what is in use is somewhere else: what moves, and where guests are then.
+
+What a provider had of a class, and has no more, is of those that have it newly. A guest goes to one of them
+as a whole where that has room, so that it stays within a NUMA cell; else it is spread over them, as one that
+no cell can hold was already.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from bus.vocabulary import Allocations, GuestPlace, InventoryMove, Reshaping
+from compute_sim.core.provider_tree import ProviderTree, TreeProvider
+
+Held = tuple[tuple[str, int], Allocations]  # a guest (build and attempt) and what it holds
+
+
+def reshaping(stored: Sequence[TreeProvider], tree: ProviderTree, guests: Iterable[Held]) -> Reshaping | None:
+    """What a report of this tree moves of what placement has stored; None: nothing that is in use."""
+    moves = tuple(_moves(stored, tree))
+    if not moves:
+        return None
+    by_source = {(one.provider, one.resource_class): one.to for one in moves}
+    room, most = _room(stored, tree)
+    going: list[tuple[tuple[str, int], list[tuple[str, int, tuple[str, ...]]]]] = []
+    for key, held in guests:
+        goes = [
+            (name, amount, by_source[provider, name])
+            for provider, amounts in held.items()
+            for name, amount in amounts.items()
+            if (provider, name) in by_source
+        ]
+        if goes:
+            going.append((key, goes))
+    # The largest first, and guests alike always in one order: what is said twice is said alike.
+    going.sort(key=lambda one: (-max(amount for _, amount, _ in one[1]), one[0]))
+    guests_now = [GuestPlace(*key, _place(goes, room, most)) for key, goes in going]
+    return Reshaping(moves=moves, guests=tuple(one for one in guests_now if one.allocations))
+
+
+def _moves(stored: Sequence[TreeProvider], tree: ProviderTree) -> Iterable[InventoryMove]:
+    had = {one.id: one.inventories.keys() for one in stored}
+    for was in stored:
+        now = tree.by_id(was.id)
+        for name in was.inventories:
+            if not was.used.get(name) or (now is not None and name in now.inventories):
+                continue
+            to = tuple(
+                one.id
+                for one in tree.providers
+                if name in one.inventories and name not in had.get(one.id, ())
+            )
+            if to:
+                yield InventoryMove(provider=was.id, resource_class=name, to=to)
+
+
+_Amounts = dict[tuple[str, str], int]  # of a provider and a class
+
+
+def _room(stored: Sequence[TreeProvider], tree: ProviderTree) -> tuple[_Amounts, _Amounts]:
+    """What is free, and how much of it one guest may have."""
+    used = {one.id: one.used for one in stored}
+    free: _Amounts = {}
+    most: _Amounts = {}
+    for one in tree.providers:
+        for name, has in one.inventories.items():
+            free[one.id, name] = max(has.capacity - used.get(one.id, {}).get(name, 0), 0)
+            most[one.id, name] = has.max_unit
+    return free, most
+
+
+def _place(goes: Sequence[tuple[str, int, tuple[str, ...]]], room: _Amounts, most: _Amounts) -> Allocations:
+    """Where this guest is then. Nothing said: there is no room, and whoever judges may say so."""
+    wanted: dict[tuple[str, tuple[str, ...]], int] = {}
+    for name, amount, to in goes:
+        wanted[name, to] = wanted.get((name, to), 0) + amount
+    place: dict[str, dict[str, int]] = {}
+    for among in dict.fromkeys(to for _, to in wanted):
+        together = {name: amount for (name, to), amount in wanted.items() if to == among}
+        for one, name, amount in _spread(together, among, room, most):
+            place.setdefault(one, {})[name] = amount
+            room[one, name] -= amount
+            together[name] -= amount
+        if any(together.values()):
+            return {}
+    return place
+
+
+def _spread(
+    together: Mapping[str, int], among: Sequence[str], room: _Amounts, most: _Amounts
+) -> list[tuple[str, str, int]]:
+    """On one of these where it has room for all, else on some, one after the other."""
+    for one in among:
+        if all(min(room[one, name], most[one, name]) >= amount for name, amount in together.items()):
+            return [(one, name, amount) for name, amount in together.items()]
+    found = []
+    for name, amount in together.items():
+        for one in among:
+            if here := min(amount, room[one, name], most[one, name]):
+                found.append((one, name, here))
+                amount -= here
+    return found
+
+
+def fits_tree(held: Allocations, tree: ProviderTree, others: Mapping[str, object]) -> bool:
+    """Is all that it holds where the tree has it? `others` are known to be no part of this host."""
+    for provider, amounts in held.items():
+        one = tree.by_id(provider)
+        if one is None:
+            if provider not in others:
+                return False
+        elif not amounts.keys() <= one.inventories.keys() | one.others.classes:
+            return False
+    return True

@@ -1,0 +1,244 @@
+"""What is held of a tree that is reported otherwise: who holds what of which provider from then on.
+
+Where a guest is, its agent knows: its word counts. Whoever else holds something (claimed just now, or kept
+until a guest is gone) goes, as a whole, to the first provider that has room for all of it. If one of them
+cannot, nobody goes: the report is refused.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from bus.messages import InventoryReported
+from bus.vocabulary import Allocations, GuestPlace, InventoryMove, keeper
+from placement_worker.core.capacity import broken_limit
+from placement_worker.core.trees import ProviderState, Tree
+
+_At = tuple[str, str]  # provider and class
+_Amounts = dict[_At, int]
+
+
+class Unmovable(ValueError):
+    """What is held cannot go where the report says; the text names the field, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeHolder:
+    """A consumer that holds something of a tree."""
+
+    id: int
+    uuid: str
+    generation: int
+    held: Allocations  # of the tree
+    beside: Allocations = field(default_factory=dict)  # of others: of a pool
+    build: bool = True  # a conductor may know it; False: it is a clean-up, or of a client of the API
+
+
+@dataclass(frozen=True, slots=True)
+class MovedHolder:
+    holder: TreeHolder
+    held: Allocations  # of the tree, from now on
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Who goes where, and what that makes of the use of each provider."""
+
+    moved: Sequence[MovedHolder] = ()
+    leave: Mapping[_At, int] = field(default_factory=dict)
+    come: Mapping[_At, int] = field(default_factory=dict)
+
+    def left(self, providers: Sequence[ProviderState]) -> list[ProviderState]:
+        """The providers of before, without what goes."""
+        return [_used_by(one, self.leave, -1) for one in providers]
+
+    def arrived(self, providers: Sequence[ProviderState]) -> tuple[ProviderState, ...]:
+        """Those of after, with what comes."""
+        return tuple(_used_by(one, self.come, +1) for one in providers)
+
+
+NO_MOVES = Moves()
+
+
+def moves(before: Tree, report: InventoryReported, holders: Sequence[TreeHolder]) -> Moves:
+    """Who goes where by this report; Unmovable when somebody cannot. `holders` hold something of the tree."""
+    if report.reshape is None or report.sequence <= before.sequence:
+        return NO_MOVES
+    by_source = {(one.provider, one.resource_class): one for one in report.reshape.moves}
+    _refuse_operators(before, report.reshape.moves)
+    going = [(one, held) for one in holders if (held := _what_goes(one.held, by_source))]
+    room = _Room(before, report, {name for one in report.reshape.moves for name in one.to})
+    words = _Words(report.reshape.guests, {one.uuid for one in holders})
+    places: dict[str, _Amounts] = {}
+    unsaid = []
+    for one, held in going:
+        if (said := words.of(one.uuid)) is not None:
+            places[one.uuid] = _as_said(*said, held, by_source, room)
+        else:
+            unsaid.append((one, held))
+    # The largest first: those that come last are the easiest to find room for.
+    for one, held in sorted(unsaid, key=lambda pair: (-room.share(pair[1], by_source), pair[0].uuid)):
+        places[one.uuid] = _wherever_there_is_room(one, held, by_source, room)
+    leave: _Amounts = {}
+    come: _Amounts = {}
+    moved = []
+    for one, held in going:
+        _add(leave, held)
+        _add(come, places[one.uuid])
+        moved.append(MovedHolder(one, _after(one.held, held, places[one.uuid])))
+    return Moves(moved, leave, come)
+
+
+class _Room:
+    """What is free of what the report says there is, before anything of it is withheld."""
+
+    def __init__(self, before: Tree, report: InventoryReported, wanted: set[str]) -> None:
+        used = {one.uuid: one.used for one in before.providers}
+        self.has = {one.id: one.inventories for one in report.providers if one.id in wanted}
+        self.names = {one.id: one.name for one in report.providers}
+        self.free = {
+            (provider, name): inventory.capacity - used.get(provider, {}).get(name, 0)
+            for provider, inventories in self.has.items()
+            for name, inventory in inventories.items()
+        }
+
+    def lacks(self, at: _At, amount: int) -> str:
+        """Why so much of it cannot be taken there; empty when it can."""
+        provider, name = at
+        one = self.has[provider][name]
+        if amount > self.free[at]:
+            return f"{self.names[provider]}: {amount} {name}, {max(self.free[at], 0)} free"
+        if limit := broken_limit(amount, one.min_unit, one.max_unit, one.step_size):
+            return f"{self.names[provider]}: {amount} {name} breaks its {limit}"
+        return ""
+
+    def take(self, amounts: _Amounts) -> None:
+        for at, amount in amounts.items():
+            self.free[at] -= amount
+
+    def share(self, held: _Amounts, by_source: Mapping[_At, InventoryMove]) -> float:
+        """How large it is: the largest share of what there is of a class where it may go."""
+        shares = [0.0]
+        for at, amount in held.items():
+            move = by_source[at]
+            there = sum(self.has[to][_class_of(move)].capacity for to in move.to)
+            shares.append(amount / max(there, 1))
+        return max(shares)
+
+
+class _Words:
+    """What the agent says of its guests, by consumer: of a build's, or of the clean-up of an attempt."""
+
+    def __init__(self, guests: Sequence[GuestPlace], holders: set[str]) -> None:
+        self._said: dict[str, tuple[int, GuestPlace]] = {}
+        for position, one in sorted(enumerate(guests), key=lambda pair: pair[1].attempt):
+            kept = keeper(one.build, one.attempt)
+            self._said[kept if kept in holders else one.build] = position, one
+
+    def of(self, consumer: str) -> tuple[int, GuestPlace] | None:
+        return self._said.get(consumer)
+
+
+def _refuse_operators(before: Tree, asked: Sequence[InventoryMove]) -> None:
+    """What operators put there does not go by a report."""
+    there = {one.uuid: one for one in before.providers}
+    for position, one in enumerate(asked):
+        was = there.get(one.provider)
+        if was is None or one.resource_class not in was.inventories:
+            continue  # it has gone already: the report came before
+        if one.resource_class not in was.reported.classes:
+            at = f"reshape.moves[{position}].resource_class"
+            raise Unmovable(f"{at}: {one.resource_class} of {was.name} is an operator's")
+
+
+def _what_goes(held: Allocations, by_source: Mapping[_At, InventoryMove]) -> _Amounts:
+    return {
+        (provider, name): amount
+        for provider, resources in held.items()
+        for name, amount in resources.items()
+        if (provider, name) in by_source
+    }
+
+
+def _as_said(
+    position: int, guest: GuestPlace, held: _Amounts, by_source: Mapping[_At, InventoryMove], room: _Room
+) -> _Amounts:
+    """The agent knows where it is: just as much as it holds, of where that may go, and there is room."""
+    at = f"reshape.guests[{position}].allocations"
+    wanted: dict[str, int] = {}
+    may: dict[str, set[str]] = {}
+    for source, amount in held.items():
+        name = _class_of(by_source[source])
+        wanted[name] = wanted.get(name, 0) + amount
+        may.setdefault(name, set()).update(by_source[source].to)
+    said: dict[str, int] = {}
+    place: _Amounts = {}
+    for provider, resources in guest.allocations.items():
+        for name, amount in resources.items():
+            if provider not in may.get(name, ()):
+                raise Unmovable(f"{at}: {name} of {guest.build} does not move to {provider}")
+            if why := room.lacks((provider, name), amount):
+                raise Unmovable(f"{at}: {guest.build} has no room at {why}")
+            said[name] = said.get(name, 0) + amount
+            place[provider, name] = amount
+    if said != wanted:
+        raise Unmovable(f"{at}: {guest.build} holds {_figures(wanted)}, not {_figures(said)}")
+    room.take(place)
+    return place
+
+
+def _wherever_there_is_room(
+    one: TreeHolder, held: _Amounts, by_source: Mapping[_At, InventoryMove], room: _Room
+) -> _Amounts:
+    """What may go to the same providers stays together: processors and memory are of one NUMA cell."""
+    together: dict[tuple[str, ...], dict[str, int]] = {}
+    for source, amount in held.items():
+        move = by_source[source]
+        group = together.setdefault(move.to, {})
+        group[_class_of(move)] = group.get(_class_of(move), 0) + amount
+    place: _Amounts = {}
+    for among, amounts in together.items():
+        why = []
+        for provider in among:
+            here = {(provider, name): amount for name, amount in amounts.items()}
+            lacks = [lack for at, amount in here.items() if (lack := room.lacks(at, amount))]
+            if not lacks:
+                room.take(here)
+                place |= here
+                break
+            why.append(lacks[0])
+        else:
+            raise Unmovable(
+                f"reshape: {one.uuid} holds {_figures(amounts)}, which fits nowhere: {'; '.join(why)}"
+            )
+    return place
+
+
+def _after(held: Allocations, goes: _Amounts, comes: _Amounts) -> Allocations:
+    after = {
+        provider: {name: amount for name, amount in resources.items() if (provider, name) not in goes}
+        for provider, resources in held.items()
+    }
+    for (provider, name), amount in comes.items():
+        there = after.setdefault(provider, {})
+        there[name] = there.get(name, 0) + amount
+    return {provider: resources for provider, resources in after.items() if resources}
+
+
+def _used_by(one: ProviderState, amounts: Mapping[_At, int], sign: int) -> ProviderState:
+    if not any((one.uuid, name) in amounts for name in one.inventories):
+        return one
+    used = {name: amount + sign * amounts.get((one.uuid, name), 0) for name, amount in one.used.items()}
+    return replace(one, used=used)
+
+
+def _class_of(move: InventoryMove) -> str:
+    return move.becomes or move.resource_class
+
+
+def _add(total: _Amounts, more: Mapping[_At, int]) -> None:
+    for at, amount in more.items():
+        total[at] = total.get(at, 0) + amount
+
+
+def _figures(amounts: Mapping[str, int]) -> str:
+    return ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items())) or "nothing"

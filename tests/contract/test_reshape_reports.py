@@ -1,0 +1,401 @@
+"""A report that moves what is held: in one commit or not at all, and nothing is ever sold twice."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bus.errors import Unavailable
+from bus.messages import BuildReshaped, InventoryReported, Message
+from bus.queries import FindAllocations
+from bus.vocabulary import (
+    Allocations,
+    Choice,
+    Claimed,
+    Contended,
+    GuestPlace,
+    Inventory,
+    InventoryMove,
+    Moved,
+    Refused,
+    Released,
+    Reshaping,
+    keeper,
+)
+from placement_worker import Placement, breaches
+from placement_worker.from_cells import FromCell
+from placement_worker.store import tree_holders
+from tests.support.every_commit import EveryCommit, every_commit
+from tests.support.ids import uid
+from tests.support.midway import Gate, begun, under_way, waits
+from tests.support.placement_builders import (
+    a_claim,
+    a_load,
+    a_placement,
+    a_provider,
+    a_release,
+    a_report,
+    an_order,
+    on_hosts,
+)
+from tests.support.placement_calls import claim, find_providers, load, report
+from tests.support.waiting import in_time
+
+__all__ = ["every_commit"]
+
+HOST, CELL0, CELL1 = (uid(number, "a") for number in (1, 2, 3))
+
+
+def has(**totals: int) -> dict[str, Inventory]:
+    return {name: Inventory(total=total) for name, total in totals.items()}
+
+
+def flat(sequence: int = 1, **more: Any) -> InventoryReported:
+    return a_report(1, sequence=sequence, inventories=has(VCPU=16, MEMORY_MB=64, DISK_GB=100), **more)
+
+
+def in_cells(sequence: int = 2, *guests: GuestPlace, each: int = 8, move: bool = True) -> InventoryReported:
+    below = [a_provider(n, 1, inventories=has(VCPU=each, MEMORY_MB=4 * each)) for n in (2, 3)]
+    said = a_report(1, *below, sequence=sequence, inventories=has(DISK_GB=100))
+    to = (CELL0, CELL1)
+    moves = tuple(InventoryMove(provider=HOST, resource_class=name, to=to) for name in ("VCPU", "MEMORY_MB"))
+    return replace(said, reshape=Reshaping(moves=moves, guests=guests) if move else None)
+
+
+def flat_again(sequence: int) -> InventoryReported:
+    moves = tuple(
+        InventoryMove(provider=cell, resource_class=name, to=(HOST,))
+        for cell in (CELL0, CELL1)
+        for name in ("VCPU", "MEMORY_MB")
+    )
+    return replace(flat(sequence), reshape=Reshaping(moves=moves))
+
+
+def of_host(vcpus: int, disk: int = 0) -> Allocations:
+    return {HOST: {"VCPU": vcpus, "MEMORY_MB": 4 * vcpus, **({"DISK_GB": disk} if disk else {})}}
+
+
+async def held(placement: Placement, *consumers: int) -> list[Allocations]:
+    names = tuple(uid(one) for one in consumers)
+    found = {
+        one.id: one.allocations
+        for one in (await placement.lookups.allocations(FindAllocations(consumers=names))).consumers
+    }
+    return [found.get(name, {}) for name in names]
+
+
+async def told(placement: Placement) -> list[BuildReshaped]:
+    """What its relay tells now, until it has been told."""
+    said: list[BuildReshaped] = []
+
+    async def publish(*messages: Message) -> None:
+        said.extend(one for one in messages if isinstance(one, BuildReshaped))
+
+    await placement.reports.reshaped_builds._round(publish)
+    return said
+
+
+async def test_all_that_is_held_goes_with_its_inventory_in_one_commit(
+    placement: Placement, every_commit: EveryCommit
+) -> None:
+    await load(placement, a_load(7, inventories=has(DISK_GB=50), traits=("MISC_SHARES_VIA_AGGREGATE",)))
+    assert await report(placement, flat()) == [""]
+    beside = {**of_host(2), **on_hosts(7, DISK_GB=5)}
+    await claim(placement, an_order(a_claim(1, of_host(2, 10)), a_claim(2, of_host(3)), a_claim(3, beside)))
+    every_commit.kept = {
+        uid(1): {"VCPU": 2, "MEMORY_MB": 8, "DISK_GB": 10},
+        uid(2): {"VCPU": 3, "MEMORY_MB": 12},
+        uid(3): {"VCPU": 2, "MEMORY_MB": 8, "DISK_GB": 5},
+    }
+    before = (await find_providers(placement, ids=(HOST,)))[0].generation
+    commits = every_commit.commits
+    says = GuestPlace(uid(2), 1, {CELL1: {"VCPU": 3, "MEMORY_MB": 12}})
+    assert await report(placement, in_cells(2, says)) == [""]
+    assert every_commit.commits == commits + 1
+    assert await held(placement, 1, 2, 3) == [
+        {HOST: {"DISK_GB": 10}, CELL0: {"VCPU": 2, "MEMORY_MB": 8}},
+        {CELL1: {"VCPU": 3, "MEMORY_MB": 12}},
+        {CELL0: {"VCPU": 2, "MEMORY_MB": 8}, uid(7, "a"): {"DISK_GB": 5}},
+    ]
+    root, *cells = sorted(await find_providers(placement, in_tree=HOST), key=lambda one: one.id)
+    assert (root.generation, set(root.inventories)) == (before + 1, {"DISK_GB"})
+    assert [one.inventories["VCPU"] for one in cells] == [Inventory(total=8)] * 2
+    assert [one.used["VCPU"] for one in cells] == [4, 3]
+    # The next release frees exactly those.
+    every_commit.kept = {}
+    done = await placement.claims.release_many([a_release(1, 1), a_release(2, 1), a_release(3, 1)])
+    assert all(isinstance(one.result, Released) for one in done)
+    assert not any(any(one.used.values()) for one in await find_providers(placement))
+    assert every_commit.broken == []
+
+
+async def test_their_conductors_are_told_of_builds_until_they_have_been(placement: Placement) -> None:
+    await report(placement, flat())
+    kept = a_claim(3, of_host(1), type="CLEANUP")
+    client = a_claim(4, of_host(1))
+    client = replace(client, client=True)
+    stays = a_claim(2, {HOST: {"DISK_GB": 1}})
+    await claim(placement, an_order(a_claim(1, of_host(2, 10)), stays, kept, client))
+    await report(placement, in_cells())
+    [one] = await find_providers(placement, ids=(HOST,), parts=("owner",))
+
+    async def away(*messages: Message) -> None:
+        raise Unavailable("the bus is away")
+
+    for _ in range(2):  # killed, or cut off, before the bus has taken it
+        with pytest.raises(Unavailable):
+            await placement.reports.reshaped_builds._round(away)
+    said = await told(placement)
+    assert said == [
+        BuildReshaped(
+            build=uid(1),
+            cell="c1",
+            root=HOST,
+            generation=1,
+            number=placement.memory.index.seen,
+            at=placement.clock.now(),
+            allocations={HOST: {"DISK_GB": 10}, CELL0: {"VCPU": 2, "MEMORY_MB": 8}},
+        )
+    ]
+    assert one.sequence == 2
+    assert await told(placement) == []
+
+
+async def test_a_report_that_comes_again_or_late_changes_nothing(placement: Placement) -> None:
+    await report(placement, flat())
+    await claim(placement, an_order(a_claim(1, of_host(2))))
+    says = GuestPlace(uid(1), 1, {CELL1: {"VCPU": 2, "MEMORY_MB": 8}})
+    assert await report(placement, in_cells(2, says)) == [""]
+    assert len(await told(placement)) == 1
+    seen, was = placement.memory.index.seen, await held(placement, 1)
+    other = GuestPlace(uid(1), 1, {CELL0: {"VCPU": 2, "MEMORY_MB": 8}})
+    for again in (in_cells(2, says), in_cells(1, other), in_cells(3, other), in_cells(4)):
+        assert await report(placement, again) == [""]
+    assert (placement.memory.index.seen, await held(placement, 1)) == (seen, was)
+    assert await told(placement) == []
+
+
+async def test_what_cannot_go_is_refused_as_a_whole_and_taken_when_it_can(placement: Placement) -> None:
+    await report(placement, flat())
+    await claim(placement, an_order(a_claim(1, of_host(2)), a_claim(2, of_host(5)), a_claim(3, of_host(5))))
+    seen = placement.memory.index.seen
+    tree, holds = await find_providers(placement, in_tree=HOST), await held(placement, 1, 2, 3)
+    [why] = await report(placement, in_cells(2, each=6))
+    assert why.startswith("InventoryReported: reshape: ") and "fits nowhere: host-2: 2 VCPU, 1 free" in why
+    assert placement.memory.index.seen == seen
+    assert await find_providers(placement, in_tree=HOST) == tree
+    assert await held(placement, 1, 2, 3) == holds
+    assert await told(placement) == []
+    await placement.claims.release_many([a_release(1, 1)])
+    assert await report(placement, in_cells(3, each=6)) == [""]
+    assert await held(placement, 2, 3) == [{CELL0: of_host(5)[HOST]}, {CELL1: of_host(5)[HOST]}]
+
+
+async def test_one_host_that_cannot_keeps_no_other_back(placement: Placement) -> None:
+    await report(placement, flat(), a_report(5, inventories=has(VCPU=8)))
+    await claim(placement, an_order(a_claim(1, of_host(12))), an_order(a_claim(2, on_hosts(5, VCPU=2))))
+    below = a_provider(6, 5, inventories=has(VCPU=8))
+    move = InventoryMove(provider=uid(5, "a"), resource_class="VCPU", to=(uid(6, "a"),))
+    well = a_report(5, below, sequence=2, inventories=has(DISK_GB=1))
+    refused, taken = await report(placement, in_cells(2), replace(well, reshape=Reshaping(moves=(move,))))
+    assert "fits nowhere" in refused and taken == ""
+    assert await held(placement, 1, 2) == [of_host(12), {uid(6, "a"): {"VCPU": 2}}]
+
+
+async def test_who_chose_before_it_looks_again(placement: Placement) -> None:
+    await report(placement, flat())
+    shapes = {HOST: placement.memory.index.rows[HOST].shapes[HOST]}
+    await claim(placement, an_order(a_claim(1, of_host(2))))
+    await report(placement, in_cells())
+    [late] = await claim(placement, an_order(a_claim(2, Choice(of_host(1), shapes))))
+    assert late == Refused(refusals=(Moved(provider=HOST),))
+
+
+async def test_back_and_forth_all_is_kept(placement: Placement, every_commit: EveryCommit) -> None:
+    await report(placement, flat())
+    await claim(placement, an_order(a_claim(1, of_host(2, 10)), a_claim(2, of_host(3))))
+    every_commit.kept = {
+        uid(1): {"VCPU": 2, "MEMORY_MB": 8, "DISK_GB": 10},
+        uid(2): {"VCPU": 3, "MEMORY_MB": 12},
+    }
+    for sequence in range(2, 8, 2):
+        assert await report(placement, in_cells(sequence)) == [""]
+        assert await report(placement, flat_again(sequence + 1)) == [""]
+    assert await held(placement, 1, 2) == [of_host(2, 10), of_host(3)]
+    assert [one.id for one in await find_providers(placement)] == [HOST]
+    numbers = [one.number for one in await told(placement)]
+    assert numbers == sorted(numbers) and len(numbers) == 2 * 6
+    assert every_commit.broken == []
+
+
+async def test_guests_of_a_host_that_was_reported_without_a_word_are_moved_by_the_next_report(
+    placement: Placement,
+) -> None:
+    await report(placement, flat())
+    await claim(placement, an_order(a_claim(1, of_host(2))))
+    await report(placement, in_cells(2, move=False))
+    assert await held(placement, 1) == [of_host(2)]
+    await report(placement, in_cells(3))
+    assert await held(placement, 1) == [{CELL0: {"VCPU": 2, "MEMORY_MB": 8}}]
+
+
+# The wall
+
+
+async def test_a_report_moves_what_is_in_its_own_tree_alone(placement: Placement) -> None:
+    theirs = a_report(5, inventories=has(VCPU=8))
+    await report(placement, flat(), theirs)
+    await claim(placement, an_order(a_claim(1, on_hosts(5, VCPU=2))))
+    says = in_cells()
+    assert says.reshape is not None
+    grab = InventoryMove(provider=uid(5, "a"), resource_class="VCPU", to=(CELL0,))
+    [why] = await report(placement, replace(says, reshape=replace(says.reshape, moves=(grab,))))
+    assert why == f"InventoryReported: reshape.moves: {uid(5, 'a')} belongs to the tree of {uid(5, 'a')}"
+    [done] = await placement.reports.report_many([replace(says, cell="c2")], cell="c2")
+    assert "it is of cell c1" in str(done)
+    assert await held(placement, 1) == [on_hosts(5, VCPU=2)]
+    assert [one.id for one in await find_providers(placement, in_tree=HOST)] == [HOST]
+
+
+async def test_a_cell_is_told_who_holds_something_of_its_own_hosts_and_of_no_others(
+    placement: Placement,
+) -> None:
+    await load(placement, a_load(7, inventories=has(DISK_GB=50), traits=("MISC_SHARES_VIA_AGGREGATE",)))
+    await report(placement, flat(), a_report(5, cell="c2"))
+    beside = {**of_host(2), **on_hosts(7, DISK_GB=5)}
+    both = {**of_host(1), **on_hosts(5, VCPU=1)}
+    await claim(placement, an_order(a_claim(1, beside)), an_order(a_claim(2, on_hosts(5, VCPU=1))),
+                an_order(a_claim(3, on_hosts(7, DISK_GB=1))), an_order(a_claim(4, both)))  # fmt: skip
+    everybody = tuple(uid(one) for one in range(1, 6))
+    found = await FromCell(placement, "c1").allocations(FindAllocations(consumers=everybody))
+    assert {one.id: one.allocations for one in found.consumers} == {uid(1): beside}
+    assert found.generations.keys() == beside.keys()
+    here = await FromCell(placement, "c2").allocations(FindAllocations(providers=(HOST, uid(5, "a"))))
+    assert [one.id for one in here.consumers] == [uid(2)]
+
+
+# Others at the same time
+
+
+async def test_whoever_claims_swaps_and_gives_back_meanwhile_loses_nothing(
+    url: str, placement: Placement, every_commit: EveryCommit
+) -> None:
+    """Claims of the shape that was just seen, swaps to keepers and releases, by two processes."""
+    chance = random.Random(7)
+    await report(placement, flat(), a_report(5, inventories=has(VCPU=16, MEMORY_MB=64)))
+    stayers = [await claimed_some(placement, number, of_host(1, 1)) for number in (901, 902, 903)]
+    every_commit.kept = {one: {"VCPU": 1, "MEMORY_MB": 4, "DISK_GB": 1} for one in stayers}
+    over: list[bool] = []
+    turn = asyncio.Event()  # for another reshape
+    seen: list[str] = []
+
+    async with a_placement(url) as other:
+
+        async def instances(numbers: Sequence[int], by: Placement) -> None:
+            for number in numbers:
+                got: Any = None
+                while not isinstance(got, Claimed):
+                    await by.memory.fresh()
+                    where = chance.choice(shapes_of(by))
+                    [got] = await claim(by, an_order(a_claim(number, where)))
+                    seen.append(type(got).__name__)
+                generation = got.generation
+                turn.set()
+                if chance.random() < 0.4:
+                    swap = a_claim(number, on_hosts(5, VCPU=1, MEMORY_MB=4), generation=generation)
+                    swap = replace(swap, keep=keeper(uid(number), 1))
+                    [swapped] = await claim(by, an_order(swap))
+                    if isinstance(swapped, Claimed):
+                        generation = swapped.generation
+                        await by.claims.release_many(
+                            [replace(a_release(number, 1, fenced=False), consumer=keeper(uid(number), 1))]
+                        )
+                done: Any = Contended()
+                while isinstance(done, Contended):  # the host is reshaped again and again
+                    done = (await by.claims.release_many([a_release(number, generation)]))[0].result
+                assert isinstance(done, Released), done
+
+        async def reshapes() -> int:
+            sequence = 1
+            while not over:
+                await turn.wait()
+                turn.clear()
+                for says in (in_cells(sequence + 1), flat_again(sequence + 2)):
+                    seen.append((await report(placement, says))[0])
+                sequence += 2
+            return sequence
+
+        reshaping = asyncio.create_task(reshapes())
+        await asyncio.gather(
+            *(instances(range(100 * n, 100 * n + 6), by) for n, by in enumerate((placement, other) * 2, 1))
+        )
+        over.append(True)
+        turn.set()
+        sequence = await in_time(reshaping)
+    assert every_commit.broken == []
+    assert sequence > 10 and seen.count("Claimed") == 4 * 6
+    assert all("fits nowhere" in one for one in seen if one.startswith("InventoryReported"))
+    await report(placement, flat_again(sequence + 1))
+    assert await held(placement, 901, 902, 903) == [of_host(1, 1)] * 3
+    root = (await find_providers(placement, ids=(HOST,)))[0]
+    assert root.used == {"VCPU": 3, "MEMORY_MB": 12, "DISK_GB": 3}
+    assert await breaches(placement.database) == []
+    await placement.memory.fresh()
+
+
+async def claimed_some(placement: Placement, number: int, where: Allocations) -> str:
+    [got] = await claim(placement, an_order(a_claim(number, where)))
+    assert isinstance(got, Claimed), got
+    return uid(number)
+
+
+def shapes_of(placement: Placement) -> list[Choice]:
+    """What could be claimed of the tree as it is known, each under its shape."""
+    rows = placement.memory.index.rows
+    found = [
+        Choice({row.uuid: {"VCPU": 1, "MEMORY_MB": 4}}, dict(row.shapes))
+        for row in rows.values()
+        if row.root == HOST and "VCPU" in row.inventories
+    ]
+    return found or [Choice(of_host(1))]
+
+
+# choices of consumer 1 once it has been told to go elsewhere, or where its host's shape cannot be seen
+GOES_ON = {
+    "gives back": lambda placement: placement.claims.release_many([a_release(1, 1)]),
+    "swaps": lambda placement: placement.claims.claim_many(
+        [an_order(a_claim(1, on_hosts(5, VCPU=2), generation=1, keep=9))]
+    ),
+}
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("goes_on", GOES_ON.values(), ids=GOES_ON)
+@pytest.mark.parametrize(
+    "back", [False, True], ids=["its provider has another shape", "its provider is gone"]
+)
+async def test_who_had_read_what_it_holds_before_that_was_moved_reads_it_again(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, gate: Gate, goes_on: Any, back: bool
+) -> None:
+    """PostgreSQL: it waits for the providers of old, which the reshape has locked."""
+    async with a_placement(database_url) as placement:
+        await report(placement, flat(), a_report(5))
+        await claim(placement, an_order(a_claim(1, of_host(2)), a_claim(2, of_host(3))))
+        if back:
+            await report(placement, in_cells())
+        monkeypatch.setattr(tree_holders, "read", gate.before(tree_holders.read))
+        says = flat_again(3) if back else in_cells()
+        async with under_way(gate, report(placement, says)) as reporting, begun(goes_on(placement)) as going:
+            await waits(placement, going)
+            gate.open.set()
+            assert await in_time(reporting) == [""]
+            [done] = await in_time(going)
+            assert isinstance(getattr(done, "result", None) or done.results[0], Released | Claimed)
+        second = of_host(3)[HOST]
+        assert (await held(placement, 2)) == [{HOST if back else CELL0: second}]
+        first = {HOST if back else CELL0: of_host(2)[HOST]}
+        assert await held(placement, 1, 9) in ([{}, {}], [on_hosts(5, VCPU=2), first])
+        assert await breaches(placement.database) == []

@@ -1,0 +1,205 @@
+"""A host's driver changes while guests run: from flat to NUMA in one commit, with everybody who is there.
+
+What placement holds, what agents have in their books and what conductors know is the same before and after.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from bus.messages import BuildEnded
+from bus.vocabulary import Allocations, Flavor
+from compute_sim import Durations, FaultPlan, SimHost, fleet
+from compute_sim.core.drivers.numa import NumaDriver
+from compute_sim.core.drivers.vgpu import PhysicalGpu, VgpuDriver
+from compute_sim.machines import Machine
+from tests.support.buses import Connect
+from tests.support.driver_cloud import DriverCloud, a_driver_cloud
+from tests.support.every_commit import EveryCommit, every_commit
+from tests.support.waiting import until
+
+__all__ = ["every_commit"]
+
+RUNNING = 50
+NUMA = NumaDriver(vcpus=40, vcpu_ratio=1.0, pcpus=0, memory_mb=4096, reserved_mb=0, pages={}, disk_gb=500)
+GPU = VgpuDriver(gpus=(PhysicalGpu(device="g0", types={"small": 4}),))
+SMALL = Flavor(name="small", vcpus=1, memory_mb=64, disk_gb=1)
+SLOW = FaultPlan(durations=Durations.parse("uniform:0,0.05"))
+
+
+def hosts(*drivers: object, count: int = 2, vcpus: int = 80) -> Sequence[SimHost]:
+    (agent,) = fleet(1, count, vcpus=vcpus, vcpu_ratio=1.0, memory_mb=8704, disk_gb=500,
+                     machines=(Machine(drivers),))  # type: ignore[arg-type]  # fmt: skip
+    return agent.hosts
+
+
+FLAT, CELLS = hosts(), hosts(NUMA)
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """PostgreSQL where the bus is RabbitMQ."""
+    if request.node.callspec.params["connect"] == "local":
+        return f"sqlite+aiosqlite:///{tmp_path}/"
+    return str(request.getfixturevalue("database_url"))
+
+
+async def active(cloud: DriverCloud, *flavors: Flavor) -> list[str]:
+    ends = await cloud.booted(*flavors)
+    wrong = [one for one in ends if not isinstance(one, BuildEnded) or one.status != "active"]
+    assert not wrong, wrong
+    return [one.build for one in ends if isinstance(one, BuildEnded)]
+
+
+async def all_know(cloud: DriverCloud, builds: Sequence[str]) -> bool:
+    """Placement, the agent and the conductor have the same of each."""
+    held = await cloud.all_held(*builds)
+    books = [cloud.guest(build).allocations for build in builds]
+    counted = [cloud.disk.devices.held[build, cloud.guest(build).attempt] for build in builds]
+    return held == books == counted == await cloud.selected(*builds)
+
+
+async def in_cells(cloud: DriverCloud) -> bool:
+    """No processor is the root's any more, on any host."""
+    found = await cloud.providers()
+    return len(found) == 3 * len(cloud.hosts) and not any(
+        "VCPU" in one.inventories for one in found.values() if one.parent is None
+    )
+
+
+def sums(held: Allocations) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for resources in held.values():
+        for name, amount in resources.items():
+            found[name] = found.get(name, 0) + amount
+    return found
+
+
+async def test_flat_to_numa_with_fifty_running_and_boots_going_on(
+    connect: Connect, url: str, tmp_path: Path, every_commit: EveryCommit
+) -> None:
+    async with a_driver_cloud(connect, url, FLAT, faults=SLOW, file=tmp_path / "agent.guests") as cloud:
+        running = await active(cloud, *[SMALL] * RUNNING)
+        every_commit.kept = dict(zip(running, map(sums, await cloud.all_held(*running)), strict=True))
+        assert all(kept == {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 1} for kept in every_commit.kept.values())
+        over = asyncio.Event()
+
+        async def keeps_booting() -> list[str]:
+            """One after the other, and every second one goes again."""
+            stay = []
+            while not over.is_set():
+                stay += (more := await active(cloud, SMALL, SMALL))[:1]
+                await cloud.delete(more[1])
+            return stay
+
+        async with asyncio.TaskGroup() as group:
+            booting = [group.create_task(keeps_booting()) for _ in range(3)]
+            await cloud.agent.stop()
+            await cloud.agent.start(CELLS)
+            await until(lambda: in_cells(cloud), "the trees have cells")
+            await until(lambda: all_know(cloud, running), "everybody knows where the fifty are")
+            over.set()
+        builds = [*running, *(build for one in booting for build in one.result())]
+        await until(lambda: all_know(cloud, builds), "and where the others are")
+        names = await cloud.name_of()
+        for build in builds:
+            held = {names[provider]: resources for provider, resources in (await cloud.held(build)).items()}
+            (root,) = (name for name in held if "_numa" not in name)
+            assert held[root] == {"DISK_GB": 1}
+            assert sums(held) == sums({"": SMALL_FIGURES})
+            assert len(held) == 2 and all(name.startswith(root) for name in held)  # within one cell
+        assert every_commit.broken == []
+        assert every_commit.commits > 20
+        every_commit.kept = {}
+        for build in running[:5]:  # the next delete frees exactly what is held now
+            before, held = await cloud.providers(), await cloud.held(build)
+            await cloud.delete(build)
+            after = await cloud.providers()
+            for name, one in before.items():
+                freed = held.get(one.id, {})
+                assert after[name].used == {c: n - freed.get(c, 0) for c, n in one.used.items()}
+        assert every_commit.broken == []
+
+
+SMALL_FIGURES = {"VCPU": 1, "MEMORY_MB": 64, "DISK_GB": 1}
+
+
+async def test_an_agent_that_is_killed_before_it_knows_what_became_of_its_report_learns_it(
+    connect: Connect, url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "agent.guests"
+    async with a_driver_cloud(connect, url, FLAT[:1], file=file) as cloud:
+        builds = await active(cloud, SMALL, SMALL)
+        await cloud.agent.stop()
+        await cloud.agent.start(CELLS[:1])
+        await until(lambda: in_cells(cloud), "the tree has cells")
+        await cloud.agent.kill()
+        assert [sums(cloud.guest(build).allocations) for build in builds] == [SMALL_FIGURES] * 2
+        for _ in range(2):  # and it is in its file then
+            await cloud.agent.start()
+            await until(lambda: all_know(cloud, builds), "all know")
+            await cloud.agent.stop()
+        await cloud.agent.start()
+        assert all(len(cloud.guest(build).allocations) == 2 for build in builds)
+        for build in builds:
+            await cloud.delete(build)
+        assert cloud.disk.devices.held == {}
+        assert not any(any(one.used.values()) for one in (await cloud.providers()).values())
+
+
+async def test_what_does_not_fit_the_cells_stays_as_it_is_until_it_does(
+    connect: Connect, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent goes on with its flat tree: it builds there, and reports again and again."""
+    monkeypatch.setattr("compute_sim.telling.FIRST_GAP", 0.2)
+    tight = hosts(
+        NumaDriver(cells=2, vcpus=2, vcpu_ratio=1.0, pcpus=0, memory_mb=4096, pages={}, disk_gb=500), count=1
+    )
+    large = replace(SMALL, vcpus=5)
+    async with a_driver_cloud(connect, url, FLAT[:1]) as cloud:
+        (big,) = await active(cloud, large)
+        small = await active(cloud, SMALL)
+        await cloud.agent.stop()
+        await cloud.agent.start(tight)
+
+        async def refused() -> bool:
+            letters = [one.reason async for one in cloud.bus.transport.each_dead_letter()]
+            return any("reshape: " in reason and "fits nowhere" in reason for reason in letters)
+
+        await until(refused, "the report is a dead letter")
+        held = await cloud.held(big)
+        assert set(held) == {FLAT[0].root}
+        small += await active(cloud, SMALL)  # claimed of the flat tree, and built
+        await cloud.delete(big)
+        await until(lambda: in_cells(cloud), "the tree has cells", 30.0)
+        await until(lambda: all_know(cloud, small), "all know")
+
+
+async def test_back_to_a_flat_host_with_its_gpu_where_it_was(connect: Connect, url: str) -> None:
+    """What is no part of it stays; groups are served by who serves them now."""
+    below, above = hosts(NUMA, GPU, count=1), hosts(GPU, count=1)
+    wants = Flavor(
+        name="g", vcpus=2, memory_mb=64, extra_specs={"hw:numa_nodes": "1", "resources1:VGPU": "1"}
+    )
+    async with a_driver_cloud(connect, url, below) as cloud:
+        (build,) = await active(cloud, wants)
+        before, mapped = await cloud.held(build), cloud.guest(build).mappings
+        assert len(mapped) > 1
+        await cloud.agent.stop()
+        await cloud.agent.start(above)
+
+        async def flat() -> bool:
+            return not any("_numa" in name for name in await cloud.providers())
+
+        await until(flat, "the cells are gone")
+        await until(lambda: all_know(cloud, [build]), "all know")
+        after = await cloud.held(build)
+        assert sums(after) == sums(before) and after[above[0].root] == {"VCPU": 2, "MEMORY_MB": 64}
+        now = cloud.guest(build).mappings
+        assert now["1"] == mapped["1"]
+        assert {serving for suffix, serving in now.items() if suffix != "1"} == {(above[0].root,)}
+        await cloud.delete(build)
+        assert cloud.disk.devices.held == {}
