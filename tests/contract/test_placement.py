@@ -86,7 +86,7 @@ async def test_a_claim_holds_until_it_is_released(placement: Placement) -> None:
 async def test_a_redelivered_claim_is_told_what_it_holds_and_takes_nothing(placement: Placement) -> None:
     await report(placement, a_report(1))
     one = an_order(a_claim(1, on_hosts(1, VCPU=2)))
-    held = Held(generation=1, allocations=on_hosts(1, VCPU=2))
+    held = Held(generation=1, allocations=on_hosts(1, VCPU=2), roots=(uid(1, "a"),))
     first, second = await claim(placement, one, one)  # together
     assert isinstance(first, Claimed)
     assert second == held
@@ -136,7 +136,9 @@ async def test_a_swap_moves_what_is_held_in_one_step(placement: Placement) -> No
     swap = an_order(a_claim(1, on_hosts(2, VCPU=8), generation=1, project="p2"))
     assert await claim(placement, swap) == [Claimed(choice=0, generation=2, number=3)]
     assert (await holdings(placement.database))[uid(1)][:2] == (2, on_hosts(2, VCPU=8))
-    assert await claim(placement, swap) == [Held(generation=2, allocations=on_hosts(2, VCPU=8))]
+    assert await claim(placement, swap) == [
+        Held(generation=2, allocations=on_hosts(2, VCPU=8), roots=(uid(2, "a"),))
+    ]
     assert await offered(placement) == ["host-1"]
 
 
@@ -171,7 +173,7 @@ async def test_a_swap_may_keep_what_was_held_until_the_guest_is_gone(placement: 
     (full,) = await claim(placement, an_order(a_claim(3, on_hosts(1, VCPU=4))))
     assert full == Refused(refusals=(Full(provider=uid(1, "a"), resource_class="VCPU", asked=4, free=3),))
     (again,) = await claim(placement, swap)
-    assert again == Held(generation=2, allocations=on_hosts(2, VCPU=5))
+    assert again == Held(generation=2, allocations=on_hosts(2, VCPU=5), roots=(uid(2, "a"),))
     assert await release(placement, a_release(9, None, fenced=False)) == [Released(number=4)]
     assert await claim(placement, an_order(a_claim(3, on_hosts(1, VCPU=8)))) == [
         Claimed(choice=0, generation=1, number=5)
@@ -325,7 +327,7 @@ async def test_a_release_that_does_not_know_the_generation_is_told(
 ) -> None:
     await report(placement, a_report(1))
     await claim(placement, an_order(a_claim(1, on_hosts(1))))
-    held = Held(generation=1, allocations=on_hosts(1))
+    held = Held(generation=1, allocations=on_hosts(1), roots=(uid(1, "a"),))
     assert await release(placement, a_release(1, generation), a_release(1, generation, "ended")) == [
         held,
         held,

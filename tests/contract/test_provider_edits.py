@@ -385,7 +385,9 @@ UNDONE = {
     ),
     "a stale consumer": (
         Numa([(2, HALF, 0)], [a_claim(1, BOTH, generation=7)]),
-        Denied(results=(Held(generation=1, allocations=on_hosts(1, VCPU=4, MEMORY_MB=10)),)),
+        Denied(
+            results=(Held(generation=1, allocations=on_hosts(1, VCPU=4, MEMORY_MB=10), roots=(uid(1, "a"),)),)
+        ),
     ),
     "a stale provider": (Numa([(2, HALF, 0), (1, REST, 1)], []), Stale(provider=A, actual=3, given=1)),
     "an unknown provider": (

@@ -157,7 +157,7 @@ async def test_a_claim_joins_its_group_and_a_redelivered_one_is_held(placement: 
     assert [type(one) for one in await take(placement, claim)] == [Claimed]
     assert (await found(placement)).members == {uid(1): (H1,)}
     [again] = await take(placement, claim)
-    assert again == Held(generation=1, allocations=on_hosts(1))
+    assert again == Held(generation=1, allocations=on_hosts(1), roots=(uid(1, "a"),))
     await edit(placement, DropGroup(group=GROUP, force=True))
     assert await take(placement, claim) == (again,)
 

@@ -177,7 +177,7 @@ async def test_it_claims_and_releases_and_this_one_counts_it(url: str) -> None:
         await keeps_its_index(placement)
         assert await breaches(placement.database) == []
         assert await released(placement, a_release(5, None, "over"), a_release(4, None, "over")) == [
-            Held(generation=1, allocations={uid(HOST, "a"): {"VCPU": 2}}),
+            Held(generation=1, allocations={uid(HOST, "a"): {"VCPU": 2}}, roots=(uid(HOST, "a"),)),
             Retired(why="deleted"),
         ]
 
