@@ -89,8 +89,8 @@ async def test_flat_to_numa_with_fifty_running_and_boots_going_on(
 
         async def keeps_booting() -> list[str]:
             """One after the other, and every second one goes again."""
-            stay = []
-            while not over.is_set():
+            stay: list[str] = []
+            while not over.is_set() or len(stay) < 3:
                 stay += (more := await active(cloud, SMALL, SMALL))[:1]
                 await cloud.delete(more[1])
             return stay
@@ -112,7 +112,7 @@ async def test_flat_to_numa_with_fifty_running_and_boots_going_on(
             assert sums(held) == sums({"": SMALL_FIGURES})
             assert len(held) == 2 and all(name.startswith(root) for name in held)  # within one cell
         assert every_commit.broken == []
-        assert every_commit.commits > 20
+        assert len(builds) >= RUNNING + 9 and every_commit.commits > 10  # many are claimed at once
         every_commit.kept = {}
         for build in running[:5]:  # the next delete frees exactly what is held now
             before, held = await cloud.providers(), await cloud.held(build)
