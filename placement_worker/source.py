@@ -157,6 +157,7 @@ class HostSearch:
         self._finder = FitFinder(self._trees, made, 0)
         self.considered = made.considered
         self.positions: Ints = np.flatnonzero(self._finder.anchors)
+        self._free: dict[str, Floats] = {}
         self._without: set[int] = set()  # positions that turned out to offer nothing
         self._unseen: set[int] = set()  # and those of which it is not known
         self._spent = 0  # fruitless steps on all hosts: nobody else has a turn meanwhile
@@ -168,7 +169,12 @@ class HostSearch:
         return kind is not None and kind.providers > 0
 
     def free(self, resource_class: str) -> Floats:
-        return free_of_trees(self._beside, resource_class).take(self.positions)
+        free = self._free.get(resource_class)
+        if free is None:
+            free = free_of_trees(self._beside, resource_class).take(self.positions)
+            self._free[resource_class] = free
+            free.flags.writeable = False  # whoever asks again has the same
+        return free
 
     def capacity(self, resource_class: str) -> Floats:
         return capacity_of_trees(self._index, resource_class).take(self.positions)

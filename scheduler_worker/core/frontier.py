@@ -12,6 +12,24 @@ GROWTH = 2  # each page is so many times as long as the one before
 ALIKE = 4  # so many times a page is taken as it is, rather than cut among equals
 
 
+def nth_best(worths: Floats, nth: int) -> float:
+    """As much as so many are worth, or more."""
+    return float(np.partition(worths, worths.size - nth)[worths.size - nth])
+
+
+def cut(
+    among: Ints, worths: Floats, edge: float, several: int, ties: Callable[[Ints], Uints]
+) -> tuple[Ints, Ints]:
+    """So many of the best, and the others, in no order: of those at the edge the ones with the least ties."""
+    better, alike = among[worths > edge], among[worths == edge]
+    wanted = several - better.size
+    if wanted < alike.size:
+        order = np.argpartition(ties(alike), wanted)
+        alike = alike[order]
+    best: Ints = np.concatenate((better, alike[:wanted]))
+    return best, np.concatenate((alike[wanted:], among[worths < edge]))
+
+
 class Frontier:
     """Indices into an array of worths, a page at a time: highest worth first, then least tie."""
 
@@ -35,15 +53,11 @@ class Frontier:
         """About so many of the best; of those that are alike at the edge no more than are needed."""
         left = self._left
         worth = self._worth[left]
-        edge = np.partition(worth, worth.size - page)[worth.size - page]
+        edge = nth_best(worth, page)
         within = worth >= edge
         taken: Ints = left[within]
         if taken.size <= ALIKE * page:
             self._left = left[~within]
             return taken
-        better, alike = left[worth > edge], left[worth == edge]
-        order = np.argpartition(self._ties(alike), page - better.size)
-        split = page - better.size
-        self._left = np.concatenate((alike[order[split:]], left[worth < edge]))
-        best: Ints = np.concatenate((better, alike[order[:split]]))
+        best, self._left = cut(left, worth, edge, page, self._ties)
         return best

@@ -5,11 +5,13 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bus.candidates import Bools, CandidateSource, PlacedHost
+from bus.candidates import Bools, CandidateSource, Ints, PlacedHost
 from scheduler_worker.core.slices import slice_of
 from scheduler_worker.core.ties import mixed
 
 NO_AGENT = "has_agent"  # the rule that no policy can leave out: somebody must be there to build
+
+_NOWHERE = slice(0, 0)
 
 
 class HostMap:
@@ -26,6 +28,8 @@ class HostMap:
         self._named = None if cells is None else frozenset(cells)  # ours are these, and all registered ones
         self._ours = self._named
         self._known: list[tuple[str, str, str]] = []
+        self._by_cell: Ints | None = None
+        self._parts: dict[str, slice] = {}
         self._layout: int | None = None
 
     def level(self) -> None:
@@ -36,6 +40,7 @@ class HostMap:
         if self._source.layout == self._layout:
             return
         self._layout = self._source.layout
+        self._by_cell = None
         more = self._source.size - len(self._known)
         if more > 0:
             more = max(more, len(self._known))
@@ -58,6 +63,21 @@ class HostMap:
 
     def number(self, cell: str) -> int:
         return self.cells.setdefault(cell, len(self.cells))
+
+    @property
+    def by_cell(self) -> Ints:
+        """All positions, those of a cell side by side and the lowest first."""
+        if self._by_cell is None:
+            self._by_cell = np.argsort(self.cell_at, kind="stable")
+            firsts = np.searchsorted(self.cell_at[self._by_cell], range(len(self.cells) + 1)).tolist()
+            self._parts = {
+                cell: slice(firsts[number], firsts[number + 1]) for cell, number in self.cells.items()
+            }
+        return self._by_cell
+
+    def part(self, cell: str) -> slice:
+        """Where its hosts are among those by cell."""
+        return self._parts.get(cell, _NOWHERE)
 
     def nobody_builds(self, host: PlacedHost) -> str:
         """Why a build for it would reach nobody; empty when it would."""

@@ -16,6 +16,7 @@ from scheduler_worker.core.frontier import Frontier
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.pick import KeepsPromises, Pick
 from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.rooms import Rooms
 from scheduler_worker.core.rules.neighbours import AFFINITY
 from scheduler_worker.core.scale import scales_of, worth, worth_of_one
 from scheduler_worker.core.shortage import Shortage
@@ -29,7 +30,6 @@ from scheduler_worker.core.wish import Wish
 WAYS_OF_THE_BEST = 16  # of a tree, how many are named in one claim
 WAYS_OF_THE_NEXT = 4  # and of those that follow
 ALL_WAYS = 2048  # looked through when there are some to avoid
-ROOMIEST = 64  # of a cell, how many are named as alternates by turns
 RECORDED_REFUSED = 2  # of these, hosts that would have been better and that a rule refused
 
 AVOIDED = "placement refused it a moment ago"
@@ -105,7 +105,7 @@ class Ranking:
         self._tree_ways: dict[int, tuple[Candidate, ...]] = {}
         self._spares: dict[str, Spares] = {}
         self._one_more: float | None = None
-        self._rooms: Floats | None = None
+        self._rooms: Rooms | None = None
         self._beforehand: tuple[Removal, ...] | None = None  # what placement's constraints removed
         self._counted: set[int] = set()  # so they are not removed once more by ours
         self._removals: tuple[tuple[int, int], tuple[Removal, ...]] | None = None
@@ -398,38 +398,14 @@ class Ranking:
             then, [scale.read(then, self.wish) for scale in self._scales]
         )
 
-    def rooms(self) -> Floats:
-        """For how many of the request each had room at the beginning; what others share is not counted."""
+    @property
+    def rooms(self) -> Rooms:
         if self._rooms is None:
             shared = set[str]().union(*self._now.source.sharing.values())
-            rooms: Floats = np.full(len(self._positions), np.inf)
-            for name, amount in self.wish.asked.items():
-                if amount and name not in shared:
-                    np.minimum(rooms, self._search.free(name) // amount, out=rooms)
-            self._rooms = rooms
+            self._rooms = Rooms(
+                self.wish, self._search, shared, self._hosts, self._admitted_first, self._ties
+            )
         return self._rooms
-
-    def roomiest(self, cell: str, room: float) -> list[int]:
-        """Of a cell's hosts that masks admit a quarter, and no more than some, shuffled by the request.
-
-        None of them has less room than this.
-        """
-        those = self._admitted_of(cell)
-        several = min(those.size // 4 + 1, ROOMIEST)
-        those = those[self.rooms()[those] >= room]
-        its_ties = self._ties(those)
-        first = np.lexsort((its_ties, -self.rooms()[those]))[:several]
-        indices: list[int] = those[first][np.argsort(its_ties[first])].tolist()
-        return indices
-
-    def most_room(self, cell: str) -> float:
-        """Of a cell's hosts that masks admit, the most that any had room for at the beginning."""
-        return float(self.rooms()[self._admitted_of(cell)].max(initial=0.0))
-
-    def _admitted_of(self, cell: str) -> Ints:
-        those = self._admitted_first
-        of_cell: Ints = those[self._hosts.cell_at[self._positions[those]] == self._hosts.number(cell)]
-        return of_cell
 
     def moved_to(self, index: int) -> Entry | None:
         """Where it is now, if that is not where it was at the beginning."""

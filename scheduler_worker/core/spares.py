@@ -83,14 +83,14 @@ class Spares:
 
     def _is_roomy(self, index: int) -> bool:
         if self._enough is None:
-            self._enough = TIGHT * self._ranking.most_room(self._cell)
-        return bool(self._ranking.rooms()[index] >= self._enough)
+            self._enough = TIGHT * self._ranking.rooms.most(self._cell)
+        return self._ranking.rooms.of(index) >= self._enough
 
     def _next_roomy(self, taken: Collection[str], avoid: Collection[str]) -> Candidate | None:
         """By turns, so that builds do not all name the same one."""
         ranking = self._ranking
         if self._roomy is None:
-            self._roomy = deque(ranking.roomiest(self._cell, self._enough or 0.0))
+            self._roomy = deque(ranking.rooms.roomiest(self._cell, self._enough or 0.0))
         for _ in range(len(self._roomy)):
             index = self._roomy.popleft()
             ways = ranking.ways(index, 1) if ranking.admits(index) else ()

@@ -1,0 +1,71 @@
+"""For how many more of a request hosts had room at the beginning, and those of a cell that had the most."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from bus.candidates import CandidateSearch, Floats, Ints
+from scheduler_worker.core.frontier import cut, nth_best
+from scheduler_worker.core.host_map import HostMap
+from scheduler_worker.core.ties import Uints
+from scheduler_worker.core.wish import Wish
+
+ROOMIEST = 64  # of a cell, how many are named as alternates by turns
+
+
+class Rooms:
+    """Of the hosts that masks admit, known by their index into the arrays of the search.
+
+    They are put in order of their cells once, for a kind of request mostly names alternates in all of them.
+    """
+
+    def __init__(
+        self,
+        wish: Wish,
+        search: CandidateSearch,
+        shared: set[str],
+        hosts: HostMap,
+        admitted: Ints,
+        ties: Callable[[Ints], Uints],
+    ) -> None:
+        self._hosts = hosts
+        self._ties = ties
+        positions = search.positions
+        rooms: Floats = np.full(len(positions), np.inf)
+        for name, amount in wish.asked.items():
+            if amount and name not in shared:  # what others share is not counted
+                np.minimum(rooms, search.free(name) / amount, out=rooms)
+        self._rooms = np.floor(rooms, out=rooms)  # of whole numbers below 2⁵³ the same as //, and quicker
+        at: Ints = np.full(len(hosts.served), -1, np.intp)
+        at[positions.take(admitted)] = admitted
+        at = at.take(hosts.by_cell)
+        self._is_one = at >= 0
+        self._by_cell = at[self._is_one]
+        self._rooms_by_cell = self._rooms.take(self._by_cell)
+
+    def of(self, index: int) -> float:
+        return float(self._rooms.item(index))
+
+    def most(self, cell: str) -> float:
+        """That any host of the cell had."""
+        return float(self._rooms_by_cell[self._where_is(cell)].max(initial=0.0))
+
+    def roomiest(self, cell: str, least: float) -> list[int]:
+        """A quarter of the cell's hosts, and no more than some, shuffled by the request.
+
+        None of them has less room than this.
+        """
+        there = self._where_is(cell)
+        those, rooms = self._by_cell[there], self._rooms_by_cell[there]
+        several = min(those.size // 4 + 1, ROOMIEST)
+        roomy = rooms >= least
+        those, rooms = those[roomy], rooms[roomy]
+        if those.size > several:
+            those, _ = cut(those, rooms, nth_best(rooms, several), several, self._ties)
+        indices: list[int] = those[np.argsort(self._ties(those))].tolist()
+        return indices
+
+    def _where_is(self, cell: str) -> slice:
+        part, is_one = self._hosts.part(cell), self._is_one
+        first = np.count_nonzero(is_one[: part.start])
+        return slice(first, first + np.count_nonzero(is_one[part]))
