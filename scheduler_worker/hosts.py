@@ -60,6 +60,7 @@ class HostBook:
         self._layout: int | None = None  # of placement's memory, when it was last read; None: read it anew
         self._slot_at: Ints = np.zeros(0, np.intp)
         self._agent_at: Ints = np.zeros(0, np.intp)
+        self._placed: Ints = np.zeros(0, np.intp)
 
     def opened(self, now: float) -> None:
         """From now on reports are listened to."""
@@ -122,6 +123,7 @@ class HostBook:
             columns=self._columns,
             slot_at=self._slot_at,
             agent_at=self._agent_at,
+            placed=self._placed,
             up=self._agents.up(),
             fading=1.0 / self._weight(now),
             down=lambda cell, agent: self._agents.down((cell, agent), now),
@@ -235,6 +237,7 @@ class HostBook:
         """Where placement has which host, and whose it is."""
         placed = source.hosts()
         positions = [host.position for host in placed]
+        self._placed = np.array(positions, np.intp)
         self._cell_of = {host.uuid: host.cell for host in placed}
         named = [(host.cell, host.agent) for host in placed]
         self._agents.number_anew(named)

@@ -32,11 +32,14 @@ class Promises:
     def add(self, allocations: Allocations) -> None:
         self._own()
         for uuid, resources in allocations.items():
-            held = self.of.setdefault(uuid, {})
+            held = self.of.get(uuid)
+            if held is None:
+                held = self.of[uuid] = {}
             for name, amount in resources.items():
-                if name not in held:
+                before = held.get(name)
+                if before is None:
                     self._count[name] = self._count.get(name, 0) + 1
-                held[name] = held.get(name, 0) + amount
+                held[name] = amount if before is None else before + amount
             self._note(uuid, held, resources)
 
     def take_back(self, allocations: Allocations) -> None:
@@ -79,12 +82,13 @@ class Promises:
             return
         row, arrays = index.rows.get(uuid), self._arrays
         for name in names:
+            array = arrays.get(name)
             if not self._count.get(name):
                 arrays.pop(name, None)
             elif row is not None:
-                if name not in arrays:
-                    arrays[name] = np.zeros(len(index.at))
-                arrays[name][row.position] = held.get(name, 0)
+                if array is None:
+                    array = arrays[name] = np.zeros(len(index.at))
+                array[row.position] = held.get(name, 0)
 
 
 class BesidePromises(Snapshot):
@@ -117,7 +121,10 @@ class BesidePromises(Snapshot):
 
     def top(self, name: str) -> Tops:
         top = self.index.classes[name].top
-        return np.minimum(top, self.left(name)) if name in self._promised else top
+        if name not in self._promised:
+            return top
+        left = self.left(name)
+        return np.minimum(top[: len(left)], left)
 
     def gives(self, name: str, asked: int) -> Bools:
         if name not in self._promised:
@@ -133,7 +140,8 @@ class BesidePromises(Snapshot):
         if left is None:
             left, promised = self.index.classes[name].left, self._promised.get(name)
             if promised is not None:
-                left = self._left[name] = left - promised
+                high = self.index.high  # where nothing is yet there may be as many places again
+                left = self._left[name] = left[:high] - promised[:high]
         return left
 
     def _less(self, row: Row) -> Row:

@@ -9,7 +9,8 @@ from scheduler_worker.core.ties import Uints
 
 FIRST_PAGE = 64
 GROWTH = 2  # each page is so many times as long as the one before
-ALIKE = 4  # so many times a page is taken as it is, rather than cut among equals
+AHEAD = 8  # so many times a page is told from the rest at once: the next ones are looked for among few
+ALIKE = 2  # so many times a page is taken as it is, rather than cut among equals
 
 
 def nth_best(worths: Floats, nth: int) -> float:
@@ -35,29 +36,30 @@ class Frontier:
 
     def __init__(self, worth: Floats, among: Ints, ties: Callable[[Ints], Uints]) -> None:
         self._worth = worth
-        self._left = among
+        self._near = among[:0]  # better than all that are far
+        self._far = among
         self._ties = ties
         self._page = FIRST_PAGE
 
     def page(self) -> tuple[Ints, Uints]:
         """The next best, in order, with their ties; empty when all have been given."""
         page, self._page = self._page, self._page * GROWTH
-        taken = self._left if self._left.size <= ALIKE * page else self._split(page)
-        if taken is self._left:
-            self._left = self._left[:0]
+        if self._near.size < page and self._far.size:
+            nearer, self._far = self._split(self._far, AHEAD * page)
+            self._near = np.concatenate((self._near, nearer))
+        taken, self._near = self._split(self._near, page)
         ties = self._ties(taken)
         order = np.lexsort((ties, -self._worth[taken]))
         return taken[order], ties[order]
 
-    def _split(self, page: int) -> Ints:
-        """About so many of the best; of those that are alike at the edge no more than are needed."""
-        left = self._left
-        worth = self._worth[left]
-        edge = nth_best(worth, page)
-        within = worth >= edge
-        taken: Ints = left[within]
-        if taken.size <= ALIKE * page:
-            self._left = left[~within]
-            return taken
-        best, self._left = cut(left, worth, edge, page, self._ties)
-        return best
+    def _split(self, among: Ints, several: int) -> tuple[Ints, Ints]:
+        """About so many of the best, and the others; of those alike at the edge no more than are needed."""
+        if among.size <= ALIKE * several:
+            return among, among[:0]
+        worths = self._worth.take(among)
+        edge = nth_best(worths, several)
+        within = worths >= edge
+        taken: Ints = among[within]
+        if taken.size <= ALIKE * several:
+            return taken, among[~within]
+        return cut(among, worths, edge, several, self._ties)

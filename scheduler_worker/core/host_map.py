@@ -11,8 +11,6 @@ from scheduler_worker.core.ties import mixed
 
 NO_AGENT = "has_agent"  # the rule that no policy can leave out: somebody must be there to build
 
-_NOWHERE = slice(0, 0)
-
 
 class HostMap:
     """Kept level with placement's layout; a host that has not changed is not read again."""
@@ -29,7 +27,7 @@ class HostMap:
         self._ours = self._named
         self._known: list[tuple[str, str, str]] = []
         self._by_cell: Ints | None = None
-        self._parts: dict[str, slice] = {}
+        self.first_of_cell: Ints = np.zeros(0, np.intp)  # by its number: where it begins among those by cell
         self._layout: int | None = None
 
     def level(self) -> None:
@@ -69,15 +67,8 @@ class HostMap:
         """All positions, those of a cell side by side and the lowest first."""
         if self._by_cell is None:
             self._by_cell = np.argsort(self.cell_at, kind="stable")
-            firsts = np.searchsorted(self.cell_at[self._by_cell], range(len(self.cells) + 1)).tolist()
-            self._parts = {
-                cell: slice(firsts[number], firsts[number + 1]) for cell, number in self.cells.items()
-            }
+            self.first_of_cell = np.searchsorted(self.cell_at[self._by_cell], range(len(self.cells) + 1))
         return self._by_cell
-
-    def part(self, cell: str) -> slice:
-        """Where its hosts are among those by cell."""
-        return self._parts.get(cell, _NOWHERE)
 
     def nobody_builds(self, host: PlacedHost) -> str:
         """Why a build for it would reach nobody; empty when it would."""

@@ -195,10 +195,10 @@ class Ranking:
         return self.admits(index) and bool(self.ways(index, 1))
 
     def position(self, index: int) -> int:
-        return int(self._positions[index])
+        return self._positions.item(index)
 
     def host(self, index: int) -> PlacedHost:
-        return self._search.host(int(self._positions[index]))
+        return self._search.host(self._positions.item(index))
 
     def free(self, resource_class: str) -> Floats:
         """Of each, in its tree."""
@@ -250,12 +250,12 @@ class Ranking:
 
     def _admitted(self) -> Ints:
         """Those whom no rule refuses that can be asked for all at once."""
-        admitted = self._hosts.served[self._positions]
+        admitted = self._hosts.served.take(self._positions)
         for rule in self._rules:
             if rule.admits is not None:
                 mask = rule.admits(self._view, self.wish)
                 if np.ndim(mask) == 0:
-                    mask = np.full(len(self._positions), bool(mask))
+                    mask = np.broadcast_to(np.bool_(mask), len(self._positions))
                 self._masks.append((rule, mask))
                 admitted &= mask
         return np.flatnonzero(admitted)
@@ -416,14 +416,14 @@ class Ranking:
     def facts(self, index: int) -> HostFacts:
         facts = self._facts.get(index)
         if facts is None:
-            facts = self._facts[index] = self._now.facts(self._search, int(self._positions[index]))
+            facts = self._facts[index] = self._now.facts(self._search, self._positions.item(index))
         return facts
 
     def _nobody_builds(self, index: int) -> str:
-        return self._hosts.nobody_builds(self._search.host(int(self._positions[index])))
+        return self._hosts.nobody_builds(self._search.host(self._positions.item(index)))
 
     def _name(self, index: int) -> str:
-        return self._search.host(int(self._positions[index])).host
+        return self._search.host(self._positions.item(index)).host
 
     def _index(self, root: str) -> int:
         position = self._now.source.position(root)
@@ -447,7 +447,7 @@ class Ranking:
 
     def look(self, index: int, most: int) -> tuple[Candidate, ...]:
         """The ways there are at this moment, whatever was found before."""
-        return tuple(self._search.ways(int(self._positions[index]), most))
+        return tuple(self._search.ways(self._positions.item(index), most))
 
     # The record
 
@@ -473,7 +473,7 @@ class Ranking:
         index = entry[-1]
         known = self._recorded.get(index)
         if known is None or known.refused != refused:
-            host = self._search.host(int(self._positions[index]))
+            host = self._search.host(self._positions.item(index))
             known = self._recorded[index] = RecordedHost(
                 root=host.uuid,
                 host=host.host,

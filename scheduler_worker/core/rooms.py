@@ -39,16 +39,17 @@ class Rooms:
         at: Ints = np.full(len(hosts.served), -1, np.intp)
         at[positions.take(admitted)] = admitted
         at = at.take(hosts.by_cell)
-        self._is_one = at >= 0
-        self._by_cell = at[self._is_one]
+        these = np.flatnonzero(at >= 0)
+        self._by_cell = at.take(these)
         self._rooms_by_cell = self._rooms.take(self._by_cell)
+        self._first_of: list[int] = np.searchsorted(these, hosts.first_of_cell).tolist()
 
     def of(self, index: int) -> float:
         return float(self._rooms.item(index))
 
     def most(self, cell: str) -> float:
         """That any host of the cell had."""
-        return float(self._rooms_by_cell[self._where_is(cell)].max(initial=0.0))
+        return float(np.maximum.reduce(self._rooms_by_cell[self._where_is(cell)], initial=0.0))
 
     def roomiest(self, cell: str, least: float) -> list[int]:
         """A quarter of the cell's hosts, and no more than some, shuffled by the request.
@@ -66,6 +67,7 @@ class Rooms:
         return indices
 
     def _where_is(self, cell: str) -> slice:
-        part, is_one = self._hosts.part(cell), self._is_one
-        first = np.count_nonzero(is_one[: part.start])
-        return slice(first, first + np.count_nonzero(is_one[part]))
+        number = self._hosts.cells.get(cell)
+        if number is None or number + 1 >= len(self._first_of):
+            return slice(0, 0)
+        return slice(self._first_of[number], self._first_of[number + 1])

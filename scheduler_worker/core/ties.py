@@ -1,5 +1,6 @@
 """Whom of equals a request meets first: a shuffle that anybody can repeat from the seed and the root."""
 
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -17,6 +18,7 @@ def mixed(root: str) -> int:
     return int.from_bytes(blake2b(root.encode(), digest_size=8).digest())
 
 
+@lru_cache(maxsize=64)  # of one seed it is asked again and again
 def factor(seed: str) -> int:
     """What a seed multiplies these numbers with: odd, so that no two become one."""
     return mixed(seed) | 1

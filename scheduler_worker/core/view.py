@@ -22,6 +22,7 @@ class HostsNow:
     columns: HostColumns
     slot_at: Ints
     agent_at: Ints
+    placed: Ints  # the positions of all hosts
     up: Bools  # of each agent
     fading: float  # what a failure that was counted as one counts now
     down: Callable[[str, str], str]  # an agent's silence as a sentence
@@ -31,10 +32,10 @@ class HostsNow:
     def facts(self, search: CandidateSearch, position: int) -> HostFacts:
         """One host, whole."""
         placed = search.host(position)
-        slot = int(self.slot_at[position])
+        slot = self.slot_at.item(position)
         columns = self.columns
         state = columns.states[slot]
-        building = int(columns.recent[slot])
+        building = int(columns.recent.item(slot))
         free, capacity = search.amounts(position)
         return HostFacts(
             root=placed.uuid,
@@ -47,9 +48,9 @@ class HostsNow:
             free=free,
             capacity=capacity,
             state=state,
-            down="" if self.up[self.agent_at[position]] else self.down(placed.cell, placed.agent),
+            down="" if self.up.item(self.agent_at.item(position)) else self.down(placed.cell, placed.agent),
             building=building if state is None else building + state.building,
-            failures=float(columns.failures[slot]) * self.fading,
+            failures=columns.failures.item(slot) * self.fading,
         )
 
     def fact(self, name: str, otherwise: float) -> Numbers:
@@ -70,7 +71,7 @@ class HostsNow:
     def _once(self, kind: str, name: str, read: Callable[[str], Numbers]) -> Numbers:
         found = self._read.get((kind, name))
         if found is None:
-            found = self._read[kind, name] = read(name)
+            found = self._read[kind, name] = _as_one(read(name), self.placed)
             found.flags.writeable = False
         return found
 
@@ -101,6 +102,14 @@ class HostsNow:
     def _aggregates(self, placed: PlacedHost) -> tuple[Aggregate, ...]:
         known = self.source.aggregates
         return tuple([known[uuid] for uuid in placed.aggregates if uuid in known])
+
+
+def _as_one(said: Numbers, placed: Ints) -> Numbers:
+    """Where all hosts say the same it is there once, whatever the length of the array: it is mostly so."""
+    of_hosts = said.take(placed)
+    if of_hosts.size and (of_hosts == of_hosts[0]).all():
+        return np.broadcast_to(of_hosts[0], said.shape)
+    return said
 
 
 _OUR_DOING = frozenset({"building", "sent"})
@@ -181,7 +190,11 @@ class AllHosts:
         return found
 
     def _of_these(self, everybodys: Numbers) -> Numbers:
-        return everybodys if self._everybody else everybodys.take(self._positions)
+        if self._everybody:
+            return everybodys
+        if not everybodys.strides[0]:  # all say the same
+            return everybodys[: len(self._positions)]
+        return everybodys.take(self._positions)
 
     def _where_is(self, root: str) -> slice:
         """Where in the arrays; an empty place when it does not fit."""
