@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument(
         "--fail", type=float, default=0.1, help="of attempts; conductors then take alternates"
     )
+    parser.add_argument("--window", type=int, default=2000, help="boots in flight at most")
     parser.add_argument("--schedulers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     arguments = parser.parse_args()
@@ -86,6 +87,7 @@ def _run(
             stack.enter_context(_scheduler({**environment, "BERTH_METRICS_PORT": str(ports[-1])}))
         command = [sys.executable, "-m", "berth", "load", "--attach", "--json"]
         command += ["--boots", str(arguments.boots), "--mix", str(arguments.mix)]
+        command += ["--window", str(arguments.window)]
         before = processor_time()
         loader = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         after = processor_time()
