@@ -90,7 +90,11 @@ async def test_a_cell_is_heard_from_when_it_is_registered_until_it_is_dropped(da
             await until(lambda: uid(1, "a") in placement.memory.index.rows)
             assert [one.id for one in (await providers(FindProviders(cell="c9"))).providers] == [uid(1, "a")]
             await edit(CellEditRequested(edit=DropCell(cell="c9")))
-            await until(lambda: not broker.queues[queue].readers)
+            asked = [
+                name for name in broker.queues if name.startswith("ask:placement.") and name.endswith(".c9")
+            ]
+            assert len(asked) == 3
+            await until(lambda: not any(broker.queues[name].readers for name in (queue, *asked)))  # noqa: B023
             assert not placement.memory.index.rows
         with pytest.raises(NoAnswer):
             await client.asker(topics.CELL_PROVIDERS, timeout=0.1)(FindProviders(cell="c9"))

@@ -26,7 +26,7 @@ from bus import topics
 from bus.cells import RegisterCell
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
-from bus.queries import FindCells, FindDecision, FindProviders
+from bus.queries import FindCells, FindDecision, FindProviders, WhatIf
 from bus.vocabulary import Flavor
 from deploy.rabbitmq import find_rabbitmq
 from deploy.servers import RabbitMQ
@@ -62,11 +62,7 @@ class CellMakersSite:
         mine = f"b{number}"
         ends = await self.bus.listen(topics.BUILD_ENDED.at(cell=CELL, reply_to=mine))
         none = await self.bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=mine))
-        flavor = Flavor(name="small", vcpus=1, memory_mb=64, disk_gb=1)
-        request = BuildRequested(
-            request=uid(number), instances=(uid(number),), flavor=flavor, reply_to=mine, wait=wait
-        )
-        await self.bus.publish(request)
+        await self.bus.publish(a_boot(number, reply_to=mine, wait=wait))
         async with asyncio.timeout(30):
             waiting = {asyncio.create_task(one.get()) for one in (ends, none)}
             done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -125,7 +121,7 @@ async def test_a_cell_is_made_lived_in_closed_opened_emptied_and_ended(site: Cel
     own = own.having(state_dir=str(site.directory / "cell"))
     roles = [wiring.Role("conductor", CELL), wiring.Role("compute", CELL)]
     async with at_work(own, *roles):  # with what the file says, and nothing else
-        await until(lambda: has_hosts(site, 2))
+        await until(lambda: fits(site))
         before = site.file.read_text()
         await site.add()  # said again
         assert site.file.read_text() == before
@@ -136,6 +132,7 @@ async def test_a_cell_is_made_lived_in_closed_opened_emptied_and_ended(site: Cel
 
         quiet = Console(file=io.StringIO())
         assert await mark(site.settings, CELL, False, None, False, quiet) == 0
+        await until(lambda: fits(site, False))  # a scheduler hears of it a moment later
         refused = await site.boot(2)
         assert isinstance(refused, BuildUnplaceable) and refused.decision.code == "cell_disabled"
         why = await site.bus.asker(topics.DECISION)(FindDecision(id=uid(2)))
@@ -164,8 +161,15 @@ async def test_a_cell_is_made_lived_in_closed_opened_emptied_and_ended(site: Cel
         await asyncpg.connect(_dsn(own.database.url))
 
 
-async def has_hosts(site: CellMakersSite, many: int) -> bool:
-    return (await site.bus.asker(topics.CELLS)(FindCells())).hosts.get(CELL) == many
+def a_boot(number: int, **said: str) -> BuildRequested:
+    flavor = Flavor(name="small", vcpus=1, memory_mb=64, disk_gb=1)
+    return BuildRequested(request=uid(number), instances=(uid(number),), flavor=flavor, **said)
+
+
+async def fits(site: CellMakersSite, does: bool = True) -> bool:
+    """Does the scheduler know of two hosts that would do, or of none?"""
+    answer = await site.bus.asker(topics.WHAT_IF)(WhatIf(request=a_boot(99)))
+    return len(answer.best) == 2 if does else not answer.fits
 
 
 async def waits(site: CellMakersSite) -> bool:
