@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 2.0
 LOOKS = 8  # at who is there, in the time of a lease
+IDLE_SECONDS = 1.0  # between looks where no agents share nodes
 STRAYS_EVERY = 5.0  # seconds between looks for nodes that became free at an agent that is not to have them
 REST = 50  # ... or so many times as long as the last such look took
 PAGE = 5000  # nodes in one answer
@@ -56,7 +57,7 @@ class Ring:
         self._sightings = Sightings(lease / 2)
         self._pools: set[str] | None = None  # of which there are agents; None: it was not looked yet
         self._settled: dict[str, object] = {}  # pool → who was there when its nodes were last dealt
-        self._strays_at = 0.0
+        self._strays_at = self._look_at = float("-inf")
         # What lost a race is done again.
         self._lend = retrying(self.clock, otherwise=_not_lent)(self._lend_once)
         self._settle = retrying(self.clock, otherwise=_not_settled)(self._settle_once)
@@ -83,6 +84,7 @@ class Ring:
                     return LeaseAnswered(refused=joined)
                 member = joined
                 self._pools = {*(self._pools or ()), pool}
+                self._look_at = float("-inf")
                 self._settled.pop(pool, None)
             seen = asked.seen if asked.epoch == member.epoch else 0
             version = await store.version(tx, pool)
@@ -146,10 +148,13 @@ class Ring:
     async def look(self) -> None:
         """Whose lease is over, and who is to have what then."""
         now = self.clock.monotonic()
+        if now < self._look_at:
+            return
         async with self.database.glance() as tx:
             members = await store.members(tx)
         self._pools = {member.pool for member in members}
         if not members:
+            self._look_at = now + IDLE_SECONDS
             return
         marks = {one.agent: (one.epoch, one.beat) for one in members if one.alive}
         self._sightings.look(marks, now)

@@ -1,5 +1,6 @@
 """The bare-metal agent's worker: it builds on the nodes of an Ironic, and tells that it is there."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from ironic_sync.notifications import Notifications
 
 LONGEST_PAUSE_WITH_NEWS = 60.0
 HOSTS_IN_A_REPORT = 500
+LEASE_SECONDS, LEASE_LOOKS = 3.0, 30  # for which a heartbeat waits for a lease, and how often it looks
 
 _NOBODY = "00000000-0000-0000-0000-000000000000"
 
@@ -67,7 +69,7 @@ class _Tidings:
 
         It is silent while Ironic is away, or it has no lease: it could not build.
         """
-        if not self._orders.right.good():
+        if not await self._may_act():
             return []
         await self._orders.api.node(_NOBODY, ("uuid",))
         building = Counter(job.order.root for job in self._orders.building())
@@ -98,6 +100,14 @@ class _Tidings:
             )
             for start in range(0, len(states) or 1, HOSTS_IN_A_REPORT)
         ]
+
+    async def _may_act(self) -> bool:
+        """One that has just begun has its lease soon."""
+        for _ in range(LEASE_LOOKS):
+            if self._orders.right.good():
+                return True
+            await asyncio.sleep(LEASE_SECONDS / LEASE_LOOKS)
+        return self._orders.right.good()
 
     async def progress(self) -> Sequence[AgentReported]:
         """The builds that are under way; not those in which nothing has moved for too long."""
