@@ -35,3 +35,25 @@ def test_a_cell_that_is_registered_or_dropped_later_changes_it() -> None:
         hosts.level()
         assert bool(hosts.served[host.position]) is there
         assert bool(hosts.nobody_builds(host)) is not there
+
+
+def by_cell(hosts: HostMap, source: PlainSource) -> dict[str, list[str]]:
+    """Whom it has side by side."""
+    names = {host.position: host.host for host in source.hosts()}
+    order, firsts = hosts.by_cell.tolist(), hosts.first_of_cell.tolist()
+    return {
+        cell: [names[at] for at in order[firsts[number] : firsts[number + 1]]]
+        for cell, number in hosts.cells.items()
+    }
+
+
+def test_hosts_are_put_in_order_of_their_cells_again_when_one_is_in_another() -> None:
+    one, two, three = (a_candidate(nth, cell=cell) for nth, cell in ((1, "c1"), (2, "c2"), (3, "c1")))
+    source = PlainSource([one, two, three])
+    hosts = HostMap(source)
+    hosts.level()
+    assert by_cell(hosts, source) == {"c1": ["host1", "host3"], "c2": ["host2"]}
+    source.candidates[0] = a_candidate(1, cell="c2")
+    source.layout += 1
+    hosts.level()
+    assert by_cell(hosts, source) == {"c1": ["host3"], "c2": ["host1", "host2"]}

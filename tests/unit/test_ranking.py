@@ -222,6 +222,16 @@ def test_a_roomy_alternate_is_of_the_cell_not_beside_and_no_rule_refuses_it() ->
     assert spares(ranking, 2, {five})[1] == "host7"  # what one avoids others do not
 
 
+def test_each_cell_has_its_own_roomiest() -> None:
+    hosts = [free(1, 1024, vcpus=9), free(2, 4096, vcpus=9), free(3, 9216, vcpus=9)]
+    others = [free(nth, 1024 * (2 * nth), vcpus=50, cell="cell2") for nth in (4, 5, 20)]
+    ranking = ranked(*hosts, *others, policy=PACKING)
+    assert spares(ranking, 2) == ["host1", "host3"]
+    assert spares(ranking, 2, cell="cell2") == ["host4", "host20"]
+    assert spares(ranking, 2, cell="cell3") == []
+    assert ranking.rooms.most("cell3") == 0 and ranking.rooms.roomiest("cell3", 0.0) == []
+
+
 def test_a_roomy_host_that_has_filled_is_named_no_more() -> None:
     ranking = ranked(*(free(nth, 1024, vcpus=9) for nth in (1, 2, 3)), free(4, 9216, vcpus=4), policy=PACKING)
     assert spares(ranking, 2)[1] == "host4"
