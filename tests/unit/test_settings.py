@@ -782,3 +782,8 @@ def test_a_supervisors_settings_that_cannot_be_read_are_a_bad_setting(given: str
 def test_what_may_be_said_in_the_url_of_a_database_is_known_to_its_driver() -> None:
     known = inspect.signature(asyncpg.connect).parameters.keys()
     assert DATABASE_PARAMETERS - {"prepared_statement_cache_size"} <= known  # SQLAlchemy's own
+
+
+def test_who_has_nobody_to_end_at_a_stage_passes_it_over() -> None:
+    """No ferry: nothing can be waited for, and waiting for nothing is an error."""
+    assert all(wiring.ending(Settings()))
