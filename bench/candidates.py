@@ -117,6 +117,8 @@ class HeldIndex:
     def watch(self, heard: Heard) -> None:
         """Nothing changes here."""
 
+    async def fresh(self) -> None: ...
+
 
 def measure_source(hosts: int) -> dict[str, float]:
     """One decision's reading in a scheduler's own process: all that fit, and what is free of two classes."""

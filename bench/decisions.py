@@ -51,6 +51,8 @@ class InstantPlacement:
 
     def watch(self, heard: Heard) -> None: ...
 
+    async def fresh(self) -> None: ...
+
     async def claim_many(self, orders: Sequence[ClaimRequested]) -> Sequence[ClaimAnswered]:
         begun = process_time()
         answers = [ClaimAnswered(results=tuple(self._grant(order))) for order in orders]

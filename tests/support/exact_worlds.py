@@ -57,6 +57,8 @@ class FilledMemory:
 
     def watch(self, heard: Heard) -> None: ...
 
+    async def fresh(self) -> None: ...
+
 
 def a_policy(chance: Random) -> ChoicePolicy:
     names = [one for one in WEIGHERS if chance.random() < 0.5]

@@ -46,10 +46,10 @@ class PlainSourceHost:
 
 @dataclass
 class PlainSource:
-    """`free` is what there really is; with `lag` it shows what there was in the beginning."""
+    """`left` is what there really is; with `lag` it shows what there was in the beginning."""
 
     candidates: Sequence[Candidate] = ()
-    free: dict[str, dict[str, int]] = field(default_factory=dict)
+    left: dict[str, dict[str, int]] = field(default_factory=dict)
     aggregates: dict[str, Aggregate] = field(default_factory=dict)
     cells: dict[str, RegisteredCell] = field(default_factory=dict)
     lag: bool = False
@@ -74,6 +74,13 @@ class PlainSource:
     def named(self, host: str) -> Sequence[str]:
         return [one.root for one in self.candidates if host in (one.host, one.root)]
 
+    def free(self, root: str) -> Mapping[str, int]:
+        at = self.position(root)
+        return {} if at is None else self._free(self.candidates[at])
+
+    def having(self, resource_class: str, amount: int) -> int:
+        return sum(one.capacity.get(resource_class, 0) >= amount for one in self.candidates)
+
     def promise(self, allocations: Allocations) -> None:
         self.promised.append(allocations)
 
@@ -82,15 +89,17 @@ class PlainSource:
 
     def watch(self, heard: Heard) -> None: ...
 
+    def watch_for_more(self, heard: Heard) -> None: ...
+
     async def fresh(self) -> None:
         self.levelled += 1
         if self.untold:
             self.candidates, self.untold = (*self.candidates, *self.untold), []
             self.seen, self.layout = self.seen + 1, self.layout + 1
 
-    def search(self, question: FindCandidates) -> "PlainSourceSearch":
+    def search(self, question: FindCandidates, *, empty: bool = False) -> "PlainSourceSearch":
         self.questions.append(question)
-        return PlainSourceSearch(self, question)
+        return PlainSourceSearch(self, question, empty=empty)
 
     def taken(self, root: str) -> dict[str, int]:
         """What is promised of it."""
@@ -101,13 +110,17 @@ class PlainSource:
         return taken
 
     def free_of(self, one: Candidate) -> dict[str, int]:
-        free, taken = one.free if self.lag else self.free[one.root], self.taken(one.root)
-        return {name: amount - taken.get(name, 0) for name, amount in free.items()}
+        taken = self.taken(one.root)
+        return {name: amount - taken.get(name, 0) for name, amount in self._free(one).items()}
+
+    def _free(self, one: Candidate) -> Mapping[str, int]:
+        return one.free if self.lag else self.left[one.root]
 
 
 class PlainSourceSearch:
-    def __init__(self, source: PlainSource, question: FindCandidates) -> None:
+    def __init__(self, source: PlainSource, question: FindCandidates, *, empty: bool = False) -> None:
         self._source = source
+        self._empty = empty
         self._question = question
         self.asked: Resources = question.groups[0].resources
         self._known = [one for one in source.candidates if self._wanted(one)]
@@ -182,5 +195,5 @@ class PlainSourceSearch:
         return not question.cell or one.cell == question.cell
 
     def _fits(self, one: Candidate) -> bool:
-        free = self._source.free_of(one)
+        free = one.capacity if self._empty else self._source.free_of(one)
         return all(free.get(name, 0) >= amount for name, amount in self.asked.items())

@@ -1,6 +1,6 @@
 """Hosts as rules and weighers see them: one, or a few in a placement that fits in a list."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -115,14 +115,28 @@ class ListedHosts:
     def hosts(self) -> Sequence[ListedHost]:
         return self.listed
 
-    def search(self, question: FindCandidates) -> "ListedSearch":
+    async def fresh(self) -> None: ...
+
+    def search(self, question: FindCandidates, *, empty: bool = False) -> "ListedSearch":
         return ListedSearch(self)
+
+    def free(self, root: str) -> Mapping[str, int]:
+        return next((one.facts.free for one in self.listed if one.uuid == root), {})
+
+    def having(self, resource_class: str, amount: int) -> int:
+        return sum(one.facts.capacity.get(resource_class, 0) >= amount for one in self.listed)
+
+    @property
+    def sharing(self) -> Mapping[str, Collection[str]]:
+        return {}
 
     def promise(self, allocations: Allocations) -> None: ...
 
     def withdraw(self, allocations: Allocations) -> None: ...
 
     def watch(self, heard: Heard) -> None: ...
+
+    def watch_for_more(self, heard: Heard) -> None: ...
 
 
 @dataclass

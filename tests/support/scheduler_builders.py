@@ -127,7 +127,7 @@ class FakePlacement:
 
     @property
     def free(self) -> dict[str, dict[str, int]]:
-        return self.source.free
+        return self.source.left
 
     def take(self, root: str, resources: Resources) -> None:
         """Somebody else's claim."""

@@ -706,7 +706,7 @@ async def test_many_large_requests_take_turns() -> None:
 
 async def test_placement_away_is_not_no_capacity() -> None:
     class Away(PlainSource):
-        def search(self, question: FindCandidates) -> PlainSourceSearch:
+        def search(self, question: FindCandidates, *, empty: bool = False) -> PlainSourceSearch:
             raise Unavailable("placement's memory is not loaded yet")
 
     placement = hosts(2)
@@ -733,10 +733,10 @@ async def test_a_claim_without_an_answer_counts_until_it_must_have_been_seen() -
 
 async def test_one_question_that_placement_cannot_take_does_not_fail_the_batch() -> None:
     class Particular(PlainSource):
-        def search(self, question: FindCandidates) -> PlainSourceSearch:
+        def search(self, question: FindCandidates, *, empty: bool = False) -> PlainSourceSearch:
             if question.groups[0].resources.get("VCPU") == 3:
                 raise SenselessQuery("no such resource class")
-            return super().search(question)
+            return super().search(question, empty=empty)
 
     placement = hosts(4)
     placement.source = Particular(placement.source.candidates, placement.free)

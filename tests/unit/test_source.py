@@ -51,6 +51,8 @@ class Remembered:
     def watch(self, heard: Heard) -> None:
         self.watchers.append(heard)
 
+    async def fresh(self) -> None: ...
+
 
 def source_of(trees: Sequence[Tree]) -> IndexedSource:
     return IndexedSource(Remembered(with_zones(an_index(trees))))
