@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 import tenacity
 
@@ -14,6 +14,22 @@ T = TypeVar("T")
 
 ATTEMPTS = 8
 SHORTEST_WAIT, LONGEST_WAIT = 0.005, 0.1
+
+
+class RunsAgain(Protocol):
+    """Makes of any work the same work, done again when it lost a race."""
+
+    def __call__(self, work: Callable[P, Awaitable[T]], /) -> Callable[P, Awaitable[T]]: ...
+
+
+@overload
+def retrying(clock: Clock | None = None, *, attempts: int = ATTEMPTS) -> RunsAgain: ...
+
+
+@overload
+def retrying(
+    clock: Clock | None = None, *, attempts: int = ATTEMPTS, otherwise: Callable[P, T]
+) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]: ...
 
 
 def retrying(
