@@ -15,6 +15,7 @@ from contextlib import ExitStack
 
 from aio_pika import Connection, DeliveryMode, Message, connect
 from aio_pika.abc import AbstractIncomingMessage
+from aiormq import Channel
 
 from deploy.servers import RabbitMQ, private_directory
 
@@ -49,6 +50,7 @@ async def publish_above(connection: Connection, queue: str, count: int) -> None:
 async def publish_below(connection: Connection, queue: str, count: int) -> None:
     channel = await connection.channel(on_return_raises=True)
     under = await channel.get_underlay_channel()
+    assert isinstance(under, Channel)  # `wait` is its own
 
     async def some() -> None:
         for _ in range(count // AT_ONCE):

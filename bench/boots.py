@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -43,7 +43,8 @@ def main() -> None:
         boots = arguments.boots if coalesce else max(arguments.boots // 5, 500)
         result, cost = _run(arguments, boots, coalesce)
         total = sum(cost.values())
-        parts = ", ".join(f"{name} {milliseconds:.2f}" for name, milliseconds in cost.most_common())
+        most_first = sorted(cost.items(), key=lambda one: -one[1])
+        parts = ", ".join(f"{name} {milliseconds:.2f}" for name, milliseconds in most_first)
         latency = result["latency_ms"]
         print(
             f"{'on' if coalesce else 'off':7} {result['boots_per_second']:8.0f} {latency['p50']:7.0f} "
@@ -54,7 +55,9 @@ def main() -> None:
             sys.exit(f"not clean: {result}")
 
 
-def _run(arguments: argparse.Namespace, boots: int, coalesce: bool) -> tuple[dict[str, Any], Counter[str]]:
+def _run(
+    arguments: argparse.Namespace, boots: int, coalesce: bool
+) -> tuple[dict[str, Any], dict[str, float]]:
     """One load on servers of its own: the result, and milliseconds of processor time a boot by process."""
     with ExitStack() as stack:
         directory = private_directory("berth-bench-")
@@ -102,12 +105,12 @@ def berth_up(environment: dict[str, str]) -> Iterator[str]:
             up.wait(30)
 
 
-def share_of(before: ProcessorTime, after: ProcessorTime, boots: int) -> Counter[str]:
+def share_of(before: ProcessorTime, after: ProcessorTime, boots: int) -> defaultdict[str, float]:
     """Milliseconds of it a boot, by kind of process."""
-    cost: Counter[str] = Counter()
+    cost: defaultdict[str, float] = defaultdict(float)
     for process, seconds in after.items():
         cost[process[1]] += (seconds - before.get(process, 0.0)) * 1000 / boots
-    return Counter({name: spent for name, spent in cost.items() if spent > 0.005})
+    return defaultdict(float, {name: spent for name, spent in cost.items() if spent > 0.005})
 
 
 def processor_time() -> ProcessorTime:

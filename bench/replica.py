@@ -14,7 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from time import process_time
@@ -115,7 +115,7 @@ def measure(hosts: int, claims: int) -> dict[str, float]:
         before = processor_time()
         following = stack.enter_context(process("bench.replica", "--follow", rabbitmq.url))
         loaded = _said(following)
-        spent: Counter[str] = Counter()
+        spent: defaultdict[str, float] = defaultdict(float)
         for one, seconds in processor_time().items():
             spent[one[1]] += seconds - before.get(one, 0.0)
         last = asyncio.run(claim(rabbitmq.url, hosts, claims))

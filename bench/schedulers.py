@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -64,7 +64,7 @@ def main() -> None:
 
 def _run(
     arguments: argparse.Namespace, weighers: dict[str, float], several: int
-) -> tuple[dict[str, Any], Counter[str], Counter[str]]:
+) -> tuple[dict[str, Any], defaultdict[str, float], defaultdict[str, float]]:
     """One load on servers of its own: the result, processor time a boot, and what the schedulers counted."""
     with ExitStack() as stack:
         directory = private_directory("berth-bench-")
@@ -109,9 +109,9 @@ def _scheduler(environment: dict[str, str]) -> Iterator[None]:
         process.wait(30)
 
 
-def _counted(ports: Sequence[int]) -> Counter[str]:
+def _counted(ports: Sequence[int]) -> defaultdict[str, float]:
     """All samples of these processes, summed by name, and by name and labels."""
-    counted: Counter[str] = Counter()
+    counted: defaultdict[str, float] = defaultdict(float)
     for port in ports:
         with urlopen(f"http://127.0.0.1:{port}/metrics") as page:
             for name, labels, value in _SAMPLE.findall(page.read().decode()):
