@@ -35,7 +35,7 @@ class P:
     held: Sequence[Mapping[str, int]] = ()  # by one consumer each
 
 
-class EmptiedServer(GabbiFixture):
+class EmptiedServer(GabbiFixture):  # type: ignore[misc]  # gabbi is of the compliance environment
     """Empties the server, sets the variables every file may read, and makes the providers."""
 
     base_url: ClassVar[str] = ""
@@ -197,7 +197,7 @@ class NUMAAggregateFixture(EmptiedServer):
 def _network(above: tuple[str, str]) -> tuple[P, ...]:
     """Two unlike computes, below these: one of cells, devices and agents, one with network cards."""
     memory = {"total": 2048}
-    cells = (
+    cells: tuple[Amounts, ...] = (
         {"VCPU": 4, "MEMORY_MB": {**memory, "min_unit": 512, "step_size": 256}},
         {"VCPU": 4, "MEMORY_MB": {**memory, "min_unit": 256, "max_unit": 1024}},
     )

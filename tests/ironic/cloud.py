@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from bus import topics
 from bus.clock import Clock
@@ -23,6 +23,8 @@ from ironic_sync.access import IronicRefused
 from ironic_sync.agent import metal_agent, news_of
 from tests.ironic.delays import Delays
 from tests.support.cloud_workers import a_scheduler_apart, of_one_cell
+
+T = TypeVar("T")
 
 CELL = "c1"
 AGENT = f"{CELL}-metal"
@@ -278,11 +280,11 @@ class IronicCloud:
 
     async def until(
         self,
-        true: Callable[[], Awaitable[Any]],
+        true: Callable[[], Awaitable[T | None]],
         what: str,
         seconds: float = SOON,
         picture: Callable[[], Awaitable[str]] | None = None,
-    ) -> Any:
+    ) -> T:
         deadline = self.clock.now() + seconds
         while not (found := await true()):
             if self.clock.now() > deadline:

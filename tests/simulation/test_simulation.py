@@ -200,8 +200,8 @@ def found_within(seeds: int) -> str:
             print(f"found by seed {seed}: {broken}")
             return str(broken)
         except ExceptionGroup as group:
-            broken = group.subgroup(Broken)
-            if broken is None:
+            those = group.subgroup(Broken)
+            if those is None:
                 raise
-            return str(broken.exceptions[0])
+            return str(those.exceptions[0])
     raise AssertionError(f"{seeds} seeds, and nothing was noticed")

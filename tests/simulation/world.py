@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 from uuid import UUID, uuid5
 
 from bus import topics
@@ -61,6 +62,9 @@ class Trouble:
     reschedule: float = 0.25
     abort: float = 0.05
     hang: float = 0.05
+
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -299,6 +303,19 @@ class SimulatedWorld:
             durations=Durations.parse("exponential:0.5"),
         )
         crashes = CrashPlan(seed=self.seed, orders=12, away=2.0)
+
+        def agent_of(agent: SimAgent) -> Callable[[Bus], Worker]:
+            return lambda bus: compute_sim(
+                agent.agent,
+                agent.cell,
+                agent.hosts,
+                faults=plan,
+                crashes=crashes,
+                clock=self.clock,
+                disk=self._disk(agent.agent),
+                providers=bus.asker(topics.CELL_PROVIDERS),
+            )
+
         factories: dict[str, Callable[[Bus], Worker]] = {
             "placement": placement,
             "scheduler": scheduler,
@@ -309,16 +326,7 @@ class SimulatedWorld:
         for cell in CELLS:
             factories[f"conductor.{cell}"] = conductor(cell)
         for agent in self._fleet():
-            factories[f"agent.{agent.agent}"] = lambda bus, agent=agent: compute_sim(
-                agent.agent,
-                agent.cell,
-                agent.hosts,
-                faults=plan,
-                crashes=crashes,
-                clock=self.clock,
-                disk=self._disk(agent.agent),
-                providers=bus.asker(topics.CELL_PROVIDERS),
-            )
+            factories[f"agent.{agent.agent}"] = agent_of(agent)
         return factories
 
     def _disk(self, agent: str) -> AgentDisk:
@@ -339,7 +347,7 @@ class SimulatedWorld:
 
     # What is heard
 
-    async def _hear(self, get: Callable[[], Awaitable[object]], heard: Callable[[object], None]) -> None:
+    async def _hear(self, get: Callable[[], Awaitable[T]], heard: Callable[[T], None]) -> None:
         while True:
             heard(await get())
 

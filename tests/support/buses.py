@@ -5,10 +5,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from bus.delivery.runner import Bus
-from bus.protocol import Transport
+from bus.protocol import QueueSpec, Transport
 from bus.worker import Worker
 
 Connect = Callable[[], Transport]  # one more connection to the same broker
+
+
+def queues_of(worker: Worker, replica: str = "") -> list[QueueSpec]:
+    heard = [worker.queue_of(row, replica) for row in worker.consumes]
+    return heard + [worker.queue_of(row, replica) for row in worker.answers]
 
 
 @asynccontextmanager
@@ -18,8 +23,7 @@ async def serving(connect: Connect, *workers: Worker) -> AsyncIterator[Bus]:
     async with Bus(connect()) as bus, asyncio.TaskGroup() as group:
         for worker in workers:
             group.create_task(bus.serve(worker, stopping, drain=5))
-            for row in (*worker.consumes, *worker.answers):
-                await bus.transport.declare(worker.queue_of(row, bus.replica))
+            await bus.transport.declare(*queues_of(worker, bus.replica))
         try:
             yield bus
         finally:

@@ -73,7 +73,8 @@ def a_scheduler_apart(
 
 def parking_of(worker: Worker) -> Parking:
     """Who waits with this scheduler."""
-    return next(run.__self__ for run in worker.runs if isinstance(getattr(run, "__self__", None), Parking))  # type: ignore[attr-defined]
+    whose = (getattr(run, "__self__", None) for run in worker.runs)
+    return next(one for one in whose if isinstance(one, Parking))
 
 
 def claims_and_hangs(bus: Bus) -> Claims:

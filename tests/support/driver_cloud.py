@@ -20,7 +20,7 @@ from compute_sim import AgentDisk, FaultPlan, SimHost, compute_sim
 from compute_sim.core.hardware import furnished
 from compute_sim.guest_file import GuestFile
 from compute_sim.guests import GuestRecord
-from tests.support.buses import Connect
+from tests.support.buses import Connect, queues_of
 from tests.support.cloud_workers import Make, of_one_cell
 from tests.support.conductor_builders import CELL
 from tests.support.ids import uid
@@ -217,8 +217,7 @@ async def a_driver_cloud(
     async def serve(worker_of: Make, started: asyncio.Event, stopping: asyncio.Event) -> None:
         async with Bus(connect(), clock) as bus:
             worker = worker_of(bus)
-            for row in (*worker.consumes, *worker.answers):
-                await bus.transport.declare(worker.queue_of(row, bus.replica))
+            await bus.transport.declare(*queues_of(worker, bus.replica))
             started.set()
             await bus.serve(worker, stopping, drain=2.0)
 

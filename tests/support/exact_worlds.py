@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from bus.candidates import Heard
 from bus.messages import BuildRequested
@@ -193,7 +194,7 @@ def orders_that_start_groups(chance: Random, hall: Hall) -> list[Order]:
     return orders
 
 
-def a_kind(chance: Random) -> dict[str, object]:
+def a_kind(chance: Random) -> dict[str, Any]:
     """What requests of one kind have in common."""
     return {
         "flavor": chance.choice(FLAVORS),

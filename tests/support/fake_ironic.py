@@ -60,8 +60,9 @@ class FakeIronic:
             "created_at": self._time(),
             "updated_at": None,
         }
-        self.nodes[found["uuid"]] = found | more
-        return str(found["uuid"])
+        uuid = str(found["uuid"])
+        self.nodes[uuid] = found | more
+        return uuid
 
     def change(self, number: int, **more: Any) -> None:
         self.now += 1

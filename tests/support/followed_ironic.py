@@ -11,12 +11,12 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import InventoryReported, PlacementChanged
+from bus.rabbit.foreign import Gap, Hear
 from bus.vocabulary import ProviderChange
 from bus.worker import Worker, answers, on_many
 from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
 from ironic_sync.core.node import Place, from_rest
 from ironic_sync.core.rule import report
-from ironic_sync.notifications import Gap, Hear
 from placement_worker.core.trees import Tree
 from placement_worker.store.tree_reads import changes_between
 from tests.support.fake_ironic import FakeIronic, node_number

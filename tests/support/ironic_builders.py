@@ -30,7 +30,8 @@ class BeliefCase:
     """Beliefs of one node, and what placement was told of it last."""
 
     def __init__(self, *, can_read: bool, **rules: Any) -> None:
-        self.beliefs = Beliefs(BeliefRules(**({"place": lambda node: PLACE, "can_read": can_read} | rules)))
+        said: dict[str, Any] = {"place": lambda node: PLACE, "can_read": can_read}
+        self.beliefs = Beliefs(BeliefRules(**said | rules))
         self.told: InventoryReported | None = None
 
     def hear(self, event: str, phase: Phase, at: float, node: IronicNode = FREE, **changes: Any) -> Step:

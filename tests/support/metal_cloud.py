@@ -149,8 +149,8 @@ class MetalCloud:
                 said = await lost.get()
                 self.unplaceable.update(dict.fromkeys(said.instances, said))
 
-        for listening in (each_end(), each_loss()):
-            self.lives[listening.__name__] = self.group.create_task(listening)
+        for listen in (each_end, each_loss):
+            self.lives[listen.__name__] = self.group.create_task(listen())
 
 
 @asynccontextmanager

@@ -51,7 +51,7 @@ class ExternalServer:
         self._refuse()
 
 
-def url_of(server: RabbitMQ | Postgres) -> str:
+def url_of(server: RabbitMQ | Postgres | ExternalServer) -> str:
     """Its address; one of ours is started, in case the test before left it down."""
     if isinstance(server, RabbitMQ | Postgres):
         server.start()

@@ -15,7 +15,7 @@ class Stuck(AssertionError):
     """Nothing is left that could ever happen, and yet the test waits."""
 
 
-class _Jumping(selectors.DefaultSelector):  # type: ignore[valid-type, misc]  # its base is chosen by the platform
+class _Jumping(selectors.DefaultSelector):
     """Where a real selector would sleep, this one moves the clock."""
 
     now = 0.0

@@ -28,7 +28,7 @@ def named(host: str) -> Sequence[str]:
 
 def flavor(specs: Mapping[str, str] | None = None, **figures: int) -> Flavor:
     known = {"vcpus": 4, "memory_mb": 4096, "disk_gb": 5} | figures
-    return Flavor(name="f", extra_specs=dict(specs or {}), **known)  # type: ignore[arg-type]
+    return Flavor(name="f", extra_specs=dict(specs or {}), **known)
 
 
 def wishes(options: RequestOptions = OPTIONS, **request: Any) -> tuple[Wish, ...]:

@@ -6,14 +6,15 @@ berth_clean    fail, or for how many seconds it is cleaned
 """
 
 import time
+from typing import Any
 
 from ironic.common import exception, states
 from ironic.drivers import base
 from ironic.drivers.modules import fake
 
 
-class FaultyPower(fake.FakePower):
-    def get_power_state(self, task):
+class FaultyPower(fake.FakePower):  # type: ignore[misc]  # Ironic is where this is loaded
+    def get_power_state(self, task: Any) -> Any:
         wanted = task.node.driver_info.get("berth_power")
         if wanted == "unreachable":
             raise exception.PowerStateFailure(pstate="read (unreachable BMC)")
@@ -22,27 +23,27 @@ class FaultyPower(fake.FakePower):
         known = task.node.power_state
         return states.POWER_OFF if known in (None, states.ERROR) else known
 
-    def set_power_state(self, task, power_state, timeout=None):
+    def set_power_state(self, task: Any, power_state: str, timeout: int | None = None) -> None:
         if task.node.driver_info.get("berth_power"):
             raise exception.PowerStateFailure(pstate=power_state)
         super().set_power_state(task, power_state, timeout)
 
 
-class FaultyDeploy(fake.FakeDeploy):
-    @base.deploy_step(priority=100)
-    def deploy(self, task):
+class FaultyDeploy(fake.FakeDeploy):  # type: ignore[misc]  # Ironic is where this is loaded
+    @base.deploy_step(priority=100)  # type: ignore[untyped-decorator]  # Ironic's
+    def deploy(self, task: Any) -> Any:
         wanted = task.node.driver_info.get("berth_deploy")
         if wanted == "fail":
             raise exception.InstanceDeployFailure(reason="the image could not be written")
         return states.DEPLOYWAIT if wanted == "wait" else None
 
-    def tear_down(self, task):
+    def tear_down(self, task: Any) -> Any:
         if task.node.driver_info.get("berth_tear_down") == "fail":
             raise exception.InstanceDeployFailure(reason="the ports could not be removed")
         return states.DELETED
 
-    @base.clean_step(priority=10)
-    def erase(self, task):
+    @base.clean_step(priority=10)  # type: ignore[untyped-decorator]  # Ironic's
+    def erase(self, task: Any) -> None:
         wanted = task.node.driver_info.get("berth_clean", 0)
         if wanted == "fail":
             raise exception.NodeCleaningFailure(node=task.node.uuid, reason="a disk could not be erased")
