@@ -121,7 +121,7 @@ def test_a_letter_can_be_buried_whatever_it_holds(field: str, value: Any, read: 
     ],
 )  # fmt: skip
 def test_odd_headers_are_read_as_something_that_can_be_told_on(odd: object) -> None:
-    names = (
+    names: tuple[str, ...] = (
         "attempt",
         "faults",
         "sent_at",

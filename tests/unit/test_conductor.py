@@ -1,7 +1,5 @@
 """Every status of a build, every event: what it becomes, and what the conductor then says."""
 
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 
@@ -49,8 +47,11 @@ PLACED = a_placed(generation=1)
 FIRST, SECOND, THIRD = (a_build_order(PLACED, attempt) for attempt in (1, 2, 3))
 
 
-def after(*events: Event | tuple[float, Event], limits: AttemptLimits = LIMITS) -> Build:
-    """The build these events lead to; at 0 s where no time is given."""
+Dated = Event | tuple[float, Event]  # at 0 s where no time is given
+
+
+def after(*events: Dated, limits: AttemptLimits = LIMITS) -> Build:
+    """The build these events lead to."""
     build: Build | None = None
     for event in events:
         now, event = event if isinstance(event, tuple) else (0.0, event)
@@ -296,7 +297,7 @@ def test_an_unknown_build_is_started_when_placed_and_gone_when_deleted() -> None
 
 
 def test_a_deletion_that_overtook_the_placing_wins_and_nothing_stays_claimed() -> None:
-    build = after(a_delete(PLACED), PLACED)
+    build: Build | None = after(a_delete(PLACED), PLACED)
     assert said(step(build, PLACED, 0.0, LIMITS)[1]) == ["release 1"]
     build, effects = step(build, RELEASED_IN_SWAP, 0.0, LIMITS)
     assert build is not None and build.doom == "deleted before it was built"
@@ -421,7 +422,8 @@ def test_a_release_asked_while_swapping_does_not_end_a_deletion_that_came_meanwh
 @pytest.mark.parametrize("why", [FULL, CROWDED])
 def test_a_refused_alternate_costs_no_attempt(why: Refusal) -> None:
     limits = AttemptLimits(max_attempts=2, build_timeout=100.0)
-    build = after(PLACED, FAILED, SwapAnswered(1, claimed(1, 2, why)), limits=limits)
+    build: Build | None = after(PLACED, FAILED, SwapAnswered(1, claimed(1, 2, why)), limits=limits)
+    assert build is not None
     assert (build.attempt, build.host.host, build.spares) == (2, "host2", ())
     build, effects = step(build, an_agent_report(replace(THIRD, attempt=2), "built"), 9.0, limits)
     assert build is not None and build.status == "active"
@@ -536,12 +538,12 @@ DELETE = a_delete(PLACED)
 GIVEN_BACK = GivenBack("deleting", Released())
 WALLED = Walled(why="consumer x: nobody placed it in cell cell1")
 HOPELESS = SwapAnswered(1, Refused(refusals=(FULL, FULL)))
-TIMED_OUT = [PLACED, (100.0, LATE)]
-SWAPPED_AWAY = [*TIMED_OUT, (101.0, SWAPPED)]
-ELSEWHERE = [*SWAPPED_AWAY, (102.0, BUILT_THERE)]
+TIMED_OUT: list[Dated] = [PLACED, (100.0, LATE)]
+SWAPPED_AWAY: list[Dated] = [*TIMED_OUT, (101.0, SWAPPED)]
+ELSEWHERE: list[Dated] = [*SWAPPED_AWAY, (102.0, BUILT_THERE)]
 FAILED_FOR_GOOD = [*TIMED_OUT, (101.0, HOPELESS), (101.0, RELEASED_IN_SWAP)]
-NO_ANSWER = [PLACED, an_agent_report(FIRST, "built"), (10.0, DELETE)]
-FORCED = [*NO_ANSWER, (610.0, LATE), (610.0, GIVEN_BACK)]
+NO_ANSWER: list[Dated] = [PLACED, an_agent_report(FIRST, "built"), (10.0, DELETE)]
+FORCED: list[Dated] = [*NO_ANSWER, (610.0, LATE), (610.0, GIVEN_BACK)]
 
 
 def test_what_placement_does_not_take_back_from_us_ends_the_build_with_that_cause() -> None:
@@ -650,7 +652,7 @@ LEFTOVERS = [
 
 @pytest.mark.parametrize(("before", "event", "now", "status", "says", "kept"), LEFTOVERS)
 def test_room_is_kept_until_the_guest_is_gone_or_its_agent_given_up(
-    before: list[Any], event: Event, now: float, status: str, says: list[str], kept: list[int]
+    before: list[Dated], event: Event, now: float, status: str, says: list[str], kept: list[int]
 ) -> None:
     build, effects = step(after(*before), event, now, LIMITS)
     assert build is not None

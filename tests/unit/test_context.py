@@ -17,7 +17,7 @@ MESSAGE = BuildDeleteRequested(build="00000000-0000-0000-0000-000000000001", cel
 
 
 def a_cause(**said: str) -> Envelope:
-    return Envelope(**({"id": "cause", "type": "T", "key": "k", "body": msgspec.Raw(b"{}")} | said))
+    return msgspec.structs.replace(Envelope(id="cause", type="T", key="k", body=msgspec.Raw(b"{}")), **said)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_the_generation_moves_as_in_the_api_and_the_shape_only_with_what_claims_
 
 # Refusals
 
-HERE = {"name": "b's name"}
+HERE = "b's name"
 REFUSALS = [
     (MakeProvider(provider="e", name="e", parent="e"), Tangled(why="itself", provider="e", parent="e")),
     (MakeProvider(provider="e", name="e", parent="z"), Missing(what="parent", names=("z",))),
@@ -118,15 +118,15 @@ REFUSALS = [
     (MakeProvider(provider="e", name="d's name", parent="a"), Taken(what="name", value="d's name")),
     (ChangeProvider(provider="z", name="z"), Missing(what="provider", names=("z",))),
     (ChangeProvider(provider="b", name="d's name"), Taken(what="name", value="d's name")),
-    (ChangeProvider(provider="b", parent="z", **HERE), Missing(what="parent", names=("z",))),
-    (ChangeProvider(provider="b", parent="b", **HERE), Tangled(why="loop", provider="b", parent="b")),
-    (ChangeProvider(provider="b", parent="c", **HERE), Tangled(why="loop", provider="b", parent="c")),
+    (ChangeProvider(provider="b", parent="z", name=HERE), Missing(what="parent", names=("z",))),
+    (ChangeProvider(provider="b", parent="b", name=HERE), Tangled(why="loop", provider="b", parent="b")),
+    (ChangeProvider(provider="b", parent="c", name=HERE), Tangled(why="loop", provider="b", parent="c")),
     (
-        ChangeProvider(provider="b", parent="d", anywhere=False, **HERE),
+        ChangeProvider(provider="b", parent="d", anywhere=False, name=HERE),
         Tangled(why="re-parenting", provider="b", parent="d"),
     ),
     (
-        ChangeProvider(provider="b", parent=None, anywhere=False, **HERE),
+        ChangeProvider(provider="b", parent=None, anywhere=False, name=HERE),
         Tangled(why="un-parenting", provider="b", parent=None),
     ),
     (

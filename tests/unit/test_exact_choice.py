@@ -18,6 +18,7 @@ from scheduler_worker.core.events import Chosen, NoHost
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.pick import Pick
 from scheduler_worker.core.wish import Wish
+from scheduler_worker.pending import PendingChoice
 from scheduler_worker.placing import Promising
 from tests.support.exact_worlds import (
     FLAVORS,
@@ -190,7 +191,7 @@ class PlainBatch:
         for (plain, way, promise), instance in zip(taken, order.instances, strict=False):
             plain.chosen[way.root] -= 1
             self.room.take(way.allocations, -1)
-            self.promises.drop(promise)  # type: ignore[arg-type]
+            self.promises.drop(promise)
             if order.wish.group is not None:
                 del self.joined[order.wish.group.id][instance]
         return 0
@@ -204,7 +205,7 @@ class PlainBatch:
         """Try it: one after the other, each as the rules and the room are then."""
         position = self.hall.source.position(root)
         assert position is not None
-        promises = []
+        promises = list[tuple[Candidate, PendingChoice]]()
         while len(promises) < several and root in plain.best():
             way = plain.search.ways(position, 1)[0]
             promises.append((way, self.promises.enter(way)))

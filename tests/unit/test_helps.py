@@ -36,7 +36,7 @@ STATES = (a_state(1), a_state(2, enabled=False), a_state(3))
 
 
 def of(**fields: int) -> Flavor:
-    return Flavor(name="f", **{"vcpus": 1, "memory_mb": 1024, "disk_gb": 10, **fields})
+    return replace(Flavor(name="f", vcpus=1, memory_mb=1024, disk_gb=10), **fields)
 
 
 HELPS: dict[str, tuple[BuildRequested, tuple[str, ...]]] = {
@@ -145,7 +145,12 @@ async def test_who_gets_no_host_reads_what_would_have_helped() -> None:
 
 async def test_who_is_placed_costs_no_look_for_help(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = list[str]()
-    monkeypatch.setattr(placing, "helps", lambda wish, choosing, seed: looked.append(seed) or ())
+
+    def helps(wish: Wish, choosing: Choosing, seed: str) -> tuple[str, ...]:
+        looked.append(seed)
+        return ()
+
+    monkeypatch.setattr(placing, "helps", helps)
     scheduler = a_scheduler(FakePlacement.of(*HOSTS))
     await scheduler.place_many([a_request(1), a_request(2)])
     assert not looked

@@ -28,7 +28,7 @@ GPU = PhysicalGpu(device="g0", types={"nv-1": 4, "nv-2": 2})
 def picture(tree: ProviderTree) -> list[str]:
     """Each provider on a line, below its parent: what is free of what, and its traits."""
     lines = []
-    depth = {None: -1}
+    depth: dict[str | None, int] = {None: -1}
     for one in tree.providers:
         depth[one.id] = depth[one.parent] + 1
         has = [f"{inventory.capacity} {name}" for name, inventory in one.inventories.items()]
@@ -75,7 +75,7 @@ def test_a_provider_has_the_same_id_every_time_and_parents_come_first() -> None:
     one, other = (furnished(ROOT, "h", [NUMA, SriovDriver(functions=(PF,))]).report() for _ in range(2))
     assert one == other
     assert len({provider.id for provider in one}) == len(one) == 4
-    seen = {None}
+    seen: set[str | None] = {None}
     for provider in one:
         assert provider.parent in seen
         seen.add(provider.id)

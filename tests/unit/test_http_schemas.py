@@ -31,7 +31,7 @@ SOUND: list[tuple[Schema, Any]] = [
     (schemas.PUT_ALLOCATIONS[38], CLAIM),
     (schemas.POST_ALLOCATIONS[38], {UUID: CLAIM}),
 ]
-ODD = [
+ODD: list[Any] = [
     None, True, False, 0, 1, -1, 2**31, 2**31 - 1, 1.0, 1.5, 1e39, -0.5, "", "x" * 300, "vcpu", "VCPU\n",
     UUID.upper(), UUID.replace("-", ""), UUID + "\n", [], [UUID], ["A", "A"], {}, {"VCPU": 1}, {"": {}},
     10**30,

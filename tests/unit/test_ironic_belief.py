@@ -158,7 +158,7 @@ def test_a_change_of_traits_that_ends_with_an_older_state_does_not_close_the_nod
 ) -> None:
     """Step 124: the traits were put while it was cleaned, and the call ended after it was available."""
     case = opened(can_read=False)
-    changes = {"updated_at": updated_at, "provision_state": "cleaning", "traits": ("CUSTOM_Y",)}
+    changes = dict[str, Any](updated_at=updated_at, provision_state="cleaning", traits=("CUSTOM_Y",))
     case.hear("update", "end", T + 0.6, **changes)
     assert case.open
     assert case.told is not None and case.told.providers[0].traits == ("CUSTOM_Y",)

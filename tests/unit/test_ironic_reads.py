@@ -1,9 +1,11 @@
 """What a read of a node is worth, when a node has ended, and whose it is: see `core/belief.py`."""
 
+from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
 
+from ironic_sync.core.belief import Step
 from ironic_sync.core.node import Place
 from ironic_sync.core.rule import is_open
 from tests.support.ironic_builders import NODE, PLACE, READ, BeliefCase, T, closed, opened, with_and_without
@@ -77,7 +79,7 @@ def learned(case: BeliefCase, at: float) -> bool:
 @with_and_without
 def test_what_was_told_last_does_not_count_when_another_has_told_since(can_read: bool) -> None:
     case = closed(can_read=can_read)
-    again = {"updated_at": T, "provision_state": "cleaning"}
+    again: dict[str, Any] = {"updated_at": T, "provision_state": "cleaning"}
     assert not learned(case, T) and not learned(case, T - 1), "our own, or before it"
     assert case.hear("power_set", "end", T + 1, **again).outcome == "same"
     assert learned(case, T + 2)
@@ -112,7 +114,11 @@ def test_without_an_api_what_was_said_since_another_told_is_told_again() -> None
 
 @with_and_without
 def test_a_node_that_goes_is_told_of_though_what_was_told_last_was_forgotten(can_read: bool) -> None:
-    for ends in (lambda case: case.hear("delete", "end", T + 1), lambda case: case.read(T + 1, None)):
+    ways: tuple[Callable[[BeliefCase], Step], ...] = (
+        lambda case: case.hear("delete", "end", T + 1),
+        lambda case: case.read(T + 1, None),
+    )
+    for ends in ways:
         case = opened(can_read=can_read)
         case.beliefs.forget_told()
         assert ends(case).outcome == "gone" and case.told is not None and case.told.gone

@@ -21,7 +21,7 @@ def steps_of(
     vary: Vary[HeardNotification], chance: random.Random, late: float
 ) -> list[tuple[Recorded, list[HeardNotification]]]:
     """The recording as it is delivered; some messages come only with one of the next steps."""
-    found, held = [], []
+    found, held = [], list[HeardNotification]()
     for step in recorded():
         said = vary(step.said, chance)
         now = [message for message in said if chance.random() >= late]

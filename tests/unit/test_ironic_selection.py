@@ -11,7 +11,7 @@ UUID = "8a0ac04c-a3eb-4d7c-9ce4-5dca8ee26549"
 
 
 def a_read_node(**more: Any) -> IronicNode:
-    return IronicNode(uuid=UUID, **{"resource_class": "gold", "whole": True} | more)
+    return IronicNode(uuid=UUID, **dict[str, Any](resource_class="gold", whole=True) | more)
 
 
 def choosing(**more: Any) -> NodeSelection:

@@ -1,6 +1,6 @@
 """What an operator may choose: names, aliases, options, functions of his own; which requests are alike."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -156,7 +156,7 @@ def reply() -> Rule:
     return Rule("reply", lambda host, wish: None, reads=("request.reply_to",))
 
 
-OWN = {
+OWN: dict[str, Callable[..., Any]] = {
     "mine:asker": asker,
     "mine:reply": reply,
     "mine:no_thirteen": no_thirteen,

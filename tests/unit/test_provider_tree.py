@@ -44,8 +44,8 @@ def more(id_: str, **fields: object) -> Callable[[dict[str, Provider]], None]:
     return add
 
 
-def without(name: str) -> Callable[[dict[str, Provider]], None]:
-    return lambda stored: stored.pop(name) and None  # type: ignore[func-returns-value]
+def without(name: str) -> Callable[[dict[str, Provider]], object]:
+    return lambda stored: stored.pop(name)
 
 
 HALF, SHUT = Inventory(total=4, reserved=2, max_unit=4), Inventory(total=4, reserved=4, max_unit=4)

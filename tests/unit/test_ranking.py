@@ -1,9 +1,9 @@
 """All hosts in an order: who comes first, what is used up, who stands by, and what is recorded of it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -32,7 +32,7 @@ def best_first(ranking: Ranking) -> list[str]:
     return hosts_of(pick)
 
 
-def spares(ranking: Ranking, several: int, beside: Sequence[str] = (), cell: str = CELL) -> list[str]:
+def spares(ranking: Ranking, several: int, beside: Collection[str] = (), cell: str = CELL) -> list[str]:
     return [way.host for way in ranking.spares(cell, several, beside)]
 
 
@@ -81,7 +81,7 @@ def test_one_of_the_best_is_drawn_where_that_is_wanted() -> None:
 )
 @pytest.mark.parametrize("metal", [False, True])
 def test_equal_builds_on_as_many_equal_hosts_land_one_each(policy: ChoicePolicy, metal: bool) -> None:
-    fields: dict[str, object] = {"flavor": METAL} if metal else {}
+    fields: dict[str, Any] = {"flavor": METAL} if metal else {}
     room = {"CUSTOM_BAREMETAL": 1} if metal else None
     ranking = ranked(*(a_candidate(number, free=room) for number in range(300)), policy=policy, **fields)
     assert set(Counter(take(ranking).root for _ in range(300)).values()) == {1}
@@ -347,7 +347,11 @@ def test_what_a_group_would_like_counts_more_than_spreading(
 ) -> None:
     states = [a_state(1, building=3, load=1.0), a_state(2), a_state(3, building=3, load=1.0)]
     hall = a_hall(free(1, 2048), free(2, 4096), free(3, 2048), states=states)
-    members = {uid(1, "f"): (uid(1, "c"),), uid(2, "f"): (uid(2, "c"),), uid(3, "f"): (uid(1, "c"),)}
+    members: dict[str, tuple[str, ...]] = {
+        uid(1, "f"): (uid(1, "c"),),
+        uid(2, "f"): (uid(2, "c"),),
+        uid(3, "f"): (uid(1, "c"),),
+    }
     group = ServerGroup(id=uid(1, "e"), name="g", policy=policy, members=members)
     ranking = hall.choosing().rank(replace(hall.wish(a_request()), group=group), "s")
     assert hosts_of(take(ranking))[0] == first

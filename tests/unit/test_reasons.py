@@ -26,6 +26,7 @@ def literal_codes() -> set[str]:
                     and node.arg == "code"
                     and isinstance(node.value, ast.Constant)
                 ):
+                    assert isinstance(node.value.value, str)
                     found.add(node.value.value)
     return found
 

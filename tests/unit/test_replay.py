@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import pytest
@@ -114,7 +115,7 @@ async def placed_by(load: MixedLoad) -> list[BuildPlaced]:
         time.now += 1.0
         for verdict in await scheduler.place_many(batch):
             assert isinstance(verdict, Sequence), verdict
-            placed += [codec.decode(BuildPlaced, codec.encode(one)) for one in verdict]  # type: ignore[arg-type]
+            placed += [codec.decode(BuildPlaced, codec.encode(one)) for one in verdict]
     return placed
 
 
@@ -170,7 +171,7 @@ def test_what_a_record_comes_to(record: Record, host: RecordedHost | None) -> No
     ],
 )
 def test_a_record_says_what_was_asked_beside_what_is_built(
-    fields: dict[str, object], said: bytes | None
+    fields: dict[str, Any], said: bytes | None
 ) -> None:
     asked = also_asked(a_request(1, flavor=SMALL, **fields))
     if said is None:

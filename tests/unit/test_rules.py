@@ -438,7 +438,7 @@ ROWS = [
     ),
     row(
         "aggregate_image_properties_isolation",
-        the_facts(1, an_aggregate(**{"own.kind": "a", "os_type": "linux"})),
+        the_facts(1, an_aggregate(1, **{"own.kind": "a", "os_type": "linux"})),
         a_wish(image=Image(name="i", properties={"own.kind": "b", "os_type": "windows"})),
         "its aggregates are for images with own.kind a, not b",
         "of a namespace",

@@ -68,7 +68,11 @@ CASES: dict[str, tuple[FindCandidates, Allocations, dict[str, tuple[str, ...]]]]
     ),
     "told apart by the tree": (
         FindCandidates(
-            groups=(a_group("_n0", "CUSTOM_RIGHT", **VF), a_group("_c0", VCPU=1), a_group("_c1", VCPU=1)),
+            groups=(
+                a_group("_n0", "CUSTOM_RIGHT", SRIOV_NET_VF=1),
+                a_group("_c0", VCPU=1),
+                a_group("_c1", VCPU=1),
+            ),
             same_subtree=(("_n0", "_c0"),),
         ),
         {RIGHT: VF, CELL0: {"VCPU": 1}, CELL1: {"VCPU": 1}},

@@ -414,7 +414,8 @@ def test_who_is_selected_belongs_to_the_agent_that_is_run() -> None:
 
 @pytest.mark.parametrize("name", ["ironic_ca_file", "ironic_cert_file"])
 def test_a_certificate_that_cannot_be_read_is_named(name: str) -> None:
-    settings = settings_of(ironic_api_url="https://h", **{name: "nowhere.pem"}).settings
+    given: dict[str, Any] = {"ironic_api_url": "https://h", name: "nowhere.pem"}
+    settings = settings_of(**given).settings
     with pytest.raises(BadSetting, match=rf"^{name} = 'nowhere.pem': No such file"):
         ironic.access(settings)
 

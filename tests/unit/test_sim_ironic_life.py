@@ -1,5 +1,7 @@
 """A simulated node's life: what is told, step by step, is what a real Ironic was recorded telling."""
 
+from typing import Any
+
 import pytest
 
 from compute_sim.core.faults import Durations
@@ -7,7 +9,7 @@ from compute_sim.ironic.plan import SimPlan
 from tests.support.simulated_ironic import INSTANCE, OTHER, play
 
 # Each as it was recorded from an Ironic 39, but for the second events it lost itself (marked *).
-RECORDED = {
+RECORDED: dict[str, tuple[str, dict[str, Any], str]] = {
     "manage": ("provision manage", {"provision_state": "enroll", "power_state": None}, """
         provision_set.start: verifying > manageable, None
         provision_set.end: manageable, power off
@@ -244,7 +246,7 @@ WAITING = SimPlan(step_time=Durations("constant", (10.0,)), call_back=True)
         "service aborted",
     ],
 )
-def test_where_nodes_call_back_works_wait_for_them(acts: str, fields: dict[str, str], told: str) -> None:
+def test_where_nodes_call_back_works_wait_for_them(acts: str, fields: dict[str, Any], told: str) -> None:
     assert play(acts, plan=WAITING, **fields).told == lines(told)
 
 
@@ -325,7 +327,7 @@ def test_the_last_word_after_a_trait_change_may_show_an_older_state() -> None:
         ("traits nonsense", {}, 400),
     ],
 )  # fmt: skip
-def test_what_ironic_refuses_changes_nothing(acts: str, fields: dict[str, object], status: int) -> None:
+def test_what_ironic_refuses_changes_nothing(acts: str, fields: dict[str, Any], status: int) -> None:
     bench = play(acts, **fields)
     assert bench.told[-1] == f"refused: {status}"
     assert {name: getattr(bench.node, name) for name in fields} == fields
@@ -333,10 +335,10 @@ def test_what_ironic_refuses_changes_nothing(acts: str, fields: dict[str, object
 
 
 def test_failures_and_times_are_the_same_for_the_same_seed() -> None:
-    def fates(seed: int) -> list[object]:
+    def fates(seed: int) -> list[tuple[float, object]]:
         plan = SimPlan(seed=seed, fail=0.3, step_time=Durations.parse("exponential:2"))
         return [(plan.seconds("node", number), plan.fault("node", number)) for number in range(200)]
 
     assert fates(1) == fates(1)
     assert fates(1) != fates(2)
-    assert sum(fault is not None for _, fault in fates(1)) == pytest.approx(60, abs=20)  # type: ignore[misc]
+    assert sum(fault is not None for _, fault in fates(1)) == pytest.approx(60, abs=20)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -268,14 +269,14 @@ def test_looking_in_vain_at_many_hosts_has_an_end_and_who_was_not_looked_at_is_t
 
 def count_breaths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     spent: list[int] = []
-    fits = sourcing.FitFinder.fits
+    fits = FitFinder.fits
 
     def counted(self: FitFinder, anchor: Row, **more: bool) -> Iterator[Fit | None]:
         for fit in fits(self, anchor, **more):
             spent.append(fit is None)
             yield fit
 
-    monkeypatch.setattr(sourcing.FitFinder, "fits", counted)
+    monkeypatch.setattr(FitFinder, "fits", counted)
     return spent
 
 
@@ -313,7 +314,7 @@ def test_promises_stay_where_they_are_when_the_index_grows_or_is_another() -> No
     ],
 )
 def test_a_host_that_gets_another_agent_cell_or_name_counts_as_moved(
-    fields: dict[str, str], moves: bool
+    fields: dict[str, Any], moves: bool
 ) -> None:
     """Who is up and who is served is known by position, and wishes that were read once name hosts."""
     world = a_world(Random(7))

@@ -276,7 +276,7 @@ def test_nobody_waits_who_would_fit(seed: int) -> None:
         for nth in range(chance.randint(1, 8))
     }
     cloud = full(PlainCloud(hosts, kinds))
-    trials = []
+    trials = list[str]()
     for step in range(120):
         deed = chance.random()
         root = chance.choice(list(cloud.hosts))

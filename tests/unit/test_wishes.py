@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from bus.host_marks import DISABLED
 from bus.vocabulary import Flavor, Image
-from scheduler_worker.core.request import DISABLED, seconds_of
+from scheduler_worker.core.request import seconds_of
 from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL, SMALL
 from tests.support.wishes import OPTIONS, asked, flavor, groups, wishes
@@ -250,7 +251,7 @@ IMAGE = {
         ({"image_type_traits": True}, ("COMPUTE_IMAGE_TYPE_QCOW2",)),
     ],
 )
-def test_what_an_image_demands(switches: dict[str, bool], root: tuple[str, ...]) -> None:
+def test_what_an_image_demands(switches: dict[str, Any], root: tuple[str, ...]) -> None:
     image = Image(name="i", traits_required=("A",), properties=IMAGE | {"trait:B": "required"})
     (wish,) = wishes(but(OPTIONS, **switches), image=image, flavor=flavor({"trait:C": "required"}))
     assert groups(wish.question) == {"": f"{REST}, +A, +B, +C"}
