@@ -12,7 +12,7 @@ from bus.aggregates import (
     DropAggregate,
     MakeAggregate,
 )
-from bus.queries import AggregateEditRequested, FindAggregates
+from bus.queries import AggregateEditRequested, AggregatesFound, FindAggregates
 from bus.resources import MakeProvider, Missing, SetAggregates
 from bus.vocabulary import Aggregate
 from placement_worker import Placement
@@ -237,7 +237,7 @@ async def test_a_page_fits_into_a_message_whatever_is_said_of_them(
     monkeypatch.setattr("placement_worker.aggregates.ROWS", 4)
     for number in range(10):
         await make(placement, uid(number, "c"), f"n{number}", text="x" * 2000)
-    after, pages = "", []
+    after, pages = "", list[AggregatesFound]()
     while not pages or pages[-1].more:
         pages.append(await placement.aggregates.find(FindAggregates(after=after)))
         after = pages[-1].aggregates[-1].id

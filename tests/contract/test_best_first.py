@@ -33,6 +33,7 @@ async def test_the_best_come_first_page_by_page_and_the_scale_is_told(connect: C
                 first = await ask(question)
                 assert [one.root for one in first.candidates] == [uid(one, "a") for one in best[:3]]
                 scale = first.order[0]
+                assert scale.highest is not None and scale.lowest is not None
                 assert scale.highest - scale.lowest == 7.0
                 assert first.more is not None
                 rest = await ask(replace(question, after=first.more, order=first.order))

@@ -105,6 +105,13 @@ async def heard(builds: Builds, *events: Message) -> list[list[Message] | Retry]
     return outcomes
 
 
+async def came_of(builds: Builds, event: Message) -> list[Message]:
+    """What comes of this, which is not put off."""
+    (outcome,) = await heard(builds, event)
+    assert not isinstance(outcome, Retry), outcome
+    return outcome
+
+
 def plain(outcome: Outcome) -> list[Message] | Retry:
     """Without what schedulers are told of a failure, which is another story."""
     if isinstance(outcome, Retry):
@@ -144,7 +151,7 @@ async def test_success_ends_active_and_says_the_same_whenever_it_is_heard_again(
 ) -> None:
     await placed(builds, books, ONE)
     time.now += 5
-    ((end,),) = await heard(builds, BUILT)
+    (end,) = await came_of(builds, BUILT)
     assert isinstance(end, BuildEnded)
     assert (end.status, end.host, end.request) == ("active", "host0", ONE.request)
     assert [(tried.outcome, tried.started, tried.ended) for tried in end.attempts] == [
@@ -209,7 +216,7 @@ async def test_full_alternates_are_passed_over_and_told_of(builds: Builds, books
     await placed(builds, books, ONE)
     books.full = {a_selection(1).root}
     assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), a_build_order(ONE, 2, at=2)]]
-    ((end,),) = await heard(builds, an_agent_report(a_build_order(ONE, 2, at=2), "built"))
+    (end,) = await came_of(builds, an_agent_report(a_build_order(ONE, 2, at=2), "built"))
     assert isinstance(end, BuildEnded)
     assert [(tried.host, tried.outcome) for tried in end.attempts] == [
         ("host0", "failed"),
@@ -223,7 +230,7 @@ async def test_an_exhausted_build_ends_in_error_and_holds_nothing_when_that_is_s
 ) -> None:
     await placed(builds, books, ONE)
     books.full = {a_selection(1).root, a_selection(2).root}
-    ((_, end),) = await heard(builds, FAILED)
+    (_, end) = await came_of(builds, FAILED)
     assert isinstance(end, BuildEnded)
     assert end.status == "error" and "no disk" in end.reason and "0 free" in end.reason
     assert ONE.build not in books.held
@@ -234,7 +241,7 @@ async def test_an_exhausted_build_ends_in_error_and_holds_nothing_when_that_is_s
 
 async def test_an_abort_ends_at_once(builds: Builds, books: Books) -> None:
     await placed(builds, books, ONE)
-    ((_, end),) = await heard(builds, ABORTED)
+    (_, end) = await came_of(builds, ABORTED)
     assert isinstance(end, BuildEnded)
     assert end.reason == "aborted: host0 failed: bad image"
     assert books.held == {}
@@ -251,7 +258,7 @@ async def test_no_error_is_said_while_placement_cannot_take_its_resources_back(
     books.answers_lost = 1
     (waits,) = await heard(builds, ABORTED)
     assert isinstance(waits, Retry) and books.held == {}
-    ((_, end),) = await heard(builds, ABORTED)
+    (_, end) = await came_of(builds, ABORTED)
     assert isinstance(end, BuildEnded)
 
 
@@ -352,7 +359,7 @@ async def test_a_deletion_whose_agent_is_dead_ends_and_its_room_is_kept_until_th
     time.now += 86000
     await builds.prune()
     restarted = a_conductor(store, books, time)
-    ((destroy, end),) = await heard(restarted, BUILT)  # it is back, and has it still
+    (destroy, end) = await came_of(restarted, BUILT)  # it is back, and has it still
     assert destroy == a_destroy_order(ONE, 1) and isinstance(end, BuildEnded)
     assert await heard(restarted, an_agent_report(FIRST, "destroyed")) == [[gone]]
     assert books.held == {}
@@ -425,7 +432,7 @@ async def test_deletion_while_swapping_gives_back_whichever_host_is_held(
     books.answers_lost = 1
     await heard(builds, FAILED)  # host1 is held now, and we do not know
     assert await heard(builds, a_delete(ONE)) == [[a_destroy_order(ONE, 1)]]
-    ((again, end, _),) = await heard(builds, an_agent_report(FIRST, "destroyed"))
+    (again, end, _) = await came_of(builds, an_agent_report(FIRST, "destroyed"))
     assert again == a_destroy_order(ONE, 1)  # the swap is known only now: what it left may be host0's
     assert isinstance(end, BuildEnded)
     assert books.held == {} and books.retired == {ONE.build: "deleted"}
@@ -437,7 +444,7 @@ async def test_deletion_of_what_nobody_knows_is_done_at_once_and_remembered(
     gone = BuildDeleted(build=ONE.build, cell=ONE.cell, known=False)
     assert await heard(builds, a_delete(ONE)) == [[gone]]
     books.hold(ONE)
-    ((_, end),) = await heard(builds, ONE)
+    (_, end) = await came_of(builds, ONE)
     assert isinstance(end, BuildEnded) and end.reason == "deleted before it was built"
     assert books.held == {}
     assert await heard(builds, ONE) == [[end]]
@@ -605,7 +612,7 @@ async def test_an_event_that_keeps_losing_races_is_heard_again_later(builds: Bui
         patch.setattr(sql, "save", always_changed)
         (waits,) = await heard(builds, BUILT)
     assert isinstance(waits, Retry)
-    ((end,),) = await heard(builds, BUILT)
+    (end,) = await came_of(builds, BUILT)
     assert isinstance(end, BuildEnded)
 
 
@@ -634,7 +641,7 @@ async def test_a_build_without_its_story_still_ends(
 ) -> None:
     await placed(builds, books, ONE)
     await spoil(store, "story", broken)
-    ((end,),) = await heard(builds, BUILT)
+    (end,) = await came_of(builds, BUILT)
     assert isinstance(end, BuildEnded)
     assert (end.status, end.host, end.request) == ("active", "host0", ONE.request)
     assert await heard(builds, BUILT) == [[end]]
@@ -646,7 +653,7 @@ async def test_without_its_story_a_build_is_still_on_the_host_of_its_last_attemp
     await placed(builds, books, ONE)
     assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
     await spoil(store, "story", "")
-    ((end,),) = await heard(builds, an_agent_report(SECOND, "built"))
+    (end,) = await came_of(builds, an_agent_report(SECOND, "built"))
     assert isinstance(end, BuildEnded)
     assert (end.status, end.host) == ("active", SECOND.host)
 
@@ -660,7 +667,7 @@ async def test_without_its_story_a_build_between_two_hosts_gives_back_and_ends_i
     assert isinstance((await heard(builds, ABORTED))[0], Retry)
     await spoil(store, "story", "")
     books.away = False
-    ((*_, end),) = await heard(builds, ABORTED)
+    (*_, end) = await came_of(builds, ABORTED)
     assert isinstance(end, BuildEnded)
     assert (end.status, end.reason) == ("error", sql.LOST)
     assert ONE.build not in books.held
@@ -737,8 +744,9 @@ async def test_a_cell_tells_how_builds_stand_and_why_they_are_where_they_are(
 ) -> None:
     first, second = a_placed(1), a_placed(2)
     await placed(builds, books, first, second)
-    [[order]] = [await builds.start_many([first])]
-    await heard(builds, an_agent_report(order[0], "failed", cause="no power"))
+    (order,) = await came_of(builds, first)
+    assert isinstance(order, BuildOrdered)
+    await heard(builds, an_agent_report(order, "failed", cause="no power"))
     found = await builds.find(FindBuilds(cell=CELL, builds=(first.build, second.build, a_placed(9).build)))
     told = {one.build: one for one in found.builds}
     assert told.keys() == {first.build, second.build}

@@ -18,6 +18,7 @@ from bus.topics import BUILD_DELETED, BUILD_ENDED, CELL_CLAIM, CELL_RELEASE
 from bus.worker import Worker, answers_many
 from cell_conductor import cell_conductor, census
 from compute_sim import CrashPlan, Durations, FaultPlan, compute_sim
+from tests.support.buses import queues_of
 from tests.support.conductor_builders import CELL, Books, a_delete, a_placed
 
 DEADLINE = 30.0
@@ -53,9 +54,7 @@ async def cell_at_work(broker: LocalBroker, database: Database, *others: Worker)
     async with Bus(LocalTransport(broker)) as bus, asyncio.TaskGroup() as group:
         workers = [a_hasty_conductor(bus, database), *others]
         for worker in workers:
-            await bus.transport.declare(
-                *(worker.queue_of(row) for row in (*worker.consumes, *worker.answers))
-            )
+            await bus.transport.declare(*queues_of(worker))
         for worker in workers:
             group.create_task(bus.serve(worker, stopping, drain=0.0))
         try:

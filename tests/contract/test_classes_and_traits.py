@@ -1,6 +1,7 @@
 """Resource classes and traits: listed, made, renamed and dropped, here and in other processes."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import os_resource_classes  # type: ignore[import-untyped]
@@ -155,7 +156,11 @@ async def test_a_number_once_given_to_a_class_is_never_given_to_another(placemen
 async def test_what_was_dropped_is_known_to_be_gone_everywhere(url: str, placement: Placement) -> None:
     await has_host(placement)
     async with a_placement(url) as other:
-        for kind, use in (("resource class", set_inventories), ("trait", set_traits)):
+        kinds: list[tuple[NameKind, Callable[..., Awaitable[EditResult]]]] = [
+            ("resource class", set_inventories),
+            ("trait", set_traits),
+        ]
+        for kind, use in kinds:
             await edit_name(placement, kind, MakeName(name="CUSTOM_A"))
             assert isinstance(await use(other, "CUSTOM_A"), Edited)
             assert isinstance(await use(placement), Edited)

@@ -84,7 +84,8 @@ async def test_nothing_strangers_wrote_is_obeyed_by_a_terminal(
     written: str,
     printed: str,
 ) -> None:
-    broker.bury(a_json_letter(**{field: written.encode() if field == "body" else written}))
+    more: dict[str, Any] = {field: written.encode() if field == "body" else written}
+    broker.bury(a_json_letter(**more))
     await dead.list_letters(Settings(), say)
     await dead.show_letter(Settings(), printed if field == "id" else "letter", say)
     assert written not in said(say) or written == printed

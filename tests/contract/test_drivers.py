@@ -173,8 +173,8 @@ async def test_a_pf_is_taken_whole_or_by_its_vfs_however_many_ask_at_once(connec
                     on.setdefault(names[id_], []).append(amounts.get("SRIOV_NET_VF", 0))
         taken = {name: Counter(filter(None, amounts)) for name, amounts in on.items() if name.endswith("_p0")}
         assert len(taken) == 3
-        for amounts in taken.values():
-            assert amounts in (Counter({4: 1}), *(Counter({1: some}) for some in range(1, 5)))
+        for several in taken.values():
+            assert several in (Counter({4: 1}), *(Counter({1: some}) for some in range(1, 5)))
         assert sum(amount * times for some in taken.values() for amount, times in some.items()) >= 9
 
 

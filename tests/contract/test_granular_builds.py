@@ -6,12 +6,12 @@ import pytest
 
 from bus.errors import Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
-from bus.queries import CandidatesFound, FindCandidates, ReleaseAnswered, ReleaseRequested
-from bus.vocabulary import Flavor, HostState, Inventory, ResourceGroup
+from bus.queries import ReleaseAnswered, ReleaseRequested
+from bus.vocabulary import Flavor, HostState, Inventory
 from placement_worker import IndexedSource, Placement
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
-from tests.support.placement_builders import a_claim, a_provider, a_report, an_order
+from tests.support.placement_builders import a_claim, a_placement, a_provider, a_report, an_order
 from tests.support.scheduler_builders import a_request
 
 NUMA = Flavor(
@@ -161,28 +161,25 @@ async def test_one_instance_more_than_there_are_cells_is_no_room(four: Placement
     scheduler = await a_scheduler_before(four)
     request = a_request(flavor=Flavor(name="f", extra_specs=ONE_CELL), instances=5)
     (verdict,) = await scheduler.place_many([request])
+    assert not isinstance(verdict, Poison)
     assert isinstance(verdict, Retry) or all(isinstance(one, BuildUnplaceable) for one in verdict)
     assert not any(row.used.get("VCPU") for row in four.memory.index.rows.values())
 
 
-async def test_every_cell_of_the_best_host_is_tried_before_the_next_host(four: Placement) -> None:
+async def test_every_cell_of_the_best_host_is_tried_before_the_next_host(url: str, four: Placement) -> None:
     """The memory that candidates come from is behind: three cells of the best host are full by now."""
     other = a_report(2, a_provider(21, 2, inventories={"VCPU": Inventory(total=4)}))
     assert await four.reports.report_many([other]) == [None]
     scheduler = await a_scheduler_before(four)
     flavor = Flavor(name="f", extra_specs=ONE_CELL)
-    asked = FindCandidates(groups=(ResourceGroup(suffix="_a", resources={"VCPU": 4}),), per_host=16)
-    stale = await four.find_candidates(asked)
-
-    async def behind(question: FindCandidates) -> CandidatesFound:
-        return stale
-
     full = [a_claim(number, {uid(cell, "a"): {"VCPU": 4}}) for number, cell in ((1, 11), (2, 12), (3, 13))]
-    await four.claims.claim_many([an_order(*full)])
-    scheduler._candidates = behind
+    async with a_placement(url) as elsewhere:
+        await elsewhere.claims.claim_many([an_order(*full)])
+    assert [four.memory.index.rows[uid(cell, "a")].free["VCPU"] for cell in (11, 12, 13)] == [4, 4, 4]
     (placed,) = await said(scheduler, a_request(flavor=flavor))
     assert isinstance(placed, BuildPlaced)
     assert placed.chosen.choice.allocations == {uid(14, "a"): {"VCPU": 4}}
+    await four.memory.fresh()
 
 
 async def test_a_group_that_means_nothing_is_unplaceable_by_name(cells: Placement) -> None:

@@ -146,9 +146,14 @@ async def test_only_one_agent_of_a_name_at_a_time(disk: Callable[[], AgentDisk])
 async def test_a_thousand_builds_are_some_writes_and_each_waits_for_its_own(
     disk: Callable[[], AgentDisk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writes = []
+    writes = list[int]()
     synced = os.fdatasync
-    monkeypatch.setattr(os, "fdatasync", lambda file: (writes.append(file), synced(file)))
+
+    def counted(file: int) -> None:
+        writes.append(file)
+        synced(file)
+
+    monkeypatch.setattr(os, "fdatasync", counted)
     one = disk()
 
     async def build(number: int) -> None:

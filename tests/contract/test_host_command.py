@@ -29,7 +29,9 @@ CELL = a_provider(21, 2, name="host-2_numa0", inventories={"PCPU": Inventory(tot
 class HostCommand:
     """`berth host ...` on the bus of a placement with three hosts."""
 
-    def __init__(self, placement: Placement, patch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def __init__(
+        self, placement: Placement, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         self.placement, self.patch, self.capsys = placement, patch, capsys
 
     async def __call__(self, *words: str) -> str:

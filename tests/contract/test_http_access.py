@@ -72,7 +72,7 @@ async def test_a_token_for_the_whole_system_is_for_nobody(near: HttpPlacement) -
 
 
 async def test_with_the_new_defaults_admins_do_not_reshape() -> None:
-    body = {"inventories": {}, "allocations": {}}
+    body: dict[str, Any] = {"inventories": {}, "allocations": {}}
     async with opened(policy=AccessPolicy(enforce_new_defaults=True)) as near:
         assert (await near("POST", "/reshaper", body)).status_code == 403
         assert (await near("POST", "/reshaper", body, token="nova", x_roles="service")).status_code == 400

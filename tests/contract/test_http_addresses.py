@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 
 import pytest
+from starlette.routing import Route
 
 from placement_worker.http.operations import Resource
 from placement_worker.http.policy import DEFAULTS
@@ -66,13 +67,20 @@ async def test_an_address_is_there_since_its_version(
         assert "allow" not in before.headers
 
 
+def resources_of(near: HttpPlacement) -> dict[str, Resource]:
+    found = dict[str, Resource]()
+    for route in near.app.router.routes:
+        assert isinstance(route, Route) and isinstance(route.app, Resource)
+        found[route.path] = route.app
+    return found
+
+
 def test_the_table_is_whole_and_every_rule_is_known(near: HttpPlacement) -> None:
     offered = {
-        (operation.method, route.path)
-        for route in near.app.router.routes
-        if isinstance(route.app, Resource)
-        for operation in route.app.operations
-        if operation.rule.startswith("placement:") and "berth" not in route.path
+        (operation.method, path)
+        for path, resource in resources_of(near).items()
+        for operation in resource.operations
+        if operation.rule.startswith("placement:") and "berth" not in path
     }
     listed = {
         (method, path.replace(uid(1, "a"), "{uuid}").replace("VCPU", "{c}").replace("CUSTOM_X", "{c}"))
@@ -81,8 +89,8 @@ def test_the_table_is_whole_and_every_rule_is_known(near: HttpPlacement) -> None
     assert len(offered) == len(listed)
     rules = {
         operation.rule
-        for route in near.app.router.routes
-        for operation in route.app.operations
+        for resource in resources_of(near).values()
+        for operation in resource.operations
         if operation.rule
     }
     assert rules == set(DEFAULTS)

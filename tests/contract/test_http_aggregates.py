@@ -172,7 +172,7 @@ async def test_the_feed_tells_what_is_said_of_them(door: HttpPlacement) -> None:
     ],
 )
 async def test_each_has_its_rule(near: HttpPlacement, method: str, path: str, rule: str) -> None:
-    body = {} if method in ("POST", "PATCH") else None
+    body: dict[str, Any] | None = {} if method in ("POST", "PATCH") else None
     answer = await near(method, HERE + path, body, token="somebody", x_roles="member")
     assert error_of(answer)[0] == 403
     assert f"berth:aggregates:{rule}" in answer.text

@@ -105,7 +105,7 @@ async def test_what_a_load_does_not_name_stays_as_it_is(near: HttpPlacement) -> 
     told = await near.made("/berth/providers", {"providers": [again]}, method="POST")
     assert [one["did"] for one in told["results"]] == ["changed"]
     assert await kept() == (uid(1, "a"), ["CUSTOM_FAST"], [uid(1, "e")])
-    none = again | {"parent": None, "traits": [], "aggregates": []}
+    none: dict[str, Any] = again | {"parent": None, "traits": [], "aggregates": []}
     await near.made("/berth/providers", {"providers": [none]}, method="POST")
     assert await kept() == (None, [], [])
 

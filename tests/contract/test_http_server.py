@@ -13,7 +13,7 @@ import pytest
 import uvloop
 from starlette.applications import Starlette
 from starlette.routing import Mount
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from bus.errors import Unavailable
 from bus.http import ADDRESS_BYTES, HttpLimits, listen, serve, url_of
@@ -38,7 +38,8 @@ class MeasuringSite:
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        size, message = 0, {"type": "nothing yet"}
+        size = 0
+        message: Message = {"type": "nothing yet"}
         while message.get("more_body", True):
             message = await receive()
             if message["type"] == "http.disconnect":

@@ -139,11 +139,11 @@ async def test_builds_of_before_there_was_a_list_are_found_by_host_and_project(
     async with database.write() as tx:
         await tx.execute(text(backfill(tx.dialect)))
     for asked, expected in (
-        ({"project": "odd"}, [1, 3, 5]),
-        ({"host": "host0"}, [1, 3, 5]),
-        ({"host": "host1"}, [6]),
+        (FindInstances(cell=CELL, project="odd"), [1, 3, 5]),
+        (FindInstances(cell=CELL, host="host0"), [1, 3, 5]),
+        (FindInstances(cell=CELL, host="host1"), [6]),
     ):
-        found = (await listed.find(FindInstances(cell=CELL, **asked))).instances
+        found = (await listed.find(asked)).instances
         assert [one.build for one in found] == [uid(n, "b") for n in expected]
 
 

@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,8 @@ class PlacementBesideIronic:
         self.say = Console(file=self.said, soft_wrap=True, width=200)
 
     def sides(self, **more: Any) -> Sides:
-        chosen = {"selection": SELECTION, "api": self.ironic.api(), "pages_per_second": 1000.0} | more
-        return Sides(FollowedIronic(**chosen), LocalTransport(self.broker))
+        chosen = FollowedIronic(selection=SELECTION, api=self.ironic.api(), pages_per_second=1000.0)
+        return Sides(replace(chosen, **more), LocalTransport(self.broker))
 
     async def diff(self, as_json: bool = False) -> tuple[int, list[str]]:
         self.said.truncate(self.said.seek(0))

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -36,7 +37,7 @@ from tests.support.ironic_recordings import Truth, recorded
 
 SELECTION = NodeSelection(cell="cell1", agents={"cell1": "cell1-metal"})
 SILENT = {"96-power-mismatch-recovery-silent", "104-allocation-create", "107-allocation-create-2"}
-HOW = {"pages_per_second": 1e9}
+HOW: dict[str, Any] = {"pages_per_second": 1e9}
 
 
 class BusWithPlacement:
@@ -52,8 +53,8 @@ class BusWithPlacement:
         await self.bus.serve(worker, self._stopping)
 
     async def has(self, uuid: str) -> Provider | None:
-        parts = ("inventories", "traits", "aggregates", "owner")
-        found = (await self.find(FindProviders(ids=(uuid,), parts=parts))).providers
+        asked = FindProviders(ids=(uuid,), parts=("inventories", "traits", "aggregates", "owner"))
+        found = (await self.find(asked)).providers
         return found[0] if found and not found[0].gone else None
 
     async def is_open(self, uuid: str) -> bool:
@@ -112,7 +113,7 @@ async def test_everything_that_was_recorded_ends_in_placement_as_the_table_says(
         reader = Reader(ironic, clock)
         rules = BeliefRules(place=lambda node: PLACE, can_read=True)
         following = Following(rules, home.bus.publish, clock, reader.wish)
-        survey = Survey(ironic, home.find, SELECTION, rules, following.moment)  # type: ignore[arg-type]
+        survey = Survey(ironic, home.find, SELECTION, rules, following.moment)
         sweep = Sweep(survey, following.repair, clock, **HOW)
         reading = group.create_task(reader.run(following.moment, following.found))
 
@@ -132,7 +133,7 @@ async def test_everything_that_was_recorded_ends_in_placement_as_the_table_says(
             if step.step in SILENT:
                 await sweep.everything()
             for uuid in step.nodes:
-                await home.until(lambda uuid=uuid: as_it_should_be(uuid), f"{uuid} after {step.step}")
+                await home.until(partial(as_it_should_be, uuid), f"{uuid} after {step.step}")
         assert not (await diff(survey)).differences
         reading.cancel()
 
@@ -153,7 +154,7 @@ class FollowedCloud:
         self.voice = SaidByHand()
         self.clock = Clock()
         self._can_read = can_read
-        self._more: dict[str, Any] = HOW | more
+        self._more = HOW | more
 
     def worker(self) -> Worker:
         ironic = FollowedIronic(
@@ -258,7 +259,7 @@ async def test_after_a_gap_in_what_is_heard_everything_is_read(monkeypatch: pyte
     async with cloud(sweep_seconds=3600) as sky:
         nodes = [await sky.change(n, "provision_set.end", provision_state="available") for n in range(5)]
         for uuid in nodes:
-            await sky.home.until(lambda uuid=uuid: sky.home.is_open(uuid))
+            await sky.home.until(partial(sky.home.is_open, uuid))
         sky.ironic.change(1, maintenance=True)  # and nobody says so
         del sky.ironic.nodes[nodes[2]]
         sky.voice.was_interrupted()

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,7 @@ async def test_a_build_that_finds_its_node_taken_is_active_on_another(how: str) 
         build = await c.build()
         await asyncio.sleep(1.0)
         ((_, root),) = (await c.held()).items()
-        change = {
+        change: dict[str, dict[str, Any]] = {
             "by hand": {"instance_uuid": c.clock.uuid()},
             "in maintenance": {"maintenance": True},
             "cleaned again": {"provision_state": "clean wait"},

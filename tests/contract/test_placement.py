@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import msgspec
@@ -628,6 +628,7 @@ async def test_the_feed_gives_every_change_from_a_number_on_as_it_comes(placemen
     await claim(placement, an_order(a_claim(1, on_hosts(1, VCPU=3))))
     change = await asyncio.wait_for(coming, 5)
     assert (change.number, change.changes[0].used["VCPU"]) == (3, 3)
+    assert isinstance(feed, AsyncGenerator)
     await feed.aclose()
 
 

@@ -8,8 +8,8 @@ from decimal import Decimal
 
 import msgspec
 import pytest
-from aio_pika import ExchangeType, IncomingMessage, Message, connect
-from aio_pika.abc import AbstractChannel
+from aio_pika import ExchangeType, Message, connect
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
 from bus.errors import BrokerRefused, Unavailable
 from bus.protocol import DeadLetter, QueueSpec
@@ -31,7 +31,7 @@ async def channel(amqp_url: str) -> AsyncIterator[AbstractChannel]:
     await connection.close()
 
 
-async def fetch(channel: AbstractChannel, queue: str) -> list[IncomingMessage]:
+async def fetch(channel: AbstractChannel, queue: str) -> list[AbstractIncomingMessage]:
     """The AMQP messages in a queue."""
     found = []
     named = await channel.get_queue(queue)

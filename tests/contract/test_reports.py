@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -90,7 +92,8 @@ SOLD = text(
 async def sold(placement: Placement) -> tuple[int, int]:
     """VCPUs that are used, and that could be taken now."""
     async with placement.database.read() as tx:
-        used, free = (await tx.execute(SOLD)).one()
+        sums: Sequence[Any] = (await tx.execute(SOLD)).one()
+    used, free = sums
     return int(used), int(free)
 
 

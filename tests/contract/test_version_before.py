@@ -19,6 +19,7 @@ from bus.vocabulary import Claimed, Crowded, Held, Inventory, ProviderChange, Re
 from placement_worker import Placement, breaches
 from placement_worker.schema import LAST_CHANGE
 from placement_worker.store import changes
+from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
     a_placement,
@@ -27,7 +28,6 @@ from tests.support.placement_builders import (
     an_order,
     keeps_its_index,
     on_hosts,
-    uid,
 )
 from tests.support.placement_calls import edit_aggregate, edit_cell
 

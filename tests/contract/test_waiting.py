@@ -28,8 +28,8 @@ from tests.support.waiting_world import ROOM, VM, WaitingWorld, waiting_world
 async def a_world(*schedulers: str) -> AsyncIterator[WaitingWorld]:
     loop = asyncio.get_running_loop()
     clock = Clock(lambda: 1_700_000_000.0 + loop.time(), random.Random(5), loop.time)
-    databases = [Database("sqlite+aiosqlite://", inline=True) for _ in range(2)]
-    async with waiting_world(clock, *databases, *(schedulers or ("s1",))) as world:
+    placement, kept = (Database("sqlite+aiosqlite://", inline=True) for _ in range(2))
+    async with waiting_world(clock, placement, kept, *(schedulers or ("s1",))) as world:
         yield world
 
 
@@ -181,7 +181,7 @@ SAID = {"enabled": {"enabled": False}, "forced_down": {"forced_down": True}, "bu
 async def test_every_kind_of_change_wakes(change: str) -> None:
     async with a_world() as world:
         fields = {"trait": {"flavor": Flavor(name="t", vcpus=1, extra_specs={"trait:CUSTOM_X": "required"})}}
-        asked = {"flavor": VM} | fields.get(change, {})
+        asked: dict[str, Any] = {"flavor": VM} | fields.get(change, {})
         if change == "aggregate":
             asked["aggregates"] = ((uid(7, "e"),),)
         if change in ("free", "grow"):
@@ -192,7 +192,7 @@ async def test_every_kind_of_change_wakes(change: str) -> None:
         if change == "cell":
             await world.cell(enabled=False)
         if change in ("enabled", "forced_down", "building", "back"):
-            said = {
+            said: dict[str, dict[str, Any]] = {
                 "enabled": {"enabled": False},
                 "forced_down": {"forced_down": True},
                 "building": {"building": 20},

@@ -1,7 +1,7 @@
 """What becomes of a request that waited goes on with its story: correlation and trace, whoever says it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -9,7 +9,7 @@ from bus import topics
 from bus.context import current
 from bus.delivery.runner import Bus
 from bus.local import LocalTransport
-from bus.messages import BuildCancelRequested, BuildPlaced, BuildRequested, BuildUnplaceable
+from bus.messages import BuildCancelRequested, BuildPlaced, BuildRequested, BuildUnplaceable, Message
 from bus.protocol import Envelope
 from bus.worker import Worker, on
 from tests.contract.test_waiting import a_world
@@ -28,9 +28,10 @@ class Stories:
         self.asked: dict[str, Envelope] = {}
         self.said: dict[str, Envelope] = {}
 
-    async def hear(self, message: BuildRequested | BuildPlaced | BuildUnplaceable) -> None:
+    async def hear(self, message: Message) -> None:
         envelope = current.get()
         assert envelope is not None
+        assert isinstance(message, BuildRequested | BuildPlaced | BuildUnplaceable)
         (self.asked if isinstance(message, BuildRequested) else self.said)[message.request] = envelope
 
     async def live(self, world: WaitingWorld) -> None:
@@ -64,7 +65,7 @@ async def cancelled(world: WaitingWorld) -> None:
 
 @pytest.mark.parametrize("then", [a_node_each, by_another, in_vain, cancelled], ids=lambda one: one.__name__)
 @in_virtual_time
-async def test_its_end_goes_on_with_its_story(then: Callable[[WaitingWorld], object]) -> None:
+async def test_its_end_goes_on_with_its_story(then: Callable[[WaitingWorld], Awaitable[None]]) -> None:
     async with a_world() as world:
         stories = Stories()
         world.lives["stories"] = world.group.create_task(stories.live(world))

@@ -89,7 +89,7 @@ async def watched(placement: Placement, work: Awaitable[None]) -> None:
     working.cancel()
     for outcome in await asyncio.gather(looking, working, return_exceptions=True):
         if outcome is not None and not isinstance(outcome, asyncio.CancelledError):
-            raise outcome  # type: ignore[misc]
+            raise outcome
     assert working.done() and not working.cancelled()
 
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aio_pika import Connection, ExchangeType, Message, connect
+from aio_pika.abc import AbstractConnection
 from aio_pika.connection import make_url
 from aio_pika.exceptions import AMQPError, PublishError
 
@@ -113,7 +114,7 @@ class Ear:
         await self.may_go_on.wait()
         self.bodies += bodies
 
-    async def _look(self, connection: Connection) -> bool:
+    async def _look(self, connection: AbstractConnection) -> bool:
         self.looks += 1
         return await self._bind(connection)
 

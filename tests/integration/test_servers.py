@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import asyncpg
-import pika  # type: ignore[import-untyped]  # published without type information
+import pika
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.sql import text

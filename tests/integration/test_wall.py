@@ -158,7 +158,7 @@ Attack = Callable[[BlockingChannel], object]
 
 
 def says(key: str, exchange: str = "berth", **properties: object) -> Attack:
-    return lambda channel: channel.basic_publish(exchange, key, b"{}", pika.BasicProperties(**properties))  # type: ignore[arg-type]
+    return lambda channel: channel.basic_publish(exchange, key, b"{}", pika.BasicProperties(**properties))
 
 
 def binds(key: str, exchange: str = "berth") -> Attack:
