@@ -68,7 +68,9 @@ class CellMakersSite:
             done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
             task.cancel()
-        return done.pop().result()
+        said = done.pop().result()
+        assert isinstance(said, BuildEnded | BuildUnplaceable)
+        return said
 
     async def delete(self, number: int) -> None:
         gone = await self.bus.listen(topics.BUILD_DELETED.at(cell=CELL, reply_to=f"d{number}"))
