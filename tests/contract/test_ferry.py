@@ -1,7 +1,7 @@
 """The ferry between two brokers: all of it over, in order, rather twice than not at all, and nothing back."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,7 +45,7 @@ CROSSINGS = tuple(  # fewer queues to make for each test than there are
     if one.name in HERE or one.of is None
 )
 Connection = LocalTransport | RabbitTransport
-Publish = Callable[[Sequence[Envelope], Sequence[bool]], Awaitable[None]]
+Publish = Callable[[Sequence[Envelope], Sequence[bool]], Coroutine[Any, Any, None]]
 
 
 @dataclass
@@ -71,8 +71,9 @@ class TwoBrokers:
     ) -> AsyncIterator[None]:
         own, stopping = self.own(), asyncio.Event()
         if interfere is not None:
-            said = interfere(lambda envelopes, expected: type(own).publish(own, envelopes, expected=expected))
-            own.publish = lambda envelopes, *, expected: said(envelopes, expected)  # type: ignore[method-assign,assignment]
+            publish = own.publish
+            said = interfere(lambda envelopes, expected: publish(envelopes, expected=expected))
+            own.publish = lambda envelopes, *, expected: said(envelopes, expected)  # type: ignore[method-assign]
         async with Bus(self.middle()) as bus, asyncio.TaskGroup() as group:
             worker = ferry(CROSSINGS, bus.transport, own, bus.clock, look_seconds=0.05, **how)  # type: ignore[arg-type]
             group.create_task(bus.serve(worker, stopping))

@@ -3,16 +3,27 @@
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import pytest
 from msgspec.structs import replace
 
 from bus.clock import Clock
-from bus.messages import AgentReported, BuildOrdered, BuildPlaced, DestroyOrdered, Message
+from bus.messages import (
+    AgentReported,
+    BuildDeleted,
+    BuildEnded,
+    BuildOrdered,
+    BuildPlaced,
+    DestroyOrdered,
+    Message,
+)
 from bus.queries import AgentEditRequested, FindAgents, LeaseAnswered, LeaseAsked, NodesTold
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.vocabulary import Choice, Selection
+from bus.worker import Outcome
 from cell_conductor.builds import Builds
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.ring import Ring
@@ -207,18 +218,30 @@ async def test_while_nobody_is_heard_nobody_is_given_up(world: RingWorld) -> Non
     assert {name: one.nodes for name, one in world.agents.items()} == before
 
 
+Said = TypeVar("Said", bound=Message)
+
+
+def the_one(outcomes: Sequence[Outcome], kind: type[Said]) -> Said:
+    """What is said of the one that was asked for."""
+    (outcome,) = outcomes
+    assert isinstance(outcome, Sequence)
+    (said,) = outcome
+    assert isinstance(said, kind)
+    return said
+
+
 async def test_an_order_goes_to_the_owner_of_the_moment(world: RingWorld, books: Books) -> None:
     await all_dealt(world, "a", "b")
     for conductor, root in enumerate(NODES[:2]):
         placed = placed_on(conductor, root, books=books)
-        ((ordered,),) = await world.builds[conductor].start_many([placed])
+        ordered = the_one(await world.builds[conductor].start_many([placed]), BuildOrdered)
         assert (ordered.agent, ordered.epoch) == (world.owner(root), 1)
 
 
 async def test_an_order_for_a_node_nobody_told_of_makes_it_known(world: RingWorld, books: Books) -> None:
     await all_dealt(world, "a", "b")
     new = uid(777, "c")
-    ((ordered,),) = await world.builds[0].start_many([placed_on(1, new, books=books)])
+    ordered = the_one(await world.builds[0].start_many([placed_on(1, new, books=books)]), BuildOrdered)
     await world.pass_(1.0)
     assert (ordered.agent, ordered.epoch) == (world.owner(new), 1)
 
@@ -227,12 +250,14 @@ async def test_hosts_that_nobody_shares_keep_their_agents(world: RingWorld, book
     await all_dealt(world, "a", "b")
     placed = a_placed(1)
     books.hold(placed)
-    ((ordered,),) = await world.builds[0].start_many([placed])
+    ordered = the_one(await world.builds[0].start_many([placed]), BuildOrdered)
     assert (ordered.agent, ordered.epoch) == ("agent0", 0)
 
 
 async def built(world: RingWorld, books: Books, build: int, root: str, *more: str) -> BuildOrdered:
-    ((order,),) = await world.builds[0].start_many([placed_on(build, root, *more, books=books)])
+    order = the_one(
+        await world.builds[0].start_many([placed_on(build, root, *more, books=books)]), BuildOrdered
+    )
     report = an_agent_report(order, "built")
     await world.builds[1].report_many([stamped(report, order.epoch)])
     return order
@@ -252,13 +277,17 @@ async def test_a_node_with_an_instance_stays_with_its_agent_until_it_is_deleted(
     there = {one.agent: one for one in (await world.rings[0].find(FindAgents(cell=CELL))).agents}
     assert (there["a"].alive, there["a"].free, there["a"].occupied) == (False, 0, 1)
     # It is deleted: whoever is there does that, at the first look for such.
-    ((late,),) = await world.builds[0].delete_many([a_delete(placed_on(1, root, books=books))])
+    late = the_one(
+        await world.builds[0].delete_many([a_delete(placed_on(1, root, books=books))]), DestroyOrdered
+    )
     assert (late.agent, late.epoch) == ("a", 1)
     await world.pass_(7.0, "a")
     (destroy,) = [one for one in world.said if isinstance(one, DestroyOrdered)]
     assert (destroy.agent, destroy.epoch, destroy.attempt) == (world.owner(root), 2, order.attempt)
-    ((deleted,),) = await world.builds[1].report_many([stamped(an_agent_report(destroy, "destroyed"), 2)])
-    assert type(deleted).__name__ == "BuildDeleted"
+    deleted = the_one(
+        await world.builds[1].report_many([stamped(an_agent_report(destroy, "destroyed"), 2)]), BuildDeleted
+    )
+    assert deleted.build == order.build
     assert books.held == {}
 
 
@@ -271,7 +300,10 @@ async def test_what_may_be_left_by_a_dead_agent_is_destroyed_by_another(
     await world.builds[0].start_many([placed_on(1, first, second, books=books)])
     await world.pass_(100.5, "a")
     reminders = await world.builds[0].time_out()
-    ((*_, again),) = await world.builds[0].report_many(reminders)
+    (said,) = await world.builds[0].report_many(reminders)
+    assert isinstance(said, Sequence)
+    again = said[-1]
+    assert isinstance(again, BuildOrdered)
     assert (again.agent, again.attempt) == ("b", 2)
     assert len(books.held) == 2  # its build's, and what keeps the room on the first node
     world.said.clear()
@@ -288,16 +320,20 @@ async def test_what_is_said_under_an_epoch_that_has_passed_counts_for_nothing(
 ) -> None:
     await all_dealt(world, "a", "b")
     root = next(iter(world.agents["a"].nodes))
-    ((order,),) = await world.builds[0].start_many([placed_on(1, root, books=books)])
+    order = the_one(await world.builds[0].start_many([placed_on(1, root, books=books)]), BuildOrdered)
     await world.pass_(4.0, "a")
     rehome = AgentEditRequested(cell=CELL, agent="a", edit="rehome")
     assert (await world.rings[1].edit(rehome)).moved == 1
     await world.pass_(0.5, "a")
     (moved,) = [one for one in world.said if isinstance(one, BuildOrdered)]
     assert (moved.agent, moved.epoch, moved.attempt) == ("b", 2, 1)
-    ((again,),) = await world.builds[0].report_many([stamped(an_agent_report(order, "failed"), 1)])
+    again = the_one(
+        await world.builds[0].report_many([stamped(an_agent_report(order, "failed"), 1)]), BuildOrdered
+    )
     assert again == moved
-    ((ended,),) = await world.builds[0].report_many([stamped(an_agent_report(moved, "built"), 2)])
+    ended = the_one(
+        await world.builds[0].report_many([stamped(an_agent_report(moved, "built"), 2)]), BuildEnded
+    )
     assert ended.status == "active"
 
 
@@ -344,7 +380,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("asked, why", REFUSED.values(), ids=REFUSED.keys())
-async def test_what_cannot_be_done_is_said(asked: dict[str, object], why: str) -> None:
+async def test_what_cannot_be_done_is_said(asked: dict[str, Any], why: str) -> None:
     database = Database("sqlite+aiosqlite://", inline=True)
     await migrate(database, "cell_conductor")
     world = RingWorld(database, Books())

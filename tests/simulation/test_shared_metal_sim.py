@@ -119,9 +119,9 @@ async def troubled(nodes: int, seed: int, seconds: float) -> RingCloud:
         await cloud.until(lambda: cloud.ended.keys() == cloud.placed.keys(), why="every build ends")
         for build in deleted:
             await cloud.delete(build)
-        active = {build for build, said in cloud.ended.items() if said.status == "active"} - deleted
+        running = {build for build, said in cloud.ended.items() if said.status == "active"} - deleted
         await cloud.until(
-            lambda: cloud.books.held.keys() == active, why="what is active holds its node, and nothing else"
+            lambda: cloud.books.held.keys() == running, why="what is active holds its node, and nothing else"
         )
         await cloud.until(lambda: set(cloud.known()) == set(cloud.owners()), why="every node has an agent")
         assert {cloud.ended[build].root for build in active} == {

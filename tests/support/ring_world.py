@@ -40,7 +40,7 @@ class MetalBooks(Books):
     """A node is one build's at a time."""
 
     @property
-    def full(self) -> set[str]:  # type: ignore[override]
+    def full(self) -> set[str]:
         return {root for _, allocations in self.held.values() for root in allocations}
 
     @full.setter

@@ -1,6 +1,7 @@
 """RabbitMQ's users by its management API or by rabbitmqctl: what is asked, and what their refusals mean."""
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,6 @@ from typing import Any
 import httpx
 import pytest
 
-from berth import broker_users as administering
 from berth.broker_users import Management, Rabbitmqctl, broker_users
 from berth.settings import BadSetting
 from bus.errors import BrokerRefused, Unavailable
@@ -26,7 +26,7 @@ class FakeManagement:
         self.answers: dict[str, tuple[int, Any]] = {}
         self.away = False
         patch.setattr(
-            administering.httpx,
+            httpx,
             "AsyncClient",
             partial(REAL_CLIENT, transport=httpx.MockTransport(self.answer)),
         )
@@ -89,7 +89,7 @@ async def test_what_it_refuses_is_said_without_passwords(
 async def test_it_is_looked_for_where_it_usually_is(
     fake: FakeManagement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(administering.shutil, "which", lambda name: f"/usr/sbin/{name}")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/sbin/{name}")
     fake.answers = {"/api/whoami": (200, {})}
     assert (await broker_users(AMQP, "", "")).by == "the management API at http://mq.example:15672"
     assert (await broker_users(AMQP.replace("amqp:", "amqps:"), "", "")).by.endswith(

@@ -88,7 +88,7 @@ def test_the_page_about_cells_names_all_that_crosses() -> None:
 # A topic that somebody adds
 
 
-class FerriedSaying(Message):
+class FerriedSaying(Message, frozen=True):
     cell: str
 
 
