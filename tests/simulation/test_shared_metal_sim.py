@@ -124,7 +124,7 @@ async def troubled(nodes: int, seed: int, seconds: float) -> RingCloud:
             lambda: cloud.books.held.keys() == running, why="what is active holds its node, and nothing else"
         )
         await cloud.until(lambda: set(cloud.known()) == set(cloud.owners()), why="every node has an agent")
-        assert {cloud.ended[build].root for build in active} == {
+        assert {cloud.ended[build].root for build in running} == {
             uuid for uuid, node in cloud.ironic.conductor.nodes.items() if node.instance_uuid
         }
         await asyncio.sleep(20.0)
