@@ -34,7 +34,7 @@ NODES = tuple(uid(number, "c") for number in range(10))
 class AgentCommand:
     """`berth agent ...` where two agents share ten nodes."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.patch, self.capsys = patch, capsys
 
     async def __call__(self, *words: str) -> str:
