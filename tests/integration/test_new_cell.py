@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pika
@@ -163,7 +164,7 @@ async def test_a_cell_is_made_lived_in_closed_opened_emptied_and_ended(site: Cel
         await asyncpg.connect(_dsn(own.database.url))
 
 
-def a_boot(number: int, **said: str) -> BuildRequested:
+def a_boot(number: int, **said: Any) -> BuildRequested:
     flavor = Flavor(name="small", vcpus=1, memory_mb=64, disk_gb=1)
     return BuildRequested(request=uid(number), instances=(uid(number),), flavor=flavor, **said)
 

@@ -140,7 +140,7 @@ def test_held_on_no_host_of_its_own_it_is_given_back() -> None:
 
 def test_a_release_that_meets_a_swap_nobody_heard_of_cleans_the_host_it_left() -> None:
     held = Held(generation=2, allocations=NUMA, roots=(ON_HOST1,))
-    cancelled = [PLACED, FAILED, a_delete(PLACED), an_agent_report(FIRST, "destroyed")]
+    cancelled: list[Event] = [PLACED, FAILED, a_delete(PLACED), an_agent_report(FIRST, "destroyed")]
     build, effects = after(*cancelled, GivenBack("deleting", held))
     assert (build.at, build.attempt, build.generation) == (1, 2, 2)
     assert isinstance(effects[-1], ReleaseRequested) and effects[-1].generation == 2
