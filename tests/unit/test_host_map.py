@@ -53,7 +53,7 @@ def test_hosts_are_put_in_order_of_their_cells_again_when_one_is_in_another() ->
     hosts = HostMap(source)
     hosts.level()
     assert by_cell(hosts, source) == {"c1": ["host1", "host3"], "c2": ["host2"]}
-    source.candidates[0] = a_candidate(1, cell="c2")
+    source.candidates = [a_candidate(1, cell="c2"), two, three]
     source.layout += 1
     hosts.level()
     assert by_cell(hosts, source) == {"c1": ["host3"], "c2": ["host1", "host2"]}
