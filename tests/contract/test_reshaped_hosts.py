@@ -36,6 +36,7 @@ def hosts(*drivers: object, count: int = 2, vcpus: int = 80) -> Sequence[SimHost
     return agent.hosts
 
 
+SERVICES_LONG = (pytest.mark.services, pytest.mark.soak)
 FLAT, CELLS = hosts(), hosts(NUMA)
 
 
@@ -78,6 +79,7 @@ def sums(held: Allocations) -> dict[str, int]:
     return found
 
 
+@pytest.mark.parametrize("connect", ["local", pytest.param("rabbit", marks=SERVICES_LONG)], indirect=True)
 async def test_flat_to_numa_with_fifty_running_and_boots_going_on(
     connect: Connect, url: str, tmp_path: Path, every_commit: EveryCommit
 ) -> None:
@@ -150,6 +152,7 @@ async def test_an_agent_that_is_killed_before_it_knows_what_became_of_its_report
         assert not any(any(one.used.values()) for one in (await cloud.providers()).values())
 
 
+@pytest.mark.parametrize("connect", ["local"], indirect=True)
 async def test_what_does_not_fit_the_cells_stays_as_it_is_until_it_does(
     connect: Connect, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +181,7 @@ async def test_what_does_not_fit_the_cells_stays_as_it_is_until_it_does(
         await until(lambda: all_know(cloud, small), "all know")
 
 
+@pytest.mark.parametrize("connect", ["local"], indirect=True)
 async def test_back_to_a_flat_host_with_its_gpu_where_it_was(connect: Connect, url: str) -> None:
     """What is no part of it stays; groups are served by who serves them now."""
     below, above = hosts(NUMA, GPU, count=1), hosts(GPU, count=1)
