@@ -246,6 +246,7 @@ async def two_cells(middle: RabbitMQ, own: RabbitMQ, settings: Settings) -> Asyn
         yield cells
 
 
+@pytest.mark.soak  # always, on one broker: contract/test_ferry
 async def test_a_cell_whose_broker_and_ferry_are_killed_loses_nothing_and_disturbs_nobody(
     rabbitmq: RabbitMQ | ExternalServer, own: RabbitMQ, bus_name: str, tmp_path: Path
 ) -> None:
