@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from bus.candidates import CandidateSearch, Floats, Ints
-from scheduler_worker.core.frontier import cut, nth_best
+from scheduler_worker.core.frontier import nth_best
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.ties import Uints
 from scheduler_worker.core.wish import Wish
@@ -61,9 +61,12 @@ class Rooms:
         several = min(those.size // 4 + 1, ROOMIEST)
         roomy = rooms >= least
         those, rooms = those[roomy], rooms[roomy]
-        if those.size > several:
-            those, _ = cut(those, rooms, nth_best(rooms, several), several, self._ties)
-        indices: list[int] = those[np.argsort(self._ties(those))].tolist()
+        if those.size > several:  # few are left to be sorted
+            near = rooms >= nth_best(rooms, several)
+            those, rooms = those[near], rooms[near]
+        its_ties = self._ties(those)
+        first = np.lexsort((its_ties, -rooms))[:several]
+        indices: list[int] = those[first][np.argsort(its_ties[first])].tolist()
         return indices
 
     def _where_is(self, cell: str) -> slice:
