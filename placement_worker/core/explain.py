@@ -56,6 +56,7 @@ def _nearest(snapshot: Snapshot, demands: list[Demand]) -> tuple[NearMiss, ...]:
                 np.maximum.at(best, index.root_of[rows], top[rows])
                 np.logical_or.at(there, index.root_of[rows], kind.there[rows])
             met += there
+            best = np.maximum(best, 0)  # whoever is promised more than there is is full, and no more
             short += np.maximum(1 - best / float(min(demand.asked, BEYOND_COUNTING)), 0)
     distance = np.where(index.roots[:high], short / (1 + short) - met, np.inf)
     ranked = np.sort(np.argpartition(distance, NEAREST)[:NEAREST]) if high > NEAREST else np.arange(high)
