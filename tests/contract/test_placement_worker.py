@@ -93,7 +93,7 @@ async def test_a_cell_is_heard_from_when_it_is_registered_until_it_is_dropped(da
             asked = [
                 name for name in broker.queues if name.startswith("ask:placement.") and name.endswith(".c9")
             ]
-            assert len(asked) == 3
+            assert len(asked) == 4  # claim, release, providers, allocations
             await until(lambda: not any(broker.queues[name].readers for name in (queue, *asked)))  # noqa: B023
             assert not placement.memory.index.rows
         with pytest.raises(NoAnswer):

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from bus.errors import Unavailable
 from bus.messages import BuildReshaped, InventoryReported, Message
-from bus.queries import FindAllocations
+from bus.queries import FindAllocations, ReleaseRequested
 from bus.vocabulary import (
     Allocations,
     Choice,
@@ -310,13 +310,9 @@ async def test_whoever_claims_swaps_and_gives_back_meanwhile_loses_nothing(
                     [swapped] = await claim(by, an_order(swap))
                     if isinstance(swapped, Claimed):
                         generation = swapped.generation
-                        await by.claims.release_many(
-                            [replace(a_release(number, 1, fenced=False), consumer=keeper(uid(number), 1))]
-                        )
-                done: Any = Contended()
-                while isinstance(done, Contended):  # the host is reshaped again and again
-                    done = (await by.claims.release_many([a_release(number, generation)]))[0].result
-                assert isinstance(done, Released), done
+                        beside = replace(a_release(number, 1, fenced=False), consumer=keeper(uid(number), 1))
+                        await given_back(by, beside)
+                await given_back(by, a_release(number, generation))
 
         async def reshapes() -> int:
             sequence = 1
@@ -344,6 +340,13 @@ async def test_whoever_claims_swaps_and_gives_back_meanwhile_loses_nothing(
     assert root.used == {"VCPU": 3, "MEMORY_MB": 12, "DISK_GB": 3}
     assert await breaches(placement.database) == []
     await placement.memory.fresh()
+
+
+async def given_back(by: Placement, order: ReleaseRequested) -> None:
+    done: Any = Contended()
+    while isinstance(done, Contended):  # the host is reshaped again and again
+        done = (await by.claims.release_many([order]))[0].result
+    assert isinstance(done, Released), done
 
 
 async def claimed_some(placement: Placement, number: int, where: Allocations) -> str:

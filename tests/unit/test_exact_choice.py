@@ -14,6 +14,7 @@ from bus.vocabulary import Candidate, HostState, Image, Inventory
 from placement_worker import IndexedSource
 from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.choosing import CHOICES, PACKED_CHOICES
 from scheduler_worker.core.events import Chosen, NoHost
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.pick import Pick
@@ -218,7 +219,8 @@ class PlainBatch:
     def _checked(self, wish: Wish, pick: Pick, expected: list[str]) -> Candidate:
         roots = list(dict.fromkeys(way.root for way in pick.choices))
         assert roots == expected[: len(roots)]
-        assert len(roots) == min(3, len(expected)) or len(pick.choices) == 64
+        named = PACKED_CHOICES if self.hall.policy.packs else CHOICES
+        assert len(roots) == min(named, len(expected)) or len(pick.choices) == 64
         way, there = pick.choices[0], self.room.ways(wish.question)
         amounts = {(one, name, n) for one, given in way.allocations.items() for name, n in given.items()}
         assert any(amounts == set(taken) for taken, _ in there[way.root])
