@@ -171,4 +171,4 @@ async def test_a_scheduler_that_is_killed_meanwhile_loses_nobody(
                 return await metal.waiting() == 0
 
             await until(none_waits, "nobody waits", 20.0)
-    assert (await settled(settings, builds=several)).breaches == []
+        assert (await settled(settings, builds=several)).breaches == []
