@@ -141,6 +141,8 @@ class Parking:
 
     def _touched(self, roots: Sequence[str], described: Sequence[str]) -> None:
         """Somebody came or went there, perhaps of those who are named."""
+        if len(self.room):
+            self.scheduler.pending.look(self._clock.monotonic())
         if self.company.around(roots):
             self.look_round()
 

@@ -33,7 +33,7 @@ class PendingChoices:
         self._open: deque[PendingChoice] = deque()  # in the order in which they time out
         self._confirmed: list[tuple[int, int, PendingChoice]] = []
         self._ties = 0
-        self.let_go: Callable[[str], None] = lambda root: None  # told of hosts that were promised in vain
+        self.let_go: Callable[[str], None] = lambda root: None  # told of hosts where more may be free now
 
     def enter(self, allocations: Allocations, cell: str, root: str, now: float) -> PendingChoice:
         """A choice is made."""
@@ -45,7 +45,7 @@ class PendingChoices:
     def confirm(self, entry: PendingChoice, number: int) -> None:
         """It was claimed, as this change of placement."""
         if number <= self._source.seen:
-            self.drop(entry)
+            self._shown(entry)
             return
         self._ties += 1
         entry.number = number
@@ -61,12 +61,18 @@ class PendingChoices:
         """Drop what placement's memory has by now, and what timed out."""
         confirmed, seen = self._confirmed, self._source.seen
         while confirmed and confirmed[0][0] <= seen:
-            self.drop(heappop(confirmed)[2])
+            self._shown(heappop(confirmed)[2])
         while self._open and (not self._open[0].open or self._open[0].until <= now):
             late = self._open.popleft()
             if late.open:
                 self.drop(late)
                 self.let_go(late.root)
+
+    def _shown(self, entry: PendingChoice) -> None:
+        """Placement's memory may have had it for a while: it counted twice, and who waits saw less room."""
+        if entry.open:
+            self.drop(entry)
+            self.let_go(entry.root)
 
     @property
     def unsettled(self) -> list[PendingChoice]:
