@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator
 from random import Random
 
@@ -146,17 +147,21 @@ async def test_what_was_lost_before_silence_is_read_soon(world: ReplicatedPlacem
 async def test_it_waits_for_a_placement_that_comes_later_and_says_so_once(
     world: ReplicatedPlacement, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def said() -> list[str]:
+        words = (re.search("does not answer|answers again", record.message) for record in caplog.records)
+        return [found[0] for found in words if found]
+
     with caplog.at_level(logging.INFO, "placement_worker.replicas"):
         kept = await world.follow()
         await until(lambda: world.asked > 2)
         with pytest.raises(Unavailable, match="has not been read"):
             _ = kept.index
+        assert said() == ["does not answer"]
         placement = await world.start()
         await report(placement, a_report(1))
         await in_time(world.agrees(kept))
-    said = [record.message for record in caplog.records]
-    assert len([one for one in said if "does not answer" in one]) == 1
-    assert len([one for one in said if "answers again" in one]) == 1
+    # On a slow machine it may answer, and then once more be too slow.
+    assert said() == ["does not answer", "answers again"] * (len(said()) // 2)
 
 
 async def test_it_goes_on_when_placement_was_restarted(world: ReplicatedPlacement, soon: None) -> None:

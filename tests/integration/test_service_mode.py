@@ -151,7 +151,7 @@ def test_embedded_other_processes_come_in_by_the_socket(tmp_path: Path) -> None:
 
 
 async def test_embedded_a_kill_in_the_middle_of_200_builds_costs_none(tmp_path: Path) -> None:
-    flags = ("--hosts", "20", "--build-time", "exponential:0.5", "--fail", "0.1")
+    flags = ("--hosts", "20", "--build-time", "exponential:0.5")
     settings = Settings().having(cells=("c1", "c2"), hosts=20, state_dir=str(tmp_path / ".berth"))
     with Up(tmp_path, EMBEDDED, *flags) as berth:
         async with asyncio.timeout(55):
