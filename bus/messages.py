@@ -201,6 +201,7 @@ class DestroyOrdered(Message, frozen=True, kw_only=True):
     root: Id
     host: str
     epoch: Ordinal = 0  # as in BuildOrdered
+    above: Count = 0  # guests of attempts up to this one stay: the build goes back to them
 
 
 class AgentReported(Message, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from bus.resources import (
 from bus.vocabulary import (
     Aggregate,
     Attempt,
+    BuildSpec,
     Candidate,
     Cause,
     ClaimResult,
@@ -46,6 +47,7 @@ from bus.vocabulary import (
     ResourceGroup,
     RoomLeft,
     Seconds,
+    Selection,
     ServerGroup,
     TraitName,
     Value,
@@ -501,6 +503,12 @@ class BuildStands(Value, frozen=True, kw_only=True):
     host: str  # the one it is on, or was last
     attempts: tuple[Attempt, ...] = ()  # those that are over
     reason: Cause = ""
+    # What a move begins from.
+    attempt: Count = 0  # of its guest
+    generation: Ordinal | None = None  # of its consumer
+    chosen: Selection | None = None  # where it is, by placement
+    spec: BuildSpec | None = None  # what it is by now
+    move: Id | None = None  # the one it is in, or was in last
 
 
 class InstancesFound(Message, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from bus import messages as m
+from bus import moves as v
 from bus import queries as q
 from bus.known_trees import ChangesFound, FindChanges, FindTrees, TreesFound
 from bus.messages import Message
@@ -177,6 +178,56 @@ BUILD_CANCELLED = Topic(
     "whoever asked",
     expected=False,
     outsiders=True,
+)
+MOVE_REQUESTED = Topic(
+    "move.requested", v.MoveRequested, "move this instance, or change what it is", ANYONE, "scheduler"
+)
+MOVE_PLACED = Topic(
+    "move.placed.{cell}",
+    v.MovePlaced,
+    "where an instance moves, with the ready claim",
+    "scheduler",
+    "that cell's conductor",
+)
+MOVE_REFUSED = Topic(
+    "move.refused",
+    v.MoveRefused,
+    "it does not move, and exactly why",
+    "scheduler",
+    "whoever asked",
+    expected=False,
+    outsiders=True,
+)
+MOVE_STEER = Topic(
+    "move.steer.{cell}", v.MoveSteered, "confirm, revert, abort or force it", ANYONE, "that cell's conductor"
+)
+MOVE_TOLD = Topic(
+    "move.told.{cell}",
+    v.MoveTold,
+    "how a move stands, or why it cannot be steered so",
+    "conductor",
+    "whoever asked",
+    expected=False,
+    outsiders=True,
+)
+MOVE_ENDED = Topic(
+    "move.ended.{cell}",
+    v.MoveEnded,
+    "how a move ended, with every phase, attempt and cause",
+    "conductor",
+    "whoever asked",
+    expected=False,
+    outsiders=True,
+)
+AGENT_MOVE = Topic(
+    "agent.move.{cell}.{agent}", v.MoveOrdered, "do this phase of a move", "conductor", "agent"
+)
+AGENT_MOVED = Topic(
+    "agent.moved.{cell}",
+    v.MoveReported,
+    "a phase is done or failed, progress; overdue",
+    "agent, conductor",
+    "conductor",
 )
 AGENT_BUILD = Topic("agent.build.{cell}.{agent}", m.BuildOrdered, "build it", "conductor", "agent")
 AGENT_DESTROY = Topic(
@@ -415,6 +466,14 @@ FIND_INSTANCES = Query(
     ANYONE,
     "that cell's conductor",
 )
+FIND_MOVES = Query(
+    "cell.moves.{cell}",
+    v.FindMoves,
+    v.MovesFound,
+    "its moves: what is under way, and how others went",
+    ANYONE,
+    "that cell's conductor",
+)
 LEASE = Query(
     "cell.lease.{cell}",
     q.LeaseAsked,
@@ -501,9 +560,17 @@ TOPICS: tuple[Topic[Any], ...] = (
     BUILD_RESHAPED,
     BUILD_CANCEL,
     BUILD_CANCELLED,
+    MOVE_REQUESTED,
+    MOVE_PLACED,
+    MOVE_REFUSED,
+    MOVE_STEER,
+    MOVE_TOLD,
+    MOVE_ENDED,
     AGENT_BUILD,
     AGENT_DESTROY,
     AGENT_REPORT,
+    AGENT_MOVE,
+    AGENT_MOVED,
     SCHEDULER_ALIVE,
     INVENTORY_REPORTED,
     HOST_REPORTED,
@@ -514,8 +581,8 @@ TOPICS: tuple[Topic[Any], ...] = (
 QUERIES: tuple[Query[Any, Any], ...] = (
     FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, CELL_CLAIM, CELL_RELEASE, CELL_PROVIDERS, EDIT, EDIT_OWNER,
     LOAD, ALLOCATIONS, CELL_ALLOCATIONS, USAGES, NAMES, EDIT_NAME, GROUPS, EDIT_GROUP, AGGREGATES,
-    EDIT_AGGREGATE, CELLS, EDIT_CELL, FIND_BUILDS, FIND_INSTANCES, LEASE, TELL_NODES, FIND_AGENTS, EDIT_AGENT,
-    WAITING, DECISION, WHAT_IF, TREES, CHANGES,
+    EDIT_AGGREGATE, CELLS, EDIT_CELL, FIND_BUILDS, FIND_INSTANCES, FIND_MOVES, LEASE, TELL_NODES, FIND_AGENTS,
+    EDIT_AGENT, WAITING, DECISION, WHAT_IF, TREES, CHANGES,
 )  # fmt: skip
 
 TOPIC_OF: dict[type[Message], Topic[Any]] = {topic.message: topic for topic in TOPICS}

@@ -37,6 +37,9 @@ Allocations = dict[Id, Resources]  # provider → how much of what
 Shapes = dict[Id, Ordinal]  # provider → the shape it was chosen under
 
 CLEANUP = "CLEANUP"  # the type of consumers that keep the room of a guest nobody wants, until it is gone
+MIGRATION = (
+    "MIGRATION"  # of those that keep the place a build has moved from, for its way back or until it is gone
+)
 
 
 def keeper(build: str, attempt: int) -> str:
@@ -196,7 +199,9 @@ class Image(Value, frozen=True, kw_only=True):
 
 
 InstanceName = Annotated[str, Meta(max_length=255)]
-InstanceStatus = Literal["building", "swapping", "active", "error", "deleting", "deleted"]
+InstanceStatus = Literal[
+    "building", "swapping", "active", "moving", "verifying", "shelved", "error", "deleting", "deleted"
+]
 
 
 class BuildSpec(Value, frozen=True, kw_only=True):
@@ -389,6 +394,12 @@ class ConsumerClaim(Value, frozen=True, kw_only=True):
     client: bool = False  # a client of the API claims, for a consumer that no cell knows
     # The server group it is in from now on, whose policy is judged with the claim; None: the one it was in.
     group: Id | None = None
+    # A move begins by this name, at most once: with the claim the name is retired. Whoever keeps the old
+    # place then does so as a MIGRATION, and may hold nothing yet.
+    begins: Id | None = None
+    # Instead of any choice: all that this one holds, who then holds nothing. It was there, so neither room
+    # nor its group is judged.
+    take_over: Id | None = None
 
 
 class Full(Tagged, frozen=True, kw_only=True):
@@ -449,6 +460,15 @@ class NoGroup(Tagged, frozen=True, kw_only=True):
         return f"server group {self.group}: there is none in this project"
 
 
+class NothingHeld(Tagged, frozen=True, kw_only=True):
+    """There is nothing to take over from this one: looking again will not help."""
+
+    consumer: str
+
+    def __str__(self) -> str:
+        return f"consumer {self.consumer} holds nothing that could be taken over"
+
+
 class Walled(Tagged, frozen=True, kw_only=True):
     """A cell asked for what is not its own to ask; nothing was changed, and asking again will not help."""
 
@@ -458,7 +478,7 @@ class Walled(Tagged, frozen=True, kw_only=True):
         return self.why
 
 
-Refusal = Full | Moved | Gone | Crowded | NoGroup | Walled
+Refusal = Full | Moved | Gone | Crowded | NoGroup | NothingHeld | Walled
 
 
 class Claimed(Tagged, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from bus.vocabulary import (
     Id,
     Moved,
     NoGroup,
+    NothingHeld,
     Refusal,
     Selection,
     Walled,
@@ -208,7 +209,7 @@ def refusals_of(
     said, avoid = [], set()
     for way, refusal in zip(pick.choices, refusals, strict=False):
         said.append(f"{way.host}: {refusal}")
-        if not isinstance(refusal, Moved | NoGroup | Walled):
+        if not isinstance(refusal, Moved | NoGroup | NothingHeld | Walled):
             avoid.add(refusal.provider)
     return said, avoid
 

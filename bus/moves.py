@@ -1,0 +1,225 @@
+"""Moves of instances that are there already: asked for, placed, ordered by phases, and what is said of them.
+
+A scheduler begins one by a single claim: the destination goes to the build's own consumer, what that held to
+the keeper of the attempt that moves (`bus.vocabulary.keeper`), of the type MIGRATION. All else is its cell's.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from bus.messages import Message, ReplyTo, Wait
+from bus.vocabulary import (
+    Allocations,
+    Amount,
+    Attempt,
+    BuildSpec,
+    Cause,
+    Compact,
+    Count,
+    Decision,
+    Flavor,
+    Id,
+    Image,
+    Ordinal,
+    Seconds,
+    Selection,
+    Value,
+    Word,
+)
+
+MoveKind = Literal["migrate", "resize", "live", "evacuate", "shelve", "unshelve", "rebuild"]
+MovePhase = Literal["prepare", "send", "start", "resume", "rebuild"]  # what an agent is ordered to do
+MoveEnd = Literal["done", "reverted", "aborted", "error", "deleted"]
+Steering = Literal["confirm", "revert", "abort", "force"]
+
+BEGUN = "begun"  # why the name of a move that has its claim is retired
+
+
+class MoveRequested(Message, frozen=True, kw_only=True):
+    """Move this instance, or change what it is. Of one id it is done once, however often it is asked for."""
+
+    move: Id
+    build: Id
+    kind: MoveKind
+    cell: str = ""  # where it is; empty: that is found out
+    flavor: Flavor | None = None  # resize: what it is to be
+    image: Image | None = None  # rebuild: of which image
+    wanted_host: str = ""  # this one or none, by name or root
+    forced_host: str = ""  # this one, whatever filters say
+    ignore_hosts: tuple[str, ...] = ()
+    same_host: bool = False  # resize: it may stay where it is, if old and new fit there together
+    verify: bool = False  # migrate, resize: it waits to be confirmed, or reverted
+    verify_for: Wait = ""  # after so long it is confirmed; empty: when somebody says so
+    alternates: Annotated[int, Meta(ge=0, le=10)] = 2
+    wait: Wait = ""  # for room
+    priority: Annotated[int, Meta(ge=0, le=9)] = 0
+    reply_to: ReplyTo = ""
+
+
+class MovePlaced(Message, frozen=True, kw_only=True):
+    """It has its place: its cell is to see it through. Alternates, in the same cell, are not claimed."""
+
+    move: Id
+    build: Id
+    kind: MoveKind
+    cell: Word
+    attempt: Count  # of the guest that moves: its keeper has what the build held; 0: there is none (unshelve)
+    generation: Ordinal | None  # of the build's consumer, after the claim; None: it holds nothing
+    chosen: Selection | None = None  # None: it goes nowhere (shelve)
+    alternates: tuple[Selection, ...] = ()
+    spec: BuildSpec  # what it is once it has moved
+    verify: bool = False
+    verify_for: Wait = ""
+    decision: Decision = Decision()
+    reply_to: ReplyTo = ""
+
+
+class MoveRefused(Message, frozen=True, kw_only=True):
+    """It does not move: there is no host for it, or it is not in a state to move. Nothing was changed."""
+
+    move: Id
+    build: Id
+    kind: MoveKind
+    reason: Cause
+    code: str = ""  # why, for programs (docs/moves.md)
+    decision: Decision = Decision()
+    reply_to: ReplyTo = ""
+
+
+class PhaseOver(Compact, frozen=True):
+    """One phase of a move, on one host."""
+
+    phase: str
+    host: str
+    outcome: Literal["done", "failed", "timed out", "given up"]
+    cause: str = ""
+    began: float = 0.0
+    ended: float = 0.0
+
+
+class MoveTold(Message, frozen=True, kw_only=True):
+    """How a move stands, each time that changes; or why it cannot be steered so."""
+
+    move: Id
+    build: Id
+    cell: Word
+    phase: str  # what is under way: a phase, verify, confirm, revert, abort
+    host: str = ""
+    percent: Annotated[int, Meta(ge=0, le=100)] = 0
+    refused: Cause = ""  # what was asked of it, and why not
+    reply_to: ReplyTo = ""
+
+
+class MoveEnded(Message, frozen=True, kw_only=True):
+    """It is over, once and for all. The instance is on `host`, unless it is deleted or shelved."""
+
+    move: Id
+    build: Id
+    kind: MoveKind
+    cell: Word
+    end: MoveEnd
+    host: str = ""
+    root: str = ""
+    reason: Cause = ""
+    phases: tuple[PhaseOver, ...] = ()
+    attempts: tuple[Attempt, ...] = ()  # of the destinations
+    decision: Decision = Decision()
+    reply_to: ReplyTo = ""
+
+
+class MoveSteered(Message, frozen=True, kw_only=True):
+    """Confirm or revert a move that waits for it; abort one, or have its copying end sooner."""
+
+    move: Id
+    build: Id
+    cell: Word
+    to: Steering
+    reply_to: ReplyTo = ""
+
+
+# Inside a cell: conductor ↔ agents
+
+
+class MoveOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """Do this phase of the move, with the guest of this attempt, on this host.
+
+    `step` grows with every order of a build's move: what is older than what an agent knows of it is void.
+    """
+
+    move: Id
+    build: Id
+    kind: MoveKind
+    phase: MovePhase
+    step: Amount
+    attempt: Amount  # resume, rebuild: what it is from now on
+    was: Count = 0  # resume, rebuild: the attempt whose guest that is
+    cell: Word
+    agent: Word
+    root: Id
+    host: str
+    peer: str = ""  # the other host
+    force: bool = False  # send: it need not be copied to the end while it runs
+    spec: BuildSpec
+    allocations: Allocations = field(default_factory=dict)  # as in BuildOrdered
+    mappings: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    epoch: Ordinal = 0
+
+
+class MoveReported(Message, frozen=True, kw_only=True):
+    move: Id
+    build: Id
+    phase: MovePhase
+    step: Amount
+    attempt: Amount
+    cell: Word
+    agent: Word
+    root: Id
+    host: str
+    # overdue is the conductor's reminder to itself
+    outcome: Literal["done", "failed", "progress", "overdue"]
+    percent: Annotated[int, Meta(ge=0, le=100)] = 0
+    leftover: bool = False  # failed: something of it may still be there
+    retry: bool = True  # failed: may another host do?
+    cause: Cause = ""
+    epoch: Ordinal = 0
+
+
+# Looking
+
+
+class MoveStands(Value, frozen=True, kw_only=True):
+    """A move as its cell knows it."""
+
+    move: Id
+    build: Id
+    kind: MoveKind
+    cell: Word
+    phase: str  # what is under way; when it is over, how it ended
+    source: str = ""
+    host: str = ""  # the destination
+    percent: int = 0
+    since: Seconds = 0.0
+    ended: Seconds = 0.0
+    reason: Cause = ""
+    phases: tuple[PhaseOver, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    decision: Decision = Decision()
+
+
+class FindMoves(Message, frozen=True, kw_only=True):
+    """The moves of a cell, newest first where none are named; a page at a time."""
+
+    cell: Word
+    moves: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
+    builds: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
+    host: str = ""  # from it, or to it
+    under_way: bool = False  # only those
+    after: str = ""
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class MovesFound(Message, frozen=True, kw_only=True):
+    moves: tuple[MoveStands, ...]
+    more: bool = False  # ask again, after `last`
+    last: str = ""
