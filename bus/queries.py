@@ -358,7 +358,7 @@ class FindInstances(Message, frozen=True, kw_only=True):
     project: Annotated[str, Meta(max_length=255)] = ""  # empty: everybody's
     host: Annotated[str, Meta(max_length=255)] = ""  # its name, or its root's id
     name: Annotated[str, Meta(max_length=255)] = ""
-    statuses: Annotated[tuple[InstanceStatus, ...], Meta(max_length=8)] = ()  # none: all but the deleted
+    statuses: Annotated[tuple[InstanceStatus, ...], Meta(max_length=16)] = ()  # none: all but the deleted
     after: str = ""  # those behind this id
     limit: Annotated[int, Meta(ge=1, le=1000)] = 500
     count: bool = False  # say how many there are in all, too

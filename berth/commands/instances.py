@@ -48,8 +48,8 @@ def instances_command(
         list[str] | None,
         typer.Option(
             metavar="STATUS",
-            help="building, swapping, active, error, deleting or deleted; may be repeated. Without it: all"
-            " but the deleted.",
+            help="building, swapping, active, moving, verifying, shelved, error, deleting or deleted; may be"
+            " repeated. Without it: all but the deleted.",
         ),
     ] = None,
     name: Annotated[str, typer.Option(help="Only those called so (`berth boot --name`).")] = "",
@@ -111,7 +111,9 @@ async def show_instances(
 
 async def instances_of(bus: Bus, cell: str, most: int) -> tuple[Sequence[Instance], bool]:
     """At most so many that have not ended in this cell; and was it silent?"""
-    statuses: tuple[InstanceStatus, ...] = ("building", "swapping", "active", "deleting")
+    statuses: tuple[InstanceStatus, ...] = (
+        "building", "swapping", "active", "moving", "verifying", "deleting",
+    )  # fmt: skip
     asking = _Asking(bus, FindInstances(cell=cell, statuses=statuses), most)
     await asking.ask([cell])
     return asking.found, bool(asking.silent)

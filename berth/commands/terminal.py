@@ -34,6 +34,7 @@ M = TypeVar("M", bound=Message)
 _OBEYED = re.compile(
     "[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff\\ud800-\\udfff]"
 )
+_COLOURS = {"active": "green", "moving": "yellow", "verifying": "yellow", "shelved": "cyan"}
 _PIPED_WIDTH = 200  # columns of a table nobody looks at in a terminal
 
 
@@ -111,7 +112,7 @@ def write_json(value: Any) -> None:
 
 
 def coloured(status: str) -> str:
-    colour = "green" if status == "active" else "red"
+    colour = _COLOURS.get(status, "red")
     return f"[{colour}]{status}[/{colour}]"
 
 
