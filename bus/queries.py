@@ -278,6 +278,7 @@ class FindGroups(Message, frozen=True, kw_only=True):
     name: str = ""
     after: str = ""  # in the order of their ids, those behind this one
     limit: Count = 0  # 0: all of them, which must fit into one message
+    members: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()  # that one of these is in
 
 
 class GroupsFound(Message, frozen=True, kw_only=True):

@@ -18,7 +18,13 @@ class ServerGroups:
     async def find(self, query: FindGroups) -> GroupsFound:
         async with self.database.read() as tx:
             found = await server_groups.find(
-                tx, query.ids, query.project, query.name, query.after, query.limit or MAX_INT
+                tx,
+                query.ids,
+                query.project,
+                query.name,
+                query.after,
+                query.limit or MAX_INT,
+                members=query.members,
             )
         return GroupsFound(groups=tuple(found))
 

@@ -59,6 +59,11 @@ _FIND_ALL = Statement(
 _FIND_THESE = Statement(
     f"{_FIND} AND g.uuid IN (SELECT n.uuid FROM {{n}}) ORDER BY g.uuid LIMIT :most", uuid=str
 )
+_FIND_OF = Statement(
+    f"{_FIND} AND g.id IN (SELECT c.group_id FROM {{n}} JOIN consumers c ON c.uuid = n.uuid)"
+    " ORDER BY g.uuid LIMIT :most",
+    uuid=str,
+)
 _FIND_HARD = Statement(f"SELECT {_COLUMNS} FROM server_groups g WHERE {_IS_HARD} ORDER BY g.uuid")
 _MAKE = Statement(
     "INSERT INTO server_groups (uuid, name, project, policy, max_per_host, created_at, updated_at)"
@@ -127,12 +132,21 @@ def _places(row: Mapping[str, Any]) -> GroupPlaces:
 
 
 async def find(
-    tx: Transaction, ids: Collection[str], project: str, name: str, after: str, most: int
+    tx: Transaction,
+    ids: Collection[str],
+    project: str,
+    name: str,
+    after: str,
+    most: int,
+    *,
+    members: Collection[str] = (),
 ) -> list[ServerGroup]:
     """In the order of their ids."""
-    if ids:
-        rows = await _FIND_THESE(tx, [(uuid,) for uuid in ids], after=after, most=MAX_INT)
-        rows = [row for row in rows if project in ("", row["project"]) and name in ("", row["name"])][:most]
+    if ids or members:
+        statement = _FIND_OF if members else _FIND_THESE
+        rows = await statement(tx, [(uuid,) for uuid in members or ids], after=after, most=MAX_INT)
+        rows = [row for row in rows if project in ("", row["project"]) and name in ("", row["name"])]
+        rows = [row for row in rows if not ids or row["uuid"] in ids][:most]
     else:
         rows = await _FIND_ALL(tx, project=project, called=name, after=after, most=most)
     groups = {row["id"]: _places(row) for row in rows}

@@ -116,6 +116,20 @@ async def test_groups_are_found_by_id_project_and_name_in_pages(placement: Place
     assert await ids(ids=(one, two, three), after=one, limit=1) == [two]
 
 
+async def test_the_groups_that_somebody_is_in_are_found_by_who_it_is(placement: Placement) -> None:
+    await make(placement)
+    await edit(placement, MakeGroup(group=OTHER, name="db", policy="affinity", project="p1"))
+    await take(placement, a_claim(1, on_hosts(1), group=GROUP), a_claim(2, on_hosts(2)))
+
+    async def of(*members: str, ids: tuple[str, ...] = ()) -> list[str]:
+        found = await placement.server_groups.find(FindGroups(members=members, ids=ids))
+        return [group.id for group in found.groups]
+
+    assert await of(uid(1), uid(2), uid(3)) == [GROUP]
+    assert await of(uid(2), uid(3)) == []
+    assert await of(uid(1), ids=(OTHER,)) == []
+
+
 async def test_a_group_with_members_is_dropped_only_by_force_and_they_stay(placement: Placement) -> None:
     await make(placement)
     await take(placement, a_claim(1, on_hosts(1), group=GROUP))
