@@ -144,7 +144,8 @@ class MoveSteered(Message, frozen=True, kw_only=True):
 class MoveOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
     """Do this phase of the move, with the guest of this attempt, on this host.
 
-    `step` grows with every order of a build's move: what is older than what an agent knows of it is void.
+    `step` grows with every order of a build, over all of its moves: what is older than what an agent knows of
+    it on that host is void.
     """
 
     move: Id
