@@ -40,6 +40,7 @@ CLEANUP = "CLEANUP"  # the type of consumers that keep the room of a guest nobod
 MIGRATION = (
     "MIGRATION"  # of those that keep the place a build has moved from, for its way back or until it is gone
 )
+KEEPERS = (CLEANUP, MIGRATION)
 
 
 def keeper(build: str, attempt: int) -> str:

@@ -149,6 +149,8 @@ consumers = Table(
     Column("client", Boolean, nullable=False, server_default=false()),
     # Its server group; one that has been dropped since is none: its number is never given out again.
     Column("group_id", Integer),
+    # Of one that keeps a place: the consumer whose guest may still be there.
+    Column("keeps_for", String(36)),
     *_times(),
     UniqueConstraint("uuid"),
     Index(None, "project_id", "user_id"),

@@ -1,15 +1,16 @@
 """Does it fit? Judges claims and releases against a world that was read, and leaves in it what to write.
 
-The world holds what the orders concern: rooms (providers with their stocks), holders (consumers with what
-they hold) and the retired. Judging changes it in memory only, so a later order sees what an earlier one took;
-an order that fails leaves no trace.
+Judging changes the world in memory only, so a later order sees what an earlier one took; an order that fails
+leaves no trace.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
+from bus.moves import BEGUN
 from bus.queries import ClaimRequested, ReleaseRequested
 from bus.vocabulary import (
+    CLEANUP,
+    MIGRATION,
     Allocations,
     Choice,
     Claimed,
@@ -17,7 +18,6 @@ from bus.vocabulary import (
     ConsumerClaim,
     Full,
     Gone,
-    Held,
     Moved,
     NoGroup,
     Refusal,
@@ -27,75 +27,14 @@ from bus.vocabulary import (
     Retired,
     Walled,
 )
-from placement_worker.core.server_groups import GroupPlaces, roots_of
+from placement_worker.core.claim_world import ClaimWorld, Holder, Unread, as_held
+from placement_worker.core.fences import bars_release, fence, fenced_off, named_twice
+from placement_worker.core.server_groups import roots_of
 from placement_worker.core.walls import CellWall
 
-
-@dataclass(slots=True)
-class Stock:
-    """What a provider has of one class."""
-
-    class_id: int
-    capacity: int
-    used: int
-    was: int  # what was used when it was read
-    min_unit: int
-    max_unit: int
-    step_size: int
-
-
-@dataclass(slots=True)
-class Room:
-    """A provider as claims see it."""
-
-    id: int
-    uuid: str
-    root: str
-    shape: int
-    generation: int
-    was: int  # its generation when it was read
-    stocks: dict[str, Stock] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Holder:
-    """A consumer; `generation` 0 is one that holds nothing."""
-
-    uuid: str
-    id: int
-    generation: int = 0
-    held: Allocations = field(default_factory=dict)
-    by: ConsumerClaim | None = None  # the claim that gave it what it holds now
-    heir_of: "Holder | None" = None  # or who left it to it: a clean-up is of its project and user
-    clean_up: bool = False  # it keeps the room of a guest that may still be there
-    group: int | None = None  # the number of its server group, which may have been dropped since
-    group_was: int | None = None  # when it was read
-
-
-@dataclass(slots=True)
-class ClaimWorld:
-    """What was read, then what it becomes. A provider that is None was looked for and is gone."""
-
-    rooms: dict[str, Room | None]
-    holders: dict[str, Holder]
-    retired: dict[str, Retired]
-    groups: dict[int, GroupPlaces] = field(
-        default_factory=dict
-    )  # that claims name, or their consumers are in
-    named: dict[str, int] = field(default_factory=dict)  # those that are named → their numbers
-    sharing: set[str] = field(default_factory=set)  # providers that share with other trees; read with groups
-    wall: CellWall | None = None  # around the cell that asks; None: it is not asked from within one
-    touched: dict[str, Room] = field(default_factory=dict)  # whose usage or generation moved
-    stirred: dict[str, Holder] = field(default_factory=dict)  # who claimed or gave back
-    tombstones: dict[str, Retired] = field(default_factory=dict)  # who is retired from now on
-
-
-class _Unread(Exception):
-    """The world holds no answer: something that matters was not read."""
-
-
-# What an order's claims replaced: holder, and its generation, holdings, claim and group before.
-_Steps = list[tuple[Holder, int, Allocations, ConsumerClaim | None, int | None]]
+# What an order's claims replaced: holder, and its generation, holdings, claim and group before, and whose
+# place it kept.
+_Steps = list[tuple[Holder, int, Allocations, ConsumerClaim | None, int | None, str | None]]
 
 # What was in use of (provider, class) before an order's consumers gave it back.
 _Before = dict[tuple[str, str], int]
@@ -110,7 +49,7 @@ def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] |
     steps: _Steps = []
     try:
         results = _judge(order, world, steps)
-    except _Unread:
+    except Unread:
         _take_back(world, steps)
         return None
     if not all(type(one) is Claimed for one in results):
@@ -127,6 +66,9 @@ def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] |
     _touch(world, named)
     for provider in named:
         world.touched[provider].generation += 1
+    for one in order.claims:
+        if one.begins:
+            world.retire(one.begins, Retired(why=BEGUN))
     return tuple(results)
 
 
@@ -136,126 +78,52 @@ def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
     if ended is not None:
         return ended
     holder = world.holders.get(order.consumer)
-    if why := _bars_release(order, holder, world):
+    if why := bars_release(order, holder, world):
         return Walled(why=why)
     if holder is not None and holder.generation:
         if order.fenced and order.generation != holder.generation:
-            return _held(holder, world)
+            return as_held(holder, world)
         if order.keep and order.keep in world.retired:
             return Retired(why=f"{order.keep}: {world.retired[order.keep].why}")
         _touch(world, holder.held)  # whose generation stays, as in the API
         if order.keep:
             keeper = world.holders[order.keep]
-            _leave_to(world, holder, keeper)
+            _leave_to(world, holder, keeper, CLEANUP)
             _touch(world, keeper.held)  # it may have kept something before
             world.stirred[keeper.uuid] = keeper
         else:
             _hold(world, holder, 0, {}, None, holder.group)
         world.stirred[holder.uuid] = holder
     if order.retire:
-        ended = Retired(why=order.retire, unplaceable=order.unplaceable)
-        world.retired[order.consumer] = world.tombstones[order.consumer] = ended
+        world.retire(order.consumer, Retired(why=order.retire, unplaceable=order.unplaceable))
     return Released()
 
 
 def _judge(order: ClaimRequested, world: ClaimWorld, steps: _Steps) -> list[ClaimResult]:
     """The results; what was taken and given back is in `steps`."""
-    fences = [_fence(one, world) for one in order.claims]
-    named = [name for one in order.claims for name in (one.consumer, one.keep) if name]
-    if any(fences) or len(set(named)) < len(named):
-        return _fenced_off(order, world, fences)
+    fences = [fence(one, world) for one in order.claims]
+    if any(fences) or named_twice(order):
+        return fenced_off(order, world, fences)
     holders = [world.holders[one.consumer] for one in order.claims]
     generations = [holder.generation for holder in holders]
     before: _Before = {}
     for one, holder in zip(order.claims, holders, strict=True):
-        steps.append((holder, holder.generation, holder.held, holder.by, holder.group))
+        _remember(steps, holder)
         for provider, resources in holder.held.items():
             for name in resources:
-                before.setdefault((provider, name), _room(world, provider).stocks[name].used)
+                before.setdefault((provider, name), world.room(provider).stocks[name].used)
         if holder.held and one.keep:
             keeper = world.holders[one.keep]
-            steps.append((keeper, keeper.generation, keeper.held, keeper.by, keeper.group))
-            _leave_to(world, holder, keeper)
+            _remember(steps, keeper)
+            _leave_to(world, holder, keeper, MIGRATION if one.begins else CLEANUP)
         elif holder.held:
             _hold(world, holder, 0, {}, None, holder.group)
     return [
-        _take(one, holder, generation, before, world)
+        _take_over(one, holder, generation, steps, world)
+        if one.take_over
+        else _take(one, holder, generation, before, world)
         for one, holder, generation in zip(order.claims, holders, generations, strict=True)
     ]
-
-
-def _fence(one: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
-    """Why this consumer cannot claim whatever there is room for; None when it can."""
-    for name in (one.consumer, one.keep):
-        if name and name in world.retired:
-            return world.retired[name]
-    if one.keep and one.keep not in world.holders:
-        raise _Unread
-    if why := _bars_claim(one, world):
-        return Refused(refusals=(Walled(why=why),) * len(one.choices))
-    holder = world.holders.get(one.consumer)
-    if holder is None:
-        if one.generation is None or not one.fenced:
-            raise _Unread
-        return Held(generation=0, allocations={})
-    if one.fenced and one.generation != (holder.generation or None):
-        return _held(holder, world)
-    return None
-
-
-def _bars_claim(one: ConsumerClaim, world: ClaimWorld) -> str:
-    """Why the cell that asks cannot claim for this consumer, wherever it is to go; empty when it can."""
-    if world.wall is None:
-        return ""
-    if one.group is not None:
-        return f"consumer {one.consumer}: a cell puts nobody into a server group"
-    holder = world.holders.get(one.consumer)
-    if (holder is None or not holder.generation) and one.fenced and one.generation is not None:
-        return ""  # it is told that it holds nothing
-    return _bars_holder(holder, one.consumer, one.keep, world)
-
-
-def _bars_release(order: ReleaseRequested, holder: Holder | None, world: ClaimWorld) -> str:
-    """Why the cell that asks can neither give back nor end this; empty when it can.
-
-    Of who holds nothing there is nothing to give back; but nobody ends him who never was in the cell.
-    """
-    if world.wall is None or (not order.retire and (holder is None or not holder.generation)):
-        return ""
-    return _bars_holder(holder, order.consumer, order.keep, world)
-
-
-def _bars_holder(holder: Holder | None, consumer: str, keep: str | None, world: ClaimWorld) -> str:
-    wall = world.wall
-    assert wall is not None
-    if why := wall.bars_holder(consumer, _places(world, holder.held if holder else {})):
-        return why
-    if not keep:
-        return ""
-    keeper = world.holders.get(keep)
-    if keeper is not None and keeper.held:
-        return wall.bars_holder(keep, _places(world, keeper.held))
-    return wall.bars_keeper(consumer, keep)
-
-
-def _places(world: ClaimWorld, allocations: Allocations) -> list[tuple[str, str]]:
-    """Each provider with its root."""
-    return [(provider, _room(world, provider).root) for provider in allocations]
-
-
-def _fenced_off(
-    order: ClaimRequested, world: ClaimWorld, fences: Sequence[ClaimResult | None]
-) -> list[ClaimResult]:
-    """Those behind their fence say why, as does who comes twice in one order; the others are not judged."""
-    results: list[ClaimResult] = []
-    seen: set[str | None] = {one.keep for one in order.claims}
-    for one, fence in zip(order.claims, fences, strict=True):
-        if fence is None and one.consumer in seen:
-            holder = world.holders[one.consumer]
-            fence = _held(holder, world)
-        seen.add(one.consumer)
-        results.append(fence or Refused(refusals=()))
-    return results
 
 
 def _take(
@@ -265,13 +133,13 @@ def _take(
     refusals: list[Refusal] = []
     group = holder.group
     if one.group is not None:
-        group = world.named.get(one.group)
-        if group is None or world.groups[group].project != one.project:
+        group = _group_named(one, world)
+        if group is None:
             return Refused(refusals=(NoGroup(group=one.group),) * len(one.choices))
     for position, choice in enumerate(one.choices):
         refusal = _refusal(choice, before, world)
         if refusal is None and group is not None:
-            refusal = _crowded(choice, group, world)
+            refusal = _crowded(choice, group, holder, world)
         if refusal is not None:
             refusals.append(refusal)
             continue
@@ -283,6 +151,29 @@ def _take(
     return Refused(refusals=tuple(refusals))
 
 
+def _take_over(
+    one: ConsumerClaim, holder: Holder, generation: int, steps: _Steps, world: ClaimWorld
+) -> Claimed | Refused:
+    """All that another holds, who has kept it till now: no room is asked for, and no group."""
+    other = world.holders[one.take_over or ""]
+    group = other.group if holder.group is None else holder.group
+    if one.group is not None:
+        group = _group_named(one, world)
+        if group is None:
+            return Refused(refusals=(NoGroup(group=one.group),) * len(one.choices))
+    held = other.held
+    _remember(steps, other)
+    _hold(world, other, 0, {}, None, other.group)
+    _hold(world, holder, generation + 1, held, one, group)
+    return Claimed(choice=0, generation=holder.generation, number=0)
+
+
+def _group_named(one: ConsumerClaim, world: ClaimWorld) -> int | None:
+    """The number of the group that it names, if there is one of its project."""
+    group = world.named.get(one.group or "")
+    return group if group is not None and world.groups[group].project == one.project else None
+
+
 def _refusal(choice: Choice, before: _Before, world: ClaimWorld) -> Refusal | None:
     """Why this choice cannot be had; None when it can."""
     shapes = choice.shapes
@@ -292,7 +183,7 @@ def _refusal(choice: Choice, before: _Before, world: ClaimWorld) -> Refusal | No
         try:
             room = world.rooms[provider]
         except KeyError:
-            raise _Unread from None
+            raise Unread from None
         if room is None:
             return Gone(provider=provider)
         if shapes and shapes.get(provider, room.shape) != room.shape:
@@ -316,20 +207,20 @@ def _bars_choice(choice: Choice, wall: CellWall, world: ClaimWorld) -> str:
     """Why nobody of the cell that asks can be there; empty when he can, or when a provider has gone."""
     rooms = [world.rooms.get(provider) for provider in choice.allocations]
     if any(provider not in world.rooms for provider in choice.allocations):
-        raise _Unread
+        raise Unread
     if any(room is None for room in rooms):
         return ""
     return wall.bars_choice([(room.uuid, room.root) for room in rooms if room is not None])
 
 
-def _crowded(choice: Choice, number: int, world: ClaimWorld) -> Refusal | None:
+def _crowded(choice: Choice, number: int, holder: Holder, world: ClaimWorld) -> Refusal | None:
     """Why its server group does not let it be there. All that the choice names has been read."""
     group = world.groups.get(number)  # none: dropped since the consumer joined it
-    return None if group is None else group.refusal(_roots(world, choice.allocations))
+    return None if group is None else group.refusal(_roots(world, choice.allocations), holder.uuid)
 
 
 def _roots(world: ClaimWorld, allocations: Allocations) -> frozenset[str]:
-    return roots_of((_room(world, provider).root, provider in world.sharing) for provider in allocations)
+    return roots_of((world.room(provider).root, provider in world.sharing) for provider in allocations)
 
 
 def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> str:
@@ -341,13 +232,7 @@ def broken_limit(asked: int, min_unit: int, max_unit: int, step_size: int) -> st
     return "step_size" if asked % step_size else ""
 
 
-def _held(holder: Holder, world: ClaimWorld) -> Held:
-    rooms = [world.rooms.get(provider) for provider in holder.held]
-    roots = {room.root for room in rooms if room is not None}
-    return Held(generation=holder.generation, allocations=holder.held, roots=tuple(sorted(roots)))
-
-
-def _leave_to(world: ClaimWorld, holder: Holder, keeper: Holder) -> None:
+def _leave_to(world: ClaimWorld, holder: Holder, keeper: Holder, type_: str) -> None:
     """What is held goes to another, who may hold something already: of nothing more is in use, nor less."""
     left = holder.held
     group = keeper.group if holder.group is None else holder.group
@@ -357,7 +242,8 @@ def _leave_to(world: ClaimWorld, holder: Holder, keeper: Holder) -> None:
         there = both.setdefault(provider, {})
         for name, amount in resources.items():
             there[name] = there.get(name, 0) + amount
-    keeper.heir_of, keeper.clean_up = holder, True
+    keeper.heir_of, keeper.heir_type = holder, type_
+    keeper.keeps_for = holder.keeps_for or holder.uuid
     _hold(world, keeper, keeper.generation + 1, both, None, group)
 
 
@@ -376,31 +262,30 @@ def _hold(
         world.groups[holder.group].drop(holder.uuid)
     holder.generation, holder.held, holder.by, holder.group = generation, allocations, by, group
     if group is not None and group in world.groups and allocations:
-        world.groups[group].put(holder.uuid, _roots(world, allocations), clean_up=holder.clean_up)
+        world.groups[group].put(holder.uuid, _roots(world, allocations), holder.keeps_for)
 
 
 def _count(world: ClaimWorld, allocations: Allocations, sign: int) -> None:
     for provider, resources in allocations.items():
-        stocks = _room(world, provider).stocks
+        stocks = world.room(provider).stocks
         for name, amount in resources.items():
             stocks[name].used += sign * amount
 
 
+def _remember(steps: _Steps, holder: Holder) -> None:
+    steps.append((holder, holder.generation, holder.held, holder.by, holder.group, holder.keeps_for))
+
+
 def _take_back(world: ClaimWorld, steps: _Steps) -> None:
     """Backwards, so that a consumer claimed twice in one order ends where it began."""
-    for holder, generation, held, by, group in reversed(steps):
+    for holder, generation, held, by, group, keeps_for in reversed(steps):
+        holder.keeps_for = keeps_for
         _hold(world, holder, generation, held, by, group)
 
 
 def _touch(world: ClaimWorld, providers: Iterable[str]) -> None:
     for provider in providers:
-        world.touched[provider] = _room(world, provider)
-
-
-def _room(world: ClaimWorld, provider: str) -> Room:
-    room = world.rooms[provider]
-    assert room is not None  # it has been claimed from, or holds something
-    return room
+        world.touched[provider] = world.room(provider)
 
 
 def providers_of(orders: Sequence[ClaimRequested], *, all_choices: bool) -> set[str]:

@@ -30,7 +30,7 @@ class TreeHolder:
     generation: int
     held: Allocations  # of the tree
     beside: Allocations = field(default_factory=dict)  # of others: of a pool
-    build: bool = True  # a conductor may know it; False: it is a clean-up, or of a client of the API
+    build: bool = True  # a conductor may know it; False: it keeps a place, or is of a client of the API
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,17 @@ HARD: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity")  # soft ones are w
 
 @dataclass(slots=True)
 class _Headcount:
-    """How many are on each root, where there is anybody."""
+    """Whose guests are on each root, by how many consumers each: of one instance there may be several."""
 
-    on: dict[str, int] = field(default_factory=dict)
+    on: dict[str, dict[str, int]] = field(default_factory=dict)
 
-    def count(self, roots: Iterable[str], sign: int) -> None:
+    def count(self, whose: str, roots: Iterable[str], sign: int) -> None:
         for root in roots:
-            there = self.on.get(root, 0) + sign
-            if there:
-                self.on[root] = there
-            else:
+            there = self.on.setdefault(root, {})
+            there[whose] = there.get(whose, 0) + sign
+            if not there[whose]:
+                del there[whose]
+            if not there:
                 del self.on[root]
 
 
@@ -31,7 +32,8 @@ class _Headcount:
 class GroupPlaces:
     """A server group, and where its members are.
 
-    A clean-up that took after a member keeps others away from where the guest may still be; it draws nobody.
+    Who keeps the place of a member keeps others away from where the guest may still be, though never that
+    member itself; and draws nobody.
     """
 
     id: int
@@ -41,34 +43,34 @@ class GroupPlaces:
     policy: GroupPolicy
     max_per_host: int
     places: dict[str, frozenset[str]] = field(default_factory=dict)  # consumer → roots
-    clean_ups: set[str] = field(default_factory=set)  # which of them are no members any more
+    keepers: dict[str, str] = field(default_factory=dict)  # which of them are no members → for whom they keep
     _all: _Headcount = field(default_factory=_Headcount)
     _members: _Headcount = field(default_factory=_Headcount)
 
-    def put(self, consumer: str, roots: frozenset[str], *, clean_up: bool) -> None:
-        """It is there now, and nowhere else."""
+    def put(self, consumer: str, roots: frozenset[str], keeps_for: str | None = None) -> None:
+        """It is there now, and nowhere else: as a member, or to keep the place of one."""
         self.drop(consumer)
         self.places[consumer] = roots
-        self._all.count(roots, +1)
-        if clean_up:
-            self.clean_ups.add(consumer)
+        self._all.count(keeps_for or consumer, roots, +1)
+        if keeps_for:
+            self.keepers[consumer] = keeps_for
         else:
-            self._members.count(roots, +1)
+            self._members.count(consumer, roots, +1)
 
     def drop(self, consumer: str) -> None:
         roots = self.places.pop(consumer, frozenset())
-        self._all.count(roots, -1)
-        if consumer in self.clean_ups:
-            self.clean_ups.remove(consumer)
-        else:
-            self._members.count(roots, -1)
+        keeps_for = self.keepers.pop(consumer, None)
+        self._all.count(keeps_for or consumer, roots, -1)
+        if keeps_for is None:
+            self._members.count(consumer, roots, -1)
 
-    def refusal(self, roots: frozenset[str]) -> Crowded | None:
-        """Why one more may not come to these; None when it may."""
+    def refusal(self, roots: frozenset[str], who: str) -> Crowded | None:
+        """Why this one may not come to these; None when it may."""
         if self.policy == "anti-affinity":
             for root in sorted(roots):
-                if (there := self._all.on.get(root, 0)) >= self.max_per_host:
-                    return self._crowded(root, there)
+                there = self._all.on.get(root, {})
+                if (others := len(there) - (who in there)) >= self.max_per_host:
+                    return self._crowded(root, others)
         elif self.policy == "affinity" and self._members.on and not roots & self._members.on.keys():
             return self._crowded(min(roots), 0) if roots else None
         return None
@@ -77,11 +79,11 @@ class GroupPlaces:
         """A sentence for everything that a hard policy forbids."""
         if self.policy == "anti-affinity":
             for root, there in sorted(self._all.on.items()):
-                if there > self.max_per_host:
-                    yield f"{there} on {root}, where {self.max_per_host} may be"
+                if len(there) > self.max_per_host:
+                    yield f"{len(there)} on {root}, where {self.max_per_host} may be"
         elif self.policy == "affinity":
-            members = len(self.places) - len(self.clean_ups)
-            if members and members not in self._members.on.values():
+            members = len(self.places) - len(self.keepers)
+            if members and all(len(there) < members for there in self._members.on.values()):
                 yield f"its members are apart, on {', '.join(sorted(self._members.on))}"
 
     def _crowded(self, root: str, there: int) -> Crowded:

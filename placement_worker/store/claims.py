@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import CLEANUP, ConsumerClaim, ProviderChange, Retired
-from placement_worker.core.capacity import ClaimWorld, Holder, Room, Stock
+from bus.vocabulary import ConsumerClaim, ProviderChange, Retired
+from placement_worker.core.claim_world import ClaimWorld, Holder, Room, Stock
 from placement_worker.core.walls import ended
 from placement_worker.store import server_groups, walls
 from placement_worker.store.numbered_names import Book
@@ -81,14 +81,15 @@ _SET_CONSUMERS = Statement(
     owner=int,
     type=int,
 )
-_SET_CLEANUPS = Statement(
+_SET_KEEPERS = Statement(
     "UPDATE consumers SET generation = n.generation, project_id = o.project_id, user_id = o.user_id,"
-    f" consumer_type_id = n.type, updated_at = {_NOW}"
+    f" consumer_type_id = n.type, keeps_for = n.whose, updated_at = {_NOW}"
     " FROM {n} JOIN consumers o ON o.id = n.heir_of WHERE consumers.id = n.id",
     id=int,
     generation=int,
     heir_of=int,
     type=int,
+    whose=str,
 )
 _DELETE_CONSUMERS = Statement("DELETE FROM consumers WHERE id IN (SELECT n.id FROM {n})", id=int)
 _DELETE_ALLOCATIONS = Statement("DELETE FROM allocations WHERE consumer_id IN (SELECT n.id FROM {n})", id=int)
@@ -119,9 +120,12 @@ def consumers_of(claims: Collection[ConsumerClaim]) -> tuple[dict[str, ConsumerC
             newcomers.setdefault(one.consumer, one)
         else:
             others.add(one.consumer)
+        if one.take_over:
+            others.add(one.take_over)
     for one in claims:
-        if one.keep:
-            newcomers.setdefault(one.keep, None)
+        for name in (one.keep, one.begins):
+            if name:
+                newcomers.setdefault(name, None)
     return newcomers, others
 
 
@@ -233,7 +237,7 @@ async def save_world(
     cell = world.wall.cell if world.wall else ""
     writes = list(_save_rooms(world.touched.values(), now))
     gone = [(world.holders[uuid].id,) for uuid in placeholders if not world.holders[uuid].generation]
-    replaced, advanced, cleanups, allocations, joined = [], [], [], [], []
+    replaced, advanced, keepers, allocations, joined = [], [], [], [], []
     for holder in world.stirred.values():
         if holder.uuid not in placeholders:
             replaced.append((holder.id,))
@@ -243,8 +247,8 @@ async def save_world(
             joined.append((holder.id, holder.group))
         claim = holder.by
         if claim is None and holder.heir_of is not None and holder.held:
-            kind = book.types.ids[CLEANUP]
-            cleanups.append((holder.id, holder.generation, holder.heir_of.id, kind))
+            kind = book.types.ids[holder.heir_type]
+            keepers.append((holder.id, holder.generation, holder.heir_of.id, kind, holder.keeps_for))
         elif claim is None:
             continue
         elif holder.uuid not in placeholders or placeholders[holder.uuid] is not claim:
@@ -261,8 +265,8 @@ async def save_world(
         writes.append(_INSERT_ALLOCATIONS.of(allocations, now=now))
     if advanced:
         writes.append(_SET_CONSUMERS.of(advanced, now=now))
-    if cleanups:  # before the consumers they take after are gone
-        writes.append(_SET_CLEANUPS.of(cleanups, now=now))
+    if keepers:  # before the consumers they take after are gone
+        writes.append(_SET_KEEPERS.of(keepers, now=now))
     if gone:
         writes.append(_DELETE_CONSUMERS.of(gone))
     if world.tombstones:

@@ -15,7 +15,7 @@ from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import CLEANUP, ConsumerClaim, ProviderReport
+from bus.vocabulary import KEEPERS, ConsumerClaim, ProviderReport
 from placement_worker.schema import AGGREGATES_TURN, CLASS_NUMBERS, FIRST_CUSTOM_CLASS, NAMES_EDITION
 
 _NOW = "CAST(:now AS double precision)"
@@ -186,7 +186,7 @@ class Book:
         await self.users.ensure(database, {one.user for one in claims}, now)
         types = {one.type for one in claims if one.type is not None}
         if any(one.keep for one in claims):
-            types.add(CLEANUP)
+            types.update(KEEPERS)
         await self.types.ensure(database, types, now)
 
     async def know_contents(

@@ -10,6 +10,7 @@ from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Claimed, ProviderChange
 from placement_worker.core import capacity, edits
+from placement_worker.core.claim_world import Room, Stock
 from placement_worker.core.trees import Tree
 from placement_worker.core.working_trees import KnownNames, WorkingTrees
 from placement_worker.store import claims, tree_reads
@@ -82,13 +83,13 @@ async def _open(
     return opened, working
 
 
-def _refit(room: capacity.Room | None, working: WorkingTrees, provider: str, known: KnownNames) -> None:
+def _refit(room: Room | None, working: WorkingTrees, provider: str, known: KnownNames) -> None:
     """The room that claims are judged by, after widening."""
     assert room is not None  # it is in the working trees, and locked
     state = working.there(provider)
     for name, inventory in state.inventories.items():
         used = state.used[name]
-        room.stocks[name] = capacity.Stock(
+        room.stocks[name] = Stock(
             known.classes[name],
             inventory.capacity,
             used,

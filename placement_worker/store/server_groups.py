@@ -3,7 +3,7 @@
 Who is in a group is said by the consumer's row, where he is by what he holds. Claims lock the groups of hard
 policies, after the consumers and before the providers, and read who is where when they have them: of two that
 claim for one group the second sees where the first went. A release locks none: who leaves makes room, and a
-clean-up that takes after him comes in the same commit.
+keeper that takes after him comes in the same commit.
 """
 
 from collections import defaultdict
@@ -12,8 +12,8 @@ from typing import Any
 
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import CLEANUP, MAX_INT, ServerGroup
-from placement_worker.core.capacity import ClaimWorld
+from bus.vocabulary import KEEPERS, MAX_INT, ServerGroup
+from placement_worker.core.claim_world import ClaimWorld
 from placement_worker.core.index import SHARES
 from placement_worker.core.server_groups import HARD, GroupPlaces, roots_of
 
@@ -36,7 +36,7 @@ _LOCK = Statement(
     id=int,
 )
 _PLACES = Statement(
-    f"SELECT DISTINCT c.group_id, c.uuid, r.uuid AS root, {_SHARES} AS shares, k.name AS type"
+    f"SELECT DISTINCT c.group_id, c.uuid, c.keeps_for, r.uuid AS root, {_SHARES} AS shares, k.name AS type"
     " FROM {n} JOIN consumers c ON c.group_id = n.id"
     " JOIN allocations a ON a.consumer_id = c.id"
     " JOIN resource_providers p ON p.id = a.resource_provider_id"
@@ -78,7 +78,8 @@ _MAKE = Statement(
 _LOCK_ONE = Statement("SELECT g.id FROM server_groups g WHERE g.uuid = :uuid FOR UPDATE OF g")
 _MEMBERS = Statement(
     "SELECT c.uuid FROM consumers c LEFT JOIN consumer_types k ON k.id = c.consumer_type_id"
-    f" WHERE c.group_id = :id AND COALESCE(k.name, '') <> '{CLEANUP}' ORDER BY c.uuid LIMIT :most"
+    f" WHERE c.group_id = :id AND COALESCE(k.name, '') NOT IN ({', '.join(repr(one) for one in KEEPERS)})"
+    " ORDER BY c.uuid LIMIT :most"
 )
 _DROP = Statement("DELETE FROM server_groups WHERE id = :id")
 
@@ -96,8 +97,8 @@ async def lock(tx: Transaction, world: ClaimWorld, named: Collection[str], joine
         world.named[row["uuid"]] = row["id"]
     await _read_places(tx, world.groups)
     for group in world.groups.values():
-        for consumer in group.clean_ups & world.holders.keys():
-            world.holders[consumer].clean_up = True
+        for consumer in group.keepers.keys() & world.holders.keys():
+            world.holders[consumer].keeps_for = group.keepers[consumer]
 
 
 async def sharing(tx: Transaction, providers: Iterable[str]) -> set[str]:
@@ -115,12 +116,13 @@ async def _read_places(tx: Transaction, groups: Mapping[int, GroupPlaces], *, so
     wanted = [(group.id,) for group in groups.values() if soft or group.policy in HARD]
     if not wanted:
         return
-    found: dict[tuple[int, str, bool], list[tuple[str, bool]]] = defaultdict(list)
+    found: dict[tuple[int, str, str | None], list[tuple[str, bool]]] = defaultdict(list)
     for row in await _PLACES(tx, wanted, shares=SHARES):
-        who = row["group_id"], row["uuid"], row["type"] == CLEANUP
-        found[who].append((row["root"], bool(row["shares"])))
-    for (number, consumer, clean_up), places in found.items():
-        groups[number].put(consumer, roots_of(places), clean_up=clean_up)
+        # Whose the place is that it keeps, processes of the version before do not write down.
+        keeps_for = (row["keeps_for"] or row["uuid"]) if row["type"] in KEEPERS else None
+        found[row["group_id"], row["uuid"], keeps_for].append((row["root"], bool(row["shares"])))
+    for (number, consumer, keeps_for), places in found.items():
+        groups[number].put(consumer, roots_of(places), keeps_for)
 
 
 def _places(row: Mapping[str, Any]) -> GroupPlaces:
@@ -162,8 +164,8 @@ def _told(group: GroupPlaces) -> ServerGroup:
         project=group.project,
         policy=group.policy,
         max_per_host=group.max_per_host,
-        members={one: roots for one, roots in places.items() if one not in group.clean_ups},
-        left={one: roots for one, roots in places.items() if one in group.clean_ups},
+        members={one: roots for one, roots in places.items() if one not in group.keepers},
+        left={one: roots for one, roots in places.items() if one in group.keepers},
     )
 
 

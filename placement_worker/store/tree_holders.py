@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import CLEANUP
+from bus.vocabulary import KEEPERS
 from placement_worker.core.moving import MovedHolder, TreeHolder
 from placement_worker.core.trees import Tree
 from placement_worker.store.numbered_names import Book
@@ -59,7 +59,7 @@ async def read(tx: Transaction, book: Book, root: str) -> list[TreeHolder]:
     names = await book.class_names(tx, {row["resource_class_id"] for row in rows})
     holders: dict[int, TreeHolder] = {}
     for row in rows:
-        build = not row["client"] and row["type"] != CLEANUP
+        build = not row["client"] and row["type"] not in KEEPERS
         one = holders.setdefault(
             row["id"], TreeHolder(row["id"], row["uuid"], row["generation"], {}, {}, build)
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
-from placement_worker.core.capacity import Room
+from placement_worker.core.claim_world import Room
 from placement_worker.core.walls import CellWall
 from placement_worker.store import server_groups
 

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from bus.vocabulary import Allocations, ConsumerClaim, Full
 from cell_conductor.core import leftovers
-from placement_worker.core import capacity
+from placement_worker.core import capacity, fences
+from placement_worker.core.claim_world import ClaimWorld, Holder
 from placement_worker.source import IndexedSource
 from scheduler_worker.core.waiting_room import WaitingRoom
 from tests.simulation.invariants import Broken
@@ -90,14 +91,14 @@ def test_other_seeds_have_other_histories() -> None:
 
 def _forget_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim of somebody who already holds something is taken all the same (it moves a running build)."""
-    fence = capacity._fence
+    fence = fences.fence
 
-    def unfenced(one: ConsumerClaim, world: capacity.ClaimWorld) -> Any:
+    def unfenced(one: ConsumerClaim, world: ClaimWorld) -> Any:
         holder = world.holders.get(one.consumer)
         seen = one.generation if holder is None else holder.generation or None
         return fence(replace(one, generation=seen), world)
 
-    monkeypatch.setattr(capacity, "_fence", unfenced)
+    monkeypatch.setattr(capacity, "fence", unfenced)
 
 
 def _double_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +108,8 @@ def _double_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     given_back: dict[tuple[int, str], Allocations] = {}
 
     def doubled(
-        world: capacity.ClaimWorld,
-        holder: capacity.Holder,
+        world: ClaimWorld,
+        holder: Holder,
         generation: int,
         held: Allocations,
         by: Any,
@@ -136,13 +137,13 @@ def _count_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _forget_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A build that has ended may claim again when its request is delivered once more."""
-    fence = capacity._fence
+    fence = fences.fence
 
-    def raised(one: ConsumerClaim, world: capacity.ClaimWorld) -> Any:
+    def raised(one: ConsumerClaim, world: ClaimWorld) -> Any:
         world.retired.pop(one.consumer, None)
         return fence(one, world)
 
-    monkeypatch.setattr(capacity, "_fence", raised)
+    monkeypatch.setattr(capacity, "fence", raised)
 
 
 def _forget_the_guest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,8 @@
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from bus.queries import ClaimRequested, ReleaseRequested
+from bus.queries import ReleaseRequested
 from bus.vocabulary import (
     Choice,
     Claimed,
@@ -18,40 +17,24 @@ from bus.vocabulary import (
     Released,
     Retired,
 )
-from placement_worker.core.capacity import ClaimWorld, Holder, Room, Stock, claim, release
-
-A, B, C = "aaaa", "bbbb", "cccc"  # providers
-X, Y, Z = "xxxx", "yyyy", "zzzz"  # consumers
-
-
-def stock(
-    capacity: int = 8, used: int = 0, min_unit: int = 1, max_unit: int = 100, step_size: int = 1
-) -> Stock:
-    return Stock(0, capacity, used, used, min_unit, max_unit, step_size)
-
-
-def room(provider: str, shape: int = 3, **stocks: Stock) -> Room:
-    return Room(1, provider, provider, shape, 10, 10, stocks)
-
-
-def world(
-    *rooms: Room, holders: dict[str, Holder] | None = None, retired: dict[str, Retired] | None = None
-) -> ClaimWorld:
-    found: dict[str, Room | None] = {one.uuid: one for one in rooms}
-    return ClaimWorld(found, holders or {one: Holder(one, 1) for one in (X, Y, Z)}, retired or {})
-
-
-def wants(consumer: str, *choices: Any, generation: int | None = None) -> ConsumerClaim:
-    made = tuple(one if isinstance(one, Choice) else Choice(one) for one in choices)
-    return ConsumerClaim(consumer=consumer, generation=generation, choices=made)
-
-
-def order(*claims: ConsumerClaim) -> ClaimRequested:
-    return ClaimRequested(claims=claims)
-
-
-def full(asked: int, free: int, limit: str = "", name: str = "VCPU", provider: str = A) -> Full:
-    return Full(provider=provider, resource_class=name, asked=asked, free=free, limit=limit)
+from placement_worker.core.capacity import claim, release
+from placement_worker.core.claim_world import ClaimWorld, Holder, Stock
+from tests.support.claim_worlds import (
+    A,
+    B,
+    C,
+    X,
+    Y,
+    Z,
+    full,
+    holding,
+    keeps,
+    order,
+    room,
+    stock,
+    wants,
+    world,
+)
 
 
 @pytest.mark.parametrize(
@@ -137,10 +120,6 @@ def test_a_provider_moves_one_generation_for_each_order_that_names_it() -> None:
     claim(order(wants(X, {A: {"VCPU": 1}}), wants(Y, {A: {"VCPU": 1}})), there)
     claim(order(wants(Z, {A: {"VCPU": 1}})), there)
     assert there.touched[A].generation == 12
-
-
-def holding(consumer: str, generation: int, held: dict[str, dict[str, int]]) -> dict[str, Holder]:
-    return {consumer: Holder(consumer, 7, generation, held)}
 
 
 @pytest.mark.parametrize(
@@ -307,10 +286,6 @@ def test_releasing_what_holds_nothing_is_done_already_and_may_retire(generation:
 
 
 # What is kept of a guest that may still be there
-
-
-def keeps(consumer: str, keep: str, *choices: Any, generation: int | None = 4) -> ConsumerClaim:
-    return replace(wants(consumer, *choices, generation=generation), keep=keep)
 
 
 def one_who_holds(amount: int, capacity: int = 8) -> ClaimWorld:

@@ -1,0 +1,93 @@
+"""What claims and releases are judged against: what was read, then what it becomes.
+
+Rooms are providers with their stocks, holders are consumers with what they hold.
+"""
+
+from dataclasses import dataclass, field
+
+from bus.vocabulary import CLEANUP, Allocations, ConsumerClaim, Held, Retired
+from placement_worker.core.server_groups import GroupPlaces
+from placement_worker.core.walls import CellWall
+
+
+@dataclass(slots=True)
+class Stock:
+    """What a provider has of one class."""
+
+    class_id: int
+    capacity: int
+    used: int
+    was: int  # what was used when it was read
+    min_unit: int
+    max_unit: int
+    step_size: int
+
+
+@dataclass(slots=True)
+class Room:
+    """A provider as claims see it."""
+
+    id: int
+    uuid: str
+    root: str
+    shape: int
+    generation: int
+    was: int  # its generation when it was read
+    stocks: dict[str, Stock] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Holder:
+    """A consumer; `generation` 0 is one that holds nothing."""
+
+    uuid: str
+    id: int
+    generation: int = 0
+    held: Allocations = field(default_factory=dict)
+    by: ConsumerClaim | None = None  # the claim that gave it what it holds now
+    heir_of: "Holder | None" = None  # or who left it to it: it is of that one's project and user
+    heir_type: str = CLEANUP  # and of this type
+    keeps_for: str | None = None  # whose guest may still be in the place that it keeps
+    group: int | None = None  # the number of its server group, which may have been dropped since
+    group_was: int | None = None  # when it was read
+
+
+@dataclass(slots=True)
+class ClaimWorld:
+    """What was read, then what it becomes. A provider that is None was looked for and is gone."""
+
+    rooms: dict[str, Room | None]
+    holders: dict[str, Holder]
+    retired: dict[str, Retired]
+    groups: dict[int, GroupPlaces] = field(
+        default_factory=dict
+    )  # that claims name, or their consumers are in
+    named: dict[str, int] = field(default_factory=dict)  # those that are named → their numbers
+    sharing: set[str] = field(default_factory=set)  # providers that share with other trees; read with groups
+    wall: CellWall | None = None  # around the cell that asks; None: it is not asked from within one
+    touched: dict[str, Room] = field(default_factory=dict)  # whose usage or generation moved
+    stirred: dict[str, Holder] = field(default_factory=dict)  # who claimed or gave back
+    tombstones: dict[str, Retired] = field(default_factory=dict)  # who is retired from now on
+
+    def room(self, provider: str) -> Room:
+        room = self.rooms[provider]
+        assert room is not None  # it has been claimed from, or holds something
+        return room
+
+    def holds(self, consumer: str) -> bool:
+        holder = self.holders.get(consumer)
+        return holder is not None and bool(holder.held)
+
+    def retire(self, consumer: str, ended: Retired) -> None:
+        self.retired[consumer] = self.tombstones[consumer] = ended
+
+
+class Unread(Exception):
+    """The world holds no answer: something that matters was not read."""
+
+
+def as_held(holder: Holder, world: ClaimWorld) -> Held:
+    """How it stands, for whoever has another generation of it in mind."""
+    rooms = [world.rooms.get(provider) for provider in holder.held]
+    roots = {room.root for room in rooms if room is not None}
+    return Held(generation=holder.generation, allocations=holder.held, roots=tuple(sorted(roots)))

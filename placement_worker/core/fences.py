@@ -1,0 +1,123 @@
+"""Who may claim or give back at all, before anybody looks for room: generations, the retired, walls."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from bus.queries import ClaimRequested, ReleaseRequested
+from bus.vocabulary import (
+    Allocations,
+    ClaimResult,
+    ConsumerClaim,
+    Held,
+    NothingHeld,
+    Refusal,
+    Refused,
+    Walled,
+)
+from placement_worker.core.claim_world import ClaimWorld, Holder, Unread, as_held
+
+
+def fence(one: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
+    """Why this consumer cannot claim whatever there is room for; None when it can."""
+    for name in (one.begins, one.consumer, one.keep):
+        if name and name in world.retired:
+            return world.retired[name]
+    for name in (one.begins, one.keep):
+        if name and name not in world.holders:
+            raise Unread
+    if why := _bars_claim(one, world):
+        return _refused(one, Walled(why=why))
+    holder = world.holders.get(one.consumer)
+    if holder is None:
+        if one.generation is None or not one.fenced:
+            raise Unread
+        return Held(generation=0, allocations={})
+    if one.fenced and one.generation != (holder.generation or None):
+        return as_held(holder, world)
+    if one.begins and one.keep and world.holds(one.keep):
+        return as_held(holder, world)  # what that attempt left has first to be gone
+    if one.take_over and not world.holds(one.take_over):
+        return _refused(one, NothingHeld(consumer=one.take_over))
+    return None
+
+
+def fenced_off(
+    order: ClaimRequested, world: ClaimWorld, fences: Sequence[ClaimResult | None]
+) -> list[ClaimResult]:
+    """Those behind their fence say why, as does who comes twice in one order; the others are not judged."""
+    results: list[ClaimResult] = []
+    beside = Counter(name for one in order.claims for name in _beside(one))
+    seen = {*beside}
+    for one, behind in zip(order.claims, fences, strict=True):
+        twice = one.consumer in seen or any(beside[name] > 1 for name in _beside(one))
+        if behind is None and twice:
+            behind = as_held(world.holders[one.consumer], world)
+        seen.add(one.consumer)
+        results.append(behind or Refused(refusals=()))
+    return results
+
+
+def named_twice(order: ClaimRequested) -> bool:
+    named = [name for one in order.claims for name in (one.consumer, *_beside(one))]
+    return len(set(named)) < len(named)
+
+
+def _beside(one: ConsumerClaim) -> Iterator[str]:
+    """Whom a claim names beside its own consumer."""
+    return (name for name in (one.keep, one.begins, one.take_over) if name)
+
+
+def _bars_claim(one: ConsumerClaim, world: ClaimWorld) -> str:
+    """Why this cannot be claimed, wherever it is to go; empty when it can."""
+    if one.begins and world.holds(one.begins):
+        return f"move {one.begins}: a consumer has that name, and holds something"
+    if world.wall is None:
+        return ""
+    if one.group is not None:
+        return f"consumer {one.consumer}: a cell puts nobody into a server group"
+    if one.begins:
+        return f"consumer {one.consumer}: a cell begins no moves"
+    holder = world.holders.get(one.consumer)
+    if (holder is None or not holder.generation) and one.fenced and one.generation is not None:
+        return ""  # it is told that it holds nothing
+    if why := _bars_holder(holder, one.consumer, one.keep, world):
+        return why
+    if one.take_over is None:
+        return ""
+    if why := world.wall.bars_keeper(one.consumer, one.take_over):
+        return why
+    held = world.holders[one.take_over].held if world.holds(one.take_over) else {}
+    return world.wall.bars_holder(one.take_over, _places(world, held)) if held else ""
+
+
+def bars_release(order: ReleaseRequested, holder: Holder | None, world: ClaimWorld) -> str:
+    """Why the cell that asks can neither give back nor end this; empty when it can.
+
+    Of who holds nothing there is nothing to give back; but nobody ends him who never was in the cell.
+    """
+    if world.wall is None or (not order.retire and (holder is None or not holder.generation)):
+        return ""
+    return _bars_holder(holder, order.consumer, order.keep, world)
+
+
+def _bars_holder(holder: Holder | None, consumer: str, keep: str | None, world: ClaimWorld) -> str:
+    wall = world.wall
+    assert wall is not None
+    if why := wall.bars_holder(consumer, _places(world, holder.held if holder else {})):
+        return why
+    if not keep:
+        return ""
+    keeper = world.holders.get(keep)
+    if keeper is not None and keeper.held:
+        return wall.bars_holder(keep, _places(world, keeper.held))
+    return wall.bars_keeper(consumer, keep)
+
+
+def _places(world: ClaimWorld, allocations: Allocations) -> list[tuple[str, str]]:
+    """Each provider with its root."""
+    return [(provider, world.room(provider).root) for provider in allocations]
+
+
+def _refused(one: ConsumerClaim, why: Refusal) -> Refused:
+    """Whatever it would choose."""
+    return Refused(refusals=(why,) * len(one.choices))

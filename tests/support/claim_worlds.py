@@ -1,0 +1,50 @@
+"""Worlds that claims are judged against, and the claims: what unit tests of judging are made of."""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from bus.queries import ClaimRequested
+from bus.vocabulary import Choice, ConsumerClaim, Full, Retired
+from placement_worker.core.claim_world import ClaimWorld, Holder, Room, Stock
+
+A, B, C = "aaaa", "bbbb", "cccc"  # providers
+X, Y, Z = "xxxx", "yyyy", "zzzz"  # consumers
+
+
+def stock(
+    capacity: int = 8, used: int = 0, min_unit: int = 1, max_unit: int = 100, step_size: int = 1
+) -> Stock:
+    return Stock(0, capacity, used, used, min_unit, max_unit, step_size)
+
+
+def room(provider: str, shape: int = 3, **stocks: Stock) -> Room:
+    return Room(1, provider, provider, shape, 10, 10, stocks)
+
+
+def world(
+    *rooms: Room, holders: dict[str, Holder] | None = None, retired: dict[str, Retired] | None = None
+) -> ClaimWorld:
+    found: dict[str, Room | None] = {one.uuid: one for one in rooms}
+    return ClaimWorld(found, holders or {one: Holder(one, 1) for one in (X, Y, Z)}, retired or {})
+
+
+def wants(consumer: str, *choices: Any, generation: int | None = None) -> ConsumerClaim:
+    made = tuple(one if isinstance(one, Choice) else Choice(one) for one in choices)
+    return ConsumerClaim(consumer=consumer, generation=generation, choices=made)
+
+
+def order(*claims: ConsumerClaim) -> ClaimRequested:
+    return ClaimRequested(claims=claims)
+
+
+def full(asked: int, free: int, limit: str = "", name: str = "VCPU", provider: str = A) -> Full:
+    return Full(provider=provider, resource_class=name, asked=asked, free=free, limit=limit)
+
+
+def holding(consumer: str, generation: int, held: dict[str, dict[str, int]]) -> dict[str, Holder]:
+    return {consumer: Holder(consumer, 7, generation, held)}
+
+
+def keeps(consumer: str, keep: str, *choices: Any, generation: int | None = 4) -> ConsumerClaim:
+    return replace(wants(consumer, *choices, generation=generation), keep=keep)

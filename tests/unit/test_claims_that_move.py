@@ -1,0 +1,455 @@
+"""A claim that begins a move, at most once; one that takes a place over again: judged in turn, as tables."""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bus.moves import BEGUN
+from bus.queries import ReleaseRequested
+from bus.vocabulary import (
+    CLEANUP,
+    MIGRATION,
+    Choice,
+    Claimed,
+    ConsumerClaim,
+    Held,
+    NoGroup,
+    NothingHeld,
+    Refused,
+    Released,
+    Retired,
+    Walled,
+    keeper,
+)
+from placement_worker.core.capacity import claim, release
+from placement_worker.core.claim_world import ClaimWorld, Holder
+from placement_worker.core.server_groups import GroupPlaces
+from placement_worker.core.walls import CellWall
+from tests.support.claim_worlds import A, B, C, X, Y, Z, full, order, room, stock, wants, world
+from tests.support.ids import uid
+
+KEEP, LEFT = "keep", "left"  # who keep places of X: the one it leaves, and one more
+MOVE, OTHER = "move", "other"  # names of moves
+
+
+def five(provider: str) -> dict[str, dict[str, int]]:
+    return {provider: {"VCPU": 5}}
+
+
+def a_world(capacity: int = 8, **held: str) -> ClaimWorld:
+    """X holds five of A, by its fourth claim; and so do others, of what is said."""
+    there = world(*(room(one, VCPU=stock(capacity)) for one in (A, B, C)))
+    for name in (X, Y, Z, KEEP, LEFT, MOVE, OTHER):
+        there.holders[name] = Holder(name, len(there.holders))
+    for name, provider in ({X: A} | held).items():
+        there.holders[name].generation, there.holders[name].held = 4, five(provider)
+        there.room(provider).stocks["VCPU"].used += 5
+        there.room(provider).stocks["VCPU"].was += 5
+    return there
+
+
+def held(there: ClaimWorld) -> Mapping[str, str]:
+    """Who holds five of what; and what is in use is the sum of that."""
+    for room_ in there.rooms.values():
+        assert room_ is not None
+        sums = sum(one.held.get(room_.uuid, {}).get("VCPU", 0) for one in there.holders.values())
+        assert room_.stocks["VCPU"].used == sums
+    assert all(one.held in ({}, *map(five, (A, B, C))) for one in there.holders.values())
+    return {one.uuid: next(iter(one.held)) for one in there.holders.values() if one.held}
+
+
+def moves(to: str = B, *, move: str = MOVE, generation: int = 4, **more: Any) -> ConsumerClaim:
+    return replace(wants(X, five(to), generation=generation), **({"keep": KEEP, "begins": move} | more))
+
+
+def takes_over(other: str = KEEP, *, generation: int = 4, **more: Any) -> ConsumerClaim:
+    return replace(wants(X, {}, generation=generation), take_over=other, **more)
+
+
+DONE = Claimed(choice=0, generation=5, number=0)
+BEGAN = Retired(why=BEGUN)
+
+
+# Begun once
+
+
+def test_a_move_begins_with_its_claim_and_the_old_place_is_a_migrations() -> None:
+    there = a_world()
+    assert claim(order(moves()), there) == (DONE,)
+    assert held(there) == {X: B, KEEP: A}
+    assert there.tombstones == {MOVE: BEGAN}
+    assert there.holders[KEEP].heir_type == MIGRATION and there.holders[KEEP].heir_of is there.holders[X]
+    assert there.stirred.keys() == {X, KEEP} and there.touched.keys() == {A, B}
+    assert (there.room(A).generation, there.room(B).generation) == (10, 11)
+
+
+def test_whoever_keeps_a_place_without_a_move_is_a_clean_up_as_ever() -> None:
+    there = a_world()
+    claim(order(moves(begins=None)), there)
+    assert there.holders[KEEP].heir_type == CLEANUP
+    assert there.tombstones == {}
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "answer"),
+    [
+        (moves(), moves(), BEGAN),  # told twice
+        (moves(), moves(generation=5, keep=LEFT), BEGAN),  # and when it knows what it holds since
+        (moves(), moves(move=OTHER), Held(generation=5, allocations=five(B), roots=(B,))),
+        (moves(), replace(wants(Y, five(C)), begins=MOVE), BEGAN),  # by anybody
+    ],
+)
+def test_what_has_begun_does_not_begin_again(
+    first: ConsumerClaim, again: ConsumerClaim, answer: object
+) -> None:
+    there = a_world()
+    claim(order(first), there)
+    assert claim(order(again), there) == (answer,)
+    assert held(there) == {X: B, KEEP: A}
+
+
+def test_what_was_given_up_does_not_begin() -> None:
+    there = a_world()
+    fence = ReleaseRequested(consumer=MOVE, generation=None, retire="no host", unplaceable=True)
+    assert release(fence, there) == Released()
+    assert claim(order(moves()), there) == (Retired(why="no host", unplaceable=True),)
+    assert held(there) == {X: A}
+    assert there.stirred == {}
+
+
+def test_and_what_has_begun_is_not_given_up() -> None:
+    there = a_world()
+    claim(order(moves()), there)
+    assert release(ReleaseRequested(consumer=MOVE, generation=None, retire="no host"), there) == BEGAN
+    assert there.tombstones == {MOVE: BEGAN}
+
+
+FAILS = {
+    "no room": (moves(), {Y: B}, Refused(refusals=(full(5, 3, provider=B),))),
+    "another generation": (moves(generation=3), {}, Held(generation=4, allocations=five(A), roots=(A,))),
+    "something is left of that attempt": (
+        moves(),
+        {KEEP: C},
+        Held(generation=4, allocations=five(A), roots=(A,)),
+    ),
+    "the name of one that holds something": (
+        moves(),
+        {MOVE: C},
+        Refused(refusals=(Walled(why=f"move {MOVE}: a consumer has that name, and holds something"),)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("one", "others", "answer"), FAILS.values(), ids=FAILS.keys())
+def test_a_claim_that_fails_begins_nothing(
+    one: ConsumerClaim, others: dict[str, str], answer: object
+) -> None:
+    there = a_world(**others)
+    assert claim(order(one), there) == (answer,)
+    assert held(there) == {X: A} | others
+    assert there.tombstones == there.stirred == there.touched == {}
+    assert MOVE not in there.retired
+
+
+def test_nor_does_one_of_an_order_that_fails() -> None:
+    there = a_world()
+    assert claim(order(moves(), wants(Y, five(B))), there) == (
+        Refused(refusals=()),
+        Refused(refusals=(full(5, 3, provider=B),)),
+    )
+    assert held(there) == {X: A} and there.tombstones == {}
+    assert claim(order(moves()), there) == (DONE,)
+
+
+def test_of_two_in_an_order_that_begin_the_same_neither_is_judged() -> None:
+    there = a_world(**{Y: B})
+    both = order(moves(C), replace(wants(Y, five(C), generation=4), begins=MOVE))
+    at = (
+        Held(generation=4, allocations=five(A), roots=(A,)),
+        Held(generation=4, allocations=five(B), roots=(B,)),
+    )
+    assert claim(both, there) == at
+    assert held(there) == {X: A, Y: B} and there.tombstones == {}
+
+
+def test_who_holds_nothing_may_begin_a_move_too() -> None:
+    there = a_world()
+    comes_back = replace(wants(Y, five(B)), begins=MOVE)
+    assert claim(order(comes_back), there) == (Claimed(choice=0, generation=1, number=0),)
+    assert claim(order(comes_back), there) == (BEGAN,)
+    assert held(there) == {X: A, Y: B}
+
+
+@pytest.mark.parametrize("name", [MOVE, KEEP])
+def test_a_name_that_was_not_read_leaves_the_order_unjudged(name: str) -> None:
+    there = a_world()
+    del there.holders[name]
+    assert claim(order(moves()), there) is None
+
+
+def test_it_may_stay_on_its_host_where_old_and_new_fit_there_together() -> None:
+    there = a_world(capacity=10)
+    assert claim(order(moves(A)), there) == (DONE,)
+    assert held(there) == {X: A, KEEP: A}
+    assert claim(order(moves(A)), a_world(capacity=9)) == (Refused(refusals=(full(5, 4),)),)
+
+
+# Taken over again
+
+
+def moved(**others: str) -> ClaimWorld:
+    """X is on B by its fourth claim, and KEEP has its place on A."""
+    return a_world(**{X: B, KEEP: A} | others)
+
+
+TAKEN = {
+    "given back": (takes_over(), {}, {X: A}),
+    "left to another": (takes_over(keep=LEFT), {}, {X: A, LEFT: B}),
+    "whatever was chosen": (replace(takes_over(), choices=(Choice(five(C)),)), {}, {X: A}),
+    "beside others": (takes_over(keep=LEFT), {Y: C, Z: C}, {X: A, LEFT: B, Y: C, Z: C}),
+}
+
+
+@pytest.mark.parametrize(("one", "others", "then"), TAKEN.values(), ids=TAKEN.keys())
+def test_it_takes_all_that_the_other_holds(
+    one: ConsumerClaim, others: dict[str, str], then: dict[str, str]
+) -> None:
+    there = a_world(capacity=10, **{X: B, KEEP: A} | others)
+    assert claim(order(one), there) == (DONE,)
+    assert held(there) == then
+    assert there.holders[KEEP].generation == 0
+    assert there.stirred.keys() == {X, KEEP, *({LEFT} & then.keys())}
+    assert there.touched.keys() == {A, B}
+    assert (there.room(A).generation, there.room(B).generation) == (11, 10)
+    assert there.tombstones == {}
+
+
+def test_whoever_it_leaves_its_place_to_is_a_clean_up() -> None:
+    there = moved()
+    claim(order(takes_over(keep=LEFT)), there)
+    assert there.holders[LEFT].heir_type == CLEANUP and there.holders[LEFT].heir_of is there.holders[X]
+
+
+def test_no_room_is_asked_for_where_it_was() -> None:
+    """Capacity has gone, the shape has moved: it goes back all the same."""
+    there = moved()
+    there.room(A).stocks["VCPU"].capacity = 0
+    assert claim(order(takes_over()), there) == (DONE,)
+
+
+def test_on_one_host_the_places_change_hands() -> None:
+    there = a_world(capacity=10, **{KEEP: A})
+    assert claim(order(takes_over(keep=LEFT)), there) == (DONE,)
+    assert held(there) == {X: A, LEFT: A}
+
+
+NOT_TAKEN = {
+    "another generation": (takes_over(generation=3), Held(generation=4, allocations=five(B), roots=(B,))),
+    "who holds nothing": (takes_over(LEFT), Refused(refusals=(NothingHeld(consumer=LEFT),))),
+    "nobody there": (takes_over("nobody"), Refused(refusals=(NothingHeld(consumer="nobody"),))),
+    "itself": (takes_over(X), Held(generation=4, allocations=five(B), roots=(B,))),
+    "who is to keep": (takes_over(keep=KEEP), Held(generation=4, allocations=five(B), roots=(B,))),
+    "into a group there is not": (takes_over(group="none"), Refused(refusals=(NoGroup(group="none"),))),
+}
+
+
+@pytest.mark.parametrize(("one", "answer"), NOT_TAKEN.values(), ids=NOT_TAKEN.keys())
+def test_or_nothing_changes(one: ConsumerClaim, answer: object) -> None:
+    there = moved()
+    assert claim(order(one), there) == (answer,)
+    assert held(there) == {X: B, KEEP: A}
+    assert there.stirred == there.touched == {}
+
+
+def test_told_twice_it_is_held_the_second_time() -> None:
+    there = moved()
+    claim(order(takes_over()), there)
+    assert claim(order(takes_over()), there) == (Held(generation=5, allocations=five(A), roots=(A,)),)
+
+
+def test_who_has_ended_takes_nothing_over() -> None:
+    there = moved()
+    there.retired[X] = Retired(why="deleted")
+    assert claim(order(takes_over()), there) == (Retired(why="deleted"),)
+
+
+def test_nobody_of_the_order_gets_the_place_in_between() -> None:
+    there = a_world(capacity=5, **{X: B, KEEP: A})
+    assert claim(order(wants(Y, five(A)), takes_over()), there) == (
+        Refused(refusals=(full(5, 0),)),
+        Refused(refusals=()),
+    )
+    assert held(there) == {X: B, KEEP: A} and there.stirred == {}
+    assert claim(order(wants(Y, five(B)), takes_over()), there) is not None
+    assert held(there) == {X: A, Y: B}
+
+
+# In a server group
+
+
+def grouped(there: ClaimWorld, policy: Any = "anti-affinity") -> GroupPlaces:
+    """X and whoever keeps a place of it are in it."""
+    group = there.groups[7] = GroupPlaces(7, "g", "web", "p", policy, 1)
+    for name in (X, KEEP):
+        holder = there.holders[name]
+        if holder.held:
+            holder.group = holder.group_was = 7
+            holder.keeps_for = X if name == KEEP else None
+            group.put(name, frozenset(holder.held), holder.keeps_for)
+    return group
+
+
+def test_it_moves_to_its_own_host_though_its_group_keeps_apart() -> None:
+    there = a_world(capacity=15)
+    group = grouped(there)
+    assert claim(order(moves(A)), there) == (DONE,)
+    assert group.places == {X: {A}, KEEP: {A}} and group.keepers == {KEEP: X}
+    assert list(group.breaches()) == []
+    there.holders[Y].group = 7
+    assert [type(one) for one in claim(order(wants(Y, five(A))), there) or ()] == [Refused]
+    assert claim(order(takes_over(generation=5, keep=LEFT)), there)
+    assert group.places == {X: {A}, LEFT: {A}} and list(group.breaches()) == []
+
+
+def test_it_stays_in_its_group_when_only_its_keeper_was_left_in_it() -> None:
+    there = moved()
+    group = grouped(there)
+    there.holders[X].group = there.holders[X].group_was = None
+    group.drop(X)
+    assert claim(order(takes_over()), there) == (DONE,)
+    assert (there.holders[X].group, group.places, group.keepers) == (7, {X: {A}}, {})
+
+
+def test_its_group_is_not_judged_on_the_way_back() -> None:
+    there = moved()
+    group = grouped(there, "affinity")
+    group.put(Y, frozenset((B,)))
+    assert claim(order(takes_over()), there) == (DONE,)
+    assert group.places == {X: {A}, Y: {B}}
+
+
+def test_an_order_that_fails_leaves_the_group_as_it_was() -> None:
+    there = moved()
+    group, untouched = grouped(there), grouped(moved())
+    failed = claim(order(takes_over(keep=LEFT), wants(Y, five(C)), wants(Z, five(C))), there)
+    assert failed and not any(isinstance(one, Claimed) for one in failed)
+    assert group == untouched
+    assert there.holders[LEFT].keeps_for is None and there.holders[KEEP].keeps_for == X
+
+
+# From within a cell
+
+
+BUILD, ANOTHER = uid(1), uid(2)
+
+
+def walled(cells: dict[str, str], **held_: str) -> ClaimWorld:
+    """As cell c1 asks: its build is on B, and its first attempt's place on A, unless it is said otherwise."""
+    there = a_world()
+    names = {BUILD: B, keeper(BUILD, 1): A} | held_
+    for name in (BUILD, ANOTHER, *(keeper(one, nth) for one in (BUILD, ANOTHER) for nth in (1, 2))):
+        there.holders[name] = Holder(name, len(there.holders))
+    for name, provider in names.items():
+        there.holders[name].generation, there.holders[name].held = 4, five(provider)
+        there.room(provider).stocks["VCPU"].used += 5
+    there.wall = CellWall("c1", cells, ())
+    return there
+
+
+def back(other: str, **more: Any) -> ConsumerClaim:
+    return replace(wants(BUILD, {}, generation=4), take_over=other, **more)
+
+
+OWN = {A: "c1", B: "c1", C: "c2"}
+
+
+@pytest.mark.parametrize(
+    ("one", "why"),
+    [
+        (back(keeper(BUILD, 1)), ""),
+        (back(keeper(BUILD, 1), keep=keeper(BUILD, 2)), ""),
+        (back(keeper(ANOTHER, 1)), "is no clean-up of"),
+        (back(ANOTHER), "is no clean-up of"),
+        (back(keeper(BUILD, 1), keep=keeper(ANOTHER, 2)), "is no clean-up of"),
+        (replace(back(keeper(BUILD, 1)), begins=MOVE), "begins no moves"),
+        (replace(wants(BUILD, five(A), generation=4), begins=MOVE), "begins no moves"),
+    ],
+)
+def test_a_cell_takes_over_what_was_its_own_builds(one: ConsumerClaim, why: str) -> None:
+    there = walled(OWN)
+    [result] = claim(order(one), there) or ()
+    if not why:
+        assert result == DONE
+    else:
+        assert isinstance(result, Refused) and isinstance(refusal := result.refusals[0], Walled)
+        assert why in refusal.why
+        assert there.stirred == {} and there.tombstones == {}
+
+
+@pytest.mark.parametrize("cells", [{A: "c2", B: "c1"}, {A: "c1", B: "c2"}, {A: "c2", B: "c2"}])
+def test_neither_to_anothers_host_nor_from_one(cells: dict[str, str]) -> None:
+    [result] = claim(order(back(keeper(BUILD, 1))), walled(cells)) or ()
+    assert isinstance(result, Refused) and isinstance(result.refusals[0], Walled)
+
+
+def test_and_that_nothing_is_held_it_hears() -> None:
+    [result] = claim(order(back(keeper(BUILD, 2))), walled(OWN)) or ()
+    assert result == Refused(refusals=(NothingHeld(consumer=keeper(BUILD, 2)),))
+
+
+# Whatever comes
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_moves_and_goes_back_is_held_once_in_all(seed: int) -> None:
+    """No place is nobody's while a guest may be there, none is held twice, and each move begins once."""
+    chance = random.Random(seed)
+    there = world(*(room(one, VCPU=stock(12)) for one in (A, B, C)))
+    builds = [X, Y, Z]
+    kept = {build: [f"{build} {nth}" for nth in range(4)] for build in builds}
+    for name in [*builds, *(one for each in kept.values() for one in each), *map(str, range(60))]:
+        there.holders[name] = Holder(name, len(there.holders))
+    begun: dict[str, int] = {}
+    for step in range(150):
+        build, move = chance.choice(builds), str(chance.randrange(60))
+        holder = there.holders[build]
+        generation = holder.generation - (chance.random() < 0.1) or None
+        keep = chance.choice([None, *kept[build]])
+        one: ConsumerClaim = replace(
+            wants(build, {chance.choice((A, B, C)): {"VCPU": chance.randrange(1, 8)}}, generation=generation),
+            keep=keep,
+        )
+        what = chance.random()
+        if what < 0.4:
+            one = replace(one, begins=move)
+        elif what < 0.7:
+            one = replace(one, take_over=chance.choice(kept[build]))
+        elif what < 0.8:
+            gone = chance.choice(kept[build])
+            release(ReleaseRequested(consumer=gone, generation=None, fenced=False), there)
+            continue
+        before = {name: (found.generation, found.held) for name, found in there.holders.items()}
+        [result] = claim(order(one), there) or ()
+        after = {name: (found.generation, found.held) for name, found in there.holders.items()}
+        if not isinstance(result, Claimed):
+            assert after == before, (step, one, result)
+        else:
+            assert before[build][0] == (generation or 0)
+            if one.begins:
+                begun[one.begins] = begun.get(one.begins, 0) + 1
+            if one.take_over:
+                assert after[build][1] == before[one.take_over][1] and not after[one.take_over][1]
+            if keep:
+                assert _sum(after[keep][1]) == _sum(before[keep][1]) + _sum(before[build][1])
+        for room_ in there.rooms.values():
+            assert room_ is not None
+            used = sum(_sum({room_.uuid: found.held.get(room_.uuid, {})}) for found in there.holders.values())
+            assert room_.stocks["VCPU"].used == used <= 12
+    assert begun.keys() == there.tombstones.keys() and set(begun.values()) == {1}
+
+
+def _sum(held_: Mapping[str, Mapping[str, int]]) -> int:
+    return sum(resources.get("VCPU", 0) for resources in held_.values())
