@@ -31,6 +31,7 @@ from placement_worker.core.walls import CellWall
 from tests.support.claim_worlds import A, B, C, X, Y, Z, full, order, room, stock, wants, world
 from tests.support.ids import uid
 
+NOBODY: Mapping[str, str] = {}
 KEEP, LEFT = "keep", "left"  # who keep places of X: the one it leaves, and one more
 MOVE, OTHER = "move", "other"  # names of moves
 
@@ -39,12 +40,12 @@ def five(provider: str) -> dict[str, dict[str, int]]:
     return {provider: {"VCPU": 5}}
 
 
-def a_world(capacity: int = 8, **held: str) -> ClaimWorld:
+def a_world(held: Mapping[str, str] = NOBODY, *, capacity: int = 8) -> ClaimWorld:
     """X holds five of A, by its fourth claim; and so do others, of what is said."""
     there = world(*(room(one, VCPU=stock(capacity)) for one in (A, B, C)))
     for name in (X, Y, Z, KEEP, LEFT, MOVE, OTHER):
         there.holders[name] = Holder(name, len(there.holders))
-    for name, provider in ({X: A} | held).items():
+    for name, provider in {X: A, **held}.items():
         there.holders[name].generation, there.holders[name].held = 4, five(provider)
         there.room(provider).stocks["VCPU"].used += 5
         there.room(provider).stocks["VCPU"].was += 5
@@ -147,10 +148,10 @@ FAILS = {
 def test_a_claim_that_fails_begins_nothing(
     one: ConsumerClaim, others: dict[str, str], answer: object
 ) -> None:
-    there = a_world(**others)
+    there = a_world(others)
     assert claim(order(one), there) == (answer,)
     assert held(there) == {X: A} | others
-    assert there.tombstones == there.stirred == there.touched == {}
+    assert not (there.tombstones or there.stirred or there.touched)
     assert MOVE not in there.retired
 
 
@@ -165,7 +166,7 @@ def test_nor_does_one_of_an_order_that_fails() -> None:
 
 
 def test_of_two_in_an_order_that_begin_the_same_neither_is_judged() -> None:
-    there = a_world(**{Y: B})
+    there = a_world({Y: B})
     both = order(moves(C), replace(wants(Y, five(C), generation=4), begins=MOVE))
     at = (
         Held(generation=4, allocations=five(A), roots=(A,)),
@@ -200,9 +201,9 @@ def test_it_may_stay_on_its_host_where_old_and_new_fit_there_together() -> None:
 # Taken over again
 
 
-def moved(**others: str) -> ClaimWorld:
+def moved() -> ClaimWorld:
     """X is on B by its fourth claim, and KEEP has its place on A."""
-    return a_world(**{X: B, KEEP: A} | others)
+    return a_world({X: B, KEEP: A})
 
 
 TAKEN = {
@@ -217,7 +218,7 @@ TAKEN = {
 def test_it_takes_all_that_the_other_holds(
     one: ConsumerClaim, others: dict[str, str], then: dict[str, str]
 ) -> None:
-    there = a_world(capacity=10, **{X: B, KEEP: A} | others)
+    there = a_world({X: B, KEEP: A} | others, capacity=10)
     assert claim(order(one), there) == (DONE,)
     assert held(there) == then
     assert there.holders[KEEP].generation == 0
@@ -241,7 +242,7 @@ def test_no_room_is_asked_for_where_it_was() -> None:
 
 
 def test_on_one_host_the_places_change_hands() -> None:
-    there = a_world(capacity=10, **{KEEP: A})
+    there = a_world({KEEP: A}, capacity=10)
     assert claim(order(takes_over(keep=LEFT)), there) == (DONE,)
     assert held(there) == {X: A, LEFT: A}
 
@@ -261,7 +262,7 @@ def test_or_nothing_changes(one: ConsumerClaim, answer: object) -> None:
     there = moved()
     assert claim(order(one), there) == (answer,)
     assert held(there) == {X: B, KEEP: A}
-    assert there.stirred == there.touched == {}
+    assert not (there.stirred or there.touched)
 
 
 def test_told_twice_it_is_held_the_second_time() -> None:
@@ -277,7 +278,7 @@ def test_who_has_ended_takes_nothing_over() -> None:
 
 
 def test_nobody_of_the_order_gets_the_place_in_between() -> None:
-    there = a_world(capacity=5, **{X: B, KEEP: A})
+    there = a_world({X: B, KEEP: A}, capacity=5)
     assert claim(order(wants(Y, five(A)), takes_over()), there) == (
         Refused(refusals=(full(5, 0),)),
         Refused(refusals=()),
@@ -320,7 +321,8 @@ def test_it_stays_in_its_group_when_only_its_keeper_was_left_in_it() -> None:
     there.holders[X].group = there.holders[X].group_was = None
     group.drop(X)
     assert claim(order(takes_over()), there) == (DONE,)
-    assert (there.holders[X].group, group.places, group.keepers) == (7, {X: {A}}, {})
+    assert there.holders[X].group == 7
+    assert group.places == {X: {A}} and group.keepers == {}
 
 
 def test_its_group_is_not_judged_on_the_way_back() -> None:
