@@ -68,7 +68,7 @@ async def test_what_is_asked_wrongly_is_said(placement: Placement) -> None:
     wrong = (
         ("host-9", "c2", CommandRefused, "no provider host-9"),
         (uid(9, "a"), "c2", CommandRefused, "no root provider"),
-        ("host-1", "c9", BadSetting, "--cell c9: the cells are c1, c2"),
+        ("host-1", "c9", BadSetting, "--cell 'c9': cells are c1, c2"),
     )
     for root, cell, kind, why in wrong:
         with pytest.raises(kind) as refused:
