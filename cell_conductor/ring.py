@@ -204,9 +204,9 @@ class Ring:
     async def addressed(self, said: Sequence[Message]) -> list[Message]:
         """Orders go to the owner of the moment, whichever agent was named when the host was chosen."""
         orders = [one for one in said if isinstance(one, BuildOrdered | DestroyOrdered)]
-        if not orders or not await self._known_pools():
+        pools = await self._known_pools() if orders else None
+        if not pools:
             return list(said)
-        pools = await self._known_pools()
         owners = await self._owners({one.root for one in orders})
         unknown = defaultdict(set)
         for one in orders:
