@@ -24,7 +24,7 @@ from bus.delivery.runner import Bus, Listener
 from bus.errors import Unavailable
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.queries import FindCandidates
-from bus.vocabulary import Flavor, ResourceGroup
+from bus.requests import Flavor, ResourceGroup
 from deploy.servers import Postgres, RabbitMQ, free_port, private_directory
 from ironic_sync import IronicApi, Notifications
 from ironic_sync.core import node as ironic_node

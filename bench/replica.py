@@ -26,14 +26,13 @@ from sqlalchemy import text
 
 from bench.boots import processor_time
 from bus import topics
+from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus
 from bus.known_trees import FindChanges
-from bus.queries import ClaimRequested
 from bus.rabbit import RabbitTransport
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import Choice, Claimed, ConsumerClaim
 from deploy.servers import Postgres, RabbitMQ, private_directory
 from placement_worker import Placement, replica
 

@@ -11,18 +11,13 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from bus.clock import Clock
-from bus.messages import AgentReported, BuildOrdered, DestroyOrdered, Message
-from bus.queries import (
-    LeaseAnswered,
-    LeaseAsked,
-    NodeLent,
-    NodesTaken,
-    NodesTold,
-)
+from bus.leases import LeaseAnswered, LeaseAsked, NodeLent, NodesTaken, NodesTold
+from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.retrying import retrying
 from bus.sql.transaction import Transaction
+from bus.vocabulary import Message
 from cell_conductor import ring_store as store
 from cell_conductor.core.build import Build
 from cell_conductor.core.owning import RingMember, forgotten, moves

@@ -1,6 +1,6 @@
 """What operators ask of a ring: who acts on bare metal; no nodes for one any more, or his for others."""
 
-from bus.queries import AgentEditAnswered, AgentEditRequested, AgentsFound, AgentStands, FindAgents
+from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound, AgentStands, FindAgents
 from bus.sql.retrying import retrying
 from cell_conductor import ring_store as store
 from cell_conductor.core.owning import RingMember, rehomed

@@ -5,8 +5,8 @@ from typing import TypeVar
 
 import msgspec
 
+from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
-from bus.queries import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.sql.database import Database
 from bus.topics import (
     AGENT_BUILD,

@@ -26,7 +26,7 @@ from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus
-from bus.queries import AgentEditAnswered, AgentEditRequested, AgentsFound, AgentStands, FindAgents
+from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound, AgentStands, FindAgents
 
 SECONDS = 10.0  # a cell may take to answer
 _LOOK_AGAIN = 0.5

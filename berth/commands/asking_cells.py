@@ -7,9 +7,9 @@ from typing import TypeVar
 from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting, Settings
 from bus import topics
+from bus.cells import FindCells
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, Unavailable, Unroutable
-from bus.queries import FindCells
 
 R = TypeVar("R")
 

@@ -27,12 +27,11 @@ from berth.commands.terminal import (
 )
 from berth.settings import Settings
 from bus import topics
-from bus.cells import CellEdited, RegisterCell
+from bus.cells import CellEdited, CellEditRequested, CellsFound, FindCells, RegisterCell, RegisteredCell
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
-from bus.queries import CellEditRequested, CellsFound, FindCells, FindInstances
-from bus.vocabulary import RegisteredCell
+from bus.queries import FindInstances
 
 CONDUCTOR_SECONDS = 2.0  # it may take to be heard
 _LOOK_SECONDS = 1.0

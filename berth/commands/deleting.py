@@ -17,8 +17,10 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleted, BuildDeleteRequested, Message
-from bus.queries import FindAllocations, FindBuilds, FindProviders
+from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleted, BuildDeleteRequested
+from bus.queries import FindBuilds
+from bus.resources import FindAllocations, FindProviders
+from bus.vocabulary import Message
 
 T = TypeVar("T")
 

@@ -36,7 +36,7 @@ from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.queries import FindCandidates, WhatIf
-from bus.vocabulary import ResourceGroup
+from bus.requests import ResourceGroup
 
 _READY_SECONDS = 60.0
 

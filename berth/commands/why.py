@@ -19,11 +19,11 @@ from berth.commands.what_if import show_answer
 from berth.funnel import funnel
 from berth.settings import BadSetting, Settings
 from bus import topics
+from bus.decisions import AlsoAsked, RecordedHost
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.messages import BuildRequested
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
-from bus.vocabulary import AlsoAsked, RecordedHost
 from scheduler_worker import replay
 
 SECONDS = 5.0  # an answer may take

@@ -7,8 +7,8 @@ from bus.context import follow
 from bus.delivery.giving_up import refusal_of
 from bus.delivery.settling import Made, ServedRow
 from bus.errors import Undecodable
-from bus.messages import Message
 from bus.protocol import Envelope, Transport
+from bus.vocabulary import Message
 from bus.worker import Answers, Worker, reply_prefix
 
 

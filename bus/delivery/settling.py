@@ -19,8 +19,8 @@ from bus.delivery.meters import HANDLED
 from bus.delivery.verdicts import Again, Dead, verdict
 from bus.errors import Unavailable, Undecodable
 from bus.keys import matches
-from bus.messages import Message
 from bus.protocol import Delivery, Envelope, Transport
+from bus.vocabulary import Message
 from bus.worker import Answers, On, Worker, messages_of
 
 log = logging.getLogger(__name__)

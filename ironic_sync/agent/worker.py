@@ -10,8 +10,8 @@ from bus.agent_builds import REMEMBERED, AgentBuilds
 from bus.clock import Clock
 from bus.messages import AgentReported, HostReported
 from bus.report_sequence import ReportSequence
+from bus.reports import HostState
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, HOST_REPORTED, LEASE, TELL_NODES
-from bus.vocabulary import HostState
 from bus.worker import Worker, every, on
 from ironic_sync.agent.lease import NodeLease, Unshared
 from ironic_sync.agent.orders import LONGEST_PAUSE, OrdersInHand

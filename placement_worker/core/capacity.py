@@ -8,11 +8,10 @@ an order that fails leaves no trace.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from bus.queries import ClaimRequested, ReleaseRequested
-from bus.vocabulary import (
-    Allocations,
+from bus.claims import (
     Choice,
     Claimed,
+    ClaimRequested,
     ClaimResult,
     ConsumerClaim,
     Full,
@@ -23,10 +22,12 @@ from bus.vocabulary import (
     Refusal,
     Refused,
     Released,
+    ReleaseRequested,
     ReleaseResult,
     Retired,
     Walled,
 )
+from bus.vocabulary import Allocations
 from placement_worker.core.server_groups import GroupPlaces, roots_of
 from placement_worker.core.walls import CellWall
 

@@ -16,13 +16,14 @@ from rich.console import Console
 from berth.audit import Audit, audit
 from berth.commands.run import migrate_all
 from berth.settings import Settings
-from bus.aggregates import MakeAggregate
+from bus.aggregates import AggregateEditRequested, MakeAggregate
 from bus.cells import RegisterCell
+from bus.claims import Claimed
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.queries import AggregateEditRequested, EditRequested, LoadProviders
-from bus.resources import ProviderLoad, SetAggregates
-from bus.vocabulary import Allocations, Claimed, Inventory
+from bus.reports import Inventory
+from bus.resources import EditRequested, LoadProviders, ProviderLoad, SetAggregates
+from bus.vocabulary import Allocations
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,

@@ -16,9 +16,8 @@ from berth.commands.cell_permissions import check_name
 from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting
 from bus.cells import RegisterCell
-from bus.queries import FindInstances, InstancesFound
+from bus.queries import FindInstances, Instance, InstancesFound
 from bus.topics import FIND_INSTANCES
-from bus.vocabulary import Instance
 from bus.worker import Worker, answers
 from placement_worker import Placement, placement_worker
 from tests.support.buses import Connect, serving

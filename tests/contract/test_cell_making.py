@@ -20,8 +20,8 @@ from berth.settings import Settings
 from bus import topics
 from bus.cells import RegisterCell
 from bus.delivery.runner import Bus
+from bus.groups import FindGroups
 from bus.local import LocalBroker, LocalTransport
-from bus.queries import FindGroups
 from bus.rabbit import removal
 from placement_worker import Placement, placement_worker
 from tests.support.command_line import plainly

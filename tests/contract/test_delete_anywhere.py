@@ -19,10 +19,10 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.local import LocalTransport
 from bus.messages import BuildCancelRequested, BuildDeleteRequested
-from bus.queries import FindAllocations
+from bus.requests import Flavor
+from bus.resources import FindAllocations
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import Flavor
 from cell_conductor import cell_conductor
 from compute_sim import Durations, FaultPlan, compute_sim, fleet
 from tests.support.command_line import plainly

@@ -14,8 +14,7 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildDeleted, BuildDeleteRequested
-from bus.queries import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
-from bus.resources import Consumer, Provider
+from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
 from bus.vocabulary import Allocations
 from bus.worker import Worker, answers, on
 from tests.support.command_line import plainly

@@ -16,10 +16,9 @@ from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
+from bus.groups import FindGroups, GroupEditRequested, MakeGroup
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildRequested
-from bus.queries import FindGroups, GroupEditRequested
-from bus.resources import MakeGroup
 from bus.worker import Worker, on
 from placement_worker import Placement, placement_worker
 from tests.support.command_line import plainly

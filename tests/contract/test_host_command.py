@@ -10,7 +10,7 @@ from berth.commands import hosts as commands
 from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting
 from bus.host_marks import DISABLED, FORCED_DOWN
-from bus.vocabulary import Inventory
+from bus.reports import Inventory
 from placement_worker import Placement, placement_worker
 from tests.support.buses import Connect, serving
 from tests.support.command_line import CommandLine

@@ -20,13 +20,12 @@ from berth.commands.ironic_trouble import way
 from berth.commands.terminal import CommandRefused
 from berth.settings import Settings
 from bus import topics
+from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
-from bus.queries import ClaimRequested
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import Choice, Claimed, ConsumerClaim
 from bus.worker import Worker
 from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
 from placement_worker import Placement, placement_worker

@@ -17,8 +17,8 @@ from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting, Cell, Settings
 from bus import topics
 from bus.delivery.runner import Bus
+from bus.groups import FindGroups
 from bus.local import LocalBroker, LocalTransport
-from bus.queries import FindGroups
 from bus.resources import MakeProvider, SetTraits
 from placement_worker import Placement, placement_worker
 from tests.support.command_line import plainly

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 import pytest
 from msgspec.structs import replace
 
+from bus.claims import Choice
 from bus.clock import Clock
+from bus.leases import AgentEditRequested, FindAgents, LeaseAnswered, LeaseAsked, NodesTold
 from bus.messages import (
     AgentReported,
     BuildDeleted,
@@ -17,12 +19,11 @@ from bus.messages import (
     BuildOrdered,
     BuildPlaced,
     DestroyOrdered,
-    Message,
+    Selection,
 )
-from bus.queries import AgentEditRequested, FindAgents, LeaseAnswered, LeaseAsked, NodesTold
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import Choice, Selection
+from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor.builds import Builds
 from cell_conductor.core.limits import AttemptLimits

@@ -19,9 +19,10 @@ from bus import topics
 from bus.codec import encode
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
-from bus.queries import FindBuilds, FindProviders, FindWaiting
+from bus.queries import FindBuilds, FindWaiting
 from bus.rabbit import RabbitTransport, permissions
-from bus.vocabulary import Flavor
+from bus.requests import Flavor
+from bus.resources import FindProviders
 from bus.worker import On, Worker
 from deploy.rabbitmq import find_rabbitmq
 from deploy.servers import RabbitMQ, private_directory

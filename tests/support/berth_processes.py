@@ -25,9 +25,9 @@ from berth.services import Supervisor
 from berth.settings import Settings
 from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener
-from bus.messages import Message
 from bus.protocol import QueueSpec
-from bus.topics import Address
+from bus.routing import Address
+from bus.vocabulary import Message
 
 M = TypeVar("M", bound=Message)
 

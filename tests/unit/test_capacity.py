@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.queries import ClaimRequested, ReleaseRequested
-from bus.vocabulary import (
+from bus.claims import (
     Choice,
     Claimed,
+    ClaimRequested,
     ConsumerClaim,
     Full,
     Gone,
@@ -16,6 +16,7 @@ from bus.vocabulary import (
     Moved,
     Refused,
     Released,
+    ReleaseRequested,
     Retired,
 )
 from placement_worker.core.capacity import ClaimWorld, Holder, Room, Stock, claim, release
