@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from bus.agent_builds import REMEMBERED, AgentBuilds
+from bus.agent_builds import REMEMBERED, AgentBuilds, report
 from bus.clock import Clock
 from bus.messages import AgentReported, HostReported
 from bus.report_sequence import ReportSequence
@@ -112,20 +112,7 @@ class _Tidings:
     async def progress(self) -> Sequence[AgentReported]:
         """The builds that are under way; not those in which nothing has moved for too long."""
         since = self._orders.clock.monotonic() - self._patience
-        return [
-            AgentReported(
-                build=job.order.build,
-                attempt=job.order.attempt,
-                cell=job.order.cell,
-                agent=job.order.agent,
-                root=job.order.root,
-                host=job.order.host,
-                outcome="progress",
-                epoch=job.order.epoch,
-            )
-            for job in self._orders.building()
-            if job.changed > since
-        ]
+        return [report(job.order, "progress") for job in self._orders.building() if job.changed > since]
 
 
 def metal_agent(
