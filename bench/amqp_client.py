@@ -11,13 +11,12 @@ import os
 import statistics
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
 
 from aio_pika import Connection, DeliveryMode, Message, connect
 from aio_pika.abc import AbstractIncomingMessage
 from aiormq import Channel
 
-from deploy.servers import RabbitMQ, private_directory
+from bench.own_servers import broker_at
 
 AT_ONCE = 256  # unconfirmed, and unacknowledged
 
@@ -132,11 +131,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=10_240)
     parser.add_argument("--turns", type=int, default=5)
     arguments = parser.parse_args()
-    with ExitStack() as stack:
-        url = arguments.amqp_url
-        if not url:
-            directory = private_directory("berth-bench-")
-            url = stack.enter_context(RabbitMQ(directory / "rabbitmq")).url
+    with broker_at(arguments.amqp_url) as url:
         asyncio.run(measure(url, arguments.messages, arguments.turns))
 
 

@@ -13,11 +13,11 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from deploy.servers import Postgres, RabbitMQ, private_directory
+from bench.own_servers import broker_and_database
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -59,14 +59,11 @@ def _run(
     arguments: argparse.Namespace, boots: int, coalesce: bool
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """One load on servers of its own: the result, and milliseconds of processor time a boot by process."""
-    with ExitStack() as stack:
-        directory = private_directory("berth-bench-")
-        rabbitmq = stack.enter_context(RabbitMQ(directory / "rabbitmq"))
-        postgres = stack.enter_context(Postgres(directory / "postgres"))
+    with broker_and_database() as (amqp_url, database_url):
         environment = {
             **os.environ,
-            "BERTH_AMQP_URL": rabbitmq.url,
-            "BERTH_DATABASE_URL": postgres.url,
+            "BERTH_AMQP_URL": amqp_url,
+            "BERTH_DATABASE_URL": database_url,
             "BERTH_CELLS": ",".join(f"c{number + 1}" for number in range(arguments.cells)),
             "BERTH_HOSTS": str(arguments.hosts),
             "BERTH_FAIL": str(arguments.fail),

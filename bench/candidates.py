@@ -18,8 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bus.candidates import Heard
+from bus.messages import ProviderChange
 from bus.queries import FindCandidates
-from bus.vocabulary import Inventory, ProviderChange, ResourceGroup
+from bus.reports import Inventory
+from bus.requests import ResourceGroup
 from placement_worker.core.index import Index
 from placement_worker.core.search import page, search
 from placement_worker.core.trees import ProviderState, Tree

@@ -17,12 +17,13 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.table import Table
 
+from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock, monotonic
-from bus.messages import InventoryReported, Message
-from bus.queries import ClaimRequested
+from bus.messages import InventoryReported
+from bus.reports import Inventory, ProviderReport
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import Choice, Claimed, ConsumerClaim, Inventory, ProviderReport
+from bus.vocabulary import Message
 from deploy.servers import Postgres, private_directory
 from placement_worker import Placement, breaches
 

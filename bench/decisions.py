@@ -20,17 +20,11 @@ from bench.candidates import CELLS, fleet
 from berth.loadtest import mixed
 from berth.services import spare_the_collector
 from bus.candidates import Heard
+from bus.claims import ClaimAnswered, Claimed, ClaimRequested, ReleaseAnswered, Released, ReleaseRequested
 from bus.clock import Clock
-from bus.messages import BuildRequested, HostReported
-from bus.queries import (
-    ClaimAnswered,
-    ClaimRequested,
-    FindProviders,
-    ProvidersFound,
-    ReleaseAnswered,
-    ReleaseRequested,
-)
-from bus.vocabulary import Claimed, HostState, ProviderChange, Released
+from bus.messages import BuildRequested, HostReported, ProviderChange
+from bus.reports import HostState
+from bus.resources import FindProviders, ProvidersFound
 from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from scheduler_worker import ChoicePolicy

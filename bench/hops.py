@@ -8,14 +8,13 @@ import argparse
 import asyncio
 import os
 import time
-from contextlib import ExitStack
 
+from bench.own_servers import broker_at
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleted, BuildDeleteRequested
 from bus.rabbit import RabbitTransport
 from bus.worker import Worker, on
-from deploy.servers import RabbitMQ, private_directory
 
 
 async def hops_per_second(url: str, messages: int, coalesce: bool, quorum: bool) -> float:
@@ -63,11 +62,7 @@ def main() -> None:
     parser.add_argument("--amqp-url", help="a running RabbitMQ; by default a private one is started")
     parser.add_argument("--messages", type=int, default=20_000)
     arguments = parser.parse_args()
-    with ExitStack() as stack:
-        url = arguments.amqp_url
-        if not url:
-            directory = private_directory("berth-bench-")
-            url = stack.enter_context(RabbitMQ(directory / "rabbitmq")).url
+    with broker_at(arguments.amqp_url) as url:
         asyncio.run(measure(url, arguments.messages))
 
 

@@ -7,25 +7,24 @@ has named it to whoever asks, counted from the timestamp Ironic wrote on its eve
 
 import argparse
 import asyncio
-import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import httpx
 
 from bench.boots import processor_time
 from bench.ironic_site import Site, prepare, processes
+from bench.own_servers import broker_and_database
 from bus import topics
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus, Listener
 from bus.errors import Unavailable
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
 from bus.queries import FindCandidates
-from bus.vocabulary import Flavor, ResourceGroup
-from deploy.servers import Postgres, RabbitMQ, free_port, private_directory
+from bus.requests import Flavor, ResourceGroup
+from deploy.servers import free_port
 from ironic_sync import IronicApi, Notifications
 from ironic_sync.core import node as ironic_node
 from ironic_sync.core.envelope import HeardNotification, opened
@@ -276,12 +275,8 @@ def main() -> None:
 
 def _run(nodes: int, more: dict[str, Any], work: Stage) -> str:
     """One stage on servers of its own."""
-    with ExitStack() as stack:
-        directory = private_directory("berth-bench-")
-        stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        rabbitmq = stack.enter_context(RabbitMQ(directory / "rabbitmq"))
-        postgres = stack.enter_context(Postgres(directory / "postgres"))
-        site = Site(amqp_url=rabbitmq.url, database_url=postgres.url, port=free_port(), nodes=nodes, **more)
+    with broker_and_database() as (amqp_url, database_url):
+        site = Site(amqp_url=amqp_url, database_url=database_url, port=free_port(), nodes=nodes, **more)
         return asyncio.run(_stage(site, work))
 
 

@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -25,16 +24,15 @@ from rich.table import Table
 from sqlalchemy import text
 
 from bench.boots import processor_time
+from bench.own_servers import broker_and_database
 from bus import topics
+from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus
 from bus.known_trees import FindChanges
-from bus.queries import ClaimRequested
 from bus.rabbit import RabbitTransport
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import Choice, Claimed, ConsumerClaim
-from deploy.servers import Postgres, RabbitMQ, private_directory
 from placement_worker import Placement, replica
 
 TRAITS = 12
@@ -104,21 +102,18 @@ def process(*command: str, **environment: str) -> Iterator["subprocess.Popen[str
 
 def measure(hosts: int, claims: int) -> dict[str, float]:
     with ExitStack() as stack:
-        directory = private_directory("berth-bench-")
-        stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        rabbitmq = stack.enter_context(RabbitMQ(directory / "rabbitmq"))
-        postgres = stack.enter_context(Postgres(directory / "postgres"))
-        asyncio.run(fill(postgres.url, hosts))
-        urls = {"BERTH_AMQP_URL": rabbitmq.url, "BERTH_DATABASE_URL": postgres.url}
+        amqp_url, database_url = stack.enter_context(broker_and_database())
+        asyncio.run(fill(database_url, hosts))
+        urls = {"BERTH_AMQP_URL": amqp_url, "BERTH_DATABASE_URL": database_url}
         stack.enter_context(process("berth", "run", "placement", **urls))
-        asyncio.run(answering(rabbitmq.url))
+        asyncio.run(answering(amqp_url))
         before = processor_time()
-        following = stack.enter_context(process("bench.replica", "--follow", rabbitmq.url))
+        following = stack.enter_context(process("bench.replica", "--follow", amqp_url))
         loaded = _said(following)
         spent: defaultdict[str, float] = defaultdict(float)
         for one, seconds in processor_time().items():
             spent[one[1]] += seconds - before.get(one, 0.0)
-        last = asyncio.run(claim(rabbitmq.url, hosts, claims))
+        last = asyncio.run(claim(amqp_url, hosts, claims))
         assert following.stdin is not None
         print(last, file=following.stdin, flush=True)
         followed = _said(following)

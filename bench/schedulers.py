@@ -17,7 +17,8 @@ from typing import Any
 from urllib.request import urlopen
 
 from bench.boots import berth_up, processor_time, share_of
-from deploy.servers import Postgres, RabbitMQ, free_port, private_directory
+from bench.own_servers import broker_and_database
+from deploy.servers import free_port
 
 WAYS = {"spreading": {}, "packing": {"ram": -1.0, "cpu": -1.0}}
 _OWN_PORT = re.compile(r"scheduler: process \d+, metrics at http://127\.0\.0\.1:(\d+)")
@@ -67,14 +68,12 @@ def _run(
 ) -> tuple[dict[str, Any], defaultdict[str, float], defaultdict[str, float]]:
     """One load on servers of its own: the result, processor time a boot, and what the schedulers counted."""
     with ExitStack() as stack:
-        directory = private_directory("berth-bench-")
-        rabbitmq = stack.enter_context(RabbitMQ(directory / "rabbitmq"))
-        postgres = stack.enter_context(Postgres(directory / "postgres"))
+        amqp_url, database_url = stack.enter_context(broker_and_database())
         cells = ",".join(f"c{number + 1}" for number in range(arguments.cells))
         environment = {
             **os.environ,
-            "BERTH_AMQP_URL": rabbitmq.url,
-            "BERTH_DATABASE_URL": postgres.url,
+            "BERTH_AMQP_URL": amqp_url,
+            "BERTH_DATABASE_URL": database_url,
             "BERTH_CELLS": cells,
             "BERTH_HOSTS": str(arguments.hosts),
             "BERTH_FAIL": str(arguments.fail),

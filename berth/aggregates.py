@@ -3,10 +3,10 @@
 from typing import Any
 
 from bus import topics
+from bus.aggregates import Aggregate, FindAggregates
 from bus.delivery.runner import Bus
-from bus.queries import FindAggregates, FindProviders
-from bus.resources import Provider
-from bus.vocabulary import Aggregate, ResourceGroup
+from bus.requests import ResourceGroup
+from bus.resources import FindProviders, Provider
 
 PROVIDERS_A_PAGE = 1000
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from berth import wiring
 from berth.settings import Settings, names_a_file
+from bus.claims import CLEANUP
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.vocabulary import CLEANUP
 
 if TYPE_CHECKING:
     from placement_worker import TreesOfConsumer

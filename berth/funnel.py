@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from berth.commands.terminal import printable
-from bus.vocabulary import Decision, Record, RecordedHost
+from bus.decisions import Decision, Record, RecordedHost
 from scheduler_worker import replay, scores_of
 
 NAME, NUMBER = 34, 8  # columns

@@ -14,7 +14,7 @@ from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
-from bus.vocabulary import Flavor
+from bus.requests import Flavor
 
 _CHUNK = 128  # requests published together when going as fast as possible
 MIX = 20  # flavors in a load, unless told otherwise

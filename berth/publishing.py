@@ -7,7 +7,7 @@ from itertools import count
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import Unroutable
-from bus.messages import Message
+from bus.vocabulary import Message
 
 log = logging.getLogger(__name__)
 

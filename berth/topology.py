@@ -8,7 +8,8 @@ import msgspec
 
 from berth import __version__
 from bus.ferry.crossings import ways
-from bus.topics import ANYONE, QUERIES, TOPICS, Query, Topic
+from bus.routing import ANYONE, Query, Topic
+from bus.topics import QUERIES, TOPICS
 from bus.worker import Worker, cell_of
 
 

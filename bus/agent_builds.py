@@ -107,7 +107,7 @@ class AgentBuilds:
 
 def report(
     order: BuildOrdered | DestroyOrdered,
-    outcome: Literal["built", "failed", "destroyed"],
+    outcome: Literal["built", "failed", "destroyed", "progress"],
     *,
     retry: bool = True,
     leftover: bool = False,

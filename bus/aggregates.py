@@ -7,10 +7,20 @@ from typing import Annotated, Final
 
 from msgspec import Meta, field
 
-from bus.resources import Missing, Taken
-from bus.vocabulary import END, Aggregate, Contended, Id, Tagged
+from bus.not_done import Contended, Missing, Taken
+from bus.vocabulary import END, Id, Message, Ordinal, Tagged, Value
 
 ZONE: Final = "availability_zone"  # the key of metadata that makes an aggregate a zone
+
+
+class Aggregate(Value, frozen=True, kw_only=True):
+    """Hosts that an operator put together, and what he says of them: zone, tenants, options of rules."""
+
+    id: Id
+    name: str = ""  # none: only a client of the Placement API has named its id
+    metadata: dict[str, str] = field(default_factory=dict)
+    gone: bool = False  # told once, when it is dropped
+
 
 # A uuid is an id and never a name, so that people may say either.
 _UUID = r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
@@ -54,6 +64,7 @@ class DropAggregate(Tagged, frozen=True, kw_only=True):
 
 
 AggregateEdit = MakeAggregate | ChangeAggregate | DropAggregate
+
 
 # Outcomes
 
@@ -125,3 +136,32 @@ def told(refusal: AggregateRefusal) -> str:
             return "others change the same; nothing was done, try again"
         case _:
             return str(refusal)
+
+
+# Questions and answers
+
+
+class FindAggregates(Message, frozen=True, kw_only=True):
+    """Aggregates that meet all of this; without any of it: all. In the order of their ids."""
+
+    ids: tuple[Id, ...] = ()
+    name: str = ""
+    host: str = ""  # that this host is in: as its owner calls it, its root's name or id
+    key: str = ""  # with metadata under this key
+    after: str = ""  # those behind this id
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
+
+
+class AggregatesFound(Message, frozen=True, kw_only=True):
+    seen: Ordinal  # the last change this answer knows of
+    aggregates: tuple[Aggregate, ...]
+    hosts: dict[str, int] = field(default_factory=dict)  # id → how many are in it, where there are any
+    more: bool = False  # ask again, after the last of these
+
+
+class AggregateEditRequested(Message, frozen=True, kw_only=True):
+    edit: AggregateEdit
+
+
+class AggregateEditAnswered(Message, frozen=True, kw_only=True):
+    result: AggregateResult

@@ -6,7 +6,8 @@ Most builds take what their flavor's figures say, of one provider: the agent kno
 from collections.abc import Mapping
 
 from bus.messages import BuildOrdered
-from bus.vocabulary import Allocations, BuildSpec, Flavor
+from bus.requests import BuildSpec, Flavor
+from bus.vocabulary import Allocations
 
 
 def told_allocations(root: str, spec: BuildSpec, given: Allocations) -> Allocations:

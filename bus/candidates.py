@@ -10,8 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from bus.queries import FindCandidates
-from bus.vocabulary import Aggregate, Allocations, Candidate, NearMiss, RegisteredCell, Removal
+from bus.aggregates import Aggregate
+from bus.cells import RegisteredCell
+from bus.decisions import NearMiss, Removal
+from bus.queries import Candidate, FindCandidates
+from bus.vocabulary import Allocations
 
 Ints = npt.NDArray[np.intp]
 Bools = npt.NDArray[np.bool_]

@@ -5,10 +5,20 @@ A cell that nobody registered is enabled: its hosts are candidates as soon as th
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, field
 
-from bus.resources import Missing
-from bus.vocabulary import END, Contended, RegisteredCell, Tagged, Word
+from bus.not_done import Contended, Missing
+from bus.vocabulary import END, Message, Ordinal, Tagged, Value, Word
+
+
+class RegisteredCell(Value, frozen=True, kw_only=True):
+    """A cell as operators have it. One that nobody registered is as a new one: enabled."""
+
+    name: Word
+    enabled: bool = True  # may anything new be placed there?
+    note: str = ""
+    gone: bool = False  # told once, when it is dropped
+
 
 Note = Annotated[str, Meta(max_length=1000)]
 NewCell = Annotated[  # of c1, `-c1` is where the answers go to who asks it from outside
@@ -38,6 +48,7 @@ class DropCell(Tagged, frozen=True, kw_only=True):
 
 CellEdit = RegisterCell | DropCell
 
+
 # Outcomes
 
 
@@ -66,3 +77,27 @@ class CellInUse(Tagged, frozen=True, kw_only=True):
 
 
 CellResult = CellEdited | CellInUse | Missing | Contended
+
+
+# Questions and answers
+
+
+class FindCells(Message, frozen=True, kw_only=True):
+    """All cells: those that are registered, and those that somebody reported hosts of."""
+
+    counted: bool = True  # how much is in each, too; False: the registered alone
+
+
+class CellsFound(Message, frozen=True, kw_only=True):
+    seen: Ordinal  # the last change this answer knows of
+    cells: tuple[RegisteredCell, ...]  # by their names
+    hosts: dict[str, int] = field(default_factory=dict)  # cell → how many are in it, where there are any
+    instances: dict[str, int] = field(default_factory=dict)  # cell → how many hold something there
+
+
+class CellEditRequested(Message, frozen=True, kw_only=True):
+    edit: CellEdit
+
+
+class CellEditAnswered(Message, frozen=True, kw_only=True):
+    result: CellResult

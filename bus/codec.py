@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from bus.errors import TooBig, Undecodable
-from bus.messages import Message
 from bus.protocol import MAX_FRAME_ENVELOPES, MAX_MESSAGE_BYTES, Envelope
+from bus.vocabulary import Message
 
 M = TypeVar("M", bound=Message)
 

@@ -9,9 +9,9 @@ import msgspec
 
 from bus.clock import Clock
 from bus.codec import encode
-from bus.messages import Message
 from bus.protocol import Envelope
 from bus.topics import TOPIC_OF
+from bus.vocabulary import Message
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})(?:-|\Z)")
 

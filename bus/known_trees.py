@@ -7,8 +7,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from bus.messages import Message, PlacementChanged
-from bus.vocabulary import Compact, Count, Id, Ordinal
+from bus.messages import PlacementChanged
+from bus.vocabulary import Compact, Count, Id, Message, Ordinal
 
 
 class KnownInventory(Compact, frozen=True):

@@ -1,4 +1,4 @@
-"""Every message that is published, grouped by flow; what is asked and answered is in `queries`.
+"""Every message that is published, grouped by flow; what is asked and answered is beside what it is about.
 
 A frozen struct each; fields are added with defaults, never renamed.
 """
@@ -7,30 +7,24 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from bus.aggregates import Aggregate
+from bus.cells import RegisteredCell
+from bus.claims import Choice
+from bus.decisions import Decision
+from bus.reports import HostState, ProviderReport, Reshaping
+from bus.requests import BuildSpec, Flavor, Hints, Image, InstanceName
 from bus.vocabulary import (
     END,
-    Aggregate,
     Allocations,
     Amount,
-    Attempt,
-    BuildSpec,
     Cause,
+    Compact,
     Count,
-    Decision,
-    Flavor,
-    Hints,
-    HostState,
     Id,
-    Image,
-    InstanceName,
+    Message,
     Name,
     Ordinal,
-    ProviderChange,
-    ProviderReport,
-    RegisteredCell,
-    Reshaping,
     Seconds,
-    Selection,
     TraitName,
     Value,
     Word,
@@ -43,10 +37,6 @@ ReplyTo = Annotated[
 Wait = Annotated[
     str, Meta(pattern=r"^([0-9]{1,6}(s|m|h|d))?" + END, description="how long: 90s, 30m, 12h, 7d; or nothing")
 ]
-
-
-class Message(Value, frozen=True, kw_only=True):
-    """Anything that travels on its own."""
 
 
 # Boots: request → placed → ended
@@ -83,6 +73,17 @@ class BuildRequested(Message, frozen=True, kw_only=True):
     name: InstanceName = ""  # what people call them
 
 
+class Selection(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """A host to build on with its ready claim."""
+
+    root: Id
+    host: str
+    agent: Word
+    choice: Choice
+    # Group suffix → the providers that serve it; empty where the root serves all that is asked for by groups.
+    mappings: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
 class BuildPlaced(Message, frozen=True, kw_only=True):
     """A host is claimed for this build; the alternates, in the same cell, are not."""
 
@@ -105,6 +106,15 @@ class BuildUnplaceable(Message, frozen=True, kw_only=True):
     reason: Cause
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
+
+
+class Attempt(Value, frozen=True, kw_only=True):
+    host: str
+    agent: str = ""
+    outcome: Literal["built", "failed", "refused", "timed out"]
+    cause: Cause = ""
+    started: float = 0.0
+    ended: float = 0.0
 
 
 class BuildEnded(Message, frozen=True, kw_only=True):
@@ -266,6 +276,18 @@ class HostFailed(Message, frozen=True, kw_only=True):
     attempt: Amount  # with `build`: which failure it is
     cause: Cause = ""
     ours: bool = True  # it is the host's doing; false: the request's, as a corrupt image is
+
+
+class ProviderChange(Compact, frozen=True):
+    """A provider after a commit. `reshaped` says: read its tree again; otherwise only usage moved."""
+
+    provider: str
+    root: str
+    generation: int
+    used: dict[str, int]
+    reshaped: bool = False
+    gone: bool = False
+    sequence: int = -1  # reshaped: of the last report of its tree, by which its owner knows whose it was
 
 
 class PlacementChanged(Message, frozen=True, kw_only=True):

@@ -8,22 +8,19 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from bus.messages import Message, ReplyTo, Wait
+from bus.decisions import Decision
+from bus.messages import Attempt, ReplyTo, Selection, Wait
+from bus.requests import BuildSpec, Flavor, Image
 from bus.vocabulary import (
     Allocations,
     Amount,
-    Attempt,
-    BuildSpec,
     Cause,
     Compact,
     Count,
-    Decision,
-    Flavor,
     Id,
-    Image,
+    Message,
     Ordinal,
     Seconds,
-    Selection,
     Value,
     Word,
 )

@@ -7,7 +7,7 @@ from typing import Annotated, Protocol, TypeVar
 import msgspec
 from msgspec import Meta
 
-from bus.messages import Message
+from bus.vocabulary import Message
 
 A = TypeVar("A", bound=Message, contravariant=True)
 R = TypeVar("R", bound=Message, covariant=True)

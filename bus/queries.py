@@ -1,61 +1,56 @@
-"""Every question and its answer, grouped by whom it is asked of. Frozen structs as messages are."""
+"""Questions about room, for placement; about decisions and who waits, for schedulers; of builds, for cells.
+
+Other questions are beside what they are about: `claims`, `resources`, `names`, `groups`, `aggregates`,
+`cells`, `leases` and, for a memory in another process, `known_trees`.
+"""
 
 from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from bus.aggregates import AggregateEdit, AggregateResult
-from bus.cells import CellEdit, CellResult
-from bus.messages import BuildPlaced, BuildRequested, Message
-from bus.resources import (
-    Consumer,
-    Edit,
-    EditResult,
-    GroupEdit,
-    GroupResult,
-    LoadResult,
-    Named,
-    NameEdit,
-    NameKind,
-    NameResult,
-    OwnerResult,
-    Provider,
-    ProviderLoad,
-)
+from bus.decisions import Decision, NearMiss, Removal
+from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
+from bus.requests import BuildSpec, ResourceGroup
 from bus.vocabulary import (
-    Aggregate,
-    Attempt,
-    BuildSpec,
-    Candidate,
+    Allocations,
+    Amount,
     Cause,
-    ClaimResult,
     ClassName,
     Compact,
-    ConsumerClaim,
     Count,
-    Decision,
     Id,
-    Instance,
-    InstanceStatus,
-    NearMiss,
+    Message,
     Ordinal,
-    PlacedThere,
-    RankedHost,
-    RegisteredCell,
-    ReleaseResult,
-    Removal,
-    ResourceGroup,
-    RoomLeft,
     Seconds,
-    Selection,
-    ServerGroup,
+    Shapes,
     TraitName,
     Value,
-    WaitingKind,
-    WaitingRequest,
     Word,
     Zone,
 )
+
+# What would fit
+
+
+class Candidate(Compact, frozen=True):
+    """A complete allocation that would fit now, with what filters and weighers may look at."""
+
+    root: Id
+    host: str
+    cell: str
+    agent: str
+    zone: str
+    allocations: Allocations
+    shapes: Shapes
+    free: dict[str, int] = field(default_factory=dict)
+    capacity: dict[str, int] = field(default_factory=dict)
+    traits: tuple[str, ...] = ()
+    # group suffix → the providers that serve it
+    mappings: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    # Of each provider in allocations, what is free of what is taken there; empty where the root is its whole
+    # tree and serves all: then `free` says it.
+    rooms: dict[str, dict[str, int]] = field(default_factory=dict)
+    aggregates: tuple[str, ...] = ()  # of the root
 
 
 class OrderBy(Value, frozen=True, kw_only=True):
@@ -115,35 +110,33 @@ class CandidatesFound(Message, frozen=True, kw_only=True):
     order: tuple[OrderBy, ...] = ()  # as it was asked, with the scale that was used
 
 
-class ClaimRequested(Message, frozen=True, kw_only=True):
-    """Several claims of one order are taken together or not at all."""
-
-    claims: Annotated[tuple[ConsumerClaim, ...], Meta(min_length=1, max_length=1000)]
-    cell: str = ""  # that asks; empty: it is not asked from within one
+# What schedulers are asked
 
 
-class ClaimAnswered(Message, frozen=True, kw_only=True):
-    results: tuple[ClaimResult, ...]  # one for each claim, in order
+class WaitingRequest(Value, frozen=True, kw_only=True):
+    """A request that waits for room."""
+
+    request: Id
+    builds: tuple[Id, ...] = ()  # some of them
+    instances: int
+    project: str
+    flavor: str
+    priority: int
+    since: float
+    until: float
+    kind: str  # requests alike wait in one line
+    position: int  # in that line
+    lacks: str
+    wakes: str = ""  # what would make it be looked at again
 
 
-class ReleaseRequested(Message, frozen=True, kw_only=True):
-    """Give back all this consumer holds. With `retire` it can never hold again: the end of a build.
+class WaitingKind(Compact, frozen=True):
+    """How many of one kind wait."""
 
-    `generation` fences as in a claim: None says "it holds nothing", and only retires. Unless `fenced`,
-    whatever it holds is given back. With `keep` it goes to the consumer of that name, as in a claim.
-    """
-
-    consumer: Id
-    generation: Ordinal | None
-    fenced: bool = True
-    retire: Cause = ""
-    unplaceable: bool = False  # with `retire`: it ends for want of a host
-    keep: Id | None = None
-    cell: str = ""  # that asks; empty: it is not asked from within one
-
-
-class ReleaseAnswered(Message, frozen=True, kw_only=True):
-    result: ReleaseResult
+    kind: str
+    flavor: str
+    requests: int
+    instances: int
 
 
 class FindWaiting(Message, frozen=True, kw_only=True):
@@ -161,299 +154,6 @@ class WaitingFound(Message, frozen=True, kw_only=True):
     kinds: tuple[WaitingKind, ...] = ()  # of which most wait
     rescued: Count = 0  # whom only the slow sweep found a host for, which no change had told of
     more: Count | None = None  # ask again with after=more
-
-
-# What the API does to providers, for those on the bus
-
-
-class FindProviders(Message, frozen=True, kw_only=True):
-    """Providers that meet all of this, each by itself. Without any of it: all."""
-
-    ids: tuple[Id, ...] = ()
-    name: str = ""
-    in_tree: Id | None = None
-    like: ResourceGroup | None = None  # resources it could give now, traits, aggregates
-    parts: tuple[Literal["inventories", "traits", "aggregates", "owner"], ...] = (
-        "inventories",
-        "traits",
-        "aggregates",
-    )
-    agents: tuple[Word, ...] = ()  # of trees that one of these reports
-    after: str = ""  # with a limit: in the order of their ids, those behind this one
-    limit: Count = 0  # 0: all of them, which must fit into one message
-    cell: str = ""  # that asks; empty: it is not asked from within one
-
-
-class ProvidersFound(Message, frozen=True, kw_only=True):
-    providers: tuple[Provider, ...]
-
-
-class EditRequested(Message, frozen=True, kw_only=True):
-    edit: Edit
-
-
-class EditAnswered(Message, frozen=True, kw_only=True):
-    result: EditResult
-
-
-class OwnerEditRequested(Message, frozen=True, kw_only=True):
-    """A root belongs to this cell from now on, whoever has it, and its next report counts whatever its
-    sequence: what undoes a report that never should have been believed."""
-
-    root: Id
-    cell: Word
-
-
-class OwnerEditAnswered(Message, frozen=True, kw_only=True):
-    result: OwnerResult
-
-
-class LoadProviders(Message, frozen=True, kw_only=True):
-    """Make or change all these, parents before children. Each tree is taken as a whole or refused with why.
-
-    Classes, traits and aggregates nobody knew are made; providers that are not named stay as they are.
-    """
-
-    providers: Annotated[tuple[ProviderLoad, ...], Meta(min_length=1, max_length=20_000)]
-
-
-class ProvidersLoaded(Message, frozen=True, kw_only=True):
-    results: tuple[LoadResult, ...]  # one for each, in order
-
-
-class FindAllocations(Message, frozen=True, kw_only=True):
-    """What these consumers hold, or who holds what of these providers (then only that is told)."""
-
-    consumers: tuple[Id, ...] = ()
-    providers: tuple[Id, ...] = ()
-    cell: str = ""  # that asks; empty: it is not asked from within one
-
-
-class AllocationsFound(Message, frozen=True, kw_only=True):
-    consumers: tuple[Consumer, ...]  # those who hold something
-    generations: dict[str, int]  # of every provider that is named
-
-
-class FindUsages(Message, frozen=True, kw_only=True):
-    """What a project uses in all, by consumer type; None counts as `unknown`."""
-
-    project: Annotated[str, Meta(min_length=1, max_length=255)]
-    user: str = ""
-
-
-class UsagesFound(Message, frozen=True, kw_only=True):
-    used: dict[str, dict[str, int]]  # type → class → amount
-    consumers: dict[str, int]  # type → how many
-
-
-class FindNames(Message, frozen=True, kw_only=True):
-    """Resource classes or traits, in the order of their numbers; those among `names`, beginning so."""
-
-    kind: NameKind
-    names: tuple[str, ...] | None = None
-    prefix: str = ""
-    associated: bool | None = None  # traits: that some provider has, or none
-
-
-class NamesFound(Message, frozen=True, kw_only=True):
-    names: tuple[Named, ...]
-
-
-class NameEditRequested(Message, frozen=True, kw_only=True):
-    """Make, rename (classes only) or drop a custom class or trait."""
-
-    kind: NameKind
-    edit: NameEdit
-
-
-class NameEditAnswered(Message, frozen=True, kw_only=True):
-    result: NameResult
-
-
-class FindGroups(Message, frozen=True, kw_only=True):
-    """Server groups that are all of this, with who is in them and where. Without any of it: all."""
-
-    ids: tuple[Id, ...] = ()
-    project: str = ""
-    name: str = ""
-    after: str = ""  # in the order of their ids, those behind this one
-    limit: Count = 0  # 0: all of them, which must fit into one message
-    members: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()  # that one of these is in
-
-
-class GroupsFound(Message, frozen=True, kw_only=True):
-    groups: tuple[ServerGroup, ...]
-
-
-class GroupEditRequested(Message, frozen=True, kw_only=True):
-    """Make or drop a server group."""
-
-    edit: GroupEdit
-
-
-class GroupEditAnswered(Message, frozen=True, kw_only=True):
-    result: GroupResult
-
-
-class FindAggregates(Message, frozen=True, kw_only=True):
-    """Aggregates that meet all of this; without any of it: all. In the order of their ids."""
-
-    ids: tuple[Id, ...] = ()
-    name: str = ""
-    host: str = ""  # that this host is in: as its owner calls it, its root's name or id
-    key: str = ""  # with metadata under this key
-    after: str = ""  # those behind this id
-    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
-
-
-class AggregatesFound(Message, frozen=True, kw_only=True):
-    seen: Ordinal  # the last change this answer knows of
-    aggregates: tuple[Aggregate, ...]
-    hosts: dict[str, int] = field(default_factory=dict)  # id → how many are in it, where there are any
-    more: bool = False  # ask again, after the last of these
-
-
-class AggregateEditRequested(Message, frozen=True, kw_only=True):
-    edit: AggregateEdit
-
-
-class AggregateEditAnswered(Message, frozen=True, kw_only=True):
-    result: AggregateResult
-
-
-class FindCells(Message, frozen=True, kw_only=True):
-    """All cells: those that are registered, and those that somebody reported hosts of."""
-
-    counted: bool = True  # how much is in each, too; False: the registered alone
-
-
-class CellsFound(Message, frozen=True, kw_only=True):
-    seen: Ordinal  # the last change this answer knows of
-    cells: tuple[RegisteredCell, ...]  # by their names
-    hosts: dict[str, int] = field(default_factory=dict)  # cell → how many are in it, where there are any
-    instances: dict[str, int] = field(default_factory=dict)  # cell → how many hold something there
-
-
-class CellEditRequested(Message, frozen=True, kw_only=True):
-    edit: CellEdit
-
-
-class CellEditAnswered(Message, frozen=True, kw_only=True):
-    result: CellResult
-
-
-# What a cell is asked
-
-
-class FindBuilds(Message, frozen=True, kw_only=True):
-    """How do these builds stand in this cell?"""
-
-    cell: Word
-    builds: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=100)]
-
-
-class FindInstances(Message, frozen=True, kw_only=True):
-    """Builds of this cell that are all of this, in the order of their ids; a page of them."""
-
-    cell: Word
-    project: Annotated[str, Meta(max_length=255)] = ""  # empty: everybody's
-    host: Annotated[str, Meta(max_length=255)] = ""  # its name, or its root's id
-    name: Annotated[str, Meta(max_length=255)] = ""
-    statuses: Annotated[tuple[InstanceStatus, ...], Meta(max_length=16)] = ()  # none: all but the deleted
-    after: str = ""  # those behind this id
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 500
-    count: bool = False  # say how many there are in all, too
-
-
-# Who acts on which bare-metal node of a cell
-
-
-class NodeLent(Compact, frozen=True):
-    """A node on which the one who asked may act, or may no more."""
-
-    root: Id
-    epoch: Ordinal  # of its ownership: it fences orders and reports; 0: the node is another's
-
-
-class LeaseAsked(Message, frozen=True, kw_only=True):
-    """An agent is alive. For how long may it act, and on which nodes?"""
-
-    cell: Word
-    agent: Word
-    pool: Word  # the agent that selections name, in whose place several act
-    run: Annotated[str, Meta(max_length=64)]  # which run of it: two of one name never act at once
-    epoch: Ordinal = 0  # of the lease it has; 0: none
-    seen: Ordinal = 0  # it has taken in what changed up to this version, and has stopped what it lost by it
-    leaves: bool = False  # it acts no more: its lease is over
-
-
-class LeaseAnswered(Message, frozen=True, kw_only=True):
-    refused: Cause = ""  # why there is none now
-    epoch: Ordinal = 0  # another one than before: nothing of before is its own any more but what is named
-    seconds: Seconds = 0.0  # for so long from the moment when it asked
-    version: Ordinal = 0  # what it has seen when it has taken this in
-    nodes: tuple[NodeLent, ...] = ()  # those that changed
-    more: bool = False  # ask again at once: there are more of them
-    tells: bool = False  # it is the one to tell which nodes there are
-
-
-class NodesTold(Message, frozen=True, kw_only=True):
-    """Which nodes there are of those behind `after`, up to and with `upto`: these and no others."""
-
-    cell: Word
-    agent: Word
-    pool: Word
-    nodes: Annotated[tuple[Id, ...], Meta(max_length=10_000)]
-    after: str = ""
-    upto: str = ""  # empty: to the end
-
-
-class NodesTaken(Message, frozen=True, kw_only=True):
-    new: Count = 0
-    gone: Count = 0
-
-
-class FindAgents(Message, frozen=True, kw_only=True):
-    """Who acts on the bare-metal nodes of this cell?"""
-
-    cell: Word
-
-
-class AgentStands(Value, frozen=True, kw_only=True):
-    """An agent that shares nodes with others."""
-
-    agent: Word
-    pool: Word
-    alive: bool  # false: its lease is over
-    disabled: bool
-    epoch: Ordinal  # how often it came to have a lease
-    lease: Seconds
-    heard: Seconds  # when last, since 1970
-    free: Count = 0  # nodes without an instance
-    occupied: Count = 0  # nodes that stay with it: an instance is there, comes or goes
-    leaving: Count = 0  # of all these, those it is to stop acting on
-
-
-class AgentsFound(Message, frozen=True, kw_only=True):
-    agents: tuple[AgentStands, ...]
-    nodes: Count = 0  # in all
-
-
-class AgentEditRequested(Message, frozen=True, kw_only=True):
-    """disable: it gets no free nodes, and those it has go to others. rehome: all it has does, or these nodes,
-    with what is on them; as soon as it is certain that it acts on them no more."""
-
-    cell: Word
-    agent: Word
-    edit: Literal["disable", "enable", "rehome"]
-    to: str = ""  # rehome: to this one; empty: as the ring says
-    nodes: Annotated[tuple[Id, ...], Meta(max_length=10_000)] = ()  # rehome: these; none: all
-
-
-class AgentEditAnswered(Message, frozen=True, kw_only=True):
-    refused: Cause = ""
-    moved: Count = 0  # nodes that are another's now
-    waiting: Count = 0  # nodes that will be, when it has stopped or its lease is over
 
 
 class FindDecision(Message, frozen=True, kw_only=True):
@@ -476,6 +176,35 @@ class DecisionFound(Message, frozen=True, kw_only=True):
     wakes: Cause = ""  # what would make it be looked at again
 
 
+class PlacedThere(Value, frozen=True, kw_only=True):
+    """How many instances would go to a host."""
+
+    root: Id
+    host: str
+    cell: str
+    zone: str = ""
+    instances: Amount = 1
+
+
+class RankedHost(Value, frozen=True, kw_only=True):
+    """A host that would do, with what each weigher gives it, and their sum as `total`."""
+
+    root: Id
+    host: str
+    cell: str
+    zone: str = ""
+    scores: dict[str, float] = field(default_factory=dict)
+
+
+class RoomLeft(Value, frozen=True, kw_only=True):
+    """How many more there is room for in a cell's zone, and on how many hosts."""
+
+    cell: str
+    zone: str = ""
+    hosts: Count = 0
+    instances: Count = 0
+
+
 class WhatIf(Message, frozen=True, kw_only=True):
     """What would become of this request now? Nothing is claimed."""
 
@@ -495,6 +224,16 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
     cut: Cause = ""  # why there may be more room than that
 
 
+# What a cell is asked
+
+
+class FindBuilds(Message, frozen=True, kw_only=True):
+    """How do these builds stand in this cell?"""
+
+    cell: Word
+    builds: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=100)]
+
+
 class BuildStands(Value, frozen=True, kw_only=True):
     """A build as its cell knows it."""
 
@@ -512,12 +251,46 @@ class BuildStands(Value, frozen=True, kw_only=True):
     move: Id | None = None  # the one it is in, or was in last
 
 
+class BuildsFound(Message, frozen=True, kw_only=True):
+    builds: tuple[BuildStands, ...]  # those that the cell knows, and that were placed
+
+
+InstanceStatus = Literal[
+    "building", "swapping", "active", "moving", "verifying", "shelved", "error", "deleting", "deleted"
+]
+
+
+class Instance(Value, frozen=True, kw_only=True):
+    """A build as a list of them shows it."""
+
+    build: Id
+    name: str = ""
+    status: str
+    cell: Word
+    host: str  # the one it is on, or was last
+    root: str
+    project: str
+    flavor: str
+    attempt: Count = 0  # how many hosts it has been ordered on
+    since: Seconds = 0.0  # of its last attempt
+    reason: Cause = ""
+
+
+class FindInstances(Message, frozen=True, kw_only=True):
+    """Builds of this cell that are all of this, in the order of their ids; a page of them."""
+
+    cell: Word
+    project: Annotated[str, Meta(max_length=255)] = ""  # empty: everybody's
+    host: Annotated[str, Meta(max_length=255)] = ""  # its name, or its root's id
+    name: Annotated[str, Meta(max_length=255)] = ""
+    statuses: Annotated[tuple[InstanceStatus, ...], Meta(max_length=16)] = ()  # none: all but the deleted
+    after: str = ""  # those behind this id
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 500
+    count: bool = False  # say how many there are in all, too
+
+
 class InstancesFound(Message, frozen=True, kw_only=True):
     instances: tuple[Instance, ...]
     more: bool = False  # ask again, after `last`
     last: str = ""
     count: Count = 0  # in all, where that was asked
-
-
-class BuildsFound(Message, frozen=True, kw_only=True):
-    builds: tuple[BuildStands, ...]  # those that the cell knows, and that were placed

@@ -1,28 +1,29 @@
-"""What can be asked of placement about its providers, and what it answers: edits, outcomes, views."""
+"""What can be asked of placement about its providers and what is held of them: views, edits, outcomes."""
 
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType, field
 
+from bus.claims import ClaimResult, ConsumerClaim
+from bus.not_done import Contended, InUse, Missing, Taken
+from bus.reports import Inventory
+from bus.requests import ResourceGroup
 from bus.vocabulary import (
     Allocations,
-    Amount,
-    ClaimResult,
     ClassName,
-    ConsumerClaim,
-    Contended,
-    GroupPolicy,
+    Count,
     Id,
-    Inventory,
+    Message,
     Name,
     Ordinal,
-    ServerGroup,
     Tagged,
     TraitName,
     Value,
+    Word,
 )
 
 Inventories = dict[ClassName, Inventory]
+
 
 # Views: what is
 
@@ -62,13 +63,6 @@ class Consumer(Value, frozen=True, kw_only=True):
     user: str
     type: str | None  # None: written before there were types
     allocations: Allocations
-    updated: float = 0.0
-
-
-class Named(Value, frozen=True, kw_only=True):
-    """A resource class or trait."""
-
-    name: str
     updated: float = 0.0
 
 
@@ -158,6 +152,7 @@ Edit = (
     | Reshape
 )
 
+
 # Outcomes
 
 
@@ -168,33 +163,12 @@ class Edited(Tagged, frozen=True, kw_only=True):
     number: int = 0  # the change that made it so; 0: nothing had to change
 
 
-class Missing(Tagged, frozen=True, kw_only=True):
-    """Something that was named does not exist."""
-
-    what: Literal["provider", "parent", "resource class", "trait", "inventory", "aggregate", "host", "cell"]
-    names: tuple[str, ...]
-    provider: str = ""  # inventory: whose
-
-
 class Stale(Tagged, frozen=True, kw_only=True):
     """Somebody else changed the provider since."""
 
     provider: str
     actual: int
     given: int
-
-
-class Taken(Tagged, frozen=True, kw_only=True):
-    what: Literal["name", "id", "inventory", "resource class"]
-    value: str
-
-
-class InUse(Tagged, frozen=True, kw_only=True):
-    """Something is held of it; of a provider these classes, in the order of their numbers."""
-
-    what: str  # the provider, class, trait or server group
-    classes: tuple[str, ...] = ()
-    members: tuple[str, ...] = ()  # of a server group: some of them
 
 
 class HasChildren(Tagged, frozen=True, kw_only=True):
@@ -215,13 +189,8 @@ class Denied(Tagged, frozen=True, kw_only=True):
     results: tuple[ClaimResult, ...]
 
 
-class Standard(Tagged, frozen=True, kw_only=True):
-    """A standard name, or one that is not of the custom form: it can be neither made, renamed nor dropped."""
-
-    name: str
-
-
 EditResult = Edited | Missing | Stale | Taken | InUse | HasChildren | Tangled | Denied | Contended
+
 
 # Whose a root is
 
@@ -237,62 +206,6 @@ class OwnerGiven(Tagged, frozen=True, kw_only=True):
 
 OwnerResult = OwnerGiven | Missing | Contended
 
-# Names
-
-
-class MakeName(Tagged, frozen=True, kw_only=True):
-    name: str
-
-
-class RenameName(Tagged, frozen=True, kw_only=True):
-    name: str
-    to: str
-
-
-class DropName(Tagged, frozen=True, kw_only=True):
-    name: str
-
-
-NameEdit = MakeName | RenameName | DropName
-
-
-class NameEdited(Tagged, frozen=True, kw_only=True):
-    named: Named | None = None
-    made: bool = False  # False: it was there already, or is gone now
-
-
-NameResult = NameEdited | Missing | Taken | InUse | Standard | Contended
-NameKind = Literal["resource class", "trait"]
-
-# Server groups: nothing of one changes while it is there
-
-
-class MakeGroup(Tagged, frozen=True, kw_only=True):
-    """Who makes one chooses its id: made twice, it is one. Its name is one of a kind in its project."""
-
-    group: Id
-    name: Name
-    policy: GroupPolicy
-    max_per_host: Amount = 1  # anti-affinity
-    project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
-
-
-class DropGroup(Tagged, frozen=True, kw_only=True):
-    """With `force` while it has members, too: they stay where they are, in no group."""
-
-    group: Id
-    force: bool = False
-
-
-GroupEdit = MakeGroup | DropGroup
-
-
-class GroupEdited(Tagged, frozen=True, kw_only=True):
-    group: ServerGroup | None = None  # None: there is none any more
-    changed: bool = False  # False: it was so already
-
-
-GroupResult = GroupEdited | Taken | InUse | Contended
 
 # Bulk
 
@@ -317,3 +230,86 @@ class LoadResult(Value, frozen=True, kw_only=True):
     did: Literal["made", "changed", "nothing", "refused"]
     generation: int = 0
     why: str = ""  # refused: the field and what is wrong with it
+
+
+# Questions and answers
+
+
+class FindProviders(Message, frozen=True, kw_only=True):
+    """Providers that meet all of this, each by itself. Without any of it: all."""
+
+    ids: tuple[Id, ...] = ()
+    name: str = ""
+    in_tree: Id | None = None
+    like: ResourceGroup | None = None  # resources it could give now, traits, aggregates
+    parts: tuple[Literal["inventories", "traits", "aggregates", "owner"], ...] = (
+        "inventories",
+        "traits",
+        "aggregates",
+    )
+    agents: tuple[Word, ...] = ()  # of trees that one of these reports
+    after: str = ""  # with a limit: in the order of their ids, those behind this one
+    limit: Count = 0  # 0: all of them, which must fit into one message
+    cell: str = ""  # that asks; empty: it is not asked from within one
+
+
+class ProvidersFound(Message, frozen=True, kw_only=True):
+    providers: tuple[Provider, ...]
+
+
+class EditRequested(Message, frozen=True, kw_only=True):
+    edit: Edit
+
+
+class EditAnswered(Message, frozen=True, kw_only=True):
+    result: EditResult
+
+
+class OwnerEditRequested(Message, frozen=True, kw_only=True):
+    """A root belongs to this cell from now on, whoever has it, and its next report counts whatever its
+    sequence: what undoes a report that never should have been believed."""
+
+    root: Id
+    cell: Word
+
+
+class OwnerEditAnswered(Message, frozen=True, kw_only=True):
+    result: OwnerResult
+
+
+class LoadProviders(Message, frozen=True, kw_only=True):
+    """Make or change all these, parents before children. Each tree is taken as a whole or refused with why.
+
+    Classes, traits and aggregates nobody knew are made; providers that are not named stay as they are.
+    """
+
+    providers: Annotated[tuple[ProviderLoad, ...], Meta(min_length=1, max_length=20_000)]
+
+
+class ProvidersLoaded(Message, frozen=True, kw_only=True):
+    results: tuple[LoadResult, ...]  # one for each, in order
+
+
+class FindAllocations(Message, frozen=True, kw_only=True):
+    """What these consumers hold, or who holds what of these providers (then only that is told)."""
+
+    consumers: tuple[Id, ...] = ()
+    providers: tuple[Id, ...] = ()
+    cell: str = ""  # that asks; empty: it is not asked from within one
+
+
+class AllocationsFound(Message, frozen=True, kw_only=True):
+    consumers: tuple[Consumer, ...]  # those who hold something
+    generations: dict[str, int]  # of every provider that is named
+
+
+class FindUsages(Message, frozen=True, kw_only=True):
+    """What a project uses in all, by consumer type; None counts as `unknown`."""
+
+    project: Annotated[str, Meta(min_length=1, max_length=255)]
+    user: str = ""
+
+
+class UsagesFound(Message, frozen=True, kw_only=True):
+    used: dict[str, dict[str, int]]  # type → class → amount
+    consumers: dict[str, int]  # type → how many

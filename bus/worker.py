@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, Union
 
 from bus.errors import Poison, Retry
-from bus.messages import Message
 from bus.protocol import QueueSpec
-from bus.topics import TOPIC_OF, Address, Query, Topic
+from bus.routing import Address, Query, Topic
+from bus.topics import TOPIC_OF
+from bus.vocabulary import Message
 
 M = TypeVar("M", bound=Message)
 A = TypeVar("A", bound=Message)

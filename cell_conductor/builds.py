@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
+from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry, Unavailable
 from bus.messages import (
@@ -17,19 +18,12 @@ from bus.messages import (
     BuildPlaced,
     BuildReshaped,
     DestroyOrdered,
-    Message,
 )
-from bus.queries import (
-    BuildsFound,
-    ClaimAnswered,
-    ClaimRequested,
-    FindBuilds,
-    ReleaseAnswered,
-    ReleaseRequested,
-)
+from bus.queries import BuildsFound, FindBuilds
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.retrying import retrying
+from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor import store
 from cell_conductor.core import leftovers

@@ -1,9 +1,8 @@
 """Builds as a list shows them, a page at a time; what is asked for is found by an index."""
 
-from bus.queries import FindInstances, InstancesFound
+from bus.queries import FindInstances, Instance, InstancesFound
 from bus.sql.database import Database
 from bus.sql.statement import Statement
-from bus.vocabulary import Instance
 from cell_conductor.core.build import Build
 from cell_conductor.store import BUILD, readable
 

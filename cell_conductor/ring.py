@@ -11,26 +11,16 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from bus.clock import Clock
-from bus.messages import AgentReported, BuildOrdered, DestroyOrdered, Message
-from bus.queries import (
-    AgentEditAnswered,
-    AgentEditRequested,
-    AgentsFound,
-    AgentStands,
-    FindAgents,
-    LeaseAnswered,
-    LeaseAsked,
-    NodeLent,
-    NodesTaken,
-    NodesTold,
-)
+from bus.leases import LeaseAnswered, LeaseAsked, NodeLent, NodesTaken, NodesTold
+from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.retrying import retrying
 from bus.sql.transaction import Transaction
+from bus.vocabulary import Message
 from cell_conductor import ring_store as store
 from cell_conductor.core.build import Build
-from cell_conductor.core.owning import RingMember, forgotten, moves, rehomed
+from cell_conductor.core.owning import RingMember, forgotten, moves
 from cell_conductor.core.sightings import Sightings
 
 log = logging.getLogger(__name__)
@@ -60,8 +50,7 @@ class Ring:
         self._strays_at = self._look_at = float("-inf")
         # What lost a race is done again.
         self._lend = retrying(self.clock, otherwise=_not_lent)(self._lend_once)
-        self._settle = retrying(self.clock, otherwise=_not_settled)(self._settle_once)
-        self._edit = retrying(self.clock, otherwise=_not_edited)(self._edit_once)
+        self.settle = retrying(self.clock, otherwise=_not_settled)(self._settle_once)
 
     # What agents ask
 
@@ -140,7 +129,7 @@ class Ring:
                 await store.save(tx, told.pool, version, gone)
             new = await store.add(tx, told.pool, named.difference(node.root for node in known))
         if new:
-            await self._settle(told.pool)
+            await self.settle(told.pool)
         return NodesTaken(new=new, gone=len(gone))
 
     # What is looked at again and again
@@ -172,7 +161,7 @@ class Ring:
         strays = now >= self._strays_at
         for pool, who in there.items():
             if strays or pool in stopped or self._settled.get(pool) != who:
-                await self._settle(pool)
+                await self.settle(pool)
                 self._settled[pool] = who
         if strays:
             took = self.clock.monotonic() - now
@@ -199,14 +188,19 @@ class Ring:
             len(changed) - len(moved),
         )
 
+    async def prune(self) -> None:
+        """Forget agents that have gone for good."""
+        async with self.database.write() as tx:
+            await store.forget(tx, self.clock.now() - FORGOTTEN_AFTER)
+
     # What conductors ask of it
 
     async def addressed(self, said: Sequence[Message]) -> list[Message]:
         """Orders go to the owner of the moment, whichever agent was named when the host was chosen."""
         orders = [one for one in said if isinstance(one, BuildOrdered | DestroyOrdered)]
-        if not orders or not await self._known_pools():
+        pools = await self._known_pools() if orders else None
+        if not pools:
             return list(said)
-        pools = await self._known_pools()
         owners = await self._owners({one.root for one in orders})
         unknown = defaultdict(set)
         for one in orders:
@@ -216,7 +210,7 @@ class Ring:
             async with self.database.write() as tx:
                 await store.lock(tx, pool)
                 await store.add(tx, pool, roots)
-            await self._settle(pool)
+            await self.settle(pool)
             owners |= await self._owners(roots)
         return [
             replace(one, agent=owners[one.root][0], epoch=owners[one.root][1])
@@ -259,98 +253,6 @@ class Ring:
             self.moved |= roots
             raise
 
-    # What operators ask
-
-    async def find(self, question: FindAgents) -> AgentsFound:
-        found = []
-        nodes = 0
-        async with self.database.read() as tx:
-            members = await store.members(tx)
-            for pool in sorted({one.pool for one in members}):
-                in_pool, uses = await store.nodes(tx, pool), await store.uses(tx, pool)
-                nodes += len(in_pool)
-                for one in members:
-                    if one.pool != pool:
-                        continue
-                    mine = [node for node in in_pool if node.owner == one.agent]
-                    occupied = sum(node.root in uses for node in mine)
-                    found.append(
-                        AgentStands(
-                            agent=one.agent,
-                            pool=pool,
-                            alive=one.alive,
-                            disabled=one.disabled,
-                            epoch=one.epoch,
-                            lease=one.lease,
-                            heard=one.heard,
-                            free=len(mine) - occupied,
-                            occupied=occupied,
-                            leaving=sum(bool(node.leaving) for node in mine),
-                        )
-                    )
-        return AgentsFound(agents=tuple(found), nodes=nodes)
-
-    async def edit(self, request: AgentEditRequested) -> AgentEditAnswered:
-        answer = await self._edit(request)
-        if answer.refused:
-            return answer
-        async with self.database.read() as tx:
-            pool = next(one.pool for one in await store.members(tx) if one.agent == request.agent)
-            before = {node.root: node for node in await store.nodes(tx, pool)}
-        await self._settle(pool)
-        async with self.database.read() as tx:
-            after = {node.root: node for node in await store.nodes(tx, pool)}
-        mine = [root for root, node in before.items() if node.owner == request.agent]
-        moved = sum(root in after and after[root].owner != request.agent for root in mine)
-        waiting = sum(root in after and after[root].leaving in ("free", "all") for root in mine)
-        return AgentEditAnswered(moved=moved, waiting=waiting)
-
-    async def _edit_once(self, request: AgentEditRequested) -> AgentEditAnswered:
-        async with self.database.write() as tx:
-            members = {one.agent: one for one in await store.members(tx)}
-            if why := _refused(request, members):
-                return AgentEditAnswered(refused=why)
-            member = members[request.agent]
-            if request.edit != "rehome":
-                await store.disable(tx, member.agent, request.edit == "disable")
-                return AgentEditAnswered()
-            version = await store.lock(tx, member.pool)
-            mine = {
-                node.root: node for node in await store.nodes(tx, member.pool) if node.owner == member.agent
-            }
-            if strange := sorted(set(request.nodes) - mine.keys()):
-                return AgentEditAnswered(refused=f"{strange[0]} is no node of {member.agent}'s")
-            chosen = [mine[root] for root in request.nodes] if request.nodes else list(mine.values())
-            leaving = rehomed((node for node in chosen if node.leaving != "gone"), request.to)
-            await store.save(tx, member.pool, version, leaving)
-        return AgentEditAnswered()
-
-    async def prune(self) -> None:
-        """Forget agents that have gone for good."""
-        async with self.database.write() as tx:
-            await store.forget(tx, self.clock.now() - FORGOTTEN_AFTER)
-
-
-def _refused(request: AgentEditRequested, members: dict[str, RingMember]) -> str:
-    """Why this cannot be done; empty when it can."""
-    member = members.get(request.agent)
-    if member is None:
-        known = ", ".join(sorted(members)) or "none"
-        return f"no agent {request.agent!r} shares nodes in this cell; there are: {known}"
-    if request.edit != "rehome":
-        return ""
-    if member.takes and not request.nodes:
-        return f"{member.agent} is there and gets free nodes, also those it gives away: disable it first"
-    others = [one for one in members.values() if one.takes and one.pool == member.pool and one is not member]
-    if not request.to:
-        return "" if others else f"no other agent is there to act for {member.pool}"
-    to = members.get(request.to)
-    if to is None or to.pool != member.pool:
-        return f"there is no agent {request.to!r} that acts for {member.pool}"
-    if to is member:
-        return f"{member.agent} has them"
-    return "" if to.alive else f"{to.agent} is not there: its lease is over"
-
 
 # What is answered instead when every try met a concurrent writer
 
@@ -361,7 +263,3 @@ def _not_lent(asked: LeaseAsked) -> LeaseAnswered:
 
 def _not_settled(pool: str) -> None:
     """It is done when it is looked at the next time."""
-
-
-def _not_edited(request: AgentEditRequested) -> AgentEditAnswered:
-    return AgentEditAnswered(refused="others change it all the time: try again")

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from bus.queries import NodeLent
+from bus.leases import NodeLent
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from cell_conductor.core.build import Build

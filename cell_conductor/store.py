@@ -7,12 +7,12 @@ from typing import Any, Literal
 import msgspec
 
 from bus.errors import Poison
-from bus.messages import BuildPlaced
+from bus.messages import Attempt, BuildPlaced
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Attempt, Compact
+from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
 from cell_conductor.schema import LEFTOVER, OVER, UNSETTLED
 

@@ -5,8 +5,8 @@ from typing import TypeVar
 
 import msgspec
 
+from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
-from bus.queries import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.sql.database import Database
 from bus.topics import (
     AGENT_BUILD,
@@ -32,6 +32,7 @@ from cell_conductor.builds import AskMany, Builds
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.listing import Listing
 from cell_conductor.ring import LEASE_SECONDS, LOOKS, Ring
+from cell_conductor.ring_by_hand import RingByHand
 
 A = TypeVar("A", ClaimRequested, ReleaseRequested)
 R = TypeVar("R")
@@ -56,6 +57,7 @@ def cell_conductor(
 ) -> Worker:
     """Sees the builds of one cell through; any number of replicas may share the cell's database."""
     ring = Ring(database, clock=clock, lease=agent_lease)
+    by_hand = RingByHand(ring)
     builds = Builds(
         database,
         _as_this(cell, claim_many),
@@ -85,8 +87,8 @@ def cell_conductor(
             answers(FIND_INSTANCES, Listing(database).find, cell=cell),
             answers(LEASE, ring.lend, cell=cell),
             answers(TELL_NODES, ring.told, cell=cell),
-            answers(FIND_AGENTS, ring.find, cell=cell),
-            answers(EDIT_AGENT, ring.edit, cell=cell),
+            answers(FIND_AGENTS, by_hand.find, cell=cell),
+            answers(EDIT_AGENT, by_hand.edit, cell=cell),
         ],
         asks=[CELL_CLAIM, CELL_RELEASE],
         timers=[

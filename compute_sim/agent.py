@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from bus.agent_builds import Key, report
 from bus.build_orders import allocations_of, reshaped_mappings
+from bus.claims import keeper
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.protocol import Ask
-from bus.queries import AllocationsFound, FindAllocations
-from bus.vocabulary import keeper
+from bus.resources import AllocationsFound, FindAllocations
 from compute_sim.core.faults import CrashPlan, Fate, FaultPlan
 from compute_sim.disk import AgentDisk
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID, uuid5
 
-from bus.vocabulary import Inventory
+from bus.reports import Inventory
 from compute_sim.core.drivers.driver import Driver
 from compute_sim.core.drivers.flat import FlatDriver
 from compute_sim.machines import FLAT, Machine

@@ -3,8 +3,10 @@
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
+from bus.claims import keeper
+from bus.reports import ProviderReport, Reshaping
 from bus.resources import Consumer, Provider
-from bus.vocabulary import Allocations, ProviderReport, Reshaping, keeper
+from bus.vocabulary import Allocations
 from compute_sim.core.hardware import furnished
 from compute_sim.core.provider_tree import ProviderTree, TreeProvider, answered, differences
 from compute_sim.core.reshaping import fits_tree, reshaping

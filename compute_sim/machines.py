@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from bus.vocabulary import Inventory
+from bus.reports import Inventory
 from compute_sim.core.drivers.devices import DeviceDriver
 from compute_sim.core.drivers.driver import Driver
 from compute_sim.core.drivers.flat import FlatDriver

@@ -4,14 +4,14 @@ import logging
 from collections.abc import Sequence
 from itertools import islice
 
+from bus.claims import keeper
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.messages import HostReported, InventoryReported, NodeChanged
 from bus.protocol import Ask
-from bus.queries import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
 from bus.report_sequence import ReportSequence
-from bus.resources import Provider
-from bus.vocabulary import HostState, keeper
+from bus.reports import HostState
+from bus.resources import AllocationsFound, FindAllocations, FindProviders, Provider, ProvidersFound
 from compute_sim.agent import SimulatedAgent
 from compute_sim.core.faults import draw
 from compute_sim.fleet import SimAgent, SimHost

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from bus.clock import Clock
 from bus.protocol import Ask
-from bus.queries import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
+from bus.resources import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
 from bus.topics import (
     AGENT_BUILD,
     AGENT_DESTROY,

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from bus.clock import Clock
 from bus.protocol import Ask
-from bus.queries import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
-from bus.resources import Provider
+from bus.resources import AllocationsFound, FindAllocations, FindProviders, Provider, ProvidersFound
 from ironic_sync.api import IronicApi
 from ironic_sync.core.belief import BeliefRules, Moment
 from ironic_sync.core.difference import NodeDifference, allowance

@@ -7,8 +7,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from bus.messages import InventoryReported
 from bus.protocol import Ask
-from bus.queries import FindProviders, ProvidersFound
-from bus.resources import Provider
+from bus.resources import FindProviders, Provider, ProvidersFound
 from ironic_sync.api import WITH_ALL
 from ironic_sync.core.belief import BeliefRules, Moment
 from ironic_sync.core.difference import NodeDifference, compare

@@ -12,7 +12,7 @@ from bus.clock import Clock
 from bus.errors import Poison
 from bus.messages import InventoryReported, NodeChanged
 from bus.protocol import Ask
-from bus.queries import FindProviders, ProvidersFound
+from bus.resources import FindProviders, ProvidersFound
 from bus.topics import INVENTORY_REPORTED, IRONIC_NODE, PLACEMENT_CHANGED, PROVIDERS
 from bus.worker import Worker, on_many
 from ironic_sync.api import WITH_ALL, IronicApi

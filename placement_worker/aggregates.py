@@ -2,14 +2,23 @@
 
 from msgspec.structs import replace
 
-from bus.aggregates import AggregateEdit, AggregateEdited, AggregateResult, MakeAggregate
+from bus.aggregates import (
+    Aggregate,
+    AggregateEdit,
+    AggregateEditAnswered,
+    AggregateEdited,
+    AggregateEditRequested,
+    AggregateResult,
+    AggregatesFound,
+    FindAggregates,
+    MakeAggregate,
+)
 from bus.clock import Clock
-from bus.queries import AggregateEditAnswered, AggregateEditRequested, AggregatesFound, FindAggregates
+from bus.not_done import Contended
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.retrying import retrying
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Aggregate, Contended
 from placement_worker.change_log import ChangeLog
 from placement_worker.core.aggregates import (
     AggregateScene,

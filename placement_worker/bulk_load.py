@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from bus.clock import Clock
-from bus.queries import LoadProviders, ProvidersLoaded
-from bus.resources import LoadResult, ProviderLoad
+from bus.resources import LoadProviders, LoadResult, ProviderLoad, ProvidersLoaded
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from placement_worker.change_log import ChangeLog

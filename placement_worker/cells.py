@@ -2,13 +2,23 @@
 
 from msgspec import structs
 
-from bus.cells import CellEdit, CellEdited, CellInUse, CellResult, DropCell, RegisterCell
+from bus.cells import (
+    CellEdit,
+    CellEditAnswered,
+    CellEdited,
+    CellEditRequested,
+    CellInUse,
+    CellResult,
+    CellsFound,
+    DropCell,
+    FindCells,
+    RegisterCell,
+    RegisteredCell,
+)
 from bus.clock import Clock
-from bus.queries import CellEditAnswered, CellEditRequested, CellsFound, FindCells
-from bus.resources import Missing
+from bus.not_done import Contended, Missing
 from bus.sql.database import Database
 from bus.sql.retrying import retrying
-from bus.vocabulary import Contended, RegisteredCell
 from placement_worker.change_log import ChangeLog
 from placement_worker.reports import ReportOperations
 from placement_worker.retrying_transactions import changing

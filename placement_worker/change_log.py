@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from bus.messages import PlacementChanged
+from bus.aggregates import Aggregate
+from bus.cells import RegisteredCell
+from bus.messages import PlacementChanged, ProviderChange
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Aggregate, ProviderChange, RegisteredCell
 from placement_worker.core.trees import Tree
 from placement_worker.memory import Memory
 from placement_worker.reading import StoreReader

@@ -2,12 +2,23 @@
 
 from collections.abc import Sequence
 
+from bus.claims import (
+    CLEANUP,
+    ClaimAnswered,
+    Claimed,
+    ClaimRequested,
+    ClaimResult,
+    ConsumerClaim,
+    ReleaseAnswered,
+    Released,
+    ReleaseRequested,
+    ReleaseResult,
+)
 from bus.clock import Clock
-from bus.queries import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
+from bus.not_done import Contended
 from bus.sql.database import Database
 from bus.sql.retrying import retrying
 from bus.sql.transaction import Transaction
-from bus.vocabulary import CLEANUP, Claimed, ClaimResult, ConsumerClaim, Contended, Released, ReleaseResult
 from placement_worker.change_log import ChangeLog
 from placement_worker.core import capacity
 from placement_worker.retrying_transactions import changing, portions

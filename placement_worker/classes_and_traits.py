@@ -1,23 +1,23 @@
 """Resource classes and traits by name: listed, made, renamed, dropped."""
 
 from bus.clock import Clock
-from bus.queries import FindNames, NameEditAnswered, NameEditRequested, NamesFound
-from bus.resources import (
+from bus.names import (
     DropName,
-    InUse,
+    FindNames,
     MakeName,
-    Missing,
     Named,
+    NameEditAnswered,
     NameEdited,
+    NameEditRequested,
     NameKind,
     NameResult,
+    NamesFound,
     RenameName,
     Standard,
-    Taken,
 )
+from bus.not_done import Contended, InUse, Missing, Taken
 from bus.sql.database import Database
 from bus.sql.retrying import retrying
-from bus.vocabulary import Contended
 from placement_worker.change_log import ChangeLog
 from placement_worker.core.report_checks import is_custom
 from placement_worker.core.trees import renamed

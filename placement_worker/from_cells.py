@@ -5,18 +5,10 @@ import logging
 from collections.abc import Collection, Sequence
 
 from bus import topics
+from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.errors import BrokerRefused, Poison, Unavailable
 from bus.messages import InventoryReported
-from bus.queries import (
-    AllocationsFound,
-    ClaimAnswered,
-    ClaimRequested,
-    FindAllocations,
-    FindProviders,
-    ProvidersFound,
-    ReleaseAnswered,
-    ReleaseRequested,
-)
+from bus.resources import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
 from bus.worker import Answers, Narrow, On, Widen, answers, answers_many, on_many
 from placement_worker.placement import Placement
 

@@ -1,18 +1,19 @@
 """What there is, as the database has it now: each answer is one snapshot."""
 
 from bus.known_trees import ChangesFound, FindChanges, FindTrees, TreesFound
-from bus.queries import (
+from bus.requests import ResourceGroup
+from bus.resources import (
     AllocationsFound,
     FindAllocations,
     FindProviders,
     FindUsages,
+    Provider,
     ProvidersFound,
     UsagesFound,
 )
-from bus.resources import Provider
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
-from bus.vocabulary import MAX_INT, ResourceGroup
+from bus.vocabulary import MAX_INT
 from placement_worker.core.packing import ROOM, Packing
 from placement_worker.store import changes, lookups, tree_reads, walls
 from placement_worker.store.numbered_names import Book

@@ -6,13 +6,15 @@ from typing import NamedTuple
 from sqlalchemy.exc import IntegrityError
 
 from bus.clock import Clock, monotonic
-from bus.queries import EditAnswered, EditRequested
+from bus.not_done import Contended
 from bus.resources import (
     AddInventory,
     ChangeProvider,
     DropInventory,
     Edit,
+    EditAnswered,
     Edited,
+    EditRequested,
     EditResult,
     MakeProvider,
     Provider,
@@ -26,7 +28,6 @@ from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.retrying import retrying
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Contended
 from placement_worker.change_log import ChangeLog
 from placement_worker.core import edits
 from placement_worker.core.edits import EditOfOne

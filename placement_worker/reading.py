@@ -3,9 +3,10 @@
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
+from bus.aggregates import Aggregate
+from bus.cells import RegisteredCell
 from bus.messages import PlacementChanged
 from bus.sql.database import Database
-from bus.vocabulary import Aggregate, RegisteredCell
 from placement_worker.core.trees import Tree
 from placement_worker.store import aggregates, cells, changes, tree_reads
 from placement_worker.store.numbered_names import Book

@@ -8,14 +8,14 @@ from functools import partial
 from typing import TypeVar
 
 from bus import topics
+from bus.aggregates import Aggregate, AggregatesFound, FindAggregates
 from bus.candidates import Heard
+from bus.cells import CellsFound, FindCells, RegisteredCell
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.known_trees import ChangesFound, FindChanges, FindTrees, TreesFound
 from bus.messages import PlacementChanged
 from bus.protocol import Ask
-from bus.queries import AggregatesFound, CellsFound, FindAggregates, FindCells
-from bus.vocabulary import Aggregate, RegisteredCell
 from bus.worker import Worker, every, on_many
 from placement_worker.core.index import Index
 from placement_worker.core.packing import unpacked

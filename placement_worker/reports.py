@@ -8,12 +8,12 @@ from msgspec import structs
 from bus.clock import Clock
 from bus.errors import Poison
 from bus.messages import BuildReshaped, InventoryReported
-from bus.queries import OwnerEditAnswered, OwnerEditRequested
-from bus.resources import Missing, OwnerGiven, OwnerResult
+from bus.not_done import Contended, Missing
+from bus.reports import ProviderReport
+from bus.resources import OwnerEditAnswered, OwnerEditRequested, OwnerGiven, OwnerResult
 from bus.sql.database import Database
 from bus.sql.retrying import retrying
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Contended, ProviderReport
 from placement_worker.change_log import ChangeLog
 from placement_worker.core.moving import NO_MOVES, MovedHolder, Moves, Unmovable, moves
 from placement_worker.core.report_checks import complaint

@@ -1,11 +1,21 @@
 """Server groups: found, made, dropped. Their policies are judged where hosts are claimed (claims.py)."""
 
 from bus.clock import Clock
-from bus.queries import FindGroups, GroupEditAnswered, GroupEditRequested, GroupsFound
-from bus.resources import DropGroup, GroupEdited, GroupResult, InUse, MakeGroup, Taken
+from bus.groups import (
+    DropGroup,
+    FindGroups,
+    GroupEditAnswered,
+    GroupEdited,
+    GroupEditRequested,
+    GroupResult,
+    GroupsFound,
+    MakeGroup,
+    ServerGroup,
+)
+from bus.not_done import Contended, InUse, Taken
 from bus.sql.database import Database
 from bus.sql.retrying import retrying
-from bus.vocabulary import MAX_INT, Contended, ServerGroup
+from bus.vocabulary import MAX_INT
 from placement_worker.store import server_groups
 
 

@@ -5,9 +5,12 @@ from typing import Protocol
 
 import numpy as np
 
+from bus.aggregates import Aggregate
 from bus.candidates import Bools, Floats, Heard, Ints
-from bus.queries import FindCandidates
-from bus.vocabulary import Aggregate, Allocations, Candidate, NearMiss, RegisteredCell, Removal
+from bus.cells import RegisteredCell
+from bus.decisions import NearMiss, Removal
+from bus.queries import Candidate, FindCandidates
+from bus.vocabulary import Allocations
 from placement_worker.core.as_if_empty import AsIfEmpty
 from placement_worker.core.explain import UNSEEN, UNSEEN_CODE, explain
 from placement_worker.core.fits import Fit, FitFinder

@@ -6,11 +6,13 @@ from dataclasses import replace
 import msgspec
 from msgspec import structs
 
+from bus.claims import Held, Retired
 from bus.clock import Clock
 from bus.context import Story, story_of
+from bus.decisions import Decision
 from bus.messages import BuildRequested
 from bus.sql.retrying import retrying
-from bus.vocabulary import Decision, Held, Id, Retired
+from bus.vocabulary import Id
 from scheduler_worker.core.events import Begun, Fence, FenceAnswers, Park
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.request import seconds_of

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from bus.claims import Held, ReleaseAnswered, Released, ReleaseRequested, ReleaseResult, Retired, Walled
 from bus.clock import Clock
 from bus.context import resumed
 from bus.errors import Retry
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleteRequested, BuildUnplaceable
+from bus.not_done import Contended
 from bus.protocol import Ask
-from bus.queries import ReleaseAnswered, ReleaseRequested
-from bus.vocabulary import Contended, Held, Id, Released, ReleaseResult, Retired, Walled
+from bus.vocabulary import Id
 from scheduler_worker.core.held import place_of
 from scheduler_worker.core.order import CANCELLED, DELETED
 from scheduler_worker.ending import Ending

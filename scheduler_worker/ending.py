@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Sequence
 
+from bus.claims import Held, ReleaseAnswered, Released, ReleaseRequested, ReleaseResult, Retired
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Retry
 from bus.messages import BuildPlaced, BuildUnplaceable
 from bus.protocol import Ask
-from bus.queries import FindProviders, ProvidersFound, ReleaseAnswered, ReleaseRequested
-from bus.resources import Provider
-from bus.vocabulary import Held, Id, Released, ReleaseResult, Retired
+from bus.resources import FindProviders, Provider, ProvidersFound
+from bus.vocabulary import Id
 from scheduler_worker.at_once import together
 from scheduler_worker.core.events import Fence, FenceAnswers, FenceImpossible, Located
 from scheduler_worker.core.held import place_of

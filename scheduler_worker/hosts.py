@@ -7,7 +7,7 @@ import numpy as np
 
 from bus.candidates import CandidateSource, Ints
 from bus.messages import HostReported
-from bus.vocabulary import HostState
+from bus.reports import HostState
 from scheduler_worker.agents import Agents, Listening
 from scheduler_worker.core.columns import NOBODY, HostColumns, HostKey, numbered
 from scheduler_worker.core.view import HostsNow

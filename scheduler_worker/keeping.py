@@ -5,9 +5,9 @@ import logging
 import msgspec
 
 from bus.clock import Clock
-from bus.queries import DecisionFound, FindDecision, FindWaiting, WaitingFound
+from bus.queries import DecisionFound, FindDecision, FindWaiting, WaitingFound, WaitingRequest
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Id, WaitingRequest
+from bus.vocabulary import Id
 from scheduler_worker.core.reservations import LineKey, Root
 from scheduler_worker.parking import Parking
 from scheduler_worker.store import decisions, parked

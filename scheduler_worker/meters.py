@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from prometheus_client import Counter, Gauge
 
-from bus.vocabulary import Claimed, ClaimResult, Refused
+from bus.claims import Claimed, ClaimResult, Refused
 
 CLAIMED = Counter(
     "berth_scheduler_claims", "instances a host was claimed for, by placement's answer", ["result"]

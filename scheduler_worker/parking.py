@@ -13,11 +13,13 @@ from msgspec import structs
 
 from bus.clock import Clock
 from bus.context import resumed
+from bus.decisions import Decision
 from bus.errors import Retry, Unavailable, Unroutable
-from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported, Message
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
+from bus.reports import HostState
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Decision, HostState, Id
+from bus.vocabulary import Id, Message
 from scheduler_worker.company import Company, names_others
 from scheduler_worker.core.events import (
     Begun,

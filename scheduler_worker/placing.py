@@ -9,23 +9,15 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from bus.candidates import Bools, CandidateSource
+from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Poison, Retry
+from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed, HostReported
 from bus.protocol import Ask
-from bus.queries import (
-    AllocationsFound,
-    ClaimAnswered,
-    ClaimRequested,
-    FindAllocations,
-    FindGroups,
-    FindProviders,
-    GroupsFound,
-    ProvidersFound,
-    ReleaseAnswered,
-    ReleaseRequested,
-)
-from bus.vocabulary import Candidate, Id
+from bus.queries import Candidate
+from bus.resources import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
+from bus.vocabulary import Id
 from scheduler_worker.company import names_others
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import (

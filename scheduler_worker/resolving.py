@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
+from bus.claims import Held
 from bus.errors import AnswerRefused
+from bus.groups import FindGroups, GroupsFound, ServerGroup
 from bus.protocol import Ask
-from bus.queries import AllocationsFound, FindAllocations, FindGroups, GroupsFound
-from bus.vocabulary import Held, Id, ServerGroup
+from bus.resources import AllocationsFound, FindAllocations
+from bus.vocabulary import Id
 from scheduler_worker.core.events import Begun
 from scheduler_worker.core.held import place_of
 from scheduler_worker.core.order import Order

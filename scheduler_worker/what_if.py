@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from bus.queries import WhatIf, WhatIfAnswered
-from bus.vocabulary import PlacedThere, RankedHost, RoomLeft
+from bus.queries import PlacedThere, RankedHost, RoomLeft, WhatIf, WhatIfAnswered
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import Chosen
 from scheduler_worker.core.helping import helps

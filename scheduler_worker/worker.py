@@ -4,19 +4,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from bus.candidates import CandidateSource
+from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
+from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable
 from bus.protocol import Ask
-from bus.queries import (
-    AllocationsFound,
-    FindAllocations,
-    FindGroups,
-    FindProviders,
-    GroupsFound,
-    ProvidersFound,
-    ReleaseAnswered,
-    ReleaseRequested,
-)
+from bus.resources import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
 from bus.sql.database import Database
 from bus.topics import (
     ALLOCATIONS,

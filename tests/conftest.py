@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from bus.sql import migrations
 from deploy.servers import (
     Postgres,
     RabbitMQ,
@@ -21,10 +23,18 @@ from deploy.servers import (
     find_rabbitmq,
     private_directory,
 )
-from tests.support.servers import ExternalServer, a_database, installed, url_of
+from tests.support.schemas import BY_ALEMBIC, said_again
+from tests.support.servers import MEMORY, ExternalServer, a_database, installed, roomy, url_of
 
 # The cheap tests first: one that fails then says so before any server has started.
 _ORDER = ("unit", "contract", "simulation", "integration")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Files of tests are in memory where there is room: who kills a process does not take them with it."""
+    if "TMPDIR" not in os.environ and roomy(MEMORY):
+        os.environ["TMPDIR"] = str(MEMORY)  # also for what is started from here
+        tempfile.tempdir = None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -40,6 +50,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     changing = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if changing:  # several processes run the tests, and each must call them by the same names
         raise pytest.UsageError(f"this test's name is another in every process: {changing[0]}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _new_databases_are_soon_made() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(migrations, "_upgrade", said_again(BY_ALEMBIC))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from berth import wiring
+from berth.commands.asking_cells import all_shown, ask_cells, chosen_cells, named
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import (
     CommandRefused,
@@ -21,13 +22,11 @@ from berth.commands.terminal import (
     say,
     write_json,
 )
-from berth.known_cells import known_cells
-from berth.settings import BadSetting, Settings
+from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus
-from bus.errors import Unavailable, Unroutable
-from bus.queries import AgentEditAnswered, AgentEditRequested, AgentsFound, AgentStands, FindAgents
+from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound, AgentStands, FindAgents
 
 SECONDS = 10.0  # a cell may take to answer
 _LOOK_AGAIN = 0.5
@@ -101,7 +100,7 @@ def rehome_command(
 
 async def show_agents(settings: Settings, only: Sequence[str], as_json: bool, say: Console) -> int:
     async with Bus(wiring.transport(settings, "agent")) as bus:
-        found, silent = await _ask(bus, await _cells(bus, settings, only))
+        found, silent = await _ask(bus, await chosen_cells(bus, settings, only))
     if as_json:
         for cell, answer in found.items():
             for one in answer.agents:
@@ -109,17 +108,8 @@ async def show_agents(settings: Settings, only: Sequence[str], as_json: bool, sa
     else:
         table = _table(found, bus.clock)
         say.print(table if table.row_count else "no agents share bare metal")
-    if silent:
-        raise CommandRefused(f"not shown, for it did not answer: cell {', cell '.join(silent)}")
+    all_shown(silent)
     return 0
-
-
-async def _cells(bus: Bus, settings: Settings, only: Sequence[str]) -> Sequence[str]:
-    cells = await known_cells(bus, settings)
-    for one in only:
-        if one not in cells:
-            raise BadSetting(f"--cell {one!r}: cells are {', '.join(cells)}")
-    return only or cells
 
 
 def _as_json(one: AgentStands) -> dict[str, object]:
@@ -143,25 +133,15 @@ def _table(found: dict[str, AgentsFound], clock: Clock) -> Table:
 
 
 async def _ask(bus: Bus, cells: Sequence[str]) -> tuple[dict[str, AgentsFound], list[str]]:
-    """All cells at once; and those that did not answer."""
     ask = bus.asker(topics.FIND_AGENTS, timeout=SECONDS)
-
-    async def one(cell: str) -> AgentsFound | None:
-        try:
-            return await ask(FindAgents(cell=cell))
-        except (Unavailable, Unroutable):
-            return None
-
-    answers = await asyncio.gather(*(one(cell) for cell in cells))
-    found = {cell: answer for cell, answer in zip(cells, answers, strict=True) if answer is not None}
-    return found, [cell for cell in cells if cell not in found]
+    return await ask_cells(cells, lambda cell: ask(FindAgents(cell=cell)))
 
 
 async def edit(settings: Settings, request: AgentEditRequested, cell: str, wait: float, say: Console) -> int:
     checked(request)
     name = request.agent
     async with Bus(wiring.transport(settings, "agent")) as bus:
-        cell = await _cell_of(bus, name, await _cells(bus, settings, [cell] if cell else ()))
+        cell = await _cell_of(bus, name, await chosen_cells(bus, settings, [cell] if cell else ()))
         answer = await bus.asker(topics.EDIT_AGENT, timeout=SECONDS)(structs.replace(request, cell=cell))
         if answer.refused:
             raise CommandRefused(answer.refused)
@@ -191,7 +171,7 @@ async def _cell_of(bus: Bus, name: str, cells: Sequence[str]) -> str:
     if having:
         raise CommandRefused(f"{name} is in cells {', '.join(having)}: say which with --cell")
     known = ", ".join(sorted({one.agent for answer in found.values() for one in answer.agents})) or "none"
-    unheard = f"; cell {', cell '.join(silent)} did not answer" if silent else ""
+    unheard = f"; {named(silent)} did not answer" if silent else ""
     raise CommandRefused(f"no agent {name!r} shares bare metal; there are: {known}{unheard}")
 
 

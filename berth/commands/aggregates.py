@@ -31,8 +31,10 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.aggregates import (
     ZONE,
+    Aggregate,
     AggregateEdit,
     AggregateEdited,
+    AggregateEditRequested,
     AggregateResult,
     ChangeAggregate,
     DropAggregate,
@@ -41,8 +43,6 @@ from bus.aggregates import (
 )
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.queries import AggregateEditRequested
-from bus.vocabulary import Aggregate
 
 commands = typer.Typer(
     no_args_is_help=True,

@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 
 from berth.settings import BadSetting
 from bus.messages import BuildRequested
-from bus.vocabulary import Flavor, Hints
+from bus.requests import Flavor, Hints
 from scheduler_worker import PciAlias, RequestOptions, Unreadable, wishes_of
 
 _LONGEST_NAME = 200

@@ -43,7 +43,7 @@ from bus.messages import (
     BuildRequested,
     BuildUnplaceable,
 )
-from bus.vocabulary import Flavor, Image
+from bus.requests import Flavor, Image
 from scheduler_worker import seconds_of
 
 _METAL = {

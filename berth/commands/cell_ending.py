@@ -25,10 +25,9 @@ from berth.commands.options import Json, StateDir
 from berth.commands.terminal import CommandRefused, effective, run, say, write_json
 from berth.settings import Settings
 from bus import topics
-from bus.cells import CellEdited, CellInUse, DropCell
+from bus.cells import CellEdited, CellInUse, DropCell, FindCells
 from bus.delivery.runner import Bus
-from bus.queries import FindCells
-from bus.resources import Missing
+from bus.not_done import Missing
 
 if TYPE_CHECKING:
     from berth.broker_users import BrokerUsers

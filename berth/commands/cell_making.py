@@ -33,7 +33,7 @@ from bus.cells import CellEdited, RegisterCell
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
-from bus.queries import FindProviders
+from bus.resources import FindProviders
 
 if TYPE_CHECKING:
     from berth.broker_users import BrokerUsers

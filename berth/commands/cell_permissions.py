@@ -16,8 +16,7 @@ from berth.cell_file import vhost_of
 from berth.commands.options import StateDir
 from berth.commands.terminal import CommandRefused, checked, effective
 from berth.settings import BadSetting, Settings
-from bus.cells import DropCell, RegisterCell
-from bus.queries import CellEditRequested
+from bus.cells import CellEditRequested, DropCell, RegisterCell
 
 if TYPE_CHECKING:  # RabbitMQ takes long to load
     from bus.rabbit.permissions import BrokerUser, Permissions

@@ -1,7 +1,7 @@
 """`berth cell`: which cells there are, and keeping new instances out of one."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
@@ -27,12 +27,11 @@ from berth.commands.terminal import (
 )
 from berth.settings import Settings
 from bus import topics
-from bus.cells import CellEdited, RegisterCell
+from bus.cells import CellEdited, CellEditRequested, CellsFound, FindCells, RegisterCell, RegisteredCell
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
-from bus.queries import CellEditRequested, CellsFound, FindCells, FindInstances
-from bus.vocabulary import RegisteredCell
+from bus.queries import FindInstances
 
 CONDUCTOR_SECONDS = 2.0  # it may take to be heard
 _LOOK_SECONDS = 1.0
@@ -110,9 +109,7 @@ def drain_command(
 async def list_cells(settings: Settings, as_json: bool, say: Console) -> int:
     async with Bus(wiring.transport(settings, "cell")) as bus:
         found = await _found(bus)
-        cells = {one.name: one for one in found.cells}
-        for name in settings.cell_names:
-            cells.setdefault(name, RegisteredCell(name=name))
+        cells = _with_the_settings(found.cells, settings)
         names = sorted(cells)
         heard = dict(
             zip(names, await asyncio.gather(*(conductor_is_heard(bus, name) for name in names)), strict=True)
@@ -157,6 +154,12 @@ async def _found(bus: Bus) -> CellsFound:
     return await bus.asker(topics.CELLS)(FindCells())
 
 
+def _with_the_settings(found: Iterable[RegisteredCell], settings: Settings) -> dict[str, RegisteredCell]:
+    """These by name, and those of the settings that are not among them."""
+    cells = {name: RegisteredCell(name=name) for name in settings.cell_names}
+    return cells | {one.name: one for one in found}
+
+
 # Marking
 
 
@@ -186,9 +189,8 @@ def _several(count: int, what: str) -> str:
 
 async def require(bus: Bus, settings: Settings, name: str) -> RegisteredCell:
     """The cell, which is registered, of the settings, or has hosts; a slip is not to make one."""
-    cells = {one.name: one for one in (await _found(bus)).cells if not one.gone}
-    for each in settings.cell_names:
-        cells.setdefault(each, RegisteredCell(name=each))
+    found = await _found(bus)
+    cells = _with_the_settings((one for one in found.cells if not one.gone), settings)
     if name not in cells:
         raise CommandRefused(f"there is no cell {name}; there are: {', '.join(sorted(cells))}")
     return cells[name]

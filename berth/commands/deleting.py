@@ -3,23 +3,24 @@
 import asyncio
 import uuid
 from collections.abc import Awaitable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
 
 from berth import wiring
+from berth.commands.asking_cells import ask_cells, known_cells, named
 from berth.commands.options import StateDir
 from berth.commands.terminal import CommandRefused, checked, complain, effective, printable, run, say
-from berth.known_cells import known_cells
 from berth.publishing import PATIENCE, publish
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.errors import Unavailable, Unroutable
-from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleted, BuildDeleteRequested, Message
-from bus.queries import BuildsFound, FindAllocations, FindBuilds, FindProviders
+from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleted, BuildDeleteRequested
+from bus.queries import FindBuilds
+from bus.resources import FindAllocations, FindProviders
+from bus.vocabulary import Message
 
 T = TypeVar("T")
 
@@ -83,18 +84,8 @@ class _Deleting:
         """The cell that knows it, all being asked at once; and those that did not answer."""
         cells = await known_cells(self.bus, settings)
         find = self.bus.asker(topics.FIND_BUILDS, timeout=min(self.timeout, SECONDS))
-        questions = [find(FindBuilds(cell=cell, builds=(self.id,))) for cell in cells]
-        answers: Sequence[Any] = await asyncio.gather(*questions, return_exceptions=True)
-        silent: list[str] = []
-        for cell, answer in zip(cells, answers, strict=True):
-            if isinstance(answer, BuildsFound):
-                if answer.builds:
-                    return cell, []
-            elif isinstance(answer, Unavailable | Unroutable):
-                silent.append(cell)
-            else:
-                raise answer
-        return "", silent
+        found, silent = await ask_cells(cells, lambda cell: find(FindBuilds(cell=cell, builds=(self.id,))))
+        return next((cell for cell, answer in found.items() if answer.builds), ""), silent
 
     async def _by_its_cell(self, cell: str) -> int:
         await self._publish(BuildDeleteRequested(build=self.id, cell=cell, reply_to=self.reply_to))
@@ -122,7 +113,7 @@ class _Deleting:
         if said.passed_on:
             return await self._passed_on(said)
         if silent:
-            complain.print(f"[yellow]note[/yellow]: did not answer: cell {', cell '.join(silent)}")
+            complain.print(f"[yellow]note[/yellow]: did not answer: {named(silent)}")
         if not said.known and self.wait:
             raise CommandRefused(f"nobody knows a build {self.id}: {said.why}")
         if not said.waited and said.known and (held := await _held(self.bus, self.id)):

@@ -16,9 +16,18 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.queries import FindGroups, FindProviders, GroupEditRequested
-from bus.resources import DropGroup, GroupEdited, GroupResult, InUse, MakeGroup, Taken
-from bus.vocabulary import GroupPolicy, ServerGroup
+from bus.groups import (
+    DropGroup,
+    FindGroups,
+    GroupEdited,
+    GroupEditRequested,
+    GroupPolicy,
+    GroupResult,
+    MakeGroup,
+    ServerGroup,
+)
+from bus.not_done import InUse, Taken
+from bus.resources import FindProviders
 
 _PAGE = 1000
 _POLICIES: tuple[GroupPolicy, ...] = get_args(GroupPolicy)

@@ -20,8 +20,8 @@ from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.host_marks import DISABLED, FORCED_DOWN
-from bus.queries import EditRequested, FindProviders, NameEditRequested
-from bus.resources import Edited, MakeName, Provider, SetTraits, Stale
+from bus.names import MakeName, NameEditRequested
+from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTraits, Stale
 
 A_PAGE = 500
 _TRIES = 8

@@ -11,9 +11,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from berth import wiring
+from berth.commands.asking_cells import all_shown, chosen_cells
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import (
-    CommandRefused,
     checked,
     coloured,
     complain,
@@ -23,13 +23,11 @@ from berth.commands.terminal import (
     say,
     write_json,
 )
-from berth.known_cells import known_cells
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
-from bus.queries import FindInstances, InstancesFound
-from bus.vocabulary import Instance, InstanceStatus
+from bus.queries import FindInstances, Instance, InstancesFound, InstanceStatus
 
 SECONDS = 10.0  # a cell may take for one page
 _PAGE = 500
@@ -86,12 +84,9 @@ async def show_instances(
     say: Console,
 ) -> int:
     async with Bus(wiring.transport(settings, "instances")) as bus:
-        cells = await known_cells(bus, settings)
-        for cell in only:
-            if cell not in cells:
-                raise BadSetting(f"--cell {cell!r}: cells are {', '.join(cells)}")
+        cells = await chosen_cells(bus, settings, only)
         asking = _Asking(bus, question, most)
-        await asking.ask(only or cells)
+        await asking.ask(cells)
     found = sorted(asking.found, key=lambda one: (getattr(one, sort), one.build))
     if as_json:
         for one in found:
@@ -102,10 +97,7 @@ async def show_instances(
         say.print("none")
     if asking.there > len(found):
         complain.print(f"... and {asking.there - len(found)} more: --all shows them", style="dim")
-    if asking.silent:
-        raise CommandRefused(
-            f"not shown, for it did not answer: cell {', cell '.join(sorted(asking.silent))}"
-        )
+    all_shown(sorted(asking.silent))
     return 0
 
 

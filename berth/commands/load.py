@@ -47,7 +47,7 @@ from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.queries import FindCandidates
-from bus.vocabulary import Flavor, ResourceGroup
+from bus.requests import Flavor, ResourceGroup
 
 _METAL_SECONDS = 30.0
 _FLAVOR = Flavor(name="load", vcpus=1, memory_mb=512, disk_gb=1)  # what is not said of the only one

@@ -8,14 +8,14 @@ import typer
 from rich.console import Console
 
 from berth import wiring
+from berth.commands.asking_cells import chosen_cells
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import CommandRefused, checked, effective, printable, run, say, write_json
-from berth.known_cells import known_cells
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.queries import FindProviders, OwnerEditRequested
-from bus.resources import Missing, OwnerGiven, Provider
+from bus.not_done import Missing
+from bus.resources import FindProviders, OwnerEditRequested, OwnerGiven, Provider
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -73,7 +73,7 @@ def reset_command(
 
 async def reset(settings: Settings, root: str, cell: str, as_json: bool, say: Console) -> int:
     async with Bus(wiring.transport(settings, "provider")) as bus:
-        await _require(bus, settings, cell)
+        await chosen_cells(bus, settings, [cell])
         if not _UUID.fullmatch(root):
             found = (await bus.asker(topics.PROVIDERS)(FindProviders(name=root))).providers
             if not found:
@@ -98,18 +98,12 @@ async def reset(settings: Settings, root: str, cell: str, as_json: bool, say: Co
     raise CommandRefused("others are at work on it just now: try again")
 
 
-async def _require(bus: Bus, settings: Settings, cell: str) -> None:
-    cells = await known_cells(bus, settings)
-    if cell not in cells:
-        raise BadSetting(f"--cell {cell}: the cells are {', '.join(cells)}")
-
-
 async def reset_the_ownerless(
     settings: Settings, cell: str, match: str, dry_run: bool, as_json: bool, say: Console
 ) -> int:
     """Pools that operators made and share stay theirs."""
     async with Bus(wiring.transport(settings, "provider")) as bus:
-        await _require(bus, settings, cell)
+        await chosen_cells(bus, settings, [cell])
         found = [one for one in await _ownerless(bus) if fnmatchcase(one.name, match)]
         failed: list[str] = []
         for at in range(0, 0 if dry_run else len(found), _AT_ONCE):

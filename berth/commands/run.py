@@ -8,6 +8,7 @@ from rich.console import Console
 
 from berth import wiring
 from berth.commands import options
+from berth.commands.builds import boot_request
 from berth.commands.options import (
     BuildTime,
     Cells,
@@ -34,8 +35,8 @@ from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
-from bus.queries import FindCandidates
-from bus.vocabulary import ResourceGroup
+from bus.queries import FindCandidates, WhatIf
+from bus.requests import ResourceGroup
 
 _READY_SECONDS = 60.0
 
@@ -155,7 +156,22 @@ async def run_one(settings: Settings, worker: str, cell: str, alone: bool, agent
 
 
 async def ready(bus: Bus, settings: Settings, share: float = 1.0) -> int:
-    """Returns when placement knows the simulated hosts: how many it knows."""
+    """Returns when placement knows the simulated hosts, and a scheduler takes requests: how many it knows."""
+    hosts = await hosts_known(bus, settings, share)
+    what_if = bus.asker(topics.WHAT_IF, timeout=2.0)
+    question = WhatIf(request=boot_request(1, 0, 0, "", (), 1, "", ""), best=1)
+    deadline = monotonic() + _READY_SECONDS
+    while monotonic() < deadline:
+        try:
+            await what_if(question)
+            return hosts
+        except Unavailable:
+            await asyncio.sleep(0.05)
+    raise Unavailable(f"after {_READY_SECONDS:.0f} s no scheduler answers")
+
+
+async def hosts_known(bus: Bus, settings: Settings, share: float = 1.0) -> int:
+    """Returns when placement knows at least this share of the simulated hosts: how many it knows."""
     find = bus.asker(topics.FIND_CANDIDATES, timeout=2.0)
     question = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1}),), limit=1)
     deadline = monotonic() + _READY_SECONDS

@@ -26,7 +26,7 @@ from bus.errors import (
     Undecodable,
     Unroutable,
 )
-from bus.messages import Message
+from bus.vocabulary import Message
 
 M = TypeVar("M", bound=Message)
 

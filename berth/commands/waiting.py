@@ -17,8 +17,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, Unavailable
 from bus.messages import BuildRequested
-from bus.queries import FindWaiting, WaitingFound
-from bus.vocabulary import WaitingRequest
+from bus.queries import FindWaiting, WaitingFound, WaitingRequest
 
 _PAGE = 200
 _LOOK_SECONDS = 1.0

@@ -12,18 +12,18 @@ from rich.console import Console
 from rich.text import Text
 
 from berth import wiring
+from berth.commands.asking_cells import known_cells
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import CommandRefused, effective, printable, run, say, write_json
 from berth.commands.what_if import show_answer
 from berth.funnel import funnel
-from berth.known_cells import known_cells
 from berth.settings import BadSetting, Settings
 from bus import topics
+from bus.decisions import AlsoAsked, RecordedHost
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.messages import BuildRequested
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
-from bus.vocabulary import AlsoAsked, RecordedHost
 from scheduler_worker import replay
 
 SECONDS = 5.0  # an answer may take

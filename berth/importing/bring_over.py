@@ -14,7 +14,8 @@ from berth.importing.placement_contents import (
     PlacementContents,
     differences,
 )
-from bus.vocabulary import MAX_INT, Inventory
+from bus.reports import Inventory
+from bus.vocabulary import MAX_INT
 
 _PORTION = 500  # providers in one request
 _TYPED = 38  # the version that asks for a consumer's type

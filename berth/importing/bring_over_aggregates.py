@@ -8,8 +8,10 @@ from berth.aggregates import find_aggregates, hosts_inside
 from berth.importing.nova_aggregates import NovaAggregate
 from bus import topics
 from bus.aggregates import (
+    Aggregate,
     AggregateEdit,
     AggregateEdited,
+    AggregateEditRequested,
     AggregateResult,
     ChangeAggregate,
     MakeAggregate,
@@ -17,9 +19,7 @@ from bus.aggregates import (
 )
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.queries import AggregateEditRequested
-from bus.resources import Missing
-from bus.vocabulary import Aggregate
+from bus.not_done import Missing
 
 HOSTS_AT_ONCE = 500  # in one edit
 

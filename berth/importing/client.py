@@ -13,7 +13,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 from berth.importing.placement_contents import ImportedConsumer, ImportedProvider, PlacementContents
 from bus.errors import Unavailable
 from bus.masking import masked
-from bus.vocabulary import Inventory
+from bus.reports import Inventory
 
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]  # what, how many of how many

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bus.vocabulary import Inventory
+from bus.reports import Inventory
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 
-import msgspec
-
 from bus.clock import Clock
 from bus.context import follow
+from bus.delivery.giving_up import refusal_of
 from bus.delivery.settling import Made, ServedRow
 from bus.errors import Undecodable
-from bus.messages import Message
 from bus.protocol import Envelope, Transport
+from bus.vocabulary import Message
 from bus.worker import Answers, Worker, reply_prefix
 
 
@@ -44,18 +43,7 @@ class AnsweredRow(ServedRow):
     async def _refuse(self, envelope: Envelope, why: str, *, again: bool = False) -> bool:
         if not envelope.reply_to or not self._may_answer(envelope):
             return False
-        refusal = Envelope(
-            id=self._clock.uuid(),
-            type="",
-            key=envelope.reply_to,
-            body=msgspec.Raw(b"null"),
-            correlation=envelope.correlation or envelope.id,
-            causation=envelope.id,
-            sent_at=self._clock.now(),
-            error=why or "no reason was given",
-            again=again,
-        )
-        await self._reply([refusal])
+        await self._reply([refusal_of(envelope, why, self._clock, again=again)])
         return True
 
     async def _reply(self, answers: Sequence[Envelope]) -> None:

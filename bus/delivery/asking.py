@@ -9,9 +9,9 @@ from bus.clock import Clock
 from bus.codec import decode
 from bus.context import follow
 from bus.errors import AnswerRefused, NoAnswer, Unavailable, Unroutable
-from bus.messages import Message
 from bus.protocol import Envelope, Inbox, QueueSpec, Transport
-from bus.topics import Query
+from bus.routing import Query
+from bus.vocabulary import Message
 from bus.worker import query_queue, reply_prefix
 
 log = logging.getLogger(__name__)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from bus.clock import Clock
 from bus.context import envelope_of
-from bus.messages import Message
 from bus.protocol import Envelope, Transport
 from bus.topics import TOPIC_OF
+from bus.vocabulary import Message
 from bus.worker import Undeclared
 
 Emit = tuple[Envelope | None, Message]  # what led to it (a timer: nothing), and what is to be said

@@ -6,8 +6,8 @@ from bus.clock import Clock
 from bus.delivery.emitting import Emitter
 from bus.delivery.settling import Made, ServedRow
 from bus.errors import Unroutable
-from bus.messages import Message
 from bus.protocol import Envelope, Transport
+from bus.vocabulary import Message
 from bus.worker import On, Worker, messages_of
 
 log = logging.getLogger(__name__)

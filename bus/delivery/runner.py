@@ -11,9 +11,10 @@ from bus.context import envelope_of
 from bus.delivery.asking import PendingQuestions
 from bus.delivery.serving import serve
 from bus.errors import Undecodable
-from bus.messages import Message
 from bus.protocol import Ask, Inbox, QueueSpec, Transport
-from bus.topics import TOPIC_OF, Address, Query
+from bus.routing import Address, Query
+from bus.topics import TOPIC_OF
+from bus.vocabulary import Message
 from bus.worker import Worker
 
 log = logging.getLogger(__name__)

@@ -14,13 +14,14 @@ import msgspec
 from bus.clock import Clock
 from bus.codec import decode
 from bus.context import handling
+from bus.delivery.giving_up import letter_of
 from bus.delivery.meters import HANDLED
 from bus.delivery.verdicts import Again, Dead, verdict
 from bus.errors import Unavailable, Undecodable
 from bus.keys import matches
-from bus.messages import Message
-from bus.protocol import DeadLetter, Delivery, Envelope, Transport
-from bus.worker import Answers, On, Worker, cell_of, messages_of
+from bus.protocol import Delivery, Envelope, Transport
+from bus.vocabulary import Message
+from bus.worker import Answers, On, Worker, messages_of
 
 log = logging.getLogger(__name__)
 
@@ -148,25 +149,11 @@ class ServedRow(ABC):
 
     async def _bury(self, delivery: Delivery, dead: Dead) -> None:
         self._count["dead"].inc()
-        envelope, now = delivery.envelope, self._clock.now()
+        envelope, queue = delivery.envelope, self.queue.name
         await self._refuse(envelope, dead.reason)
-        log.error("%s: %s to the dead letters: %s", self.queue.name, envelope.key, dead.reason)
-        await self._transport.bury(
-            DeadLetter(
-                id=envelope.id,
-                queue=self.queue.name,
-                key=envelope.key,
-                type=envelope.type,
-                reason=dead.reason,
-                first_died=envelope.first_died or now,
-                died=now,
-                attempt=envelope.attempt,
-                correlation=envelope.correlation,
-                body=bytes(envelope.body),
-                traceback=dead.trace,
-                cell=cell_of(self.queue.name),
-            )
-        )
+        log.error("%s: %s to the dead letters: %s", queue, envelope.key, dead.reason)
+        letter = letter_of(envelope, queue, dead.reason, dead.trace, self._clock.now())
+        await self._transport.bury(letter)
         delivery.done()
 
 

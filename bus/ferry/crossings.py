@@ -16,7 +16,8 @@ from bus.codec import decode
 from bus.errors import Undecodable
 from bus.keys import matches
 from bus.protocol import Envelope, QueueSpec
-from bus.topics import ANYONE, QUERIES, TOPICS, Query, Topic
+from bus.routing import ANYONE, Query, Topic
+from bus.topics import QUERIES, TOPICS
 from bus.worker import Worker, cell_of, reply_prefix
 
 _OPEN = re.compile(r"\{\w+\}")

@@ -13,11 +13,12 @@ import msgspec
 
 from bus.backoff import Backoff
 from bus.clock import Clock
+from bus.delivery.giving_up import letter_of, refusal_of
 from bus.delivery.verdicts import FAULT_DELAYS
 from bus.errors import BrokerRefused, TooBig, Unavailable, Undecodable, Unroutable
 from bus.ferry.crossings import Crossing
 from bus.ferry.meters import CARRIED
-from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, Transport
+from bus.protocol import Delivery, Envelope, Inbox, Transport
 
 log = logging.getLogger(__name__)
 
@@ -134,38 +135,16 @@ class Passage:
         if not self.crossing.asked:
             return False
         if question.reply_to.startswith(self.crossing.replies):
-            refusal = Envelope(
-                id=self._clock.uuid(),
-                type="",
-                key=question.reply_to,
-                body=msgspec.Raw(b"null"),
-                correlation=question.correlation or question.id,
-                causation=question.id,
-                sent_at=self._clock.now(),
-                error=f"{why} on the other side of the wall of {self.crossing.cell}",
-                again=True,
-            )
+            why = f"{why} on the other side of the wall of {self.crossing.cell}"
+            refusal = refusal_of(question, why, self._clock, again=True)
             await self._insist(lambda: self.here.publish([refusal], expected=[False]))
         return True
 
     async def _bury(self, delivery: Delivery, why: str, trace: str = "") -> None:
         """Where it was said: who looks after that side's dead letters finds it, and can send it again."""
-        envelope, now, queue = delivery.envelope, self._clock.now(), self.crossing.queue.name
+        envelope, queue = delivery.envelope, self.crossing.queue.name
         log.error("%s: %s to the dead letters: %s", queue, envelope.key, why)
-        letter = DeadLetter(
-            id=envelope.id,
-            queue=queue,
-            key=envelope.key,
-            type=envelope.type,
-            reason=why,
-            first_died=envelope.first_died or now,
-            died=now,
-            attempt=envelope.attempt,
-            correlation=envelope.correlation,
-            body=bytes(envelope.body),
-            traceback=trace,
-            cell=self.crossing.cell,
-        )
+        letter = letter_of(envelope, queue, why, trace, self._clock.now())
         await self._insist(lambda: self.here.bury(letter))
         delivery.done()
 

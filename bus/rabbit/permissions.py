@@ -16,7 +16,8 @@ from typing import Any
 from bus import topics
 from bus.ferry.crossings import Crossing, Way
 from bus.rabbit.topology import LETTER, BrokerNames, letter_key
-from bus.topics import TOPIC_OF, Query, Topic
+from bus.routing import Query, Topic
+from bus.topics import TOPIC_OF
 from bus.worker import Worker, reply_prefix
 
 _WORD = r"[A-Za-z0-9_-]+"

@@ -7,19 +7,9 @@ from itertools import zip_longest
 
 from msgspec.structs import replace
 
-from bus.vocabulary import (
-    Attempt,
-    Claimed,
-    ClaimResult,
-    Contended,
-    Held,
-    Refusal,
-    Refused,
-    ReleaseResult,
-    Retired,
-    Selection,
-    Walled,
-)
+from bus.claims import Claimed, ClaimResult, Held, Refusal, Refused, ReleaseResult, Retired, Walled
+from bus.messages import Attempt, Selection
+from bus.not_done import Contended
 from cell_conductor.core import build as say
 from cell_conductor.core.build import MAX_CAUSE, Build, Effects
 from cell_conductor.core.limits import AttemptLimits

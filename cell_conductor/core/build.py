@@ -5,19 +5,21 @@ from typing import Literal
 import msgspec
 
 from bus.build_orders import told_allocations
+from bus.claims import ClaimRequested, ConsumerClaim, ReleaseRequested
+from bus.claims import keeper as keeper
 from bus.messages import (
     AgentReported,
+    Attempt,
     BuildDeleted,
     BuildEnded,
     BuildOrdered,
     BuildPlaced,
     DestroyOrdered,
     HostFailed,
-    Message,
+    Selection,
 )
-from bus.queries import BuildStands, ClaimRequested, ReleaseRequested
-from bus.vocabulary import Attempt, Compact, ConsumerClaim, Selection
-from bus.vocabulary import keeper as keeper
+from bus.queries import BuildStands
+from bus.vocabulary import Compact, Message
 
 Status = Literal["building", "swapping", "active", "error", "deleting", "deleted"]
 Effects = tuple[Message, ...]

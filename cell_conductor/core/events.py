@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from bus.claims import ClaimResult, ReleaseResult
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped
-from bus.vocabulary import ClaimResult, ReleaseResult
 from cell_conductor.core.build import Status
 
 

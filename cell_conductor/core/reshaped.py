@@ -6,8 +6,9 @@ Its claim is the same, so its generation is: whatever is asked of placement mean
 from msgspec.structs import replace
 
 from bus.build_orders import reshaped_mappings
+from bus.claims import Choice, Held
 from bus.messages import BuildReshaped
-from bus.vocabulary import Allocations, Choice, Held
+from bus.vocabulary import Allocations
 from cell_conductor.core.build import Build
 
 

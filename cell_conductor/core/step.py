@@ -15,9 +15,15 @@ decided is said again, word for word, when the event that led to it is delivered
 
 from msgspec.structs import replace
 
-from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped, DestroyOrdered
-from bus.queries import ClaimRequested, ReleaseRequested
-from bus.vocabulary import Attempt
+from bus.claims import ClaimRequested, ReleaseRequested
+from bus.messages import (
+    AgentReported,
+    Attempt,
+    BuildDeleteRequested,
+    BuildPlaced,
+    BuildReshaped,
+    DestroyOrdered,
+)
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
 from cell_conductor.core.answers import doomed, given_back, swapped

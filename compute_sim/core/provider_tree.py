@@ -12,8 +12,8 @@ from uuid import UUID, uuid5
 import os_resource_classes  # type: ignore[import-untyped]
 import os_traits  # type: ignore[import-untyped]
 
+from bus.reports import Inventory, ProviderReport
 from bus.resources import Provider
-from bus.vocabulary import Inventory, ProviderReport
 
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
 _CLASSES = frozenset(os_resource_classes.STANDARDS)

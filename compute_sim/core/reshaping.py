@@ -7,7 +7,8 @@ no cell can hold was already.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from bus.vocabulary import Allocations, GuestPlace, InventoryMove, Reshaping
+from bus.reports import GuestPlace, InventoryMove, Reshaping
+from bus.vocabulary import Allocations
 from compute_sim.core.provider_tree import ProviderTree, TreeProvider
 
 Held = tuple[tuple[str, int], Allocations]  # a guest (build and attempt) and what it holds

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from bus.clock import Clock
 from bus.errors import AnswerRefused, Unavailable
+from bus.leases import LeaseAnswered, LeaseAsked, NodesTaken, NodesTold
 from bus.protocol import Ask
-from bus.queries import LeaseAnswered, LeaseAsked, NodesTaken, NodesTold
 from ironic_sync.agent.core.lent import LentNodes, Standing
 
 log = logging.getLogger(__name__)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from bus.agent_builds import REMEMBERED, AgentBuilds
+from bus.agent_builds import REMEMBERED, AgentBuilds, report
 from bus.clock import Clock
 from bus.messages import AgentReported, HostReported
 from bus.report_sequence import ReportSequence
+from bus.reports import HostState
 from bus.topics import AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, HOST_REPORTED, LEASE, TELL_NODES
-from bus.vocabulary import HostState
 from bus.worker import Worker, every, on
 from ironic_sync.agent.lease import NodeLease, Unshared
 from ironic_sync.agent.orders import LONGEST_PAUSE, OrdersInHand
@@ -112,20 +112,7 @@ class _Tidings:
     async def progress(self) -> Sequence[AgentReported]:
         """The builds that are under way; not those in which nothing has moved for too long."""
         since = self._orders.clock.monotonic() - self._patience
-        return [
-            AgentReported(
-                build=job.order.build,
-                attempt=job.order.attempt,
-                cell=job.order.cell,
-                agent=job.order.agent,
-                root=job.order.root,
-                host=job.order.host,
-                outcome="progress",
-                epoch=job.order.epoch,
-            )
-            for job in self._orders.building()
-            if job.changed > since
-        ]
+        return [report(job.order, "progress") for job in self._orders.building() if job.changed > since]
 
 
 def metal_agent(

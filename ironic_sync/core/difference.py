@@ -6,8 +6,8 @@ from typing import Literal
 import msgspec
 
 from bus.messages import InventoryReported
+from bus.reports import Inventory
 from bus.resources import Provider
-from bus.vocabulary import Inventory
 
 What = Literal[
     "missing", "gone", "not ours", "no class", "bad", "class", "reserved", "inventory", "traits",

@@ -13,7 +13,7 @@ resource class nothing is told, so that what is known stays. No other field has 
 import re
 
 from bus.messages import InventoryReported, NodeChanged
-from bus.vocabulary import Inventory, ProviderReport
+from bus.reports import Inventory, ProviderReport
 from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.states import FREE
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from bus.aggregates import (
     ZONE,
+    Aggregate,
     AggregateEdit,
     AggregateRefusal,
     ChangeAggregate,
@@ -14,8 +15,7 @@ from bus.aggregates import (
     TwoZones,
     ZoneInUse,
 )
-from bus.resources import Missing, Taken
-from bus.vocabulary import Aggregate
+from bus.not_done import Missing, Taken
 from placement_worker.core.index import SHARES
 from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.core.working_trees import WorkingTrees

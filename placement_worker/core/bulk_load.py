@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from msgspec import UNSET
 
+from bus.reports import ProviderReport
 from bus.resources import LoadResult, ProviderLoad
-from bus.vocabulary import ProviderReport
 from placement_worker.core.report_checks import wrong_contents
 from placement_worker.core.trees import ProviderState
 from placement_worker.core.working_trees import WorkingTrees

@@ -6,14 +6,12 @@ leaves no trace.
 
 from collections.abc import Iterable, Sequence
 
-from bus.moves import BEGUN
-from bus.queries import ClaimRequested, ReleaseRequested
-from bus.vocabulary import (
+from bus.claims import (
     CLEANUP,
     MIGRATION,
-    Allocations,
     Choice,
     Claimed,
+    ClaimRequested,
     ClaimResult,
     ConsumerClaim,
     Full,
@@ -23,10 +21,13 @@ from bus.vocabulary import (
     Refusal,
     Refused,
     Released,
+    ReleaseRequested,
     ReleaseResult,
     Retired,
     Walled,
 )
+from bus.moves import BEGUN
+from bus.vocabulary import Allocations
 from placement_worker.core.claim_world import ClaimWorld, Holder, Unread, as_held
 from placement_worker.core.fences import bars_release, fence, fenced_off, named_twice
 from placement_worker.core.server_groups import roots_of

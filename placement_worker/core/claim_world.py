@@ -5,7 +5,8 @@ Rooms are providers with their stocks, holders are consumers with what they hold
 
 from dataclasses import dataclass, field
 
-from bus.vocabulary import CLEANUP, Allocations, ConsumerClaim, Held, Retired
+from bus.claims import CLEANUP, ConsumerClaim, Held, Retired
+from bus.vocabulary import Allocations
 from placement_worker.core.server_groups import GroupPlaces
 from placement_worker.core.walls import CellWall
 

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from bus.vocabulary import Inventory
+from bus.reports import Inventory
 from placement_worker.core.row_set import Bools
 
 Amounts = npt.NDArray[np.int32]  # no amount is larger than 2³¹ − 1

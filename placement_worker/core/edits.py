@@ -6,22 +6,20 @@ from typing import assert_never
 
 from msgspec import UNSET
 
+from bus.not_done import InUse, Missing, Taken
 from bus.resources import (
     AddInventory,
     ChangeProvider,
     DropInventory,
     DropProvider,
     HasChildren,
-    InUse,
     MakeProvider,
-    Missing,
     Reshape,
     SetAggregates,
     SetInventories,
     SetInventory,
     SetTraits,
     Stale,
-    Taken,
     Tangled,
 )
 from placement_worker.core.trees import ProviderState

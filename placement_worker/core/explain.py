@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bus.vocabulary import NearMiss, Removal
+from bus.decisions import NearMiss, Removal
 from placement_worker.core.capacity import broken_limit
 from placement_worker.core.groups import NAMED, Demand, JointRules, SearchPlan
 from placement_worker.core.index import BEYOND_COUNTING

@@ -3,17 +3,18 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from bus.queries import ClaimRequested, ReleaseRequested
-from bus.vocabulary import (
-    Allocations,
+from bus.claims import (
+    ClaimRequested,
     ClaimResult,
     ConsumerClaim,
     Held,
     NothingHeld,
     Refusal,
     Refused,
+    ReleaseRequested,
     Walled,
 )
+from bus.vocabulary import Allocations
 from placement_worker.core.claim_world import ClaimWorld, Holder, Unread, as_held
 
 

@@ -18,8 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
+from bus.decisions import Removal
 from bus.queries import FindCandidates
-from bus.vocabulary import MAX_INT, Removal, ResourceGroup, Resources
+from bus.requests import ResourceGroup
+from bus.vocabulary import MAX_INT, Resources
 from placement_worker.core.index import BEYOND_COUNTING, SHARES, Index
 from placement_worker.core.question_checks import check
 from placement_worker.core.row_set import Bools, RowSet

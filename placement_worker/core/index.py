@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bus.vocabulary import Aggregate, ProviderChange, RegisteredCell
+from bus.aggregates import Aggregate
+from bus.cells import RegisteredCell
+from bus.messages import ProviderChange
 from placement_worker.core.class_arrays import ClassArrays
 from placement_worker.core.row import Row
 from placement_worker.core.row_set import Bools, Ints, RowSet

@@ -8,8 +8,10 @@ cannot, nobody goes: the report is refused.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from bus.claims import keeper
 from bus.messages import InventoryReported
-from bus.vocabulary import Allocations, GuestPlace, InventoryMove, keeper
+from bus.reports import GuestPlace, InventoryMove
+from bus.vocabulary import Allocations
 from placement_worker.core.capacity import broken_limit
 from placement_worker.core.trees import ProviderState, Tree
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from bus.known_trees import KnownInventory, KnownProvider, KnownTree, TreesFound
-from bus.vocabulary import Inventory
+from bus.reports import Inventory
 from placement_worker.core.trees import ProviderState, Tree
 
 ROOM = 512 * 1024  # bytes of an answer

@@ -2,7 +2,7 @@
 
 from bus.candidates import SenselessQuery
 from bus.queries import FindCandidates
-from bus.vocabulary import ResourceGroup
+from bus.requests import ResourceGroup
 
 MAX_GROUPS = 256
 

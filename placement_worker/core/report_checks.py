@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable
 
 from bus.messages import InventoryReported
+from bus.reports import ProviderReport
 from bus.resources import ProviderLoad
-from bus.vocabulary import ProviderReport
 
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
 MAX_NAMES = 100_000  # characters; every candidate carries those of its provider, some three times over

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bus.vocabulary import Inventory
+from bus.reports import Inventory
 
 
 @dataclass(slots=True, eq=False)

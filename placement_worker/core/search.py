@@ -7,8 +7,9 @@ from zlib import crc32
 
 import numpy as np
 
-from bus.queries import CandidatesFound, FindCandidates, OrderBy
-from bus.vocabulary import Candidate, NearMiss, Removal, ResourceGroup
+from bus.decisions import NearMiss, Removal
+from bus.queries import Candidate, CandidatesFound, FindCandidates, OrderBy
+from bus.requests import ResourceGroup
 from placement_worker.core.best_first import BestFirst, in_order
 from placement_worker.core.explain import Why, explain
 from placement_worker.core.fits import Fit, FitFinder

@@ -7,7 +7,8 @@ where a guest is, unless it is all that is held.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from bus.vocabulary import Crowded, GroupPolicy
+from bus.claims import Crowded
+from bus.groups import GroupPolicy
 
 HARD: tuple[GroupPolicy, ...] = ("affinity", "anti-affinity")  # soft ones are wishes: they never refuse
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from bus.vocabulary import Inventory
+from bus.reports import Inventory
 
 T = TypeVar("T")
 

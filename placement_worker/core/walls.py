@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from bus.vocabulary import Retired, keeper
+from bus.claims import Retired, keeper
 
 ENDED_ELSEWHERE = "it has ended, not by this cell"
 MOST_ATTEMPTS = 1000  # whose leftovers may be kept for one build

@@ -8,7 +8,7 @@ is given back.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from bus.vocabulary import Inventory
+from bus.reports import Inventory
 from placement_worker.core.trees import ProviderState, Tree
 
 

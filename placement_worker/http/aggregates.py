@@ -8,21 +8,25 @@ from typing import Any
 import msgspec
 
 from bus.aggregates import (
+    Aggregate,
     AggregateEdit,
     AggregateEdited,
+    AggregateEditRequested,
     AggregateName,
     AggregateRefusal,
     ChangeAggregate,
     DropAggregate,
+    FindAggregates,
     Hosts,
     MakeAggregate,
     MetadataKey,
     MetadataValue,
     told,
 )
-from bus.queries import AggregateEditRequested, FindAggregates, FindProviders
-from bus.resources import Missing, Taken
-from bus.vocabulary import Aggregate, Contended, Id, ResourceGroup
+from bus.not_done import Contended, Missing, Taken
+from bus.requests import ResourceGroup
+from bus.resources import FindProviders
+from bus.vocabulary import Id
 from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import (
     CONCURRENT_UPDATE,

@@ -1,6 +1,7 @@
 """What providers belong to and what they are like: their aggregates and traits."""
 
-from bus.resources import Edited, EditResult, Missing, Provider, SetAggregates, SetTraits, Stale
+from bus.not_done import Missing
+from bus.resources import Edited, EditResult, Provider, SetAggregates, SetTraits, Stale
 from placement_worker.http import bodies, schemas
 from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import CONCURRENT_UPDATE, bad_request, conflict

@@ -4,16 +4,19 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bus.queries import (
+from bus.claims import (
     ClaimAnswered,
+    Claimed,
     ClaimRequested,
-    FindAllocations,
-    FindProviders,
+    ClaimResult,
+    ConsumerClaim,
     ReleaseAnswered,
+    Released,
     ReleaseRequested,
+    Retired,
 )
-from bus.resources import Denied, Edited, Missing, Reshape, SetInventories, Stale
-from bus.vocabulary import Claimed, ClaimResult, ConsumerClaim, Released, Retired
+from bus.not_done import Missing
+from bus.resources import Denied, Edited, FindAllocations, FindProviders, Reshape, SetInventories, Stale
 from placement_worker.batching import Batched
 from placement_worker.http import bodies, queries, schemas
 from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said

@@ -16,8 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bus.clock import Clock, monotonic
 from bus.errors import Unavailable
-from bus.queries import EditRequested
-from bus.resources import Edit, EditResult
+from bus.resources import Edit, EditRequested, EditResult
 from placement_worker.batching import Batched
 from placement_worker.http import microversions
 from placement_worker.http.aggregates import AggregateHandlers

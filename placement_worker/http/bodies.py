@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from bus.claims import Choice, ConsumerClaim
+from bus.reports import Inventory
 from bus.resources import Consumer, Inventories, Provider
-from bus.vocabulary import MAX_INT, Allocations, Choice, ConsumerClaim, Inventory
+from bus.vocabulary import MAX_INT, Allocations
 
 Json = dict[str, Any]
 

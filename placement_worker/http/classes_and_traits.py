@@ -2,20 +2,19 @@
 
 import re
 
-from bus.queries import FindNames, NameEditRequested
-from bus.resources import (
+from bus.names import (
     DropName,
-    InUse,
+    FindNames,
     MakeName,
-    Missing,
     NameEdit,
     NameEdited,
+    NameEditRequested,
     NameKind,
     NameResult,
     RenameName,
     Standard,
-    Taken,
 )
+from bus.not_done import InUse, Missing, Taken
 from placement_worker.http import queries, schemas
 from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import bad_request, conflict, not_found

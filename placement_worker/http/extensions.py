@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from bus.queries import LoadProviders
+from bus.resources import LoadProviders
 from placement_worker.http.api_call import ApiAnswer, ApiCall, said
 from placement_worker.http.errors import Problem, bad_request
 from placement_worker.http.validation import refuse_nul

@@ -1,17 +1,8 @@
 """What providers have: their inventories, and what is used of them."""
 
-from bus.resources import (
-    AddInventory,
-    DropInventory,
-    Edit,
-    Edited,
-    InUse,
-    Missing,
-    Provider,
-    SetInventories,
-    SetInventory,
-)
-from bus.vocabulary import Inventory
+from bus.not_done import InUse, Missing
+from bus.reports import Inventory
+from bus.resources import AddInventory, DropInventory, Edit, Edited, Provider, SetInventories, SetInventory
 from placement_worker.http import bodies, schemas
 from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said
 from placement_worker.http.errors import CONCURRENT_UPDATE, bad_request, conflict, not_found

@@ -2,8 +2,7 @@
 
 from collections.abc import Collection
 
-from bus.queries import FindNames
-from bus.resources import NameKind
+from bus.names import FindNames, NameKind
 from placement_worker.http.errors import bad_request
 from placement_worker.http.refusals import no_class, no_traits
 from placement_worker.placement import Placement

@@ -6,17 +6,16 @@ from typing import Literal
 
 from msgspec import UNSET
 
-from bus.queries import FindProviders
+from bus.not_done import Missing, Taken
 from bus.resources import (
     ChangeProvider,
     DropProvider,
     Edit,
     Edited,
     EditResult,
+    FindProviders,
     MakeProvider,
-    Missing,
     Provider,
-    Taken,
 )
 from placement_worker.http import bodies, queries, schemas
 from placement_worker.http.api_call import ApiAnswer, ApiCall, nothing, said

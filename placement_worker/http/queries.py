@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from bus.queries import FindCandidates, FindNames, FindProviders, FindUsages
+from bus.names import FindNames
+from bus.queries import FindCandidates
+from bus.resources import FindProviders, FindUsages
 from placement_worker.http import query_groups
 from placement_worker.http.errors import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, bad_request
 from placement_worker.http.query_groups import TEXT, Group, checked, invalid, once, pairs_of, schema

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 from urllib.parse import parse_qsl
 
-from bus.vocabulary import ResourceGroup
+from bus.requests import ResourceGroup
 from placement_worker.http.errors import Problem, bad_request
 from placement_worker.http.schemas import MAX
 from placement_worker.http.validation import Json, Schema, is_uuid_like

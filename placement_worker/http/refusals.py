@@ -2,29 +2,10 @@
 
 from collections.abc import Sequence
 
-from bus.resources import (
-    EditResult,
-    HasChildren,
-    InUse,
-    Missing,
-    NameResult,
-    Stale,
-    Standard,
-    Taken,
-    Tangled,
-)
-from bus.vocabulary import (
-    Claimed,
-    ClaimResult,
-    ConsumerClaim,
-    Contended,
-    Full,
-    Gone,
-    Held,
-    Refusal,
-    Refused,
-    Retired,
-)
+from bus.claims import Claimed, ClaimResult, ConsumerClaim, Full, Gone, Held, Refusal, Refused, Retired
+from bus.names import NameResult, Standard
+from bus.not_done import Contended, InUse, Missing, Taken
+from bus.resources import EditResult, HasChildren, Stale, Tangled
 from placement_worker.http.errors import (
     CONCURRENT_UPDATE,
     DUPLICATE_NAME,

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from bus.aggregates import Aggregate
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Aggregate
 from placement_worker.schema import AGGREGATES_TURN
 
 _TURN = Statement("SELECT c.number FROM changes c WHERE c.id = :id FOR UPDATE OF c")

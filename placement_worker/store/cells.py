@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from bus.cells import RegisteredCell
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import RegisteredCell
 
 _NOW = "CAST(:now AS double precision)"
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 
+from bus.aggregates import Aggregate
+from bus.cells import RegisteredCell
 from bus.known_trees import ChangesFound
-from bus.messages import PlacementChanged
+from bus.messages import PlacementChanged, ProviderChange
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Aggregate, ProviderChange, RegisteredCell
 from placement_worker.schema import LAST_CHANGE, LAST_TOLD, NAMES_EDITION
 
 CHANGES_A_MESSAGE = 500

@@ -9,10 +9,11 @@ consumer.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from bus.claims import ConsumerClaim, Retired
+from bus.messages import ProviderChange
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import ConsumerClaim, ProviderChange, Retired
 from placement_worker.core.claim_world import ClaimWorld, Holder, Room, Stock
 from placement_worker.core.walls import ended
 from placement_worker.store import server_groups, walls

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from bus.resources import Named, NameKind
+from bus.names import Named, NameKind
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from placement_worker.schema import CLASS_NUMBERS

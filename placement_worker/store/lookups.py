@@ -6,10 +6,11 @@ from functools import cache
 from operator import itemgetter
 from typing import Any
 
+from bus.requests import ResourceGroup
 from bus.resources import Consumer, Provider
 from bus.sql.statement import Statement, numbers
 from bus.sql.transaction import Transaction
-from bus.vocabulary import MAX_INT, ResourceGroup, Resources
+from bus.vocabulary import MAX_INT, Resources
 from placement_worker.schema import NAMES_EDITION
 from placement_worker.store.numbered_names import Book, NumberedNames
 from placement_worker.store.tree_reads import (

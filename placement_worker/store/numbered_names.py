@@ -10,12 +10,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 import os_resource_classes  # type: ignore[import-untyped]
 import os_traits  # type: ignore[import-untyped]
 
+from bus.claims import KEEPERS, ConsumerClaim
+from bus.reports import ProviderReport
 from bus.resources import ProviderLoad
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import KEEPERS, ConsumerClaim, ProviderReport
 from placement_worker.schema import AGGREGATES_TURN, CLASS_NUMBERS, FIRST_CUSTOM_CLASS, NAMES_EDITION
 
 _NOW = "CAST(:now AS double precision)"

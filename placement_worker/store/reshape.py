@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bus.queries import ClaimRequested
+from bus.claims import Claimed, ClaimRequested
+from bus.messages import ProviderChange
 from bus.resources import Denied, EditResult, Reshape
 from bus.sql.failures import Conflict
 from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Claimed, ProviderChange
 from placement_worker.core import capacity, edits
 from placement_worker.core.claim_world import Room, Stock
 from placement_worker.core.trees import Tree

@@ -10,9 +10,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from bus.claims import KEEPERS
+from bus.groups import ServerGroup
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import KEEPERS, MAX_INT, ServerGroup
+from bus.vocabulary import MAX_INT
 from placement_worker.core.claim_world import ClaimWorld
 from placement_worker.core.index import SHARES
 from placement_worker.core.server_groups import HARD, GroupPlaces, roots_of

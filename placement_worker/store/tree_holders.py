@@ -6,9 +6,9 @@ shape where it was once he has the providers, and begins anew (see claims.open_w
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from bus.claims import KEEPERS
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import KEEPERS
 from placement_worker.core.moving import MovedHolder, TreeHolder
 from placement_worker.core.trees import Tree
 from placement_worker.store.numbered_names import Book

@@ -10,12 +10,12 @@ from itertools import zip_longest
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from bus.messages import InventoryReported
+from bus.messages import InventoryReported, ProviderChange
+from bus.reports import Inventory
 from bus.resources import Inventories
 from bus.sql.failures import Conflict
 from bus.sql.statement import Statement, numbers
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Inventory, ProviderChange
 from placement_worker.core.trees import ProviderState, Reported, Tree
 from placement_worker.schema import LAST_CHANGE, NAMES_EDITION
 from placement_worker.store.numbered_names import Book

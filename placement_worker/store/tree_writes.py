@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from bus.reports import Inventory
 from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Inventory
 from placement_worker.core.trees import ProviderState, Tree
 from placement_worker.store.numbered_names import Book
 

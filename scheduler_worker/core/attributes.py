@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from bus.vocabulary import HostState
+from bus.reports import HostState
 from scheduler_worker.core.facts import HostFacts
 
 Attribute = str | float | bool

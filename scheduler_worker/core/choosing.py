@@ -7,8 +7,8 @@ import msgspec
 from msgspec.structs import replace
 
 from bus.candidates import CandidateSource, SenselessQuery
-from bus.queries import FindCandidates
-from bus.vocabulary import Candidate, Id
+from bus.queries import Candidate, FindCandidates
+from bus.vocabulary import Id
 from scheduler_worker.core.events import Chosen, LookForSpares, NoHost
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.joined import Joined

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bus.candidates import Ints
-from bus.vocabulary import HostState
+from bus.reports import HostState
 from scheduler_worker.core.rule import UNKNOWN
 
 Numbers = npt.NDArray[np.float64]

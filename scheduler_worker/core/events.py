@@ -4,8 +4,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from bus.claims import ClaimResult, ConsumerClaim, Held, ReleaseResult
 from bus.messages import BuildPlaced, BuildUnplaceable
-from bus.vocabulary import Candidate, ClaimResult, ConsumerClaim, Held, Id, ReleaseResult
+from bus.queries import Candidate
+from bus.vocabulary import Id
 from scheduler_worker.core.held import ClaimPlace
 from scheduler_worker.core.pick import Pick
 from scheduler_worker.core.shortage import Shortage

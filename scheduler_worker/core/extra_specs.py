@@ -4,7 +4,8 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from bus.vocabulary import MAX_INT, Flavor, Image
+from bus.requests import Flavor, Image
+from bus.vocabulary import MAX_INT
 from scheduler_worker.core.unreadable import Unreadable, nearest
 
 _NUMBER = re.compile(r"[0-9]{1,10}")

@@ -5,7 +5,8 @@ from math import isfinite
 
 import msgspec
 
-from bus.vocabulary import Aggregate, HostState
+from bus.aggregates import Aggregate
+from bus.reports import HostState
 
 
 class HostFacts(msgspec.Struct, frozen=True, gc=False):

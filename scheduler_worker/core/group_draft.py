@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bus.vocabulary import MAX_INT, Flavor, ResourceGroup, Resources
+from bus.requests import Flavor, ResourceGroup
+from bus.vocabulary import MAX_INT, Resources
 from scheduler_worker.core.extra_specs import Said
 from scheduler_worker.core.unreadable import Unreadable
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bus.claims import Held
 from bus.resources import Provider
-from bus.vocabulary import Held
 from scheduler_worker.core.wish import Wish
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"

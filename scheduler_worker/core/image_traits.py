@@ -2,7 +2,7 @@
 
 import os_traits  # type: ignore[import-untyped]
 
-from bus.vocabulary import Image
+from bus.requests import Image
 from scheduler_worker.core.group_draft import QuestionDraft
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.core.unreadable import Unreadable, nearest

@@ -5,24 +5,12 @@ from operator import attrgetter
 
 import msgspec
 
-from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
-from bus.vocabulary import (
-    AlsoAsked,
-    BuildSpec,
-    Candidate,
-    Choice,
-    ConsumerClaim,
-    Decision,
-    Held,
-    Hints,
-    Id,
-    Moved,
-    NoGroup,
-    NothingHeld,
-    Refusal,
-    Selection,
-    Walled,
-)
+from bus.claims import Choice, ConsumerClaim, Held, Moved, NoGroup, NothingHeld, Refusal, Walled
+from bus.decisions import AlsoAsked, Decision
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, Selection
+from bus.queries import Candidate
+from bus.requests import BuildSpec, Hints
+from bus.vocabulary import Id
 from scheduler_worker.core.pick import Pick
 from scheduler_worker.core.shortage import MAX_REFUSED, Shortage
 from scheduler_worker.core.wish import Wish

@@ -6,7 +6,9 @@ from typing import Protocol
 
 import msgspec
 
-from bus.vocabulary import Allocations, AlsoAsked, Candidate, Decision, Record, Removal
+from bus.decisions import AlsoAsked, Decision, Record, Removal
+from bus.queries import Candidate
+from bus.vocabulary import Allocations
 from scheduler_worker.core.scale import points
 
 

@@ -15,22 +15,12 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from bus.vocabulary import (
-    Candidate,
-    Choice,
-    Claimed,
-    ClaimResult,
-    Contended,
-    Decision,
-    Held,
-    Id,
-    NoGroup,
-    Refused,
-    Released,
-    ReleaseResult,
-    Retired,
-    Selection,
-)
+from bus.claims import Choice, Claimed, ClaimResult, Held, NoGroup, Refused, Released, ReleaseResult, Retired
+from bus.decisions import Decision
+from bus.messages import Selection
+from bus.not_done import Contended
+from bus.queries import Candidate
+from bus.vocabulary import Id
 from scheduler_worker.core.events import (
     Begun,
     Bury,

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from bus.vocabulary import Aggregate, RegisteredCell
+from bus.aggregates import Aggregate
+from bus.cells import RegisteredCell
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.core.wish import Wish
 

@@ -10,7 +10,8 @@ from heapq import heappop, heappush
 import numpy as np
 
 from bus.candidates import Bools, CandidateSearch, Floats, Ints, PlacedHost
-from bus.vocabulary import Candidate, Record, RecordedHost, Removal
+from bus.decisions import Record, RecordedHost, Removal
+from bus.queries import Candidate
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.frontier import Frontier
 from scheduler_worker.core.host_map import HostMap

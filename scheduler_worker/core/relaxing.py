@@ -8,7 +8,7 @@ from msgspec import structs
 
 from bus.host_marks import DISABLED
 from bus.queries import FindCandidates
-from bus.vocabulary import ResourceGroup
+from bus.requests import ResourceGroup
 from scheduler_worker.core.wish import Wish
 
 

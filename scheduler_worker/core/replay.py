@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bus.vocabulary import Record, RecordedHost
+from bus.decisions import Record, RecordedHost
 from scheduler_worker.core.scale import worth_of_one
 from scheduler_worker.core.ties import drawn, tie
 

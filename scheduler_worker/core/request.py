@@ -9,7 +9,7 @@ import msgspec
 from bus.host_marks import DISABLED
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
-from bus.vocabulary import Flavor, Image
+from bus.requests import Flavor, Image
 from scheduler_worker.core.destination import Named, destination
 from scheduler_worker.core.extra_specs import GuestSpecs, unknown
 from scheduler_worker.core.group_draft import QuestionDraft, draft_of, fill, tie

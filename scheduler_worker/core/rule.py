@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from bus.vocabulary import Aggregate
+from bus.aggregates import Aggregate
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.wish import Wish
 

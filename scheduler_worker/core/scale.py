@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bus.candidates import Floats
-from bus.vocabulary import RecordedScale
+from bus.decisions import RecordedScale
 from scheduler_worker.core.rule import View, Weigher
 from scheduler_worker.core.wish import Wish
 

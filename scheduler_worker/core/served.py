@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from bus.queries import FindCandidates
+from bus.requests import ResourceGroup
 from bus.resources import Provider
-from bus.vocabulary import Allocations, ResourceGroup
+from bus.vocabulary import Allocations
 
 PATIENCE = 10_000  # steps; whoever has so many groups alike may get any of their providers
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from bus.decisions import Decision, NearMiss, Removal
 from bus.messages import BuildRequested
-from bus.vocabulary import Decision, NearMiss, Removal
 
 NEAREST = 5  # near misses a record names
 EXAMPLES = 3  # hosts named for each constraint

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from bus.vocabulary import Candidate
+from bus.queries import Candidate
 
 if TYPE_CHECKING:
     from scheduler_worker.core.ranking import Entry, Ranking

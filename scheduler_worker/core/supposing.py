@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from bus.candidates import CandidateSource
-from bus.vocabulary import Allocations, Candidate
+from bus.queries import Candidate
+from bus.vocabulary import Allocations
 from scheduler_worker.core.pick import Promise
 
 

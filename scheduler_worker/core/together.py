@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from bus.candidates import CandidateSource
-from bus.vocabulary import Candidate
+from bus.queries import Candidate
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.verdict import Refusal
 

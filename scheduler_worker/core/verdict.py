@@ -6,7 +6,7 @@ from itertools import islice
 import numpy as np
 
 from bus.candidates import Bools, Ints
-from bus.vocabulary import NearMiss, Removal
+from bus.decisions import NearMiss, Removal
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.host_map import NO_AGENT
 from scheduler_worker.core.rule import Rule

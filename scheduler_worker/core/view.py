@@ -6,8 +6,8 @@ from math import isnan
 
 import numpy as np
 
+from bus.aggregates import Aggregate
 from bus.candidates import Bools, CandidateSearch, CandidateSource, Ints, PlacedHost
-from bus.vocabulary import Aggregate
 from scheduler_worker.core.columns import FACTS, HostColumns, Numbers
 from scheduler_worker.core.facts import HostFacts, numbers
 from scheduler_worker.core.rule import UNKNOWN, Number

@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
+from bus.groups import ServerGroup
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
-from bus.vocabulary import Flavor, ServerGroup
+from bus.requests import Flavor
 
 # Of each request and nobody else's: what a wish has of its request is read for all that ask for the same.
 ITS_OWN: Mapping[str, Any] = {"request": "", "instances": (), "reply_to": ""}

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from bus.decisions import Decision
 from bus.messages import BuildRequested, BuildUnplaceable
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Decision, Id
+from bus.vocabulary import Id
 
 
 @dataclass(frozen=True, slots=True)

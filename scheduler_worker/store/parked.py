@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 
 from bus.context import NO_STORY, Story
+from bus.decisions import Decision
 from bus.messages import BuildRequested
-from bus.queries import FindWaiting
+from bus.queries import FindWaiting, WaitingKind, WaitingRequest
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Decision, Id, WaitingKind, WaitingRequest
+from bus.vocabulary import Id
 from scheduler_worker.schema import CANCELLED
 
 log = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from bus.messages import PlacementChanged
 from bus.rabbit import RabbitTransport
 from bus.sql.database import Database
 from bus.sql.failures import explained
+from bus.sql.migrations import migrate
 from compute_sim.ironic import Simulation
 from deploy.servers import Postgres
 from placement_worker import Placement, breaches
@@ -77,11 +78,27 @@ async def database(open_database: Callable[..., Database]) -> Database:
 # Placement, on each of the two databases it may live in
 
 
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def _migrated_url(postgres: Any) -> AsyncIterator[str]:
+    """A database with placement's tables, to be copied: that is done sooner than making them."""
+    async with a_database(postgres) as url:
+        database = Database(url, namespace="placement")
+        await migrate(database, "placement_worker")
+        await database.close()
+        yield url
+
+
+@pytest.fixture
+async def placement_url(postgres: Any, _migrated_url: str) -> AsyncIterator[str]:
+    async with a_database(postgres, like=_migrated_url) as url:
+        yield url
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite+aiosqlite:///{tmp_path}/placement.db"
-    return str(request.getfixturevalue("database_url"))
+    return str(request.getfixturevalue("placement_url"))
 
 
 @pytest.fixture

@@ -1,20 +1,15 @@
 """`berth agent` on either bus: who shares bare metal, who is to get none, and whose nodes others get."""
 
 import asyncio
-import io
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from rich.console import Console
-from typer.testing import CliRunner
 
 from berth import wiring
-from berth.__main__ import app
 from berth.commands import agents as commands
-from berth.commands.terminal import CommandRefused, leaves
+from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting
 from bus import topics
 from bus.clock import Clock
@@ -24,41 +19,26 @@ from bus.sql.migrations import migrate
 from cell_conductor import cell_conductor
 from ironic_sync.agent import NodeLease
 from tests.support.buses import Connect, serving
+from tests.support.command_line import CommandLine
 from tests.support.conductor_builders import Books
 from tests.support.ids import uid
-from tests.support.waiting import in_time, until
+from tests.support.waiting import until
 
 NODES = tuple(uid(number, "c") for number in range(10))
 
 
-class AgentCommand:
+class AgentCommand(CommandLine):
     """`berth agent ...` where two agents share ten nodes."""
 
     def __init__(self, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.patch, self.capsys = patch, capsys
-
-    async def __call__(self, *words: str) -> str:
-        """What it prints."""
-        begun: list[Any] = []
-        told = io.StringIO()
-        self.patch.setattr(commands, "say", Console(file=told, highlight=False, soft_wrap=True, width=200))
-        self.patch.setattr(commands, "run", begun.append)
-        result = CliRunner().invoke(app, ["agent", *words])
-        assert result.exit_code == 0, result.output
-        try:
-            assert await in_time(begun.pop()) == 0
-        except BaseExceptionGroup as several:
-            [problem] = leaves(several)
-            raise problem from None
-        return told.getvalue() + self.capsys.readouterr().out
+        super().__init__("agent", commands, patch, capsys)
 
     async def shares(self) -> dict[str, tuple[bool, int]]:
         """Agent → is it disabled, and how many nodes it has; once none is on its way."""
         found: dict[str, Any] = {}
 
         async def dealt() -> bool:
-            lines = (await self("list", "--cell", "c1", "--json")).splitlines()
-            found.update({one["agent"]: one for one in map(json.loads, lines)})
+            found.update({one["agent"]: one for one in await self.json("list", "--cell", "c1")})
             return sum(one["free"] for one in found.values()) == 10 and not any(
                 one["leaving"] for one in found.values()
             )

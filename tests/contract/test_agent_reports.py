@@ -8,9 +8,9 @@ import pytest
 
 from bus.errors import Poison, Unavailable
 from bus.messages import BuildOrdered, DestroyOrdered, InventoryReported
-from bus.queries import FindProviders, ProvidersFound
-from bus.resources import SetInventory, SetTraits
-from bus.vocabulary import BuildSpec, Flavor, Inventory
+from bus.reports import Inventory
+from bus.requests import BuildSpec, Flavor
+from bus.resources import FindProviders, ProvidersFound, SetInventory, SetTraits
 from compute_sim import AgentDisk, CrashPlan, FaultPlan, SimAgent, SimHost, fleet
 from compute_sim.agent import SimulatedAgent
 from compute_sim.core.drivers.numa import NumaDriver

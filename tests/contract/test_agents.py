@@ -11,10 +11,9 @@ from bus.delivery.runner import Bus, Listener
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import AgentReported, HostReported, InventoryReported, NodeChanged
-from bus.queries import FindProviders, ProvidersFound
-from bus.resources import Provider
+from bus.requests import Image
+from bus.resources import FindProviders, Provider, ProvidersFound
 from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED, IRONIC_NODE
-from bus.vocabulary import Image
 from bus.worker import Worker
 from compute_sim import AgentDisk, CrashPlan, Durations, FaultPlan, SimHost, compute_sim, fleet
 from tests.support.conductor_builders import CELL, a_build_order, a_destroy_order, a_placed, an_agent_report

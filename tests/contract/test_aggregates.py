@@ -8,13 +8,16 @@ from msgspec.structs import replace
 
 from bus.aggregates import (
     ZONE,
+    Aggregate,
+    AggregateEditRequested,
+    AggregatesFound,
     ChangeAggregate,
     DropAggregate,
+    FindAggregates,
     MakeAggregate,
 )
-from bus.queries import AggregateEditRequested, AggregatesFound, FindAggregates
-from bus.resources import MakeProvider, Missing, SetAggregates
-from bus.vocabulary import Aggregate
+from bus.not_done import Missing
+from bus.resources import MakeProvider, SetAggregates
 from placement_worker import Placement
 from placement_worker.store import aggregates as stored
 from placement_worker.store import changes

@@ -16,7 +16,8 @@ from bus.aggregates import (
     ZoneInUse,
     told,
 )
-from bus.resources import Missing, SetAggregates, SetTraits, Taken
+from bus.not_done import Missing, Taken
+from bus.resources import SetAggregates, SetTraits
 from placement_worker import Placement
 from placement_worker.core.index import SHARES
 from tests.support.aggregates import EAST, FAST, WEST, done, found, has_hosts, host, make, members

@@ -1,9 +1,8 @@
 """The audit: quiet about a sound berth, and loud about every breach that was planted in its databases."""
 
 import asyncio
+import os
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -16,13 +15,15 @@ from rich.console import Console
 from berth.audit import Audit, audit
 from berth.commands.run import migrate_all
 from berth.settings import Settings
-from bus.aggregates import MakeAggregate
+from bus.aggregates import AggregateEditRequested, MakeAggregate
 from bus.cells import RegisterCell
+from bus.claims import Claimed
 from bus.clock import Clock
 from bus.errors import Unavailable
-from bus.queries import AggregateEditRequested, EditRequested, LoadProviders
-from bus.resources import ProviderLoad, SetAggregates
-from bus.vocabulary import Allocations, Claimed, Inventory
+from bus.reports import Inventory
+from bus.resources import EditRequested, LoadProviders, ProviderLoad, SetAggregates
+from bus.vocabulary import Allocations
+from tests.support.forking import run_berth
 from tests.support.ids import uid
 from tests.support.placement_builders import (
     a_claim,
@@ -350,9 +351,7 @@ async def test_without_cells_it_is_checked_alone_unless_some_are_named(
     if store and code:
         says = "has room for placement alone: say --placement-only"
     command = ["audit", "--database", f"sqlite+aiosqlite:///{tmp_path}/{store}", *flags.split()]
-    done = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-m", "berth", *command], capture_output=True, text=True, check=False
-    )
+    done = await asyncio.to_thread(run_berth, command, tmp_path, os.environ)
     assert (done.returncode, says in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
 
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.queries import FindCandidates, OrderBy
-from bus.vocabulary import ResourceGroup
+from bus.requests import ResourceGroup
 from placement_worker import placement_worker
 from tests.support.buses import Connect, serving
 from tests.support.ids import uid

@@ -4,8 +4,8 @@ import asyncio
 import random
 from collections import Counter
 
-from bus.queries import FindAllocations, FindProviders
-from bus.vocabulary import Claimed, Held
+from bus.claims import Claimed, Held
+from bus.resources import FindAllocations, FindProviders
 from placement_worker import Placement, breaches
 from placement_worker.store import changes
 from tests.support.http_placement import HttpPlacement, a_door

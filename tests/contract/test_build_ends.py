@@ -22,10 +22,10 @@ from bus.messages import (
     BuildPlaced,
     DestroyOrdered,
     HostFailed,
-    Message,
 )
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
+from bus.vocabulary import Message
 from cell_conductor import census
 from cell_conductor.builds import Builds
 from cell_conductor.core.limits import AttemptLimits

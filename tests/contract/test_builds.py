@@ -20,12 +20,12 @@ from bus.messages import (
     BuildPlaced,
     DestroyOrdered,
     HostFailed,
-    Message,
 )
 from bus.queries import FindBuilds
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.migrations import migrate
+from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor import Standing, census, schema
 from cell_conductor import store as sql

@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 
-from bus.queries import EditRequested, FindProviders
-from bus.resources import ChangeProvider, DropProvider, LoadResult, MakeProvider, ProviderLoad
-from bus.vocabulary import Inventory
+from bus.reports import Inventory
+from bus.resources import (
+    ChangeProvider,
+    DropProvider,
+    EditRequested,
+    FindProviders,
+    LoadResult,
+    MakeProvider,
+    ProviderLoad,
+)
 from placement_worker import Placement, bulk_load
 from placement_worker.store import tree_reads
 from tests.support.ids import uid

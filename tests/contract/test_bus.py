@@ -14,7 +14,7 @@ from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable, Unro
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable, DestroyOrdered
 from bus.protocol import MAX_MESSAGE_BYTES, DeadLetter, Envelope
 from bus.queries import BuildsFound, CandidatesFound, FindBuilds, FindCandidates
-from bus.vocabulary import Flavor, ResourceGroup
+from bus.requests import Flavor, ResourceGroup
 from bus.worker import Outcome, Undeclared, Worker, answers, answers_many, every, on, on_many
 from tests.support.buses import Connect, serving
 from tests.support.waiting import DEADLINE, until

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.delivery.runner import Bus
 from bus.local import Chaos, LocalBroker, LocalTransport
 from bus.messages import BuildEnded
-from bus.queries import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.topics import BUILD_DELETED, BUILD_ENDED, CELL_CLAIM, CELL_RELEASE

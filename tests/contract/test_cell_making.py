@@ -15,15 +15,16 @@ from berth.cell_file import password_of, read_cell_file
 from berth.commands import cell_making
 from berth.commands.cell_ending import remove
 from berth.commands.cell_making import NewCell, add
-from berth.commands.terminal import CommandRefused, leaves
+from berth.commands.terminal import CommandRefused
 from berth.settings import Settings
 from bus import topics
 from bus.cells import RegisterCell
 from bus.delivery.runner import Bus
+from bus.groups import FindGroups
 from bus.local import LocalBroker, LocalTransport
-from bus.queries import FindGroups
 from bus.rabbit import removal
 from placement_worker import Placement, placement_worker
+from tests.support.command_line import plainly
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
 from tests.support.placement_calls import claim
 
@@ -75,11 +76,7 @@ class Making:
     async def remove(self, *, force: bool = False, keep_user: bool = False) -> str:
         told = io.StringIO()
         out = Console(file=told, width=200)
-        try:
-            assert await remove(SETTINGS, "c9", force, False, keep_user, "", "", False, out) == 0
-        except BaseExceptionGroup as several:
-            [problem] = leaves(several)
-            raise problem from None
+        assert await plainly(remove(SETTINGS, "c9", force, False, keep_user, "", "", False, out)) == 0
         return told.getvalue()
 
     @property

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.cells import CellEdited, CellInUse, DropCell, RegisterCell
-from bus.queries import FindCells
-from bus.resources import Missing
-from bus.vocabulary import Claimed, RegisteredCell
+from bus.cells import CellEdited, CellInUse, DropCell, FindCells, RegisterCell, RegisteredCell
+from bus.claims import Claimed
+from bus.not_done import Missing
 from placement_worker import Placement
 from placement_worker.store import changes
 from tests.support.ids import uid

@@ -8,25 +8,20 @@ import os_resource_classes  # type: ignore[import-untyped]
 import os_traits  # type: ignore[import-untyped]
 import pytest
 
-from bus.queries import FindNames
-from bus.resources import (
+from bus.names import (
     DropName,
-    Edited,
-    EditResult,
-    InUse,
+    FindNames,
     MakeName,
-    Missing,
     NameEdit,
     NameEdited,
     NameKind,
     NameResult,
     RenameName,
-    SetInventories,
-    SetTraits,
     Standard,
-    Taken,
 )
-from bus.vocabulary import Inventory
+from bus.not_done import InUse, Missing, Taken
+from bus.reports import Inventory
+from bus.resources import Edited, EditResult, SetInventories, SetTraits
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import Wall, a_claim, a_placement, a_report, an_order, on_hosts, seen_by

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from bus.messages import BuildEnded
-from bus.vocabulary import Flavor, Inventory
+from bus.reports import Inventory
+from bus.requests import Flavor
 from compute_sim import SimHost, fleet
 from compute_sim.core.drivers.devices import DeviceDriver, HostDevice
 from compute_sim.core.drivers.numa import NumaDriver

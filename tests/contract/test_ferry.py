@@ -22,8 +22,9 @@ from bus.ferry.ferry import ferry
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildDeleteRequested
 from bus.protocol import DeadLetter, Envelope, Inbox, QueueSpec
-from bus.queries import BuildsFound, FindBuilds, FindProviders, ProvidersFound
+from bus.queries import BuildsFound, FindBuilds
 from bus.rabbit import RabbitTransport
+from bus.resources import FindProviders, ProvidersFound
 from bus.worker import Worker, answers
 from tests.support.buses import serving
 from tests.support.envelopes import an_envelope, numbers, publish, take

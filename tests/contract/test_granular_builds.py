@@ -4,10 +4,11 @@ from collections import Counter
 
 import pytest
 
+from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.errors import Poison, Retry
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
-from bus.queries import ReleaseAnswered, ReleaseRequested
-from bus.vocabulary import Flavor, HostState, Inventory
+from bus.reports import HostState, Inventory
+from bus.requests import Flavor
 from placement_worker import IndexedSource, Placement
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid

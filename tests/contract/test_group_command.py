@@ -12,16 +12,16 @@ from berth import wiring
 from berth.commands import groups
 from berth.commands.builds import boot, boot_request
 from berth.commands.by_name import ByName
-from berth.commands.terminal import CommandRefused, leaves
+from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
+from bus.groups import FindGroups, GroupEditRequested, MakeGroup
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import BuildRequested
-from bus.queries import FindGroups, GroupEditRequested
-from bus.resources import MakeGroup
 from bus.worker import Worker, on
 from placement_worker import Placement, placement_worker
+from tests.support.command_line import plainly
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
 
@@ -79,15 +79,9 @@ class Spoken:
 
 
 async def refusal(work: Awaitable[object]) -> str:
-    try:
-        await work
-    except BaseExceptionGroup as several:
-        [problem] = leaves(several)
-        assert isinstance(problem, CommandRefused)
-        return str(problem)
-    except CommandRefused as problem:
-        return str(problem)
-    raise AssertionError("it was not refused")
+    with pytest.raises(CommandRefused) as refused:
+        await plainly(work)
+    return str(refused.value)
 
 
 async def test_a_group_is_made_and_a_second_of_its_name_is_not(placement: Placement) -> None:

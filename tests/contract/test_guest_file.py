@@ -10,7 +10,7 @@ import pytest
 
 from bus.errors import Unavailable
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
-from bus.vocabulary import BuildSpec, Flavor, Image
+from bus.requests import BuildSpec, Flavor, Image
 from compute_sim import AgentDisk, GuestFile
 from compute_sim import guest_file as module
 from tests.support.ids import uid

@@ -1,57 +1,37 @@
 """`berth host` on either bus: which hosts there are, what each has, and keeping new instances away."""
 
-import io
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from rich.console import Console
-from typer.testing import CliRunner
 
 from berth import wiring
-from berth.__main__ import app
 from berth.commands import hosts as commands
-from berth.commands.terminal import CommandRefused, leaves
+from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting
 from bus.host_marks import DISABLED, FORCED_DOWN
-from bus.vocabulary import Inventory
+from bus.reports import Inventory
 from placement_worker import Placement, placement_worker
 from tests.support.buses import Connect, serving
+from tests.support.command_line import CommandLine
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_provider, a_report
 from tests.support.placement_calls import find_providers, report
-from tests.support.waiting import in_time
 
 CELL = a_provider(21, 2, name="host-2_numa0", inventories={"PCPU": Inventory(total=4, reserved=1)})
 
 
-class HostCommand:
+class HostCommand(CommandLine):
     """`berth host ...` on the bus of a placement with three hosts."""
 
     def __init__(
         self, placement: Placement, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        self.placement, self.patch, self.capsys = placement, patch, capsys
-
-    async def __call__(self, *words: str) -> str:
-        """What it prints."""
-        begun: list[Any] = []
-        told = io.StringIO()
-        self.patch.setattr(commands, "say", Console(file=told, highlight=False, soft_wrap=True, width=200))
-        self.patch.setattr(commands, "run", begun.append)
-        result = CliRunner().invoke(app, ["host", *words])
-        assert result.exit_code == 0, result.output
-        try:
-            assert await in_time(begun.pop()) == 0
-        except BaseExceptionGroup as several:
-            [problem] = leaves(several)
-            raise problem from None
-        return told.getvalue() + self.capsys.readouterr().out
+        super().__init__("host", commands, patch, capsys)
+        self.placement = placement
 
     async def states(self) -> dict[str, str]:
-        lines = (await self("list", "--json")).splitlines()
-        return {one["host"]: one["state"] for one in map(json.loads, lines)}
+        return {one["host"]: one["state"] for one in await self.json("list")}
 
     async def traits(self, number: int) -> set[str]:
         (found,) = await find_providers(self.placement, ids=(uid(number, "a"),), parts=("traits",))
@@ -104,7 +84,7 @@ async def test_what_a_host_has_is_drawn_as_a_tree(host: HostCommand) -> None:
     assert any("VCPU  0 of 8 used  (8)" in line for line in lines)
     cell = next(number for number, line in enumerate(lines) if line.endswith("host-2_numa0"))
     assert "PCPU  0 of 3 used  (4, 1 reserved)" in lines[cell + 1]
-    told = [json.loads(line) for line in (await host("show", "host-2", "--json")).splitlines()]
+    told = await host.json("show", "host-2")
     assert {one["name"] for one in told} == {"host-2", "host-2_numa0"}
 
 

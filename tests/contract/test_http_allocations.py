@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bus.queries import ReleaseRequested
+from bus.claims import ReleaseRequested
 from tests.support.http_placement import HttpPlacement, claim_in_json, error_of
 from tests.support.ids import uid
 

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from berth import wiring
 from berth.commands import instances
 from berth.commands.instances import show_instances
-from berth.commands.terminal import CommandRefused, leaves
+from berth.commands.terminal import CommandRefused
 from berth.settings import Cell, Settings
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
@@ -25,6 +25,7 @@ from bus.topics import CELL_CLAIM, CELL_RELEASE
 from cell_conductor import cell_conductor
 from cell_conductor.builds import Builds
 from cell_conductor.listing import Listing
+from tests.support.command_line import plainly
 from tests.support.conductor_builders import (
     CELL,
     SPEC,
@@ -167,9 +168,9 @@ async def test_every_cell_is_asked_and_one_that_is_away_is_named(
             settings = Settings(cells=tuple(map(Cell, [CELL, "gone"] if away else [CELL])))
             question = FindInstances(cell="any", project="")
             try:
-                code = await show_instances(settings, (), question, "build", None, True, Console(file=told))
-            except BaseExceptionGroup as several:
-                (problem,) = leaves(several)
+                code = await plainly(
+                    show_instances(settings, (), question, "build", None, True, Console(file=told))
+                )
             except CommandRefused as refused:
                 problem = refused
             stopping.set()

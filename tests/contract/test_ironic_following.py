@@ -14,11 +14,10 @@ from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import NodeChanged
-from bus.queries import FindProviders
-from bus.resources import Provider
+from bus.reports import ProviderReport
+from bus.resources import FindProviders, Provider
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import ProviderReport
 from bus.worker import Worker
 from ironic_sync import FollowedIronic, NodeSelection, ironic_sync
 from ironic_sync.core.belief import BeliefRules

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from bus.aggregates import ZONE, AggregateEdited, ChangeAggregate, MakeAggregate
 from bus.clock import Clock
-from bus.queries import EditRequested
-from bus.resources import AddInventory, MakeProvider, SetAggregates, SetTraits
-from bus.vocabulary import Inventory, ResourceGroup
+from bus.reports import Inventory
+from bus.requests import ResourceGroup
+from bus.resources import AddInventory, EditRequested, MakeProvider, SetAggregates, SetTraits
 from compute_sim.ironic import Simulation, enrolled
 from ironic_sync.api import Access, IronicApi
 from ironic_sync.core.belief import BeliefRules, Moment

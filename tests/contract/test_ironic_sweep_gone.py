@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from bus.messages import InventoryReported
-from bus.vocabulary import Inventory, ProviderReport
+from bus.reports import Inventory, ProviderReport
 from ironic_sync import sweep
 from ironic_sync.core.selection import NodeSelection
 from ironic_sync.side_by_side import Comparison, diff

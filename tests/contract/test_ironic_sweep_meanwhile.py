@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from bus.errors import NoAnswer, Unavailable
-from bus.queries import FindProviders
+from bus.resources import FindProviders
 from ironic_sync.api import IronicRefused
 from tests.support.fake_ironic import fault, node_number
 from tests.support.swept_ironic import SweptIronic

@@ -7,17 +7,22 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import text
 
-from bus.queries import EditRequested, FindAllocations, FindUsages, UsagesFound
+from bus.claims import ConsumerClaim
+from bus.reports import Inventory
+from bus.requests import ResourceGroup
 from bus.resources import (
     AddInventory,
     ChangeProvider,
     Consumer,
     Edit,
+    EditRequested,
+    FindAllocations,
+    FindUsages,
     Provider,
     ProviderLoad,
     SetTraits,
+    UsagesFound,
 )
-from bus.vocabulary import ConsumerClaim, Inventory, ResourceGroup
 from placement_worker import Placement
 from placement_worker.store import lookups
 from tests.support.ids import uid

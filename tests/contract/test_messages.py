@@ -11,8 +11,8 @@ import pytest
 
 from bus.codec import decode, decode_frame, encode
 from bus.errors import Undecodable
-from bus.messages import Message
 from bus.topics import QUERIES, TOPICS
+from bus.vocabulary import Message
 
 GOLDEN = Path(__file__).parent / "golden"
 KINDS: dict[str, type[Message]] = {

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from bus.vocabulary import Image
+from bus.requests import Image
 from compute_sim.core.faults import Durations
 from compute_sim.ironic import SimPlan
 from ironic_sync.agent.core.node import SEEN

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from bus.clock import Clock
 from bus.errors import NoAnswer
+from bus.leases import LeaseAnswered, LeaseAsked, NodeLent
 from bus.messages import BuildOrdered, DestroyOrdered
-from bus.queries import LeaseAnswered, LeaseAsked, NodeLent
 from ironic_sync.agent import NodeLease
 from tests.support.conductor_builders import CELL
 from tests.support.metal_agent_world import AGENT, QUIET, MetalWorld, metal_world

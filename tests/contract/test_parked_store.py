@@ -5,11 +5,12 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from bus.decisions import Decision, Removal
 from bus.messages import BuildUnplaceable
 from bus.queries import FindWaiting
+from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import Decision, Flavor, Removal
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
 from tests.support.ids import uid

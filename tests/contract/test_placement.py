@@ -10,23 +10,12 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from bus.messages import InventoryReported, PlacementChanged
-from bus.queries import FindAllocations, ReleaseRequested
+from bus.claims import Choice, Claimed, Full, Gone, Held, Moved, Refused, Released, ReleaseRequested, Retired
+from bus.messages import InventoryReported, PlacementChanged, ProviderChange
+from bus.not_done import Contended
+from bus.reports import Inventory
+from bus.resources import FindAllocations
 from bus.sql.failures import Conflict
-from bus.vocabulary import (
-    Choice,
-    Claimed,
-    Contended,
-    Full,
-    Gone,
-    Held,
-    Inventory,
-    Moved,
-    ProviderChange,
-    Refused,
-    Released,
-    Retired,
-)
 from placement_worker import Placement, breaches, holdings, metadata, retired
 from placement_worker.reading import Forgotten
 from placement_worker.store import changes, claims, tree_reads

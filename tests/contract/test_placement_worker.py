@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 from bus import topics
-from bus.cells import DropCell, RegisterCell
+from bus.cells import CellEditRequested, DropCell, RegisterCell
+from bus.claims import Claimed, Held
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import AnswerRefused, NoAnswer
 from bus.local import LocalBroker, LocalTransport
-from bus.queries import CellEditRequested, FindCandidates, FindProviders
+from bus.queries import FindCandidates
+from bus.requests import ResourceGroup
+from bus.resources import FindProviders
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import Claimed, Held, ResourceGroup
 from placement_worker import Placement, placement_worker
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_report, an_order, looking_for, on_hosts, seen_by

@@ -9,23 +9,24 @@ from typing import Any
 
 import pytest
 
-from bus.queries import EditRequested, FindAllocations, FindProviders, NameEditRequested
+from bus.claims import Claimed, Full, Held, Moved, Refused
+from bus.names import DropName, MakeName, NameEdited, NameEditRequested
+from bus.not_done import Contended, InUse, Missing, Taken
+from bus.reports import Inventory
 from bus.resources import (
     AddInventory,
     ChangeProvider,
     Denied,
     DropInventory,
-    DropName,
     DropProvider,
     Edit,
     Edited,
+    EditRequested,
     EditResult,
+    FindAllocations,
+    FindProviders,
     HasChildren,
-    InUse,
-    MakeName,
     MakeProvider,
-    Missing,
-    NameEdited,
     Provider,
     Reshape,
     SetAggregates,
@@ -33,10 +34,8 @@ from bus.resources import (
     SetInventory,
     SetTraits,
     Stale,
-    Taken,
 )
 from bus.sql.failures import Conflict
-from bus.vocabulary import Claimed, Contended, Full, Held, Inventory, Moved, Refused
 from placement_worker import Placement
 from placement_worker.store import tree_reads
 from tests.support.ids import uid

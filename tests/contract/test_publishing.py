@@ -10,7 +10,7 @@ from bus.delivery.runner import Bus
 from bus.errors import Unroutable
 from bus.messages import BuildDeleteRequested, BuildRequested
 from bus.protocol import QueueSpec
-from bus.vocabulary import Flavor
+from bus.requests import Flavor
 from tests.support.buses import Connect
 from tests.support.ids import uid
 from tests.support.waiting import in_time, until

@@ -8,12 +8,13 @@ from random import Random
 
 import pytest
 
-from bus.aggregates import MakeAggregate
+from bus.aggregates import AggregateEditRequested, MakeAggregate
+from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.errors import Unavailable
 from bus.known_trees import FindTrees, TreesFound
 from bus.messages import BuildPlaced, BuildRequested, PlacementChanged
-from bus.queries import AggregateEditRequested, LoadProviders, ReleaseAnswered, ReleaseRequested
-from bus.vocabulary import Flavor
+from bus.requests import Flavor
+from bus.resources import LoadProviders
 from placement_worker import IndexedSource
 from placement_worker.lookups import Lookups
 from placement_worker.store import changes

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from bus.claims import Claimed
 from bus.messages import InventoryReported
+from bus.reports import Inventory
 from bus.resources import (
     AddInventory,
     Edit,
@@ -19,7 +21,6 @@ from bus.resources import (
     SetInventory,
     SetTraits,
 )
-from bus.vocabulary import Claimed, Inventory
 from placement_worker import Placement, breaches
 from placement_worker.store import tree_reads
 from tests.support.ids import uid

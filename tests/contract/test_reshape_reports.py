@@ -8,23 +8,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from bus.claims import Choice, Claimed, Moved, Refused, Released, ReleaseRequested, keeper
 from bus.errors import Unavailable
-from bus.messages import BuildReshaped, InventoryReported, Message
-from bus.queries import FindAllocations, ReleaseRequested
-from bus.vocabulary import (
-    Allocations,
-    Choice,
-    Claimed,
-    Contended,
-    GuestPlace,
-    Inventory,
-    InventoryMove,
-    Moved,
-    Refused,
-    Released,
-    Reshaping,
-    keeper,
-)
+from bus.messages import BuildReshaped, InventoryReported
+from bus.not_done import Contended
+from bus.reports import GuestPlace, Inventory, InventoryMove, Reshaping
+from bus.resources import FindAllocations
+from bus.vocabulary import Allocations, Message
 from placement_worker import Placement, breaches
 from placement_worker.from_cells import FromCell
 from placement_worker.store import tree_holders

@@ -11,7 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from bus.messages import BuildEnded
-from bus.vocabulary import Allocations, Flavor
+from bus.requests import Flavor
+from bus.vocabulary import Allocations
 from compute_sim import Durations, FaultPlan, SimHost, fleet
 from compute_sim.core.drivers.numa import NumaDriver
 from compute_sim.core.drivers.vgpu import PhysicalGpu, VgpuDriver

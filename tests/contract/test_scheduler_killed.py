@@ -9,8 +9,10 @@ from bus import topics
 from bus.delivery.runner import Bus
 from bus.local import LocalTransport
 from bus.messages import BuildRequested, InventoryReported
-from bus.queries import FindAllocations, FindBuilds
-from bus.vocabulary import Flavor, Inventory, ProviderReport
+from bus.queries import FindBuilds
+from bus.reports import Inventory, ProviderReport
+from bus.requests import Flavor
+from bus.resources import FindAllocations
 from compute_sim import compute_sim
 from compute_sim.fleet import SimHost
 from scheduler_worker.placing import Claims

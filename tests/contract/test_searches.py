@@ -7,9 +7,11 @@ from unittest.mock import Mock
 
 import pytest
 
+from bus.claims import Claimed
 from bus.clock import Clock
 from bus.queries import FindCandidates
-from bus.vocabulary import Claimed, Inventory, ResourceGroup
+from bus.reports import Inventory
+from bus.requests import ResourceGroup
 from placement_worker import Placement
 from placement_worker.searches import SLICE_SECONDS
 from tests.support.ids import uid

@@ -2,22 +2,31 @@
 
 import pytest
 
-from bus.queries import ClaimRequested, FindGroups, GroupEditRequested, ReleaseRequested
-from bus.resources import DropGroup, GroupEdited, GroupResult, InUse, MakeGroup, Taken
-from bus.vocabulary import (
+from bus.claims import (
     CLEANUP,
-    Allocations,
     Claimed,
+    ClaimRequested,
     ClaimResult,
     ConsumerClaim,
     Crowded,
-    GroupPolicy,
     Held,
-    Inventory,
     NoGroup,
     Refused,
+    ReleaseRequested,
+)
+from bus.groups import (
+    DropGroup,
+    FindGroups,
+    GroupEdited,
+    GroupEditRequested,
+    GroupPolicy,
+    GroupResult,
+    MakeGroup,
     ServerGroup,
 )
+from bus.not_done import InUse, Taken
+from bus.reports import Inventory
+from bus.vocabulary import Allocations
 from placement_worker import Placement, breaches
 from tests.support.http_placement import a_door, error_of
 from tests.support.ids import uid

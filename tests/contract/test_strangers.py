@@ -13,7 +13,7 @@ from bus.delivery.runner import Bus
 from bus.messages import BuildRequested
 from bus.protocol import MAX_FRAME_ENVELOPES, MAX_MESSAGE_BYTES, QueueSpec
 from bus.rabbit import RabbitTransport
-from bus.vocabulary import Flavor
+from bus.requests import Flavor
 from bus.worker import Worker, on
 from tests.support.envelopes import an_envelope, publish, take
 from tests.support.waiting import DEADLINE

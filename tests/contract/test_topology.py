@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from berth import topology, wiring
+from bus.routing import Query, Topic
 from bus.topics import (
     AGENT_BUILD,
     AGENT_DESTROY,
@@ -33,8 +34,6 @@ from bus.topics import (
     TELL_NODES,
     TOPIC_OF,
     TOPICS,
-    Query,
-    Topic,
 )
 from bus.worker import Worker
 

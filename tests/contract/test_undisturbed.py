@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import pytest
 from sqlalchemy import text
 
-from bus import resources
+from bus import names, not_done, resources
+from bus.claims import Refused
 from bus.messages import PlacementChanged
-from bus.queries import EditRequested
-from bus.vocabulary import Contended, Refused
+from bus.not_done import Contended
+from bus.resources import EditRequested
 from placement_worker import Placement
 from tests.support import deeds, locked_and_calm
 from tests.support.ids import uid
@@ -122,32 +123,32 @@ NOTHING: list[tuple[resources.Edit, type[resources.EditResult]]] = [
     (resources.SetTraits(provider=deeds.HOST, traits=("COMPUTE_NODE",), generation=3), resources.Edited),
     (resources.SetAggregates(provider=deeds.HOST, aggregates=(deeds.AGGREGATE,)), resources.Edited),
     (resources.ChangeProvider(provider=deeds.HOST, name="one"), resources.Edited),
-    (resources.MakeProvider(provider=deeds.HOST, name="new"), resources.Taken),
-    (resources.MakeProvider(provider=deeds.NEW, name="two"), resources.Taken),
-    (resources.MakeProvider(provider=deeds.NEW, name="new", parent=uid(99, "a")), resources.Missing),
+    (resources.MakeProvider(provider=deeds.HOST, name="new"), not_done.Taken),
+    (resources.MakeProvider(provider=deeds.NEW, name="two"), not_done.Taken),
+    (resources.MakeProvider(provider=deeds.NEW, name="new", parent=uid(99, "a")), not_done.Missing),
     (resources.MakeProvider(provider=deeds.NEW, name="new", parent=deeds.NEW), resources.Tangled),
-    (resources.ChangeProvider(provider=deeds.HOST, name="two"), resources.Taken),
+    (resources.ChangeProvider(provider=deeds.HOST, name="two"), not_done.Taken),
     (resources.ChangeProvider(provider=deeds.HOST, name="one", parent=deeds.CHILD), resources.Tangled),
-    (resources.SetInventories(provider=deeds.NEW, inventories=deeds.STOCK), resources.Missing),
+    (resources.SetInventories(provider=deeds.NEW, inventories=deeds.STOCK), not_done.Missing),
     (
         resources.SetInventories(provider=deeds.HOST, inventories={"CUSTOM_NO": deeds.THREE}),
-        resources.Missing,
+        not_done.Missing,
     ),
     (resources.SetInventories(provider=deeds.HOST, inventories=deeds.STOCK, generation=2), resources.Stale),
-    (resources.SetInventories(provider=deeds.HOST, inventories={}), resources.InUse),
+    (resources.SetInventories(provider=deeds.HOST, inventories={}), not_done.InUse),
     (
         resources.AddInventory(provider=deeds.HOST, resource_class="VCPU", inventory=deeds.THREE),
-        resources.Taken,
+        not_done.Taken,
     ),
     (
         resources.SetInventory(provider=deeds.HOST, resource_class="DISK_GB", inventory=deeds.THREE),
-        resources.Missing,
+        not_done.Missing,
     ),
-    (resources.SetTraits(provider=deeds.HOST, traits=("CUSTOM_NO",)), resources.Missing),
+    (resources.SetTraits(provider=deeds.HOST, traits=("CUSTOM_NO",)), not_done.Missing),
     (resources.SetTraits(provider=deeds.HOST, traits=(), generation=2), resources.Stale),
     (resources.SetAggregates(provider=deeds.HOST, aggregates=(), generation=4), resources.Stale),
     (resources.DropProvider(provider=deeds.HOST), resources.HasChildren),
-    (resources.DropProvider(provider=deeds.CHILD), resources.InUse),
+    (resources.DropProvider(provider=deeds.CHILD), not_done.InUse),
 ]
 
 
@@ -251,7 +252,7 @@ async def uses_and_renames(other: Placement) -> None:
     await deeds.edits(
         resources.AddInventory(provider=deeds.LONE, resource_class="CUSTOM_A", inventory=deeds.THREE)
     )(other)
-    await deeds.names("resource class", resources.RenameName(name="CUSTOM_A", to="CUSTOM_B"))(other)
+    await deeds.names("resource class", names.RenameName(name="CUSTOM_A", to="CUSTOM_B"))(other)
 
 
 async def reports(other: Placement) -> None:
@@ -309,7 +310,7 @@ DISTURBED = {
         resources.Stale,
     ),
     "an inventory of that class": Between(
-        deeds.edits(deeds.with_class()), deeds.with_class(), resources.Taken
+        deeds.edits(deeds.with_class()), deeds.with_class(), not_done.Taken
     ),
     "the same traits": Between(
         deeds.edits(deeds.with_traits(deeds.LONE)), deeds.with_traits(deeds.LONE), resources.Edited
@@ -318,17 +319,17 @@ DISTURBED = {
         deeds.edits(deeds.with_aggregates(deeds.LONE)), deeds.with_aggregates(deeds.LONE), resources.Edited
     ),
     "a new report of its tree": Between(reports, deeds.with_traits(deeds.REPORTED), resources.Edited),
-    "a provider of its name": Between(deeds.edits(deeds.made(uid(6, "a"))), deeds.made(), resources.Taken),
+    "a provider of its name": Between(deeds.edits(deeds.made(uid(6, "a"))), deeds.made(), not_done.Taken),
     "a child of its name": Between(
         deeds.edits(deeds.made(uid(6, "a"), parent=deeds.CHILD)),
         deeds.made(parent=deeds.HOST),
-        resources.Taken,
+        not_done.Taken,
     ),
-    "a provider of its id": Between(deeds.edits(deeds.made(name="six")), deeds.made(), resources.Taken),
+    "a provider of its id": Between(deeds.edits(deeds.made(name="six")), deeds.made(), not_done.Taken),
     "a name given to another": Between(
-        deeds.edits(resources.ChangeProvider(provider=deeds.LONE, name="five")), deeds.made(), resources.Taken
+        deeds.edits(resources.ChangeProvider(provider=deeds.LONE, name="five")), deeds.made(), not_done.Taken
     ),
-    "its parent dropped": Between(deeds.LONE_DROPPED, deeds.made(parent=deeds.LONE), resources.Missing),
+    "its parent dropped": Between(deeds.LONE_DROPPED, deeds.made(parent=deeds.LONE), not_done.Missing),
     "its parent dropped and made again": Between(
         deeds.LONE_MADE_AGAIN, deeds.made(parent=deeds.LONE), resources.Edited
     ),
@@ -338,10 +339,10 @@ DISTURBED = {
         deeds.made(parent=deeds.CHILD),
         resources.Edited,
     ),
-    "dropped, and inventories": Between(deeds.LONE_DROPPED, deeds.stocked(deeds.LONE), resources.Missing),
-    "dropped, and traits": Between(deeds.LONE_DROPPED, deeds.with_traits(deeds.LONE), resources.Missing),
+    "dropped, and inventories": Between(deeds.LONE_DROPPED, deeds.stocked(deeds.LONE), not_done.Missing),
+    "dropped, and traits": Between(deeds.LONE_DROPPED, deeds.with_traits(deeds.LONE), not_done.Missing),
     "dropped, and aggregates": Between(
-        deeds.LONE_DROPPED, deeds.with_aggregates(deeds.LONE), resources.Missing
+        deeds.LONE_DROPPED, deeds.with_aggregates(deeds.LONE), not_done.Missing
     ),
     "dropped and made again": Between(deeds.LONE_MADE_AGAIN, deeds.stocked(deeds.LONE, 0), resources.Edited),
     "moved": Between(deeds.LONE_UNDER_HOST, deeds.with_traits(deeds.LONE), resources.Edited),
@@ -354,41 +355,39 @@ DISTURBED = {
         resources.Edited,
     ),
     "the class renamed that nobody has": Between(
-        deeds.names("resource class", deeds.RENAME_A_TO_B), deeds.with_class(), resources.Missing
+        deeds.names("resource class", deeds.RENAME_A_TO_B), deeds.with_class(), not_done.Missing
     ),
     "the class renamed there and back": Between(
-        deeds.names(
-            "resource class", deeds.RENAME_A_TO_B, resources.RenameName(name="CUSTOM_B", to="CUSTOM_A")
-        ),
+        deeds.names("resource class", deeds.RENAME_A_TO_B, names.RenameName(name="CUSTOM_B", to="CUSTOM_A")),
         deeds.with_class(),
         resources.Edited,
     ),
     "another takes over the name of the class": Between(
         deeds.names(
-            "resource class", deeds.RENAME_A_TO_B, resources.RenameName(name="CUSTOM_IDLE", to="CUSTOM_A")
+            "resource class", deeds.RENAME_A_TO_B, names.RenameName(name="CUSTOM_IDLE", to="CUSTOM_A")
         ),
         deeds.with_class(),
         resources.Edited,
     ),
     "the class dropped": Between(
-        deeds.names("resource class", deeds.DROP_A), deeds.with_class(), resources.Missing
+        deeds.names("resource class", deeds.DROP_A), deeds.with_class(), not_done.Missing
     ),
     "the class dropped and made again": Between(
         deeds.names("resource class", deeds.DROP_A, deeds.MAKE_A), deeds.with_class(), resources.Edited
     ),
     "a class of it renamed": Between(uses_and_renames, deeds.with_traits(deeds.LONE), resources.Edited),
     "another class dropped": Between(
-        deeds.names("resource class", resources.DropName(name="CUSTOM_IDLE")),
+        deeds.names("resource class", names.DropName(name="CUSTOM_IDLE")),
         deeds.with_class(),
         resources.Edited,
     ),
     "the trait dropped": Between(
-        deeds.names("trait", resources.DropName(name="CUSTOM_IDLE")),
+        deeds.names("trait", names.DropName(name="CUSTOM_IDLE")),
         resources.SetTraits(provider=deeds.LONE, traits=("CUSTOM_IDLE",)),
-        resources.Missing,
+        not_done.Missing,
     ),
     "the trait dropped and made again": Between(
-        deeds.names("trait", resources.DropName(name="CUSTOM_IDLE"), resources.MakeName(name="CUSTOM_IDLE")),
+        deeds.names("trait", names.DropName(name="CUSTOM_IDLE"), names.MakeName(name="CUSTOM_IDLE")),
         resources.SetTraits(provider=deeds.LONE, traits=("CUSTOM_IDLE",)),
         resources.Edited,
     ),
@@ -418,7 +417,7 @@ AT_PEACE = {
     "a claim that is refused": Between(is_refused, deeds.stocked(deeds.HOST), resources.Edited),
     "an edit that changes nothing": Between(repeats_itself, deeds.with_traits(deeds.HOST), resources.Edited),
     "a class made": Between(
-        deeds.names("resource class", resources.MakeName(name="CUSTOM_NEW")),
+        deeds.names("resource class", names.MakeName(name="CUSTOM_NEW")),
         deeds.with_class(),
         resources.Edited,
     ),
@@ -436,7 +435,7 @@ async def test_whatever_comes_between_nothing_is_half_done(
 
 BETWEEN_READS = {
     "its parent moved": Between(deeds.LONE_UNDER_HOST, deeds.made(parent=deeds.LONE), resources.Edited),
-    "its parent dropped": Between(deeds.LONE_DROPPED, deeds.made(parent=deeds.LONE), resources.Missing),
+    "its parent dropped": Between(deeds.LONE_DROPPED, deeds.made(parent=deeds.LONE), not_done.Missing),
     "its parent dropped and made again": Between(
         deeds.LONE_MADE_AGAIN, deeds.made(parent=deeds.LONE), resources.Edited
     ),
@@ -444,10 +443,10 @@ BETWEEN_READS = {
 }
 BEFORE_READS = {
     "a provider of its name": Between(
-        deeds.edits(deeds.made(uid(6, "a"))), deeds.made(parent=deeds.HOST), resources.Taken
+        deeds.edits(deeds.made(uid(6, "a"))), deeds.made(parent=deeds.HOST), not_done.Taken
     ),
     "a provider of its id": Between(
-        deeds.edits(deeds.made(name="six")), deeds.made(parent=deeds.HOST), resources.Taken
+        deeds.edits(deeds.made(name="six")), deeds.made(parent=deeds.HOST), not_done.Taken
     ),
     "a class renamed that nobody has": Between(
         deeds.names("resource class", deeds.RENAME_A_TO_B), deeds.made(parent=deeds.HOST), resources.Edited
@@ -490,7 +489,7 @@ async def test_a_name_that_somebody_took_without_a_number_is_taken(
     await takes_the_name_without_a_number(both.locked.other)
     expected = await edit(both.locked.mine, deeds.made())
     tries.between = lambda: takes_the_name_without_a_number(both.calm.other)
-    assert await edit(both.calm.mine, deeds.made()) == expected == resources.Taken(what="name", value="five")
+    assert await edit(both.calm.mine, deeds.made()) == expected == not_done.Taken(what="name", value="five")
     assert tries.numbers == [None]
     assert await locked_and_calm.stored(both.calm.mine) == await locked_and_calm.stored(both.locked.mine)
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from bus import resources
+from bus import names, not_done, resources
+from bus.claims import Claimed
 from bus.errors import Unavailable
+from bus.reports import Inventory, ProviderReport
 from bus.sql.failures import Conflict
 from bus.sql.statement import Statement
-from bus.vocabulary import Claimed, Inventory, ProviderReport
 from deploy.servers import Postgres
 from placement_worker import Placement, breaches
 from placement_worker.store import changes, tree_reads
@@ -142,20 +143,18 @@ async def test_a_number_that_is_being_taken_is_waited_for(
 class Naming:
     """A name that another process changes, and who wants to use it meanwhile."""
 
-    kind: resources.NameKind
-    deed: resources.NameEdit
+    kind: names.NameKind
+    deed: names.NameEdit
     edit: resources.Edit
 
 
-IDLE_GOES = resources.DropName(name="CUSTOM_IDLE")
+IDLE_GOES = names.DropName(name="CUSTOM_IDLE")
 IDLE: Sequence[resources.Edit] = (
     resources.AddInventory(provider=deeds.LONE, resource_class="CUSTOM_IDLE", inventory=deeds.THREE),
     resources.SetTraits(provider=deeds.LONE, traits=("CUSTOM_IDLE",)),
 )
 NAMINGS = {
-    "a class renamed": Naming(
-        "resource class", resources.RenameName(name="CUSTOM_IDLE", to="CUSTOM_B"), IDLE[0]
-    ),
+    "a class renamed": Naming("resource class", names.RenameName(name="CUSTOM_IDLE", to="CUSTOM_B"), IDLE[0]),
     "a class dropped": Naming("resource class", IDLE_GOES, IDLE[0]),
     "a trait dropped": Naming("trait", IDLE_GOES, IDLE[1]),
 }
@@ -171,7 +170,7 @@ async def meeting(
 ) -> tuple[resources.EditResult, resources.EditResult]:
     """What the edit answers that finds the names being changed; and what it must."""
     if committed:
-        assert isinstance(await edit_name(both.locked.other, case.kind, case.deed), resources.NameEdited)
+        assert isinstance(await edit_name(both.locked.other, case.kind, case.deed), names.NameEdited)
     expected = await edit(both.locked.mine, case.edit)
     calm = both.calm
     async with (
@@ -208,7 +207,7 @@ async def test_names_that_are_being_changed_are_waited_for(
     monkeypatch.setattr(book, "new_edition", gate.after(book.new_edition))
     answer, expected = await meeting(both, tries, gate, case, committed=committed)
     assert answer == expected
-    assert isinstance(expected, resources.Missing if committed else resources.Edited)
+    assert isinstance(expected, not_done.Missing if committed else resources.Edited)
     assert tries.numbers == [None] or not committed
     await both.agree()
 
@@ -227,7 +226,7 @@ async def test_names_that_are_about_to_be_changed_are_waited_for_too(
     monkeypatch.setattr(book, "new_edition", gate.before(book.new_edition))
     answer, expected = await meeting(both, tries, gate, case)
     assert answer == expected
-    assert isinstance(expected, resources.Missing)
+    assert isinstance(expected, not_done.Missing)
     await both.agree()
 
 
@@ -239,14 +238,14 @@ async def test_who_changes_other_names_keeps_no_edit_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     expected = await edit(both.locked.mine, deeds.with_traits(deeds.LONE))
-    rename = resources.RenameName(name="CUSTOM_IDLE", to="CUSTOM_B")
-    assert isinstance(await edit_name(both.locked.other, "resource class", rename), resources.NameEdited)
+    rename = names.RenameName(name="CUSTOM_IDLE", to="CUSTOM_B")
+    assert isinstance(await edit_name(both.locked.other, "resource class", rename), names.NameEdited)
     calm = both.calm
     monkeypatch.setattr(calm.other.book, "new_edition", gate.after(calm.other.book.new_edition))
     async with midway.under_way(gate, edit_name(calm.other, "resource class", rename)) as theirs:
         assert await edit(calm.mine, deeds.with_traits(deeds.LONE)) == expected
         gate.open.set()
-        assert isinstance(await theirs, resources.NameEdited)
+        assert isinstance(await theirs, names.NameEdited)
     await both.agree()
 
 
@@ -295,7 +294,7 @@ async def test_a_provider_like_it_that_is_being_made_keeps_nobody_else_waiting(
 
     await reports(both.locked.other)
     expected = await edit(both.locked.mine, deeds.made())
-    assert isinstance(expected, resources.Taken)
+    assert isinstance(expected, not_done.Taken)
     calm = both.calm
     stop_before_its_number(monkeypatch, calm.other, gate)
     async with (
@@ -323,19 +322,15 @@ MEANWHILE = {
         deeds.with_class(),
     ),
     "a class renamed there and back": (
-        deeds.names(
-            "resource class", deeds.RENAME_A_TO_B, resources.RenameName(name="CUSTOM_B", to="CUSTOM_A")
-        ),
+        deeds.names("resource class", deeds.RENAME_A_TO_B, names.RenameName(name="CUSTOM_B", to="CUSTOM_A")),
         deeds.with_class(),
     ),
     "a class dropped": (
-        deeds.names("resource class", resources.DropName(name="CUSTOM_A")),
+        deeds.names("resource class", names.DropName(name="CUSTOM_A")),
         deeds.with_class(),
     ),
     "a class dropped and made again": (
-        deeds.names(
-            "resource class", resources.DropName(name="CUSTOM_A"), resources.MakeName(name="CUSTOM_A")
-        ),
+        deeds.names("resource class", names.DropName(name="CUSTOM_A"), names.MakeName(name="CUSTOM_A")),
         deeds.with_class(),
     ),
     "a trait dropped": (
@@ -566,7 +561,7 @@ async def test_of_many_edits_at_once_none_is_lost(
         a_placement(database_url) as three,
     ):
         for name in ("CUSTOM_A", "CUSTOM_IDLE"):
-            await edit_name(one, "trait", resources.MakeName(name=name))
+            await edit_name(one, "trait", names.MakeName(name=name))
         stock = {"VCPU": Inventory(total=AMPLE)}
         for host in HOSTS:
             await edit(one, deeds.made(uid(host, "a"), f"{host}", uid(1, "a") if host == 2 else None))

@@ -9,13 +9,13 @@ from sqlalchemy import text
 
 from bus.aggregates import AggregateEdited, ChangeAggregate, MakeAggregate
 from bus.cells import CellEdited, RegisterCell
+from bus.claims import Claimed, Crowded, Held, Released, ReleaseRequested, ReleaseResult, Retired
 from bus.clock import Clock
-from bus.messages import PlacementChanged
-from bus.queries import GroupEditRequested, ReleaseRequested
-from bus.resources import MakeGroup
+from bus.groups import GroupEditRequested, MakeGroup
+from bus.messages import PlacementChanged, ProviderChange
+from bus.reports import Inventory
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Claimed, Crowded, Held, Inventory, ProviderChange, Released, ReleaseResult, Retired
 from placement_worker import Placement, breaches
 from placement_worker.schema import LAST_CHANGE
 from placement_worker.store import changes

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from bus import topics
-from bus.aggregates import MakeAggregate
+from bus.aggregates import AggregateEditRequested, MakeAggregate
+from bus.claims import ClaimAnswered, ClaimRequested, ClaimResult, Moved, Refused, ReleaseRequested
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.messages import BuildCancelRequested
-from bus.queries import AggregateEditRequested, ClaimAnswered, ClaimRequested, ReleaseRequested
+from bus.not_done import Contended
+from bus.reports import Inventory
+from bus.requests import Flavor
 from bus.sql.database import Database
-from bus.vocabulary import ClaimResult, Contended, Flavor, Inventory, Moved, Refused
 from scheduler_worker.arrivals import Arrivals
 from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL, a_request

@@ -7,17 +7,13 @@ import msgspec
 import pytest
 
 from bus import topics
-from bus.aggregates import ChangeAggregate, MakeAggregate
+from bus.aggregates import AggregateEditRequested, ChangeAggregate, MakeAggregate
+from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim, ReleaseRequested
+from bus.groups import DropGroup, GroupEditRequested, MakeGroup
 from bus.messages import BuildPlaced
-from bus.queries import (
-    AggregateEditRequested,
-    ClaimRequested,
-    EditRequested,
-    GroupEditRequested,
-    ReleaseRequested,
-)
-from bus.resources import DropGroup, MakeGroup, SetTraits
-from bus.vocabulary import Choice, Claimed, ConsumerClaim, Flavor, Hints, Inventory
+from bus.reports import Inventory
+from bus.requests import Flavor, Hints
+from bus.resources import EditRequested, SetTraits
 from tests.contract.test_waiting import a_world
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report

@@ -9,8 +9,9 @@ from bus import topics
 from bus.context import current
 from bus.delivery.runner import Bus
 from bus.local import LocalTransport
-from bus.messages import BuildCancelRequested, BuildPlaced, BuildRequested, BuildUnplaceable, Message
+from bus.messages import BuildCancelRequested, BuildPlaced, BuildRequested, BuildUnplaceable
 from bus.protocol import Envelope
+from bus.vocabulary import Message
 from bus.worker import Worker, on
 from tests.contract.test_waiting import a_world
 from tests.support.ids import uid

@@ -9,10 +9,21 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from bus.claims import (
+    Claimed,
+    ClaimRequested,
+    Held,
+    Refused,
+    Released,
+    ReleaseRequested,
+    Retired,
+    Walled,
+    keeper,
+)
 from bus.messages import InventoryReported
-from bus.queries import ClaimRequested, FindProviders, OwnerEditRequested, ReleaseRequested
-from bus.resources import Missing, OwnerGiven
-from bus.vocabulary import Claimed, Held, Inventory, Refused, Released, Retired, Walled, keeper
+from bus.not_done import Missing
+from bus.reports import Inventory
+from bus.resources import FindProviders, OwnerEditRequested, OwnerGiven
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import (

@@ -11,9 +11,11 @@ from bus.codec import encode
 from bus.context import envelope_of, follow
 from bus.delivery.runner import Bus
 from bus.errors import NoAnswer
-from bus.messages import BuildDeleted, BuildDeleteRequested, HostFailed, Message
+from bus.messages import BuildDeleted, BuildDeleteRequested, HostFailed
 from bus.protocol import Envelope, QueueSpec
-from bus.queries import BuildsFound, FindBuilds, FindProviders, ProvidersFound
+from bus.queries import BuildsFound, FindBuilds
+from bus.resources import FindProviders, ProvidersFound
+from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
 from tests.support.buses import Connect, serving
 from tests.support.envelopes import take

@@ -5,23 +5,27 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 
+from bus.claims import Choice, Claimed, Held
 from bus.clock import Clock
-from bus.queries import EditRequested, FindProviders, LoadProviders, NameEditRequested
+from bus.messages import ProviderChange
+from bus.names import NameEditRequested, RenameName
+from bus.reports import Inventory
 from bus.resources import (
     ChangeProvider,
     DropProvider,
     Edit,
     Edited,
+    EditRequested,
+    FindProviders,
+    LoadProviders,
     MakeProvider,
     Provider,
     ProviderLoad,
-    RenameName,
     Reshape,
     SetAggregates,
     SetInventories,
     SetTraits,
 )
-from bus.vocabulary import Choice, Claimed, Held, Inventory, ProviderChange
 from placement_worker import Placement, breaches
 from placement_worker.store import changes
 from tests.support.ids import uid

@@ -29,9 +29,10 @@ from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener
 from bus.ferry.crossings import Way
 from bus.messages import BuildEnded, BuildRequested
-from bus.queries import FindBuilds, FindProviders, FindWaiting
+from bus.queries import FindBuilds, FindWaiting
 from bus.rabbit import RabbitTransport, permissions
-from bus.vocabulary import Flavor
+from bus.requests import Flavor
+from bus.resources import FindProviders
 from deploy.rabbitmq import find_rabbitmq
 from deploy.servers import RabbitMQ, private_directory
 from tests.support.berth_processes import running, settled

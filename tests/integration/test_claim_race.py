@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from bus.claims import Claimed, Held, Refused, Released, Retired
 from bus.clock import Clock
-from bus.vocabulary import Claimed, Contended, Held, Inventory, Refused, Released, Retired
+from bus.not_done import Contended
+from bus.reports import Inventory
 from placement_worker import Placement, breaches, holdings, retired
 from placement_worker.store import tree_reads
 from tests.support.ids import uid

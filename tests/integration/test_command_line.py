@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from typer.testing import CliRunner
 
 from berth.__main__ import app
 from tests.support.berth_processes import Up
+from tests.support.forking import run_berth
 
 pytestmark = pytest.mark.slow  # each command is a process of its own
 
@@ -42,15 +42,7 @@ class User:
         self.environment = {**around, "PYTHONPATH": str(Path(__file__).parents[2]), "NO_COLOR": "1"}
 
     def berth(self, *arguments: str, **variables: str) -> Done:
-        return subprocess.run(
-            [sys.executable, "-W", "error::ResourceWarning", "-m", "berth", *arguments],
-            cwd=self.directory,
-            env={**self.environment, **variables},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return run_berth(arguments, self.directory, {**self.environment, **variables})
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ from berth import wiring
 from berth.settings import Settings
 from bus import topics
 from bus.delivery.runner import Bus
+from bus.groups import FindGroups, GroupEditRequested, GroupPolicy, MakeGroup, ServerGroup
 from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable
-from bus.queries import FindGroups, GroupEditRequested
-from bus.resources import MakeGroup
-from bus.vocabulary import Flavor, GroupPolicy, Hints, ServerGroup
+from bus.requests import Flavor, Hints
 from compute_sim import FaultPlan
 from placement_worker import breaches
 from tests.support.berth_processes import Running, another, running, settled

@@ -8,28 +8,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from msgspec.structs import replace
 
+from bus.claims import Choice, Claimed, ClaimRequested, ClaimResult, Crowded, Held, Refused
 from bus.clock import Clock
-from bus.messages import BuildPlaced
-from bus.queries import ClaimRequested, FindGroups, GroupEditRequested
-from bus.resources import MakeGroup
+from bus.groups import FindGroups, GroupEditRequested, GroupPolicy, MakeGroup, ServerGroup
+from bus.messages import BuildPlaced, Selection
+from bus.not_done import Contended
+from bus.requests import BuildSpec, Flavor
 from bus.sql.database import Database
 from bus.sql.failures import explained
 from bus.sql.migrations import migrate
-from bus.vocabulary import (
-    Allocations,
-    BuildSpec,
-    Choice,
-    Claimed,
-    ClaimResult,
-    Contended,
-    Crowded,
-    Flavor,
-    GroupPolicy,
-    Held,
-    Refused,
-    Selection,
-    ServerGroup,
-)
+from bus.vocabulary import Allocations
 from cell_conductor import census
 from cell_conductor.builds import Builds
 from cell_conductor.core.limits import AttemptLimits

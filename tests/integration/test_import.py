@@ -6,7 +6,6 @@ From an OpenStack Placement: tests/compliance/test_import.py.
 import json
 import os
 import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.placement import ROOT, BerthPlacement
+from deploy.placement import BerthPlacement
 from tests.compliance.api import PlacementApi, empty
+from tests.support.forking import run_berth
 
 pytestmark = pytest.mark.slow  # two servers, and each command is a process of its own
 
@@ -54,13 +54,8 @@ def here(urls: tuple[str, str]) -> Iterator[PlacementApi]:
 
 def import_placement(*arguments: str, **variables: str) -> Done:
     around = {key: value for key, value in os.environ.items() if not key.startswith(("BERTH_", "OS_"))}
-    return subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", "-m", "berth", "import", "placement", *arguments],
-        env={**around, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    return run_berth(
+        ("import", "placement", *arguments), Path.cwd(), {**around, "NO_COLOR": "1", **variables}
     )
 
 

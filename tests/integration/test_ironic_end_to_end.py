@@ -27,10 +27,11 @@ from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
 from bus.queries import FindCandidates
-from bus.vocabulary import ResourceGroup
+from bus.requests import ResourceGroup
 from deploy.servers import Postgres, RabbitMQ
 from ironic_sync import Access, IronicApi
 from tests.support.berth_processes import ROOT
+from tests.support.forking import run_berth
 from tests.support.servers import a_module_database, url_of
 from tests.support.waiting import until
 
@@ -96,10 +97,7 @@ class IronicSite:
 
     async def berth(self, *words: str) -> str:
         """What a command says that ends well."""
-        done = await asyncio.to_thread(
-            subprocess.run, [sys.executable, "-m", "berth", *words], cwd=self.directory,
-            env=self.environment, capture_output=True, text=True, timeout=SOON, check=False,
-        )  # fmt: skip
+        done = await asyncio.to_thread(run_berth, words, self.directory, self.environment, SOON)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

@@ -24,11 +24,12 @@ from berth.commands.cells import drain, mark
 from berth.configuration import read
 from berth.settings import Settings
 from bus import topics
-from bus.cells import RegisterCell
+from bus.cells import FindCells, RegisterCell
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
-from bus.queries import FindCells, FindDecision, FindProviders, WhatIf
-from bus.vocabulary import Flavor
+from bus.queries import FindDecision, WhatIf
+from bus.requests import Flavor
+from bus.resources import FindProviders
 from deploy.rabbitmq import find_rabbitmq
 from deploy.servers import RabbitMQ
 from tests.support.ids import uid

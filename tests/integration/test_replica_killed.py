@@ -9,7 +9,7 @@ from rich.console import Console
 
 from berth import wiring
 from berth.commands.builds import boot_request
-from berth.commands.run import migrate_all, ready
+from berth.commands.run import hosts_known, migrate_all
 from berth.settings import Settings
 from berth.wiring import Role
 from bus.delivery.runner import Bus
@@ -60,7 +60,7 @@ async def test_a_scheduler_that_is_there_before_placement_waits_for_it(settings:
         ended, refused = await client.listen(BUILD_ENDED.at()), await client.listen(BUILD_UNPLACEABLE.at())
         async with served(settings, conductor, compute):
             async with served(settings, placement):
-                await ready(client, settings)
+                await hosts_known(client, settings)
             async with served(settings, Role("scheduler")):
                 await client.transport.declare(QueueSpec("scheduler:build.requested", ("build.requested",)))
                 for _ in range(BUILDS):

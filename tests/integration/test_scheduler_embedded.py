@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from bus.claims import ClaimAnswered, ClaimRequested
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import Chaos, LocalBroker, LocalTransport
 from bus.messages import BuildPlaced, BuildUnplaceable
-from bus.queries import ClaimAnswered, ClaimRequested
 from bus.topics import (
     BUILD_PLACED,
     BUILD_UNPLACEABLE,

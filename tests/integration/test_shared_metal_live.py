@@ -15,8 +15,8 @@ from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock, monotonic
 from bus.http import listen
+from bus.leases import AgentEditRequested, AgentsFound, FindAgents
 from bus.messages import BuildEnded, BuildRequested
-from bus.queries import AgentEditRequested, AgentsFound, FindAgents
 from bus.sql.database import Database
 from cell_conductor import ring_store
 from compute_sim.core.faults import Durations

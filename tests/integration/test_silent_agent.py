@@ -15,8 +15,8 @@ from berth.commands.builds import boot, boot_request
 from berth.commands.by_name import ByName
 from berth.commands.deleting import delete
 from berth.settings import Settings
+from bus.claims import CLEANUP
 from bus.local import LocalBroker, LocalTransport
-from bus.vocabulary import CLEANUP
 from cell_conductor import cell_conductor
 from placement_worker import trees_of_consumers
 from tests.support.waiting import DEADLINE, in_time, until

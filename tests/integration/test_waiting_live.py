@@ -18,8 +18,9 @@ from bus import topics
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus
 from bus.messages import BuildPlaced, BuildRequested, NodeChanged
-from bus.queries import FindProviders, FindWaiting
-from bus.vocabulary import ResourceGroup
+from bus.queries import FindWaiting
+from bus.requests import ResourceGroup
+from bus.resources import FindProviders
 from tests.support.berth_processes import running, settled
 from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL, a_request

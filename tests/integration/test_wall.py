@@ -19,9 +19,10 @@ from bus import topics
 from bus.codec import encode
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested
-from bus.queries import FindBuilds, FindProviders, FindWaiting
+from bus.queries import FindBuilds, FindWaiting
 from bus.rabbit import RabbitTransport, permissions
-from bus.vocabulary import Flavor
+from bus.requests import Flavor
+from bus.resources import FindProviders
 from bus.worker import On, Worker
 from deploy.rabbitmq import find_rabbitmq
 from deploy.servers import RabbitMQ, private_directory
@@ -435,6 +436,15 @@ async def test_a_cell_says_nothing_to_a_scheduler_but_how_its_hosts_are(
     heard: set[tuple[str, str]] = set()
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         channel = connection.channel()
+
+        def beaten() -> bool:
+            """What has been counted by now is taken in; has each agent said how its hosts are?"""
+            while True:
+                method, said, _ = channel.basic_get("counts", auto_ack=True)
+                if method is None or said is None:
+                    return heard >= {("c1", "host.reported.c1"), ("c2", "host.reported.c2")}
+                heard.add((said.user_id or "", method.routing_key))
+
         async with a_cloud(broker, directory / "counted") as cloud:
             keys = {row.address.key for row in scheduler_hears()} | {f"ask.{q}" for q in scheduler_answers()}
             channel.queue_declare("counts", exclusive=True)
@@ -443,11 +453,8 @@ async def test_a_cell_says_nothing_to_a_scheduler_but_how_its_hosts_are(
             for number, cell in ((401, "c1"), (402, "c2")):
                 await cloud.boot(number, cell)
                 await cloud.delete(number, cell)
-        while True:
-            method, said, _ = channel.basic_get("counts", auto_ack=True)
-            if method is None or said is None:
-                break
-            heard.add((said.user_id or "", method.routing_key))
+            await until(beaten)
+        beaten()
     assert {key for user, key in heard if user == "c1"} == {"host.reported.c1", "host.failed.c1"}
     assert {key for user, key in heard if user == "c2"} == {"host.reported.c2", "host.failed.c2"}
     assert ("client", "build.requested") in heard

@@ -9,12 +9,12 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus, Listener
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
-from bus.queries import FindAllocations, FindCandidates, FindProviders
+from bus.queries import FindCandidates
 from bus.rabbit import RabbitTransport
-from bus.resources import Provider
+from bus.requests import Flavor, ResourceGroup
+from bus.resources import FindAllocations, FindProviders, Provider
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import Flavor, ResourceGroup
 from bus.worker import Worker
 from deploy.ironic import IronicServer
 from ironic_sync import Access, IronicApi, NodeSelection, Notifications, ironic_sync

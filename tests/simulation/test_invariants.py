@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from bus.claims import Claimed
 from bus.clock import Clock
-from bus.vocabulary import Claimed, Inventory
+from bus.reports import Inventory
 from cell_conductor.core.build import keeper
 from tests.simulation.invariants import Broken, check_always
 from tests.support.ids import uid

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.vocabulary import Allocations, ConsumerClaim, Full
+from bus.claims import ConsumerClaim, Full
+from bus.vocabulary import Allocations
 from cell_conductor.core import leftovers
 from placement_worker.core import capacity, fences
 from placement_worker.core.claim_world import ClaimWorld, Holder

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from bus import topics
 from bus.aggregates import ChangeAggregate, MakeAggregate
+from bus.groups import MakeGroup
 from bus.messages import BuildRequested, PlacementChanged
-from bus.resources import MakeGroup
-from bus.vocabulary import Flavor, Hints
+from bus.requests import Flavor, Hints
 from bus.worker import On, Worker
 from compute_sim import SimHost
 

@@ -16,10 +16,12 @@ from typing import TypeVar
 from uuid import UUID, uuid5
 
 from bus import topics
-from bus.cells import RegisterCell
+from bus.aggregates import AggregateEditRequested
+from bus.cells import CellEditRequested, RegisterCell
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
+from bus.groups import GroupEditRequested
 from bus.local import Chaos, LocalBroker, LocalTransport
 from bus.messages import (
     BuildCancelRequested,
@@ -30,8 +32,7 @@ from bus.messages import (
     BuildUnplaceable,
     NodeChanged,
 )
-from bus.queries import AggregateEditRequested, CellEditRequested, EditRequested, GroupEditRequested
-from bus.resources import SetTraits
+from bus.resources import EditRequested, SetTraits
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker

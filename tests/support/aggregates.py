@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from bus.aggregates import AggregateEdit, AggregateEdited, MakeAggregate
-from bus.queries import FindAggregates
+from bus.aggregates import AggregateEdit, AggregateEdited, FindAggregates, MakeAggregate
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_report

@@ -25,9 +25,10 @@ from berth.services import Supervisor
 from berth.settings import Settings
 from bus.clock import monotonic
 from bus.delivery.runner import Bus, Listener
-from bus.messages import Message
 from bus.protocol import QueueSpec
-from bus.topics import Address
+from bus.routing import Address
+from bus.vocabulary import Message
+from tests.support.forking import run_berth
 
 M = TypeVar("M", bound=Message)
 
@@ -183,7 +184,7 @@ class Up:
 
     def berth(self, *arguments: str, seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
         """Another process: `berth ...` in the same environment."""
-        return self.run(sys.executable, "-m", "berth", *arguments, seconds=seconds)
+        return run_berth(arguments, self.directory, self.environment, seconds)
 
     def run(self, *command: str, seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -4,8 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bus.queries import ClaimRequested
-from bus.vocabulary import Choice, ConsumerClaim, Full, Retired
+from bus.claims import Choice, ClaimRequested, ConsumerClaim, Full, Retired
 from placement_worker.core.claim_world import ClaimWorld, Holder, Room, Stock
 
 A, B, C = "aaaa", "bbbb", "cccc"  # providers

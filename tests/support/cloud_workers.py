@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from bus import topics
+from bus.claims import ClaimAnswered, Claimed, ClaimRequested
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.queries import ClaimAnswered, ClaimRequested
 from bus.sql.database import Database
-from bus.vocabulary import Claimed
 from bus.worker import Worker
 from cell_conductor import cell_conductor
 from placement_worker import IndexedSource, Placement, placement_worker, replica

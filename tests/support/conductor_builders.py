@@ -4,25 +4,33 @@ from collections.abc import Sequence
 from typing import Literal
 
 from bus.build_orders import told_allocations
-from bus.errors import Unavailable
-from bus.messages import AgentReported, BuildDeleteRequested, BuildOrdered, BuildPlaced, DestroyOrdered
-from bus.queries import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
-from bus.vocabulary import (
-    Allocations,
-    BuildSpec,
+from bus.claims import (
     Choice,
+    ClaimAnswered,
     Claimed,
+    ClaimRequested,
     ClaimResult,
     ConsumerClaim,
-    Flavor,
     Full,
     Held,
     Refused,
+    ReleaseAnswered,
     Released,
+    ReleaseRequested,
     ReleaseResult,
     Retired,
+)
+from bus.errors import Unavailable
+from bus.messages import (
+    AgentReported,
+    BuildDeleteRequested,
+    BuildOrdered,
+    BuildPlaced,
+    DestroyOrdered,
     Selection,
 )
+from bus.requests import BuildSpec, Flavor
+from bus.vocabulary import Allocations
 from tests.support.ids import uid
 
 CELL = "cell1"

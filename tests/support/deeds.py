@@ -6,24 +6,20 @@ HOST has a child CHILD; LONE has nothing; somebody reports REPORTED's tree, and 
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from bus.claims import Claimed, Released
+from bus.names import DropName, MakeName, NameEdit, NameEdited, NameKind, RenameName
+from bus.reports import Inventory
 from bus.resources import (
     AddInventory,
     ChangeProvider,
-    DropName,
     DropProvider,
     Edit,
     Edited,
-    MakeName,
     MakeProvider,
-    NameEdit,
-    NameEdited,
-    NameKind,
-    RenameName,
     SetAggregates,
     SetInventories,
     SetTraits,
 )
-from bus.vocabulary import Claimed, Inventory, Released
 from placement_worker import Placement
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_release, an_order, on_hosts

@@ -10,11 +10,24 @@ from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
-from bus.queries import EditRequested, FindAllocations, FindBuilds, FindProviders
-from bus.resources import Edit, Edited, MakeProvider, Provider, SetAggregates, SetInventories, SetTraits
+from bus.queries import FindBuilds
+from bus.reports import Inventory
+from bus.requests import Flavor
+from bus.resources import (
+    Edit,
+    Edited,
+    EditRequested,
+    FindAllocations,
+    FindProviders,
+    MakeProvider,
+    Provider,
+    SetAggregates,
+    SetInventories,
+    SetTraits,
+)
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import Allocations, Flavor, Inventory
+from bus.vocabulary import Allocations
 from bus.worker import Worker
 from compute_sim import AgentDisk, FaultPlan, SimHost, compute_sim
 from compute_sim.core.hardware import furnished

@@ -5,10 +5,13 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from bus.aggregates import Aggregate
 from bus.candidates import Heard
+from bus.groups import ServerGroup
 from bus.messages import BuildRequested
 from bus.queries import FindCandidates
-from bus.vocabulary import Aggregate, Allocations, Flavor, Image, ServerGroup
+from bus.requests import Flavor, Image
+from bus.vocabulary import Allocations
 from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState, Tree

@@ -12,19 +12,12 @@ from typing import Any
 
 from sqlalchemy import text
 
-from bus.resources import (
-    Edit,
-    Edited,
-    MakeName,
-    MakeProvider,
-    NameKind,
-    SetAggregates,
-    SetInventories,
-    SetTraits,
-)
+from bus.claims import Claimed
+from bus.names import MakeName, NameKind
+from bus.reports import Inventory
+from bus.resources import Edit, Edited, MakeProvider, SetAggregates, SetInventories, SetTraits
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
-from bus.vocabulary import Claimed, Inventory
 from placement_worker import Placement, breaches, metadata
 from placement_worker.store import changes
 from tests.support import deeds

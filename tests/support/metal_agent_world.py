@@ -11,8 +11,8 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus, Listener
 from bus.local import LocalBroker, LocalTransport
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered, HostReported
+from bus.requests import BuildSpec, Flavor
 from bus.topics import AGENT_REPORT, HOST_REPORTED
-from bus.vocabulary import BuildSpec, Flavor
 from compute_sim.core.faults import Durations
 from compute_sim.ironic import SimNode, SimPlan, Simulation, enrolled
 from ironic_sync.agent import metal_agent

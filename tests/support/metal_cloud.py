@@ -10,11 +10,10 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.local import Chaos, LocalBroker, LocalTransport
 from bus.messages import BuildDeleteRequested, BuildEnded, BuildRequested, BuildUnplaceable
-from bus.queries import FindAllocations, FindProviders
-from bus.resources import Provider
+from bus.requests import Flavor
+from bus.resources import FindAllocations, FindProviders, Provider
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import Flavor
 from bus.worker import Worker
 from compute_sim.ironic import BusVoice, SimNode, SimPlan, Simulation, enrolled
 from ironic_sync import ironic_sync

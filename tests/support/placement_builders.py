@@ -7,21 +7,16 @@ from typing import Any
 
 from sqlalchemy import text
 
+from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.clock import Clock
 from bus.messages import InventoryReported
-from bus.queries import ClaimRequested, FindCandidates, ReleaseRequested
+from bus.queries import FindCandidates
+from bus.reports import Inventory, ProviderReport
+from bus.requests import ResourceGroup
 from bus.resources import ProviderLoad
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import (
-    Allocations,
-    Choice,
-    ConsumerClaim,
-    Inventory,
-    ProviderReport,
-    ResourceGroup,
-    Resources,
-)
+from bus.vocabulary import Allocations, Resources
 from placement_worker import Placement
 from placement_worker.core.index import Index
 from placement_worker.schema import LAST_TOLD

@@ -2,19 +2,21 @@
 
 from typing import Any
 
-from bus.aggregates import AggregateEdit, AggregateResult
-from bus.cells import CellEdit, CellResult
+from bus.aggregates import AggregateEdit, AggregateEditRequested, AggregateResult
+from bus.cells import CellEdit, CellEditRequested, CellResult
+from bus.claims import ClaimRequested
 from bus.messages import InventoryReported
-from bus.queries import (
-    AggregateEditRequested,
-    CellEditRequested,
-    ClaimRequested,
+from bus.names import NameEdit, NameEditRequested, NameKind, NameResult
+from bus.resources import (
+    Edit,
     EditRequested,
+    EditResult,
     FindProviders,
     LoadProviders,
-    NameEditRequested,
+    LoadResult,
+    Provider,
+    ProviderLoad,
 )
-from bus.resources import Edit, EditResult, LoadResult, NameEdit, NameKind, NameResult, Provider, ProviderLoad
 from placement_worker import Placement
 from tests.support.waiting import in_time
 

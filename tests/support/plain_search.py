@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product
 
 from bus.queries import FindCandidates
-from bus.vocabulary import ResourceGroup
+from bus.requests import ResourceGroup
 from placement_worker.core.trees import ProviderState, Tree
 
 SHARES = "MISC_SHARES_VIA_AGGREGATE"

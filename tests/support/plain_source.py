@@ -5,9 +5,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from bus.aggregates import Aggregate
 from bus.candidates import Bools, Floats, Heard, Ints
-from bus.queries import FindCandidates
-from bus.vocabulary import Aggregate, Allocations, Candidate, NearMiss, RegisteredCell, Removal, Resources
+from bus.cells import RegisteredCell
+from bus.decisions import NearMiss, Removal
+from bus.queries import Candidate, FindCandidates
+from bus.vocabulary import Allocations, Resources
 
 
 @dataclass(frozen=True)

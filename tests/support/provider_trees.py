@@ -6,8 +6,11 @@ from random import Random
 
 from msgspec import structs
 
+from bus.aggregates import Aggregate
 from bus.queries import FindCandidates
-from bus.vocabulary import MAX_INT, Aggregate, Inventory, ResourceGroup
+from bus.reports import Inventory
+from bus.requests import ResourceGroup
+from bus.vocabulary import MAX_INT
 from placement_worker.core.index import Index
 from placement_worker.core.trees import ProviderState, Tree
 from tests.support.ids import uid

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 from bus.candidates import CandidateSource
 from bus.messages import BuildRequested, HostReported
-from bus.vocabulary import Candidate, HostState, Resources
+from bus.queries import Candidate
+from bus.reports import HostState
+from bus.vocabulary import Resources
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.host_map import HostMap

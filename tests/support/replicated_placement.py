@@ -6,18 +6,24 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from random import Random
 
-from bus.aggregates import AggregateEdit, ChangeAggregate, DropAggregate, MakeAggregate
-from bus.cells import CellEdit, DropCell, RegisterCell
+from bus.aggregates import (
+    AggregateEdit,
+    AggregateEditRequested,
+    ChangeAggregate,
+    DropAggregate,
+    MakeAggregate,
+)
+from bus.cells import CellEdit, CellEditRequested, DropCell, RegisterCell
+from bus.claims import Claimed
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.known_trees import ChangesFound, FindChanges
 from bus.messages import PlacementChanged
-from bus.queries import AggregateEditRequested, CellEditRequested
+from bus.reports import Inventory
 from bus.resources import ChangeProvider, SetAggregates, SetInventories, SetTraits
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.topics import AGGREGATES, CELLS, CHANGES, PLACEMENT_CHANGED, TREES
-from bus.vocabulary import Claimed, Inventory
 from bus.worker import On, on_many
 from placement_worker import Placement, Replica, placement_worker, replica
 from tests.support.buses import Connect, serving

@@ -12,14 +12,14 @@ from typing import Any
 import httpx
 
 from bus import topics
+from bus.claims import Choice
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.leases import AgentEditAnswered, AgentEditRequested, AgentsFound, FindAgents
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import BuildDeleteRequested, BuildEnded, BuildPlaced
-from bus.queries import AgentEditAnswered, AgentEditRequested, AgentsFound, FindAgents
+from bus.messages import BuildDeleteRequested, BuildEnded, BuildPlaced, Selection
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import Choice, Selection
 from cell_conductor import cell_conductor
 from compute_sim.core.faults import Durations
 from compute_sim.ironic import SimPlan, Simulation, enrolled

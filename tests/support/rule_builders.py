@@ -6,19 +6,15 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
+from bus.aggregates import Aggregate
 from bus.candidates import Bools, Floats, Heard, Ints
+from bus.cells import RegisteredCell
+from bus.decisions import NearMiss, Removal
 from bus.messages import BuildRequested, HostReported
-from bus.queries import FindCandidates
-from bus.vocabulary import (
-    Aggregate,
-    Allocations,
-    Candidate,
-    HostState,
-    NearMiss,
-    RegisteredCell,
-    Removal,
-    ResourceGroup,
-)
+from bus.queries import Candidate, FindCandidates
+from bus.reports import HostState
+from bus.requests import ResourceGroup
+from bus.vocabulary import Allocations
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.view import AllHosts
 from scheduler_worker.core.wish import Wish

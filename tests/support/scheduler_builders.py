@@ -4,34 +4,29 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bus.clock import Clock
-from bus.messages import BuildRequested, HostReported
-from bus.queries import (
-    ClaimAnswered,
-    ClaimRequested,
-    FindProviders,
-    ProvidersFound,
-    ReleaseAnswered,
-    ReleaseRequested,
-)
-from bus.resources import Provider
-from bus.vocabulary import (
-    Allocations,
-    Candidate,
+from bus.claims import (
     Choice,
+    ClaimAnswered,
     Claimed,
+    ClaimRequested,
     ClaimResult,
     ConsumerClaim,
-    Flavor,
     Full,
     Held,
-    HostState,
     Refused,
+    ReleaseAnswered,
     Released,
+    ReleaseRequested,
     ReleaseResult,
-    Resources,
     Retired,
 )
+from bus.clock import Clock
+from bus.messages import BuildRequested, HostReported
+from bus.queries import Candidate
+from bus.reports import HostState
+from bus.requests import Flavor
+from bus.resources import FindProviders, Provider, ProvidersFound
+from bus.vocabulary import Allocations, Resources
 from tests.support.ids import uid
 from tests.support.plain_source import PlainSource
 

@@ -2,10 +2,13 @@
 
 import asyncio
 import os
+import re
 import secrets
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 import asyncpg
@@ -13,6 +16,17 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from deploy.servers import BinariesMissing, Postgres, RabbitMQ
+
+MEMORY = Path("/dev/shm")
+_ROOM = 6 << 30  # bytes; two brokers and two databases take less than half of it
+
+
+def roomy(memory: Path) -> bool:
+    """Is this a place in memory, and is enough of that free?"""
+    if not os.access(memory, os.W_OK | os.X_OK):
+        return False
+    free = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
+    return free is not None and min(int(free[1]) << 10, shutil.disk_usage(memory).free) >= _ROOM
 
 
 def installed(find: Callable[[], object]) -> None:
@@ -64,10 +78,11 @@ def crash(server: RabbitMQ | Postgres) -> None:
 
 
 @asynccontextmanager
-async def a_database(postgres: Postgres | ExternalServer) -> AsyncIterator[str]:
-    """The SQLAlchemy URL of a new, empty PostgreSQL database."""
+async def a_database(postgres: Postgres | ExternalServer, like: str = "") -> AsyncIterator[str]:
+    """The SQLAlchemy URL of a new PostgreSQL database: empty, or a copy of the one at this URL."""
     name = _new_name()
-    await _execute(postgres, f'CREATE DATABASE "{name}"')
+    template = f' TEMPLATE "{make_url(like).database}"' if like else ""
+    await _execute(postgres, f'CREATE DATABASE "{name}"{template}')
     try:
         yield _address(postgres, name)
     finally:

@@ -7,8 +7,7 @@ from typing import Any
 
 from bus.clock import Clock
 from bus.messages import InventoryReported
-from bus.queries import FindProviders, ProvidersFound
-from bus.resources import Provider
+from bus.resources import FindProviders, Provider, ProvidersFound
 from ironic_sync.core.belief import BeliefRules, Moment
 from ironic_sync.core.node import Place, from_rest
 from ironic_sync.core.rule import report

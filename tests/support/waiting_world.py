@@ -7,15 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bus import topics
-from bus.cells import RegisterCell
+from bus.cells import CellEditRequested, RegisterCell
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, HostReported, Message
-from bus.queries import CellEditRequested, FindWaiting, WaitingFound
+from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable, HostReported
+from bus.queries import FindWaiting, WaitingFound
+from bus.reports import HostState, Inventory
+from bus.routing import Address
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
-from bus.vocabulary import HostState, Inventory
+from bus.vocabulary import Message
 from placement_worker import Placement, placement_worker
 from tests.support.cloud_workers import a_scheduler
 from tests.support.ids import uid
@@ -111,8 +113,8 @@ class WaitingWorld:
 
     async def hear(self) -> None:
         placed = await self.bus.listen(topics.BUILD_PLACED.at(cell=CELL))
-        unplaceable = await self.bus.listen(topics.Address(topics.BUILD_UNPLACEABLE, "build.unplaceable.#"))
-        cancelled = await self.bus.listen(topics.Address(topics.BUILD_CANCELLED, "build.cancelled.#"))
+        unplaceable = await self.bus.listen(Address(topics.BUILD_UNPLACEABLE, "build.unplaceable.#"))
+        cancelled = await self.bus.listen(Address(topics.BUILD_CANCELLED, "build.cancelled.#"))
 
         async def keep(listener: Any, kept: Any) -> None:
             while True:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bus.queries import FindCandidates
-from bus.vocabulary import Flavor
+from bus.requests import Flavor
 from scheduler_worker.core.request import wishes_of
 from scheduler_worker.core.request_options import PciAlias, RequestOptions
 from scheduler_worker.core.wish import Wish

@@ -14,7 +14,7 @@ from berth.__main__ import app
 from berth.commands import builds, terminal
 from berth.commands.by_name import ByName
 from bus.messages import BuildRequested
-from bus.vocabulary import Flavor, Hints
+from bus.requests import Flavor, Hints
 from tests.support.ids import uid
 
 ONE, TWO = uid(1, "e"), uid(2, "e")

@@ -4,7 +4,7 @@ import pytest
 
 from berth.commands.builds import boot_request, image_named
 from berth.settings import BadSetting
-from bus.vocabulary import BuildSpec, Image
+from bus.requests import BuildSpec, Image
 from ironic_sync.agent.core.instance import instance_info
 
 

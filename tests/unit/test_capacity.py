@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from bus.queries import ReleaseRequested
-from bus.vocabulary import (
+from bus.claims import (
     Choice,
     Claimed,
     ConsumerClaim,
@@ -15,6 +14,7 @@ from bus.vocabulary import (
     Moved,
     Refused,
     Released,
+    ReleaseRequested,
     Retired,
 )
 from placement_worker.core.capacity import claim, release

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.moves import BEGUN
-from bus.queries import ReleaseRequested
-from bus.vocabulary import (
+from bus.claims import (
     CLEANUP,
     MIGRATION,
     Choice,
@@ -20,10 +18,12 @@ from bus.vocabulary import (
     NothingHeld,
     Refused,
     Released,
+    ReleaseRequested,
     Retired,
     Walled,
     keeper,
 )
+from bus.moves import BEGUN
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.claim_world import ClaimWorld, Holder
 from placement_worker.core.server_groups import GroupPlaces

@@ -3,7 +3,7 @@
 import pytest
 
 from bus.messages import BuildOrdered
-from bus.vocabulary import BuildSpec, Flavor, Image
+from bus.requests import BuildSpec, Flavor, Image
 from compute_sim import CrashPlan, Durations, FaultPlan, fleet
 from compute_sim.guests import MAX_CACHED, Guests, guest_of
 from tests.support.ids import uid

@@ -3,32 +3,32 @@
 import pytest
 from msgspec.structs import replace
 
+from bus.claims import (
+    Claimed,
+    ClaimRequested,
+    Crowded,
+    Full,
+    Held,
+    Moved,
+    Refusal,
+    Refused,
+    Released,
+    ReleaseRequested,
+    Retired,
+    Walled,
+)
+from bus.decisions import Decision, Record
 from bus.messages import (
+    Attempt,
     BuildDeleted,
     BuildEnded,
     BuildOrdered,
     BuildReshaped,
     DestroyOrdered,
     HostFailed,
-    Message,
 )
-from bus.queries import ClaimRequested, ReleaseRequested
-from bus.vocabulary import (
-    Attempt,
-    Claimed,
-    Contended,
-    Crowded,
-    Decision,
-    Full,
-    Held,
-    Moved,
-    Record,
-    Refusal,
-    Refused,
-    Released,
-    Retired,
-    Walled,
-)
+from bus.not_done import Contended
+from bus.vocabulary import Message
 from cell_conductor.core.build import Build, keeper
 from cell_conductor.core.events import CleanedUp, Event, GivenBack, Stalled, SwapAnswered, SwapImpossible
 from cell_conductor.core.limits import AttemptLimits

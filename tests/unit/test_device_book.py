@@ -2,7 +2,8 @@
 
 import pytest
 
-from bus.vocabulary import Allocations, Inventory
+from bus.reports import Inventory
+from bus.vocabulary import Allocations
 from compute_sim.core.device_book import DeviceBook
 from compute_sim.core.drivers.flat import FlatDriver
 from compute_sim.core.drivers.sriov import PhysicalFunction, SriovDriver

@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 from msgspec import UNSET, structs
 
+from bus.not_done import InUse, Missing, Taken
+from bus.reports import Inventory
 from bus.resources import (
     AddInventory,
     ChangeProvider,
     DropInventory,
     DropProvider,
     HasChildren,
-    InUse,
     MakeProvider,
-    Missing,
     ProviderLoad,
     Reshape,
     SetAggregates,
@@ -21,10 +21,8 @@ from bus.resources import (
     SetInventory,
     SetTraits,
     Stale,
-    Taken,
     Tangled,
 )
-from bus.vocabulary import Inventory
 from placement_worker.core import bulk_load, edits
 from placement_worker.core.trees import ProviderState, Tree, renamed
 from placement_worker.core.working_trees import KnownNames, WorkingTrees

@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from berth.loadtest import mixed
 from bus.messages import HostReported
-from bus.vocabulary import Candidate, HostState, Image, Inventory
+from bus.queries import Candidate
+from bus.reports import HostState, Inventory
+from bus.requests import Image
 from placement_worker import IndexedSource
 from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy

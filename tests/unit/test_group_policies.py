@@ -6,8 +6,18 @@ from collections.abc import Mapping
 
 import pytest
 
-from bus.queries import ClaimRequested, ReleaseRequested
-from bus.vocabulary import Allocations, Choice, Claimed, ConsumerClaim, Crowded, GroupPolicy, NoGroup, Refused
+from bus.claims import (
+    Choice,
+    Claimed,
+    ClaimRequested,
+    ConsumerClaim,
+    Crowded,
+    NoGroup,
+    Refused,
+    ReleaseRequested,
+)
+from bus.groups import GroupPolicy
+from bus.vocabulary import Allocations
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.claim_world import ClaimWorld, Holder, Room, Stock
 from placement_worker.core.server_groups import GroupPlaces, roots_of

@@ -2,8 +2,8 @@
 
 import pytest
 
+from bus.claims import Held
 from bus.resources import Provider
-from bus.vocabulary import Held
 from scheduler_worker.core.held import SHARES, place_of
 from tests.support.ids import uid
 

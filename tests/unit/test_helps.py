@@ -5,7 +5,8 @@ from msgspec.structs import replace
 
 from bus.messages import BuildRequested, BuildUnplaceable
 from bus.queries import WhatIf
-from bus.vocabulary import Flavor, Hints, Resources
+from bus.requests import Flavor, Hints
+from bus.vocabulary import Resources
 from scheduler_worker import ChoicePolicy, placing, what_if
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.helping import MOST_PAIRED, MOST_TRIED, helps

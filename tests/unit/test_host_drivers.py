@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bus.vocabulary import Inventory
+from bus.reports import Inventory
 from compute_sim.core.drivers.devices import DeviceDriver, HostDevice
 from compute_sim.core.drivers.driver import Driver
 from compute_sim.core.drivers.flat import FlatDriver

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bus.vocabulary import RegisteredCell
+from bus.cells import RegisteredCell
 from scheduler_worker.core.host_map import HostMap
 from tests.support.plain_source import PlainSource
 from tests.support.scheduler_builders import a_candidate

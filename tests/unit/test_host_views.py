@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from bus.vocabulary import Aggregate
+from bus.aggregates import Aggregate
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rule import Number, View
 from scheduler_worker.core.view import AllHosts, OneHost

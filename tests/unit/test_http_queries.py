@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
-from bus.queries import FindCandidates, FindNames, FindProviders, FindUsages
-from bus.vocabulary import ResourceGroup
+from bus.names import FindNames
+from bus.queries import FindCandidates
+from bus.requests import ResourceGroup
+from bus.resources import FindProviders, FindUsages
 from placement_worker.http import queries
 from placement_worker.http.errors import BAD_VALUE, DUPLICATE_KEY, MISSING_VALUE, UNDEFINED, Problem
 

@@ -12,7 +12,7 @@ from berth.importing.placement_contents import (
     PlacementContents,
     differences,
 )
-from bus.vocabulary import Inventory
+from bus.reports import Inventory
 
 HOST = ImportedProvider(
     id="h", name="host", parent=None, inventories={"VCPU": Inventory(total=8)},

@@ -7,9 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bus.codec import encode
+from bus.decisions import NearMiss, Removal
+from bus.messages import ProviderChange
 from bus.protocol import MAX_MESSAGE_BYTES
 from bus.queries import CandidatesFound, FindCandidates
-from bus.vocabulary import Inventory, NearMiss, ProviderChange, Removal, ResourceGroup
+from bus.reports import Inventory
+from bus.requests import ResourceGroup
 from placement_worker.core.index import FIRST_ROWS, Index
 from placement_worker.core.search import page
 from placement_worker.core.trees import ProviderState, Tree

@@ -6,7 +6,8 @@ from random import Random
 import msgspec
 import pytest
 
-from bus.vocabulary import Inventory, ProviderChange
+from bus.messages import ProviderChange
+from bus.reports import Inventory
 from placement_worker.core.index import SHARES, Index
 from placement_worker.core.search import search
 from placement_worker.core.trees import ProviderState, Tree

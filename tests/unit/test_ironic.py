@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from bus.errors import Poison
 from bus.messages import InventoryReported, NodeChanged
-from bus.vocabulary import Inventory
+from bus.reports import Inventory
 from ironic_sync import ironic_sync
 from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import class_of, farewell, inventory_of, report, reserved

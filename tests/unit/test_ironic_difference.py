@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from bus.messages import InventoryReported
+from bus.reports import Inventory
 from bus.resources import Provider
-from bus.vocabulary import Inventory
 from ironic_sync.core.difference import NodeDifference, allowance, compare
 from ironic_sync.core.node import IronicNode, Place
 from ironic_sync.core.rule import report

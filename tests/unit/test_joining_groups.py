@@ -2,9 +2,10 @@
 
 import pytest
 
+from bus.groups import FindGroups, GroupPolicy, GroupsFound, ServerGroup
 from bus.messages import BuildPlaced
-from bus.queries import AllocationsFound, FindAllocations, FindGroups, GroupsFound
-from bus.vocabulary import GroupPolicy, Hints, ServerGroup
+from bus.requests import Hints
+from bus.resources import AllocationsFound, FindAllocations
 from scheduler_worker.core.joined import Joined
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bus.queries import LeaseAnswered, NodeLent
+from bus.leases import LeaseAnswered, NodeLent
 from cell_conductor.core.sightings import DRIFT, GRACE, Sightings
 from ironic_sync.agent.core.lent import LentNodes
 from tests.support.ids import uid

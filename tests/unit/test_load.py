@@ -11,8 +11,8 @@ from berth.loadtest import MIX, MOST_MIXED, Boot, Load, LoadOutcome, LoadPlan, m
 from bus import topics
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import BuildEnded, BuildRequested, BuildUnplaceable, Message
-from bus.vocabulary import Attempt
+from bus.messages import Attempt, BuildEnded, BuildRequested, BuildUnplaceable
+from bus.vocabulary import Message
 from bus.worker import Worker, on_many
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from bus.messages import PlacementChanged
-from bus.vocabulary import Aggregate, ProviderChange, RegisteredCell
+from bus.aggregates import Aggregate
+from bus.cells import RegisteredCell
+from bus.messages import PlacementChanged, ProviderChange
 from placement_worker.core.trees import Tree
 from placement_worker.memory import FAR_AHEAD, Memory
 from placement_worker.reading import News, Take

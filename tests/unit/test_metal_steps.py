@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bus.messages import BuildOrdered, DestroyOrdered
-from bus.vocabulary import BuildSpec, Flavor, Image
+from bus.requests import BuildSpec, Flavor, Image
 from ironic_sync.agent.core import instance
 from ironic_sync.agent.core.node import ATTEMPT, SEEN, MetalNode, node_of
 from ironic_sync.agent.core.steps import (

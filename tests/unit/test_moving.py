@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from bus.claims import keeper
 from bus.messages import InventoryReported
-from bus.vocabulary import Allocations, GuestPlace, Inventory, InventoryMove, Reshaping, keeper
+from bus.reports import GuestPlace, Inventory, InventoryMove, Reshaping
+from bus.vocabulary import Allocations
 from placement_worker.core.moving import NO_MOVES, TreeHolder, Unmovable, moves
 from placement_worker.core.report_checks import complaint
 from placement_worker.core.reports import reported

@@ -2,8 +2,9 @@
 
 import pytest
 
+from bus.cells import RegisteredCell
 from bus.messages import BuildRequested
-from bus.vocabulary import Flavor, Hints, RegisteredCell
+from bus.requests import Flavor, Hints
 from scheduler_worker import orders as remembering
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.orders import Orders

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
+from bus.groups import FindGroups, GroupPolicy, GroupsFound, ServerGroup
 from bus.messages import BuildPlaced, BuildUnplaceable
-from bus.queries import AllocationsFound, FindAllocations, FindGroups, GroupsFound
-from bus.resources import Consumer
-from bus.vocabulary import Flavor, GroupPolicy, Hints, ServerGroup
+from bus.requests import Flavor, Hints
+from bus.resources import AllocationsFound, Consumer, FindAllocations
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL, FakePlacement, TurnedClock, a_candidate, a_request

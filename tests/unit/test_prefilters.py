@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from bus.vocabulary import Aggregate, Image, RegisteredCell
+from bus.aggregates import Aggregate
+from bus.cells import RegisteredCell
+from bus.requests import Image
 from scheduler_worker.core.prefilters import NOBODY, Prefilters, prefilters
 from scheduler_worker.core.request_options import RequestOptions
 from tests.support.ids import uid

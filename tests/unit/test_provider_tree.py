@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from bus.reports import Inventory
 from bus.resources import Provider
-from bus.vocabulary import Inventory
 from compute_sim.core.drivers.flat import FlatDriver
 from compute_sim.core.drivers.numa import NumaDriver
 from compute_sim.core.hardware import furnished

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.vocabulary import HostState, Resources, ServerGroup
+from bus.groups import ServerGroup
+from bus.reports import HostState
+from bus.vocabulary import Resources
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.ranking import Ranking

@@ -11,9 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from bus import codec
+from bus.claims import ClaimAnswered, ClaimRequested
+from bus.decisions import Record, RecordedHost, RecordedScale
 from bus.messages import BuildPlaced, BuildRequested, HostFailed
-from bus.queries import ClaimAnswered, ClaimRequested
-from bus.vocabulary import Flavor, Hints, Record, RecordedHost, RecordedScale
+from bus.requests import Flavor, Hints
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.order import also_asked
 from scheduler_worker.core.replay import replay

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bus.vocabulary import Inventory, ProviderReport
+from bus.reports import Inventory, ProviderReport
 from placement_worker.core.reports import reported, settled, swept
 from placement_worker.core.trees import ProviderState, Reported, Tree
 from tests.support.ids import uid

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.messages import AgentReported, BuildOrdered, BuildReshaped, HostFailed, Message
-from bus.queries import ClaimRequested, ReleaseRequested
-from bus.vocabulary import Claimed, Full, Held, Moved, Refused, Released
+from bus.claims import Claimed, ClaimRequested, Full, Held, Moved, Refused, Released, ReleaseRequested
+from bus.messages import AgentReported, BuildOrdered, BuildReshaped, HostFailed
+from bus.vocabulary import Message
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import Event, GivenBack, Stalled, SwapAnswered
 from cell_conductor.core.limits import AttemptLimits

@@ -3,8 +3,9 @@
 import pytest
 
 from bus.build_orders import reshaped_mappings
+from bus.reports import GuestPlace, Inventory, InventoryMove
 from bus.resources import Provider
-from bus.vocabulary import Allocations, GuestPlace, Inventory, InventoryMove
+from bus.vocabulary import Allocations
 from compute_sim.core.drivers.flat import FlatDriver
 from compute_sim.core.drivers.numa import NumaDriver
 from compute_sim.core.hardware import furnished

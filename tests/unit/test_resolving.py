@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from bus.errors import AnswerRefused
+from bus.groups import FindGroups, GroupsFound, ServerGroup
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable
-from bus.queries import AllocationsFound, FindAllocations, FindGroups, GroupsFound
-from bus.resources import Consumer
-from bus.vocabulary import Hints, ServerGroup
+from bus.requests import Hints
+from bus.resources import AllocationsFound, Consumer, FindAllocations
 from scheduler_worker.placing import Scheduler
 from tests.support.ids import uid
 from tests.support.scheduler_builders import FakePlacement, TurnedClock, a_candidate, a_request

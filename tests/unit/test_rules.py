@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.vocabulary import Flavor, Hints, Image, ServerGroup
+from bus.groups import ServerGroup
+from bus.requests import Flavor, Hints, Image
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rules import RULES
 from scheduler_worker.core.wish import Wish

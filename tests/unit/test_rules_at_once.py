@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from bus.aggregates import Aggregate
+from bus.groups import ServerGroup
 from bus.host_marks import DISABLED, FORCED_DOWN
-from bus.vocabulary import Aggregate, Flavor, Image, ServerGroup
+from bus.requests import Flavor, Image
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rules import RULES
 from scheduler_worker.core.view import OneHost

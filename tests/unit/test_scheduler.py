@@ -7,29 +7,25 @@ import pytest
 from msgspec.structs import replace
 
 from bus.candidates import SenselessQuery
-from bus.clock import Clock
-from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
-from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed
-from bus.queries import (
+from bus.claims import (
     ClaimAnswered,
     ClaimRequested,
-    FindCandidates,
-    FindProviders,
-    ProvidersFound,
+    Crowded,
+    Gone,
+    Held,
+    Moved,
+    Refused,
     ReleaseAnswered,
     ReleaseRequested,
 )
-from bus.vocabulary import (
-    Contended,
-    Crowded,
-    Flavor,
-    Gone,
-    Held,
-    Hints,
-    Moved,
-    Refused,
-    Removal,
-)
+from bus.clock import Clock
+from bus.decisions import Removal
+from bus.errors import AnswerRefused, NoAnswer, Poison, Retry, Unavailable
+from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostFailed
+from bus.not_done import Contended
+from bus.queries import FindCandidates
+from bus.requests import Flavor, Hints
+from bus.resources import FindProviders, ProvidersFound
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.order import MAX_SPEC_BYTES, MAX_SPECS_BYTES

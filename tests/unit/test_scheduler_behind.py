@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from bus.messages import BuildPlaced, BuildUnplaceable
-from bus.vocabulary import Candidate, Flavor
+from bus.queries import Candidate
+from bus.requests import Flavor
 from scheduler_worker.placing import Scheduler
 from tests.support.scheduler_builders import SMALL, FakePlacement, TurnedClock, a_candidate, a_request
 

@@ -6,8 +6,10 @@ from random import Random
 import pytest
 from msgspec import structs
 
-from bus.queries import CandidatesFound, FindCandidates, OrderBy
-from bus.vocabulary import Candidate, Inventory, ProviderChange, ResourceGroup
+from bus.messages import ProviderChange
+from bus.queries import Candidate, CandidatesFound, FindCandidates, OrderBy
+from bus.reports import Inventory
+from bus.requests import ResourceGroup
 from placement_worker.core import best_first
 from placement_worker.core import search as searching
 from placement_worker.core.groups import plan

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from bus.queries import FindCandidates
-from bus.vocabulary import ResourceGroup
+from bus.requests import ResourceGroup
 from placement_worker.core import search as searching
 from placement_worker.core.index import Index
 from placement_worker.core.search import page, page_steps, search, search_steps

@@ -8,8 +8,10 @@ import pytest
 from msgspec import structs
 
 from bus.candidates import SenselessQuery
+from bus.decisions import NearMiss, Removal
 from bus.queries import FindCandidates
-from bus.vocabulary import Inventory, NearMiss, Removal, ResourceGroup
+from bus.reports import Inventory
+from bus.requests import ResourceGroup
 from placement_worker.core.index import Index
 from placement_worker.core.search import page, search
 from tests.support.ids import uid

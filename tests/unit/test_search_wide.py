@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from bus.queries import FindCandidates
-from bus.vocabulary import Inventory, ResourceGroup
+from bus.reports import Inventory
+from bus.requests import ResourceGroup
 from placement_worker.core import search as searching
 from placement_worker.core import ways
 from placement_worker.core.groups import plan

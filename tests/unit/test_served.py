@@ -3,8 +3,9 @@
 import pytest
 
 from bus.queries import FindCandidates
+from bus.requests import ResourceGroup
 from bus.resources import Provider
-from bus.vocabulary import Allocations, ResourceGroup
+from bus.vocabulary import Allocations
 from scheduler_worker.core.served import mappings_of
 from tests.support.ids import uid
 

@@ -9,8 +9,10 @@ import pytest
 from msgspec import structs
 
 from bus.candidates import CandidateSource, Heard, SenselessQuery
+from bus.messages import ProviderChange
 from bus.queries import FindCandidates
-from bus.vocabulary import Allocations, ProviderChange, ResourceGroup
+from bus.requests import ResourceGroup
+from bus.vocabulary import Allocations
 from placement_worker import source as sourcing
 from placement_worker.core.fits import Fit, FitFinder
 from placement_worker.core.index import Index

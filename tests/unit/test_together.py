@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from bus.vocabulary import HostState, ServerGroup
+from bus.groups import ServerGroup
+from bus.reports import HostState
 from placement_worker import IndexedSource
 from placement_worker.core.trees import Tree
 from scheduler_worker import ChoicePolicy

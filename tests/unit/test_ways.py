@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from bus.queries import FindCandidates
-from bus.vocabulary import ResourceGroup
+from bus.requests import ResourceGroup
 from placement_worker.core import ways
 from placement_worker.core.groups import plan
 from placement_worker.core.search import search

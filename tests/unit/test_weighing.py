@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from bus.vocabulary import Image, ServerGroup
+from bus.groups import ServerGroup
+from bus.requests import Image
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.view import OneHost

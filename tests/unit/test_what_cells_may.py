@@ -2,7 +2,7 @@
 
 import pytest
 
-from bus.vocabulary import Retired, keeper
+from bus.claims import Retired, keeper
 from placement_worker.core.walls import DAY, CellWall, bars_report, ended, names_apart
 from tests.support.ids import uid
 

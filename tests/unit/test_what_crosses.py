@@ -12,11 +12,13 @@ from bus.clock import Clock
 from bus.context import envelope_of, follow
 from bus.errors import Undecodable
 from bus.ferry.crossings import Crossing, NoWay, Way, crossings, ways
-from bus.messages import BuildDeleted, BuildDeleteRequested, Message
+from bus.messages import BuildDeleted, BuildDeleteRequested
 from bus.protocol import Envelope
 from bus.queries import FindBuilds
 from bus.rabbit import permissions
-from bus.topics import QUERIES, TOPICS, Query, Topic
+from bus.routing import Query, Topic
+from bus.topics import QUERIES, TOPICS
+from bus.vocabulary import Message
 from bus.worker import Worker, cell_of, on
 from tests.support.ids import uid
 

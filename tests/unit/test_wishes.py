@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bus.host_marks import DISABLED
-from bus.vocabulary import Flavor, Image
+from bus.requests import Flavor, Image
 from scheduler_worker.core.request import seconds_of
 from tests.support.ids import uid
 from tests.support.scheduler_builders import METAL, SMALL

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bus.vocabulary import Flavor, Hints, Image
+from bus.requests import Flavor, Hints, Image
 from scheduler_worker.core.request import Unreadable
 from tests.support.ids import uid
 from tests.support.scheduler_builders import SMALL

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from bus.vocabulary import Inventory
+from bus.reports import Inventory
 from compute_sim.core.drivers.driver import DriverOptions, InUse, cell_named
 from compute_sim.core.provider_tree import ProviderTree, TreeMistake
 

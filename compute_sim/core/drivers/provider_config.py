@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, field
 
-from bus.vocabulary import END, Amount, ClassName, Count, Inventory, TraitName
+from bus.reports import Inventory
+from bus.vocabulary import END, Amount, ClassName, Count, TraitName
 from compute_sim.core.drivers.driver import InUse
 from compute_sim.core.provider_tree import ProviderTree, TreeProvider
 

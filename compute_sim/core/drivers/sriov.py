@@ -7,7 +7,7 @@ he means one that has no more. So the one excludes the other by arithmetic, in t
 
 import msgspec
 
-from bus.vocabulary import Inventory
+from bus.reports import Inventory
 from compute_sim.core.drivers.driver import DriverOptions, InUse, beside_cell
 from compute_sim.core.provider_tree import ProviderTree, TreeMistake
 

@@ -7,7 +7,7 @@ choice of units could make placement refuse it: if m of one type fit and n of an
 
 import msgspec
 
-from bus.vocabulary import Inventory
+from bus.reports import Inventory
 from compute_sim.core.drivers.driver import DriverOptions, InUse, beside_cell
 from compute_sim.core.drivers.sriov import as_trait
 from compute_sim.core.provider_tree import ProviderTree, TreeMistake, child_id

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from bus.messages import BuildOrdered, DestroyOrdered
-from bus.vocabulary import BuildSpec, Flavor
+from bus.requests import BuildSpec, Flavor
 from ironic_sync.agent.core.node import ATTEMPT, SEEN, Json, MetalNode, SeenAttempt
 
 KEPT = 4  # builds a node remembers

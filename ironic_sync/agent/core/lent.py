@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Literal
 
-from bus.queries import LeaseAnswered
+from bus.leases import LeaseAnswered
 
 NEVER = float("-inf")
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bus.messages import BuildOrdered, DestroyOrdered
-from bus.vocabulary import Flavor
+from bus.requests import Flavor
 from ironic_sync.agent.core.instance import classes_of, image_lacking
 from ironic_sync.agent.core.node import MetalNode
 from ironic_sync.core.rule import Invalid, class_of

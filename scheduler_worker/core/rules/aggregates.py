@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from bus.vocabulary import Aggregate
+from bus.aggregates import Aggregate
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.operators import meets
 from scheduler_worker.core.rule import Bools, Number, Rule, View

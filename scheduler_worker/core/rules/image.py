@@ -5,7 +5,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-from bus.vocabulary import HostState, Image
+from bus.reports import HostState
+from bus.requests import Image
 from scheduler_worker.core.attributes import capability
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rule import Rule

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import isnan
 
 from bus.host_marks import DISABLED, FORCED_DOWN
-from bus.vocabulary import HostState
+from bus.reports import HostState
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.rule import UNKNOWN, Bools, Rule, View
 from scheduler_worker.core.wish import Wish

@@ -1,0 +1,38 @@
+"""Servers of a measurement's own: they are gone when it is over, with all that they kept."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from deploy.servers import Postgres, RabbitMQ, private_directory
+
+
+@contextmanager
+def own_directory() -> Iterator[Path]:
+    directory = private_directory("berth-bench-")
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def broker_and_database() -> Iterator[tuple[str, str]]:
+    """Where they are."""
+    with (
+        own_directory() as directory,
+        RabbitMQ(directory / "rabbitmq") as rabbitmq,
+        Postgres(directory / "postgres") as postgres,
+    ):
+        yield rabbitmq.url, postgres.url
+
+
+@contextmanager
+def broker_at(url: str | None) -> Iterator[str]:
+    """The one that runs there; without an address, one of its own."""
+    if url:
+        yield url
+        return
+    with own_directory() as directory, RabbitMQ(directory / "rabbitmq") as rabbitmq:
+        yield rabbitmq.url

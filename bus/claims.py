@@ -1,0 +1,212 @@
+"""Who holds what: claims, why one is refused, and what can be asked of placement about them."""
+
+from typing import Annotated
+from uuid import UUID, uuid5
+
+from msgspec import Meta, field
+
+from bus.groups import GroupPolicy
+from bus.not_done import Contended
+from bus.vocabulary import END, Allocations, Cause, Compact, Id, Message, Ordinal, Shapes, Tagged, Value
+
+CLEANUP = "CLEANUP"  # the type of consumers that keep the room of a guest nobody wants, until it is gone
+MIGRATION = (
+    "MIGRATION"  # of those that keep the place a build has moved from, for its way back or until it is gone
+)
+KEEPERS = (CLEANUP, MIGRATION)
+
+
+def keeper(build: str, attempt: int) -> str:
+    """The consumer that keeps the room of what may be left of this attempt."""
+    return str(uuid5(UUID(build), f"what is left of attempt {attempt}"))
+
+
+class Choice(Compact, frozen=True):
+    """One way to satisfy a claim, with the shapes it was chosen under. An empty one gives everything back."""
+
+    allocations: Allocations
+    shapes: Shapes = field(default_factory=dict)
+
+
+class ConsumerClaim(Value, frozen=True, kw_only=True):
+    """Give this consumer the first of these choices that fits, replacing what it holds.
+
+    `generation` fences: None says "it holds nothing yet", a number says "it holds what I last saw". Unless
+    `fenced`, whatever it holds is replaced (clients of the API before 1.28). With `keep`, what it held is not
+    given back but goes, in the same transaction, to the consumer of that name and of the type CLEANUP: its
+    guest may still be there.
+    """
+
+    consumer: Id
+    generation: Ordinal | None
+    fenced: bool = True
+    choices: Annotated[tuple[Choice, ...], Meta(min_length=1, max_length=64)]
+    project: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
+    user: Annotated[str, Meta(min_length=1, max_length=255)] = "00000000-0000-0000-0000-000000000000"
+    # None: keep the type it has (clients of the API before 1.38)
+    type: Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}" + END)] | None = "INSTANCE"
+    keep: Id | None = None
+    client: bool = False  # a client of the API claims, for a consumer that no cell knows
+    # The server group it is in from now on, whose policy is judged with the claim; None: the one it was in.
+    group: Id | None = None
+    # A move begins by this name, at most once: with the claim the name is retired. Whoever keeps the old
+    # place then does so as a MIGRATION, and may hold nothing yet.
+    begins: Id | None = None
+    # Instead of any choice: all that this one holds, who then holds nothing. It was there, so neither room
+    # nor its group is judged.
+    take_over: Id | None = None
+
+
+# Why a choice was refused
+
+
+class Full(Tagged, frozen=True, kw_only=True):
+    """Not enough room; or `limit` names the unit rule that was broken (min_unit, max_unit, step_size).
+
+    `limit` is `inventory` when the provider has none of this class at all.
+    """
+
+    provider: str
+    resource_class: str
+    asked: int
+    free: int
+    limit: str = ""
+
+    def __str__(self) -> str:
+        if self.limit == "inventory":
+            return f"{self.provider}: asked {self.asked} {self.resource_class}, it has none"
+        if self.limit:
+            return f"{self.provider}: {self.asked} {self.resource_class} breaks its {self.limit}"
+        return f"{self.provider}: asked {self.asked} {self.resource_class}, {self.free} free"
+
+
+class Moved(Tagged, frozen=True, kw_only=True):
+    """Its inventory, traits, aggregates or tree changed since it was chosen: look again."""
+
+    provider: str
+
+    def __str__(self) -> str:
+        return f"{self.provider}: changed since it was chosen"
+
+
+class Gone(Tagged, frozen=True, kw_only=True):
+    provider: str
+
+    def __str__(self) -> str:
+        return f"{self.provider}: no such provider any more"
+
+
+class Crowded(Tagged, frozen=True, kw_only=True):
+    """Its server group does not let it be there."""
+
+    provider: str  # the root
+    group: str
+    policy: GroupPolicy
+    members: int  # how many are there already
+
+    def __str__(self) -> str:
+        there = f"{self.members} of server group {self.group} there" if self.members else "none of it there"
+        return f"{self.provider}: {self.policy}: {there}"
+
+
+class NoGroup(Tagged, frozen=True, kw_only=True):
+    """The server group that the claim names is none of its project: looking again will not help."""
+
+    group: str
+
+    def __str__(self) -> str:
+        return f"server group {self.group}: there is none in this project"
+
+
+class NothingHeld(Tagged, frozen=True, kw_only=True):
+    """There is nothing to take over from this one: looking again will not help."""
+
+    consumer: str
+
+    def __str__(self) -> str:
+        return f"consumer {self.consumer} holds nothing that could be taken over"
+
+
+class Walled(Tagged, frozen=True, kw_only=True):
+    """A cell asked for what is not its own to ask; nothing was changed, and asking again will not help."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return self.why
+
+
+Refusal = Full | Moved | Gone | Crowded | NoGroup | NothingHeld | Walled
+
+
+# What came of it
+
+
+class Claimed(Tagged, frozen=True, kw_only=True):
+    choice: int  # which of the choices
+    generation: int
+    number: int  # the change that made it so, as in placement.changed
+    refused: tuple[Refusal, ...] = ()  # the better choices that did not fit, one reason each
+
+
+class Held(Tagged, frozen=True, kw_only=True):
+    """The consumer's generation is not the one you named: here is what it holds."""
+
+    generation: int
+    allocations: Allocations
+    roots: tuple[str, ...] = ()  # of the trees that is of; a reshape may have moved it within them
+
+
+class Retired(Tagged, frozen=True, kw_only=True):
+    """The consumer has ended and will never hold again; `why` is how."""
+
+    why: str
+    unplaceable: bool = False  # no host was found for it: whoever asks for it again is told so again
+
+
+class Refused(Tagged, frozen=True, kw_only=True):
+    refusals: tuple[Refusal, ...]  # one for each choice; empty when another claim of the order failed
+
+
+ClaimResult = Claimed | Held | Retired | Refused | Contended
+
+
+class Released(Tagged, frozen=True, kw_only=True):
+    number: int = 0
+
+
+ReleaseResult = Released | Held | Retired | Walled | Contended
+
+
+# Questions and answers
+
+
+class ClaimRequested(Message, frozen=True, kw_only=True):
+    """Several claims of one order are taken together or not at all."""
+
+    claims: Annotated[tuple[ConsumerClaim, ...], Meta(min_length=1, max_length=1000)]
+    cell: str = ""  # that asks; empty: it is not asked from within one
+
+
+class ClaimAnswered(Message, frozen=True, kw_only=True):
+    results: tuple[ClaimResult, ...]  # one for each claim, in order
+
+
+class ReleaseRequested(Message, frozen=True, kw_only=True):
+    """Give back all this consumer holds. With `retire` it can never hold again: the end of a build.
+
+    `generation` fences as in a claim: None says "it holds nothing", and only retires. Unless `fenced`,
+    whatever it holds is given back. With `keep` it goes to the consumer of that name, as in a claim.
+    """
+
+    consumer: Id
+    generation: Ordinal | None
+    fenced: bool = True
+    retire: Cause = ""
+    unplaceable: bool = False  # with `retire`: it ends for want of a host
+    keep: Id | None = None
+    cell: str = ""  # that asks; empty: it is not asked from within one
+
+
+class ReleaseAnswered(Message, frozen=True, kw_only=True):
+    result: ReleaseResult

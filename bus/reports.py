@@ -1,0 +1,93 @@
+"""What owners report: provider trees with their inventories, what moves in them, and how their hosts are."""
+
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from bus.vocabulary import (
+    MAX_INT,
+    Allocations,
+    Amount,
+    ClassName,
+    Compact,
+    Count,
+    Id,
+    Name,
+    TraitName,
+    Value,
+    Zone,
+)
+
+
+class Inventory(Value, frozen=True, kw_only=True):
+    total: Count
+    reserved: Count = 0
+    min_unit: Amount = 1
+    max_unit: Amount = MAX_INT
+    step_size: Amount = 1
+    allocation_ratio: Annotated[float, Meta(ge=0, le=3.40282e38)] = 1.0
+
+    @property
+    def capacity(self) -> int:
+        return int((self.total - self.reserved) * self.allocation_ratio)
+
+
+class ProviderReport(Value, frozen=True, kw_only=True):
+    """One provider of a tree, as its owner sees it."""
+
+    id: Id
+    name: Name
+    parent: Id | None = None
+    inventories: dict[ClassName, Inventory]
+    traits: tuple[TraitName, ...] = ()
+    aggregates: tuple[Id, ...] = ()
+
+
+class InventoryMove(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """What was this provider's of a class is others' from now on, with all that is held of it."""
+
+    provider: Id
+    resource_class: ClassName
+    # Who stays together goes to the first of these that has room for all of it.
+    to: Annotated[tuple[Id, ...], Meta(min_length=1)]
+    becomes: ClassName | None = None  # the class it is there, unit for unit; None: the same
+
+
+class GuestPlace(Compact, frozen=True):
+    """Where a guest is now, as its owner has it: instead of what moves of its consumer, it holds this."""
+
+    build: Id
+    attempt: Amount  # where the build has gone on elsewhere, it is the clean-up of this attempt
+    allocations: Allocations
+
+
+class Reshaping(Value, frozen=True, kw_only=True, omit_defaults=True):
+    """What becomes of allocations by a report: where guests are, and where whoever else holds some goes."""
+
+    moves: Annotated[tuple[InventoryMove, ...], Meta(min_length=1)]
+    guests: tuple[GuestPlace, ...] = ()
+
+
+class HostState(Value, frozen=True, kw_only=True):
+    """What only the host knows and placement will never hold."""
+
+    root: Id
+    host: Name
+    enabled: bool = True
+    why_disabled: str = ""
+    zone: Zone = ""
+    building: Count = 0
+    load: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    instances: Count = 0
+    forced_down: bool = False  # an operator says so, whatever is heard of it
+    images: tuple[str, ...] = ()  # names of those it has cached
+    # NAME=VALUE of its instances' images → how many have it
+    image_properties: dict[str, int] = field(default_factory=dict)
+    architecture: str = ""
+    hypervisor: str = ""  # its type
+    hypervisor_version: Count = 0
+    vm_modes: tuple[str, ...] = ()
+    ip: str = ""
+    # what else it says of itself, for extra specs to match
+    capabilities: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,54 @@
+"""Commands of berth, typed in a test that has a loop of its own: what they print, and how they end."""
+
+import io
+import json
+from collections.abc import Awaitable
+from types import ModuleType
+from typing import Any, TypeVar
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from berth.__main__ import app
+from berth.commands.terminal import leaves
+from tests.support.waiting import in_time
+
+T = TypeVar("T")
+
+
+async def plainly(work: Awaitable[T]) -> T:
+    """What came of it; a problem comes without the task groups that it came through."""
+    try:
+        return await work
+    except BaseExceptionGroup as several:
+        [problem] = leaves(several)
+        raise problem from None
+
+
+class CommandLine:
+    """`berth GROUP ...`; `module` has the group's commands, and does not run them, as there is a loop."""
+
+    def __init__(
+        self, group: str, module: ModuleType, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self._group, self._module, self._patch, self._capsys = group, module, patch, capsys
+
+    async def __call__(self, *words: str, ends: int = 0) -> str:
+        """What it prints, as it ends with this code."""
+        begun: list[Any] = []
+        told = io.StringIO()
+        console = Console(file=told, highlight=False, soft_wrap=True, width=200)
+        for voice in {"say", "complain"} & vars(self._module).keys():
+            self._patch.setattr(self._module, voice, console)
+        self._patch.setattr(self._module, "run", begun.append)
+        typed = CliRunner().invoke(app, [self._group, *words])
+        if typed.exception is not None and not isinstance(typed.exception, SystemExit):
+            raise typed.exception
+        assert typed.exit_code == 0, typed.output
+        assert await plainly(in_time(begun.pop())) == ends
+        return told.getvalue() + self._capsys.readouterr().out
+
+    async def json(self, *words: str, ends: int = 0) -> list[Any]:
+        """What it prints for programs, a value a line."""
+        return [json.loads(line) for line in (await self(*words, "--json", ends=ends)).splitlines()]

@@ -1,0 +1,69 @@
+"""Migrations of a worker's new database: run once by alembic in this process, then said again word for word.
+
+A new database costs a test a fraction of the processor time that way; contract/test_schemas.py compares.
+"""
+
+import sqlite3
+from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, event
+from sqlalchemy.util import await_only
+
+from bus.sql import migrations
+
+Upgrade = Callable[[Connection, Path, list[str]], str]  # gives the oldest migration that code must know
+Said = list[tuple[str, Any]]  # statements, and their parameters
+
+PACKAGES = ("placement_worker", "cell_conductor", "scheduler_worker")
+BY_ALEMBIC: Upgrade = migrations._upgrade
+_MIGRATIONS = {Path(__file__).parents[2] / package / "migrations" for package in PACKAGES}
+
+
+def said_again(upgrade: Upgrade) -> Upgrade:
+    """In place of `bus.sql.migrations._upgrade`; what is no new database of a worker's goes its way."""
+    known: dict[tuple[Path, str], tuple[str, Said]] = {}
+
+    def upgraded(connection: Connection, folder: Path, names: list[str]) -> str:
+        which = folder.resolve(), connection.dialect.name
+        if which[0] not in _MIGRATIONS or connection.dialect.has_table(connection, "alembic_version"):
+            return upgrade(connection, folder, names)
+        if which not in known:
+            known[which] = _heard(upgrade, connection, folder, names)
+            return known[which][0]
+        oldest, said = known[which]
+        raw = connection.connection.driver_connection
+        assert raw is not None
+        if connection.dialect.name == "postgresql":
+            for has_some, several in groupby(said, key=lambda one: bool(one[1])):
+                if has_some:
+                    for statement, parameters in several:
+                        await_only(raw.execute(statement, *parameters))
+                else:
+                    await_only(raw.execute(";\n".join(statement for statement, _ in several)))
+        else:
+            await_only(raw.call(_say, raw.raw, said))
+        return oldest
+
+    return upgraded
+
+
+def _heard(upgrade: Upgrade, connection: Connection, folder: Path, names: list[str]) -> tuple[str, Said]:
+    said: Said = []
+
+    def hear(_: Any, __: Any, statement: str, parameters: Any, ___: Any, ____: bool) -> None:
+        if not statement.lstrip().startswith(("SELECT", "PRAGMA")):
+            said.append((statement, parameters))
+
+    event.listen(connection, "before_cursor_execute", hear)
+    try:
+        return upgrade(connection, folder, names), said
+    finally:
+        event.remove(connection, "before_cursor_execute", hear)
+
+
+def _say(raw: sqlite3.Connection, said: Said) -> None:
+    for statement, parameters in said:
+        raw.execute(statement, parameters)
