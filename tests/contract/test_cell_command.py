@@ -117,6 +117,15 @@ async def test_a_slip_makes_no_cell(cell: CellCommand) -> None:
     assert set(await cell.listed()) == {"c1", "c2"}
 
 
+async def test_one_of_the_settings_that_nobody_reported_is_there(
+    cell: CellCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTH_CELLS", "c1,c7")
+    assert (await cell.listed())["c7"]["state"] == "enabled"
+    assert await cell("disable", "c7") == "cell c7 is disabled: 0 hosts, 0 instances\n"
+    assert (await cell.listed())["c7"]["state"] == "disabled"
+
+
 async def test_draining_says_what_is_left_and_waits_for_its_end(cell: CellCommand) -> None:
     await holds(cell.placement)
     cell.guests = (GUEST,)
