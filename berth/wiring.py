@@ -347,6 +347,7 @@ def _with_store(
                 options=request_options(settings),
                 database=store,
                 say=bus.publish,
+                builds=bus.asker(topics.FIND_BUILDS),
             ),
         ]
     from cell_conductor import cell_conductor

@@ -79,7 +79,7 @@ class MoveRefused(Message, frozen=True, kw_only=True):
     build: Id
     kind: MoveKind
     reason: Cause
-    code: str = ""  # why, for programs (docs/moves.md)
+    code: str = ""  # why, for programs (docs/reasons.md)
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
 

@@ -41,3 +41,17 @@ ENDS: Mapping[str, str] = {
     "cancelled": "it was cancelled while it waited",
     "line": "it waits behind others that ask for the same",
 }
+
+# Of a move that did not begin: one of these, or why there was no host for it.
+MOVES: Mapping[str, str] = {
+    "unknown": "no cell knows of such an instance",
+    "no_conductor": "the conductor of its cell does not answer, or heard of it in vain",
+    "status": "it is not active, or for an unshelve not shelved; or it has ended meanwhile",
+    "moving": "it is in another move",
+    "held": "what it holds in placement is not what its cell knows of",
+    "not_fenced": "evacuate: its host is not forced down, so its guest may still run",
+    "source_down": "its host is forced down: it can only be evacuated",
+    "bare_metal": "it is a bare-metal node itself",
+    "same_host": "it is on the wanted host already",
+    "image": "rebuild: the host it is on does not do for the image",
+}

@@ -83,14 +83,7 @@ class Ending:
 
         How often its request came before says nothing: it may have waited for room.
         """
-        now = self._clock.monotonic()
-        left = self._unheard.setdefault(placed.request, now) + self._unheard_for - now
-        if left > 0:
-            while len(self._unheard) > UNHEARD:
-                del self._unheard[next(iter(self._unheard))]
-            raise Retry(
-                after=min(left, LONGEST_PAUSE), why=f"no conductor of cell {placed.cell!r} hears of it"
-            )
+        self.wait_for_ears(placed.request, placed.cell)
         host = placed.chosen.host
         why = f"cell {placed.cell!r}: no conductor takes builds there; the claim on {host} was given back"
         question = ReleaseRequested(
@@ -112,3 +105,12 @@ class Ending:
             decision=placed.decision,
             reply_to=placed.reply_to,
         )
+
+    def wait_for_ears(self, request: Id, cell: str) -> None:
+        """Retry, until nobody there has heard of it for some time."""
+        now = self._clock.monotonic()
+        left = self._unheard.setdefault(request, now) + self._unheard_for - now
+        if left > 0:
+            while len(self._unheard) > UNHEARD:
+                del self._unheard[next(iter(self._unheard))]
+            raise Retry(after=min(left, LONGEST_PAUSE), why=f"no conductor of cell {cell!r} hears of it")

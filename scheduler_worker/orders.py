@@ -9,6 +9,7 @@ import msgspec
 from bus.candidates import CandidateSource
 from bus.messages import BuildRequested
 from scheduler_worker.core.events import Begun
+from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order, size_of, too_much
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.prefilters import Prefilters, prefilters
@@ -50,7 +51,10 @@ class Orders:
         if described:
             self._prefilters = None
 
-    def begin(self, request: BuildRequested, waited: float) -> tuple[Order, Begun]:
+    def begin(
+        self, request: BuildRequested, waited: float, move: MoveStart | None = None
+    ) -> tuple[Order, Begun]:
+        """`move`: it is that, and this what it asks of hosts."""
         size = size_of(request)
         instances = tuple(dict.fromkeys(request.instances))
         together = size * len(instances)
@@ -60,6 +64,8 @@ class Orders:
                 wishes = self._wishes(request)
             except Unreadable as problem:
                 refusal = str(problem)
+        if move is not None:
+            wishes = tuple([replace(wish, own=move.own) for wish in wishes])
         order = Order(
             request=request,
             wishes=wishes,
@@ -67,6 +73,7 @@ class Orders:
             bytes=0 if refusal else together,
             more_alternates=MORE_WHEN_PACKED if self._policy.packs else 0,
             waited=waited,
+            move=move,
         )
         return order, Begun(refusal)
 

@@ -22,6 +22,7 @@ from scheduler_worker.company import names_others
 from scheduler_worker.core.choosing import Choosing
 from scheduler_worker.core.events import (
     Begun,
+    BegunBefore,
     Bury,
     Chosen,
     ClaimAnswers,
@@ -42,12 +43,14 @@ from scheduler_worker.core.events import (
     NoHost,
     Park,
     SayAll,
+    SayMove,
     SparesFound,
     Warn,
 )
 from scheduler_worker.core.helping import helps
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.joined import Joined
+from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.pick import KeepsPromises
 from scheduler_worker.core.placing import PATIENCE, PlacingLimits, step
@@ -164,6 +167,14 @@ class Scheduler:
         self.book.listened(self.clock.monotonic())
         return [self._orders.begin(request, self.waiting.waited(request.request)) for request in requests]
 
+    def begin_moves(self, starts: Sequence[MoveStart]) -> list[tuple[Order, Begun]]:
+        """The same for what is there already."""
+        self.book.listened(self.clock.monotonic())
+        return [
+            self._orders.begin(start.request(), self.waiting.waited(start.asked.move), start)
+            for start in starts
+        ]
+
     async def place(self, begun: Sequence[tuple[Order, Begun]]) -> list[End]:
         """What becomes of these orders. That there is no host is said by all that was committed before."""
         batch = self._joined.begin()
@@ -215,6 +226,8 @@ class Scheduler:
                 return Retry(after=1.0, why=why)
             case SayAll(messages=messages):
                 return messages
+            case SayMove() | BegunBefore():  # moves have their own way of telling (move_arrivals.py)
+                return ()
 
     # What orders ask for, for all of them at once
 
@@ -233,7 +246,7 @@ class Scheduler:
                         self._joined.leave(group, instance)
                 case Warn(text=text):
                     log.warning(text)
-                case SayAll() | ComeAgain() | Park() | Bury():
+                case SayAll() | SayMove() | BegunBefore() | ComeAgain() | Park() | Bury():
                     course.end = effect
                 case _:
                     course.asks.append(effect)
@@ -284,7 +297,7 @@ class Scheduler:
 
     def _known_now(self, order: Order, event: Begun) -> tuple[Order, Begun]:
         if event.refusal:
-            return self._orders.begin(order.request, order.waited)
+            return self._orders.begin(order.request, order.waited, order.move)
         return self._orders.again(order), event
 
     def _find_spares(self, courses: Sequence[_Course]) -> None:

@@ -56,6 +56,8 @@ class Resolving:
             group = groups.get(hints.group)
             if group is None or group.project != request.project:
                 return order, Begun(f"hints.group: there is no server group {hints.group} in this project")
+            if order.move is not None:
+                group = order.move.others_of(group)
             order = structs.replace(
                 order, wishes=tuple([replace(wish, group=group) for wish in order.wishes])
             )

@@ -9,6 +9,7 @@ from bus.clock import Clock
 from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable
 from bus.protocol import Ask
+from bus.queries import BuildsFound, FindBuilds
 from bus.resources import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
 from bus.sql.database import Database
 from bus.topics import (
@@ -20,9 +21,13 @@ from bus.topics import (
     BUILD_UNPLACEABLE,
     CLAIM,
     DECISION,
+    FIND_BUILDS,
     GROUPS,
     HOST_FAILED,
     HOST_REPORTED,
+    MOVE_PLACED,
+    MOVE_REFUSED,
+    MOVE_REQUESTED,
     PROVIDERS,
     RELEASE,
     SCHEDULER_ALIVE,
@@ -38,6 +43,8 @@ from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.ending import UNHEARD_SECONDS
 from scheduler_worker.hosts import GRACE
 from scheduler_worker.keeping import Keeping
+from scheduler_worker.move_arrivals import KeepDecisions, MoveArrivals
+from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.parking import Parking, Says
 from scheduler_worker.placing import Claims, Scheduler
 from scheduler_worker.roster import SAYS_SECONDS
@@ -46,6 +53,7 @@ from scheduler_worker.what_if import WhatIfs
 BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
+MOVES_AT_ONCE = 128
 TRIES_UNHEARD = 3  # to hand a build to its cell's conductor, before it is looked at how long that went on
 
 
@@ -68,8 +76,10 @@ def scheduler_worker(
     loaded: Callable[[], Awaitable[None]] | None = None,
     database: Database | None = None,
     say: Says | None = None,
+    builds: Ask[FindBuilds, BuildsFound] | None = None,
 ) -> Worker:
-    """With a database, and a way to say something unasked, requests may wait for room."""
+    """With a database, and a way to say something unasked, requests may wait for room; with `builds`, a way
+    to ask a cell how builds stand, they may be moved."""
     scheduler = Scheduler(
         source,
         claim_many,
@@ -86,6 +96,7 @@ def scheduler_worker(
     )
     waits: dict[str, Any] = {}
     place_many, hear = scheduler.place_many, scheduler.hear
+    keep_decisions: KeepDecisions | None = None
     rows: list[On] = []
     asked: list[Answers] = []
     timers: list[Every] = []
@@ -95,6 +106,7 @@ def scheduler_worker(
         cancelling = Cancelling(parking, scheduler.ending, release, say, scheduler.clock)
         place_many = Arrivals(scheduler, parking, scheduler.clock).place_many
         hear = parking.hear
+        keep_decisions = parking.keep_decisions
         rows = [on(BUILD_CANCEL, cancelling.cancel, emits=[BUILD_DELETE])]
         asked = [answers(WAITING, keeping.waiting), answers(DECISION, keeping.decision)]
         timers = [
@@ -107,6 +119,20 @@ def scheduler_worker(
             "stops": [keeping.let_go],
             "announces": frozenset({BuildPlaced, BuildUnplaceable, BuildCancelled}),
         }
+    if builds is not None and groups is not None and allocations is not None:
+        lookups = MoveLookups(source, scheduler.ending, allocations, providers, groups, builds)
+        moves = MoveArrivals(scheduler, lookups, claim_many, release, keep_decisions, unheard_for=unheard_for)
+        rows.append(
+            on_many(
+                MOVE_REQUESTED,
+                moves.place_many,
+                emits=[MOVE_PLACED, MOVE_REFUSED],
+                batch=MOVES_AT_ONCE,
+                concurrency=concurrency,
+                unheard=moves.take_back,
+                unheard_after=TRIES_UNHEARD,
+            )
+        )
     return Worker(
         "scheduler",
         consumes=[
@@ -125,7 +151,7 @@ def scheduler_worker(
             *rows,
         ],
         answers=[answers(WHAT_IF, WhatIfs(scheduler).answer), *asked],
-        asks=[CLAIM, RELEASE, PROVIDERS, GROUPS, ALLOCATIONS],
+        asks=[CLAIM, RELEASE, PROVIDERS, GROUPS, ALLOCATIONS, FIND_BUILDS],
         timers=[
             every(SAYS_SECONDS, scheduler.roster.say, emits=[SCHEDULER_ALIVE], at_once=True),
             *timers,

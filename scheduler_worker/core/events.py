@@ -6,6 +6,7 @@ import msgspec
 
 from bus.claims import ClaimResult, ConsumerClaim, Held, ReleaseResult
 from bus.messages import BuildPlaced, BuildUnplaceable
+from bus.moves import MovePlaced, MoveRefused
 from bus.queries import Candidate
 from bus.vocabulary import Id
 from scheduler_worker.core.held import ClaimPlace
@@ -157,6 +158,16 @@ class SayAll(msgspec.Struct, frozen=True, gc=False):
     messages: tuple[BuildPlaced | BuildUnplaceable, ...]
 
 
+class SayMove(msgspec.Struct, frozen=True, gc=False):
+    """What has become of a move."""
+
+    message: MovePlaced | MoveRefused
+
+
+class BegunBefore(msgspec.Struct, frozen=True, gc=False):
+    """It is a move that has its claim already: what it holds is to be looked at, and told again."""
+
+
 class ComeAgain(msgspec.Struct, frozen=True, gc=False):
     """It is to come again after so many seconds, drawn from least to most."""
 
@@ -178,7 +189,7 @@ class Bury(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
-End = SayAll | ComeAgain | Park | Bury
+End = SayAll | SayMove | BegunBefore | ComeAgain | Park | Bury
 Effect = (
     LookForHosts
     | ClaimHosts

@@ -8,9 +8,11 @@ import msgspec
 from bus.claims import Choice, ConsumerClaim, Held, Moved, NoGroup, NothingHeld, Refusal, Walled
 from bus.decisions import AlsoAsked, Decision
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, Selection
+from bus.moves import MovePlaced, MoveRefused
 from bus.queries import Candidate
 from bus.requests import BuildSpec, Hints
 from bus.vocabulary import Id
+from scheduler_worker.core.move_start import MoveStart, refused
 from scheduler_worker.core.pick import Pick
 from scheduler_worker.core.shortage import MAX_REFUSED, Shortage
 from scheduler_worker.core.wish import Wish
@@ -70,6 +72,8 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     unexplained: bool = False  # it has none for good, and what would have helped is not known yet
     shorts: tuple[Shortage, ...] = ()  # why there is no host, by each of the wishes that were tried
     more_alternates: int = 0  # than were asked for, if any were
+    move: MoveStart | None = None  # it is one: its id is the order's only instance
+    begun: bool = False  # and has its claim already
 
     @property
     def alternates(self) -> int:
@@ -103,6 +107,8 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     def claims(self) -> tuple[ConsumerClaim, ...]:
         """All or none of those that were picked, each on the first of its hosts that fits."""
         request = self.request
+        if self.move is not None:
+            return tuple([self.move.claim(pick.choices) for pick in self.picks])
         return tuple(
             [
                 ConsumerClaim(
@@ -145,6 +151,15 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         for instance, why in self.unwanted:
             messages.append(self._unplaceable((instance,), why, Decision(code="cancelled")))
         return messages
+
+    def said_of(self, move: MoveStart) -> MovePlaced | MoveRefused:
+        """What becomes known of it as a move: it has its place, or ends here."""
+        for one in self.settled:
+            alternates = tuple([selection_of(spare) for spare in one.spares])
+            return move.placed(one.generation, one.chosen, alternates, one.decision)
+        for _, why in self.unwanted:
+            return refused(move.asked, why, "cancelled", Decision(code="cancelled"))
+        return refused(move.asked, self.reason, self.decision.code, self.decision)
 
     def _unplaceable(self, instances: tuple[Id, ...], reason: str, decision: Decision) -> BuildUnplaceable:
         return BuildUnplaceable(

@@ -18,11 +18,13 @@ from msgspec.structs import replace
 from bus.claims import Choice, Claimed, ClaimResult, Held, NoGroup, Refused, Released, ReleaseResult, Retired
 from bus.decisions import Decision
 from bus.messages import Selection
+from bus.moves import BEGUN
 from bus.not_done import Contended
 from bus.queries import Candidate
 from bus.vocabulary import Id
 from scheduler_worker.core.events import (
     Begun,
+    BegunBefore,
     Bury,
     Chosen,
     ClaimAnswers,
@@ -46,6 +48,7 @@ from scheduler_worker.core.events import (
     NoHost,
     Park,
     SayAll,
+    SayMove,
     SparesFound,
     Warn,
 )
@@ -147,6 +150,8 @@ def _next(order: Order, limits: PlacingLimits) -> tuple[Order, Effects]:
                 for one in lacking
             ]
         )
+    if order.move is not None:
+        return order, (BegunBefore() if order.begun else SayMove(order.said_of(order.move)),)
     return order, (SayAll(tuple(order.said())),)
 
 
@@ -237,6 +242,8 @@ def _claimed(order: Order, results: Sequence[ClaimResult], limits: PlacingLimits
         return _settle(order, claimed, limits)
     let_go, order = _let_go(order), replace(order, picks=())
     if any(isinstance(result, Held | Retired) for result in results):
+        if order.move is not None:
+            return _also(let_go, _not_as_it_was(order, results[0], limits))
         return _also(let_go, _next(_sort_out(order, results), limits))
     avoid, refused = set(order.avoid), list(order.refused)
     for pick, result in zip(picks, results, strict=False):
@@ -279,9 +286,26 @@ def _sort_out(order: Order, results: Sequence[ClaimResult]) -> Order:
     return replace(order, instances=(*left, *order.instances[answered:]))
 
 
+def _not_as_it_was(order: Order, result: ClaimResult, limits: PlacingLimits) -> tuple[Order, Effects]:
+    """A move whose build is not, or not any more, as its cell told of it."""
+    match result:
+        case Retired(why=why, unplaceable=False) if why != BEGUN:  # the build, not the move
+            return _next(_fail(order, f"it has ended: {why}", Decision(code="status")), limits)
+        case Retired():
+            [instance] = order.instances
+            return _next(_elsewhere(replace(order, instances=()), instance, result), limits)
+        case _:
+            why = "what it holds is not what its cell knows of: it is being moved, or was changed by others"
+            if order.waited < limits.patience:
+                return order, (ComeAgain(*SOON, why),)
+            return _next(_fail(order, why, Decision(code="held")), limits)
+
+
 def _elsewhere(order: Order, instance: Id, result: Held | Retired) -> Order:
     """It holds something already, or has ended: what we ended is said again, others have said theirs."""
     match result:
+        case Held() if order.move is not None:
+            return _end(order, instance, "move: it is the id of somebody who holds something himself")
         case Held(generation=generation, allocations=allocations) if not allocations:
             return replace(order, emptied=(*order.emptied, (instance, generation)))
         case Held():
@@ -291,7 +315,7 @@ def _elsewhere(order: Order, instance: Id, result: Held | Retired) -> Order:
         case Retired(unplaceable=True, why=why):
             return _end(order, instance, why)
         case Retired():
-            return order
+            return order if order.move is None else replace(order, begun=True)
 
 
 def _end(order: Order, instance: Id, reason: str) -> Order:
@@ -368,6 +392,8 @@ def _located(
     holding, order = order.held, replace(order, held=())
     for instance, result in holding:
         place = places.get(instance)
+        if place is None and order.move is not None:  # whoever builds there has yet to be heard of again
+            return order, (ComeAgain(LONGEST_PAUSE, LONGEST_PAUSE, "nobody builds where it is to move"),)
         if place is None:  # no scheduler has placed what holds this: its room is not ours to give back
             where = ", ".join(sorted(result.allocations))
             held = f"{instance} holds resources of {where} already"

@@ -64,6 +64,7 @@ def a_scheduler_apart(
         clock=clock,
         groups=bus.asker(topics.GROUPS),
         allocations=bus.asker(topics.ALLOCATIONS),
+        builds=bus.asker(topics.FIND_BUILDS),
         loaded=memory.loaded if waits else None,
         **options,
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.reasons import CONSTRAINTS, ENDS
+from bus.reasons import CONSTRAINTS, ENDS, MOVES
 from placement_worker.core.groups import CODES
 from scheduler_worker.core.rules import RULES
 
@@ -34,14 +34,17 @@ def literal_codes() -> set[str]:
 def test_every_code_that_is_said_is_in_the_table() -> None:
     codes = {rule.code for name, make in RULES.items() if (rule := make()) and rule.code}
     known = CONSTRAINTS.keys() | ENDS.keys()
-    assert literal_codes() | codes <= known
+    assert literal_codes() | codes <= known | MOVES.keys()
+    assert not MOVES.keys() & known
     assert known & RULES.keys() == {
         "zone"
     }  # the rule says what placement says; others have names of their own
     assert not CONSTRAINTS.keys() & ENDS.keys()
 
 
-@pytest.mark.parametrize(("table", "title"), [(CONSTRAINTS, "Of hosts"), (ENDS, "Of the whole")])
+@pytest.mark.parametrize(
+    ("table", "title"), [(CONSTRAINTS, "Of hosts"), (ENDS, "Of the whole"), (MOVES, "Of moves")]
+)
 def test_the_docs_have_the_same_table(table: dict[str, str], title: str) -> None:
     text = (ROOT / "docs" / "reasons.md").read_text()
     part = text.partition(f"### {title}")[2].partition("\n### ")[0]

@@ -1,0 +1,292 @@
+"""Where a move begins: which cannot, what is asked of hosts for the others, and the claim they begin with.
+
+Of a move's id the claim is made at most once (`begins`); who comes again with it is told from what is held.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID, uuid5
+
+import msgspec
+
+from bus.claims import Choice, ConsumerClaim, keeper
+from bus.decisions import AlsoAsked, Decision
+from bus.groups import ServerGroup
+from bus.host_marks import FORCED_DOWN
+from bus.messages import BuildRequested, Selection
+from bus.moves import MoveKind, MovePlaced, MoveRefused, MoveRequested
+from bus.queries import BuildStands, Candidate
+from bus.requests import BuildSpec, Hints
+from bus.resources import Provider
+from bus.vocabulary import Id
+
+SEEKING: tuple[MoveKind, ...] = ("migrate", "resize", "live", "evacuate", "unshelve")  # a host is looked for
+MAX_REASON = 4000
+
+_CPUS = frozenset({"VCPU", "PCPU"})
+_NOTHING_ASKED = AlsoAsked()
+
+
+@dataclass(frozen=True, slots=True)
+class Barred:
+    """It does not begin, and why; `code` is for programs (docs/reasons.md)."""
+
+    code: str
+    why: str
+
+
+class MoveStart(msgspec.Struct, frozen=True, gc=False):
+    """What was asked for, and how its build stands: all that a scheduler goes by."""
+
+    asked: MoveRequested
+    cell: str
+    attempt: int  # of its guest; 0: it has none (unshelve)
+    generation: int | None  # of its consumer, as its cell has it; None: it holds nothing
+    source: Selection | None  # where it is; None: nowhere
+    spec: BuildSpec  # what it is now
+    beside: AlsoAsked = _NOTHING_ASKED  # what its boot asked of the host besides
+    group: Id | None = None  # the server group it is in, or was in
+
+    @property
+    def seeks(self) -> bool:
+        return self.asked.kind in SEEKING
+
+    @property
+    def keep(self) -> Id | None:
+        """Who keeps the place it leaves."""
+        return keeper(self.asked.build, self.attempt) if self.attempt else None
+
+    @property
+    def own(self) -> frozenset[str]:
+        return frozenset() if self.source is None else frozenset({self.source.root})
+
+    @property
+    def becomes(self) -> BuildSpec:
+        """What it is once it has moved."""
+        asked, spec = self.asked, self.spec
+        return msgspec.structs.replace(
+            spec, flavor=asked.flavor or spec.flavor, image=asked.image or spec.image
+        )
+
+    def request(self) -> BuildRequested:
+        """A host for it is looked for as for a boot of this, in its cell and beside the place it leaves.
+
+        All that is the request's own, as fences and what is just chosen for a group, goes by the move's id.
+        """
+        asked, spec, beside = self.asked, self.becomes, self.beside
+        hints = msgspec.structs.replace(beside.hints or Hints(), group=self.group)
+        leaves = () if asked.same_host else tuple(self.own)
+        return BuildRequested(
+            request=asked.move,
+            instances=(asked.move,),
+            flavor=spec.flavor,
+            image=spec.image,
+            project=spec.project,
+            user=spec.user,
+            metadata=spec.metadata,
+            name=spec.name,
+            zone=beside.zone,
+            cell=self.cell,
+            aggregates=beside.aggregates,
+            not_aggregates=beside.not_aggregates,
+            preferred_traits=beside.preferred_traits,
+            hints=hints,
+            wanted_host=asked.wanted_host,
+            forced_host=asked.forced_host,
+            ignore_hosts=(*asked.ignore_hosts, *leaves),
+            alternates=asked.alternates,
+            wait=asked.wait,
+            priority=asked.priority,
+            reply_to=asked.reply_to,
+        )
+
+    def claim(self, ways: Sequence[Candidate]) -> ConsumerClaim:
+        """The destination to the build, what it held to its keeper; or neither."""
+        return ConsumerClaim(
+            consumer=self.asked.build,
+            generation=self.generation,
+            choices=tuple([Choice(way.allocations, way.shapes) for way in ways]),
+            project=self.spec.project,
+            user=self.spec.user,
+            keep=self.keep,
+            group=None if self.keep else self.group,  # who holds something stays in the group it is in
+            begins=self.asked.move,
+        )
+
+    def others_of(self, group: ServerGroup) -> ServerGroup:
+        """Its group without itself: what it holds, and what is kept for it, is in nobody's way."""
+        build, keep = self.asked.build, self.keep
+        members = {one: roots for one, roots in group.members.items() if one != build}
+        left = {one: roots for one, roots in group.left.items() if one != keep}
+        return msgspec.structs.replace(group, members=members, left=left)
+
+    def placed(
+        self,
+        generation: int | None,
+        chosen: Selection | None,
+        alternates: tuple[Selection, ...] = (),
+        decision: Decision | None = None,
+    ) -> MovePlaced:
+        asked = self.asked
+        return MovePlaced(
+            move=asked.move,
+            build=asked.build,
+            kind=asked.kind,
+            cell=self.cell,
+            attempt=self.attempt,
+            generation=generation,
+            chosen=chosen,
+            alternates=alternates,
+            spec=self.becomes,
+            verify=asked.verify,
+            verify_for=asked.verify_for,
+            decision=decision or Decision(),
+            reply_to=asked.reply_to,
+        )
+
+    def stays(self) -> MovePlaced:
+        """It has all it needs: a rebuild is done where it is, a shelve goes nowhere."""
+        return self.placed(self.generation, self.source if self.asked.kind == "rebuild" else None)
+
+
+def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStart | None:
+    """None: its cell does not say what a move begins from."""
+    shelved = asked.kind == "unshelve"
+    if not shelved and (stands.chosen is None or stands.generation is None or not stands.attempt):
+        return None
+    record = stands.placed.decision.record
+    beside = record.asked if record is not None and record.asked is not None else _NOTHING_ASKED
+    return MoveStart(
+        asked=asked,
+        cell=cell,
+        attempt=0 if shelved else stands.attempt,
+        generation=None if shelved else stands.generation,
+        source=None if shelved else stands.chosen,
+        spec=stands.spec or stands.placed.spec,
+        beside=beside,
+        # Who holds nothing is in no group: it joins the one it was made in.
+        group=beside.hints.group if shelved and beside.hints is not None else None,
+    )
+
+
+def in_group(start: MoveStart, group: Id | None) -> MoveStart:
+    return start if start.group == group else msgspec.structs.replace(start, group=group)
+
+
+# What cannot begin
+
+
+def misread(asked: MoveRequested, *, waits: bool) -> Barred | None:
+    """What contradicts itself, naming the field. `waits`: is there somewhere to wait for room?"""
+    kind = asked.kind
+    says = ""
+    if asked.move == asked.build:
+        says = "move: it needs an id of its own"
+    elif kind == "resize" and asked.flavor is None:
+        says = "flavor: a resize says what it is to be"
+    elif kind != "resize" and asked.flavor is not None:
+        says = "flavor: only a resize changes it"
+    elif kind == "rebuild" and asked.image is None:
+        says = "image: a rebuild says of which"
+    elif kind != "rebuild" and asked.image is not None:
+        says = "image: only a rebuild changes it"
+    elif asked.same_host and kind != "resize":
+        says = "same_host: only a resize may stay where it is"
+    elif asked.verify and kind not in ("migrate", "resize"):
+        says = "verify: only a migrate or a resize waits to be confirmed"
+    elif asked.verify_for and not asked.verify:
+        says = "verify_for: means something only with verify"
+    elif asked.wait and (kind not in SEEKING or not waits):
+        says = "wait: it does not wait for room"
+    elif kind not in SEEKING:
+        for name in ("wanted_host", "forced_host", "ignore_hosts"):
+            if getattr(asked, name):
+                says = f"{name}: no host is looked for by a {kind}"
+    return Barred(code="unreadable", why=says) if says else None
+
+
+def unready(asked: MoveRequested, stands: BuildStands) -> Barred | None:
+    """Is it in a state to move so?"""
+    status, wanted = stands.status, "shelved" if asked.kind == "unshelve" else "active"
+    if status == wanted:
+        return None
+    if status in ("moving", "verifying"):
+        return Barred(code="moving", why=f"it is in another move, {stands.move}")
+    return Barred(code="status", why=f"it is {status}, and only who is {wanted} can do that: {asked.kind}")
+
+
+def stuck(start: MoveStart, root: Provider | None) -> Barred | None:
+    """What the host it is on says to that; `root` is that host's, None: there is none any more."""
+    asked, source = start.asked, start.source
+    if source is None:
+        return None
+    if root is not None and _is_metal(source, root):
+        return Barred(
+            code="bare_metal", why=f"it is the bare-metal node {source.host} itself, which moves nowhere"
+        )
+    fenced = root is not None and FORCED_DOWN in root.traits
+    if asked.kind == "evacuate" and not fenced:
+        why = (
+            f"its host {source.host} is not forced down, so its guest may still run: `berth host force-down"
+            f" {source.host}` says that it does not, and `berth evacuate {source.host}` does both"
+        )
+        return Barred(code="not_fenced", why=why)
+    if asked.kind != "evacuate" and fenced:
+        why = f"its host {source.host} is forced down: `berth evacuate {source.host}` builds it elsewhere"
+        return Barred(code="source_down", why=why)
+    there = {source.host, source.root}
+    for name in ("wanted_host", "forced_host"):
+        if getattr(asked, name) in there and not asked.same_host:
+            return Barred(code="same_host", why=f"{name}: it is on {source.host} already")
+    return None
+
+
+def _is_metal(source: Selection, root: Provider) -> bool:
+    """All it holds is the one unit of a custom class that there is of a root without processors."""
+    held = source.choice.allocations
+    if held.keys() != {root.id} or not _CPUS.isdisjoint(root.inventories):
+        return False
+    (resources,) = held.values()
+    return len(resources) == 1 and all(
+        name.startswith("CUSTOM_") and name in root.inventories and root.inventories[name].total == 1
+        for name in resources
+    )
+
+
+def refused(asked: MoveRequested, reason: str, code: str, decision: Decision | None = None) -> MoveRefused:
+    return MoveRefused(
+        move=asked.move,
+        build=asked.build,
+        kind=asked.kind,
+        reason=reason[:MAX_REASON],
+        code=code,
+        decision=decision or Decision(),
+        reply_to=asked.reply_to,
+    )
+
+
+# What nobody heard of
+
+
+def taken_back(move: Id) -> Id:
+    """The name that is retired when what a move began with is undone, so that this is done once, too."""
+    return str(uuid5(UUID(move), "taken back"))
+
+
+def undoing(placed: MovePlaced) -> ConsumerClaim | None:
+    """What undoes its claim; None: it made none."""
+    if placed.kind not in SEEKING or placed.generation is None:
+        return None
+    return ConsumerClaim(
+        consumer=placed.build,
+        generation=placed.generation,
+        choices=(Choice({}),),
+        project=placed.spec.project,
+        user=placed.spec.user,
+        take_over=keeper(placed.build, placed.attempt) if placed.attempt else None,
+        begins=taken_back(placed.move),
+    )
+
+
+def unheard(cell: str) -> str:
+    return f"cell {cell!r}: no conductor takes moves there; what it began with was undone"

@@ -1,0 +1,45 @@
+"""Whether an instance may be built anew where it is: what an image demands of a host, and nothing of room."""
+
+import msgspec
+
+from bus.candidates import CandidateSource, SenselessQuery
+from bus.host_marks import DISABLED
+from scheduler_worker.core.fitting import rules_for
+from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.view import HostsNow
+from scheduler_worker.core.wish import Wish
+
+IMAGE = "image"  # what of a request those rules read that have a say
+
+
+def unfit(wish: Wish, root: str, source: CandidateSource, now: HostsNow, policy: ChoicePolicy) -> str:
+    """Why this host does not do for it; empty where it does.
+
+    It is looked at as if nobody was there: a rebuild takes no more than it has. What keeps newcomers away, as
+    an operator's mark or another zone by now, keeps nobody from staying.
+    """
+    question = msgspec.structs.replace(
+        wish.question,
+        roots=(root,),
+        not_roots=(),
+        not_cells=(),
+        cell="",
+        zone="",
+        root_forbidden=tuple(one for one in wish.question.root_forbidden if one != DISABLED),
+        root_member_of=(),
+        root_not_member_of=(),
+    )
+    try:
+        search = source.search(question, empty=True)
+    except SenselessQuery as problem:
+        return str(problem)
+    position = source.position(root)
+    if position is None or position not in search.positions:
+        return next(
+            (f"it lacks {one.constraint}" for one in search.removals() if not one.left), "it has gone"
+        )
+    facts = now.facts(search, position)
+    for rule in rules_for(wish, policy):
+        if IMAGE in rule.reads and (refusal := rule.refuses(facts, wish)) is not None:
+            return refusal
+    return ""

@@ -1,0 +1,229 @@
+"""How builds stand that are to move: asked for all of a batch at once, of placement first and then of cells.
+
+Placement says where a build is, its cell what it is; what either says may be otherwise a moment later, and
+then the claim is refused.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bus.candidates import CandidateSource
+from bus.claims import Held
+from bus.errors import AnswerRefused, NoAnswer, Unroutable
+from bus.groups import FindGroups, GroupsFound
+from bus.moves import MoveRequested
+from bus.protocol import Ask
+from bus.queries import BuildsFound, BuildStands, FindBuilds
+from bus.resources import AllocationsFound, FindAllocations, FindProviders, Provider, ProvidersFound
+from bus.vocabulary import Id
+from scheduler_worker.at_once import together
+from scheduler_worker.core.held import place_of
+from scheduler_worker.core.move_start import (
+    Barred,
+    MoveStart,
+    in_group,
+    misread,
+    move_start,
+    stuck,
+    unready,
+)
+from scheduler_worker.ending import Ending
+
+BUILDS_ASKED = 100  # of a cell at a time, as many as it takes
+PLACEMENT_ASKED = 500
+_WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class SeenThrough:
+    """Its cell knows of this move: it sees it through, or has."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """It cannot be told now; what is to be said if that does not pass."""
+
+    barred: Barred
+    start: MoveStart | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """It is not to begin; `start`: what it would have begun from, where that is known."""
+
+    barred: Barred
+    start: MoveStart | None = None
+
+
+MoveLook = MoveStart | Stopped | NotYet | SeenThrough
+
+
+@dataclass(slots=True)
+class _Standing:
+    """What was found of builds, cell by cell."""
+
+    cells: dict[Id, list[str]] = field(default_factory=dict)  # build → those that may have it
+    held: set[Id] = field(default_factory=set)  # those that hold something
+    nobodys: set[Id] = field(default_factory=set)  # of these, where no agent builds
+    stands: dict[Id, tuple[str, BuildStands]] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)  # cells that did not answer, and how
+
+
+@dataclass(frozen=True)
+class MoveLookups:
+    source: CandidateSource
+    ending: Ending
+    allocations: Ask[FindAllocations, AllocationsFound]
+    providers: Ask[FindProviders, ProvidersFound]
+    groups: Ask[FindGroups, GroupsFound]
+    builds: Ask[FindBuilds, BuildsFound]
+
+    async def look(self, requests: Sequence[MoveRequested], *, waits: bool) -> list[MoveLook]:
+        """What each of these moves would begin from."""
+        wrong = [misread(one, waits=waits) for one in requests]
+        standing = await self._standing(
+            [one for one, barred in zip(requests, wrong, strict=True) if not barred]
+        )
+        looks: list[MoveLook] = [
+            _judged(one, standing) if barred is None else Stopped(barred)
+            for one, barred in zip(requests, wrong, strict=True)
+        ]
+        starts = [one for one in looks if isinstance(one, MoveStart)]
+        roots = await self._roots(starts)
+        groups = await self._groups(starts)
+        for nth, start in enumerate(looks):
+            if isinstance(start, MoveStart):
+                start = in_group(start, groups.get(start.asked.build))
+                barred = stuck(start, roots.get(start.source.root) if start.source else None)
+                looks[nth] = start if barred is None else Stopped(barred, start)
+        return looks
+
+    async def held(self, consumers: Collection[Id]) -> dict[Id, Held]:
+        """What these hold, where they hold anything."""
+        ids = tuple(dict.fromkeys(consumers))
+        questions = [FindAllocations(consumers=some) for some in _some(ids, PLACEMENT_ASKED)]
+        answers = [await self.allocations(question) for question in questions]
+        return {
+            one.id: Held(generation=one.generation, allocations=one.allocations)
+            for answer in answers
+            for one in answer.consumers
+        }
+
+    # Where they are, and how they stand there
+
+    async def _standing(self, requests: Sequence[MoveRequested]) -> _Standing:
+        standing = _Standing()
+        if not requests:
+            return standing
+        held = await self.held([one.build for one in requests])
+        providers = await self.ending.look_up(list(held.values()))
+        everywhere: list[str] | None = None
+        for one in requests:
+            build = one.build
+            if build in held:
+                standing.held.add(build)
+                place = place_of(held[build], providers)
+                if place is None:
+                    standing.nobodys.add(build)
+                standing.cells[build] = [] if place is None else [place.cell]
+            elif one.cell:
+                standing.cells[build] = [one.cell] if _WORD.fullmatch(one.cell) else []
+            else:
+                everywhere = self._cells() if everywhere is None else everywhere
+                standing.cells[build] = everywhere
+        await self._ask_cells(standing)
+        return standing
+
+    def _cells(self) -> list[str]:
+        known = {host.cell for host in self.source.hosts()} | set(self.source.cells)
+        return sorted(known - {""})
+
+    async def _ask_cells(self, standing: _Standing) -> None:
+        asked: defaultdict[str, list[Id]] = defaultdict(list)
+        for build, cells in standing.cells.items():
+            for cell in cells:
+                asked[cell].append(build)
+        questions = [
+            (cell, some) for cell, builds in asked.items() for some in _some(tuple(builds), BUILDS_ASKED)
+        ]
+        answers = await together([self._ask_cell(*question) for question in questions])
+        for (cell, _), answer in zip(questions, answers, strict=True):
+            if isinstance(answer, str):
+                standing.silent[cell] = answer
+                continue
+            for one in answer.builds:
+                standing.stands[one.build] = cell, one
+
+    async def _ask_cell(self, cell: str, builds: tuple[Id, ...]) -> BuildsFound | str:
+        try:
+            return await self.builds(FindBuilds(cell=cell, builds=builds))
+        except Unroutable:
+            return f"cell {cell!r}: no conductor answers there"
+        except (NoAnswer, AnswerRefused) as problem:
+            return f"cell {cell!r}: its conductor does not answer: {problem}"
+
+    # What else it begins from
+
+    async def _roots(self, starts: Sequence[MoveStart]) -> Mapping[str, Provider]:
+        """The hosts they are on, as they are this moment: whether one is forced down decides who may run."""
+        ids = tuple(dict.fromkeys(one.source.root for one in starts if one.source is not None))
+        questions = [
+            FindProviders(ids=some, parts=("inventories", "traits", "owner"))
+            for some in _some(ids, PLACEMENT_ASKED)
+        ]
+        answers = [await self.providers(question) for question in questions]
+        return {one.id: one for answer in answers for one in answer.providers}
+
+    async def _groups(self, starts: Sequence[MoveStart]) -> dict[Id, Id]:
+        """Build → the server group it is in; of who holds nothing, the one it was made in, if there is."""
+        there = {one.asked.build for one in starts if one.seeks and one.keep}
+        made = {one.asked.build: one for one in starts if one.group is not None}
+        questions = [FindGroups(members=some) for some in _some(tuple(there), PLACEMENT_ASKED)]
+        if made:
+            ids = tuple(dict.fromkeys(one.group for one in made.values() if one.group))
+            questions.append(FindGroups(ids=ids))
+        answers = [await self.groups(question) for question in questions]
+        found = {group.id: group for answer in answers for group in answer.groups}
+        groups = {member: group.id for group in found.values() for member in group.members if member in there}
+        for build, start in made.items():
+            if start.group in found and found[start.group].project == start.spec.project:
+                groups[build] = start.group
+        return groups
+
+
+def _judged(asked: MoveRequested, standing: _Standing) -> MoveLook:
+    """By what its cell says of its build."""
+    build = asked.build
+    if build not in standing.stands:
+        return _unknown(build, standing)
+    cell, stands = standing.stands[build]
+    if stands.move == asked.move:
+        return SeenThrough()
+    start = move_start(asked, stands, cell)
+    barred = unready(asked, stands)
+    if barred is None and start is None:
+        barred = Barred(code="no_conductor", why=f"cell {cell!r}: its conductor does not know of moves yet")
+    if barred is not None:
+        return Stopped(barred, start)
+    return start or SeenThrough()
+
+
+def _unknown(build: Id, standing: _Standing) -> MoveLook:
+    cells = standing.cells[build]
+    silent = [standing.silent[cell] for cell in cells if cell in standing.silent]
+    if silent:
+        return NotYet(Barred(code="no_conductor", why="; ".join(silent[:3])))
+    if build in standing.nobodys:
+        return Stopped(
+            Barred(code="unknown", why="it holds resources where no agent builds: it is no build of ours")
+        )
+    if build in standing.held:  # it was just placed there, and is on its way
+        return NotYet(Barred(code="unknown", why=f"cell {cells[0]!r} does not know of this build"))
+    where = f"cell {cells[0]!r} does not know" if len(cells) == 1 else "no cell knows"
+    return Stopped(Barred(code="unknown", why=f"{where} of such a build, and it holds nothing"))
+
+
+def _some(ids: tuple[Id, ...], several: int) -> list[tuple[Id, ...]]:
+    return [ids[start : start + several] for start in range(0, len(ids), several)]

@@ -1,0 +1,546 @@
+"""Moves as they are asked for: where each goes, what is claimed for it, and what becomes known, once."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bus.claims import Choice, keeper
+from bus.decisions import AlsoAsked
+from bus.errors import Poison, Retry
+from bus.groups import ServerGroup
+from bus.host_marks import FORCED_DOWN
+from bus.messages import BuildRequested, BuildUnplaceable
+from bus.moves import BEGUN, MovePlaced, MoveRefused, MoveRequested
+from bus.queries import Candidate
+from bus.requests import Flavor, Hints, Image
+from scheduler_worker import ChoicePolicy
+from scheduler_worker.core.move_start import taken_back
+from scheduler_worker.move_arrivals import MoveArrivals
+from scheduler_worker.move_lookups import MoveLookups
+from scheduler_worker.placing import Scheduler
+from tests.support.ids import uid
+from tests.support.move_builders import (
+    BUILD,
+    MOVE,
+    Cells,
+    MovingPlacement,
+    a_build_that_stands,
+    a_move,
+)
+from tests.support.scheduler_builders import Holding, TurnedClock, a_candidate, a_heartbeat
+
+KEEP = keeper(BUILD, 1)
+GROUP = uid(5, "9")
+BIG = Flavor(name="big", vcpus=4, memory_mb=2048, disk_gb=10)
+
+
+def root(number: int) -> str:
+    return uid(number, "c")
+
+
+@dataclass
+class MovingCloud:
+    """Some hosts, a cell with a build on the first of them, and a scheduler."""
+
+    placement: MovingPlacement
+    cells: Cells = field(default_factory=Cells)
+    time: TurnedClock = field(default_factory=TurnedClock)
+    policy: ChoicePolicy | None = None
+    decisions: list[tuple[BuildRequested, BuildUnplaceable]] = field(default_factory=list)
+    scheduler: Scheduler = field(init=False)
+    moves: MoveArrivals = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.scheduler, self.moves = self.another()
+
+    def another(self) -> tuple[Scheduler, MoveArrivals]:
+        """A scheduler that remembers nothing."""
+        placement = self.placement
+        scheduler = Scheduler(
+            placement.source,
+            placement.claim_many,
+            placement.release,
+            placement.providers,
+            self.policy,
+            self.time.clock,
+            groups=placement.find_groups,
+            allocations=placement.allocations,
+            unheard_for=60.0,
+        )
+        lookups = MoveLookups(
+            placement.source,
+            scheduler.ending,
+            placement.allocations,
+            placement.providers,
+            placement.find_groups,
+            self.cells.find,
+        )
+        moves = MoveArrivals(scheduler, lookups, placement.claim_many, placement.release, self.keep)
+        return scheduler, moves
+
+    async def keep(self, ended: Sequence[tuple[BuildRequested, BuildUnplaceable]]) -> None:
+        self.decisions += ended
+
+    async def come_of(self, *moves: MoveRequested) -> list[MovePlaced | MoveRefused]:
+        said: list[MovePlaced | MoveRefused] = []
+        for verdict in await self.moves.place_many(moves):
+            assert not isinstance(verdict, Retry | Poison), verdict
+            said += verdict
+        return said
+
+    async def placed(self, move: MoveRequested) -> MovePlaced:
+        (message,) = await self.come_of(move)
+        assert isinstance(message, MovePlaced), message
+        return message
+
+    async def refused(self, move: MoveRequested) -> MoveRefused:
+        (message,) = await self.come_of(move)
+        assert isinstance(message, MoveRefused), message
+        return message
+
+    async def retry(self, move: MoveRequested) -> Retry:
+        (verdict,) = await self.moves.place_many([move])
+        assert isinstance(verdict, Retry), verdict
+        return verdict
+
+
+def a_cloud(*candidates: Candidate, hosts: int = 4, **stands: object) -> MovingCloud:
+    """Its build is on host 1, of which this is so."""
+    placement = MovingPlacement.of(*(candidates or [a_candidate(number) for number in range(1, hosts + 1)]))
+    assert isinstance(placement, MovingPlacement)
+    cloud = MovingCloud(placement)
+    placement.hold(BUILD, 1)
+    cloud.cells.know(a_build_that_stands(1, **stands))  # type: ignore[arg-type]
+    return cloud
+
+
+# It has a place
+
+
+async def test_a_move_claims_elsewhere_and_its_keeper_has_what_it_held() -> None:
+    cloud = a_cloud()
+    placed = await cloud.placed(a_move(reply_to="me", alternates=1))
+    assert placed.chosen is not None
+    assert root(1) not in {placed.chosen.root, *(one.root for one in placed.alternates)}
+    assert len(placed.alternates) == 1
+    assert (placed.move, placed.build, placed.kind, placed.cell) == (MOVE, BUILD, "migrate", "cell1")
+    assert (placed.attempt, placed.generation, placed.reply_to) == (1, 2, "me")
+    assert cloud.placement.roots(BUILD) == {placed.chosen.root}
+    assert cloud.placement.roots(KEEP) == {root(1)}
+    assert cloud.placement.retired == {MOVE: BEGUN}
+    assert (placed.spec.project, placed.spec.name, placed.spec.metadata) == ("p", "web-1", {"a": "b"})
+    assert placed.decision.record is not None and placed.decision.scores
+    (order,) = cloud.placement.orders
+    assert (order.claims[0].group, order.claims[0].project, order.claims[0].user) == (None, "p", "u")
+
+
+@pytest.mark.parametrize("kind", ["migrate", "live", "resize", "evacuate"])
+async def test_each_kind_that_needs_a_host_gets_one(kind: str) -> None:
+    traits = (FORCED_DOWN,) if kind == "evacuate" else ()
+    cloud = a_cloud(a_candidate(1, traits=traits), a_candidate(2))
+    placed = await cloud.placed(a_move(1, kind, flavor=BIG if kind == "resize" else None))
+    assert placed.chosen is not None and placed.chosen.root == root(2)
+    assert placed.chosen.choice.allocations[root(2)]["VCPU"] == (4 if kind == "resize" else 1)
+    assert placed.spec.flavor.name == ("big" if kind == "resize" else "small")
+    assert cloud.placement.roots(KEEP) == {root(1)}
+
+
+async def test_many_moves_are_looked_up_together() -> None:
+    cloud = a_cloud(hosts=8)
+    builds = [uid(2000 + nth, "b") for nth in range(5)]
+    for build in builds:
+        cloud.placement.hold(build, 1)
+        cloud.cells.know(a_build_that_stands(1, build=build))
+    said = await cloud.come_of(*(a_move(10 + nth, build=build) for nth, build in enumerate(builds)))
+    assert {type(one) for one in said} == {MovePlaced}
+    assert [len(question.builds) for question in cloud.cells.questions] == [5]
+    assert len(cloud.placement.source.questions) == 1  # all leave one host: they are one kind
+
+
+async def test_a_resize_may_stay_where_old_and_new_fit_together() -> None:
+    big = {"VCPU": 5, "MEMORY_MB": 4096, "DISK_GB": 40}
+    only = [a_candidate(1, free=big), a_candidate(2, free={"VCPU": 1, "MEMORY_MB": 1, "DISK_GB": 1})]
+    cloud = a_cloud(*only)
+    placed = await cloud.placed(a_move(1, "resize", flavor=BIG, same_host=True))
+    assert placed.chosen is not None and placed.chosen.root == root(1)
+    assert cloud.placement.roots(KEEP) == {root(1)}
+
+    tight = a_cloud(a_candidate(1, free={**big, "VCPU": 4}), only[1])
+    said = await tight.refused(a_move(1, "resize", flavor=BIG, same_host=True))
+    assert (said.code, tight.placement.roots(BUILD)) == ("class", {root(1)})
+
+
+async def test_a_move_goes_by_what_its_boot_asked_of_hosts() -> None:
+    asked = AlsoAsked(zone="z2", hints=Hints(different_host=(uid(9, "b"),)))
+    hosts = [a_candidate(1, zone="z2"), a_candidate(2), *(a_candidate(n, zone="z2") for n in (3, 4))]
+    cloud = a_cloud(*hosts, asked=asked)
+    cloud.placement.hold(uid(9, "b"), 3)
+    placed = await cloud.placed(a_move())
+    assert placed.chosen is not None and placed.chosen.root == root(4)
+    assert placed.decision.record is not None and placed.decision.record.asked is not None
+    assert placed.decision.record.asked.zone == "z2"
+
+
+@pytest.mark.parametrize(
+    ("wishes", "goes"),
+    [
+        ({"wanted_host": "host3"}, 3),
+        ({"forced_host": root(4)}, 4),
+        ({"ignore_hosts": ("host2", "host3")}, 4),
+    ],
+)
+async def test_hosts_are_wished_forced_and_ruled_out(wishes: dict[str, Any], goes: int) -> None:
+    placed = await a_cloud().placed(a_move(**wishes))
+    assert placed.chosen is not None and placed.chosen.root == root(goes)
+
+
+async def test_its_cell_is_found_out_where_nobody_says_it_and_is_believed_of_placement() -> None:
+    cloud = a_cloud(a_candidate(1, cell="c2"), a_candidate(2, cell="c2"), a_candidate(3), cell="c2")
+    placed = await cloud.placed(a_move(cell="cell1"))
+    assert placed.cell == "c2"
+    assert placed.chosen is not None and placed.chosen.root == root(2)
+    assert [question.cell for question in cloud.cells.questions] == ["c2"]
+
+
+# Its server group
+
+
+def grouped(
+    cloud: MovingCloud, policy: str, members: dict[str, int], left: dict[str, int] | None = None
+) -> None:
+    cloud.placement.groups[GROUP] = ServerGroup(
+        id=GROUP,
+        name="web",
+        policy=policy,  # type: ignore[arg-type]
+        project="p",
+        members={one: (root(host),) for one, host in members.items()},
+        left={one: (root(host),) for one, host in (left or {}).items()},
+    )
+
+
+async def test_nobody_keeps_itself_away_and_others_of_its_group_do() -> None:
+    cloud = a_cloud(hosts=3)
+    grouped(cloud, "anti-affinity", {BUILD: 1, uid(8, "b"): 2}, {KEEP: 3})
+    placed = await cloud.placed(a_move())
+    assert placed.chosen is not None and placed.chosen.root == root(3)
+    assert cloud.placement.orders[0].claims[0].group is None  # it stays in the group it is in
+
+
+async def test_who_is_alone_in_an_affinity_group_may_go_anywhere_and_others_draw_it() -> None:
+    cloud = a_cloud()
+    grouped(cloud, "affinity", {BUILD: 1})
+    assert isinstance((await cloud.placed(a_move())), MovePlaced)
+    beside = a_cloud()
+    grouped(beside, "affinity", {BUILD: 1, uid(8, "b"): 4})
+    placed = await beside.placed(a_move())
+    assert placed.chosen is not None and placed.chosen.root == root(4)
+
+
+# Unshelve, rebuild and shelve
+
+
+def shelved(cloud: MovingCloud, asked: AlsoAsked | None = None) -> None:
+    del cloud.placement.held[BUILD]
+    stands = a_build_that_stands(1, status="shelved", generation=None, asked=asked)
+    cloud.cells.know(replace(stands, chosen=None))
+
+
+async def test_who_is_shelved_holds_nothing_and_joins_its_group_again() -> None:
+    cloud = a_cloud()
+    grouped(cloud, "anti-affinity", {uid(8, "b"): 2, uid(9, "b"): 3, uid(10, "b"): 1})
+    shelved(cloud, AlsoAsked(hints=Hints(group=GROUP)))
+    placed = await cloud.placed(a_move(1, "unshelve"))
+    assert placed.chosen is not None and placed.chosen.root == root(4)
+    assert (placed.attempt, placed.generation) == (0, 1)
+    [claim] = cloud.placement.orders[0].claims
+    assert (claim.generation, claim.keep, claim.begins, claim.group) == (None, None, MOVE, GROUP)
+    assert {question.cell for question in cloud.cells.questions} == {"cell1"}
+
+
+async def test_a_group_that_is_gone_keeps_nobody_shelved() -> None:
+    cloud = a_cloud()
+    shelved(cloud, AlsoAsked(hints=Hints(group=GROUP)))
+    await cloud.placed(a_move(1, "unshelve"))
+    assert cloud.placement.orders[0].claims[0].group is None
+
+
+async def test_a_shelve_and_a_rebuild_claim_nothing_and_begin_once() -> None:
+    cloud = a_cloud()
+    shelve = await cloud.placed(a_move(1, "shelve"))
+    assert (shelve.chosen, shelve.attempt, shelve.generation) == (None, 1, 1)
+    image = Image(name="newer")
+    rebuild = await cloud.placed(a_move(2, "rebuild", image=image))
+    assert rebuild.chosen is not None and rebuild.chosen.root == root(1)
+    assert (rebuild.generation, rebuild.spec.image) == (1, image)
+    assert cloud.placement.orders == []
+    assert cloud.placement.retired == {MOVE: BEGUN, uid(2, "e"): BEGUN}
+
+
+@pytest.mark.parametrize(
+    ("properties", "why"),
+    [({}, ""), ({"hw_architecture": "aarch64"}, "host1, where it is, does not do for it")],
+)
+async def test_a_rebuild_is_for_images_that_the_host_does_for(properties: dict[str, str], why: str) -> None:
+    """However full that is."""
+    cloud = a_cloud(a_candidate(1, free={"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}), a_candidate(2))
+    cloud.scheduler.book.hear(a_heartbeat(1, architecture="x86_64"), cloud.time.now)
+    (said,) = await cloud.come_of(a_move(1, "rebuild", image=Image(name="i", properties=properties)))
+    assert isinstance(said, MoveRefused) == bool(why)
+    assert not why or (isinstance(said, MoveRefused) and why in said.reason and said.code == "image")
+
+
+# It does not move
+
+
+def on_metal(cloud: MovingCloud) -> None:
+    stands = a_build_that_stands(1)
+    assert stands.chosen is not None
+    choice = Choice({root(1): {"CUSTOM_NODE": 1}})
+    cloud.cells.know(replace(stands, chosen=replace(stands.chosen, choice=choice)))
+    cloud.placement.metal.add(root(1))
+
+
+REFUSED: list[tuple[str, MoveRequested, Callable[[MovingCloud], object], str, str]] = [
+    ("unknown", a_move(build=uid(4, "b")), lambda cloud: None, "unknown", "does not know"),
+    (
+        "in another move",
+        a_move(),
+        lambda cloud: cloud.cells.know(a_build_that_stands(1, status="moving", move=uid(7, "e"))),
+        "moving",
+        f"it is in another move, {uid(7, 'e')}",
+    ),
+    (
+        "no guest yet",
+        a_move(),
+        lambda cloud: cloud.cells.know(a_build_that_stands(1, status="building")),
+        "status",
+        "it is building, and only who is active can do that: migrate",
+    ),
+    ("not shelved", a_move(1, "unshelve"), lambda cloud: None, "status", "only who is shelved"),
+    ("not fenced", a_move(1, "evacuate"), lambda cloud: None, "not_fenced", "`berth host force-down host1`"),
+    (
+        "bare metal",
+        a_move(),
+        lambda cloud: on_metal(cloud),
+        "bare_metal",
+        "moves nowhere",
+    ),
+    ("it is there", a_move(wanted_host="host1"), lambda cloud: None, "same_host", "it is on host1 already"),
+    ("no flavor", a_move(1, "resize"), lambda cloud: None, "unreadable", "flavor: a resize says"),
+    ("nobody fits", a_move(1, "resize", flavor=Flavor(name="huge", vcpus=99)), lambda c: None, "class", ""),
+    ("no such host", a_move(wanted_host="nix"), lambda c: None, "unreadable", "there is no host 'nix'"),
+]
+
+
+@pytest.mark.parametrize(
+    ("move", "so", "code", "why"), [row[1:] for row in REFUSED], ids=[r[0] for r in REFUSED]
+)
+async def test_what_cannot_begin_is_refused_and_never_begins(
+    move: MoveRequested, so: Callable[[MovingCloud], object], code: str, why: str
+) -> None:
+    cloud = a_cloud()
+    so(cloud)
+    said = await cloud.refused(move)
+    assert (said.code, said.move, said.build) == (code, move.move, move.build)
+    assert why in said.reason
+    assert move.move in cloud.placement.unplaceable
+    assert cloud.placement.roots(BUILD) == {root(1)} and KEEP not in cloud.placement.held
+    again = await cloud.refused(move)
+    assert again.reason == said.reason
+
+
+async def test_whose_host_is_forced_down_is_evacuated_and_nothing_else() -> None:
+    cloud = a_cloud(a_candidate(1, traits=(FORCED_DOWN,)), a_candidate(2))
+    for nth, kind in enumerate(("migrate", "live", "shelve"), 1):
+        said = await cloud.refused(a_move(nth, kind))
+        assert said.code == "source_down" and "`berth evacuate host1`" in said.reason
+    await cloud.placed(a_move(9, "evacuate"))
+
+
+async def test_why_it_was_refused_is_kept() -> None:
+    cloud = a_cloud(hosts=1)
+    said = await cloud.refused(a_move())
+    [(request, kept)] = cloud.decisions
+    assert (kept.request, kept.instances, kept.reason) == (MOVE, (MOVE,), said.reason)
+    assert (request.request, request.cell, kept.decision.code) == (MOVE, "cell1", said.code)
+
+
+async def test_it_comes_again_while_its_cell_is_silent_or_has_yet_to_hear_of_it_and_is_then_refused() -> None:
+    for code, cells in (("no_conductor", Cells(silent={"cell1"})), ("unknown", Cells({"cell1": {}}))):
+        cloud = a_cloud()
+        cloud.cells.stands, cloud.cells.silent = cells.stands, cells.silent
+        await cloud.retry(a_move())
+        cloud.time.now += 59
+        await cloud.retry(a_move())
+        cloud.time.now += 2
+        assert (await cloud.refused(a_move())).code == code
+        assert cloud.placement.roots(BUILD) == {root(1)}
+
+
+async def test_one_silent_cell_is_no_other_s_trouble() -> None:
+    cloud = a_cloud()
+    other = uid(2000, "b")
+    cloud.placement.held[other] = Holding(1, {root(9): {"VCPU": 1}})
+    cloud.placement.hosts[root(9)] = a_candidate(9, cell="c9")
+    cloud.cells.silent.add("c9")
+    there, lost = await cloud.moves.place_many([a_move(), a_move(2, build=other)])
+    assert isinstance(lost, Retry)
+    assert not isinstance(there, Retry | Poison) and isinstance(there[0], MovePlaced)
+
+
+# Once, whoever reads it and however often
+
+
+async def test_a_duplicate_is_told_again_from_what_is_held_until_its_cell_knows_of_it() -> None:
+    cloud = a_cloud()
+    first = await cloud.placed(a_move())
+    _, cloud.moves = cloud.another()
+    again = await cloud.placed(a_move())
+    assert first.chosen is not None and again.chosen is not None
+    assert (again.chosen.root, again.chosen.host, again.chosen.agent) == (
+        first.chosen.root,
+        first.chosen.host,
+        first.chosen.agent,
+    )
+    assert (again.generation, again.attempt, again.spec) == (first.generation, first.attempt, first.spec)
+    assert {one.root for one in again.alternates} == {one.root for one in first.alternates}
+    assert cloud.placement.roots(KEEP) == {root(1)}
+    cloud.cells.know(a_build_that_stands(2, status="moving", move=MOVE, attempt=2, generation=2))
+    assert await cloud.come_of(a_move()) == []
+    cloud.cells.know(a_build_that_stands(2, move=MOVE, attempt=2, generation=2))  # over
+    assert await cloud.come_of(a_move()) == []
+
+
+@pytest.mark.parametrize("kind", ["shelve", "rebuild"])
+async def test_what_claims_nothing_is_told_again_the_same(kind: str) -> None:
+    cloud = a_cloud()
+    move = a_move(1, kind, image=Image(name="i") if kind == "rebuild" else None)
+    assert await cloud.placed(move) == await cloud.placed(move)
+
+
+async def test_two_of_one_message_in_one_batch_claim_once() -> None:
+    cloud = a_cloud()
+    one, other = await cloud.come_of(a_move(), a_move())
+    assert isinstance(one, MovePlaced) and isinstance(other, MovePlaced)
+    assert one.chosen is not None and other.chosen is not None
+    assert one.chosen.root == other.chosen.root
+    assert cloud.placement.roots(BUILD) == {one.chosen.root}
+
+
+async def test_of_two_moves_of_one_build_one_begins_and_the_other_looks_again() -> None:
+    cloud = a_cloud()
+    first, second = await cloud.moves.place_many([a_move(1), a_move(2)])
+    assert not isinstance(first, Retry | Poison) and isinstance(first[0], MovePlaced)
+    assert isinstance(second, Retry)
+    cloud.cells.know(a_build_that_stands(2, status="moving", move=MOVE, attempt=2, generation=2))
+    assert (await cloud.refused(a_move(2))).code == "moving"
+
+
+async def test_what_it_holds_is_another_s_doing_and_stays_so() -> None:
+    """Somebody wrote it through the Placement API, say: its cell knows of another generation."""
+    cloud = a_cloud(generation=7)
+    await cloud.retry(a_move())
+    cloud.time.now += 31
+    assert (await cloud.refused(a_move())).code == "held"
+    assert cloud.placement.roots(BUILD) == {root(1)}
+
+
+async def test_who_was_begun_is_told_even_if_by_now_it_would_be_refused() -> None:
+    cloud = a_cloud(a_candidate(1, traits=(FORCED_DOWN,)), a_candidate(2))
+    await cloud.placed(a_move(1, "evacuate"))
+    candidate = a_candidate(1)
+    cloud.placement.hosts[root(1)] = candidate
+    assert isinstance(await cloud.placed(a_move(1, "evacuate")), MovePlaced)
+
+
+async def test_who_was_refused_by_one_is_not_begun_by_another() -> None:
+    """Its host is taken for full by the one, and there is room by the time the other claims."""
+    cloud = a_cloud(hosts=1)
+    full = await cloud.refused(a_move())
+    cloud.placement.source.untold.append(a_candidate(2))
+    cloud.placement.hosts[root(2)] = a_candidate(2)
+    cloud.placement.free[root(2)] = dict(a_candidate(2).free)
+    await cloud.placement.source.fresh()
+    assert (await cloud.refused(a_move())).reason == full.reason
+    assert cloud.placement.roots(BUILD) == {root(1)}
+
+
+async def test_who_has_ended_meanwhile_does_not_move() -> None:
+    cloud = a_cloud()
+    cloud.placement.retired[BUILD] = "deleted"
+    said = await cloud.refused(a_move())
+    assert (said.code, said.reason) == ("status", "it has ended: deleted")
+
+
+async def test_a_late_duplicate_of_a_move_that_is_over_begins_nothing() -> None:
+    cloud = a_cloud()
+    await cloud.placed(a_move(1))
+    del cloud.placement.held[KEEP]  # it is over, and so is the next one
+    cloud.cells.know(a_build_that_stands(2, move=uid(2, "e"), attempt=3, generation=4))
+    assert await cloud.come_of(a_move(1)) == []
+    del cloud.placement.held[BUILD]  # and its build is gone
+    cloud.cells.stands["cell1"].clear()
+    assert await cloud.come_of(a_move(1)) == []
+
+
+# Nobody hears of it
+
+
+async def undone(cloud: MovingCloud, placed: MovePlaced) -> MoveRefused | None:
+    with pytest.raises(Retry):
+        await cloud.moves.take_back(placed)
+    cloud.time.now += 61
+    return await cloud.moves.take_back(placed)
+
+
+async def test_what_no_conductor_hears_of_is_undone_and_said_to_be() -> None:
+    cloud = a_cloud()
+    said = await undone(cloud, await cloud.placed(a_move(reply_to="me")))
+    assert said is not None and "no conductor takes moves there" in said.reason
+    assert (said.code, said.reply_to) == ("no_conductor", "me")
+    assert cloud.placement.roots(BUILD) == {root(1)}
+    assert KEEP not in cloud.placement.held
+    assert cloud.placement.retired.keys() == {MOVE, taken_back(MOVE)}
+    again = await cloud.refused(a_move())  # who undid it died before it said so
+    assert again.reason == said.reason
+
+
+async def test_two_who_undo_it_say_the_same() -> None:
+    cloud = a_cloud()
+    placed = await cloud.placed(a_move())
+    first = await undone(cloud, placed)
+    _, cloud.moves = cloud.another()
+    assert await undone(cloud, placed) == first
+    assert cloud.placement.roots(BUILD) == {root(1)}
+
+
+async def test_what_was_undone_may_begin_again_by_another_name_and_the_old_one_stays_undone() -> None:
+    cloud = a_cloud()
+    await undone(cloud, await cloud.placed(a_move(1)))
+    cloud.cells.know(a_build_that_stands(1, generation=3))
+    await cloud.placed(a_move(2))
+    assert (await cloud.refused(a_move(1))).code == "no_conductor"
+    assert cloud.placement.roots(KEEP) == {root(1)}
+
+
+async def test_what_its_cell_goes_on_with_is_not_undone() -> None:
+    cloud = a_cloud()
+    placed = await cloud.placed(a_move())
+    cloud.placement.held[BUILD].generation += 1  # it has claimed an alternate, say
+    assert await undone(cloud, placed) is None
+    assert cloud.placement.roots(KEEP) == {root(1)}
+
+
+@pytest.mark.parametrize("kind", ["shelve", "rebuild", "unshelve"])
+async def test_what_keeps_nothing_is_undone_as_well(kind: str) -> None:
+    cloud = a_cloud()
+    if kind == "unshelve":
+        shelved(cloud)
+    move = a_move(1, kind, image=Image(name="i") if kind == "rebuild" else None)
+    said = await undone(cloud, await cloud.placed(move))
+    assert said is not None and said.code == "no_conductor"
+    assert cloud.placement.roots(BUILD) == (set() if kind == "unshelve" else {root(1)})
+    assert (await cloud.refused(move)).reason == said.reason
