@@ -11,7 +11,7 @@ from bus.claims import Claimed, ClaimResult, Held, Refusal, Refused, ReleaseResu
 from bus.messages import Attempt, Selection
 from bus.not_done import Contended
 from cell_conductor.core import build as say
-from cell_conductor.core.build import MAX_CAUSE, Build, Effects
+from cell_conductor.core.build import MAX_CAUSE, Build, Effects, Leftover
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.core.reshaped import holding, position_of
 
@@ -71,7 +71,13 @@ def _moved(
 
 def _refused(build: Build, spares: tuple[Selection, ...], refusals: tuple[Refusal, ...], now: float) -> Build:
     """Spares that placement turned down cost no attempt, but are part of the story."""
-    told = tuple(
+    return replace(build, attempts=(*build.attempts, *turned_down(spares, refusals, now)))
+
+
+def turned_down(
+    spares: tuple[Selection, ...], refusals: tuple[Refusal, ...], now: float
+) -> tuple[Attempt, ...]:
+    return tuple(
         Attempt(
             host=spare.host,
             agent=spare.agent,
@@ -82,7 +88,6 @@ def _refused(build: Build, spares: tuple[Selection, ...], refusals: tuple[Refusa
         )
         for spare, refusal in zip_longest(spares, refusals[: len(spares)])
     )
-    return replace(build, attempts=(*build.attempts, *told))
 
 
 def given_back(build: Build, result: ReleaseResult) -> tuple[Build, Effects]:
@@ -110,14 +115,29 @@ def given_back(build: Build, result: ReleaseResult) -> tuple[Build, Effects]:
 def _caught_up(build: Build, held: Held) -> tuple[Build, Effects]:
     """Placement holds another generation than we thought: we may have swapped, and never heard of it.
 
-    Then what is left of the attempt before has its room already, and what is held now is not of that.
+    Then what is left of the attempt before has its room already, and what is held now is not of that. Or we
+    were on the way back from a move: then what is held is the room of what is left at its source.
     """
     build = replace(build, generation=held.generation if held.allocations else None)
+    if (left := _taken_over(build, held)) is not None:
+        return replace(holding(build, left.at, held.allocations), at=left.at, attempt=left.attempt), ()
     position = position_of(build, held)
     if position is None or position == build.at:
         return build, ()
     there = replace(holding(build, position, held.allocations), at=position, attempt=build.attempt + 1)
     return there, (say.destroy(build),)
+
+
+def _taken_over(build: Build, held: Held) -> Leftover | None:
+    """What is left behind whose room the build holds itself."""
+    for left in build.leftovers:
+        there = build.hosts[left.at]
+        same = there.choice.allocations == held.allocations != build.host.choice.allocations
+        if left.gone or left.attempt == build.attempt:
+            continue
+        if same or (there.root in held.roots and build.host.root not in held.roots):
+            return left
+    return None
 
 
 def doomed(build: Build, why: str) -> tuple[Build, Effects]:

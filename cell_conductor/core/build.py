@@ -19,9 +19,13 @@ from bus.messages import (
     Selection,
 )
 from bus.queries import BuildStands
+from bus.requests import BuildSpec
 from bus.vocabulary import Compact, Message
+from cell_conductor.core.move import AT_SOURCE, BuildMove
 
-Status = Literal["building", "swapping", "active", "error", "deleting", "deleted"]
+Status = Literal[
+    "building", "swapping", "active", "moving", "verifying", "shelved", "error", "deleting", "deleted"
+]
 Effects = tuple[Message, ...]
 
 MAX_CAUSE = 4000  # characters, as in vocabulary.Cause
@@ -34,6 +38,8 @@ class Leftover(Compact, frozen=True):
     at: int  # which of the hosts
     until: float  # when its agent is given up
     gone: bool = False  # the agent has said so
+    above: int = 0  # guests of attempts up to this one are not meant, and stay
+    kept: int = 0  # its keeper has the name of this attempt; 0: of its own
 
 
 class Build(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,10 +61,13 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     replies: tuple[str, ...] = ()  # who waits for its deletion
     leftovers: tuple[Leftover, ...] = ()
     reshaped: int = 0  # the last change heard of that moved what it holds within its host
+    moved: tuple[Selection, ...] = ()  # hosts that moves have brought, beyond those it was placed with
+    became: BuildSpec | None = None  # what moves have made of it; None: it is as placed
+    move: BuildMove | None = None  # the one it is in, or was in last
 
     @property
     def hosts(self) -> tuple[Selection, ...]:
-        return (self.as_placed.chosen, *self.as_placed.alternates)
+        return (self.as_placed.chosen, *self.as_placed.alternates, *self.moved)
 
     @property
     def host(self) -> Selection:
@@ -68,6 +77,24 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     def spares(self) -> tuple[Selection, ...]:
         """The alternates not tried yet: one that was refused is not asked for again."""
         return self.hosts[self.at + 1 :]
+
+    @property
+    def spec(self) -> BuildSpec:
+        return self.became or self.as_placed.spec
+
+    @property
+    def moving(self) -> BuildMove | None:
+        """The move it is in."""
+        return self.move if self.move is not None and self.move.is_open else None
+
+    @property
+    def guest_on(self) -> Selection:
+        """Where its guest is: while it moves, it is not yet where the build belongs."""
+        move = self.moving
+        if move is None or not move.was:
+            return self.host
+        waits = move.phase in AT_SOURCE or (move.phase == "build" and move.kind == "evacuate")
+        return self.hosts[move.source] if waits else self.host
 
     @property
     def as_placed(self) -> BuildPlaced:
@@ -81,9 +108,14 @@ def stands(build: Build) -> BuildStands:
         build=build.id,
         status=build.status,
         placed=build.as_placed,
-        host=build.host.host,
+        host=build.guest_on.host,
         attempts=build.attempts,
         reason=build.doom,
+        attempt=build.attempt,
+        generation=build.generation,
+        chosen=build.host,
+        spec=build.spec,
+        move=build.move.id if build.move is not None else None,
     )
 
 
@@ -103,8 +135,7 @@ def overdue(build: Build) -> AgentReported:
 
 def question(build: Build) -> ClaimRequested | ReleaseRequested:
     """What placement is to decide: the next host, or that nothing is held."""
-    kept = any(left.attempt == build.attempt and not left.gone for left in build.leftovers)
-    keep = keeper(build.id, build.attempt) if kept else None
+    keep = kept_by(build)
     if build.status == "deleting":
         return ReleaseRequested(consumer=build.id, generation=build.generation, retire="deleted", keep=keep)
     if build.doom:
@@ -114,11 +145,21 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
         consumer=build.id,
         generation=build.generation,
         choices=tuple(spare.choice for spare in build.spares),
-        project=build.as_placed.spec.project,
-        user=build.as_placed.spec.user,
+        project=build.spec.project,
+        user=build.spec.user,
         keep=keep,
     )
     return ClaimRequested(claims=(claim,))
+
+
+def kept_by(build: Build) -> str | None:
+    """Who is to keep what is held now, since something of this attempt may still be there; None: nobody."""
+    kept = (left for left in build.leftovers if left.attempt == build.attempt and not left.gone)
+    return next((keeper_of(build, left) for left in kept), None)
+
+
+def keeper_of(build: Build, left: Leftover) -> str:
+    return keeper(build.id, left.kept or left.attempt)
 
 
 def order(build: Build) -> BuildOrdered:
@@ -129,13 +170,13 @@ def order(build: Build) -> BuildOrdered:
         agent=build.host.agent,
         root=build.host.root,
         host=build.host.host,
-        spec=build.as_placed.spec,
-        allocations=told_allocations(build.host.root, build.as_placed.spec, build.host.choice.allocations),
+        spec=build.spec,
+        allocations=told_allocations(build.host.root, build.spec, build.host.choice.allocations),
         mappings=build.host.mappings,
     )
 
 
-def destroy(build: Build) -> DestroyOrdered:
+def destroy(build: Build, above: int = 0) -> DestroyOrdered:
     return DestroyOrdered(
         build=build.id,
         attempt=build.attempt,
@@ -143,7 +184,12 @@ def destroy(build: Build) -> DestroyOrdered:
         agent=build.host.agent,
         root=build.host.root,
         host=build.host.host,
+        above=above,
     )
+
+
+def destroy_left(build: Build, left: Leftover) -> DestroyOrdered:
+    return destroy(msgspec.structs.replace(build, attempt=left.attempt, at=left.at), left.above)
 
 
 def host_failed(build: Build, cause: str, ours: bool = True) -> HostFailed:
@@ -164,19 +210,31 @@ def ended(build: Build) -> BuildEnded:
     """The same words every time."""
     assert build.end, f"{build.id} has not ended"
     active = build.end == "active"
+    there = _built_on(build)
     return BuildEnded(
         build=build.id,
         request=build.as_placed.request,
         cell=build.cell,
         status=build.end,
-        host=build.host.host if active else "",
-        root=build.host.root if active else "",
-        agent=build.host.agent if active else "",
+        host=there.host if active else "",
+        root=there.root if active else "",
+        agent=there.agent if active else "",
         reason="" if active else build.doom,
         attempts=build.attempts,
         decision=msgspec.structs.replace(build.as_placed.decision, record=None),  # that is for who asks
         reply_to=build.as_placed.reply_to,
     )
+
+
+def _built_on(build: Build) -> Selection:
+    """Where it was when it became active, wherever it has moved since."""
+    placed = build.as_placed
+    if build.move is not None:
+        for tried in reversed(build.attempts):
+            for one in (placed.chosen, *placed.alternates):
+                if tried.outcome == "built" and (one.host, one.agent) == (tried.host, tried.agent):
+                    return one
+    return build.host
 
 
 def end_again(build: Build) -> Effects:

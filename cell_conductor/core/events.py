@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from bus.claims import ClaimResult, ReleaseResult
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped
+from bus.moves import MovePlaced, MoveReported, MoveSteered
 from cell_conductor.core.build import Status
 
 
@@ -13,6 +14,7 @@ class SwapAnswered:
 
     attempt: int
     result: ClaimResult
+    asked_in: str = ""  # which phase of a move; empty: in none
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,7 @@ class SwapImpossible:
 
     attempt: int
     why: str
+    asked_in: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,14 @@ class CleanedUp:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveImpossible:
+    """A move was placed that cannot be done here: it goes back before anything is ordered."""
+
+    placed: MovePlaced
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stalled:
     """The conductor has restarted, or has heard nothing for long: say again what is being waited for."""
 
@@ -49,6 +60,10 @@ Event = (
     | AgentReported
     | BuildDeleteRequested
     | BuildReshaped
+    | MovePlaced
+    | MoveReported
+    | MoveSteered
+    | MoveImpossible
     | SwapAnswered
     | SwapImpossible
     | GivenBack

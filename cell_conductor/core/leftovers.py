@@ -13,14 +13,17 @@ from cell_conductor.core import build as say
 from cell_conductor.core.build import Build, Effects, Leftover
 from cell_conductor.core.events import CleanedUp
 
-SETTLED = ("active", "error", "deleted")
+SETTLED = ("active", "shelved", "error", "deleted")
 
 
-def leave_behind(build: Build, now: float, cleanup_timeout: float) -> Build:
+def leave_behind(build: Build, now: float, cleanup_timeout: float, above: int = 0) -> Build:
     """The guest of this attempt may still be there."""
-    if any(left.attempt == build.attempt for left in build.leftovers):
+    return left_at(build, Leftover(build.attempt, build.at, now + cleanup_timeout, above=above))
+
+
+def left_at(build: Build, left: Leftover) -> Build:
+    if any(one.attempt == left.attempt for one in build.leftovers):
         return build
-    left = Leftover(build.attempt, build.at, now + cleanup_timeout)
     return replace(build, leftovers=(*build.leftovers, left))
 
 
@@ -46,27 +49,31 @@ def clean_up(build: Build, now: float) -> Effects:
 
 def _free(build: Build, left: Leftover) -> Effects:
     """Nothing is left there, or nobody will ever say so: its room is free. Should it be there, it must go."""
-    release = ReleaseRequested(consumer=say.keeper(build.id, left.attempt), generation=None, fenced=False)
+    release = ReleaseRequested(consumer=say.keeper_of(build, left), generation=None, fenced=False)
     if left.gone:
         return (release,)
-    there = replace(build, attempt=left.attempt, at=left.at)
-    return (say.destroy(there), release)
+    return (say.destroy_left(build, left), release)
 
 
 def undone_there(build: Build, roots: Collection[str]) -> Effects:
     """On these hosts whoever is there now is to know of what may be left."""
     return tuple(
-        say.destroy(replace(build, attempt=left.attempt, at=left.at))
+        say.destroy_left(build, left)
         for left in build.leftovers
         if not left.gone and build.hosts[left.at].root in roots
     )
+
+
+def undone(build: Build) -> Effects:
+    """All that nobody has said to be gone is to be destroyed."""
+    return tuple(say.destroy_left(build, left) for left in build.leftovers if not left.gone)
 
 
 def cleaned_up(build: Build, event: CleanedUp) -> Build:
     """Placement says so."""
     if isinstance(event.result, Contended | Held):
         return build
-    left = tuple(one for one in build.leftovers if say.keeper(build.id, one.attempt) != event.consumer)
+    left = tuple(one for one in build.leftovers if say.keeper_of(build, one) != event.consumer)
     return build if left == build.leftovers else replace(build, leftovers=left)
 
 

@@ -19,10 +19,16 @@ def reshaped(build: Build, told: BuildReshaped) -> Build:
     if told.generation == build.generation and told.root == build.host.root:
         return replace(holding(build, build.at, told.allocations), reshaped=told.number)
     if told.generation > build.generation:  # of a swap whose answer is still on its way
-        for position, spare in enumerate(build.spares, build.at + 1):
-            if spare.root == told.root:
+        for position in _asked_for(build):
+            if build.hosts[position].root == told.root:
                 return replace(holding(build, position, told.allocations), reshaped=told.number)
     return build
+
+
+def _asked_for(build: Build) -> tuple[int, ...]:
+    """The positions it may be given next."""
+    source = () if build.moving is None else (build.moving.source,)
+    return (*range(build.at + 1, len(build.hosts)), *source)
 
 
 def position_of(build: Build, held: Held) -> int | None:
@@ -46,5 +52,8 @@ def holding(build: Build, position: int, allocations: Allocations) -> Build:
     placed = build.as_placed
     if position == 0:
         return replace(build, placed=replace(placed, chosen=one))
+    beyond = position - 1 - len(placed.alternates)
+    if beyond >= 0:
+        return replace(build, moved=(*build.moved[:beyond], one, *build.moved[beyond + 1 :]))
     others = (*placed.alternates[: position - 1], one, *placed.alternates[position:])
     return replace(build, placed=replace(placed, alternates=others))

@@ -9,6 +9,8 @@
 What may be left on a host that did not answer in time keeps its room there (a Leftover) until the agent says
 that it is destroyed, or is given up; meanwhile the build lives on, or is deleted, without it.
 
+An active build may move (`core/moving.py`), be shelved, and be active again; those steps are of the move.
+
 Every effect is a message: ClaimRequested and ReleaseRequested are asked, all others emitted. What was once
 decided is said again, word for word, when the event that led to it is delivered again.
 """
@@ -24,12 +26,30 @@ from bus.messages import (
     BuildReshaped,
     DestroyOrdered,
 )
+from bus.moves import MovePlaced, MoveReported, MoveSteered
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
 from cell_conductor.core.answers import doomed, given_back, swapped
 from cell_conductor.core.build import Build, Effects
-from cell_conductor.core.events import CleanedUp, Event, GivenBack, Stalled, SwapAnswered, SwapImpossible
+from cell_conductor.core.events import (
+    CleanedUp,
+    Event,
+    GivenBack,
+    MoveImpossible,
+    Stalled,
+    SwapAnswered,
+    SwapImpossible,
+)
 from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.move_orders import ended_again
+from cell_conductor.core.moving import step_of_move
+from cell_conductor.core.placed_move import (
+    begun,
+    of_another_move,
+    placed_of_unknown,
+    refused_meanwhile,
+    steered_late,
+)
 from cell_conductor.core.reshaped import reshaped
 
 DELETED_WHILE_BUILDING = "deleted while building"
@@ -53,6 +73,19 @@ def step(
 
 
 def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
+    if build.moving is not None:
+        if isinstance(event, MovePlaced) and event.move != build.moving.id:
+            return build, refused_meanwhile(build, event, now)
+        return step_of_move(build, event, now, limits)
+    match event:
+        case MovePlaced():
+            return begun(build, event, now, limits)
+        case MoveImpossible():
+            return begun(build, event.placed, now, limits, event.why)
+        case MoveReported():
+            return build, of_another_move(build, event)
+        case MoveSteered():
+            return build, steered_late(build, event)
     if isinstance(event, AgentReported) and event.attempt != build.attempt:
         return build, _of_another_attempt(build, event)
     if isinstance(event, BuildReshaped):
@@ -66,12 +99,16 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> tup
             return _swapping(build, event, now, limits)
         case "active":
             return _active(build, event, now, limits)
+        case "shelved":
+            return _shelved(build, event, now, limits)
         case "error":
             return _error(build, event)
         case "deleting":
             return _deleting(build, event, now, limits)
         case "deleted":
             return _deleted(build, event)
+        case "moving" | "verifying":
+            raise AssertionError(f"{build.id} moves, in no move")
 
 
 # One function for each status
@@ -94,6 +131,12 @@ def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | N
         case BuildDeleteRequested():  # remembered, in case its placing is still on the way
             build = Build(id=event.build, cell=event.cell, status="deleted", placed=None)
             return build, (say.deleted(build, event.reply_to),)
+        case MovePlaced():
+            return None, placed_of_unknown(event, now)
+        case MoveImpossible():
+            return None, placed_of_unknown(event.placed, now)
+        case MoveSteered():
+            return None, steered_late(None, event)
         case _:
             return None, ()
 
@@ -153,10 +196,29 @@ def _swapping(build: Build, event: Event, now: float, limits: AttemptLimits) -> 
 
 def _active(build: Build, event: Event, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
     match event:
+        case AgentReported(outcome="built" | "failed") if build.move is not None:
+            return build, ended_again(build)
         case BuildPlaced() | AgentReported(outcome="built" | "failed" | "overdue"):
             return build, (say.ended(build),)
         case BuildDeleteRequested():
             return _delete(build, event, now, limits)
+        case _:
+            return build, ()
+
+
+def _shelved(build: Build, event: Event, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
+    match event:
+        case BuildPlaced():
+            return build, (say.ended(build),)
+        case AgentReported(outcome="destroyed"):
+            return build, ended_again(build)
+        case AgentReported(outcome="progress"):  # nobody counts on it any more
+            return build, (say.destroy(build),)
+        case AgentReported(outcome="built" | "failed"):
+            return build, (say.destroy(build), *ended_again(build))
+        case BuildDeleteRequested():  # there is nothing to destroy
+            build, (_, *again) = _delete(build, event, now, limits)
+            return build, (say.question(build), *again)
         case _:
             return build, ()
 
@@ -215,16 +277,23 @@ def _deleted(build: Build, event: Event) -> tuple[Build, Effects]:
             end = say.end_again(build) if build.end == "error" else ()
             return build, (*end, *(say.deleted(build, reply_to) for reply_to in build.replies))
         case BuildDeleteRequested():
-            return build, (say.deleted(build, event.reply_to),)
+            ended_by_it = build.move is not None and build.move.end == "deleted"
+            again = ended_again(build) if ended_by_it else ()
+            return build, (say.deleted(build, event.reply_to), *again)
         case _:
             return build, ()
 
 
 def _of_another_attempt(build: Build, report: AgentReported) -> Effects:
     """A stale report changes nothing. What it led to is said again, and what it left behind is cleaned."""
-    if report.attempt > build.attempt or report.outcome == "destroyed":
+    left = next((left for left in build.leftovers if left.attempt == report.attempt), None)
+    if build.move is not None and build.move.goal and report.attempt >= build.move.first:
+        return () if report.outcome == "progress" else ended_again(build)
+    if report.outcome == "destroyed":
         return ()
-    if report.outcome == "progress" and all(left.attempt != report.attempt for left in build.leftovers):
+    if left is None and (report.attempt > build.attempt or report.outcome == "progress"):
+        return ()
+    if left is None and _is_the_guest(build, report):
         return ()
     clean = DestroyOrdered(
         build=build.id,
@@ -233,11 +302,22 @@ def _of_another_attempt(build: Build, report: AgentReported) -> Effects:
         agent=report.agent,
         root=report.root,
         host=report.host,
+        above=left.above if left is not None else 0,
     )
     return (clean, say.order(build)) if build.status == "building" else (clean,)
 
 
-# Moves
+def _is_the_guest(build: Build, report: AgentReported) -> bool:
+    """By the number it had before a move that ended where it began: its agent may know no other."""
+    move = build.move
+    return (
+        build.status == "active"
+        and move is not None
+        and (report.attempt, report.root) == (move.was, build.host.root)
+    )
+
+
+# Swaps and deletions
 
 
 def _over(build: Build, tried: Attempt, limits: AttemptLimits, abort: bool = False) -> tuple[Build, Effects]:
@@ -260,4 +340,6 @@ def _delete(
     if build.status != "deleting" or replies != build.replies:
         deadline = build.deadline if build.status == "deleting" else now + limits.delete_timeout
         build = replace(build, status="deleting", replies=replies, doom=doom, deadline=deadline)
-    return build, (say.destroy(build),)
+    if build.move is None:
+        return build, (say.destroy(build),)
+    return build, (say.destroy(build), *ended_again(build))  # should that have got lost

@@ -13,6 +13,7 @@ from bus.claims import (
     ConsumerClaim,
     Full,
     Held,
+    NothingHeld,
     Refused,
     ReleaseAnswered,
     Released,
@@ -160,6 +161,8 @@ class Books:
         generation, allocations = self.held.get(claim.consumer, (None, {}))
         if generation != claim.generation:
             return Held(generation=generation or 0, allocations=allocations)
+        if claim.take_over is not None:
+            return self._take_over(claim, claim.take_over, generation or 0, allocations)
         refused = []
         for number, choice in enumerate(claim.choices):
             (root,) = choice.allocations
@@ -171,6 +174,23 @@ class Books:
             self.held[claim.consumer] = now, choice.allocations
             return Claimed(choice=number, generation=now, number=0, refused=tuple(refused))
         return Refused(refusals=tuple(refused))
+
+    def _take_over(
+        self, claim: ConsumerClaim, other: str, generation: int, allocations: Allocations
+    ) -> ClaimResult:
+        if other not in self.held:
+            return Refused(refusals=(NothingHeld(consumer=other),))
+        _, there = self.held.pop(other)
+        self._keep(claim.keep, allocations)
+        self.held[claim.consumer] = generation + 1, there
+        return Claimed(choice=0, generation=generation + 1, number=0)
+
+    def begin(self, consumer: str, to: Allocations, keep: str | None) -> int:
+        """What the scheduler's claim for a move did; gives the consumer's generation."""
+        generation, allocations = self.held.get(consumer, (0, {}))
+        self._keep(keep, allocations)
+        self.held[consumer] = generation + 1, to
+        return generation + 1
 
     def _release(self, question: ReleaseRequested) -> ReleaseResult:
         if question.consumer in self.retired:

@@ -1,0 +1,241 @@
+"""A build that moves, as a pure step: what is so, and what happened → what is so next, what to do.
+
+As of a build (`core/step.py`), but of one that has been placed anew while its guest was there. What is said
+by the guest's old place never leads to its destruction while the move is open: that comes last, or with a
+delete. Which phases there are, and what comes after which, is in `core/phases.py`.
+"""
+
+from msgspec.structs import replace
+
+from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped
+from bus.moves import MovePlaced, MoveReported, MoveSteered
+from cell_conductor.core import build as say
+from cell_conductor.core import leftovers
+from cell_conductor.core.build import Build
+from cell_conductor.core.events import (
+    CleanedUp,
+    Event,
+    GivenBack,
+    MoveImpossible,
+    Stalled,
+    SwapAnswered,
+    SwapImpossible,
+)
+from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.move import ASKING
+from cell_conductor.core.move_orders import how_it_stands, open_move, reminder, waited_for
+from cell_conductor.core.phases import (
+    Stepped,
+    arrived,
+    close,
+    deleting,
+    enter,
+    failed_there,
+    over,
+    resumed,
+    tried,
+    undoing,
+    undone,
+    way_back,
+)
+from cell_conductor.core.placed_anew import answered, released
+from cell_conductor.core.placed_move import DELETED, of_another_move
+from cell_conductor.core.reshaped import reshaped
+from cell_conductor.core.steering import steered
+
+NO_RESULT = "no result within {:g} s"
+
+
+def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
+    """What this makes of a build in a move."""
+    move = open_move(build)
+    match event:
+        case MovePlaced() | MoveImpossible():  # this one: others are put off, or never begun
+            return build, waited_for(build)
+        case BuildPlaced():
+            return build, say.end_again(build)
+        case BuildReshaped():
+            return reshaped(build, event), ()
+        case CleanedUp():
+            return leftovers.cleaned_up(build, event), ()
+        case Stalled():
+            return build, (reminder(build),) if move.phase in ASKING else waited_for(build)
+        case BuildDeleteRequested():
+            return deleting(build, event.reply_to, now, limits, DELETED)
+        case MoveSteered():
+            return steered(build, event, now, limits)
+        case MoveReported() if event.move != move.id:
+            return build, of_another_move(build, event)
+        case MoveReported():
+            return _reported(build, event, now, limits)
+        case AgentReported():
+            return _heard(build, event, now, limits)
+        case SwapAnswered(attempt=build.attempt, asked_in=move.phase):
+            return answered(build, event.result, now, limits)
+        case SwapImpossible(attempt=build.attempt, asked_in=move.phase):
+            why = f"placement refused to judge it ({event.why})"
+            return answered(build, None, now, limits, why)
+        case GivenBack(asked_in="moving") if move.phase == "release":
+            return released(build, event.result, now, limits)
+        case _:
+            return build, ()
+
+
+# What agents say
+
+
+def _reported(build: Build, report: MoveReported, now: float, limits: AttemptLimits) -> Stepped:
+    move = open_move(build)
+    if report.outcome == "overdue":
+        return _overdue(build, now, limits)
+    if (report.phase, report.step) != (move.phase, move.step):
+        return build, () if report.outcome == "progress" else waited_for(build)
+    cause = report.cause or "failed without giving a cause"
+    match report.outcome, move.phase:
+        case "progress", _:
+            heard = replace(build, deadline=now + limits.build_timeout)
+            if report.percent == move.percent:
+                return heard, ()
+            heard = replace(heard, move=replace(move, percent=report.percent))
+            return heard, (how_it_stands(heard),)
+        case "done", _:
+            return _done(build, now, limits)
+        case _, "prepare":
+            return failed_there(build, "failed", cause, now, limits, left=report.leftover, retry=report.retry)
+        case _, "send":
+            build = over(build, "failed", cause, now)
+            why = f"{move.left} could not send it: {cause}"
+            if move.kind == "shelve":  # it runs on
+                return close(build, "error", why, now, "active")
+            return _to_the_way_back(build, "error", why, now, limits)
+        case _, "start":
+            return _not_started(build, cause, now, limits, left=report.leftover)
+        case _, "rebuild":
+            return _not_rebuilt(over(build, "failed", cause, now), cause, now)
+        case _:
+            return resumed(over(build, "failed", cause, now), cause, now)
+
+
+def _done(build: Build, now: float, limits: AttemptLimits) -> Stepped:
+    move = open_move(build)
+    build = over(build, "done", "", now)
+    match move.phase:
+        case "prepare":
+            return enter(build, "send", now, limits)
+        case "send" if move.kind == "shelve":
+            return enter(build, "destroy", now, limits)
+        case "send":
+            return enter(build, "start", now, limits)
+        case "start" if move.placed.verify and move.kind in ("migrate", "resize"):
+            return enter(tried(build, "built", "", now), "verify", now, limits)
+        case "resume":
+            return resumed(build, "", now)
+        case _:  # start, rebuild
+            return arrived(tried(build, "built", "", now), now, limits)
+
+
+def _not_started(build: Build, cause: str, now: float, limits: AttemptLimits, left: bool) -> Stepped:
+    told = say.host_failed(build, cause)
+    build = tried(over(build, "failed", cause, now), "failed", cause, now)
+    if left:
+        build = leftovers.leave_behind(build, now, limits.cleanup_timeout, above=open_move(build).was)
+    return way_back(build, "error", "it could not be started", now, limits, told)
+
+
+def _not_rebuilt(build: Build, cause: str, now: float) -> Stepped:
+    """What was there runs on."""
+    move = open_move(build)
+    build = replace(build, attempt=move.was, became=move.before)
+    return close(build, "error", f"it could not be rebuilt, and is as it was: {cause}", now, "active")
+
+
+def _to_the_way_back(build: Build, goal: str, why: str, now: float, limits: AttemptLimits) -> Stepped:
+    """The destination has prepared, and never started."""
+    build = leftovers.leave_behind(build, now, limits.cleanup_timeout, above=open_move(build).was)
+    return way_back(build, "aborted" if goal == "aborted" else "error", why, now, limits)
+
+
+def _heard(build: Build, report: AgentReported, now: float, limits: AttemptLimits) -> Stepped:
+    """Of builds and destructions, of any attempt. That of the guest that moves says nothing new."""
+    move = open_move(build)
+    mine = report.attempt == build.attempt
+    if report.outcome == "destroyed":
+        return _destroyed(build, mine, now, limits)
+    if mine and move.phase == "build":
+        match report.outcome:
+            case "built":
+                build = tried(over(build, "done", "", now), "built", "", now)
+                return arrived(build, now, limits)
+            case "failed":
+                cause = report.cause or "failed without giving a cause"
+                return failed_there(
+                    build, "failed", cause, now, limits, left=report.leftover, retry=report.retry
+                )
+            case "progress":
+                return replace(build, deadline=now + limits.build_timeout), ()
+        return build, ()
+    if report.attempt == move.was or report.attempt > build.attempt:
+        return build, ()
+    clean = tuple(
+        say.destroy_left(build, left)
+        for left in build.leftovers
+        if left.attempt == report.attempt and not left.gone
+    )
+    again = () if report.outcome == "progress" else waited_for(build)
+    return build, again if move.phase == "undo" else (*clean, *again)
+
+
+def _destroyed(build: Build, mine: bool, now: float, limits: AttemptLimits) -> Stepped:
+    cause = "destroyed on the host, not by this conductor"
+    match open_move(build).phase:
+        case "undo":
+            return undone(build, now, limits)
+        case "destroy" if mine:
+            return enter(over(build, "done", "", now), "release", now, limits)
+        case "prepare" | "build" if mine:
+            return failed_there(build, "failed", cause, now, limits)
+        case "start" if mine:
+            return _not_started(build, cause, now, limits, left=False)
+        case "back" | "release" | "swap":  # what this led to
+            return build, waited_for(build)
+        case _:
+            return build, ()
+
+
+# What nobody says
+
+
+def _overdue(build: Build, now: float, limits: AttemptLimits) -> Stepped:
+    move = open_move(build)
+    if move.phase in ASKING:
+        return build, waited_for(build)
+    if not build.deadline or now < build.deadline:
+        return build, ()
+    cause = NO_RESULT.format(build.deadline - move.began)
+    match move.phase:
+        case "prepare" | "build":
+            return failed_there(build, "timed out", cause, now, limits, left=True)
+        case "send":
+            build = over(build, "timed out", cause, now)
+            why = f"{move.left} did not send it: {cause}"
+            if move.kind == "shelve":
+                return way_back(build, "error", why, now, limits)
+            return _to_the_way_back(build, "error", why, now, limits)
+        case "start":  # nobody can say that it does not run there: there it belongs, and its order waits
+            told = say.host_failed(build, cause)
+            build = tried(over(build, "timed out", cause, now), "timed out", cause, now)
+            why = f"{move.host} did not say that it runs; it is there, or will be: {cause}"
+            build, said = arrived(build, now, limits, "error", why)
+            return build, (told, *said)
+        case "rebuild":  # its order waits, too: it will be the new one
+            build = over(build, "timed out", cause, now)
+            return close(build, "error", f"it may yet be rebuilt: {cause}", now, "active")
+        case "resume":
+            return resumed(over(build, "timed out", cause, now), cause, now)
+        case "verify":
+            return arrived(over(build, "done", "nobody objected", now), now, limits)
+        case "undo":
+            return undoing(build, now, limits)
+        case _:  # destroy: its room is kept until it is
+            build = leftovers.leave_behind(over(build, "timed out", cause, now), now, limits.cleanup_timeout)
+            return enter(build, "release", now, limits)

@@ -1,0 +1,671 @@
+"""A build that moves: every phase, every event; what becomes of it, and what the conductor then says."""
+
+import pytest
+from msgspec.structs import replace
+
+from bus.claims import Claimed, Full, Held, NothingHeld, Refused, Released, Retired, Walled
+from bus.messages import AgentReported, HostFailed
+from bus.moves import MoveEnded, MoveReported
+from bus.vocabulary import Contended, Message
+from cell_conductor.core.build import Build, keeper
+from cell_conductor.core.events import (
+    CleanedUp,
+    Event,
+    GivenBack,
+    MoveImpossible,
+    Stalled,
+    SwapAnswered,
+    SwapImpossible,
+)
+from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.move_orders import reminder
+from cell_conductor.core.placed_move import put_off
+from cell_conductor.core.step import step
+from tests.support.cell_moves import a_move, a_report_of, a_steering, in_short
+from tests.support.conductor_builders import (
+    a_build_order,
+    a_delete,
+    a_destroy_order,
+    a_placed,
+    a_selection,
+    an_agent_report,
+)
+
+LIMITS = AttemptLimits(max_attempts=3, build_timeout=100.0, delete_timeout=600.0, cleanup_timeout=5000.0)
+PLACED = a_placed(generation=1, hosts=1)
+BUILT = an_agent_report(a_build_order(PLACED), "built")
+MOVE = a_move()
+VERIFIED = a_move(verify=True)
+LIVE = a_move("live")
+EVACUATE = a_move("evacuate")
+SHELVE = a_move("shelve")
+UNSHELVE = a_move("unshelve", number=2)
+REBUILD = a_move("rebuild", hosts=(0,))
+CLAIMED = Claimed(choice=0, generation=3, number=9)
+FULL = Full(provider="p", resource_class="VCPU", asked=4, free=2)
+
+
+def agent_says(attempt: int, host: int, outcome: str, **more: object) -> AgentReported:
+    said = an_agent_report(a_destroy_order(a_placed(hosts=9), attempt, host), "built")
+    return replace(said, outcome=outcome, **more)
+
+
+def done(phase: str, number: int) -> MoveReported:
+    return a_report_of(MOVE, phase, number, "done")  # type: ignore[arg-type]
+
+
+def failed(phase: str, number: int, **more: object) -> MoveReported:
+    return a_report_of(MOVE, phase, number, "failed", cause="no", **more)  # type: ignore[arg-type]
+
+
+Dated = Event | tuple[float, Event]
+
+
+def came(*events: Dated) -> tuple[Build, list[str]]:
+    """The build these events lead to, and what is said at last."""
+    build: Build | None = None
+    said: tuple[Message, ...] = ()
+    now = 0.0
+    for event in events:
+        now, event = event if isinstance(event, tuple) else (now, event)
+        build, said = step(build, event, now, LIMITS)
+    assert build is not None
+    return build, [in_short(one) for one in said if not isinstance(one, HostFailed)]
+
+
+def after(*events: Dated) -> Build:
+    return came(*events)[0]
+
+
+ACTIVE: list[Dated] = [PLACED, BUILT]
+PREPARED: list[Dated] = [*ACTIVE, MOVE, done("prepare", 1)]
+SENT: list[Dated] = [*PREPARED, done("send", 2)]
+VERIFYING: list[Dated] = [*ACTIVE, VERIFIED, done("prepare", 1), done("send", 2), done("start", 3)]
+STATES: dict[str, list[Dated]] = {
+    "prepare": [*ACTIVE, MOVE],
+    "send": PREPARED,
+    "start": SENT,
+    "verify": VERIFYING,
+    "swap": [*ACTIVE, MOVE, failed("prepare", 1, leftover=True)],
+    "undo": [*VERIFYING, a_steering(VERIFIED, "revert")],
+    "back": [*PREPARED, failed("send", 2)],
+    "resume": [*PREPARED, failed("send", 2), SwapAnswered(2, CLAIMED, "back")],
+    "build": [*ACTIVE, EVACUATE],
+    "rebuild": [*ACTIVE, REBUILD],
+    "destroy": [*ACTIVE, SHELVE, done("send", 1)],
+    "release": [*ACTIVE, SHELVE, done("send", 1), agent_says(1, 0, "destroyed")],
+}
+SAID = object()  # by an agent, of the phase as it is
+EVENTS: dict[str, object] = {
+    "placed": MOVE,
+    "the build placed": PLACED,
+    "done": SAID,
+    "failed": SAID,
+    "failed, not cleanly": SAID,
+    "half": SAID,
+    "an old report": failed("prepare", 9),
+    "overdue": SAID,
+    "the source built": BUILT,
+    "built": agent_says(2, 5, "built"),
+    "failed to build": agent_says(2, 5, "failed", cause="no"),
+    "destroyed": agent_says(2, 5, "destroyed"),
+    "the source destroyed": agent_says(1, 0, "destroyed"),
+    "confirm": a_steering(MOVE, "confirm"),
+    "revert": a_steering(MOVE, "revert"),
+    "abort": a_steering(MOVE, "abort"),
+    "force": a_steering(MOVE, "force"),
+    "delete": a_delete(PLACED),
+    "claimed": SwapAnswered(2, CLAIMED, "swap"),
+    "taken over": SwapAnswered(2, CLAIMED, "back"),
+    "no claim": SwapImpossible(2, "no such class", "swap"),
+    "given back": GivenBack("moving", Released()),
+    "stalled": Stalled(),
+}
+
+
+def event_in(state: Build, event: str) -> Event:
+    """What an agent says is said of the phase as it is."""
+    move = state.moving
+    assert move is not None
+    if event == "overdue":
+        return reminder(state)
+    if EVENTS[event] is not SAID:
+        return EVENTS[event]  # type: ignore[return-value]
+    phase = move.phase if move.phase in ("prepare", "send", "start", "resume", "rebuild") else "prepare"
+    said = a_report_of(MOVE, phase, max(move.step, 1), "done")
+    match event:
+        case "half":
+            return replace(said, outcome="progress", percent=50)
+        case "done":
+            return said
+        case _:
+            return replace(said, outcome="failed", cause="no", leftover=event != "failed")
+
+
+# phase → event → what is shown of the move then, and what is said; what is not named changes nothing
+TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
+    "prepare": {
+        "placed": ("prepare", ["prepare 2 at host5"]),
+        "the build placed": ("prepare", ["active"]),
+        "done": ("send", ["told send", "send 1 at host0"]),
+        "failed": ("swap", ["told swap", "swap 2 to 1"]),
+        "failed, not cleanly": ("swap", ["told swap", "swap 2 to 1 keeping 2"]),
+        "half": ("prepare", ["told prepare"]),
+        "an old report": ("prepare", ["prepare 2 at host5"]),
+        "overdue": ("swap", ["told swap", "swap 2 to 1 keeping 2"]),
+        "built": ("prepare", ["prepare 2 at host5"]),
+        "failed to build": ("prepare", ["prepare 2 at host5"]),
+        "destroyed": ("swap", ["told swap", "swap 2 to 1"]),
+        "confirm": ("prepare", ["told prepare: it does not wait to be confirmed: prepare"]),
+        "revert": ("prepare", ["told prepare: it does not wait to be reverted: prepare"]),
+        "abort": ("back", ["destroy 2 at host5 above 1", "told back", "back 2 to 1 keeping 2"]),
+        "force": ("prepare", ["told prepare: only the copying of a live migration ends sooner: prepare"]),
+        "delete": ("deleting", ["destroy 2 at host5", "destroy 1 at host0", "ended deleted"]),
+        "stalled": ("prepare", ["prepare 2 at host5"]),
+    },
+    "send": {
+        "placed": ("send", ["send 1 at host0"]),
+        "the build placed": ("send", ["active"]),
+        "done": ("start", ["told start", "start 2 at host5"]),
+        "failed": ("back", ["destroy 2 at host5 above 1", "told back", "back 2 to 1 keeping 2"]),
+        "failed, not cleanly": ("back", ["destroy 2 at host5 above 1", "told back", "back 2 to 1 keeping 2"]),
+        "half": ("send", ["told send"]),
+        "an old report": ("send", ["send 1 at host0"]),
+        "overdue": ("back", ["destroy 2 at host5 above 1", "told back", "back 2 to 1 keeping 2"]),
+        "built": ("send", ["send 1 at host0"]),
+        "failed to build": ("send", ["send 1 at host0"]),
+        "confirm": ("send", ["told send: it does not wait to be confirmed: send"]),
+        "revert": ("send", ["told send: it does not wait to be reverted: send"]),
+        "abort": ("back", ["destroy 2 at host5 above 1", "told back", "back 2 to 1 keeping 2"]),
+        "force": ("send", ["told send: only the copying of a live migration ends sooner: send"]),
+        "delete": ("deleting", ["destroy 2 at host5", "destroy 1 at host0", "ended deleted"]),
+        "stalled": ("send", ["send 1 at host0"]),
+    },
+    "start": {
+        "placed": ("start", ["start 2 at host5"]),
+        "the build placed": ("start", ["active"]),
+        "done": ("done", ["destroy 1 at host0", "ended done at host5"]),
+        "failed": ("back", ["told back", "back 2 to 1"]),
+        "failed, not cleanly": ("undo", ["told undo", "destroy 2 at host5 above 1"]),
+        "half": ("start", ["told start"]),
+        "an old report": ("start", ["start 2 at host5"]),
+        "overdue": ("error", ["destroy 1 at host0", "ended error at host5"]),
+        "built": ("start", ["start 2 at host5"]),
+        "failed to build": ("start", ["start 2 at host5"]),
+        "destroyed": ("back", ["told back", "back 2 to 1"]),
+        "confirm": ("start", ["told start: it does not wait to be confirmed: start"]),
+        "revert": ("start", ["told start: it does not wait to be reverted: start"]),
+        "abort": ("start", ["told start: it is too late for that: start"]),
+        "force": ("start", ["told start: only the copying of a live migration ends sooner: start"]),
+        "delete": ("deleting", ["destroy 2 at host5", "destroy 1 at host0", "ended deleted"]),
+        "stalled": ("start", ["start 2 at host5"]),
+    },
+    "verify": {
+        "the build placed": ("verify", ["active"]),
+        "confirm": ("done", ["destroy 1 at host0", "ended done at host5"]),
+        "revert": ("revert", ["told revert", "destroy 2 at host5 above 1"]),
+        "abort": ("verify", ["told verify: it is too late for that: verify"]),
+        "force": ("verify", ["told verify: only the copying of a live migration ends sooner: verify"]),
+        "delete": ("deleting", ["destroy 2 at host5", "destroy 1 at host0", "ended deleted"]),
+    },
+    "swap": {
+        "placed": ("swap", ["swap 2 to 1 keeping 2"]),
+        "the build placed": ("swap", ["active"]),
+        "done": ("swap", ["swap 2 to 1 keeping 2"]),
+        "failed": ("swap", ["swap 2 to 1 keeping 2"]),
+        "failed, not cleanly": ("swap", ["swap 2 to 1 keeping 2"]),
+        "an old report": ("swap", ["swap 2 to 1 keeping 2"]),
+        "overdue": ("swap", ["swap 2 to 1 keeping 2"]),
+        "built": ("swap", ["destroy 2 at host5 above 1", "swap 2 to 1 keeping 2"]),
+        "failed to build": ("swap", ["destroy 2 at host5 above 1", "swap 2 to 1 keeping 2"]),
+        "destroyed": ("swap", ["swap 2 to 1"]),
+        "the source destroyed": ("swap", ["swap 2 to 1 keeping 2"]),
+        "confirm": ("swap", ["told swap: it does not wait to be confirmed: swap"]),
+        "revert": ("swap", ["told swap: it does not wait to be reverted: swap"]),
+        "abort": ("back", ["destroy 2 at host5 above 1", "told back", "back 2 to 1 keeping 2"]),
+        "force": ("swap", ["told swap: only the copying of a live migration ends sooner: swap"]),
+        "delete": (
+            "deleting",
+            ["destroy 2 at host5", "destroy 2 at host5 above 1", "destroy 1 at host0", "ended deleted"],
+        ),
+        "claimed": ("prepare", ["destroy 2 at host5 above 1", "told prepare", "prepare 3 at host6"]),
+        "no claim": ("back", ["destroy 2 at host5 above 1", "told back", "back 2 to 1 keeping 2"]),
+        "stalled": ("swap", ["overdue"]),
+    },
+    "undo": {
+        "placed": ("revert", ["destroy 2 at host5 above 1"]),
+        "the build placed": ("revert", ["active"]),
+        "done": ("revert", ["destroy 2 at host5 above 1"]),
+        "failed": ("revert", ["destroy 2 at host5 above 1"]),
+        "failed, not cleanly": ("revert", ["destroy 2 at host5 above 1"]),
+        "an old report": ("revert", ["destroy 2 at host5 above 1"]),
+        "overdue": (
+            "revert",
+            ["told revert: host5: nothing was heard; asked again", "destroy 2 at host5 above 1"],
+        ),
+        "built": ("revert", ["destroy 2 at host5 above 1"]),
+        "failed to build": ("revert", ["destroy 2 at host5 above 1"]),
+        "destroyed": ("back", ["told back", "back 2 to 1"]),
+        "confirm": ("revert", ["told revert: it is on its way back already"]),
+        "revert": ("revert", ["told revert", "destroy 2 at host5 above 1"]),
+        "abort": ("revert", ["told revert: it is on its way back already"]),
+        "force": ("revert", ["told revert: it is on its way back already"]),
+        "delete": (
+            "deleting",
+            ["destroy 2 at host5", "destroy 2 at host5 above 1", "destroy 1 at host0", "ended deleted"],
+        ),
+        "stalled": ("revert", ["destroy 2 at host5 above 1"]),
+    },
+    "back": {
+        "placed": ("back", ["back 2 to 1 keeping 2"]),
+        "the build placed": ("back", ["active"]),
+        "done": ("back", ["back 2 to 1 keeping 2"]),
+        "failed": ("back", ["back 2 to 1 keeping 2"]),
+        "failed, not cleanly": ("back", ["back 2 to 1 keeping 2"]),
+        "an old report": ("back", ["back 2 to 1 keeping 2"]),
+        "overdue": ("back", ["back 2 to 1 keeping 2"]),
+        "built": ("back", ["destroy 2 at host5 above 1", "back 2 to 1 keeping 2"]),
+        "failed to build": ("back", ["destroy 2 at host5 above 1", "back 2 to 1 keeping 2"]),
+        "destroyed": ("back", ["back 2 to 1"]),
+        "the source destroyed": ("back", ["back 2 to 1 keeping 2"]),
+        "confirm": ("back", ["told back: it is on its way back already"]),
+        "revert": ("back", ["told back: it is on its way back already"]),
+        "abort": ("back", ["told back: it is on its way back already"]),
+        "force": ("back", ["told back: it is on its way back already"]),
+        "delete": (
+            "deleting",
+            ["destroy 2 at host5", "destroy 2 at host5 above 1", "destroy 1 at host0", "ended deleted"],
+        ),
+        "taken over": ("resume", ["told resume", "resume 3 (was 1) at host0"]),
+        "stalled": ("back", ["overdue"]),
+    },
+    "resume": {
+        "placed": ("resume", ["resume 3 (was 1) at host0"]),
+        "the build placed": ("resume", ["active"]),
+        "done": ("error", ["destroy 2 at host5 above 1", "ended error at host0"]),
+        "failed": ("error", ["destroy 2 at host5 above 1", "ended error at host0"]),
+        "failed, not cleanly": ("error", ["destroy 2 at host5 above 1", "ended error at host0"]),
+        "half": ("resume", ["told resume"]),
+        "an old report": ("resume", ["resume 3 (was 1) at host0"]),
+        "overdue": ("error", ["destroy 2 at host5 above 1", "ended error at host0"]),
+        "built": ("resume", ["destroy 2 at host5 above 1", "resume 3 (was 1) at host0"]),
+        "failed to build": ("resume", ["destroy 2 at host5 above 1", "resume 3 (was 1) at host0"]),
+        "destroyed": ("resume", ["free 2"]),
+        "confirm": ("resume", ["told resume: it is on its way back already"]),
+        "revert": ("resume", ["told resume: it is on its way back already"]),
+        "abort": ("resume", ["told resume: it is on its way back already"]),
+        "force": ("resume", ["told resume: it is on its way back already"]),
+        "delete": ("deleting", ["destroy 3 at host0", "destroy 2 at host5 above 1", "ended deleted"]),
+        "stalled": ("resume", ["resume 3 (was 1) at host0"]),
+    },
+    "build": {
+        "placed": ("build", ["build 2 at host5"]),
+        "the build placed": ("build", ["active"]),
+        "done": ("build", ["build 2 at host5"]),
+        "failed": ("build", ["build 2 at host5"]),
+        "failed, not cleanly": ("build", ["build 2 at host5"]),
+        "an old report": ("build", ["build 2 at host5"]),
+        "overdue": ("swap", ["told swap", "swap 2 to 1 keeping 2"]),
+        "built": ("done", ["destroy 1 at host0", "ended done at host5"]),
+        "failed to build": ("swap", ["told swap", "swap 2 to 1"]),
+        "destroyed": ("swap", ["told swap", "swap 2 to 1"]),
+        "confirm": ("build", ["told build: it does not wait to be confirmed: build"]),
+        "revert": ("build", ["told build: it does not wait to be reverted: build"]),
+        "abort": ("abort", ["told abort", "destroy 2 at host5 above 1"]),
+        "force": ("build", ["told build: only the copying of a live migration ends sooner: build"]),
+        "delete": ("deleting", ["destroy 2 at host5", "destroy 1 at host0", "ended deleted"]),
+        "stalled": ("build", ["build 2 at host5"]),
+    },
+    "rebuild": {
+        "placed": ("rebuild", ["rebuild 2 (was 1) at host0"]),
+        "the build placed": ("rebuild", ["active"]),
+        "done": ("done", ["ended done at host0"]),
+        "failed": ("error", ["ended error at host0"]),
+        "failed, not cleanly": ("error", ["ended error at host0"]),
+        "half": ("rebuild", ["told rebuild"]),
+        "an old report": ("rebuild", ["rebuild 2 (was 1) at host0"]),
+        "overdue": ("error", ["ended error at host0"]),
+        "built": ("rebuild", ["rebuild 2 (was 1) at host0"]),
+        "failed to build": ("rebuild", ["rebuild 2 (was 1) at host0"]),
+        "confirm": ("rebuild", ["told rebuild: it does not wait to be confirmed: rebuild"]),
+        "revert": ("rebuild", ["told rebuild: it does not wait to be reverted: rebuild"]),
+        "abort": ("rebuild", ["told rebuild: it is too late for that: rebuild"]),
+        "force": ("rebuild", ["told rebuild: only the copying of a live migration ends sooner: rebuild"]),
+        "delete": ("deleting", ["destroy 2 at host0", "ended deleted"]),
+        "stalled": ("rebuild", ["rebuild 2 (was 1) at host0"]),
+    },
+    "destroy": {
+        "placed": ("destroy", ["destroy 1 at host0"]),
+        "the build placed": ("destroy", ["active"]),
+        "done": ("destroy", ["destroy 1 at host0"]),
+        "failed": ("destroy", ["destroy 1 at host0"]),
+        "failed, not cleanly": ("destroy", ["destroy 1 at host0"]),
+        "an old report": ("destroy", ["destroy 1 at host0"]),
+        "overdue": ("release", ["told release", "release 1 keeping 1"]),
+        "the source destroyed": ("release", ["told release", "release 1"]),
+        "confirm": ("destroy", ["told destroy: it does not wait to be confirmed: destroy"]),
+        "revert": ("destroy", ["told destroy: it does not wait to be reverted: destroy"]),
+        "abort": ("destroy", ["told destroy: it is too late for that: destroy"]),
+        "force": ("destroy", ["told destroy: only the copying of a live migration ends sooner: destroy"]),
+        "delete": ("deleting", ["destroy 1 at host0", "ended deleted"]),
+        "stalled": ("destroy", ["destroy 1 at host0"]),
+    },
+    "release": {
+        "placed": ("release", ["release 1"]),
+        "the build placed": ("release", ["active"]),
+        "done": ("release", ["release 1"]),
+        "failed": ("release", ["release 1"]),
+        "failed, not cleanly": ("release", ["release 1"]),
+        "an old report": ("release", ["release 1"]),
+        "overdue": ("release", ["release 1"]),
+        "destroyed": ("release", ["release 1"]),
+        "the source destroyed": ("release", ["release 1"]),
+        "confirm": ("release", ["told release: it does not wait to be confirmed: release"]),
+        "revert": ("release", ["told release: it does not wait to be reverted: release"]),
+        "abort": ("release", ["told release: it is too late for that: release"]),
+        "force": ("release", ["told release: only the copying of a live migration ends sooner: release"]),
+        "delete": ("deleting", ["destroy 1 at host0", "ended deleted"]),
+        "given back": ("done", ["ended done"]),
+        "stalled": ("release", ["overdue"]),
+    },
+}
+
+
+@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("phase", TABLE)
+def test_what_every_event_means_in_every_phase(phase: str, event: str) -> None:
+    before = after(*STATES[phase])
+    build, effects = step(before, event_in(before, event), 1000.0, LIMITS)
+    assert build is not None and build.move is not None
+    said = [in_short(one) for one in effects if not isinstance(one, HostFailed)]
+    if event not in TABLE[phase]:
+        assert (build, said) == (before, [])
+        return
+    shown = build.status if build.status == "deleting" else build.move.shown
+    assert (shown, said) == TABLE[phase][event]
+    assert build.moving is not None or build.move.end
+
+
+@pytest.mark.parametrize("phase", TABLE)
+def test_nothing_that_is_said_of_the_guest_that_moves_has_it_destroyed(phase: str) -> None:
+    """Its agent begins anew, and its order comes again."""
+    before = after(*STATES[phase])
+    for outcome in ("built", "failed", "progress"):
+        _, effects = step(before, agent_says(1, 0, outcome), 10.0, LIMITS)
+        assert (
+            not [one for one in map(in_short, effects) if one.startswith("destroy 1")] or phase == "destroy"
+        )
+
+
+def held(host: int, generation: int) -> Held:
+    allocations = a_selection(host).choice.allocations
+    return Held(generation=generation, allocations=allocations, roots=tuple(allocations))
+
+
+GONE = Refused(refusals=(NothingHeld(consumer="k"),))
+TO_THE_SOURCE = STATES["back"]
+ANSWERS = [
+    pytest.param(Contended(), "back", ["back 2 to 1 keeping 2"], id="contended"),
+    pytest.param(held(0, 3), "resume", ["told resume", "resume 3 (was 1) at host0"], id="asked before"),
+    pytest.param(held(5, 4), "back", ["back 4 to 1 keeping 2"], id="touched by somebody"),
+    pytest.param(held(6, 3), "back", ["back 3 to 1"], id="a swap was on its way"),
+    pytest.param(GONE, "back", ["swap 2 to 1 keeping 2"], id="nobody keeps it: claimed anew"),
+    pytest.param(
+        Refused(refusals=(FULL,)),
+        "resume",
+        ["told resume", "resume 3 (was 1) at host0"],
+        id="it cannot be had",
+    ),
+    pytest.param(Retired(why="x"), "resume", ["told resume", "resume 3 (was 1) at host0"], id="retired"),
+]
+
+
+@pytest.mark.parametrize(("answer", "phase", "says"), ANSWERS)
+def test_what_placement_may_answer_on_the_way_back(answer: object, phase: str, says: list[str]) -> None:
+    build, said = came(*TO_THE_SOURCE, SwapAnswered(2, answer, "back"))  # type: ignore[arg-type]
+    assert build.move is not None
+    assert (build.move.phase, said) == (phase, says)
+
+
+def test_a_source_without_its_room_is_resumed_all_the_same_and_the_end_says_so() -> None:
+    answers = [SwapAnswered(2, GONE, "back"), SwapAnswered(2, Refused(refusals=(FULL,)), "back")]
+    build, said = came(*TO_THE_SOURCE, *answers, done("resume", 3))
+    assert said[-1] == "ended error at host0"
+    assert build.move is not None and "could not be had back: p: asked 4" in build.move.cause
+
+
+TO_THE_NEXT = STATES["swap"]
+NEXT = [
+    pytest.param(
+        held(6, 3), ["destroy 2 at host5 above 1", "told prepare", "prepare 3 at host6"], id="before"
+    ),
+    pytest.param(held(5, 4), ["swap 4 to 1 keeping 2"], id="touched by somebody"),
+    pytest.param(
+        held(9, 4), ["destroy 2 at host5 above 1", "told back", "back 4 to 1 keeping 2"], id="it is elsewhere"
+    ),
+    pytest.param(
+        Refused(refusals=(FULL,)),
+        ["destroy 2 at host5 above 1", "told back", "back 2 to 1 keeping 2"],
+        id="no room",
+    ),
+    pytest.param(Contended(), ["swap 2 to 1 keeping 2"], id="contended"),
+]
+
+
+@pytest.mark.parametrize(("answer", "says"), NEXT)
+def test_what_placement_may_answer_for_the_next_host(answer: object, says: list[str]) -> None:
+    assert came(*TO_THE_NEXT, SwapAnswered(2, answer, "swap"))[1] == says  # type: ignore[arg-type]
+
+
+def test_an_answer_to_an_earlier_question_is_not_taken_for_that_to_a_later_one() -> None:
+    """It was aborted while the next host was being asked for: what comes of that is not the way back."""
+    going_back = [*TO_THE_NEXT, a_steering(MOVE, "abort")]
+    assert came(*going_back, SwapAnswered(2, CLAIMED, "swap")) == (after(*going_back), [])
+
+
+def test_a_delete_that_overtakes_the_way_back_keeps_the_source_until_it_is_destroyed() -> None:
+    deleting = [*TO_THE_SOURCE, a_delete(PLACED), agent_says(2, 5, "destroyed")]
+    build, said = came(*deleting, GivenBack("deleting", held(0, 3)))
+    assert said == ["release 3 for good keeping 1"]
+    build, said = came(*deleting, GivenBack("deleting", held(0, 3)), GivenBack("deleting", Released()))
+    assert build.status == "deleted" and [left.attempt for left in build.leftovers if not left.gone] == [1]
+
+
+def test_a_guest_that_did_not_resume_is_not_destroyed_by_its_old_name() -> None:
+    not_resumed = [*STATES["resume"], failed("resume", 3)]
+    build = after(*not_resumed)
+    assert (build.status, build.attempt) == ("active", 3)
+    assert came(*not_resumed, BUILT)[1] == []
+
+
+# A move that is placed at the wrong moment
+
+DELETING: list[Dated] = [*ACTIVE, a_delete(PLACED)]
+DELETED: list[Dated] = [*DELETING, agent_says(1, 0, "destroyed"), GivenBack("deleting", Released())]
+SHELVED: list[Dated] = [*STATES["release"], GivenBack("moving", Released())]
+OTHER = a_move(number=7)
+PLACES = [
+    pytest.param(
+        DELETING,
+        MOVE,
+        "deleting",
+        ["destroy 2 at host5", "destroy 1 at host0", "ended deleted"],
+        id="deleting",
+    ),
+    pytest.param(DELETED, MOVE, "deleted", ["destroy 1 at host0", "ended deleted"], id="deleted"),
+    pytest.param(DELETED, UNSHELVE, "deleted", ["ended deleted"], id="unshelved, deleted"),
+    pytest.param(SHELVED, OTHER, "shelved", ["destroy 1 at host0", "ended error"], id="shelved"),
+    pytest.param(
+        SHELVED, UNSHELVE, "moving", ["ended done", "told build", "build 2 at host5"], id="unshelved"
+    ),
+    pytest.param(ACTIVE, UNSHELVE, "active", ["ended error"], id="not shelved"),
+    pytest.param(ACTIVE, a_move(attempt=4), "moving", ["told back", "back 2 to 4"], id="of another attempt"),
+    pytest.param(
+        ACTIVE, MoveImpossible(MOVE, "metal"), "moving", ["told back", "back 2 to 1"], id="impossible"
+    ),
+    pytest.param(
+        ACTIVE, MoveImpossible(SHELVE, "metal"), "active", ["ended error at host0"], id="nor shelved"
+    ),
+    pytest.param(STATES["send"], a_move("shelve", number=7), "moving", ["ended error"], id="in another move"),
+]
+
+
+@pytest.mark.parametrize(("before", "event", "status", "says"), PLACES)
+def test_what_becomes_of_a_move_that_comes_at_another_moment(
+    before: list[Dated], event: Event, status: str, says: list[str]
+) -> None:
+    build, said = came(*before, event)
+    assert (build.status, said) == (status, says)
+    if build.moving is None:
+        assert came(*before, event, event)[1] == says  # said again
+
+
+def test_what_goes_back_before_anything_was_ordered_is_as_it_was() -> None:
+    build, said = came(*ACTIVE, MoveImpossible(MOVE, "metal"), SwapAnswered(2, CLAIMED, "back"))
+    assert said == ["ended error at host0"]
+    assert (build.status, build.attempt, build.at, build.generation) == ("active", 1, 0, 3)
+    assert build.move is not None and build.move.cause == "metal"
+
+
+@pytest.mark.parametrize(
+    ("before", "placed", "why"),
+    [
+        ([PLACED], MOVE, "its build is building"),
+        (STATES["send"], OTHER, f"its build is in the move {MOVE.move}"),
+        (STATES["send"], MOVE, ""),
+        (STATES["send"], a_move("rebuild", number=7, hosts=(0,)), ""),
+        (SHELVED, UNSHELVE, ""),
+        (DELETED, MOVE, ""),
+    ],
+)
+def test_what_is_placed_too_early_waits(before: list[Dated], placed: object, why: str) -> None:
+    assert put_off(after(*before), placed) == why  # type: ignore[arg-type]
+
+
+def test_of_an_unknown_build_nothing_is_touched() -> None:
+    build, (end,) = step(None, MOVE, 0.0, LIMITS)
+    assert build is None and isinstance(end, MoveEnded) and end.end == "error"
+    assert [in_short(one) for one in step(None, a_steering(MOVE, "abort"), 0.0, LIMITS)[1]] == [
+        "told : the instance is in no such move"
+    ]
+
+
+# Time
+
+
+def late(build: list[Dated], now: float) -> tuple[float, Event]:
+    return now, reminder(after(*build))
+
+
+def test_what_may_run_is_waited_for_as_long_as_its_room_is_kept() -> None:
+    reverting = STATES["undo"]
+    assert came(*reverting, late(reverting, 599.0)) == (after(*reverting), [])
+    build, said = came(*reverting, late(reverting, 600.0))
+    assert build.deadline == 1200.0
+    assert said == ["told revert: host5: nothing was heard; asked again", "destroy 2 at host5 above 1"]
+    build, said = came(*reverting, late(reverting, 5000.0))
+    assert said == ["told back", "back 2 to 1 keeping 2"]
+
+
+def test_what_failed_to_start_is_not_waited_for_longer_than_a_deletion() -> None:
+    undoing = [*SENT, failed("start", 3, leftover=True)]
+    assert came(*undoing, late(undoing, 600.0))[1] == ["told back", "back 2 to 1 keeping 2"]
+
+
+def test_it_is_confirmed_when_its_time_is_up_and_only_then() -> None:
+    hour = a_move(verify=True, verify_for="1h")
+    verifying = [*ACTIVE, hour, done("prepare", 1), done("send", 2), done("start", 3)]
+    assert came(*verifying, late(verifying, 3599.0))[1] == []
+    assert came(*verifying, late(verifying, 3600.0))[1] == ["destroy 1 at host0", "ended done at host5"]
+    assert after(*VERIFYING).deadline == 0.0
+
+
+def test_what_is_heard_of_has_its_time_anew_and_its_progress_is_told() -> None:
+    build, said = came(*PREPARED, (90.0, a_report_of(MOVE, "send", 2, "progress", percent=40)))
+    assert build.deadline == 190.0 and said == ["told send"]
+
+
+def test_a_live_migration_is_told_once_more_to_end_its_copying() -> None:
+    sending = [*ACTIVE, LIVE, done("prepare", 1)]
+    _, said = came(*sending, a_steering(LIVE, "force"))
+    assert said == ["told send", "send 1 at host0 by force"]
+    assert came(*sending, a_steering(LIVE, "force"), done("send", 2))[1] == ["send 1 at host0 by force"]
+    assert came(*sending, a_steering(LIVE, "force"), done("send", 3))[1] == ["told start", "start 2 at host5"]
+
+
+# The end
+
+
+def end_of(*events: Dated) -> MoveEnded:
+    build: Build | None = None
+    said: tuple[Message, ...] = ()
+    for event in events:
+        now, event = event if isinstance(event, tuple) else (0.0, event)
+        build, said = step(build, event, now, LIMITS)
+    (end,) = [one for one in said if isinstance(one, MoveEnded)]
+    return end
+
+
+def test_an_end_tells_every_phase_and_attempt_with_its_cause() -> None:
+    end = end_of(
+        *STATES["swap"],
+        (2.0, SwapAnswered(2, CLAIMED, "swap")),
+        (3.0, done("prepare", 2)),
+        (4.0, failed("send", 3)),
+        (5.0, SwapAnswered(3, CLAIMED, "back")),
+        (6.0, done("resume", 4)),
+    )
+    assert [(one.phase, one.host, one.outcome, one.cause) for one in end.phases] == [
+        ("prepare", "host5", "failed", "no"),
+        ("prepare", "host6", "done", ""),
+        ("send", "host0", "failed", "no"),
+        ("resume", "host0", "done", ""),
+    ]
+    assert [(one.host, one.outcome, one.cause) for one in end.attempts] == [("host5", "failed", "no")]
+    assert (end.end, end.host, end.reason) == (
+        "error", "host0", "host0 could not send it: no: host5 failed: no",
+    )  # fmt: skip
+    assert [(one.began, one.ended) for one in end.phases[1:3]] == [(2.0, 3.0), (3.0, 4.0)]
+
+
+def test_what_the_build_ended_as_is_said_in_the_same_words_wherever_it_has_moved() -> None:
+    _, (first,) = step(after(*ACTIVE), PLACED, 0.0, LIMITS)
+    _, (later,) = step(after(*SENT, done("start", 3)), PLACED, 0.0, LIMITS)
+    assert later == first
+
+
+def test_what_is_resized_is_built_as_it_is_now_and_as_it_was_when_it_goes_back() -> None:
+    resized = after(*SENT, done("start", 3))
+    assert resized.spec.flavor.name == "large" and resized.host.host == "host5"
+    assert after(*STATES["resume"]).spec == PLACED.spec
+
+
+def test_a_source_left_behind_is_cleaned_up_after_like_any_other_leftover() -> None:
+    moved = [*SENT, done("start", 3)]
+    assert came(*moved, agent_says(1, 0, "destroyed"))[1] == ["free 1"]
+    freed = [*moved, agent_says(1, 0, "destroyed"), CleanedUp(keeper(PLACED.build, 1), Released())]
+    assert after(*freed).leftovers == ()
+    assert came(*moved, late_leftover(moved, 5000.0))[1] == ["active", "destroy 1 at host0", "free 1"]
+
+
+def late_leftover(moved: list[Dated], now: float) -> tuple[float, Event]:
+    return now, agent_says(after(*moved).attempt, 5, "overdue")
+
+
+def test_what_placement_does_not_take_back_is_shelved_with_that_cause() -> None:
+    build, said = came(*STATES["release"], GivenBack("moving", Walled(why="not yours")))
+    assert (build.status, said) == ("shelved", ["ended error"])
+    assert build.move is not None and "not yours" in build.move.cause
+
+
+@pytest.mark.parametrize("answer", [Contended(), held(5, 2)])
+def test_what_a_shelved_instance_holds_is_given_back_whatever_placement_answers(answer: object) -> None:
+    _, said = came(*STATES["release"], GivenBack("moving", answer))  # type: ignore[arg-type]
+    assert said == [f"release {2 if isinstance(answer, Held) else 1}"]
+
+
+def test_a_shelved_instance_is_deleted_without_asking_any_host() -> None:
+    _, said = came(*SHELVED, a_delete(PLACED))
+    assert said == ["release None for good", "ended done"]
+    assert came(*SHELVED, a_delete(PLACED), GivenBack("deleting", Released()))[0].status == "deleted"
+    assert came(*SHELVED, agent_says(1, 0, "progress"))[1] == ["destroy 1 at host0"]
