@@ -5,7 +5,6 @@ from msgspec.structs import replace
 from bus.claims import (
     Claimed,
     ClaimResult,
-    Contended,
     Held,
     NothingHeld,
     Refused,
@@ -13,6 +12,7 @@ from bus.claims import (
     Retired,
     Walled,
 )
+from bus.not_done import Contended
 from cell_conductor.core import build as say
 from cell_conductor.core.answers import turned_down
 from cell_conductor.core.build import Build
