@@ -1,0 +1,214 @@
+"""Moves as a client follows them: asked for, and what came of each, whatever of what is said gets lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from berth.publishing import PATIENCE, publish
+from bus import topics
+from bus.delivery.runner import Bus, Listener
+from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.moves import (
+    FindMoves,
+    MoveEnded,
+    MoveRefused,
+    MoveRequested,
+    MoveStands,
+    MoveTold,
+    PhaseOver,
+)
+from bus.vocabulary import Attempt
+
+LOOK_SECONDS = 2.0  # between two looks at what cells keep of moves: what was said may have been lost
+AGAIN_SECONDS = 15.0  # after which one is asked for again that no cell knows and nobody refused
+_A_LOOK = 500  # moves
+
+REFUSED = "refused"
+VERIFYING = "verifying"  # it goes no further by itself: somebody is to confirm or to revert it
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoveOutcome:
+    """What came of a move, however that was learnt."""
+
+    move: str
+    build: str
+    end: str  # a MoveEnd, or one of the two above
+    kind: str = ""
+    host: str = ""
+    reason: str = ""
+    code: str = ""
+    phases: tuple[PhaseOver, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+
+
+@dataclass
+class _Open:
+    """A move whose outcome is awaited."""
+
+    build: str
+    cell: str
+    asked: MoveRequested | None  # None: somebody else has asked for it
+    since: float
+    outcome: asyncio.Future[MoveOutcome]
+    past_verifying: bool = False
+    told: tuple[str, str, int] = field(default=("", "", 0))
+
+
+Tell = Callable[[MoveTold], None]
+
+
+class FollowedMoves:
+    """Several moves, each to its outcome."""
+
+    def __init__(self, bus: Bus, name: str, tell: Tell) -> None:
+        self.bus = bus
+        self.reply_to = name
+        self._tell = tell
+        self._open: dict[str, _Open] = {}
+
+    async def ask(self, request: MoveRequested) -> MoveOutcome:
+        """Have this one done; returns when it is over, or waits to be confirmed."""
+        waited = self._await(request.move, request.build, request.cell, request)
+        await publish(self.bus, request, patience=PATIENCE)
+        return await waited
+
+    async def join(self, move: str, build: str, cell: str, *, past_verifying: bool = False) -> MoveOutcome:
+        """The outcome of one that is under way already."""
+        return await self._await(move, build, cell, None, past_verifying)
+
+    def _await(
+        self, move: str, build: str, cell: str, asked: MoveRequested | None, past_verifying: bool = False
+    ) -> asyncio.Future[MoveOutcome]:
+        outcome = asyncio.get_running_loop().create_future()
+        since = self.bus.clock.monotonic()
+        self._open[move] = _Open(build, cell, asked, since, outcome, past_verifying)
+        return outcome
+
+    # What is said of them
+
+    async def hear_refusals(self, refusals: Listener[MoveRefused]) -> None:
+        while True:
+            said = await refusals.get()
+            self._over(
+                MoveOutcome(
+                    move=said.move, build=said.build, kind=said.kind, end=REFUSED, reason=said.reason,
+                    code=said.code,
+                )
+            )  # fmt: skip
+
+    async def hear_ends(self, ends: Listener[MoveEnded]) -> None:
+        while True:
+            said = await ends.get()
+            self._over(
+                MoveOutcome(
+                    move=said.move, build=said.build, kind=said.kind, end=said.end, host=said.host,
+                    reason=said.reason, phases=said.phases, attempts=said.attempts,
+                )
+            )  # fmt: skip
+
+    async def hear_progress(self, progress: Listener[MoveTold]) -> None:
+        while True:
+            self._progress(await progress.get())
+
+    def _progress(self, said: MoveTold) -> None:
+        one = self._open.get(said.move)
+        if one is None or said.refused:
+            return
+        now = (said.phase, said.host, said.percent)
+        if now != one.told:
+            one.told = now
+            self._tell(said)
+        if said.phase in ("verify", VERIFYING) and not one.past_verifying:
+            self._over(MoveOutcome(move=said.move, build=said.build, end=VERIFYING, host=said.host))
+
+    def _over(self, outcome: MoveOutcome) -> None:
+        one = self._open.pop(outcome.move, None)
+        if one is not None and not one.outcome.done():
+            one.outcome.set_result(outcome)
+
+    # What cells keep of them
+
+    async def look(self) -> None:
+        """Every now and then; what is said is heard at once, and is rarely lost."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            cells: dict[str, list[str]] = {}
+            for move, one in self._open.items():
+                cells.setdefault(one.cell, []).append(move)
+            for cell, moves in cells.items():
+                await self._look_at(cell, moves[:_A_LOOK])
+
+    async def _look_at(self, cell: str, moves: list[str]) -> None:
+        found = await moves_of(self.bus, FindMoves(cell=cell, moves=tuple(moves), limit=_A_LOOK))
+        if found is None:
+            return  # the cell is away
+        for stands in found:
+            if stands.ended:
+                self._over(outcome_of(stands))
+            elif stands.move in self._open:
+                self._progress(
+                    MoveTold(
+                        move=stands.move, build=stands.build, cell=cell, phase=stands.phase,
+                        host=stands.host, percent=stands.percent,
+                    )
+                )  # fmt: skip
+        await self._ask_again({*moves} - {stands.move for stands in found})
+
+    async def _ask_again(self, unknown: Iterable[str]) -> None:
+        """A refusal that was lost is said again; one that waits for room is no cell's for long."""
+        now = self.bus.clock.monotonic()
+        for move in sorted(unknown):
+            one = self._open.get(move)
+            if one is None or one.asked is None or one.asked.wait or now - one.since < AGAIN_SECONDS:
+                continue
+            one.since = now
+            try:
+                await self.bus.publish(one.asked)
+            except (Unavailable, Unroutable):
+                return
+
+
+def outcome_of(stands: MoveStands) -> MoveOutcome:
+    """Of one that is over."""
+    return MoveOutcome(
+        move=stands.move, build=stands.build, kind=stands.kind, end=stands.phase, host=stands.host,
+        reason=stands.reason, phases=stands.phases, attempts=stands.attempts,
+    )  # fmt: skip
+
+
+async def moves_of(bus: Bus, question: FindMoves) -> tuple[MoveStands, ...] | None:
+    """A page of a cell's moves; None: it does not answer."""
+    try:
+        return (await bus.asker(topics.FIND_MOVES)(question)).moves
+    except (Unavailable, Unroutable, AnswerRefused):
+        return None
+
+
+def silently(said: MoveTold) -> None:
+    """For who does not show progress."""
+
+
+@asynccontextmanager
+async def following(bus: Bus, name: str, tell: Tell = silently) -> AsyncIterator[FollowedMoves]:
+    """`name`: a word by which the answers are found."""
+    moves = FollowedMoves(bus, name, tell)
+    refusals = await bus.listen(topics.MOVE_REFUSED.at(reply_to=name))
+    ends = await bus.listen(topics.MOVE_ENDED.at(reply_to=name))
+    progress = await bus.listen(topics.MOVE_TOLD.at(reply_to=name))
+    async with asyncio.TaskGroup() as group:
+        hearing = [
+            group.create_task(work)
+            for work in (
+                moves.hear_refusals(refusals),
+                moves.hear_ends(ends),
+                moves.hear_progress(progress),
+                moves.look(),
+            )
+        ]
+        try:
+            yield moves
+        finally:
+            for task in hearing:
+                task.cancel()
