@@ -20,9 +20,12 @@ from berth.commands import (
     hosts,
     instances,
     load,
+    move_list,
+    moves,
     nodes,
     providers,
     run,
+    steering,
     waiting,
     what_if,
     why,
@@ -82,8 +85,11 @@ for commands in (
     waiting.commands,
     why.commands,
     what_if.commands,
+    moves.commands,
+    steering.commands,
 ):
     app.add_typer(commands)
+app.add_typer(move_list.commands, name="moves", rich_help_panel="Moves")
 app.add_typer(nodes.commands, name="node", rich_help_panel="Builds")
 app.add_typer(groups.commands, name="group", rich_help_panel="Builds")
 app.add_typer(cells.commands, name="cell", rich_help_panel="Hosts")

@@ -74,9 +74,11 @@ class FollowedMoves:
         await publish(self.bus, request, patience=PATIENCE)
         return await waited
 
-    async def join(self, move: str, build: str, cell: str, *, past_verifying: bool = False) -> MoveOutcome:
+    def join(
+        self, move: str, build: str, cell: str, *, past_verifying: bool = False
+    ) -> asyncio.Future[MoveOutcome]:
         """The outcome of one that is under way already."""
-        return await self._await(move, build, cell, None, past_verifying)
+        return self._await(move, build, cell, None, past_verifying)
 
     def _await(
         self, move: str, build: str, cell: str, asked: MoveRequested | None, past_verifying: bool = False
@@ -114,7 +116,10 @@ class FollowedMoves:
 
     def _progress(self, said: MoveTold) -> None:
         one = self._open.get(said.move)
-        if one is None or said.refused:
+        if one is None:
+            return
+        if said.refused:
+            self._tell(said)
             return
         now = (said.phase, said.host, said.percent)
         if now != one.told:

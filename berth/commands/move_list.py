@@ -1,0 +1,140 @@
+"""`berth moves`: which are under way, how others went, and what each did phase by phase."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from msgspec import structs
+from rich.console import Console
+from rich.markup import escape
+
+from berth import wiring
+from berth.commands.following import moves_of
+from berth.commands.options import Json, StateDir
+from berth.commands.terminal import CommandRefused, effective, printable, run, say, write_json
+from berth.commands.told_moves import moves_table, phases_table
+from berth.commands.whereabouts import uuid_of
+from berth.funnel import funnel
+from berth.known_cells import known_cells
+from berth.settings import BadSetting, Settings
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.moves import FindMoves, MoveStands
+
+commands = typer.Typer(
+    no_args_is_help=True,
+    help="Moves of instances from host to host (docs/moves.md): what is under way, and how others went."
+    " `berth move`, `resize`, `shelve`, `evacuate`, `drain` ask for them.",
+)
+
+
+@commands.callback()
+def moves() -> None:
+    """Moves of instances from host to host."""
+
+
+@commands.command("list")
+def list_command(
+    build: Annotated[list[str] | None, typer.Option(help="Only this instance's; may be repeated.")] = None,
+    host: Annotated[str, typer.Option(metavar="NAME|UUID", help="Only those from this host, or to it.")] = "",
+    every: Annotated[bool, typer.Option("--all", help="Those that are over, too.")] = False,
+    cell: Annotated[list[str] | None, typer.Option(help="Only in this cell; may be repeated.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="So many of each cell, the newest.")] = 100,
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Moves that are under way, as every cell says; with --all those that are over as well."""
+    question = FindMoves(
+        cell="any",
+        builds=tuple(uuid_of(one) for one in build or ()),
+        host=host,
+        under_way=not every,
+        limit=limit,
+    )
+    run(list_moves(effective(state_dir=state_dir).settings, cell or (), question, as_json, say))
+
+
+@commands.command("show")
+def show_command(
+    of: Annotated[
+        str, typer.Argument(metavar="MOVE|BUILD", help="Its uuid; or an instance's: its last one.")
+    ],
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """One move: how it stands, every phase with what it took, every host tried, and why it went there."""
+    run(show_move(effective(state_dir=state_dir).settings, uuid_of(of, "a move or a build"), as_json, say))
+
+
+async def list_moves(
+    settings: Settings, only: Sequence[str], question: FindMoves, as_json: bool, say: Console
+) -> int:
+    async with Bus(wiring.transport(settings, "moves")) as bus:
+        cells = await known_cells(bus, settings)
+        for cell in only:
+            if cell not in cells:
+                raise BadSetting(f"--cell {cell!r}: cells are {', '.join(cells)}")
+        found, silent = await _ask(bus, only or cells, question)
+    found.sort(key=lambda one: (-one.since, one.move))
+    if as_json:
+        for one in found:
+            write_json(one)
+    elif found:
+        say.print(moves_table(found, Clock().now()))
+    else:
+        say.print("none" if not question.under_way else "none is under way (--all shows those that are over)")
+    _tell_silent(silent)
+    return 0
+
+
+async def show_move(settings: Settings, id_: str, as_json: bool, say: Console) -> int:
+    async with Bus(wiring.transport(settings, "moves")) as bus:
+        cells = await known_cells(bus, settings)
+        found, silent = await _ask(bus, cells, FindMoves(cell="any", moves=(id_,)))
+        if not found:
+            found, silent = await _ask(bus, cells, FindMoves(cell="any", builds=(id_,)))
+    if not found:
+        _tell_silent(silent)
+        raise CommandRefused(
+            f"no cell knows a move {id_}, or one of a build {id_}; one that was refused is in none"
+        )
+    one = max(found, key=lambda each: (not each.ended, each.since))
+    if as_json:
+        write_json(one)
+        return 0
+    for fact in _facts(one):
+        say.print(fact)
+    if one.phases:
+        say.print(phases_table(one))
+    for number, attempt in enumerate(one.attempts, 1):
+        cause = f": {printable(attempt.cause)}" if attempt.cause else ""
+        say.print(f"  attempt {number}  {printable(attempt.host)}: {attempt.outcome}{cause}", markup=False)
+    if one.decision.considered:
+        say.print("why there", style="bold")
+        for line in funnel(one.decision, say.width):
+            line.rstrip()
+            say.print(line)
+    return 0
+
+
+def _facts(one: MoveStands) -> list[str]:
+    way = f"from {one.source or '-'} to {one.host or '-'}"
+    percent = f", {one.percent}%" if one.percent and not one.ended else ""
+    verb = "ended" if one.ended else "is at"
+    facts = [f"{one.kind} {one.move} of {one.build}, {way} in cell {one.cell}: {verb} {one.phase}{percent}"]
+    if one.reason:
+        facts.append(f"  {one.reason}")
+    return [escape(printable(fact)) for fact in facts]
+
+
+async def _ask(bus: Bus, cells: Sequence[str], question: FindMoves) -> tuple[list[MoveStands], list[str]]:
+    """All cells at once; and those that did not answer."""
+    answers = await asyncio.gather(*(moves_of(bus, structs.replace(question, cell=cell)) for cell in cells))
+    found = [one for answer in answers for one in answer or ()]
+    return found, [cell for cell, answer in zip(cells, answers, strict=True) if answer is None]
+
+
+def _tell_silent(silent: Sequence[str]) -> None:
+    if silent:
+        raise CommandRefused(f"not shown, for it did not answer: cell {', cell '.join(silent)}")

@@ -1,0 +1,346 @@
+"""`berth move`, `resize`, `shelve`, `unshelve`, `rebuild`: ask for moves of instances, and follow them."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from msgspec import structs
+
+from berth.commands.boot_options import BootCommand, pairs, waiting_time
+from berth.commands.builds import image_named
+from berth.commands.options import Json, StateDir
+from berth.commands.requesting_moves import ANY, Making, request_moves, spec_of
+from berth.commands.terminal import effective, run, say
+from berth.settings import BadSetting
+from bus.moves import MoveKind, MoveRequested
+from bus.queries import BuildStands
+from bus.vocabulary import Flavor
+from scheduler_worker import seconds_of
+
+_WHERE, _HOW = "Where", "How"
+_LONGEST_NAME = 200
+
+commands = typer.Typer()
+
+Builds = Annotated[list[str], typer.Argument(metavar="BUILD...", help="Uuids of instances.")]
+OneBuild = Annotated[str, typer.Argument(metavar="BUILD", help="The uuid of the instance.")]
+Cell = Annotated[str, typer.Option(help="The cell it is in, if you know: then nobody else is asked.")]
+WaitForIt = Annotated[
+    str | None,
+    typer.Option(
+        "--wait",
+        metavar="[TIME]",
+        help="Follow it to its end; exit 1 unless it is done. With a time (90s, 30m, 12h, 7d) it may wait so"
+        " long for room.",
+        rich_help_panel=_HOW,
+    ),
+]
+Follow = Annotated[
+    bool, typer.Option("--wait", help="Follow it to its end; exit 1 unless it is done.", rich_help_panel=_HOW)
+]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        min=0, help="Seconds to follow it, on top of those it may wait for room.", rich_help_panel=_HOW
+    ),
+]
+To = Annotated[
+    str, typer.Option("--to", metavar="NAME|UUID", help="This host or none.", rich_help_panel=_WHERE)
+]
+ForceTo = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME|UUID",
+        help="This host, whatever rules say; placement still must have room there.",
+        rich_help_panel=_WHERE,
+    ),
+]
+Not = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--not", metavar="NAME|UUID", help="Not this host; may be repeated.", rich_help_panel=_WHERE
+    ),
+]
+Priority = Annotated[
+    int,
+    typer.Option(min=0, max=9, help="Among those that wait for room, 9 goes first.", rich_help_panel=_HOW),
+]
+Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify/--no-verify",
+        help="It waits on its new host until you `berth confirm` or `berth revert` it.",
+        rich_help_panel=_HOW,
+    ),
+]
+VerifyFor = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME", help="After so long it is confirmed without you: 90s, 30m, 12h.", rich_help_panel=_HOW
+    ),
+]
+
+
+@commands.command("move", cls=BootCommand, rich_help_panel="Moves")
+def move_command(
+    builds: Builds,
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live",
+            help="It runs on while its memory is copied, and stops for a moment only.",
+            rich_help_panel=_HOW,
+        ),
+    ] = False,
+    to: To = "",
+    force_to: ForceTo = "",
+    not_: Not = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="It waits on its new host until you `berth confirm` or `berth revert` it.",
+            rich_help_panel=_HOW,
+        ),
+    ] = False,
+    verify_for: VerifyFor = "",
+    wait: WaitForIt = None,
+    priority: Priority = 0,
+    timeout: Timeout = 3600.0,
+    cell: Cell = "",
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Move instances to other hosts of their cell, as the scheduler chooses or you say.
+
+    Stopped, copied, started again: the room they had is kept until that is done, so that they can go back.
+    `berth move BUILD --live --wait` is one that hardly notices; `berth move BUILD --verify --wait` waits for
+    your word. `berth moves list` shows what is under way, `berth abort BUILD` ends it early.
+    """
+    _check_where(to, force_to, not_ or ())
+    if live and (verify or verify_for):
+        raise BadSetting("--live and --verify: one that is moved live has no way back once it runs there")
+    asked = MoveRequested(
+        move=ANY,
+        build=ANY,
+        kind="live" if live else "migrate",
+        wanted_host=to,
+        forced_host=force_to,
+        ignore_hosts=tuple(not_ or ()),
+        verify=verify or bool(verify_for),
+        verify_for=_time("--verify-for", verify_for),
+        wait=waiting_time(wait),
+        priority=priority,
+    )
+    settings = effective(state_dir=state_dir).settings
+    timeout += seconds_of(asked.wait)
+    run(request_moves(settings, builds, cell, _alike(asked), wait is not None, timeout, as_json, say))
+
+
+@commands.command("resize", cls=BootCommand, rich_help_panel="Moves")
+def resize_command(
+    build: OneBuild,
+    vcpus: Annotated[int | None, typer.Option(min=0, help="So many VCPU.")] = None,
+    memory_mb: Annotated[int | None, typer.Option(min=0, help="So much memory.")] = None,
+    disk_gb: Annotated[int | None, typer.Option(min=0, help="So much disk.")] = None,
+    flavor: Annotated[str, typer.Option(help="What the flavor is called that it has then.")] = "",
+    extra_spec: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--extra-spec",
+            "--spec",
+            metavar="KEY=VALUE",
+            help="Of the flavor; KEY= takes one away; may be repeated (docs/requests.md).",
+        ),
+    ] = None,
+    to: To = "",
+    force_to: ForceTo = "",
+    not_: Not = None,
+    same_host: Annotated[
+        bool,
+        typer.Option(
+            "--same-host",
+            help="It may stay where it is, if old and new fit there together.",
+            rich_help_panel=_WHERE,
+        ),
+    ] = False,
+    verify: Verify = True,
+    verify_for: VerifyFor = "",
+    wait: WaitForIt = None,
+    priority: Priority = 0,
+    timeout: Timeout = 3600.0,
+    cell: Cell = "",
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Give an instance another size; only what is said changes.
+
+    It goes to a host with room for it, and waits there for `berth confirm BUILD`; until then its old room is
+    kept, and `berth revert BUILD` brings it back as it was. Twice the processors, confirmed at once:
+    `berth resize BUILD --vcpus 4 --no-verify --wait`.
+    """
+    _check_where(to, force_to, not_ or ())
+    if verify_for and not verify:
+        raise BadSetting("--verify-for and --no-verify: it cannot wait for so long, and not at all")
+    specs = pairs("--extra-spec", extra_spec or [])
+
+    def asked(stands: BuildStands) -> MoveRequested:
+        spec = spec_of(stands)
+        changed = flavor_changed(spec.flavor, flavor, vcpus, memory_mb, disk_gb, specs)
+        if changed == spec.flavor:
+            raise BadSetting(
+                f"{stands.build} is that already: say what is to change, --vcpus, --memory-mb, --disk-gb,"
+                " --flavor or --extra-spec"
+            )
+        return MoveRequested(
+            move=ANY,
+            build=stands.build,
+            kind="resize",
+            flavor=changed,
+            wanted_host=to,
+            forced_host=force_to,
+            ignore_hosts=tuple(not_ or ()),
+            same_host=same_host,
+            verify=verify,
+            verify_for=_time("--verify-for", verify_for),
+            wait=waiting_time(wait),
+            priority=priority,
+        )
+
+    settings = effective(state_dir=state_dir).settings
+    timeout += seconds_of(waiting_time(wait))
+    run(request_moves(settings, [build], cell, asked, wait is not None, timeout, as_json, say))
+
+
+@commands.command("shelve", rich_help_panel="Moves")
+def shelve_command(
+    builds: Builds,
+    wait: Follow = False,
+    timeout: Timeout = 3600.0,
+    cell: Cell = "",
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Stop instances, keep what they are, and give all their room back.
+
+    `berth unshelve BUILD` builds one again, wherever there is room then.
+    """
+    settings = effective(state_dir=state_dir).settings
+    run(request_moves(settings, builds, cell, _alike(_simple("shelve")), wait, timeout, as_json, say))
+
+
+@commands.command("unshelve", cls=BootCommand, rich_help_panel="Moves")
+def unshelve_command(
+    builds: Builds,
+    to: To = "",
+    force_to: ForceTo = "",
+    not_: Not = None,
+    wait: WaitForIt = None,
+    priority: Priority = 0,
+    timeout: Timeout = 3600.0,
+    cell: Cell = "",
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Build shelved instances again, as what they were, wherever there is room.
+
+    `berth unshelve BUILD --wait 1h` waits so long for it.
+    """
+    _check_where(to, force_to, not_ or ())
+    asked = structs.replace(
+        _simple("unshelve"),
+        wanted_host=to,
+        forced_host=force_to,
+        ignore_hosts=tuple(not_ or ()),
+        wait=waiting_time(wait),
+        priority=priority,
+    )
+    settings = effective(state_dir=state_dir).settings
+    timeout += seconds_of(asked.wait)
+    run(request_moves(settings, builds, cell, _alike(asked), wait is not None, timeout, as_json, say))
+
+
+@commands.command("rebuild", rich_help_panel="Moves")
+def rebuild_command(
+    build: OneBuild,
+    image: Annotated[
+        str, typer.Option(metavar="NAME", help="What is to run there (default: the image it has).")
+    ] = "",
+    image_property: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="Of that image: trait:NAME=required, hw_...; may be repeated."
+        ),
+    ] = None,
+    wait: Follow = False,
+    timeout: Timeout = 3600.0,
+    cell: Cell = "",
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Build an instance anew, of an image, on the host and in the room it has.
+
+    Should that come to nothing it runs on as it was. `berth rebuild BUILD --image debian-13 --wait`.
+    """
+    chosen = image_named(image, image_property or [])
+
+    def asked(stands: BuildStands) -> MoveRequested:
+        of = chosen or spec_of(stands).image
+        if of is None:
+            raise BadSetting(f"{stands.build} was built of no image: name one with --image")
+        return structs.replace(_simple("rebuild"), image=of)
+
+    settings = effective(state_dir=state_dir).settings
+    run(request_moves(settings, [build], cell, asked, wait, timeout, as_json, say))
+
+
+# What is asked for
+
+
+def _simple(kind: MoveKind) -> MoveRequested:
+    return MoveRequested(move=ANY, build=ANY, kind=kind)
+
+
+def _alike(asked: MoveRequested) -> Making:
+    return lambda stands: asked
+
+
+def _check_where(to: str, force_to: str, not_: Sequence[str]) -> None:
+    if to and force_to:
+        raise BadSetting("--to and --force-to both name the host it is to go to: one of them")
+    for host in not_:
+        if host in (to, force_to):
+            raise BadSetting(f"--not {host}: that is where it is to go")
+
+
+def _time(option: str, given: str) -> str:
+    if given:
+        try:
+            waiting_time(given)
+        except BadSetting:
+            raise BadSetting(f"{option} {given}: takes a time: 90s, 30m, 12h, 7d") from None
+    return given
+
+
+def flavor_changed(
+    flavor: Flavor,
+    name: str,
+    vcpus: int | None,
+    memory_mb: int | None,
+    disk_gb: int | None,
+    specs: dict[str, str],
+) -> Flavor:
+    """This flavor, with what was said in its place; it is another flavor, so it has another name."""
+    figures = {"vcpus": vcpus, "memory_mb": memory_mb, "disk_gb": disk_gb}
+    said = {key: value for key, value in figures.items() if value is not None}
+    for key, value in specs.items():
+        if not value and key not in flavor.extra_specs:
+            raise BadSetting(f"--extra-spec {key}=: the flavor has no such extra spec to take away")
+    extra = {key: value for key, value in {**flavor.extra_specs, **specs}.items() if value}
+    changed = structs.replace(flavor, extra_specs=extra, **said)
+    if name or changed == flavor:
+        return structs.replace(changed, name=name or flavor.name)
+    differs = [f"{key}={value}" for key, value in said.items() if getattr(flavor, key) != value]
+    differs += [f"{key}={value}" for key, value in specs.items() if flavor.extra_specs.get(key, "") != value]
+    base = flavor.name.partition(" with ")[0]
+    return structs.replace(changed, name=f"{base} with {','.join(differs)}"[:_LONGEST_NAME])

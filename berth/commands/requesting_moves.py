@@ -1,0 +1,113 @@
+"""Asking for moves of several builds, and following them to their outcomes."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from msgspec import structs
+from rich.console import Console
+
+from berth import wiring
+from berth.commands.following import VERIFYING, FollowedMoves, MoveOutcome, following
+from berth.commands.terminal import CommandRefused, checked, complain, write_json
+from berth.commands.told_moves import ToldMoves
+from berth.commands.whereabouts import uuid_of, whereabouts
+from berth.publishing import PATIENCE, publish
+from berth.settings import Settings
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.moves import MoveRequested
+from bus.queries import BuildStands
+from bus.vocabulary import BuildSpec
+
+ANY = "00000000-0000-0000-0000-000000000000"  # in place of ids that each gets when it is asked for
+
+Making = Callable[[BuildStands], MoveRequested]  # what is asked for, of a build as it stands
+
+
+def spec_of(stands: BuildStands) -> BuildSpec:
+    """What it is by now."""
+    return stands.spec or stands.placed.spec
+
+
+async def request_moves(
+    settings: Settings,
+    builds: Sequence[str],
+    cell: str,
+    making: Making,
+    wait: bool,
+    timeout: float,
+    as_json: bool,
+    say: Console,
+) -> int:
+    ids = list(dict.fromkeys(uuid_of(build) for build in builds))
+    async with Bus(wiring.transport(settings, "move")) as bus:
+        found = await whereabouts(bus, settings, ids, cell)
+        clock, name = Clock(), f"move-{Clock().uuid()[:8]}"
+        asked = [
+            checked(
+                structs.replace(
+                    making(stands),
+                    move=clock.uuid(),
+                    build=stands.build,
+                    cell=stands.placed.cell,
+                    reply_to=name if wait else "",
+                )
+            )
+            for stands in found.values()
+        ]
+        if not wait:
+            await publish(bus, *asked, patience=PATIENCE)
+            for one in asked:
+                if as_json:
+                    write_json({"move": one.move, "build": one.build, "kind": one.kind})
+                else:
+                    say.print(
+                        f"asked for: {one.kind} of {one.build} (`berth moves show {one.move}`)", markup=False
+                    )
+            return 0
+        return await follow_moves(bus, name, asked, timeout, ToldMoves(as_json, say))
+
+
+async def follow_moves(
+    bus: Bus, name: str, asked: Sequence[MoveRequested], timeout: float, telling: ToldMoves
+) -> int:
+    """1 unless all are done, or wait to be confirmed where that was asked."""
+    open_ = {one.move: one for one in asked}
+    good = 0
+
+    async def follow(moves: FollowedMoves, one: MoveRequested) -> None:
+        nonlocal good
+        outcome = await moves.ask(one)
+        del open_[one.move]
+        good += outcome.end == "done" or outcome.end == VERIFYING
+        telling.over(outcome)
+        _tell_what_next(outcome, telling)
+
+    try:
+        async with asyncio.timeout(timeout), following(bus, name, telling.progress) as moves:
+            async with asyncio.TaskGroup() as group:
+                for one in asked:
+                    group.create_task(follow(moves, one))
+    except TimeoutError:
+        raise CommandRefused(
+            f"not followed any longer, and under way after {timeout:g} s: {', '.join(sorted(open_))}"
+        ) from None
+    except asyncio.CancelledError:
+        if open_:
+            complain.print(
+                f"{len(open_)} under way, which go on without you: `berth moves list` shows them,"
+                " `berth abort BUILD` ends one early",
+                markup=False,
+            )
+        raise
+    return 0 if good == len(asked) else 1
+
+
+def _tell_what_next(outcome: MoveOutcome, telling: ToldMoves) -> None:
+    if outcome.end == VERIFYING and not telling.as_json:
+        telling.say.print(
+            f"  `berth confirm {outcome.build}` keeps it there,"
+            f" `berth revert {outcome.build}` brings it back",
+            style="dim",
+            markup=False,
+        )

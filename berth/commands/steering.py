@@ -1,0 +1,204 @@
+"""`berth confirm`, `revert`, `abort`, `force`: a word to a move that is under way."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from berth import wiring
+from berth.commands.following import MoveOutcome, following, moves_of
+from berth.commands.options import Json, StateDir
+from berth.commands.terminal import CommandRefused, checked, complain, effective, run, say, write_json
+from berth.commands.told_moves import ToldMoves
+from berth.commands.whereabouts import uuid_of
+from berth.known_cells import known_cells
+from berth.publishing import PATIENCE, publish
+from berth.settings import Settings
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.moves import FindMoves, MoveStands, MoveSteered, MoveTold, Steering
+
+ANSWER_SECONDS = 5.0  # a cell may take to say that it does so, or why not
+_GOOD = {"confirm": ("done",), "force": ("done",), "revert": ("reverted",), "abort": ("aborted", "reverted")}
+
+commands = typer.Typer()
+
+OfMove = Annotated[
+    list[str], typer.Argument(metavar="BUILD|MOVE...", help="Uuids of instances, or of their moves.")
+]
+Follow = Annotated[
+    bool, typer.Option("--wait", help="Follow it to its end; exit 1 unless that is the one you asked for.")
+]
+Timeout = Annotated[float, typer.Option(min=0, help="Seconds to follow it.")]
+Cell = Annotated[str, typer.Option(help="The cell it is in, if you know: then nobody else is asked.")]
+
+
+@commands.command("confirm", rich_help_panel="Moves")
+def confirm_command(
+    of: OfMove,
+    wait: Follow = False,
+    timeout: Timeout = 600.0,
+    cell: Cell = "",
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """It stays where it went: what waited for your word is done, and its old room is given back."""
+    run(steer(effective(state_dir=state_dir).settings, of, "confirm", cell, wait, timeout, as_json, say))
+
+
+@commands.command("revert", rich_help_panel="Moves")
+def revert_command(
+    of: OfMove,
+    wait: Follow = False,
+    timeout: Timeout = 600.0,
+    cell: Cell = "",
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """It goes back to where it was, as it was: what waited for your word. Its old room was kept for it."""
+    run(steer(effective(state_dir=state_dir).settings, of, "revert", cell, wait, timeout, as_json, say))
+
+
+@commands.command("abort", rich_help_panel="Moves")
+def abort_command(
+    of: OfMove,
+    wait: Follow = False,
+    timeout: Timeout = 600.0,
+    cell: Cell = "",
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """End a move early: the instance goes on where it was.
+
+    Only until it is started on its new host: then it is too late, and this says so.
+    """
+    run(steer(effective(state_dir=state_dir).settings, of, "abort", cell, wait, timeout, as_json, say))
+
+
+@commands.command("force", rich_help_panel="Moves")
+def force_command(
+    of: OfMove,
+    wait: Follow = False,
+    timeout: Timeout = 600.0,
+    cell: Cell = "",
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Have a live move's copying end sooner: the instance is stopped for what is left of it.
+
+    For one that changes its memory faster than it can be copied.
+    """
+    run(steer(effective(state_dir=state_dir).settings, of, "force", cell, wait, timeout, as_json, say))
+
+
+async def steer(
+    settings: Settings,
+    of: Sequence[str],
+    to: Steering,
+    cell: str,
+    wait: bool,
+    timeout: float,
+    as_json: bool,
+    say: Console,
+) -> int:
+    ids = list(dict.fromkeys(uuid_of(one, "a build or a move") for one in of))
+    async with Bus(wiring.transport(settings, "steer")) as bus:
+        cells = (cell,) if cell else await known_cells(bus, settings)
+        under_way = [await _under_way(bus, cells, id_) for id_ in ids]
+        steering = _Steered(bus, to, wait, timeout, ToldMoves(as_json, say))
+        async with asyncio.TaskGroup() as group:
+            each = [group.create_task(steering.steer(stands)) for stands in under_way]
+    return 0 if all(one.result() for one in each) else 1
+
+
+async def _under_way(bus: Bus, cells: Sequence[str], id_: str) -> MoveStands:
+    """The move that is meant: it itself, or the one its build is in."""
+    over: MoveStands | None = None
+    silent = []
+    for cell in cells:
+        for question in (
+            FindMoves(cell=cell, moves=(id_,)),
+            FindMoves(cell=cell, builds=(id_,), under_way=True),
+            FindMoves(cell=cell, builds=(id_,), limit=1),
+        ):
+            found = await moves_of(bus, question)
+            if found is None:
+                silent.append(cell)
+                break
+            for one in found:
+                if not one.ended:
+                    return one
+                over = one
+    if over is not None:
+        raise CommandRefused(f"move {over.move} of {over.build} is over: {over.phase}")
+    unheard = f"; did not answer: cell {', cell '.join(silent)}" if silent else ""
+    raise CommandRefused(f"{id_}: no move of it is under way{unheard}")
+
+
+class _Steered:
+    """One word, said to several moves."""
+
+    def __init__(self, bus: Bus, to: Steering, wait: bool, timeout: float, telling: ToldMoves) -> None:
+        self.bus = bus
+        self.to: Steering = to
+        self.wait = wait
+        self.timeout = timeout
+        self.telling = telling
+
+    async def steer(self, stands: MoveStands) -> bool:
+        """Did it come to what was asked for? Without --wait: did its cell take the word?"""
+        name = f"steer-{Clock().uuid()[:8]}"
+        order = MoveSteered(move=stands.move, build=stands.build, cell=stands.cell, to=self.to, reply_to=name)
+        answer = asyncio.get_running_loop().create_future()
+
+        def tell(said: MoveTold) -> None:
+            if not answer.done():
+                answer.set_result(said)
+            if not said.refused:
+                self.telling.progress(said)
+
+        async with following(self.bus, name, tell) as moves:
+            outcome = moves.join(stands.move, stands.build, stands.cell, past_verifying=True)
+            try:
+                await publish(self.bus, checked(order), patience=PATIENCE)
+                await asyncio.wait(
+                    (outcome, answer), timeout=ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
+                if answer.done() and answer.result().refused:
+                    return self._refused(answer.result())
+                if not self.wait and not outcome.done():
+                    return self._taken(stands, heard=answer.done())
+                return self._over(await self._within(outcome, stands))
+            except asyncio.CancelledError:
+                complain.print(f"{self.to} was said; `berth moves show {stands.move}` shows what comes of it")
+                raise
+
+    async def _within(self, outcome: asyncio.Future[MoveOutcome], stands: MoveStands) -> MoveOutcome:
+        try:
+            async with asyncio.timeout(self.timeout):
+                return await outcome
+        except TimeoutError:
+            raise CommandRefused(
+                f"not followed any longer: {stands.move} was not over within {self.timeout:g} s"
+            ) from None
+
+    def _refused(self, said: MoveTold) -> bool:
+        if self.telling.as_json:
+            write_json(said)
+        else:
+            self.telling.say.print(f"{said.build}: {said.refused}", style="red", markup=False)
+        return False
+
+    def _taken(self, stands: MoveStands, *, heard: bool) -> bool:
+        if self.telling.as_json:
+            write_json({"move": stands.move, "build": stands.build, "to": self.to, "heard": heard})
+        else:
+            yet = "" if heard else f", and cell {stands.cell} has not answered yet"
+            self.telling.say.print(f"{stands.build}: {self.to} is said{yet}", markup=False)
+        return True
+
+    def _over(self, outcome: MoveOutcome) -> bool:
+        self.telling.over(outcome)
+        return outcome.end in _GOOD[self.to]

@@ -1,0 +1,128 @@
+"""How moves are told to people and programs: what is under way, what came of each, what a phase took."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from berth.commands.following import REFUSED, VERIFYING, MoveOutcome
+from berth.commands.terminal import printable, write_json
+from berth.commands.waiting import duration
+from bus.moves import MoveStands, MoveTold
+
+_DONE = {
+    "migrate": "moved to {host}",
+    "live": "moved to {host}",
+    "evacuate": "moved to {host}",
+    "resize": "resized, on {host}",
+    "shelve": "shelved",
+    "unshelve": "unshelved on {host}",
+    "rebuild": "rebuilt on {host}",
+}
+_ENDS = {
+    "reverted": "[yellow]went back[/yellow] to {host}",
+    "aborted": "[yellow]aborted[/yellow]: it is on {host}",
+    "error": "[red]not done[/red]: it is on {host}",
+    "deleted": "[yellow]deleted[/yellow] meanwhile",
+    VERIFYING: "[yellow]waits to be confirmed[/yellow], on {host}",
+    REFUSED: "[red]refused[/red]",
+}
+_BEGINS = {  # what a phase is, for who reads along
+    "prepare": "gets its place on {host}",
+    "send": "leaves for {host}",
+    "start": "starts on {host}",
+    "resume": "goes on, on {host}",
+    "rebuild": "is rebuilt on {host}",
+}
+
+
+class ToldMoves:
+    """Tells of moves as they go: each phase once, and how far it is wherever that is read as JSON."""
+
+    def __init__(self, as_json: bool, say: Console) -> None:
+        self.as_json = as_json
+        self.say = say
+        self._phases: dict[str, tuple[str, str]] = {}
+
+    def progress(self, said: MoveTold) -> None:
+        if self.as_json:
+            write_json(said)
+            return
+        if self._phases.get(said.move) == (said.phase, said.host):
+            return
+        self._phases[said.move] = (said.phase, said.host)
+        if said.phase in _BEGINS:
+            host = printable(said.host) or "its host"
+            self.say.print(f"{said.build} {_BEGINS[said.phase].format(host=host)}", style="dim", markup=False)
+
+    def over(self, outcome: MoveOutcome) -> None:
+        if self.as_json:
+            write_json({name: getattr(outcome, name) for name in outcome.__dataclass_fields__})
+        else:
+            self.say.print(sentence(outcome))
+            for line in failures(outcome):
+                self.say.print(line, markup=False)
+
+
+def sentence(outcome: MoveOutcome) -> str:
+    """Of one outcome, for a terminal, with colours."""
+    ended = f"[green]{_DONE.get(outcome.kind, 'done')}[/green]" if outcome.end == "done" else ""
+    words = (ended or _ENDS.get(outcome.end, outcome.end)).format(host=escape(printable(outcome.host)) or "?")
+    code = rf" \[{outcome.code}]" if outcome.code else ""
+    reason = f": {escape(printable(outcome.reason))}" if outcome.reason else ""
+    return f"{outcome.build} {words}{code}{reason}"
+
+
+def failures(outcome: MoveOutcome) -> list[str]:
+    """The phases and attempts of it that did not go well, a line each."""
+    lines = [
+        f"  {phase.phase} on {printable(phase.host)}: {phase.outcome}{_cause(phase.cause)}"
+        for phase in outcome.phases
+        if phase.outcome != "done"
+    ]
+    return lines or [
+        f"  {number}. {printable(attempt.host)}: {attempt.outcome}{_cause(attempt.cause)}"
+        for number, attempt in enumerate(outcome.attempts, 1)
+        if attempt.outcome != "built"
+    ]
+
+
+def _cause(cause: str) -> str:
+    return f": {printable(cause)}" if cause else ""
+
+
+def moves_table(found: Sequence[MoveStands], now: float) -> Table:
+    """Moves as a list shows them."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("move", "build", "kind", "is", "from", "to", "since", "took"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("why", overflow="fold")
+    for one in found:
+        percent = f" {one.percent}%" if one.percent and not one.ended else ""
+        row = (
+            one.move,
+            one.build,
+            one.kind,
+            f"{one.phase}{percent}",
+            one.source or "-",
+            one.host or "-",
+            duration(now - one.since),
+            duration(one.ended - one.since) if one.ended else "",
+            one.reason,
+        )
+        table.add_row(*(escape(printable(cell)) for cell in row))
+    return table
+
+
+def phases_table(one: MoveStands) -> Table:
+    """What was done of a move, phase by phase."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("phase", "host", "came to", "took"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("cause", overflow="fold")
+    for phase in one.phases:
+        took = f"{max(phase.ended - phase.began, 0.0):.1f}s" if phase.ended else ""
+        row = (phase.phase, phase.host, phase.outcome, took, phase.cause)
+        table.add_row(*(escape(printable(cell)) for cell in row))
+    return table

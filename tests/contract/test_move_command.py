@@ -1,0 +1,290 @@
+"""`berth move` and its neighbours: what they ask for, what they tell of it, and how they end."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import asdict
+
+from berth import wiring
+from berth.commands import following, move_list, moves, steering
+from berth.commands.terminal import CommandRefused
+from berth.settings import BadSetting
+from bus.local import LocalBroker, LocalTransport
+from bus.messages import Message
+from bus.moves import MoveEnded, MoveRequested, MoveSteered, MoveTold, PhaseOver
+from bus.vocabulary import Image
+from tests.support.buses import serving
+from tests.support.command_line import CommandLine
+from tests.support.fake_movers import FakeMovers, an_instance_there
+from tests.support.ids import uid
+from tests.support.waiting import until
+
+Berth = Callable[..., Any]
+
+
+@pytest.fixture
+async def movers(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeMovers]:
+    broker, fake = LocalBroker(), FakeMovers()
+    fake.have(an_instance_there(1, 1), an_instance_there(2, 2, image=Image(name="debian")))
+    monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(broker))
+    monkeypatch.setenv("BERTH_CELLS", "c1")
+    async with serving(lambda: LocalTransport(broker), fake.worker()):
+        yield fake
+
+
+@pytest.fixture
+def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Berth:
+    """`berth("move", ...)`, whichever file the command is in."""
+    homes = {
+        "confirm": steering,
+        "revert": steering,
+        "abort": steering,
+        "force": steering,
+        "moves": move_list,
+    }
+
+    async def command(word: str, *words: str, ends: int = 0) -> str:
+        line = CommandLine(word, homes.get(word, moves), monkeypatch, capsys)
+        return await line(*words, ends=ends)
+
+    return command
+
+
+# What is asked for
+
+B1, B2 = uid(1), uid(2)
+ASKED: list[tuple[list[str], dict[str, Any]]] = [
+    (["move", B1], {"kind": "migrate", "build": B1, "cell": "c1"}),
+    (["move", B1, "--live"], {"kind": "live", "verify": False}),
+    (["move", B1, "--to", "host-3"], {"wanted_host": "host-3", "forced_host": ""}),
+    (["move", B1, "--force-to", "host-3"], {"forced_host": "host-3", "wanted_host": ""}),
+    (["move", B1, "--not", "a", "--not", "b"], {"ignore_hosts": ("a", "b")}),
+    (["move", B1, "--verify"], {"verify": True, "verify_for": ""}),
+    (["move", B1, "--verify-for", "30m"], {"verify": True, "verify_for": "30m"}),
+    (["move", B1, "--wait", "10m", "--priority", "3"], {"wait": "10m", "priority": 3}),
+    (["resize", B1, "--vcpus", "4"], {"kind": "resize", "verify": True, "same_host": False}),
+    (["resize", B1, "--vcpus", "4", "--no-verify", "--same-host"], {"verify": False, "same_host": True}),
+    (["shelve", B1], {"kind": "shelve"}),
+    (["unshelve", B1, "--to", "host-3"], {"kind": "unshelve", "wanted_host": "host-3"}),
+    (["rebuild", B1, "--image", "new"], {"kind": "rebuild", "image": Image(name="new")}),
+    (["rebuild", B2], {"kind": "rebuild", "image": Image(name="debian")}),
+]
+
+
+@pytest.mark.parametrize(("words", "has"), ASKED)
+async def test_what_is_typed_is_asked_for(
+    movers: FakeMovers, berth: Berth, words: list[str], has: dict[str, Any]
+) -> None:
+    await berth(*words, *([] if "--wait" in words else ["--wait"]))
+    (asked,) = movers.asked
+    assert asdict(asked).items() >= has.items()
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "figures", "specs"),
+    [
+        (["--vcpus", "4"], "small with vcpus=4", (4, 512, 1), {"hw:x": "1"}),
+        (["--memory-mb", "9"], "small with memory_mb=9", (2, 9, 1), {"hw:x": "1"}),
+        (["--vcpus", "4", "--flavor", "large"], "large", (4, 512, 1), {"hw:x": "1"}),
+        (["--spec", "hw:x=", "--spec", "hw:y=2"], "small with hw:x=,hw:y=2", (2, 512, 1), {"hw:y": "2"}),
+    ],
+)  # fmt: skip
+async def test_of_a_size_only_what_is_said_changes(
+    movers: FakeMovers,
+    berth: Berth,
+    words: list[str],
+    name: str,
+    figures: tuple[int, int, int],
+    specs: dict[str, str],
+) -> None:
+    await berth("resize", B1, *words)
+    await until(lambda: movers.asked)
+    flavor = movers.asked[0].flavor
+    assert flavor is not None
+    assert (flavor.name, flavor.extra_specs) == (name, specs)
+    assert (flavor.vcpus, flavor.memory_mb, flavor.disk_gb) == figures
+
+
+NONE = uid(7)
+WRONG: list[tuple[list[str], type[Exception], str]] = [
+    (["move", "x"], BadSetting, "'x' is not the uuid of a build"),
+    (["move", NONE], CommandRefused, f"no cell knows a build {NONE}"),
+    (["move", B1, "--to", "a", "--force-to", "b"], BadSetting, "--to and --force-to"),
+    (["move", B1, "--to", "a", "--not", "a"], BadSetting, "--not a: that is where it is to go"),
+    (["move", B1, "--live", "--verify"], BadSetting, "--live and --verify"),
+    (["move", B1, "--verify-for", "soon"], BadSetting, "--verify-for soon: takes a time"),
+    (["resize", B1], BadSetting, f"{B1} is that already: say what is to change"),
+    (["resize", B1, "--vcpus", "2"], BadSetting, "is that already"),
+    (["resize", B1, "--vcpus", "4", "--verify-for", "1h", "--no-verify"], BadSetting, "--verify-for and"),
+    (["resize", B1, "--spec", "hw:z="], BadSetting, "--extra-spec hw:z=: the flavor has no such"),
+    (["rebuild", B1], BadSetting, f"{B1} was built of no image: name one with --image"),
+    (["rebuild", B1, "--image-property", "a=b"], BadSetting, "name it with --image"),
+    (["confirm", B1], CommandRefused, f"{B1}: no move of it is under way"),
+    (["moves", "show", B1], CommandRefused, f"no cell knows a move {B1}"),
+    (["moves", "list", "--cell", "c7"], BadSetting, "--cell 'c7': cells are c1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "error", "says"), WRONG)
+async def test_what_cannot_be_is_said_and_nothing_is_asked_for(
+    movers: FakeMovers, berth: Berth, words: list[str], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error) as refused:
+        await berth(*words)
+    assert says in str(refused.value)
+    assert movers.asked == []
+
+
+# What is told, and how it ends
+
+
+def then(*said: Callable[[FakeMovers, MoveRequested], Message]) -> Callable[[FakeMovers], None]:
+    def arrange(movers: FakeMovers) -> None:
+        movers.doing = lambda asked: [each(movers, asked) for each in said]
+
+    return arrange
+
+
+ENDS: list[tuple[list[str], Callable[[FakeMovers], None], int, list[str]]] = [
+    (["move", B1], then(lambda m, a: m.ended(a)), 0, [f"{B1} moved to host-9"]),
+    (["resize", B1, "--vcpus", "3"], then(lambda m, a: m.ended(a)), 0, [f"{B1} resized, on host-9"]),
+    (["shelve", B1], then(lambda m, a: m.ended(a)), 0, [f"{B1} shelved"]),
+    (
+        ["move", B1],
+        then(*(lambda m, a, p=p: m.told(a, "prepare", percent=p) for p in (0, 5)), lambda m, a: m.ended(a)),
+        0,
+        [f"{B1} gets its place on host-9", f"{B1} moved to host-9"],
+    ),
+    (["move", B1], then(lambda m, a: m.refused(a)), 1, [f"{B1} refused [no_host]: no host would do"]),
+    (
+        ["move", B1],
+        then(lambda m, a: m.ended(a, "error", "host-1", "nobody could start it")),
+        1,
+        [f"{B1} not done: it is on host-1: nobody could start it", "  start on host-9: failed: no boot disk"],
+    ),
+    (["move", B1], then(lambda m, a: m.ended(a, "reverted", "host-1")), 1, [f"{B1} went back to host-1"]),
+    (["move", B1], then(lambda m, a: m.ended(a, "deleted", "")), 1, [f"{B1} deleted meanwhile"]),
+    (
+        ["move", B1, "--verify"],
+        then(lambda m, a: m.told(a, "verify")),
+        0,
+        [
+            f"{B1} waits to be confirmed, on host-9",
+            f"  `berth confirm {B1}` keeps it there, `berth revert {B1}` brings it back",
+        ],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "arrange", "ends", "says"), ENDS)
+async def test_it_is_followed_to_its_end(
+    movers: FakeMovers,
+    berth: Berth,
+    words: list[str],
+    arrange: Callable[[FakeMovers], None],
+    ends: int,
+    says: list[str],
+) -> None:
+    arrange(movers)
+    assert (await berth(*words, "--wait", ends=ends)).splitlines() == says
+
+
+async def test_one_of_several_that_is_refused_makes_it_end_so(movers: FakeMovers, berth: Berth) -> None:
+    movers.doing = lambda asked: [movers.refused(asked)] if asked.build == B2 else movers.well(asked)
+    told = await berth("move", B1, B2, "--wait", ends=1)
+    assert f"{B1} moved to host-9" in told and f"{B2} refused" in told
+
+
+async def test_what_was_said_and_lost_is_read_from_the_cell(
+    movers: FakeMovers, berth: Berth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "LOOK_SECONDS", 0.01)
+
+    def lost(asked: MoveRequested) -> list[Message]:
+        movers.keeps(1, 1, "done", move=asked.move, ended=1001.0)
+        return []
+
+    movers.doing = lost
+    assert await berth("move", B1, "--wait") == f"{B1} moved to host-9\n"
+
+
+async def test_a_refusal_that_was_lost_is_asked_for_again(
+    movers: FakeMovers, berth: Berth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(following, "AGAIN_SECONDS", 0.0)
+    movers.doing = lambda asked: [movers.refused(asked)] if len(movers.asked) > 1 else []
+    await berth("move", B1, "--wait", ends=1)
+    assert {one.move for one in movers.asked} == {movers.asked[0].move}
+
+
+async def test_who_waits_no_longer_is_told_what_is_under_way(movers: FakeMovers, berth: Berth) -> None:
+    movers.doing = lambda asked: [movers.told(asked, "send")]
+    with pytest.raises(CommandRefused, match=r"not followed any longer, and under way after 0\.2 s: "):
+        await berth("move", B1, "--wait", "--timeout", "0.2")
+
+
+# A word to one that is under way
+
+
+@pytest.mark.parametrize("of", [B1, uid(1, "e")])
+async def test_a_word_is_said_to_the_move_of_a_build(movers: FakeMovers, berth: Berth, of: str) -> None:
+    stands = movers.keeps(1, 1, "verify")
+
+    def confirmed(said: MoveSteered) -> list[Message]:
+        movers.moves.clear()
+        ended = MoveEnded(
+            move=said.move, build=said.build, kind="resize", cell="c1", end="done", host="host-9",
+            reply_to=said.reply_to,
+        )  # fmt: skip
+        return [ended]
+
+    movers.steering = confirmed
+    assert await berth("confirm", of, "--wait") == f"{B1} resized, on host-9\n"
+    (said,) = movers.steered
+    assert (said.move, said.to, said.cell) == (stands.move, "confirm", "c1")
+
+
+async def test_a_word_that_is_too_late_is_refused_with_why(movers: FakeMovers, berth: Berth) -> None:
+    movers.keeps(1, 1, "start")
+    movers.steering = lambda said: [
+        MoveTold(
+            move=said.move, build=said.build, cell="c1", phase="start", refused="it is started there already",
+            reply_to=said.reply_to,
+        )
+    ]  # fmt: skip
+    assert await berth("abort", B1, ends=1) == f"{B1}: it is started there already\n"
+
+
+async def test_a_move_that_is_over_takes_no_word(movers: FakeMovers, berth: Berth) -> None:
+    stands = movers.keeps(1, 1, "done", ended=1001.0)
+    with pytest.raises(CommandRefused, match=f"move {stands.move} of {B1} is over: done"):
+        await berth("revert", B1)
+
+
+# Looking
+
+
+async def test_those_under_way_are_listed_and_others_when_asked(movers: FakeMovers, berth: Berth) -> None:
+    going, over = movers.keeps(1, 1, percent=40), movers.keeps(2, 2, "error", ended=1007.0, reason="no room")
+    told = await berth("moves", "list")
+    assert going.move in told and over.move not in told and "send 40%" in told
+    told = await berth("moves", "list", "--all")
+    assert going.move in told and over.move in told and "7s" in told and "no room" in told
+    assert "none is under way" in await berth("moves", "list", "--host", "host-7")
+
+
+async def test_one_is_shown_phase_by_phase(movers: FakeMovers, berth: Berth) -> None:
+    phases = (
+        PhaseOver("prepare", "host-9", "done", "", 1.0, 2.5),
+        PhaseOver("send", "host-1", "failed", "full"),
+    )
+    movers.keeps(1, 1, "error", ended=1009.0, phases=phases, reason="it could not be copied")
+    lines = (await berth("moves", "show", B1)).splitlines()
+    assert lines[0].endswith(f"of {B1}, from host-1 to host-9 in cell c1: ended error")
+    assert lines[1] == "  it could not be copied"
+    assert [line.split() for line in lines[3:]] == [
+        ["prepare", "host-9", "done", "1.5s"],
+        ["send", "host-1", "failed", "full"],
+    ]

@@ -1,0 +1,161 @@
+"""A scheduler and a conductor that move instances as a test tells them to, and remember what was asked."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from bus import topics
+from bus.messages import BuildPlaced, Message
+from bus.moves import (
+    FindMoves,
+    MoveEnded,
+    MoveRefused,
+    MoveRequested,
+    MovesFound,
+    MoveStands,
+    MoveSteered,
+    MoveTold,
+    PhaseOver,
+)
+from bus.queries import BuildsFound, BuildStands, FindBuilds, FindInstances, InstancesFound
+from bus.vocabulary import BuildSpec, Choice, Flavor, Image, Instance, Selection
+from bus.worker import Worker, answers, on
+from tests.support.ids import uid
+
+Doing = Callable[[MoveRequested], Iterable[Message]]
+SMALL = Flavor(name="small", vcpus=2, memory_mb=512, disk_gb=1, extra_specs={"hw:x": "1"})
+
+
+def on_host(number: int) -> Selection:
+    root = uid(number, "a")
+    return Selection(
+        root=root, host=f"host-{number}", agent=f"agent-{number}", choice=Choice({root: {"VCPU": 2}})
+    )
+
+
+def an_instance_there(
+    number: int, host: int, status: str = "active", image: Image | None = None
+) -> BuildStands:
+    spec = BuildSpec(flavor=SMALL, image=image)
+    placed = BuildPlaced(
+        build=uid(number), request=uid(number), cell="c1", chosen=on_host(host), generation=1, spec=spec
+    )
+    return BuildStands(
+        build=uid(number), status=status, placed=placed, host=f"host-{host}", attempt=1, generation=1,
+        chosen=on_host(host), spec=spec,
+    )  # fmt: skip
+
+
+@dataclass
+class FakeMovers:
+    """Builds of one cell. `doing` says what is said of a move that is asked for; without it, all is done."""
+
+    builds: dict[str, BuildStands] = field(default_factory=dict)
+    moves: dict[str, MoveStands] = field(default_factory=dict)
+    asked: list[MoveRequested] = field(default_factory=list)
+    steered: list[MoveSteered] = field(default_factory=list)
+    doing: Doing | None = None
+    steering: Callable[[MoveSteered], Iterable[Message]] | None = None
+    spare: int = 9  # the host all go to
+
+    def have(self, *builds: BuildStands) -> None:
+        self.builds |= {one.build: one for one in builds}
+
+    def worker(self) -> Worker:
+        return Worker(
+            "movers",
+            consumes=[
+                on(
+                    topics.MOVE_REQUESTED,
+                    self._move,
+                    emits=[topics.MOVE_REFUSED, topics.MOVE_TOLD, topics.MOVE_ENDED],
+                ),
+                on(topics.MOVE_STEER.at(cell="c1"), self._steer, emits=[topics.MOVE_TOLD, topics.MOVE_ENDED]),
+            ],
+            answers=[
+                answers(topics.FIND_BUILDS, self._builds, cell="c1"),
+                answers(topics.FIND_MOVES, self._moves, cell="c1"),
+                answers(topics.FIND_INSTANCES, self._instances, cell="c1"),
+            ],
+        )
+
+    async def _move(self, asked: MoveRequested) -> list[Message]:
+        self.asked.append(asked)
+        return list((self.doing or self.well)(asked))
+
+    async def _steer(self, said: MoveSteered) -> list[Message]:
+        self.steered.append(said)
+        return list(self.steering(said)) if self.steering is not None else []
+
+    # What may be said of a move
+
+    def well(self, asked: MoveRequested) -> list[Message]:
+        """It goes to the spare host; or where it was told to."""
+        number = int((asked.wanted_host or f"host-{self.spare}").rpartition("-")[2])
+        self.builds[asked.build] = an_instance_there(int(asked.build[-12:]), number)
+        return [self.told(asked, "prepare", number), self.ended(asked, host=f"host-{number}")]
+
+    def told(self, asked: MoveRequested, phase: str, host: int = 9, percent: int = 0) -> MoveTold:
+        return MoveTold(
+            move=asked.move, build=asked.build, cell="c1", phase=phase, host=f"host-{host}", percent=percent,
+            reply_to=asked.reply_to,
+        )  # fmt: skip
+
+    def ended(
+        self, asked: MoveRequested, end: str = "done", host: str = "host-9", reason: str = ""
+    ) -> MoveEnded:
+        failed = (PhaseOver("start", "host-9", "failed", "no boot disk", 1.0, 2.0),) if reason else ()
+        return MoveEnded(
+            move=asked.move, build=asked.build, kind=asked.kind, cell="c1", end=end,  # type: ignore[arg-type]
+            host=host, reason=reason, phases=failed, reply_to=asked.reply_to,
+        )  # fmt: skip
+
+    def refused(self, asked: MoveRequested, code: str = "no_host") -> MoveRefused:
+        return MoveRefused(
+            move=asked.move, build=asked.build, kind=asked.kind, reason="no host would do", code=code,
+            reply_to=asked.reply_to,
+        )  # fmt: skip
+
+    def keeps(self, number: int, build: int, phase: str = "send", **facts: object) -> MoveStands:
+        """What the cell keeps of a move that is under way, or over."""
+        stands = MoveStands(
+            move=uid(number, "e"), build=uid(build), kind="migrate", cell="c1", phase=phase, source="host-1",
+            host="host-9", since=1000.0,
+        )  # fmt: skip
+        stands = replace(stands, **facts)
+        self.moves[stands.move] = stands
+        return stands
+
+    # What the cell is asked
+
+    async def _builds(self, asked: FindBuilds) -> BuildsFound:
+        return BuildsFound(builds=tuple(self.builds[one] for one in asked.builds if one in self.builds))
+
+    async def _moves(self, asked: FindMoves) -> MovesFound:
+        found = [
+            one
+            for one in self.moves.values()
+            if (not asked.moves or one.move in asked.moves)
+            and (not asked.builds or one.build in asked.builds)
+            and (not asked.host or asked.host in (one.source, one.host))
+            and not (asked.under_way and one.ended)
+        ]
+        return MovesFound(moves=tuple(found[: asked.limit]))
+
+    async def _instances(self, asked: FindInstances) -> InstancesFound:
+        found = [
+            Instance(
+                build=one.build, status=one.status, cell="c1", host=one.host, project="p", flavor="small",
+                root=one.chosen.root if one.chosen else "",
+            )
+            for one in sorted(self.builds.values(), key=lambda each: each.build)
+            if one.build > asked.after
+            and (not asked.host or asked.host in (one.host, one.chosen.root if one.chosen else ""))
+            and (not asked.statuses or one.status in asked.statuses)
+        ]  # fmt: skip
+        page = found[: asked.limit]
+        return InstancesFound(
+            instances=tuple(page), more=len(found) > len(page), last=page[-1].build if page else "",
+            count=len(found) if asked.count else 0,
+        )  # fmt: skip
