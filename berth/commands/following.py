@@ -9,6 +9,7 @@ from berth.publishing import PATIENCE, publish
 from bus import topics
 from bus.delivery.runner import Bus, Listener
 from bus.errors import AnswerRefused, Unavailable, Unroutable
+from bus.messages import Attempt
 from bus.moves import (
     FindMoves,
     MoveEnded,
@@ -18,7 +19,6 @@ from bus.moves import (
     MoveTold,
     PhaseOver,
 )
-from bus.vocabulary import Attempt
 
 LOOK_SECONDS = 2.0  # between two looks at what cells keep of moves: what was said may have been lost
 AGAIN_SECONDS = 15.0  # after which one is asked for again that no cell knows and nobody refused

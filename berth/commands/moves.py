@@ -14,7 +14,7 @@ from berth.commands.terminal import effective, run, say
 from berth.settings import BadSetting
 from bus.moves import MoveKind, MoveRequested
 from bus.queries import BuildStands
-from bus.vocabulary import Flavor
+from bus.requests import Flavor
 from scheduler_worker import seconds_of
 
 _WHERE, _HOW = "Where", "How"

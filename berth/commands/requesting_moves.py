@@ -17,7 +17,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.moves import MoveRequested
 from bus.queries import BuildStands
-from bus.vocabulary import BuildSpec
+from bus.requests import BuildSpec
 
 ANY = "00000000-0000-0000-0000-000000000000"  # in place of ids that each gets when it is asked for
 

@@ -11,9 +11,9 @@ from berth.commands import following, move_list, moves, steering
 from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting
 from bus.local import LocalBroker, LocalTransport
-from bus.messages import Message
 from bus.moves import MoveEnded, MoveRequested, MoveSteered, MoveTold, PhaseOver
-from bus.vocabulary import Image
+from bus.requests import Image
+from bus.vocabulary import Message
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.fake_movers import FakeMovers, an_instance_there

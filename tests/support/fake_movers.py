@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from bus import topics
-from bus.messages import BuildPlaced, Message
+from bus.claims import Choice
+from bus.messages import BuildPlaced, Selection
 from bus.moves import (
     FindMoves,
     MoveEnded,
@@ -18,8 +19,9 @@ from bus.moves import (
     MoveTold,
     PhaseOver,
 )
-from bus.queries import BuildsFound, BuildStands, FindBuilds, FindInstances, InstancesFound
-from bus.vocabulary import BuildSpec, Choice, Flavor, Image, Instance, Selection
+from bus.queries import BuildsFound, BuildStands, FindBuilds, FindInstances, Instance, InstancesFound
+from bus.requests import BuildSpec, Flavor, Image
+from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
 from tests.support.ids import uid
 
