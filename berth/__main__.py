@@ -16,6 +16,8 @@ from berth.commands import (
     dead,
     deleting,
     describe,
+    draining,
+    evacuating,
     groups,
     hosts,
     instances,
@@ -87,6 +89,8 @@ for commands in (
     what_if.commands,
     moves.commands,
     steering.commands,
+    evacuating.commands,
+    draining.commands,
 ):
     app.add_typer(commands)
 app.add_typer(move_list.commands, name="moves", rich_help_panel="Moves")

@@ -3,8 +3,7 @@
 An operator's word is a trait on the root, written into placement: it counts at once, and needs no agent.
 """
 
-import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -14,17 +13,22 @@ from rich.text import Text
 from rich.tree import Tree as Picture
 
 from berth import wiring
+from berth.commands.marking import (
+    Marking,
+    checked_cause,
+    disabling,
+    enabling,
+    forcing_down,
+    host_named,
+    reported_hosts,
+    state_of,
+)
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import CommandRefused, effective, printable, run, say, write_json
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.host_marks import DISABLED, FORCED_DOWN
-from bus.names import MakeName, NameEditRequested
-from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTraits, Stale
-
-A_PAGE = 500
-_TRIES = 8
+from bus.resources import FindProviders, Provider
 
 commands = typer.Typer(
     no_args_is_help=True, help="See what hosts have, and keep new instances away from them."
@@ -32,6 +36,9 @@ commands = typer.Typer(
 
 Names = Annotated[
     list[str] | None, typer.Argument(metavar="HOST...", help="Names of hosts, or their roots' uuids.")
+]
+Because = Annotated[
+    str, typer.Option(metavar="WORD", help="Why: one of several causes, each taken away by itself.")
 ]
 OfAgent = Annotated[str, typer.Option("--agent", help="All hosts of this agent.")]
 
@@ -59,15 +66,28 @@ def show_command(
 
 
 @commands.command("disable")
-def disable_command(hosts: Names = None, agent: OfAgent = "", state_dir: StateDir = None) -> None:
-    """Nothing new is built there, from now on; what runs there stays."""
-    run(mark(effective(state_dir=state_dir).settings, hosts or (), agent, DISABLED, True, say))
+def disable_command(
+    hosts: Names = None, agent: OfAgent = "", because: Because = "", state_dir: StateDir = None
+) -> None:
+    """Nothing new is built there, from now on; what runs there stays.
+
+    For several causes at once: `berth host disable h1 --because disk`, and `--because upgrade` by somebody
+    else; it opens when the last of them is taken away. `berth drain` moves away what runs there.
+    """
+    marking = disabling(checked_cause(because))
+    run(mark(effective(state_dir=state_dir).settings, hosts or (), agent, marking, say))
 
 
 @commands.command("enable")
-def enable_command(hosts: Names = None, agent: OfAgent = "", state_dir: StateDir = None) -> None:
-    """Open to new instances again, unless the agent itself keeps it closed."""
-    run(mark(effective(state_dir=state_dir).settings, hosts or (), agent, DISABLED, False, say))
+def enable_command(
+    hosts: Names = None, agent: OfAgent = "", because: Because = "", state_dir: StateDir = None
+) -> None:
+    """Open to new instances again, unless the agent itself keeps it closed, or another cause does.
+
+    `berth host enable h1 --because disk` takes that cause away; without one, that of who named none.
+    """
+    marking = enabling(checked_cause(because))
+    run(mark(effective(state_dir=state_dir).settings, hosts or (), agent, marking, say))
 
 
 @commands.command("force-down")
@@ -78,7 +98,7 @@ def force_down_command(
     state_dir: StateDir = None,
 ) -> None:
     """Count it as down, whatever is heard of it."""
-    run(mark(effective(state_dir=state_dir).settings, hosts or (), agent, FORCED_DOWN, not undo, say))
+    run(mark(effective(state_dir=state_dir).settings, hosts or (), agent, forcing_down(not undo), say))
 
 
 # Looking
@@ -89,7 +109,7 @@ async def show_all(
 ) -> int:
     table = Table("host", "cell", "agent", "zone", "state", "uuid", box=None, pad_edge=False)
     async with Bus(wiring.transport(settings, "host")) as bus:
-        found = [one async for one in _hosts(bus, agent) if not cell or one.cell == cell]
+        found = [one async for one in reported_hosts(bus, agent) if not cell or one.cell == cell]
     for one in sorted(found, key=lambda each: (each.cell, each.host)):
         state = state_of(one)
         if closed and state == "open":
@@ -104,21 +124,9 @@ async def show_all(
     return 0
 
 
-def state_of(root: Provider) -> str:
-    """What keeps new instances away from it, as placement has it."""
-    if root.gone:
-        return "gone"
-    words = []
-    if FORCED_DOWN in root.traits:
-        words.append("forced down")
-    if DISABLED in root.traits:
-        words.append("disabled" if DISABLED in root.kept_traits else "disabled by its agent")
-    return ", ".join(words) or "open"
-
-
 async def show(settings: Settings, name: str, as_json: bool, say: Console) -> int:
     async with Bus(wiring.transport(settings, "host")) as bus:
-        root = await _named(bus, name)
+        root = await host_named(bus, name)
         query = FindProviders(in_tree=root.id, parts=("inventories", "traits", "aggregates", "owner"))
         tree = (await bus.asker(topics.PROVIDERS)(query)).providers
     if as_json:
@@ -154,63 +162,19 @@ def picture(tree: Sequence[Provider], about: str) -> Picture:
     return next(found[one.id] for one in tree if one.parent is None)
 
 
-async def _hosts(bus: Bus, agent: str = "") -> AsyncIterator[Provider]:
-    """Roots that somebody reports, page by page."""
-    after, more = "", True
-    while more:
-        query = FindProviders(
-            parts=("traits", "owner"), agents=(agent,) if agent else (), after=after, limit=A_PAGE
-        )
-        page = (await bus.asker(topics.PROVIDERS)(query)).providers
-        for one in page:
-            if one.parent is None and one.agent:
-                yield one
-        after, more = max((one.id for one in page), default=""), len(page) == A_PAGE
-
-
-async def _named(bus: Bus, name: str) -> Provider:
-    try:
-        query = FindProviders(ids=(str(uuid.UUID(name)),), parts=("traits", "owner"))
-    except ValueError:
-        query = FindProviders(name=name, parts=("traits", "owner"))
-    found = [one for one in (await bus.asker(topics.PROVIDERS)(query)).providers if one.parent is None]
-    if not found:
-        raise CommandRefused(f"there is no host {name!r}; `berth host list` lists them")
-    return found[0]
-
-
 # Marking
 
 
-async def mark(
-    settings: Settings, names: Sequence[str], agent: str, trait: str, there: bool, say: Console
-) -> int:
-    """The trait is to be on these roots, or not; who has named none has done so by his agent."""
+async def mark(settings: Settings, names: Sequence[str], agent: str, marking: Marking, say: Console) -> int:
+    """These roots are marked so; who has named none has done so by his agent."""
     if bool(names) == bool(agent):
         raise BadSetting("say which: names of hosts, or --agent")
     async with Bus(wiring.transport(settings, "host")) as bus:
-        roots = [await _named(bus, name) for name in names] or [one async for one in _hosts(bus, agent)]
+        roots = [await host_named(bus, name) for name in names] or [
+            one async for one in reported_hosts(bus, agent)
+        ]
         if not roots:
             raise CommandRefused(f"no host is reported by an agent {agent!r}")
-        if there and trait == FORCED_DOWN:  # a trait of ours, which no placement has from the beginning
-            await bus.asker(topics.EDIT_NAME)(NameEditRequested(kind="trait", edit=MakeName(name=trait)))
         for root in roots:
-            say.print(f"{root.host or root.name}: {await _mark(bus, root, trait, there)}", markup=False)
+            say.print(f"{root.host or root.name}: {await marking(bus, root)}", markup=False)
     return 0
-
-
-async def _mark(bus: Bus, root: Provider, trait: str, there: bool) -> str:
-    for _ in range(_TRIES):
-        if (trait in root.traits) is there:
-            return f"is so already ({state_of(root)})"
-        if not there and trait not in root.kept_traits:
-            return "its agent has disabled it: only that can undo it"
-        traits = {*root.traits, trait} if there else {*root.traits} - {trait}
-        edit = SetTraits(provider=root.id, traits=tuple(sorted(traits)), generation=root.generation)
-        result = (await bus.asker(topics.EDIT)(EditRequested(edit=edit))).result
-        root = await _named(bus, root.id)
-        if isinstance(result, Edited):
-            return state_of(root)
-        if not isinstance(result, Stale):
-            raise CommandRefused(f"{root.name}: {result}")
-    raise CommandRefused(f"{root.name}: others change it all the time; try again")

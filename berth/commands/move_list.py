@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from berth import wiring
+from berth.commands.asking_cells import all_shown, chosen_cells
 from berth.commands.following import moves_of
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import CommandRefused, effective, printable, run, say, write_json
 from berth.commands.told_moves import moves_table, phases_table
 from berth.commands.whereabouts import uuid_of
 from berth.funnel import funnel
-from berth.known_cells import known_cells
-from berth.settings import BadSetting, Settings
+from berth.settings import Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.moves import FindMoves, MoveStands
@@ -71,11 +71,7 @@ async def list_moves(
     settings: Settings, only: Sequence[str], question: FindMoves, as_json: bool, say: Console
 ) -> int:
     async with Bus(wiring.transport(settings, "moves")) as bus:
-        cells = await known_cells(bus, settings)
-        for cell in only:
-            if cell not in cells:
-                raise BadSetting(f"--cell {cell!r}: cells are {', '.join(cells)}")
-        found, silent = await _ask(bus, only or cells, question)
+        found, silent = await _ask(bus, await chosen_cells(bus, settings, only), question)
     found.sort(key=lambda one: (-one.since, one.move))
     if as_json:
         for one in found:
@@ -84,18 +80,18 @@ async def list_moves(
         say.print(moves_table(found, Clock().now()))
     else:
         say.print("none" if not question.under_way else "none is under way (--all shows those that are over)")
-    _tell_silent(silent)
+    all_shown(silent)
     return 0
 
 
 async def show_move(settings: Settings, id_: str, as_json: bool, say: Console) -> int:
     async with Bus(wiring.transport(settings, "moves")) as bus:
-        cells = await known_cells(bus, settings)
+        cells = await chosen_cells(bus, settings, ())
         found, silent = await _ask(bus, cells, FindMoves(cell="any", moves=(id_,)))
         if not found:
             found, silent = await _ask(bus, cells, FindMoves(cell="any", builds=(id_,)))
     if not found:
-        _tell_silent(silent)
+        all_shown(silent)
         raise CommandRefused(
             f"no cell knows a move {id_}, or one of a build {id_}; one that was refused is in none"
         )
@@ -133,8 +129,3 @@ async def _ask(bus: Bus, cells: Sequence[str], question: FindMoves) -> tuple[lis
     answers = await asyncio.gather(*(moves_of(bus, structs.replace(question, cell=cell)) for cell in cells))
     found = [one for answer in answers for one in answer or ()]
     return found, [cell for cell, answer in zip(cells, answers, strict=True) if answer is None]
-
-
-def _tell_silent(silent: Sequence[str]) -> None:
-    if silent:
-        raise CommandRefused(f"not shown, for it did not answer: cell {', cell '.join(silent)}")

@@ -8,12 +8,12 @@ import typer
 from rich.console import Console
 
 from berth import wiring
+from berth.commands.asking_cells import known_cells, named
 from berth.commands.following import MoveOutcome, following, moves_of
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import CommandRefused, checked, complain, effective, run, say, write_json
 from berth.commands.told_moves import ToldMoves
 from berth.commands.whereabouts import uuid_of
-from berth.known_cells import known_cells
 from berth.publishing import PATIENCE, publish
 from berth.settings import Settings
 from bus.clock import Clock
@@ -133,7 +133,7 @@ async def _under_way(bus: Bus, cells: Sequence[str], id_: str) -> MoveStands:
                 over = one
     if over is not None:
         raise CommandRefused(f"move {over.move} of {over.build} is over: {over.phase}")
-    unheard = f"; did not answer: cell {', cell '.join(silent)}" if silent else ""
+    unheard = f"; did not answer: {named(silent)}" if silent else ""
     raise CommandRefused(f"{id_}: no move of it is under way{unheard}")
 
 

@@ -77,6 +77,39 @@ async def test_a_host_is_forced_down_beside_whatever_else_and_no_longer(host: Ho
     assert await host("force-down", "host-2", "--undo") == "host-2: is so already (disabled)\n"
 
 
+async def test_a_host_is_closed_for_several_causes_and_opens_with_the_last(host: HostCommand) -> None:
+    steps = [
+        ("disable --because disk", "disabled, because of disk"),
+        ("disable --because Next-Upgrade", "disabled, because of disk and next_upgrade"),
+        ("disable --because disk", "is so already (disabled, because of disk and next_upgrade)"),
+        ("enable", "stays disabled because of disk and next_upgrade: `--because WORD` takes one away"),
+        ("enable --because disk", "disabled, because of next_upgrade"),
+        ("enable --because next_upgrade", "open"),
+        # one that was disabled before, for a cause that nobody has named, which stays beside others
+        ("disable", "disabled"),
+        ("disable --because disk", "disabled, because of disk and operator"),
+        ("enable --because disk", "disabled, because of operator"),
+        ("enable", "open"),
+        ("disable --because disk", "disabled, because of disk"),
+        ("disable", "disabled, because of disk and operator"),
+        ("enable", "disabled, because of disk"),
+        ("enable --because disk", "open"),
+    ]  # fmt: skip
+    for words, says in steps:
+        assert await host(words.split()[0], "host-1", *words.split()[1:]) == f"host-1: {says}\n", words
+    assert await host.traits(1) == {"COMPUTE_NODE"}
+
+
+async def test_an_ironic_node_that_its_follower_keeps_closed_opens_with_neither_word(
+    host: HostCommand,
+) -> None:
+    """It is a root with the trait of its own; a cause beside it goes, and that stays."""
+    assert await host("disable", "host-3", "--because", "disk") == (
+        "host-3: disabled by its agent, because of disk\n"
+    )
+    assert await host("enable", "host-3", "--because", "disk") == "host-3: disabled by its agent\n"
+
+
 async def test_what_a_host_has_is_drawn_as_a_tree(host: HostCommand) -> None:
     drawn = await host("show", "host-2")
     lines = [line.strip() for line in drawn.splitlines()]
@@ -93,6 +126,7 @@ WRONG: list[tuple[tuple[str, ...], type[Exception], str]] = [
     (("disable", "host-1", "--agent", "agent-1"), BadSetting, "say which"),
     (("disable", "nobody"), CommandRefused, "there is no host 'nobody'; `berth host list` lists them"),
     (("enable", "--agent", "nobody"), CommandRefused, "no host is reported by an agent 'nobody'"),
+    (("disable", "host-1", "--because", "a b"), BadSetting, "--because 'a b': one word"),
     (("show", "host-2_numa0"), CommandRefused, "there is no host 'host-2_numa0'"),
 ]
 

@@ -1,0 +1,203 @@
+"""Moving all that is on some hosts, so many at a time: what `berth drain` and `berth evacuate` share."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from msgspec import structs
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from berth.commands.following import VERIFYING, FollowedMoves, MoveOutcome, following, moves_of
+from berth.commands.terminal import CommandRefused, checked, complain, printable, write_json
+from berth.commands.told_moves import ToldMoves
+from bus import topics
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.errors import Unavailable, Unroutable
+from bus.moves import FindMoves, MoveRequested
+from bus.queries import FindInstances, Instance, InstanceStatus
+from bus.resources import Provider
+
+SECONDS = 10.0  # a cell may take for a page of its instances
+_PAGE = 500
+LOOK_SECONDS = 1.0  # between two looks at those that are being built or deleted
+_SHOWN = 20  # of those that stay
+_THERE: tuple[InstanceStatus, ...] = ("building", "swapping", "active", "moving", "verifying", "deleting")
+_SETTLING = ("building", "swapping", "deleting")
+
+Draw = Callable[[], None]  # shows how far it is
+
+
+@dataclass
+class Emptied:
+    """How far it is. Builds by their uuids; with why, where they stay."""
+
+    seen: set[str] = field(default_factory=set)
+    under_way: set[str] = field(default_factory=set)
+    moved: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)  # without a move of ours: deleted, or moved by others
+    stay: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def over(self) -> int:
+        return len(self.moved) + len(self.gone) + len(self.stay)
+
+    def sentence(self) -> str:
+        words = [f"{len(self.moved)} moved"]
+        if self.gone:
+            words.append(f"{len(self.gone)} gone without")
+        if self.under_way:
+            words.append(f"{len(self.under_way)} under way")
+        if rest := len(self.seen) - self.over - len(self.under_way):
+            words.append(f"{rest} not begun")
+        words.append(f"{len(self.stay)} stay" if self.stay else "none stays")
+        return ", ".join(words)
+
+
+class Emptying:
+    """Rounds of moving whoever is on these hosts, until a round finds nobody that could be moved.
+
+    What is under way when it is stopped ends by itself; begun again it follows that, and goes on.
+    `patient`: who is being built or deleted there is waited for.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        hosts: Sequence[Provider],
+        asked: MoveRequested,
+        most: int,
+        telling: ToldMoves,
+        *,
+        patient: bool = True,
+    ) -> None:
+        self.bus = bus
+        self.hosts = hosts
+        self.asked = asked  # what is asked for of each
+        self.most = most
+        self.telling = telling
+        self.patient = patient
+        self.so_far = Emptied()
+
+    async def run(self) -> Emptied:
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+        drawn = complain.is_terminal and not self.telling.as_json
+        with Progress(*columns, console=complain, transient=True, disable=not drawn) as bar:
+            task = bar.add_task("moved", total=None)
+
+            def draw() -> None:
+                far = self.so_far
+                bar.update(task, completed=far.over, total=len(far.seen), description=far.sentence())
+
+            async with following(self.bus, f"empty-{Clock().uuid()[:8]}", self.telling.progress) as moves:
+                while await self._round(moves, draw):
+                    pass
+        return self.so_far
+
+    async def _round(self, moves: FollowedMoves, draw: Draw) -> bool:
+        """Is there anybody left of whom more may come?"""
+        far = self.so_far
+        there = {one.build: one for one in await instances_on(self.bus, self.hosts)}
+        far.seen |= there.keys()
+        far.gone |= far.seen - there.keys() - far.moved - far.stay.keys()
+        for build in far.moved & there.keys():
+            far.moved.discard(build)
+            far.stay[build] = "it was moved, and is there again"
+        open_ = [one for build, one in sorted(there.items()) if build not in far.stay]
+        settling = [one for one in open_ if one.status in _SETTLING]
+        movable = [one for one in open_ if one.status == "active"]
+        moving = [one for one in open_ if one.status not in (*_SETTLING, "active")]
+        if not self.patient:
+            far.stay |= {one.build: f"{one.status}: its cell sees to it" for one in settling}
+        draw()
+        async with asyncio.TaskGroup() as group:
+            for one in moving:
+                group.create_task(self._join(moves, one, draw))
+            for _ in range(min(self.most, len(movable))):
+                group.create_task(self._work(moves, movable, draw))
+            if settling and self.patient:
+                group.create_task(asyncio.sleep(LOOK_SECONDS))
+        return bool(open_)
+
+    async def _work(self, moves: FollowedMoves, movable: list[Instance], draw: Draw) -> None:
+        """One after the other."""
+        while movable:
+            one = movable.pop(0)
+            self.so_far.under_way.add(one.build)
+            request = structs.replace(
+                self.asked,
+                move=Clock().uuid(),
+                build=one.build,
+                cell=one.cell,
+                reply_to=moves.reply_to,
+            )
+            self._over(await moves.ask(checked(request)))
+            draw()
+
+    async def _join(self, moves: FollowedMoves, one: Instance, draw: Draw) -> None:
+        """Somebody else has it moved: the next round sees where to."""
+        found = await moves_of(self.bus, FindMoves(cell=one.cell, builds=(one.build,), under_way=True))
+        if not found:
+            await asyncio.sleep(LOOK_SECONDS)
+            return
+        self.so_far.under_way.add(one.build)
+        outcome = await moves.join(found[0].move, one.build, one.cell)
+        if outcome.end == "done":
+            self.so_far.under_way.discard(one.build)
+            if outcome.host not in {name for host in self.hosts for name in (host.host, host.name)}:
+                self._over(outcome)
+        elif outcome.end == VERIFYING:
+            self._over(outcome)
+        self.so_far.under_way.discard(one.build)
+        draw()
+
+    def _over(self, outcome: MoveOutcome) -> None:
+        far = self.so_far
+        far.under_way.discard(outcome.build)
+        if outcome.end == "done":
+            far.moved.add(outcome.build)
+        elif outcome.end == "deleted":
+            far.gone.add(outcome.build)
+        else:
+            far.stay[outcome.build] = why_it_stays(outcome)
+        if self.telling.as_json or outcome.end != "done" or not complain.is_terminal:
+            self.telling.over(outcome)
+
+
+def why_it_stays(outcome: MoveOutcome) -> str:
+    if outcome.end == VERIFYING:
+        return f"it waits to be confirmed (`berth confirm {outcome.build}`)"
+    code = f"[{outcome.code}] " if outcome.code else ""
+    return f"{code}{outcome.end if not outcome.reason else outcome.reason}"
+
+
+async def instances_on(bus: Bus, hosts: Iterable[Provider]) -> list[Instance]:
+    """All that has not ended there; CommandRefused where a cell does not say."""
+    found: list[Instance] = []
+    for host in hosts:
+        after, more = "", bool(host.cell)
+        while more:
+            question = FindInstances(cell=host.cell, host=host.id, statuses=_THERE, after=after, limit=_PAGE)
+            try:
+                page = await bus.asker(topics.FIND_INSTANCES, timeout=SECONDS)(question)
+            except (Unavailable, Unroutable) as problem:
+                raise CommandRefused(
+                    f"cell {host.cell} does not say what is on {host.host or host.name}: {problem}"
+                ) from None
+            found += page.instances
+            after, more = page.last, page.more
+    return found
+
+
+def tell_emptied(far: Emptied, what: str, telling: ToldMoves) -> int:
+    """The end of it; 1 unless nothing stays."""
+    if telling.as_json:
+        sets = {name: sorted(getattr(far, name)) for name in ("moved", "gone", "under_way")}
+        write_json({"hosts": what, **sets, "stay": far.stay})
+        return 1 if far.stay else 0
+    telling.say.print(f"{what}: {far.sentence()}", markup=False)
+    for build, why in sorted(far.stay.items())[:_SHOWN]:
+        telling.say.print(f"  {build} stays: {printable(why)}", markup=False)
+    if len(far.stay) > _SHOWN:
+        telling.say.print(f"  ... and {len(far.stay) - _SHOWN} more: --json tells all", style="dim")
+    return 1 if far.stay else 0

@@ -1,0 +1,89 @@
+"""`berth evacuate`: a host is down, and all that was there is built again elsewhere."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+from msgspec import structs
+from rich.console import Console
+
+from berth import wiring
+from berth.commands.emptying import Emptying, instances_on, tell_emptied
+from berth.commands.marking import forcing_down, host_named
+from berth.commands.options import Json, StateDir
+from berth.commands.requesting_moves import ANY
+from berth.commands.terminal import checked, complain, effective, run, say, write_json
+from berth.commands.told_moves import ToldMoves
+from berth.publishing import PATIENCE, publish
+from berth.settings import Settings
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.moves import MoveRequested
+from bus.resources import Provider
+
+commands = typer.Typer()
+
+
+@commands.command("evacuate", rich_help_panel="Moves")
+def evacuate_command(
+    host: Annotated[str, typer.Argument(metavar="HOST", help="Its name, or its root's uuid.")],
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Follow all to their ends; exit 1 unless none stays.")
+    ] = False,
+    most: Annotated[
+        int, typer.Option("--max", min=1, metavar="N", help="With --wait: so many at a time.")
+    ] = 50,
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """A host is dead: build all its instances again on others, from what they are.
+
+    Only for one that is switched off, or can reach nothing any more: this marks it forced down first (as
+    `berth host force-down` does), and what its guests had in memory is lost. Should it come back, its agent
+    destroys what is no longer its own before it says anything; `berth host force-down HOST --undo` opens it
+    again. A host that is alive is emptied by `berth drain`.
+    """
+    run(evacuate(effective(state_dir=state_dir).settings, host, wait, most, as_json, say))
+
+
+async def evacuate(settings: Settings, name: str, wait: bool, most: int, as_json: bool, say: Console) -> int:
+    async with Bus(wiring.transport(settings, "evacuate")) as bus:
+        host = await host_named(bus, name)
+        there = await instances_on(bus, [host])
+        called = host.host or host.name
+        active = [one for one in there if one.status == "active"]
+        if not as_json:
+            rest = len(there) - len(active)
+            others = f"; its cell sees to the {rest} that are not active" if rest else ""
+            say.print(f"{called}: forced down; {len(active)} go to other hosts{others}", markup=False)
+        await forcing_down(True)(bus, host)
+        asked = MoveRequested(move=ANY, build=ANY, kind="evacuate")
+        if wait:
+            return await _follow(bus, host, asked, most, ToldMoves(as_json, say))
+        clock = Clock()
+        requests = [
+            checked(structs.replace(asked, move=clock.uuid(), build=one.build, cell=one.cell))
+            for one in active
+        ]
+        if requests:
+            await publish(bus, *requests, patience=PATIENCE)
+    if as_json:
+        for request in requests:
+            write_json({"move": request.move, "build": request.build, "kind": request.kind})
+    elif requests:
+        say.print(f"asked for: `berth moves list --host {called}` shows how they go", markup=False)
+    return 0
+
+
+async def _follow(bus: Bus, host: Provider, asked: MoveRequested, most: int, telling: ToldMoves) -> int:
+    called = host.host or host.name
+    emptying = Emptying(bus, [host], asked, most, telling, patient=False)
+    try:
+        return tell_emptied(await emptying.run(), called, telling)
+    except asyncio.CancelledError:
+        complain.print(
+            f"{called}: {emptying.so_far.sentence()}. What is under way ends by itself;"
+            f" `berth evacuate {called} --wait` goes on with the rest",
+            markup=False,
+        )
+        raise

@@ -1,0 +1,43 @@
+"""What placement still has on hosts that were emptied, and what that is."""
+
+from collections.abc import Collection, Sequence
+
+from berth.commands.terminal import printable, write_json
+from berth.commands.told_moves import ToldMoves
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.resources import Consumer, FindAllocations, FindProviders, Provider
+
+_SHOWN = 20
+
+
+async def tell_left_over(
+    bus: Bus, hosts: Sequence[Provider], told: Collection[str], telling: ToldMoves
+) -> None:
+    """Whoever still holds something there, apart from those told of already."""
+    for host in hosts:
+        tree = (await bus.asker(topics.PROVIDERS)(FindProviders(in_tree=host.id, parts=()))).providers
+        question = FindAllocations(providers=tuple(one.id for one in tree))
+        holders = (await bus.asker(topics.ALLOCATIONS)(question)).consumers
+        left = [one for one in holders if one.id not in told]
+        called = host.host or host.name
+        if telling.as_json:
+            for one in left:
+                write_json({"host": called, "consumer": one.id, "type": one.type, "is": _is(one)})
+            continue
+        for one in left[:_SHOWN]:
+            telling.say.print(f"  {printable(called)}: {one.id} {_is(one)}", style="dim", markup=False)
+        if len(left) > _SHOWN:
+            telling.say.print(f"  {printable(called)}: ... and {len(left) - _SHOWN} more", style="dim")
+
+
+def _is(holder: Consumer) -> str:
+    match holder.type:
+        case "CLEANUP":
+            return "keeps the room of a guest until its agent has said that it is destroyed"
+        case "MIGRATION":
+            return "keeps the place of an instance that has moved, until that is over"
+        case "INSTANCE":
+            return "holds resources there, and is no instance that its cell would move"
+        case _:
+            return f"holds resources there, and is none of berth's ({holder.type or 'unknown'})"

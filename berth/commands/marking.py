@@ -1,0 +1,157 @@
+"""An operator's word about a host, as traits of its root: disabled, for one cause or several; forced down."""
+
+import re
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from berth.commands.terminal import CommandRefused
+from berth.settings import BadSetting
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.host_marks import DISABLED, FORCED_DOWN, HELD
+from bus.names import MakeName, NameEditRequested
+from bus.resources import Edited, EditRequested, FindProviders, Provider, SetTraits, Stale
+
+A_PAGE = 500
+UNNAMED = "operator"  # the cause of who has named none, once there are others
+_TRIES = 8
+_CAUSE = re.compile(r"[a-z0-9_]{1,64}")
+
+Marking = Callable[[Bus, Provider], Awaitable[str]]  # does it to a root, and says how that stands then
+
+
+# Which hosts
+
+
+async def reported_hosts(bus: Bus, agent: str = "") -> AsyncIterator[Provider]:
+    """Roots that somebody reports, page by page."""
+    after, more = "", True
+    while more:
+        query = FindProviders(
+            parts=("traits", "owner"), agents=(agent,) if agent else (), after=after, limit=A_PAGE
+        )
+        page = (await bus.asker(topics.PROVIDERS)(query)).providers
+        for one in page:
+            if one.parent is None and one.agent:
+                yield one
+        after, more = max((one.id for one in page), default=""), len(page) == A_PAGE
+
+
+async def host_named(bus: Bus, name: str) -> Provider:
+    try:
+        query = FindProviders(ids=(str(uuid.UUID(name)),), parts=("traits", "owner"))
+    except ValueError:
+        query = FindProviders(name=name, parts=("traits", "owner"))
+    found = [one for one in (await bus.asker(topics.PROVIDERS)(query)).providers if one.parent is None]
+    if not found:
+        raise CommandRefused(f"there is no host {name!r}; `berth host list` lists them")
+    return found[0]
+
+
+# How they stand
+
+
+def state_of(root: Provider) -> str:
+    """What keeps new instances away from it, as placement has it."""
+    if root.gone:
+        return "gone"
+    words = []
+    if FORCED_DOWN in root.traits:
+        words.append("forced down")
+    if DISABLED in root.traits:
+        words.append("disabled" if DISABLED in root.kept_traits else "disabled by its agent")
+    if causes := causes_of(root):
+        words.append(f"because of {' and '.join(causes)}")
+    return ", ".join(words) or "open"
+
+
+def causes_of(root: Provider) -> list[str]:
+    """Why it is disabled, as far as that was said."""
+    return sorted(trait.removeprefix(HELD).lower() for trait in root.traits if trait.startswith(HELD))
+
+
+def checked_cause(given: str) -> str:
+    cause = given.lower().replace("-", "_")
+    if given and not _CAUSE.fullmatch(cause):
+        raise BadSetting(f"--because {given!r}: one word of letters, digits and _")
+    return cause
+
+
+# Marking
+
+
+def disabling(cause: str) -> Marking:
+    """For this cause beside others; empty: for one without a name."""
+
+    async def disable(bus: Bus, root: Provider) -> str:
+        def disabled(now: Provider) -> set[str]:
+            known, traits = causes_of(now), {*now.traits, DISABLED}
+            if cause or known:
+                traits.add(_held(cause or UNNAMED))
+            if cause and not known and DISABLED in now.kept_traits:
+                traits.add(_held(UNNAMED))  # it was disabled before, for a cause that nobody has named
+            return traits
+
+        for name in filter(None, (cause, UNNAMED if cause or causes_of(root) else "")):
+            await _make(bus, _held(name))
+        return await _edited(bus, root, disabled)
+
+    return disable
+
+
+def enabling(cause: str) -> Marking:
+    """Takes this cause away; it is open when that was the last."""
+
+    async def enable(bus: Bus, root: Provider) -> str:
+        def enabled(now: Provider) -> set[str]:
+            traits = {*now.traits} - {_held(cause or UNNAMED)}
+            rest = {trait for trait in traits if trait.startswith(HELD)}
+            took = len(traits) < len(now.traits)
+            if not rest and (took or not cause) and DISABLED in now.kept_traits:
+                traits.discard(DISABLED)
+            return traits
+
+        if DISABLED in root.traits and DISABLED not in root.kept_traits and not causes_of(root):
+            return "its agent has disabled it: only that can undo it"
+        if (rest := causes_of(root)) and (cause or UNNAMED) not in rest:
+            return f"stays disabled because of {' and '.join(rest)}: `--because WORD` takes one away"
+        return await _edited(bus, root, enabled)
+
+    return enable
+
+
+def forcing_down(there: bool) -> Marking:
+    """Whatever is heard of it, it counts as down; or no longer."""
+
+    async def force_down(bus: Bus, root: Provider) -> str:
+        if there:
+            await _make(bus, FORCED_DOWN)
+        return await _edited(
+            bus, root, lambda now: {*now.traits, FORCED_DOWN} if there else {*now.traits} - {FORCED_DOWN}
+        )
+
+    return force_down
+
+
+def _held(cause: str) -> str:
+    return f"{HELD}{cause.upper()}"
+
+
+async def _make(bus: Bus, trait: str) -> None:
+    """A trait of ours, which no placement has from the beginning."""
+    await bus.asker(topics.EDIT_NAME)(NameEditRequested(kind="trait", edit=MakeName(name=trait)))
+
+
+async def _edited(bus: Bus, root: Provider, wanted: Callable[[Provider], set[str]]) -> str:
+    for _ in range(_TRIES):
+        traits = wanted(root)
+        if traits == {*root.traits}:
+            return f"is so already ({state_of(root)})"
+        edit = SetTraits(provider=root.id, traits=tuple(sorted(traits)), generation=root.generation)
+        result = (await bus.asker(topics.EDIT)(EditRequested(edit=edit))).result
+        root = await host_named(bus, root.id)
+        if isinstance(result, Edited):
+            return state_of(root)
+        if not isinstance(result, Stale):
+            raise CommandRefused(f"{root.name}: {result}")
+    raise CommandRefused(f"{root.name}: others change it all the time; try again")

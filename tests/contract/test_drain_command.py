@@ -1,0 +1,259 @@
+"""`berth drain` and `berth evacuate`: hosts are closed and emptied, and what stays there is named."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from berth import wiring
+from berth.commands import draining, emptying, evacuating
+from berth.commands.marking import Marking, forcing_down, host_named, state_of
+from berth.commands.terminal import CommandRefused
+from berth.settings import BadSetting
+from bus.delivery.runner import Bus
+from bus.local import LocalBroker, LocalTransport
+from bus.moves import MoveRequested
+from bus.vocabulary import Message
+from placement_worker import Placement, placement_worker
+from tests.support.buses import serving
+from tests.support.command_line import CommandLine
+from tests.support.fake_movers import FakeMovers, an_instance_there
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
+from tests.support.placement_calls import report
+from tests.support.waiting import until
+
+Berth = Callable[..., Coroutine[Any, Any, str]]
+
+
+@dataclass
+class Cloud:
+    """Hosts 1, 2 and 9 in a real placement; two instances on the first, one on the second."""
+
+    movers: FakeMovers
+    placement: Placement
+    bus: Bus
+
+    async def state(self, host: int) -> str:
+        return state_of(await host_named(self.bus, f"host-{host}"))
+
+    def on(self, host: int) -> list[str]:
+        return sorted(one.build for one in self.movers.builds.values() if one.host == f"host-{host}")
+
+
+@pytest.fixture
+async def cloud(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cloud]:
+    broker, fake = LocalBroker(), FakeMovers()
+    fake.have(an_instance_there(1, 1), an_instance_there(2, 1), an_instance_there(3, 2))
+    monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(broker))
+    monkeypatch.setenv("BERTH_CELLS", "c1")
+    monkeypatch.setattr(emptying, "LOOK_SECONDS", 0.02)
+    async with a_placement("sqlite+aiosqlite://") as placement:
+        assert await report(placement, *(a_report(number) for number in (1, 2, 9))) == ["", "", ""]
+
+        async def nothing(*messages: Any) -> None:
+            pass
+
+        workers = placement_worker(placement, nothing, ("c1",)), fake.worker()
+        async with serving(lambda: LocalTransport(broker), *workers) as bus:
+            yield Cloud(fake, placement, bus)
+
+
+@pytest.fixture
+def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Berth:
+    async def command(word: str, *words: str, ends: int = 0) -> str:
+        home = draining if word == "drain" else evacuating
+        return await CommandLine(word, home, monkeypatch, capsys)(*words, ends=ends)
+
+    return command
+
+
+B1, B2, B3 = uid(1), uid(2), uid(3)
+
+
+async def test_a_host_is_closed_and_all_it_had_moved_live(cloud: Cloud, berth: Berth) -> None:
+    told = (await berth("drain", "host-1")).splitlines()
+    assert told[0] == "host-1: disabled, because of drain"
+    assert f"{B1} moved to host-9" in told and f"{B2} moved to host-9" in told
+    assert told[-1] == "host-1: 2 moved, none stays"
+    assert (cloud.on(1), cloud.on(2)) == ([], [B3])
+    assert {(one.kind, one.cell) for one in cloud.movers.asked} == {("live", "c1")}
+    assert (await cloud.state(1), await cloud.state(2)) == ("disabled, because of drain", "open")
+
+
+async def test_what_is_empty_is_said_to_be_so_at_once(cloud: Cloud, berth: Berth) -> None:
+    assert (await berth("drain", "host-9", "--because", "disk")).splitlines() == [
+        "host-9: disabled, because of disk",
+        "host-9: 0 moved, none stays",
+    ]
+
+
+async def test_of_a_cell_or_agent_all_hosts_are_emptied(cloud: Cloud, berth: Berth) -> None:
+    await berth("drain", "--agent", "agent-2", "--cold")
+    assert (cloud.on(2), [one.kind for one in cloud.movers.asked]) == ([], ["migrate"])
+    cloud.movers.spare = 1
+    cloud.movers.doing = lambda asked: [cloud.movers.refused(asked)]
+    told = await berth("drain", "--cell", "c1", ends=1)
+    assert "3 hosts: 0 moved, 3 stay" in told
+
+
+async def test_no_more_than_so_many_are_under_way_at_a_time(cloud: Cloud, berth: Berth) -> None:
+    cloud.movers.have(*(an_instance_there(number, 1) for number in range(10, 30)))
+    most, open_ = 0, set[str]()
+    later = list[MoveRequested]()
+
+    def begin(asked: MoveRequested) -> list[Message]:
+        nonlocal most
+        open_.add(asked.move)
+        later.append(asked)
+        most = max(most, len(open_))
+        return []
+
+    async def end_them() -> None:
+        for _ in range(22):
+            await until(lambda: later)
+            asked = later.pop()
+            said = cloud.movers.well(asked)
+            open_.discard(asked.move)
+            await cloud.bus.publish(said[-1])
+
+    cloud.movers.doing = begin
+    async with asyncio.TaskGroup() as group:
+        group.create_task(end_them())
+        told = await berth("drain", "host-1", "--max", "4")
+    assert told.splitlines()[-1] == "host-1: 22 moved, none stays"
+    assert most == 4
+
+
+async def test_what_cannot_move_stays_and_is_named_with_why(cloud: Cloud, berth: Berth) -> None:
+    cloud.movers.doing = lambda asked: (
+        [cloud.movers.refused(asked)] if asked.build == B1 else cloud.movers.well(asked)
+    )
+    told = (await berth("drain", "host-1", ends=1)).splitlines()
+    assert "host-1: 1 moved, 1 stay" in told
+    assert f"  {B1} stays: [no_host] no host would do" in told
+
+
+async def test_what_is_built_is_waited_for_and_what_goes_by_itself_counts_so(
+    cloud: Cloud, berth: Berth
+) -> None:
+    cloud.movers.have(an_instance_there(2, 1, "building"), an_instance_there(4, 1, "deleting"))
+
+    def then(asked: MoveRequested) -> list[Message]:
+        if asked.build == B1:
+            cloud.movers.have(an_instance_there(2, 1))
+            del cloud.movers.builds[uid(4)]
+        return cloud.movers.well(asked)
+
+    cloud.movers.doing = then
+    assert (await berth("drain", "host-1")).splitlines()[-1] == "host-1: 2 moved, 1 gone without, none stays"
+
+
+async def test_begun_again_it_follows_what_is_under_way(cloud: Cloud, berth: Berth) -> None:
+    cloud.movers.have(an_instance_there(1, 1, "moving"), an_instance_there(2, 1, "verifying"))
+    going = cloud.movers.keeps(1, 1, "send")
+    cloud.movers.keeps(2, 2, "verify")
+
+    async def end_it() -> None:
+        await asyncio.sleep(0)
+        cloud.movers.have(an_instance_there(1, 9))
+        cloud.movers.keeps(1, 1, "done", ended=1009.0)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(end_it())
+        told = (await berth("drain", "host-1", ends=1)).splitlines()
+    assert going.move not in {one.move for one in cloud.movers.asked}
+    assert cloud.movers.asked == []
+    assert f"  {B2} stays: it waits to be confirmed (`berth confirm {B2}`)" in told
+    assert any(line.endswith("1 stay") for line in told)
+
+
+async def test_a_dry_run_changes_nothing(cloud: Cloud, berth: Berth) -> None:
+    cloud.movers.have(an_instance_there(4, 2, "building"))
+    assert (await berth("drain", "host-1", "host-2", "--dry-run")).splitlines() == [
+        "host-1: would be disabled, and 2 instances moved",
+        "host-2: would be disabled, and 1 instances moved; waited for: 1 building",
+    ]
+    assert (cloud.movers.asked, await cloud.state(1)) == ([], "open")
+
+
+async def test_stopped_it_says_how_far_it_is(cloud: Cloud, berth: Berth) -> None:
+    cloud.movers.doing = lambda asked: cloud.movers.well(asked) if asked.build == B1 else []
+    async with asyncio.TaskGroup() as group:
+        draining_it = group.create_task(berth("drain", "host-1"))
+        await until(lambda: len(cloud.movers.asked) == 2 and cloud.on(9))
+        await asyncio.sleep(0.05)
+        draining_it.cancel()
+    assert await cloud.state(1) == "disabled, because of drain"
+    assert isinstance(draining.complain.file, io.StringIO)
+    said = draining.complain.file.getvalue()
+    assert "stopped: 1 moved, 1 under way, none stays. What is under way ends by itself" in said
+    cloud.movers.doing = None
+    assert (await berth("drain", "host-1")).splitlines()[-1] == "host-1: 1 moved, none stays"
+
+
+async def test_who_else_holds_something_there_is_named(cloud: Cloud, berth: Berth) -> None:
+    await cloud.placement.claims.claim_many([an_order(a_claim(50, on_hosts(1)))])
+    told = (await berth("drain", "host-1")).splitlines()
+    assert (
+        told[-1] == f"  host-1: {uid(50)} holds resources there, and is no instance that its cell would move"
+    )
+
+
+async def test_programs_are_told_the_same(cloud: Cloud, berth: Berth) -> None:
+    told = [json.loads(line) for line in (await berth("drain", "host-1", "--json")).splitlines()]
+    (last,) = [one for one in told if "moved" in one]
+    assert last == {"hosts": "host-1", "moved": [B1, B2], "gone": [], "under_way": [], "stay": {}}
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "says"),
+    [
+        (["drain"], BadSetting, "say which: names of hosts, or --agent, or --cell"),
+        (["drain", "host-1", "--cell", "c1"], BadSetting, "say which"),
+        (["drain", "host-7"], CommandRefused, "there is no host 'host-7'"),
+        (["drain", "--agent", "nobody"], CommandRefused, "no host is reported by an agent 'nobody'"),
+        (["drain", "--cell", "c7"], BadSetting, "--cell 'c7': cells are c1"),
+        (["drain", "host-1", "--because", "two words"], BadSetting, "--because 'two words': one word"),
+        (["evacuate", "host-7"], CommandRefused, "there is no host 'host-7'"),
+    ],
+)
+async def test_what_cannot_be_is_said(
+    cloud: Cloud, berth: Berth, words: list[str], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error) as refused:
+        await berth(*words)
+    assert says in str(refused.value)
+    assert (cloud.movers.asked, await cloud.state(1)) == ([], "open")
+
+
+# Evacuating
+
+
+async def test_a_host_is_forced_down_before_anything_is_asked_for(
+    cloud: Cloud, berth: Berth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_before = list[int]()
+
+    def forcing_down_seen(there: bool) -> Marking:
+        asked_before.append(len(cloud.movers.asked))
+        return forcing_down(there)
+
+    monkeypatch.setattr(evacuating, "forcing_down", forcing_down_seen)
+    cloud.movers.have(an_instance_there(4, 1, "building"))
+    told = (await berth("evacuate", "host-1", "--wait", ends=1)).splitlines()
+    assert told[0] == "host-1: forced down; 2 go to other hosts; its cell sees to the 1 that are not active"
+    assert "host-1: 2 moved, 1 stay" in told
+    assert f"  {uid(4)} stays: building: its cell sees to it" in told
+    assert {one.kind for one in cloud.movers.asked} == {"evacuate"}
+    assert (asked_before, await cloud.state(1)) == ([0], "forced down")
+
+
+async def test_without_waiting_all_are_asked_for_at_once(cloud: Cloud, berth: Berth) -> None:
+    told = await berth("evacuate", "host-1")
+    assert told.endswith("asked for: `berth moves list --host host-1` shows how they go\n")
+    await until(lambda: {one.build for one in cloud.movers.asked} == {B1, B2})
