@@ -30,7 +30,7 @@ Berth = Callable[..., Coroutine[Any, Any, str]]
 
 
 @dataclass
-class Cloud:
+class HostsToEmpty:
     """Hosts 1, 2 and 9 in a real placement; two instances on the first, one on the second."""
 
     movers: FakeMovers
@@ -45,7 +45,7 @@ class Cloud:
 
 
 @pytest.fixture
-async def cloud(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cloud]:
+async def cloud(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HostsToEmpty]:
     broker, fake = LocalBroker(), FakeMovers()
     fake.have(an_instance_there(1, 1), an_instance_there(2, 1), an_instance_there(3, 2))
     monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(broker))
@@ -59,7 +59,7 @@ async def cloud(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cloud]:
 
         workers = placement_worker(placement, nothing, ("c1",)), fake.worker()
         async with serving(lambda: LocalTransport(broker), *workers) as bus:
-            yield Cloud(fake, placement, bus)
+            yield HostsToEmpty(fake, placement, bus)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def berth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 B1, B2, B3 = uid(1), uid(2), uid(3)
 
 
-async def test_a_host_is_closed_and_all_it_had_moved_live(cloud: Cloud, berth: Berth) -> None:
+async def test_a_host_is_closed_and_all_it_had_moved_live(cloud: HostsToEmpty, berth: Berth) -> None:
     told = (await berth("drain", "host-1")).splitlines()
     assert told[0] == "host-1: disabled, because of drain"
     assert f"{B1} moved to host-9" in told and f"{B2} moved to host-9" in told
@@ -84,14 +84,14 @@ async def test_a_host_is_closed_and_all_it_had_moved_live(cloud: Cloud, berth: B
     assert (await cloud.state(1), await cloud.state(2)) == ("disabled, because of drain", "open")
 
 
-async def test_what_is_empty_is_said_to_be_so_at_once(cloud: Cloud, berth: Berth) -> None:
+async def test_what_is_empty_is_said_to_be_so_at_once(cloud: HostsToEmpty, berth: Berth) -> None:
     assert (await berth("drain", "host-9", "--because", "disk")).splitlines() == [
         "host-9: disabled, because of disk",
         "host-9: 0 moved, none stays",
     ]
 
 
-async def test_of_a_cell_or_agent_all_hosts_are_emptied(cloud: Cloud, berth: Berth) -> None:
+async def test_of_a_cell_or_agent_all_hosts_are_emptied(cloud: HostsToEmpty, berth: Berth) -> None:
     await berth("drain", "--agent", "agent-2", "--cold")
     assert (cloud.on(2), [one.kind for one in cloud.movers.asked]) == ([], ["migrate"])
     cloud.movers.spare = 1
@@ -100,7 +100,7 @@ async def test_of_a_cell_or_agent_all_hosts_are_emptied(cloud: Cloud, berth: Ber
     assert "3 hosts: 0 moved, 3 stay" in told
 
 
-async def test_no_more_than_so_many_are_under_way_at_a_time(cloud: Cloud, berth: Berth) -> None:
+async def test_no_more_than_so_many_are_under_way_at_a_time(cloud: HostsToEmpty, berth: Berth) -> None:
     cloud.movers.have(*(an_instance_there(number, 1) for number in range(10, 30)))
     most, open_ = 0, set[str]()
     later = list[MoveRequested]()
@@ -128,7 +128,7 @@ async def test_no_more_than_so_many_are_under_way_at_a_time(cloud: Cloud, berth:
     assert most == 4
 
 
-async def test_what_cannot_move_stays_and_is_named_with_why(cloud: Cloud, berth: Berth) -> None:
+async def test_what_cannot_move_stays_and_is_named_with_why(cloud: HostsToEmpty, berth: Berth) -> None:
     cloud.movers.doing = lambda asked: (
         [cloud.movers.refused(asked)] if asked.build == B1 else cloud.movers.well(asked)
     )
@@ -138,7 +138,7 @@ async def test_what_cannot_move_stays_and_is_named_with_why(cloud: Cloud, berth:
 
 
 async def test_what_is_built_is_waited_for_and_what_goes_by_itself_counts_so(
-    cloud: Cloud, berth: Berth
+    cloud: HostsToEmpty, berth: Berth
 ) -> None:
     cloud.movers.have(an_instance_there(2, 1, "building"), an_instance_there(4, 1, "deleting"))
 
@@ -152,7 +152,7 @@ async def test_what_is_built_is_waited_for_and_what_goes_by_itself_counts_so(
     assert (await berth("drain", "host-1")).splitlines()[-1] == "host-1: 2 moved, 1 gone without, none stays"
 
 
-async def test_begun_again_it_follows_what_is_under_way(cloud: Cloud, berth: Berth) -> None:
+async def test_begun_again_it_follows_what_is_under_way(cloud: HostsToEmpty, berth: Berth) -> None:
     cloud.movers.have(an_instance_there(1, 1, "moving"), an_instance_there(2, 1, "verifying"))
     going = cloud.movers.keeps(1, 1, "send")
     cloud.movers.keeps(2, 2, "verify")
@@ -171,7 +171,7 @@ async def test_begun_again_it_follows_what_is_under_way(cloud: Cloud, berth: Ber
     assert any(line.endswith("1 stay") for line in told)
 
 
-async def test_a_dry_run_changes_nothing(cloud: Cloud, berth: Berth) -> None:
+async def test_a_dry_run_changes_nothing(cloud: HostsToEmpty, berth: Berth) -> None:
     cloud.movers.have(an_instance_there(4, 2, "building"))
     assert (await berth("drain", "host-1", "host-2", "--dry-run")).splitlines() == [
         "host-1: would be disabled, and 2 instances moved",
@@ -180,7 +180,7 @@ async def test_a_dry_run_changes_nothing(cloud: Cloud, berth: Berth) -> None:
     assert (cloud.movers.asked, await cloud.state(1)) == ([], "open")
 
 
-async def test_stopped_it_says_how_far_it_is(cloud: Cloud, berth: Berth) -> None:
+async def test_stopped_it_says_how_far_it_is(cloud: HostsToEmpty, berth: Berth) -> None:
     cloud.movers.doing = lambda asked: cloud.movers.well(asked) if asked.build == B1 else []
     async with asyncio.TaskGroup() as group:
         draining_it = group.create_task(berth("drain", "host-1"))
@@ -194,7 +194,7 @@ async def test_stopped_it_says_how_far_it_is(cloud: Cloud, berth: Berth) -> None
     assert (await berth("drain", "host-1")).splitlines()[-1] == "host-1: 1 moved, none stays"
 
 
-async def test_who_else_holds_something_there_is_named(cloud: Cloud, berth: Berth) -> None:
+async def test_who_else_holds_something_there_is_named(cloud: HostsToEmpty, berth: Berth) -> None:
     await cloud.placement.claims.claim_many([an_order(a_claim(50, on_hosts(1)))])
     told = (await berth("drain", "host-1")).splitlines()
     assert (
@@ -202,7 +202,7 @@ async def test_who_else_holds_something_there_is_named(cloud: Cloud, berth: Bert
     )
 
 
-async def test_programs_are_told_the_same(cloud: Cloud, berth: Berth) -> None:
+async def test_programs_are_told_the_same(cloud: HostsToEmpty, berth: Berth) -> None:
     told = [json.loads(line) for line in (await berth("drain", "host-1", "--json")).splitlines()]
     (last,) = [one for one in told if "moved" in one]
     assert last == {"hosts": "host-1", "moved": [B1, B2], "gone": [], "under_way": [], "stay": {}}
@@ -221,7 +221,7 @@ async def test_programs_are_told_the_same(cloud: Cloud, berth: Berth) -> None:
     ],
 )
 async def test_what_cannot_be_is_said(
-    cloud: Cloud, berth: Berth, words: list[str], error: type[Exception], says: str
+    cloud: HostsToEmpty, berth: Berth, words: list[str], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error) as refused:
         await berth(*words)
@@ -233,7 +233,7 @@ async def test_what_cannot_be_is_said(
 
 
 async def test_a_host_is_forced_down_before_anything_is_asked_for(
-    cloud: Cloud, berth: Berth, monkeypatch: pytest.MonkeyPatch
+    cloud: HostsToEmpty, berth: Berth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked_before = list[int]()
 
@@ -251,7 +251,7 @@ async def test_a_host_is_forced_down_before_anything_is_asked_for(
     assert (asked_before, await cloud.state(1)) == ([0], "forced down")
 
 
-async def test_without_waiting_all_are_asked_for_at_once(cloud: Cloud, berth: Berth) -> None:
+async def test_without_waiting_all_are_asked_for_at_once(cloud: HostsToEmpty, berth: Berth) -> None:
     told = await berth("evacuate", "host-1")
     assert told.endswith("asked for: `berth moves list --host host-1` shows how they go\n")
     await until(lambda: {one.build for one in cloud.movers.asked} == {B1, B2})
