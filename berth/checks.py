@@ -78,11 +78,13 @@ def _check_numbers(values: Mapping[str, Any], refuse: Refuse) -> None:
     ):  # fmt: skip
         if values[name] <= 0:
             refuse(name, "must be more than 0 seconds")
-    for name in ("fail", "abort", "hang", "ironic_share_gone"):
+    for name in ("fail", "abort", "hang", "move_fail", "move_hang", "ironic_share_gone"):
         if not 0 <= values[name] <= 1:
             refuse(name, "is a share between 0 and 1")
     if values["fail"] + values["abort"] + values["hang"] > 1:
         refuse("fail", "with abort and hang it is more than all builds")
+    if values["move_fail"] + values["move_hang"] > 1:
+        refuse("move_fail", "with move_hang it is more than all phases")
     if values["metrics_port"] > 65535:
         refuse("metrics_port", "must be at most 65535")
 
@@ -182,11 +184,13 @@ def _is_loopback(host: str) -> bool:
 
 
 def _check_names(settings: Settings, refuse: Refuse) -> None:
-    try:
-        Durations.parse(settings.compute.build_time)
-    except ValueError as problem:
-        refuse("build_time", str(problem))
     compute = settings.compute
+    for name, words in (("build_time", compute.build_time), ("move_time", compute.move_time)):
+        try:
+            if words or name == "build_time":
+                Durations.parse(words)
+        except ValueError as problem:
+            refuse(name, str(problem))
     try:
         machines(compute.drivers, compute.machines, compute.provider_config)
     except BadMachine as problem:

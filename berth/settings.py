@@ -225,6 +225,9 @@ class ComputeSettings(SettingsGroup, frozen=True, kw_only=True):
     fail: float = 0.0  # share of builds that fail on their first host and are tried on the next
     abort: float = 0.0
     hang: float = 0.0
+    move_fail: float = 0.0  # share of each phase of moves that fails: pre-checks, copies, starts, rebuilds
+    move_hang: float = 0.0
+    move_time: str = ""  # how long a phase takes; empty: as builds
     crash_after: int = 0  # an agent loses power after so many builds, and comes back
     seed: int = 1
 

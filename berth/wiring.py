@@ -32,6 +32,7 @@ from compute_sim import (
     FaultPlan,
     GuestFile,
     Machine,
+    MoveFaults,
     SimAgent,
     compute_sim,
     fleet,
@@ -421,6 +422,8 @@ def _faults(settings: Settings) -> tuple[FaultPlan, CrashPlan]:
             abort=settings.compute.abort,
             hang=settings.compute.hang,
             durations=Durations.parse(settings.compute.build_time),
+            moves=MoveFaults.of_each(settings.compute.move_fail, settings.compute.move_hang),
+            move_durations=Durations.parse(moving) if (moving := settings.compute.move_time) else None,
         )
     except ValueError as problem:
         raise BadSetting(str(problem)) from None

@@ -7,6 +7,7 @@ from typing import Generic, Literal, TypeVar
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 
 Key = tuple[str, int]  # build and attempt
+Span = tuple[int, int]  # attempts above the first, up to the second
 V = TypeVar("V")
 
 REMEMBERED = 100_000
@@ -44,11 +45,11 @@ class AgentBuilds:
     def __init__(self, remembered: int = REMEMBERED) -> None:
         self.running: set[Key] = set()
         self._finished: _Memory[tuple[AgentReported, ...]] = _Memory(remembered)
-        self._destroyed: _Memory[int] = _Memory(remembered)  # the highest attempt
+        self._void: _Memory[tuple[Span, ...]] = _Memory(remembered)  # apart from one another, lowest first
 
     def ordered(self, order: BuildOrdered) -> AgentReported | Literal["start", "running"]:
         """Start it; or it is running already; or say, again, how it went."""
-        if order.attempt <= self._destroyed.get(order.build, 0):
+        if self.is_void(order.build, order.attempt):
             return report(order, "destroyed")
         key = order.build, order.attempt
         if key in self.running:
@@ -67,8 +68,12 @@ class AgentBuilds:
     def known_to_be(self, order: BuildOrdered) -> bool:
         """Was it ordered before, or is it void?"""
         key = order.build, order.attempt
-        void = order.attempt <= self._destroyed.get(order.build, 0)
+        void = self.is_void(order.build, order.attempt)
         return void or key in self.running or self.outcome(key) is not None
+
+    def is_void(self, build: str, attempt: int) -> bool:
+        """Was it destroyed, or is it called otherwise by now?"""
+        return any(above < attempt <= upto for above, upto in self._void.get(build, ()))
 
     def outcome(self, key: Key) -> AgentReported | None:
         """How this attempt went, if it is over and remembered."""
@@ -80,29 +85,44 @@ class AgentBuilds:
         self._finished.put(outcome.build, (*self._finished.get(outcome.build, ()), outcome))
 
     def destroyed(self, order: DestroyOrdered) -> AgentReported:
-        """Attempts up to this one are void from now on: none of them is running or has an outcome."""
-        self.void(order.build, max(order.attempt, self._destroyed.get(order.build, 0)))
+        """The attempts it names are void from now on: none of them is running or has an outcome."""
         self.running.difference_update(self.running_upto(order))
+        self.void(order.build, order.attempt, order.above)
         return report(order, "destroyed")
 
-    def void(self, build: str, attempt: int) -> None:
-        """It was destroyed up to this attempt, as it is known from before."""
-        self._destroyed.put(build, max(attempt, self._destroyed.get(build, 0)))
+    def void(self, build: str, attempt: int, above: int = 0) -> None:
+        """It was destroyed up to this attempt, as it is known from before; not up to `above`."""
+        if above >= attempt:
+            return
+        self._void.put(build, _joined((*self._void.get(build, ()), (above, attempt))))
         outcomes = self._finished.get(build, ())
         if outcomes:
-            self._finished.put(build, tuple(o for o in outcomes if o.attempt > attempt))
+            self._finished.put(build, tuple(o for o in outcomes if not above < o.attempt <= attempt))
 
-    def known(self) -> tuple[list[AgentReported], dict[str, int]]:
-        """How attempts went, and up to which a build is destroyed."""
+    def known(self) -> tuple[list[AgentReported], dict[str, tuple[Span, ...]]]:
+        """How attempts went, and which of a build are void."""
         finished = [outcome for outcomes in self._finished.values() for outcome in outcomes]
-        return finished, dict(self._destroyed.items())
+        return finished, dict(self._void.items())
 
     def running_upto(self, order: DestroyOrdered) -> list[Key]:
         """What it would destroy, found the shorter way: a stranger may name any attempt."""
-        build, highest = order.build, order.attempt
-        if highest < len(self.running):
-            return [key for attempt in range(1, highest + 1) if (key := (build, attempt)) in self.running]
-        return sorted(key for key in self.running if key[0] == build and key[1] <= highest)
+        build, above, highest = order.build, order.above, order.attempt
+        if highest - above < len(self.running):
+            return [
+                key for attempt in range(above + 1, highest + 1) if (key := (build, attempt)) in self.running
+            ]
+        return sorted(key for key in self.running if key[0] == build and above < key[1] <= highest)
+
+
+def _joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The same attempts, in as few spans as they need."""
+    found: list[Span] = []
+    for above, upto in sorted(spans):
+        if found and above <= found[-1][1]:
+            found[-1] = found[-1][0], max(upto, found[-1][1])
+        else:
+            found.append((above, upto))
+    return tuple(found)
 
 
 def report(

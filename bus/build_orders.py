@@ -6,6 +6,7 @@ Most builds take what their flavor's figures say, of one provider: the agent kno
 from collections.abc import Mapping
 
 from bus.messages import BuildOrdered
+from bus.moves import MoveOrdered
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Allocations
 
@@ -15,8 +16,8 @@ def told_allocations(root: str, spec: BuildSpec, given: Allocations) -> Allocati
     return {} if given == {root: _figures(spec.flavor)} else given
 
 
-def allocations_of(order: BuildOrdered) -> Allocations:
-    """What placement has given this build, on which providers."""
+def allocations_of(order: BuildOrdered | MoveOrdered) -> Allocations:
+    """What placement has given this build there, on which providers."""
     if order.allocations:
         return order.allocations
     figures = _figures(order.spec.flavor)

@@ -1,7 +1,7 @@
 """Moves of instances that are there already: asked for, placed, ordered by phases, and what is said of them.
 
 A scheduler begins one by a single claim: the destination goes to the build's own consumer, what that held to
-the keeper of the attempt that moves (`bus.vocabulary.keeper`), of the type MIGRATION. All else is its cell's.
+the keeper of the attempt that moves (`bus.claims.keeper`), of the type MIGRATION. All else is its cell's.
 """
 
 from typing import Annotated, Literal

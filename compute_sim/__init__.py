@@ -1,6 +1,6 @@
 """Simulated agents and their hosts, with seeded faults: what a cell talks to in demos, loads and tests."""
 
-from compute_sim.core.faults import CrashPlan, Durations, FaultPlan
+from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults
 from compute_sim.disk import AgentDisk
 from compute_sim.fleet import SimAgent, SimHost, fleet
 from compute_sim.guest_file import GuestFile
@@ -15,6 +15,7 @@ __all__ = [
     "FaultPlan",
     "GuestFile",
     "Machine",
+    "MoveFaults",
     "SimAgent",
     "SimHost",
     "compute_sim",

@@ -4,39 +4,28 @@ An order is unsettled for as long as its build runs: when the agent is killed, i
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from typing import TypeVar
 
 from msgspec.structs import replace
 
-from bus.agent_builds import Key, report
+from bus.agent_builds import report
 from bus.build_orders import allocations_of, reshaped_mappings
 from bus.claims import keeper
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
+from bus.moves import MoveOrdered
 from bus.protocol import Ask
 from bus.resources import AllocationsFound, FindAllocations
 from compute_sim.core.faults import CrashPlan, Fate, FaultPlan
 from compute_sim.disk import AgentDisk
+from compute_sim.guests import GuestRecord
+from compute_sim.jobs import AgentJob, AgentJobs, PowerSupply
 
 NOTHING_HERE = "placement has given it nothing on this host, or gives it nothing any more"
+LOST_POWER = "the agent lost power while it was building"
 HANG_SECONDS = 1500.0  # less than the half hour after which RabbitMQ takes an order back from a silent reader
 
-How = Literal["done", "lost", "destroyed", "handed over"]
-
-
-@dataclass(eq=False, slots=True)
-class _Job:
-    """A running build. Whoever was handed the order last waits for its end; the others need not."""
-
-    due: float
-    lost: bool = False  # the power failed
-    waiter: asyncio.Future[How] | None = None
-
-    def tell(self, how: How) -> None:
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(how)
+O = TypeVar("O", BuildOrdered, MoveOrdered)  # noqa: E741
 
 
 class SimulatedAgent:
@@ -55,27 +44,34 @@ class SimulatedAgent:
         self.allocations = allocations  # what placement has given whom
         self.use_changed = use_changed  # told of a host whenever a guest begins or ends there
         self.faults = faults
-        self.crashes = crashes
         self.disk = disk
-        self.building: Counter[str] = Counter()  # by root
-        self.crashed = 0
         disk.builds.running.clear()  # what an earlier process was at is begun again when it is ordered again
-        self._jobs: dict[Key, _Job] = {}
-        self._power = asyncio.Event()
-        self._power.set()
-        self._until_crash = crashes.next_after(agent, 0)
+        self.jobs = AgentJobs()
+        self.power = PowerSupply(agent, crashes, self.jobs)
+        self.power.changed = self._power_changed
+        self._home = asyncio.Event()
+        self._begin()
 
     @property
-    def powered(self) -> bool:
-        return self._power.is_set()
+    def ready(self) -> bool:
+        """There is power, and it is known which guests are its own."""
+        return self._home.is_set()
+
+    async def at_home(self) -> None:
+        """Returns when it is ready."""
+        await self._home.wait()
+
+    def know_guests(self) -> None:
+        """Whoever is still here is its own, or is to be told of."""
+        self._home.set()
 
     # What it is told to do
 
     async def build(self, order: BuildOrdered) -> AgentReported | None:
-        await self._power.wait()
-        if self._may_be_elsewhere(order):
-            given = await self._as_given(order)
-            await self._power.wait()
+        await self.at_home()
+        if not self.disk.builds.known_to_be(order) and self.may_be_elsewhere(order):
+            given = await self.as_given(order)
+            await self.at_home()
             if given is None:
                 return await self._over(report(order, "failed", cause=NOTHING_HERE))
             order = given
@@ -87,32 +83,33 @@ class SimulatedAgent:
         if verdict == "start" and (why := self.disk.devices.refusal(key, allocations_of(order))):
             return await self._over(report(order, "failed", cause=f"the host cannot hold it: {why}"))
         fate = self.faults.fate(*key)
-        if verdict == "start":
-            seconds = HANG_SECONDS if fate.kind == "hang" else fate.seconds
-            self._jobs[key] = _Job(asyncio.get_running_loop().time() + seconds)
-            self.building[order.root] += 1
-            self.disk.begin(order)
-            self.use_changed(order.root)
-            self._count_down()
-        how = await self._end_of(self._jobs[key])
+        job = self.jobs.get(order.build, ("build", order.attempt))
+        if job is None:
+            job = self._start(order, HANG_SECONDS if fate.kind == "hang" else fate.seconds)
+        how = await job.end()
         if how == "handed over":
             return None
         if how == "lost":
-            await self._power.wait()
-        wanted = key in self.disk.builds.running
-        self._forget(key, order.root)
-        if not wanted:  # destroyed meanwhile, which was reported then
+            await self.at_home()
+        if not self.jobs.over(job):  # destroyed meanwhile, which was reported then
             return None
         return await self._over(self._outcome(order, fate, lost=how == "lost"))
 
-    def _may_be_elsewhere(self, order: BuildOrdered) -> bool:
+    def _start(self, order: BuildOrdered, seconds: float) -> AgentJob:
+        now = asyncio.get_running_loop().time()
+        what = "build", order.attempt
+        job = self.jobs.begin(AgentJob(order.build, order.attempt, what, order.root, now, now + seconds))
+        self.disk.begin(order)
+        self.use_changed(order.root)
+        self.power.count_down()
+        return job
+
+    def may_be_elsewhere(self, order: BuildOrdered | MoveOrdered) -> bool:
         """Is it to take what this host has not, or not any more? While it was on its way the host may have
         been reshaped."""
-        if self.allocations is None or self.disk.builds.known_to_be(order):
-            return False
-        return self.disk.devices.misplaced(allocations_of(order))
+        return self.allocations is not None and self.disk.devices.misplaced(allocations_of(order))
 
-    async def _as_given(self, order: BuildOrdered) -> BuildOrdered | None:
+    async def as_given(self, order: O) -> O | None:
         """The order with what placement has given it here by now, or keeps for it; None: nothing."""
         assert self.allocations is not None
         kept = keeper(order.build, order.attempt)
@@ -131,13 +128,29 @@ class SimulatedAgent:
         return outcome
 
     async def destroy(self, order: DestroyOrdered) -> AgentReported:
-        await self._power.wait()
-        ending = self.disk.builds.running_upto(order)
-        outcome = self.disk.destroyed(order)
-        for key in ending:
-            self._jobs[key].tell("destroyed")
-        self.use_changed(order.root)
+        await self.power.there()
+        outcome = self._destroy(order)
         await self.disk.settled()
+        return outcome
+
+    def drop(self, guest: GuestRecord) -> AgentReported:
+        """Destroy this one, and no other of its build."""
+        return self._destroy(
+            DestroyOrdered(
+                build=guest.build,
+                attempt=guest.attempt,
+                cell=guest.cell,
+                agent=guest.agent,
+                root=guest.root,
+                host=guest.host,
+                above=guest.attempt - 1,
+            )
+        )
+
+    def _destroy(self, order: DestroyOrdered) -> AgentReported:
+        outcome = self.disk.destroyed(order)
+        self.jobs.destroy(order)
+        self.use_changed(order.root)
         return outcome
 
     def _outcome(self, order: BuildOrdered, fate: Fate, *, lost: bool) -> AgentReported:
@@ -147,44 +160,23 @@ class SimulatedAgent:
         if not lost and fate.kind != "hang":
             self.disk.remove(order.build, range(order.attempt, order.attempt + 1))
             self.use_changed(order.root)
-        cause = "the agent lost power while it was building" if lost else fate.cause or "the build hung"
+        cause = LOST_POWER if lost else fate.cause or "the build hung"
         leftover = self.disk.holds(order)
         retry = lost or fate.kind != "abort"
         return report(order, "failed", retry=retry, cause=cause, leftover=leftover)
 
-    async def _end_of(self, job: _Job) -> How:
-        loop = asyncio.get_running_loop()
-        job.tell("handed over")
-        if job.lost:
-            return "lost"
-        if job.due <= loop.time():
-            return "done"
-        job.waiter = loop.create_future()
-        alarm = loop.call_at(job.due, job.tell, "done")
-        try:
-            return await job.waiter
-        finally:
-            alarm.cancel()
-
-    def _forget(self, key: Key, root: str) -> None:
-        self.disk.builds.running.discard(key)
-        if self._jobs.pop(key, None) is not None:
-            self.building[root] -= 1
-
     # Its power supply
 
-    def _count_down(self) -> None:
-        if not self._until_crash:
-            return
-        self._until_crash -= 1
-        if not self._until_crash:
-            self._power.clear()
-            for job in self._jobs.values():
-                job.lost = True
-                job.tell("lost")
-            asyncio.get_running_loop().call_later(self.crashes.away, self._come_back)
+    def _power_changed(self) -> None:
+        if self.power.on:
+            self._begin()
+        else:
+            self._home.clear()
+            self.disk.lose_power()
 
-    def _come_back(self) -> None:
-        self.crashed += 1
-        self._until_crash = self.crashes.next_after(self.agent, self.crashed)
-        self._power.set()
+    def _begin(self) -> None:
+        """Whose its guests are it asks before anything else; who can ask nobody believes what it knows."""
+        if self.allocations is None:
+            self.disk.asleep.clear()
+        if self.allocations is None or not self.disk.guests:
+            self.know_guests()

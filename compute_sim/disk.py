@@ -11,10 +11,21 @@ from msgspec.structs import replace
 from bus.agent_builds import AgentBuilds
 from bus.build_orders import reshaped_mappings
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
+from bus.moves import MoveOrdered, MoveReported
+from bus.requests import BuildSpec
 from bus.vocabulary import Allocations
-from compute_sim.core.device_book import DeviceBook
-from compute_sim.guest_file import GuestFile, GuestLine, GuestThere, OrderFailed, OrdersVoid
-from compute_sim.guests import GuestRecord, Guests, guest_of
+from compute_sim.core.device_book import DeviceBook, GuestKey
+from compute_sim.core.phases import GuestState, MoveSteps
+from compute_sim.guest_file import (
+    GuestFile,
+    GuestLine,
+    GuestRenamed,
+    GuestThere,
+    MovePhaseSaid,
+    OrderFailed,
+    OrdersVoid,
+)
+from compute_sim.guests import GuestRecord, Guests, guest_of, image_of
 
 
 @dataclass(eq=False)
@@ -22,6 +33,8 @@ class AgentDisk:
     builds: AgentBuilds = field(default_factory=AgentBuilds)
     hosted: Guests = field(default_factory=Guests)
     devices: DeviceBook = field(default_factory=DeviceBook)
+    steps: MoveSteps = field(default_factory=MoveSteps)
+    asleep: set[GuestKey] = field(default_factory=set)  # they would run, and do not: since power was lost
     file: GuestFile | None = None
 
     def __post_init__(self) -> None:
@@ -29,6 +42,7 @@ class AgentDisk:
             return
         for line in self.file.open():
             self._recall(line)
+        self.lose_power()
         self.file.shorten_by(self._all)
 
     @property
@@ -39,15 +53,62 @@ class AgentDisk:
             for build, attempts in self.hosted.there.items()
         }
 
+    @property
+    def all_guests(self) -> list[GuestRecord]:
+        return [guest for attempts in self.hosted.there.values() for guest in attempts.values()]
+
+    def running(self) -> list[GuestRecord]:
+        """Those that run now: of one build there may be no two, over all agents."""
+        return [
+            guest
+            for guest in self.all_guests
+            if guest.state == "running" and (guest.build, guest.attempt) not in self.asleep
+        ]
+
+    def guest(self, build: str, attempt: int) -> GuestRecord | None:
+        return self.hosted.there.get(build, {}).get(attempt)
+
     # What happens
 
-    def begin(self, order: BuildOrdered) -> None:
+    def lose_power(self) -> None:
+        """None of them runs, until it is woken."""
+        self.asleep = {(one.build, one.attempt) for one in self.all_guests if one.state == "running"}
+
+    def wake(self, guest: GuestRecord) -> None:
+        self.asleep.discard((guest.build, guest.attempt))
+
+    def begin(self, order: BuildOrdered | MoveOrdered) -> None:
         """From here on something of it is there, until it is removed."""
         self._enter(guest_of(order))
+
+    def become(self, guest: GuestRecord, state: GuestState) -> GuestRecord:
+        now = replace(guest, state=state)
+        self.hosted.change(now)
+        if state == "running":
+            self._said_built(now)
+        if self.file is not None:
+            self.file.add(GuestThere(now, state != "arriving"))
+        return now
+
+    def rename(self, guest: GuestRecord, attempt: int, spec: BuildSpec | None = None) -> GuestRecord:
+        """It is the guest of this attempt from now on, where it was and with what it holds; with a spec, one
+        that is made anew of its image."""
+        image, properties = image_of(spec) if spec is not None else (guest.image, guest.properties)
+        now = replace(guest, attempt=attempt, image=image, properties=properties)
+        self._rename(now, guest.attempt)
+        if self.file is not None:
+            self.file.add(GuestRenamed(now, guest.attempt))
+        return now
+
+    def phase_over(self, said: MoveReported) -> None:
+        self.steps.finished(said)
+        if self.file is not None:
+            self.file.add(_line_of(said))
 
     def remove(self, build: str, attempts: range) -> None:
         for guest in self.hosted.remove(build, attempts):
             self.devices.give_back((guest.build, guest.attempt))
+            self.wake(guest)
 
     def holds(self, order: BuildOrdered) -> bool:
         return order.attempt in self.hosted.there.get(order.build, ())
@@ -64,14 +125,17 @@ class AgentDisk:
     def finished(self, outcome: AgentReported) -> None:
         """An attempt is over; what is left of it, if anything, is there."""
         self.builds.finished(outcome)
+        guest = self.guest(outcome.build, outcome.attempt)
+        if guest is not None and outcome.outcome == "built":
+            self.hosted.change(replace(guest, state="running"))
         if self.file is not None:
             self.file.add(*self._lines_of(outcome))
 
     def destroyed(self, order: DestroyOrdered) -> AgentReported:
         outcome = self.builds.destroyed(order)
-        self.remove(order.build, range(order.attempt + 1))
+        self.remove(order.build, range(order.above + 1, order.attempt + 1))
         if self.file is not None:
-            self.file.add(OrdersVoid(order.build, order.attempt))
+            self.file.add(OrdersVoid(order.build, order.attempt, order.above))
         return outcome
 
     async def settled(self) -> None:
@@ -93,23 +157,42 @@ class AgentDisk:
         self.hosted.change(guest)
         self.devices.move((guest.build, guest.attempt), guest.allocations)
 
+    def _rename(self, now: GuestRecord, was: int) -> None:
+        """Nobody is called as it was, from now on."""
+        self.remove(now.build, range(was, was + 1))
+        self._enter(now)
+        self.builds.void(now.build, was, was - 1)
+        if now.state == "running":
+            self._said_built(now)
+
+    def _said_built(self, guest: GuestRecord) -> None:
+        """If it is ordered to be built, it is."""
+        if self.builds.outcome((guest.build, guest.attempt)) is None:
+            self.builds.finished(_built(guest))
+
     def _recall(self, line: GuestLine) -> None:
         match line:
             case GuestThere(guest=guest, built=built):
-                if guest.attempt in self.hosted.there.get(guest.build, ()):  # it was moved within its host
+                if not built and guest.state == "running":  # written before there were states
+                    guest = replace(guest, state="arriving")
+                if self.guest(guest.build, guest.attempt) is not None:  # something of it has changed
                     self._change(guest)
-                    return
-                self._enter(guest)
+                else:
+                    self._enter(guest)
                 if built:
-                    self.builds.finished(_built(guest))
+                    self._said_built(guest)
             case OrderFailed():
                 self.builds.finished(_failed(line))
             case OrdersVoid():
-                self.builds.void(line.build, line.attempt)
-                self.remove(line.build, range(line.attempt + 1))
+                self.builds.void(line.build, line.attempt, line.above)
+                self.remove(line.build, range(line.above + 1, line.attempt + 1))
+            case GuestRenamed():
+                self._rename(line.guest, line.was)
+            case MovePhaseSaid():
+                self.steps.finished(_said(line))
 
     def _lines_of(self, outcome: AgentReported) -> Iterable[GuestLine]:
-        there = self.hosted.there.get(outcome.build, {}).get(outcome.attempt)
+        there = self.guest(outcome.build, outcome.attempt)
         if there is not None:
             yield GuestThere(there, outcome.outcome == "built")
         if outcome.outcome == "failed":
@@ -128,16 +211,19 @@ class AgentDisk:
     def _all(self) -> Iterable[GuestLine]:
         """What the file must say, and no more."""
         finished, void = self.builds.known()
-        for build, attempt in void.items():
-            yield OrdersVoid(build, attempt)
+        for build, spans in void.items():
+            for above, attempt in spans:
+                yield OrdersVoid(build, attempt, above)
         for outcome in finished:
             yield from self._lines_of(outcome)
         told = {(one.build, one.attempt) for one in finished}
-        for attempts in self.hosted.there.values():
-            for guest in attempts.values():
-                key = guest.build, guest.attempt
-                if key not in told and key not in self.builds.running:
-                    yield GuestThere(guest, True)  # so long ago that its outcome is remembered here alone
+        for guest in self.all_guests:
+            key = guest.build, guest.attempt
+            if key not in told and key not in self.builds.running:
+                # Awaited; or built so long ago that its outcome is remembered here alone
+                yield GuestThere(guest, guest.state != "arriving")
+        for said in self.steps.known():
+            yield _line_of(said)
 
 
 def _built(guest: GuestRecord) -> AgentReported:
@@ -163,5 +249,44 @@ def _failed(line: OrderFailed) -> AgentReported:
         outcome="failed",
         retry=line.retry,
         leftover=line.leftover,
+        cause=line.cause,
+    )
+
+
+def _line_of(said: MoveReported) -> MovePhaseSaid:
+    assert said.outcome in ("done", "failed"), said
+    return MovePhaseSaid(
+        said.move,
+        said.build,
+        said.phase,
+        said.step,
+        said.attempt,
+        said.cell,
+        said.agent,
+        said.root,
+        said.host,
+        "done" if said.outcome == "done" else "failed",
+        said.percent,
+        said.leftover,
+        said.retry,
+        said.cause,
+    )
+
+
+def _said(line: MovePhaseSaid) -> MoveReported:
+    return MoveReported(
+        move=line.move,
+        build=line.build,
+        phase=line.phase,
+        step=line.step,
+        attempt=line.attempt,
+        cell=line.cell,
+        agent=line.agent,
+        root=line.root,
+        host=line.host,
+        outcome=line.outcome,
+        percent=line.percent,
+        leftover=line.leftover,
+        retry=line.retry,
         cause=line.cause,
     )

@@ -12,11 +12,13 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Literal
 from zlib import crc32
 
 import msgspec
 
 from bus.errors import Unavailable
+from bus.moves import MovePhase
 from bus.vocabulary import Compact
 from compute_sim.guests import GuestRecord
 
@@ -45,13 +47,40 @@ class OrderFailed(Compact, frozen=True, tag=True):
 
 
 class OrdersVoid(Compact, frozen=True, tag=True):
-    """Whatever was ordered of a build up to this attempt is destroyed."""
+    """Whatever was ordered of a build up to this attempt is destroyed; what is not above that one stays."""
 
     build: str
     attempt: int
+    above: int = 0
 
 
-GuestLine = GuestThere | OrderFailed | OrdersVoid
+class GuestRenamed(Compact, frozen=True, tag=True):
+    """What was this attempt's guest is another's."""
+
+    guest: GuestRecord
+    was: int
+
+
+class MovePhaseSaid(Compact, frozen=True, tag=True):
+    """What was said of a phase of a move that is over."""
+
+    move: str
+    build: str
+    phase: MovePhase
+    step: int
+    attempt: int
+    cell: str
+    agent: str
+    root: str
+    host: str
+    outcome: Literal["done", "failed"]
+    percent: int
+    leftover: bool
+    retry: bool
+    cause: str
+
+
+GuestLine = GuestThere | OrderFailed | OrdersVoid | GuestRenamed | MovePhaseSaid
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(GuestLine).decode
 

@@ -7,7 +7,10 @@ import msgspec
 
 from bus.build_orders import allocations_of
 from bus.messages import BuildOrdered
+from bus.moves import MoveOrdered
+from bus.requests import BuildSpec
 from bus.vocabulary import Allocations, Compact
+from compute_sim.core.phases import GuestState
 
 MAX_CACHED = 16  # images a host keeps, the one used last the longest
 MAX_PROPERTIES = 32  # of one image that a host tells of
@@ -26,11 +29,11 @@ class GuestRecord(Compact, frozen=True):
     mappings: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     image: str = ""
     properties: tuple[str, ...] = ()  # NAME=VALUE of its image
+    state: GuestState = "running"
 
 
-def guest_of(order: BuildOrdered) -> GuestRecord:
-    image = order.spec.image
-    some = list(image.properties.items())[:MAX_PROPERTIES] if image is not None else []
+def guest_of(order: BuildOrdered | MoveOrdered) -> GuestRecord:
+    """As it is while it is made, or awaited."""
     return GuestRecord(
         order.build,
         order.attempt,
@@ -40,9 +43,17 @@ def guest_of(order: BuildOrdered) -> GuestRecord:
         order.host,
         allocations_of(order),
         order.mappings,
-        image.name if image is not None else "",
-        tuple(f"{name}={value}" for name, value in some),
+        *image_of(order.spec),
+        "arriving",
     )
+
+
+def image_of(spec: BuildSpec) -> tuple[str, tuple[str, ...]]:
+    """Its name, and what is said of it."""
+    if spec.image is None:
+        return "", ()
+    some = list(spec.image.properties.items())[:MAX_PROPERTIES]
+    return spec.image.name, tuple(f"{name}={value}" for name, value in some)
 
 
 @dataclass(eq=False)
@@ -89,7 +100,7 @@ class Guests:
         return self.there.get(guest.build, {}).get(guest.attempt) is guest
 
     def change(self, guest: GuestRecord) -> None:
-        """It holds something else of its host than it did."""
+        """It holds something else of its host than it did, or is in another state."""
         key = guest.build, guest.attempt
         self.there[guest.build][guest.attempt] = self.on[guest.root].there[key] = guest
 

@@ -64,8 +64,8 @@ class HostNews:
         self._begun = clock.monotonic()
 
     async def beat(self) -> Sequence[HostReported]:
-        """The state of all hosts, while there is power."""
-        if not self._does.powered:
+        """The state of all hosts, while there is power and it is known whose its guests are."""
+        if not self._does.ready:
             return []
         sequence = self._sequence.next()
         hosts = list(self.hosts.values())
@@ -83,11 +83,11 @@ class HostNews:
 
     async def announce(self) -> Sequence[InventoryReported | NodeChanged]:
         """Some of what is to be reported: what has changed, and what a look at all of them has found."""
-        if not self._does.powered:
+        if not self._does.ready:
             return []
         now = self.clock.monotonic()
-        if self._crashes != self._does.crashed:
-            self._crashes, self._gap, self._next_round = self._does.crashed, FIRST_GAP, 0.0
+        if self._crashes != self._does.power.failed:
+            self._crashes, self._gap, self._next_round = self._does.power.failed, FIRST_GAP, 0.0
         if now >= self._next_round and not self._to_announce:
             try:
                 self._to_announce.update(dict.fromkeys(await self._look()))
@@ -150,7 +150,7 @@ class HostNews:
             await self._does.disk.settled()
 
     def _state(self, host: SimHost) -> HostState:
-        building, guests = self._does.building[host.root], self._does.disk.hosted.on[host.root]
+        building, guests = self._does.jobs.on[host.root], self._does.disk.hosted.on[host.root]
         minute = int(self.clock.now() // 60)
         temperature = 22.0 + 3.0 * building + 8.0 * draw(host.root, minute)
         return HostState(

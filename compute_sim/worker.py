@@ -8,6 +8,8 @@ from bus.resources import AllocationsFound, FindAllocations, FindProviders, Prov
 from bus.topics import (
     AGENT_BUILD,
     AGENT_DESTROY,
+    AGENT_MOVE,
+    AGENT_MOVED,
     AGENT_REPORT,
     CELL_ALLOCATIONS,
     CELL_PROVIDERS,
@@ -21,6 +23,8 @@ from compute_sim.core.faults import CrashPlan, FaultPlan
 from compute_sim.disk import AgentDisk
 from compute_sim.fleet import SimAgent, SimHost
 from compute_sim.host_trees import HostTrees
+from compute_sim.moving import SimulatedMoves
+from compute_sim.returning import Homecoming
 from compute_sim.telling import HostNews
 
 
@@ -33,6 +37,7 @@ def compute_sim(
     crashes: CrashPlan | None = None,
     period: float = 10.0,
     announce_every: float = 300.0,
+    progress_every: float = 2.0,
     concurrency: int = 5000,
     clock: Clock | None = None,
     disk: AgentDisk | None = None,
@@ -42,16 +47,19 @@ def compute_sim(
     """An agent that builds on these hosts; with other faults it fails, with other crashes it goes away.
 
     Where it can ask for `providers`, its reports count even if an earlier run's clock was ahead; where for
-    `allocations` as well, it learns what guests hold whose host was reshaped. What is on its `disk` is there
-    again when it is started anew with it.
+    `allocations` as well, it learns what guests hold whose host was reshaped, and whose its guests are when
+    it comes back. What is on its `disk` is there again when it is started anew with it.
     """
+    clock = clock or Clock()
     disk = disk or AgentDisk()
     trees = HostTrees(hosts, cell, agent, disk)
     does = SimulatedAgent(
         agent, faults or FaultPlan(), crashes or CrashPlan(), disk, trees.use_changed, allocations
     )
+    moves = SimulatedMoves(does)
+    comes_back = Homecoming(does, cell, clock, providers)
     who = SimAgent(agent, cell, tuple(hosts))
-    tells = HostNews(who, does, trees, period, announce_every, clock or Clock(), providers, allocations)
+    tells = HostNews(who, does, trees, period, announce_every, clock, providers, allocations)
     return Worker(
         f"agent.{cell}.{agent}",
         consumes=[
@@ -62,12 +70,20 @@ def compute_sim(
                 concurrency=concurrency,
             ),
             on(AGENT_DESTROY.at(cell=cell, agent=agent), does.destroy, emits=[AGENT_REPORT]),
+            on(
+                AGENT_MOVE.at(cell=cell, agent=agent),
+                moves.move,
+                emits=[AGENT_MOVED],
+                concurrency=concurrency,
+            ),
         ],
         asks=[
             *([CELL_PROVIDERS] if providers else []),
             *([CELL_ALLOCATIONS] if allocations else []),
         ],
         timers=[
+            every(0.1, comes_back.look, emits=[AGENT_REPORT], at_once=True),
+            every(progress_every, moves.progress, emits=[AGENT_MOVED]),
             every(period, tells.beat, emits=[HOST_REPORTED], at_once=True),
             every(0.1, tells.announce, emits=[INVENTORY_REPORTED, IRONIC_NODE], at_once=True),
         ],

@@ -13,6 +13,12 @@ Driver = Annotated[
 Fail = Annotated[
     float | None, typer.Option(min=0, max=1, help="Share of builds that fail on their first host.")
 ]
+MoveFail = Annotated[
+    float | None, typer.Option(min=0, max=1, help="Share of each phase of moves that fails.")
+]
+MoveTime = Annotated[
+    str | None, typer.Option(help="How long each phase of a move takes, as --build-time (default: the same).")
+]
 BuildTime = Annotated[
     str | None,
     typer.Option(help="How long a build takes: constant:1, uniform:1,3, exponential:0.2, lognormal:1,0.5."),

@@ -51,6 +51,8 @@ def up_command(
     baremetal: Annotated[int | None, typer.Option(min=0, help="Simulated bare-metal nodes.")] = None,
     fail: Fail = None,
     build_time: BuildTime = None,
+    move_fail: options.MoveFail = None,
+    move_time: options.MoveTime = None,
     state_dir: StateDir = None,
     seed: Seed = None,
     http: options.Http = None,
@@ -62,7 +64,8 @@ def up_command(
     """
     found = effective(
         cells=cells_named(cells), hosts=hosts, baremetal=baremetal, fail=fail, build_time=build_time,
-        state_dir=state_dir, seed=seed, placement_http=http, compute_drivers=drivers_named(driver),
+        move_fail=move_fail, move_time=move_time, state_dir=state_dir, seed=seed,
+        placement_http=http, compute_drivers=drivers_named(driver),
     )  # fmt: skip
     run(up(found.settings, say))
 

@@ -23,6 +23,7 @@ class DeviceBook:
         self._has: dict[str, tuple[str, Mapping[str, int]]] = {}  # provider → its name, class → capacity
         self._others: dict[str, frozenset[str]] = {}  # provider → classes that operators put there
         self._of_root: dict[str, tuple[str, ...]] = {}
+        self.root_of: dict[str, str] = {}  # provider → whose tree it is in
         self._departed: dict[str, str] = {}  # provider → name of those that were there
 
     def furnish(self, tree: ProviderTree, moving: Collection[str] = ()) -> None:
@@ -31,6 +32,7 @@ class DeviceBook:
         now = {one.id: one for one in tree.providers}
         for id_ in self._of_root.get(tree.root, ()):
             name, _ = self._has.pop(id_)
+            del self.root_of[id_]
             self._others.pop(id_, None)
             self._departed[id_] = name
         self._departed.update((one.id, one.name) for one in tree.others if one.inventories)
@@ -39,6 +41,7 @@ class DeviceBook:
         self._of_root[tree.root] = tuple(now)
         for id_, one in now.items():
             self._departed.pop(id_, None)
+            self.root_of[id_] = tree.root
             self._has[id_] = one.name, {class_: has.capacity for class_, has in one.inventories.items()}
             self._others[id_] = one.others.classes
 

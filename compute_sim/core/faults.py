@@ -5,6 +5,8 @@ from hashlib import blake2b
 from math import cos, exp, log, pi, sqrt
 from typing import Literal
 
+from bus.moves import MovePhase
+
 Kind = Literal["built", "reschedule", "abort", "hang"]
 
 _RESCHEDULE = (
@@ -13,6 +15,13 @@ _RESCHEDULE = (
     "no space left on the image cache",
     "the hypervisor stopped answering",
 )
+_PHASES: dict[MovePhase, str] = {
+    "prepare": "the pre-check refused it: its CPU cannot be had here",
+    "send": "the copy failed: the connection to the other host was lost",
+    "start": "could not start the domain: no bootable device",
+    "resume": "could not start the domain again: its disk is damaged",
+    "rebuild": "the image could not be fetched",
+}
 _ABORT = ("the image is corrupt: checksum mismatch", "the volume could not be prepared")
 
 
@@ -69,6 +78,38 @@ class Fate:
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseFate:
+    """How one phase of a move goes."""
+
+    kind: Literal["done", "failed", "hang"]
+    seconds: float
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveFaults:
+    """Shares of each phase of moves that fail, and of all phases that never end."""
+
+    prepare: float = 0.0
+    send: float = 0.0
+    start: float = 0.0
+    resume: float = 0.0
+    rebuild: float = 0.0
+    hang: float = 0.0
+
+    def __post_init__(self) -> None:
+        most = max(self.prepare, self.send, self.start, self.resume, self.rebuild)
+        least = min(self.prepare, self.send, self.start, self.resume, self.rebuild, self.hang)
+        if least < 0 or most + self.hang > 1:
+            raise ValueError(f"what fails and what hangs are shares of all phases, not {self}")
+
+    @staticmethod
+    def of_each(share: float, hang: float = 0.0) -> "MoveFaults":
+        """The same share of every phase on the way; who goes back arrives."""
+        return MoveFaults(prepare=share, send=share, start=share, rebuild=share, hang=hang)
+
+
+@dataclass(frozen=True, slots=True)
 class FaultPlan:
     """Shares of attempts that fail where another host may succeed, that fail for good, that never end."""
 
@@ -78,6 +119,8 @@ class FaultPlan:
     hang: float = 0.0
     first_attempt_only: bool = True  # later attempts succeed
     durations: Durations = Durations("constant", (0.0,))
+    moves: MoveFaults = MoveFaults()
+    move_durations: Durations | None = None  # of each phase; None: as builds
 
     def __post_init__(self) -> None:
         shares = (self.reschedule, self.abort, self.hang)
@@ -98,12 +141,20 @@ class FaultPlan:
             return Fate("hang", seconds)
         return Fate("built", seconds)
 
-    def _seconds(self, build: str, attempt: int) -> float:
-        if self.durations.name == "constant":
-            return self.durations.values[0]
-        return self.durations.at(
-            draw(self.seed, "time", build, attempt), draw(self.seed, "more time", build, attempt)
-        )
+    def phase_fate(self, move: str, phase: MovePhase, attempt: int) -> PhaseFate:
+        times = self.durations if self.move_durations is None else self.move_durations
+        seconds = self._seconds(move, f"{phase} {attempt}", times)
+        chance = draw(self.seed, "phase", move, phase, attempt)
+        fails: float = getattr(self.moves, phase)
+        if chance < fails:
+            return PhaseFate("failed", seconds, _PHASES[phase])
+        return PhaseFate("hang" if chance < fails + self.moves.hang else "done", seconds)
+
+    def _seconds(self, of: str, attempt: int | str, times: Durations | None = None) -> float:
+        times = times or self.durations
+        if times.name == "constant":
+            return times.values[0]
+        return times.at(draw(self.seed, "time", of, attempt), draw(self.seed, "more time", of, attempt))
 
     def _one_of(self, causes: tuple[str, ...], build: str, attempt: int) -> str:
         return causes[int(draw(self.seed, "cause", build, attempt) * len(causes))]

@@ -32,6 +32,7 @@ from bus.messages import (
     BuildUnplaceable,
     NodeChanged,
 )
+from bus.moves import MoveOrdered
 from bus.resources import EditRequested, SetTraits
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
@@ -435,7 +436,7 @@ class _WatchedDisk(AgentDisk):
         super().__init__()
         self.world = world
 
-    def begin(self, order: BuildOrdered) -> None:
+    def begin(self, order: BuildOrdered | MoveOrdered) -> None:
         super().begin(order)
         self.world.check(check_guests)
 

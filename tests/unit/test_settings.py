@@ -505,6 +505,8 @@ def test_tenants_that_need_an_aggregate_are_kept_to_it(only: str, options: tuple
         ("cells", "Cell-1", "cells = ('Cell-1',): a cell's name has lower-case letters"),
         ("cells", "a,b,a", "cells = ('a', 'b', 'a'): a cell is named twice"),
         ("build_time", "long", "build_time = 'long': 'long' is not a duration: constant:s"),
+        ("move_time", "long", "move_time = 'long': 'long' is not a duration: constant:s"),
+        ("move_fail", "1.5", "move_fail = 1.5: is a share between 0 and 1"),
         (
             "scheduler_filters",
             "luck",

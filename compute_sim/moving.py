@@ -1,0 +1,188 @@
+"""A simulated agent's part in moves: each phase takes its time, goes as planned or not, and may be cut short.
+
+As with builds an order is unsettled until its phase is over. A later order of the same build on the same host
+ends an earlier one; an earlier one that comes late does nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Literal
+
+from bus.build_orders import allocations_of
+from bus.moves import MoveOrdered, MoveReported
+from compute_sim.agent import HANG_SECONDS, NOTHING_HERE, SimulatedAgent
+from compute_sim.core.faults import PhaseFate
+from compute_sim.core.phases import PhaseEnd, afterwards, meanwhile, refusal
+from compute_sim.guests import GuestRecord
+from compute_sim.jobs import AgentJob
+
+log = logging.getLogger(__name__)
+
+_CAUSES: dict[PhaseEnd, str] = {"lost": "the agent lost power meanwhile", "hung": "it hung"}
+
+
+class SimulatedMoves:
+    """What one agent does of moves, with its guests and while it has power."""
+
+    def __init__(self, agent: SimulatedAgent) -> None:
+        self._agent = agent
+        self._disk = agent.disk
+        self._under_way: dict[AgentJob, MoveOrdered] = {}
+
+    async def move(self, order: MoveOrdered) -> MoveReported | None:
+        await self._agent.at_home()
+        if order.phase == "prepare" and self._is_new(order) and self._agent.may_be_elsewhere(order):
+            given = await self._agent.as_given(order)
+            await self._agent.at_home()
+            if given is None:
+                return await self._over(_said(order, "failed", cause=NOTHING_HERE))
+            order = given
+        verdict = self._disk.steps.ordered(order)
+        if verdict == "void":
+            log.info("%s: %s of %s, step %d, is too late", order.agent, order.phase, order.build, order.step)
+            return None
+        if self._is_void(order):
+            await self._disk.settled()
+            return _said(order, "failed", cause="it was destroyed on this host")
+        if isinstance(verdict, MoveReported):
+            await self._disk.settled()
+            return verdict
+        fate = self._agent.faults.phase_fate(order.move, order.phase, order.attempt)
+        if fate.kind == "hang" and order.force and order.kind == "live":  # what never converged is cut short
+            fate = PhaseFate("done", 0.0)
+        job = self._agent.jobs.get(order.build, ("move", order.root))
+        if job is None or job.step < order.step:
+            if why := self._refusal(order):
+                return await self._over(_said(order, "failed", cause=why))
+            job = self._begin(order, fate, job)
+        elif order.force:
+            job.hurry()
+        how = await job.end()
+        if how == "handed over":
+            return None
+        if how == "lost":
+            await self._agent.at_home()
+        self._under_way.pop(job, None)
+        if not self._agent.jobs.over(job):  # destroyed meanwhile, or a later order has ended it
+            return None
+        return await self._over(self._outcome(order, fate, lost=how == "lost"))
+
+    async def progress(self) -> Sequence[MoveReported]:
+        """What goes on; of what hangs nothing is heard."""
+        if not self._agent.ready:
+            return []
+        now = asyncio.get_running_loop().time()
+        return [
+            _said(order, "progress", percent=min(99, int(100 * (now - job.begun) / (job.due - job.begun))))
+            for job, order in self._under_way.items()
+            if job.begun < job.due and now - job.begun < job.due - job.begun < HANG_SECONDS
+        ]
+
+    # How it does so
+
+    def _is_new(self, order: MoveOrdered) -> bool:
+        known = self._disk.steps.ordered(order) != "go on" or self._is_void(order)
+        return not known and self._disk.guest(order.build, order.attempt) is None
+
+    def _is_void(self, order: MoveOrdered) -> bool:
+        return self._disk.builds.is_void(order.build, order.attempt)
+
+    def _refusal(self, order: MoveOrdered) -> str:
+        here = {attempt: one.state for attempt, one in self._disk.hosted.there.get(order.build, {}).items()}
+        if why := refusal(order, here):
+            return why
+        key = order.build, order.attempt
+        if order.phase == "prepare" and (full := self._disk.devices.refusal(key, allocations_of(order))):
+            return f"the host cannot hold it: {full}"
+        return ""
+
+    def _begin(self, order: MoveOrdered, fate: PhaseFate, earlier: AgentJob | None) -> AgentJob:
+        """Whatever was done before by an earlier order ends; what a copy has got done by then counts."""
+        disk, now = self._disk, asyncio.get_running_loop().time()
+        begun, due = now, now + (HANG_SECONDS if fate.kind == "hang" else fate.seconds)
+        if earlier is not None:
+            before = self._under_way.pop(earlier, None)
+            self._agent.jobs.over(earlier)
+            if before is not None and (before.move, before.phase) == (order.move, order.phase):
+                begun, due = earlier.begun, earlier.due
+            earlier.tell("overtaken")
+        if order.force or self._is_done(order):
+            due = min(due, now)
+        if order.phase == "prepare":
+            disk.begin(order)
+        guest = self._guest(order)
+        if order.phase == "resume" and guest.attempt != order.attempt:
+            guest = disk.rename(guest, order.attempt)
+        if (state := meanwhile(order, guest.state)) != guest.state:
+            guest = disk.become(guest, state)
+        disk.steps.begun(order)
+        self._agent.use_changed(order.root)
+        job = AgentJob(order.build, guest.attempt, ("move", order.root), order.root, begun, due, order.step)
+        self._under_way[self._agent.jobs.begin(job)] = order
+        self._agent.power.count_down()
+        return job
+
+    def _is_done(self, order: MoveOrdered) -> bool:
+        """Was the same done before, as an earlier step?"""
+        last = self._disk.steps.last(order.build, order.root)
+        if last is None or last.outcome != "done":
+            return False
+        return (last.move, last.phase, last.attempt) == (order.move, order.phase, order.attempt)
+
+    def _outcome(self, order: MoveOrdered, fate: PhaseFate, *, lost: bool) -> MoveReported:
+        disk, guest = self._disk, self._guest(order)
+        end: PhaseEnd = "lost" if lost else "hung" if fate.kind == "hang" else fate.kind
+        if order.phase == "rebuild" and end == "done" and guest.attempt != order.attempt:
+            guest = disk.rename(guest, order.attempt, order.spec)
+        state = afterwards(order, guest.state, end)
+        if state is None:
+            disk.remove(order.build, range(guest.attempt, guest.attempt + 1))
+        else:
+            if end == "done" and state == "running":
+                disk.wake(guest)
+            if state != guest.state:
+                disk.become(guest, state)
+        self._agent.use_changed(order.root)
+        if end == "done":
+            return _said(order, "done", percent=100)
+        leftover = order.phase in ("prepare", "start") and state is not None
+        return _said(order, "failed", cause=fate.cause or _CAUSES.get(end, ""), leftover=leftover)
+
+    def _guest(self, order: MoveOrdered) -> GuestRecord:
+        """Of the attempt that is named; of the one it was before, until it is called so."""
+        guest = self._disk.guest(order.build, order.attempt) or self._disk.guest(order.build, order.was)
+        assert guest is not None, f"{order.phase} of {order.build} was begun without a guest"
+        return guest
+
+    async def _over(self, said: MoveReported) -> MoveReported:
+        """What is said of a phase is known for good before it is said."""
+        self._disk.phase_over(said)
+        await self._disk.settled()
+        return said
+
+
+def _said(
+    order: MoveOrdered,
+    outcome: Literal["done", "failed", "progress"],
+    *,
+    cause: str = "",
+    percent: int = 0,
+    leftover: bool = False,
+) -> MoveReported:
+    return MoveReported(
+        move=order.move,
+        build=order.build,
+        phase=order.phase,
+        step=order.step,
+        attempt=order.attempt,
+        cell=order.cell,
+        agent=order.agent,
+        root=order.root,
+        host=order.host,
+        outcome=outcome,
+        percent=percent,
+        leftover=leftover,
+        cause=cause,
+        epoch=order.epoch,
+    )

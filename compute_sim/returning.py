@@ -1,0 +1,125 @@
+"""An agent that comes back: before anything is built or reported it finds out which guests are still its own.
+
+While it was away its hosts may have been taken for dead, and what ran there may run elsewhere. No guest runs
+until placement has said whose it is; one that is not this host's any more is destroyed.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from bus.claims import keeper
+from bus.clock import Clock
+from bus.errors import Unavailable
+from bus.messages import AgentReported
+from bus.protocol import Ask
+from bus.resources import Consumer, FindAllocations, FindProviders, ProvidersFound
+from compute_sim.agent import SimulatedAgent
+from compute_sim.core.ownership import NOTHING, Ownership, ownership
+from compute_sim.guests import GuestRecord
+
+log = logging.getLogger(__name__)
+
+GUESTS_A_QUESTION = 250
+PROVIDERS_A_QUESTION = 500
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds between two questions, doubled while nothing changes
+QUIET_SECONDS = 10.0  # placement may start when we do: only then is it said aloud
+
+
+class Homecoming:
+    """Asks whose the guests of one agent are: all of them when it comes back, and then those that wait."""
+
+    def __init__(
+        self,
+        agent: SimulatedAgent,
+        cell: str,
+        clock: Clock,
+        providers: Ask[FindProviders, ProvidersFound] | None,
+    ) -> None:
+        self._agent, self._cell, self._clock = agent, cell, clock
+        self._providers = providers
+        self._roots: dict[str, str] = {}  # provider → root, of those that no tree has here
+        self._pause = SHORTEST_PAUSE
+        self._next = 0.0
+        self._waits_since: float | None = None  # for an answer
+
+    async def look(self) -> Sequence[AgentReported]:
+        """What had to be destroyed. Where there is no answer guests wait, and so does all else."""
+        agent, now = self._agent, self._clock.monotonic()
+        if agent.ready and not agent.disk.asleep:
+            self._pause, self._next = SHORTEST_PAUSE, 0.0
+            return []
+        if not agent.power.on or now < self._next or agent.allocations is None:
+            return []
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._next = now + self._pause
+        failed, guests = agent.power.failed, agent.disk.all_guests
+        if agent.ready:
+            guests = [one for one in guests if (one.build, one.attempt) in agent.disk.asleep]
+        try:
+            judged = [
+                one
+                for start in range(0, len(guests), GUESTS_A_QUESTION)
+                for one in await self._judged(guests[start : start + GUESTS_A_QUESTION])
+            ]
+        except Unavailable as away:
+            self._complain(now, away)
+            return []
+        self._waits_since = None
+        if not agent.power.on or agent.power.failed != failed:
+            return []  # it went away meanwhile
+        gone = []
+        for guest, whose in judged:
+            if not agent.disk.hosted.is_there(guest):  # somebody has said meanwhile what becomes of it
+                continue
+            if whose == "ours":
+                agent.disk.wake(guest)
+            elif whose == "gone":
+                log.warning(
+                    "%s: the guest of %s on %s is not its own any more: it is destroyed",
+                    *(agent.agent, guest.build, guest.host),
+                )
+                gone.append(agent.drop(guest))
+        await agent.disk.settled()
+        if not agent.ready and agent.power.on and agent.power.failed == failed:
+            agent.know_guests()
+        return gone
+
+    async def _judged(self, guests: Sequence[GuestRecord]) -> list[tuple[GuestRecord, Ownership]]:
+        assert self._agent.allocations is not None
+        names = [name for one in guests for name in (one.build, keeper(one.build, one.attempt))]
+        asked = FindAllocations(consumers=tuple(dict.fromkeys(names)), cell=self._cell)
+        found = {one.id: one for one in (await self._agent.allocations(asked)).consumers}
+        await self._learn_roots(found.values())
+        return [(guest, self._whose(guest, found)) for guest in guests]
+
+    def _whose(self, guest: GuestRecord, held: Mapping[str, Consumer]) -> Ownership:
+        if not guest.allocations:
+            return "ours"  # it holds nothing, so nobody can say
+        build, kept = held.get(guest.build), held.get(keeper(guest.build, guest.attempt))
+        keeps = kept.type if kept is not None and self._is_of(kept, guest.root) else NOTHING
+        return ownership(build is not None and self._is_of(build, guest.root), keeps)
+
+    def _is_of(self, consumer: Consumer, root: str) -> bool:
+        return any(one == root or self._root_of(one) == root for one in consumer.allocations)
+
+    def _root_of(self, provider: str) -> str:
+        return self._agent.disk.devices.root_of.get(provider) or self._roots.get(provider, "")
+
+    async def _learn_roots(self, consumers: Iterable[Consumer]) -> None:
+        """Hosts may have had other providers than they have now, when these took them."""
+        unknown = dict.fromkeys(
+            provider for one in consumers for provider in one.allocations if not self._root_of(provider)
+        )
+        if self._providers is None:
+            return
+        names = tuple(unknown)
+        for start in range(0, len(names), PROVIDERS_A_QUESTION):
+            some = names[start : start + PROVIDERS_A_QUESTION]
+            answer = await self._providers(FindProviders(ids=some, parts=(), cell=self._cell))
+            self._roots.update((one.id, one.root) for one in answer.providers)
+
+    def _complain(self, now: float, away: Unavailable) -> None:
+        if self._waits_since is None:
+            self._waits_since = now
+        level = logging.WARNING if now - self._waits_since > QUIET_SECONDS else logging.INFO
+        log.log(level, "%s: its guests wait until placement says whose they are: %s", self._agent.agent, away)
