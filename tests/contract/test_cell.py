@@ -129,7 +129,7 @@ async def test_nothing_in_a_cell_calls_up(database: Database) -> None:
     agent = compute_sim("agent1", CELL, [])
     may_say = {
         "AgentReported", "BuildOrdered", "DestroyOrdered", "BuildEnded", "BuildDeleted",
-        "HostFailed", "HostReported", "InventoryReported", "NodeChanged",
+        "HostFailed", "HostReported", "InventoryReported", "MoveReported", "NodeChanged",
     }  # fmt: skip
     assert set(conductor.asks) == {CELL_CLAIM, CELL_RELEASE} and not agent.asks
     assert {kind.__name__ for kind in conductor.emits | agent.emits} == may_say
