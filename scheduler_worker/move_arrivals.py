@@ -264,7 +264,10 @@ class MoveArrivals:
             if there is None or (start.keep and start.keep not in held):
                 course.verdict = ()  # its cell has heard of it meanwhile, and has gone on
                 continue
-            order = structs.replace(order, instances=(), held=((start.asked.move, there),))
+            request = order.request
+            if not order.wishes:  # it cannot be meant any more: a host that it names has gone, say
+                request = structs.replace(request, alternates=0)
+            order = structs.replace(order, request=request, instances=(), held=((start.asked.move, there),))
             telling.append((course, (order, Begun())))
         if telling:
             ends = await self._scheduler.place([one for _, one in telling])

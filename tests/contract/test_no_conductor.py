@@ -6,9 +6,14 @@ from contextlib import asynccontextmanager
 
 from bus.delivery.runner import Bus
 from bus.topics import (
+    ALLOCATIONS,
     BUILD_PLACED,
     BUILD_UNPLACEABLE,
     CLAIM,
+    FIND_BUILDS,
+    GROUPS,
+    MOVE_PLACED,
+    MOVE_REFUSED,
     PROVIDERS,
     RELEASE,
 )
@@ -16,6 +21,15 @@ from bus.worker import Worker, answers, answers_many
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.worker import scheduler_worker
 from tests.support.buses import Connect, serving
+from tests.support.ids import uid
+from tests.support.move_builders import (
+    BUILD,
+    MOVE,
+    Cells,
+    MovingPlacement,
+    a_build_that_stands,
+    a_move,
+)
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
 
 DEADLINE = 30.0
@@ -80,3 +94,63 @@ async def test_the_hosts_of_a_cell_that_is_none_of_ours_are_not_offered(connect:
     assert "has_agent removed 1" in lost.reason
     assert "host2 (its cell 'typo' is none of ours: c1, c2)" in lost.reason
     assert placement.orders == []
+
+
+@asynccontextmanager
+async def moving(connect: Connect, placement: MovingPlacement, cells: Cells) -> AsyncIterator[Bus]:
+    """A conductor of cell1 answers how builds stand."""
+    known = Worker(
+        "placement",
+        answers=[
+            *the_placement(placement).answers,
+            answers(ALLOCATIONS, placement.allocations),
+            answers(GROUPS, placement.find_groups),
+        ],
+    )
+    conductor = Worker("conductor", answers=[answers(FIND_BUILDS, cells.find, cell="cell1")])
+    async with Bus(connect()) as asking:
+        worker = scheduler_worker(
+            placement.source,
+            asking.asker_of_many(CLAIM),
+            asking.asker(RELEASE),
+            asking.asker(PROVIDERS),
+            unheard_for=0.5,
+            groups=asking.asker(GROUPS),
+            allocations=asking.asker(ALLOCATIONS),
+            builds=asking.asker(FIND_BUILDS),
+        )
+        async with serving(connect, known, conductor, worker) as bus:
+            yield bus
+
+
+def a_cloud_with_a_build() -> tuple[MovingPlacement, Cells]:
+    placement = MovingPlacement.of(a_candidate(1), a_candidate(2))
+    assert isinstance(placement, MovingPlacement)
+    placement.hold(BUILD, 1)
+    cells = Cells()
+    cells.know(a_build_that_stands(1))
+    return placement, cells
+
+
+async def test_a_move_is_placed_in_the_cell_of_its_build(connect: Connect) -> None:
+    placement, cells = a_cloud_with_a_build()
+    async with moving(connect, placement, cells) as bus:
+        placed = await bus.listen(MOVE_PLACED.at(cell="cell1"))
+        await bus.publish(a_move())
+        async with asyncio.timeout(DEADLINE):
+            message = await placed.get()
+    assert (message.move, message.build) == (MOVE, BUILD)
+    assert message.chosen is not None and message.chosen.root == uid(2, "c")
+
+
+async def test_a_move_that_no_conductor_takes_is_undone_and_refused(connect: Connect) -> None:
+    placement, cells = a_cloud_with_a_build()
+    async with moving(connect, placement, cells) as bus:
+        refused = await bus.listen(MOVE_REFUSED.at())
+        await bus.publish(a_move())
+        async with asyncio.timeout(DEADLINE):
+            message = await refused.get()
+        assert (message.move, message.code) == (MOVE, "no_conductor")
+        assert placement.roots(BUILD) == {uid(1, "c")}
+        assert placement.held.keys() == {BUILD}
+        assert await bus.transport.dead_letters() == []
