@@ -46,7 +46,7 @@ def root(number: int) -> str:
 
 
 @dataclass
-class Conductor:
+class TellingConductor:
     """What its cell says of builds; it hears of moves only when the test says so."""
 
     stands: dict[str, BuildStands] = field(default_factory=dict)
@@ -69,11 +69,11 @@ class Conductor:
 
 
 @dataclass
-class Process:
+class MovingScheduler:
     """A scheduler before a process of placement."""
 
     placement: Placement
-    conductor: Conductor
+    conductor: TellingConductor
     scheduler: Scheduler = field(init=False)
     moves: MoveArrivals = field(init=False)
 
@@ -146,21 +146,21 @@ class Process:
 
 
 @pytest.fixture
-async def here(placement: Placement) -> Process:
+async def here(placement: Placement) -> MovingScheduler:
     await placement.reports.report_many([a_report(number) for number in HOSTS])
-    process = Process(placement, Conductor())
+    process = MovingScheduler(placement, TellingConductor())
     await process.hears_hosts()
     return process
 
 
-async def another(here: Process) -> Process:
+async def another(here: MovingScheduler) -> MovingScheduler:
     """A scheduler that remembers nothing, beside the same process of placement."""
-    other = Process(here.placement, here.conductor)
+    other = MovingScheduler(here.placement, here.conductor)
     await other.hears_hosts()
     return other
 
 
-async def apart(here: Process) -> None:
+async def apart(here: MovingScheduler) -> None:
     """There is a server group whose members are each on a host of their own."""
     group = MakeGroup(group=GROUP, name="web", policy="anti-affinity", project="p1")
     await here.placement.server_groups.edit(GroupEditRequested(edit=group))
@@ -170,7 +170,7 @@ def move_of(build: str, number: int = 1, kind: str = "migrate", **fields: Any) -
     return a_move(number, kind, build=build, **fields)
 
 
-async def test_it_goes_elsewhere_and_its_old_place_is_kept_as_a_migration_s(here: Process) -> None:
+async def test_it_goes_elsewhere_and_its_old_place_is_kept_as_a_migration_s(here: MovingScheduler) -> None:
     build = await here.boot(1, on=1)
     placed = await here.placed(move_of(build))
     assert placed.chosen is not None and placed.generation == 2
@@ -184,7 +184,7 @@ async def test_it_goes_elsewhere_and_its_old_place_is_kept_as_a_migration_s(here
     assert found.consumers[0].type == MIGRATION
 
 
-async def test_who_died_before_it_told_is_told_for_by_the_next(here: Process) -> None:
+async def test_who_died_before_it_told_is_told_for_by_the_next(here: MovingScheduler) -> None:
     build = await here.boot(1, on=1)
     claimed = await here.placed(move_of(build))
     again = await (await another(here)).placed(move_of(build))
@@ -194,11 +194,11 @@ async def test_who_died_before_it_told_is_told_for_by_the_next(here: Process) ->
     assert {one.root for one in again.alternates} == {one.root for one in claimed.alternates}
 
 
-async def test_two_schedulers_at_once_begin_it_once(here: Process, url: str) -> None:
+async def test_two_schedulers_at_once_begin_it_once(here: MovingScheduler, url: str) -> None:
     builds = [await here.boot(number, on=1) for number in range(1, 4)]
     moves = [move_of(build, nth) for nth, build in enumerate(builds)]
     async with a_placement(url) as placement:
-        there = Process(placement, here.conductor)
+        there = MovingScheduler(placement, here.conductor)
         await there.hears_hosts()
         one, other = await asyncio.gather(here.come_of(*moves), there.come_of(*reversed(moves)))
     for build, move in zip(builds, moves, strict=True):
@@ -213,17 +213,17 @@ async def test_two_schedulers_at_once_begin_it_once(here: Process, url: str) -> 
     assert not [m for m in (*one, *other) if isinstance(m, MoveRefused)]
 
 
-async def test_of_two_moves_of_one_build_at_once_one_begins(here: Process, url: str) -> None:
+async def test_of_two_moves_of_one_build_at_once_one_begins(here: MovingScheduler, url: str) -> None:
     build = await here.boot(1, on=1)
     async with a_placement(url) as placement:
-        there = Process(placement, here.conductor)
+        there = MovingScheduler(placement, here.conductor)
         await there.hears_hosts()
         said = await asyncio.gather(here.come_of(move_of(build, 1)), there.come_of(move_of(build, 2)))
     kinds = sorted(type(one[0]).__name__ for one in said)
     assert kinds == ["MovePlaced", "Retry"]
 
 
-async def test_whoever_fenced_it_first_has_the_word(here: Process) -> None:
+async def test_whoever_fenced_it_first_has_the_word(here: MovingScheduler) -> None:
     """One finds no host for it, the other does: whichever comes first, both say the same."""
     build, other = await here.boot(1, on=1), await here.boot(2, on=1)
     there = await another(here)
@@ -235,7 +235,7 @@ async def test_whoever_fenced_it_first_has_the_word(here: Process) -> None:
     assert await here.held(build) == {build: {root(1)}}
 
 
-async def test_what_nobody_hears_of_is_undone_once_whoever_does_so(here: Process) -> None:
+async def test_what_nobody_hears_of_is_undone_once_whoever_does_so(here: MovingScheduler) -> None:
     build = await here.boot(1, on=1)
     placed = await here.placed(move_of(build))
     there = await another(here)
@@ -248,7 +248,7 @@ async def test_what_nobody_hears_of_is_undone_once_whoever_does_so(here: Process
     assert (await here.placed(move_of(build, 2))).generation == 4
 
 
-async def test_what_its_cell_goes_on_with_is_not_undone(here: Process) -> None:
+async def test_what_its_cell_goes_on_with_is_not_undone(here: MovingScheduler) -> None:
     """Its conductor has heard of it after all, and has gone on to an alternate."""
     build = await here.boot(1, on=1)
     placed = await here.placed(move_of(build, alternates=1))
@@ -266,7 +266,7 @@ async def test_what_its_cell_goes_on_with_is_not_undone(here: Process) -> None:
     assert (await here.held(keeper(build, 1))) == {keeper(build, 1): {root(1)}}
 
 
-async def test_a_group_is_kept_while_its_members_move(here: Process) -> None:
+async def test_a_group_is_kept_while_its_members_move(here: MovingScheduler) -> None:
     await apart(here)
     build, other = await here.boot(1, 1, GROUP), await here.boot(2, 2, GROUP)
     placed = await here.placed(move_of(build))
@@ -278,7 +278,7 @@ async def test_a_group_is_kept_while_its_members_move(here: Process) -> None:
     assert (await here.refused(move_of(other, 2))).code == "server_group"
 
 
-async def test_a_resize_on_its_own_host_is_not_in_its_own_way(here: Process) -> None:
+async def test_a_resize_on_its_own_host_is_not_in_its_own_way(here: MovingScheduler) -> None:
     await apart(here)
     build = await here.boot(1, 1, GROUP)
     move = move_of(build, 1, "resize", flavor=BIG, same_host=True, wanted_host="host-1")
@@ -290,7 +290,7 @@ async def test_a_resize_on_its_own_host_is_not_in_its_own_way(here: Process) -> 
     assert (await here.refused(move)).code == "class"
 
 
-async def test_who_is_unshelved_joins_its_group_again_and_it_is_undone_as_well(here: Process) -> None:
+async def test_who_is_unshelved_joins_its_group_again_and_it_is_undone_as_well(here: MovingScheduler) -> None:
     await apart(here)
     build, other = await here.boot(1, 1, GROUP), await here.boot(2, 2, GROUP)
     await here.boot(3, 3, GROUP)
@@ -308,7 +308,7 @@ async def test_who_is_unshelved_joins_its_group_again_and_it_is_undone_as_well(h
     assert again.chosen is not None and again.chosen.root == root(1)
 
 
-async def test_only_whose_host_is_forced_down_is_evacuated(here: Process) -> None:
+async def test_only_whose_host_is_forced_down_is_evacuated(here: MovingScheduler) -> None:
     build, other = await here.boot(1, on=1), await here.boot(2, on=1)
     assert (await here.refused(move_of(build, 1, "evacuate"))).code == "not_fenced"
     mark = SetTraits(provider=root(1), traits=(FORCED_DOWN,))

@@ -419,6 +419,8 @@ async def test_what_claims_nothing_is_told_again_the_same(kind: str) -> None:
     cloud = a_cloud()
     move = a_move(1, kind, image=Image(name="i") if kind == "rebuild" else None)
     assert await cloud.placed(move) == await cloud.placed(move)
+    cloud.cells.know(a_build_that_stands(1, move=MOVE, attempt=2))  # until its cell knows of it
+    assert await cloud.come_of(move) == []
 
 
 async def test_two_of_one_message_in_one_batch_claim_once() -> None:
