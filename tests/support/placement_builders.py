@@ -83,11 +83,14 @@ def a_claim(
     fenced: bool = True,
     keep: int | None = None,
     group: str | None = None,
+    begins: int | None = None,
+    take_over: int | None = None,
 ) -> ConsumerClaim:
     made = tuple(one if isinstance(one, Choice) else Choice(one) for one in choices)
+    keeps, starts, takes = (None if one is None else uid(one) for one in (keep, begins, take_over))
     return ConsumerClaim(
         consumer=uid(consumer), generation=generation, choices=made, project=project, user="u1", type=type,
-        fenced=fenced, keep=None if keep is None else uid(keep), group=group,
+        fenced=fenced, keep=keeps, group=group, begins=starts, take_over=takes,
     )  # fmt: skip
 
 

@@ -1,0 +1,465 @@
+"""Moves on both databases: begun by one claim and once only, their old places kept, and taken over again."""
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from sqlalchemy import text
+
+from bus.claims import (
+    CLEANUP,
+    MIGRATION,
+    Claimed,
+    ClaimRequested,
+    Crowded,
+    Full,
+    Held,
+    NothingHeld,
+    Refused,
+    Released,
+    Retired,
+    Walled,
+    keeper,
+)
+from bus.clock import Clock
+from bus.groups import DropGroup, FindGroups, GroupEdited, GroupEditRequested, MakeGroup
+from bus.moves import BEGUN
+from bus.not_done import Contended, InUse
+from bus.reports import Inventory
+from bus.resources import FindAllocations
+from bus.vocabulary import Allocations
+from placement_worker import Placement, breaches, holdings, retired
+from placement_worker.store import changes
+from tests.support.every_commit import EveryCommit, every_commit
+from tests.support.http_placement import a_door
+from tests.support.ids import uid
+from tests.support.placement_builders import (
+    a_claim,
+    a_placement,
+    a_release,
+    a_report,
+    an_order,
+    on_hosts,
+    seen_by,
+)
+from tests.support.placement_calls import claim
+
+__all__ = ["every_commit"]
+
+GROUP = uid(1, "9")
+H1, H2, H3 = (uid(number, "a") for number in (1, 2, 3))
+BUILD, KEEP, LEFT, MOVE = 1, 100, 101, 500  # a build, who keeps places of it, and its move
+BEGAN = Retired(why=BEGUN)
+FIVE = {"VCPU": 5}
+
+
+@pytest.fixture(autouse=True)
+async def hosts(placement: Placement) -> None:
+    """Three with room for eight, the build on the first."""
+    await placement.reports.report_many([a_report(number) for number in (1, 2, 3)])
+    [done] = await claim(placement, an_order(a_claim(BUILD, on_hosts(1, **FIVE), project="mine")))
+    assert isinstance(done, Claimed)
+
+
+def moves(
+    to: int = 2, *others: int, move: int = MOVE, generation: int | None = 1, **more: Any
+) -> ClaimRequested:
+    choices = [on_hosts(one, **FIVE) for one in (to, *others)]
+    given: dict[str, Any] = {"keep": KEEP, "begins": move, "project": "mine"} | more
+    return an_order(a_claim(BUILD, *choices, generation=generation, **given))
+
+
+def goes_back(*, generation: int = 2, other: int = KEEP, **more: Any) -> ClaimRequested:
+    return an_order(
+        a_claim(BUILD, {}, generation=generation, take_over=other, **({"project": "mine"} | more))
+    )
+
+
+async def release(placement: Placement, *args: Any, **more: Any) -> Any:
+    [answer] = await placement.claims.release_many([a_release(*args, **more)])
+    return answer.result
+
+
+async def held(placement: Placement) -> dict[int, tuple[Allocations, str | None, str]]:
+    """Who holds what, of which type, for whose project."""
+    names = {uid(one): one for one in (BUILD, 2, 3, KEEP, LEFT, MOVE)}
+    found = await placement.lookups.allocations(FindAllocations(consumers=tuple(names)))
+    return {
+        names[one.id]: (
+            {provider: dict(amounts) for provider, amounts in one.allocations.items()},
+            one.type,
+            one.project,
+        )
+        for one in found.consumers
+        if one.allocations
+    }
+
+
+async def told_of(placement: Placement, after: int) -> set[str]:
+    """The providers that changed since."""
+    async with placement.database.read() as tx:
+        told = await changes.after(tx, after, 10)
+    return {change.provider for one in told for change in one.changes}
+
+
+async def over(placement: Placement) -> set[str]:
+    return await retired(placement.database)
+
+
+# Begun once
+
+
+async def test_a_move_begins_with_one_claim_and_everybody_learns_of_both_places(
+    placement: Placement,
+) -> None:
+    seen = placement.memory.index.seen
+    assert await claim(placement, moves()) == [Claimed(choice=0, generation=2, number=seen + 1)]
+    assert await held(placement) == {
+        BUILD: (on_hosts(2, **FIVE), "INSTANCE", "mine"),
+        KEEP: (on_hosts(1, **FIVE), MIGRATION, "mine"),
+    }
+    assert await over(placement) == {uid(MOVE)}
+    rows = placement.memory.index.rows
+    assert [rows[host].free["VCPU"] for host in (H1, H2, H3)] == [3, 3, 8]
+    assert await told_of(placement, seen) == {H1, H2}
+
+
+async def test_told_again_it_is_begun_whoever_asks_and_whatever_came_of_it(
+    placement: Placement, url: str
+) -> None:
+    await claim(placement, moves())
+    assert await claim(placement, moves(), moves(3)) == [BEGAN, BEGAN]
+    await claim(placement, goes_back())
+    async with a_placement(url) as other:
+        assert await claim(other, moves()) == [BEGAN]
+        assert await release(other, MOVE, None, "no host") == BEGAN
+    await release(placement, BUILD, 3, "deleted")
+    assert await claim(placement, moves()) == [BEGAN]
+    assert await held(placement) == {}
+
+
+async def test_of_two_in_one_batch_the_first_begins_it(placement: Placement) -> None:
+    first, second = await claim(placement, moves(2), moves(3))
+    assert (type(first), second) == (Claimed, BEGAN)
+
+
+async def test_the_second_best_begins_it_as_well(placement: Placement) -> None:
+    await claim(placement, an_order(a_claim(2, on_hosts(2, **FIVE))))
+    [done] = await claim(placement, moves(2, 3))
+    full = Full(provider=H2, resource_class="VCPU", asked=5, free=3)
+    assert isinstance(done, Claimed) and (done.choice, done.refused) == (1, (full,))
+    assert (await held(placement))[KEEP] == (on_hosts(1, **FIVE), MIGRATION, "mine")
+    assert await over(placement) == {uid(MOVE)}
+
+
+@pytest.mark.parametrize(
+    ("order", "answer"),
+    [
+        (moves(generation=7), Held(generation=1, allocations=on_hosts(1, **FIVE), roots=(H1,))),
+        (moves(9), Refused),
+        (moves(1), Refused),
+        (moves(keep=2), Held(generation=1, allocations=on_hosts(1, **FIVE), roots=(H1,))),
+        (moves(move=2), Refused),
+        (an_order(*moves().claims, a_claim(3, on_hosts(3, VCPU=9))), tuple),
+    ],
+    ids=["late", "gone", "full", "its keeper keeps something", "a consumer's name", "of an order that fails"],
+)
+async def test_what_fails_begins_nothing_and_may_be_tried_again(
+    placement: Placement, order: ClaimRequested, answer: Any
+) -> None:
+    await claim(placement, an_order(a_claim(2, on_hosts(3))))
+    before = await held(placement)
+    [result] = await claim(placement, order)
+    assert isinstance(result, answer) if isinstance(answer, type) else result == answer
+    assert await held(placement) == before
+    assert await over(placement) == set()
+    assert [type(one) for one in await claim(placement, moves())] == [Claimed]
+
+
+async def test_what_was_given_up_does_not_begin(placement: Placement) -> None:
+    assert isinstance(await release(placement, MOVE, None, "no host"), Released)
+    assert await claim(placement, moves()) == [Retired(why="no host")]
+    assert (await held(placement)).keys() == {BUILD}
+
+
+async def test_who_comes_back_from_nowhere_begins_it_without_leaving_anything(placement: Placement) -> None:
+    await release(placement, BUILD, 1)
+    [done] = await claim(placement, moves(generation=None, keep=None))
+    assert isinstance(done, Claimed) and done.generation == 1
+    assert await claim(placement, moves(generation=None, keep=None)) == [BEGAN]
+    assert (await held(placement)).keys() == {BUILD}
+
+
+async def test_a_move_that_begins_and_is_given_up_at_once_does_one_of_both(
+    placement: Placement, url: str
+) -> None:
+    """By two processes, in either order: exactly one wins, and both say which."""
+    won: set[str] = set()
+    async with a_placement(url, Clock(chance=random.Random(1))) as other:
+        generation = 1
+        for nth in range(40):
+            move = 1000 + nth
+            begin = claim(placement, moves(1, 2, 3, move=move, generation=generation))
+            fence = release(other, move, None, "no host")
+            if nth % 2:
+                [began], ended = await asyncio.gather(begin, fence)
+            else:
+                ended, [began] = await asyncio.gather(fence, begin)
+            assert not isinstance(began, Contended) and not isinstance(ended, Contended)
+            there = await held(placement)
+            if isinstance(began, Claimed):
+                won.add("claim")
+                assert ended == BEGAN
+                assert there.keys() == {BUILD, KEEP} and there[KEEP][1] == MIGRATION
+                generation = began.generation
+                await release(placement, KEEP, None, fenced=False)
+            else:
+                won.add("fence")
+                assert isinstance(ended, Released)
+                assert began == Retired(why="no host")
+                assert there.keys() == {BUILD}
+    await placement.memory.fresh()
+    if "postgresql" in url:
+        assert won == {"claim", "fence"}, "they never met"
+
+
+async def test_of_two_processes_that_begin_it_one_does(placement: Placement, url: str) -> None:
+    async with a_placement(url, Clock(chance=random.Random(1))) as other:
+        generation = 1
+        for nth in range(20):
+            move = 1000 + nth
+            results = await asyncio.gather(
+                claim(placement, moves(1, 2, 3, move=move, generation=generation)),
+                claim(other, moves(3, 2, 1, move=move, generation=generation)),
+            )
+            [done] = [one for [one] in results if isinstance(one, Claimed)]
+            assert [one for [one] in results if one is not done] == [BEGAN]
+            generation = done.generation
+            await release(placement, KEEP, None, fenced=False)
+    await placement.memory.fresh()
+
+
+# Taken over again
+
+
+async def test_on_the_way_back_it_has_just_what_it_had(placement: Placement) -> None:
+    await claim(placement, moves())
+    seen = placement.memory.index.seen
+    assert await claim(placement, goes_back(keep=LEFT)) == [Claimed(choice=0, generation=3, number=seen + 1)]
+    assert await held(placement) == {
+        BUILD: (on_hosts(1, **FIVE), "INSTANCE", "mine"),
+        LEFT: (on_hosts(2, **FIVE), CLEANUP, "mine"),
+    }
+    assert await told_of(placement, seen) == {H1, H2}
+    again = Held(generation=3, allocations=on_hosts(1, **FIVE), roots=(H1,))
+    assert await claim(placement, goes_back(keep=LEFT)) == [again]
+    assert isinstance(await release(placement, LEFT, None, fenced=False), Released)
+    assert placement.memory.index.rows[H2].free == {"VCPU": 8}
+
+
+async def test_what_nothing_may_be_left_of_is_given_back(placement: Placement) -> None:
+    await claim(placement, moves())
+    await claim(placement, goes_back())
+    assert (await held(placement)).keys() == {BUILD}
+    assert [placement.memory.index.rows[host].free["VCPU"] for host in (H1, H2)] == [3, 8]
+
+
+async def test_it_goes_back_where_there_is_no_room_any_more(placement: Placement) -> None:
+    await claim(placement, moves())
+    shut = a_report(1, sequence=2, inventories={"MEMORY_MB": Inventory(total=8), "VCPU": Inventory(total=1)})
+    assert await placement.reports.report_many([shut]) == [None]
+    [done] = await claim(placement, goes_back())
+    assert isinstance(done, Claimed)
+    assert (await held(placement))[BUILD][0] == on_hosts(1, **FIVE)
+
+
+async def test_of_who_holds_nothing_there_is_nothing_to_take(placement: Placement) -> None:
+    nothing = Refused(refusals=(NothingHeld(consumer=uid(KEEP)),))
+    assert await claim(placement, goes_back(generation=1)) == [nothing]
+    assert (await held(placement)).keys() == {BUILD}
+
+
+async def test_there_and_back_in_one_batch(placement: Placement) -> None:
+    """The keeper is made and is gone again in one transaction."""
+    there, back = await claim(placement, moves(), goes_back(keep=LEFT))
+    assert (type(there), type(back)) == (Claimed, Claimed)
+    assert await held(placement) == {
+        BUILD: (on_hosts(1, **FIVE), "INSTANCE", "mine"),
+        LEFT: (on_hosts(2, **FIVE), CLEANUP, "mine"),
+    }
+
+
+# Within a cell
+
+
+async def test_a_cell_takes_over_for_its_builds_and_begins_nothing(placement: Placement) -> None:
+    kept, left = keeper(uid(BUILD), 1), keeper(uid(BUILD), 2)
+    began = moves()
+    await claim(placement, an_order(replace(began.claims[0], keep=kept)))
+
+    async def asked(order: ClaimRequested, cell: str = "c1") -> Any:
+        [answer] = await placement.claims.claim_many([order], cell=cell)
+        return answer.results[0]
+
+    back = goes_back().claims[0]
+    for forged in (
+        moves(3, move=501, generation=2),
+        an_order(replace(back, take_over=uid(KEEP))),
+        an_order(replace(back, take_over=kept, keep=uid(LEFT))),
+    ):
+        result = await asked(forged)
+        assert isinstance(result, Refused) and isinstance(result.refusals[0], Walled), result
+    assert isinstance(await asked(an_order(replace(back, take_over=kept)), "c2"), Refused)
+    assert isinstance(await asked(an_order(replace(back, take_over=kept, keep=left))), Claimed)
+    assert set(await holdings(placement.database)) == {uid(BUILD), left}
+
+
+# In a server group
+
+
+async def grouped(placement: Placement, **policy: Any) -> None:
+    """The build joins a group that lets one be on a host, where there is room for more."""
+    room = {"VCPU": Inventory(total=20)}
+    await placement.reports.report_many([a_report(one, sequence=2, inventories=room) for one in (1, 2, 3)])
+    given: dict[str, Any] = {"policy": "anti-affinity", "max_per_host": 1} | policy
+    order = MakeGroup(group=GROUP, name="web", project="mine", **given)
+    assert isinstance(
+        (await placement.server_groups.edit(GroupEditRequested(edit=order))).result, GroupEdited
+    )
+    joins = a_claim(BUILD, on_hosts(1, VCPU=3), generation=1, group=GROUP, project="mine")
+    assert isinstance((await claim(placement, an_order(joins)))[0], Claimed)
+
+
+async def members(placement: Placement) -> tuple[Any, Any]:
+    [group] = (await placement.server_groups.find(FindGroups(ids=(GROUP,)))).groups
+    return group.members, group.left
+
+
+async def another(placement: Placement, number: int, host: int) -> Any:
+    [result] = await claim(placement, an_order(a_claim(number, on_hosts(host), group=GROUP, project="mine")))
+    return result
+
+
+async def test_a_resize_on_its_own_host_is_let_be_where_one_of_a_group_may_be(placement: Placement) -> None:
+    await grouped(placement)
+    [done] = await claim(placement, moves(1, generation=2))
+    assert isinstance(done, Claimed)
+    assert await members(placement) == ({uid(BUILD): (H1,)}, {uid(KEEP): (H1,)})
+    assert await breaches(placement.database) == []
+    crowded = Refused(refusals=(Crowded(provider=H1, group=GROUP, policy="anti-affinity", members=1),))
+    assert await another(placement, 2, 1) == crowded
+    # Deleted meanwhile: both its guests may be there, and they are one instance's.
+    await release(placement, BUILD, 3, "deleted", keep=LEFT)
+    assert await members(placement) == ({}, {uid(KEEP): (H1,), uid(LEFT): (H1,)})
+    assert await breaches(placement.database) == []
+    assert await another(placement, 2, 1) == crowded
+    for one in (KEEP, LEFT):
+        await release(placement, one, None, fenced=False)
+    assert isinstance(await another(placement, 2, 1), Claimed)
+
+
+async def test_nobody_of_its_group_comes_to_the_place_it_may_go_back_to(placement: Placement) -> None:
+    await grouped(placement)
+    await claim(placement, moves(2, generation=2))
+    assert await members(placement) == ({uid(BUILD): (H2,)}, {uid(KEEP): (H1,)})
+    assert isinstance(await another(placement, 2, 1), Refused)
+    await claim(placement, goes_back(generation=3, keep=LEFT))
+    assert await members(placement) == ({uid(BUILD): (H1,)}, {uid(LEFT): (H2,)})
+    assert isinstance(await another(placement, 2, 2), Refused)
+    [on] = await claim(placement, moves(2, move=501, generation=4))  # to where its own guest may still be
+    assert isinstance(on, Claimed)
+
+
+async def test_who_keeps_a_place_draws_nobody_and_is_no_member(placement: Placement) -> None:
+    await grouped(placement, policy="affinity")
+    await claim(placement, moves(2, generation=2))
+    assert isinstance(await another(placement, 2, 1), Refused)
+    assert isinstance(await another(placement, 2, 2), Claimed)
+    drop = GroupEditRequested(edit=DropGroup(group=GROUP))
+    assert (await placement.server_groups.edit(drop)).result == InUse(
+        what=GROUP, members=(uid(BUILD), uid(2))
+    )
+    await release(placement, BUILD, 3, "deleted")
+    await release(placement, 2, 1, "deleted")
+    assert (await placement.server_groups.edit(drop)).result == GroupEdited(changed=True)
+
+
+async def test_a_clean_up_of_before_is_somebody_of_its_own(placement: Placement) -> None:
+    """Processes of the version before do not write down for whom it keeps."""
+    await grouped(placement)
+    await claim(placement, moves(2, generation=2, begins=None))
+    async with placement.database.write() as tx:
+        await tx.execute(text("UPDATE consumers SET keeps_for = NULL"))
+    [back] = await claim(
+        placement, an_order(a_claim(BUILD, on_hosts(1), on_hosts(3), generation=3, project="mine"))
+    )
+    assert isinstance(back, Claimed) and back.choice == 1
+    assert await members(placement) == ({uid(BUILD): (H3,)}, {uid(KEEP): (H1,)})
+
+
+# Behind the other door
+
+
+async def test_the_api_shows_its_type_as_it_is(placement: Placement, url: str) -> None:
+    await claim(placement, moves())
+    async with a_door(url) as door:
+        one = await door.made(f"/allocations/{uid(KEEP)}", method="GET")
+        assert one["consumer_type"] == MIGRATION
+        assert one["allocations"][H1]["resources"] == FIVE
+        usages = await door.made("/usages?project_id=mine&consumer_type=MIGRATION", method="GET")
+        assert usages["usages"] == {MIGRATION: {"VCPU": 5, "consumer_count": 1}}
+
+
+# Whatever comes
+
+
+async def test_many_move_and_go_back_at_once_and_nothing_is_held_by_nobody(
+    placement: Placement, url: str, every_commit: EveryCommit
+) -> None:
+    """Two processes move the same builds there and back; at every commit what is used is what is held."""
+    builds, size = range(10, 14), {"VCPU": 1}
+    for build in builds:
+        await claim(placement, an_order(a_claim(build, on_hosts(1 + build % 2, VCPU=1))))
+    begun: list[int] = []
+
+    async def lives(by: Placement, seed: int) -> None:
+        chance = random.Random(seed)
+        kept = {build: [build * 1000] for build in builds}
+        for nth in range(25):
+            orders: list[ClaimRequested] = []
+            for build in chance.sample(builds, 3):
+                [found] = (await by.lookups.allocations(FindAllocations(consumers=(uid(build),)))).consumers
+                new = build * 1000 + nth * 2 + seed
+                one = a_claim(
+                    build,
+                    on_hosts(chance.randrange(1, 4), **size),
+                    generation=found.generation,
+                    keep=chance.choice([new, None]),
+                )
+                if chance.random() < 0.5:
+                    one = replace(one, begins=uid(new + 100))
+                elif chance.random() < 0.6:
+                    one = replace(one, take_over=uid(chance.choice(kept[build])))
+                kept[build].append(new)
+                orders.append(an_order(one))
+            results = await claim(by, *orders)
+            begun.extend(
+                int(order.claims[0].begins is not None)
+                for order, result in zip(orders, results, strict=True)
+                if isinstance(result, Claimed)
+            )
+            assert not any(isinstance(one, Contended) for one in results)
+            for build in chance.sample(builds, 2):
+                await release(by, chance.choice(kept[build]), None, fenced=False)
+
+    every_commit.kept = {uid(build): size for build in builds}
+    async with a_placement(url, Clock(chance=random.Random(1))) as other:
+        await asyncio.gather(lives(placement, 1), lives(other, 2))
+        await placement.memory.fresh()
+        await other.memory.fresh()
+        assert seen_by(placement) == seen_by(other)
+    assert every_commit.broken == []
+    assert every_commit.commits > 30 and len(begun) > 20
+    assert sum(begun) == len(await over(placement))
