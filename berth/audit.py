@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from berth import wiring
 from berth.settings import Settings, names_a_file
-from bus.claims import CLEANUP
+from bus.claims import CLEANUP, MIGRATION
 from bus.clock import Clock
 from bus.errors import Unavailable
 
@@ -169,6 +169,8 @@ def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> st
     """Why a consumer may well hold something though no cell of ours has built for it; None: it may not."""
     if held.type == CLEANUP:
         return "keeps the room of a guest that may still be there"
+    if held.type == MIGRATION and held.keeps_for:  # else a client's: Nova's are called so too
+        return f"keeps the place that {held.keeps_for} has moved from"
     if held.type != _BUILD:
         return f"not ours: its type is {held.type or 'unknown'}"
     if held.client:

@@ -58,7 +58,7 @@ _HOLDINGS = Statement(
     " ORDER BY c.uuid, p.uuid, a.resource_class_id"
 )
 _CONSUMER_TREES = Statement(
-    "SELECT DISTINCT c.uuid AS consumer, t.name AS type, c.client, c.created_at, r.uuid AS root,"
+    "SELECT DISTINCT c.uuid AS consumer, t.name AS type, c.client, c.created_at, c.keeps_for, r.uuid AS root,"
     " p.uuid AS provider, h.cell, h.agent, h.created_at AS reported"
     " FROM consumers c"
     " JOIN allocations a ON a.consumer_id = c.id"
@@ -111,6 +111,7 @@ class TreesOfConsumer:
     client: bool  # a client of the API claimed for it: no cell need know it
     trees: dict[str, ReportedTree | None]
     pools: list[frozenset[str]]  # of each provider that shares: the roots it shares with
+    keeps_for: str | None = None  # whose place it keeps
 
     def may_be_on(self, root: str) -> bool:
         """Could an instance that holds this be on that host?"""
@@ -187,7 +188,9 @@ async def trees_of_consumers(database: Database) -> dict[str, TreesOfConsumer]:
             served.setdefault(provider, set()).add(root)
         pools = {provider: frozenset(roots) for provider, roots in served.items()}
         for row in await _CONSUMER_TREES(tx):
-            fresh = TreesOfConsumer(row["type"], row["created_at"], bool(row["client"]), {}, [])
+            fresh = TreesOfConsumer(
+                row["type"], row["created_at"], bool(row["client"]), {}, [], row["keeps_for"]
+            )
             one = found.setdefault(row["consumer"], fresh)
             reported = row["reported"]
             one.trees[row["root"]] = (

@@ -291,6 +291,16 @@ async def test_what_others_hold_is_a_note(
     assert (found.clean, found.breaches, found.notes) == (True, [], [f"{uid(SOMEBODY)}: {note}"])
 
 
+async def test_who_keeps_a_place_that_a_move_began_from_is_a_note_with_whose(sound: Settings) -> None:
+    await holding(sound, SOMEBODY, on_hosts(2), type="MIGRATION")
+    sql(
+        sound, "placement", f"UPDATE consumers SET keeps_for = '{uid(ACTIVE)}' WHERE uuid = '{uid(SOMEBODY)}'"
+    )
+    found = await audited(sound)
+    assert found.clean
+    assert found.notes == [f"{uid(SOMEBODY)}: keeps the place that {uid(ACTIVE)} has moved from"]
+
+
 async def test_a_registered_cell_whose_database_is_not_named_is_a_note_and_so_is_what_is_in_it(
     sound: Settings,
 ) -> None:

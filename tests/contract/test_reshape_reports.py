@@ -128,7 +128,8 @@ async def test_their_conductors_are_told_of_builds_until_they_have_been(placemen
     client = a_claim(4, of_host(1))
     client = replace(client, client=True)
     stays = a_claim(2, {HOST: {"DISK_GB": 1}})
-    await claim(placement, an_order(a_claim(1, of_host(2, 10)), stays, kept, client))
+    moved = a_claim(5, of_host(1), type="MIGRATION")
+    await claim(placement, an_order(a_claim(1, of_host(2, 10)), stays, kept, client, moved))
     await report(placement, in_cells())
     [one] = await find_providers(placement, ids=(HOST,), parts=("owner",))
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bus.candidates import PlacedHost
+from bus.claims import KEEPERS
 from cell_conductor.core.build import keeper
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ JOIN resource_providers r ON r.id = p.root_provider_id
 JOIN consumer_types k ON k.id = c.consumer_type_id AND k.name = 'INSTANCE' WHERE {_ON_ITS_HOST}
 """
 _KEPT = """
-SELECT c.uuid FROM consumers c JOIN consumer_types k ON k.id = c.consumer_type_id WHERE k.name = 'CLEANUP'
+SELECT c.uuid FROM consumers c JOIN consumer_types k ON k.id = c.consumer_type_id
+WHERE k.name IN ('CLEANUP', 'MIGRATION')
 """
 # Whoever holds something of a host, and for which host: a build, or the clean-up that keeps its room.
 _ROOMS = """
@@ -56,19 +58,21 @@ SELECT DISTINCT c.uuid, r.uuid FROM allocations a JOIN consumers c ON c.id = a.c
 JOIN resource_providers p ON p.id = a.resource_provider_id
 JOIN resource_providers r ON r.id = p.root_provider_id
 """
-# Of a server group: how many are on a host, clean-ups among them; and on how many its members are.
+# Of a server group: how many are on a host, with those whose place is kept there, each once; and on how many
+# hosts its members are.
 _OF_GROUPS = f"""
 FROM server_groups g JOIN consumers c ON c.group_id = g.id JOIN allocations a ON a.consumer_id = c.id
 JOIN resource_providers p ON p.id = a.resource_provider_id
 LEFT JOIN consumer_types k ON k.id = c.consumer_type_id WHERE {_ON_ITS_HOST}
 """
 _CROWDED = f"""
-SELECT g.name, p.root_provider_id, count(DISTINCT c.id) {_OF_GROUPS} AND g.policy = 'anti-affinity'
-GROUP BY g.id, p.root_provider_id HAVING count(DISTINCT c.id) > g.max_per_host
+SELECT g.name, p.root_provider_id, count(DISTINCT COALESCE(c.keeps_for, c.uuid)) {_OF_GROUPS}
+AND g.policy = 'anti-affinity' GROUP BY g.id, p.root_provider_id
+HAVING count(DISTINCT COALESCE(c.keeps_for, c.uuid)) > g.max_per_host
 """
 _APART = f"""
 SELECT g.name, count(DISTINCT p.root_provider_id) {_OF_GROUPS}
-AND g.policy = 'affinity' AND k.name <> 'CLEANUP'
+AND g.policy = 'affinity' AND k.name NOT IN ('CLEANUP', 'MIGRATION')
 GROUP BY g.id HAVING count(DISTINCT p.root_provider_id) > 1
 """
 _MEMBERS = f"""
@@ -216,7 +220,7 @@ def _groups(placement: sqlite3.Connection) -> dict[str, _GroupNow]:
         for uuid, policy, most in placement.execute("SELECT uuid, policy, max_per_host FROM server_groups")
     }
     for uuid, root, kind, several in placement.execute(_MEMBERS):
-        here = groups[uuid].left if kind == "CLEANUP" else groups[uuid].there
+        here = groups[uuid].left if kind in KEEPERS else groups[uuid].there
         here[root] = here.get(root, 0) + several
     return groups
 

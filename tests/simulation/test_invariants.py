@@ -115,6 +115,22 @@ async def test_a_hard_server_group_that_does_not_hold_is_found(
         check(stores)
 
 
+@pytest.mark.parametrize("keeps_for", [ACTIVE, 6, None])
+async def test_what_is_kept_of_an_instance_counts_with_it(stores: Stores, keeps_for: int | None) -> None:
+    stores.placement.execute(
+        "INSERT INTO server_groups VALUES (1, 'g', 'web', 'p1', 'anti-affinity', 1, 0, 0)"
+    )
+    stores.placement.execute("UPDATE consumers SET group_id = 1")
+    move = (
+        "UPDATE resource_providers SET root_provider_id = (SELECT id FROM resource_providers WHERE uuid = ?)"
+    )
+    stores.placement.execute(f"{move} WHERE uuid = ?", (uid(HOST, "a"), uid(OTHER, "a")))  # both on one host
+    whose = keeps_for and uid(keeps_for)
+    stores.placement.execute("UPDATE consumers SET keeps_for = ? WHERE uuid = ?", (whose, uid(6)))
+    with nullcontext() if keeps_for == ACTIVE else pytest.raises(Broken, match="more of a server group"):
+        check(stores)
+
+
 async def test_a_build_that_is_elsewhere_is_found(stores: Stores) -> None:
     stores.cell.execute("UPDATE builds SET root = ?", (uid(OTHER, "a"),))
     with pytest.raises(Broken, match=f"is active on {uid(OTHER, 'a')} and holds {uid(HOST, 'a')}"):
