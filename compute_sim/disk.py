@@ -18,6 +18,7 @@ from compute_sim.core.device_book import DeviceBook, GuestKey
 from compute_sim.core.phases import GuestState, MoveSteps
 from compute_sim.guest_file import (
     GuestFile,
+    GuestGone,
     GuestLine,
     GuestRenamed,
     GuestThere,
@@ -99,6 +100,12 @@ class AgentDisk:
         if self.file is not None:
             self.file.add(GuestRenamed(now, guest.attempt))
         return now
+
+    def lose(self, guest: GuestRecord) -> None:
+        """It came to nothing, and has been cleaned up after."""
+        self.remove(guest.build, range(guest.attempt, guest.attempt + 1))
+        if self.file is not None:
+            self.file.add(GuestGone(guest.build, guest.attempt))
 
     def phase_over(self, said: MoveReported) -> None:
         self.steps.finished(said)
@@ -188,6 +195,8 @@ class AgentDisk:
                 self.remove(line.build, range(line.above + 1, line.attempt + 1))
             case GuestRenamed():
                 self._rename(line.guest, line.was)
+            case GuestGone():
+                self.remove(line.build, range(line.attempt, line.attempt + 1))
             case MovePhaseSaid():
                 self.steps.finished(_said(line))
 

@@ -61,6 +61,13 @@ class GuestRenamed(Compact, frozen=True, tag=True):
     was: int
 
 
+class GuestGone(Compact, frozen=True, tag=True):
+    """What was there is not any more, though nobody ordered so: a phase of a move failed."""
+
+    build: str
+    attempt: int
+
+
 class MovePhaseSaid(Compact, frozen=True, tag=True):
     """What was said of a phase of a move that is over."""
 
@@ -80,7 +87,7 @@ class MovePhaseSaid(Compact, frozen=True, tag=True):
     cause: str
 
 
-GuestLine = GuestThere | OrderFailed | OrdersVoid | GuestRenamed | MovePhaseSaid
+GuestLine = GuestThere | OrderFailed | OrdersVoid | GuestRenamed | GuestGone | MovePhaseSaid
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(GuestLine).decode
 

@@ -137,11 +137,11 @@ class SimulatedMoves:
             guest = disk.rename(guest, order.attempt, order.spec)
         state = afterwards(order, guest.state, end)
         if state is None:
-            disk.remove(order.build, range(guest.attempt, guest.attempt + 1))
+            disk.lose(guest)
         else:
             if end == "done" and state == "running":
                 disk.wake(guest)
-            if state != guest.state:
+            if state != guest.state or order.phase == "prepare":
                 disk.become(guest, state)
         self._agent.use_changed(order.root)
         if end == "done":

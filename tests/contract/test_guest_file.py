@@ -5,15 +5,20 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
+from msgspec.structs import replace
 
 from bus.errors import Unavailable
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.requests import BuildSpec, Flavor, Image
-from compute_sim import AgentDisk, GuestFile
+from compute_sim import AgentDisk, FaultPlan, GuestFile, MoveFaults
 from compute_sim import guest_file as module
 from tests.support.ids import uid
+from tests.support.moving_agent import BUILD, DESTINATION, MovingAgent, a_build
+from tests.support.moving_agent import a_destroy as a_move_destroy
+from tests.support.moving_agent import an_order as a_move
 
 
 def an_order(build: int, attempt: int = 1) -> BuildOrdered:
@@ -214,3 +219,83 @@ async def test_while_the_disk_is_full_nothing_is_said_and_then_all_of_it(
     two = disk()
     assert len(two.guests) == 1
     two.close()
+
+
+async def test_guests_that_moved_are_known_after_a_kill_with_what_was_said(
+    disk: Callable[[], AgentDisk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arriving, stopped, called otherwise, destroyed but for what stays: and so after it was shortened."""
+    source, kept = MovingAgent(disk()), a_build(build=uid(2, "b"))
+    await source.build(a_build(), kept)
+    arrived = a_move("prepare", 1, 2, DESTINATION)
+    assert await source.move(arrived, a_move("send", 2, 1)) == ["done", "done"]
+    before = source.guests(), source.disk.builds.known(), [*source.disk.steps.known()]
+    killed(source.disk)
+    again = MovingAgent(disk())
+    assert (again.guests(), again.disk.builds.known(), [*again.disk.steps.known()]) == before
+    assert again.guests()[2] == ("destination", "arriving") and again.guests()[1] == ("source", "stopped")
+    assert await again.move(arrived, a_move("send", 2, 1)) == ["done", "done"]
+    await again.move(a_move("start", 3, 2, DESTINATION))
+    await again.destroy(a_move_destroy(2, DESTINATION, above=1))
+    assert await again.move(a_move("resume", 4, 3, was=1)) == ["done"]
+    monkeypatch.setattr(module, "SLACK", 5)
+    for number in range(3, 20):
+        await again.build(a_build(build=uid(number, "b")))
+        await again.does.destroy(replace(a_move_destroy(1), build=uid(number, "b")))
+    held = again.disk.devices.held, again.disk.builds.known(), {*map(repr, again.disk.steps.known())}
+    file = again.disk.file
+    assert file is not None
+    killed(again.disk)
+    assert len(file.path.read_bytes().splitlines()) < 60
+    last = MovingAgent(disk())
+    assert (last.disk.devices.held, last.disk.builds.known()) == held[:2]
+    assert {*map(repr, last.disk.steps.known())} == held[2]
+    assert last.disk.guest(BUILD, 3) and {one.attempt for one in last.disk.all_guests} == {1, 3}
+    assert await last.move(a_move("send", 2, 1), a_move("resume", 4, 3, was=1)) == ["nothing", "done"]
+    last.disk.close()
+
+
+async def test_what_came_to_nothing_is_not_there_after_a_kill(disk: Callable[[], AgentDisk]) -> None:
+    one = MovingAgent(disk(), faults=FaultPlan(moves=MoveFaults(start=1.0)))
+    start = a_move("start", 3, 2, DESTINATION)
+    assert await one.move(a_move("prepare", 1, 2, DESTINATION)) == ["done"]
+    (said,) = await one.move(start)
+    killed(one.disk)
+    two = MovingAgent(disk())
+    assert (two.guests(), await two.move(start)) == ({}, [said])
+    assert two.disk.devices.held == {}
+    two.disk.close()
+
+
+async def test_a_phase_that_was_not_over_is_begun_again(disk: Callable[[], AgentDisk]) -> None:
+    one = await MovingAgent(disk()).build()
+    await one.disk.settled()
+    one.disk.become(one.disk.hosted.there[BUILD][1], "stopped")  # as a copy begins
+    killed(one.disk)
+    two = MovingAgent(disk())
+    assert two.guests() == {1: ("source", "running")}
+    assert await two.move(a_move("send", 2, 1)) == ["done"]
+    two.disk.close()
+
+
+async def test_a_file_of_the_version_before_is_read(tmp_path: Path) -> None:
+    """Byte for byte as berth wrote it when guests did not move."""
+    build, root = uid(1, "b"), uid(1, "c")
+    holds = f'{{"{root}":{{"VCPU":1}}}}'
+    there = f'["GuestThere",["{build}",1,"c1","a","{root}","h",{holds},{{}},"deb",["a=b"]],true]'
+    left = f'["GuestThere",["{uid(2, "b")}",1,"c1","a","{root}","h",{{}}],false]'
+    failed = f'["OrderFailed","{uid(2, "b")}",1,"c1","a","{root}","h","hung",true,true]'
+    void = f'["OrdersVoid","{uid(3, "b")}",2]'
+    path = tmp_path / "a.guests"
+    lines = [line.encode() for line in (there, left, failed, void)]
+    path.write_bytes(b"".join(b"%08x %s\n" % (crc32(line), line) for line in lines))
+    disk = AgentDisk(file=GuestFile(path))
+    MovingAgent(disk)
+    assert {(one.build, one.state) for one in disk.all_guests} == {
+        (build, "running"),
+        (uid(2, "b"), "arriving"),  # nobody knows of it that it ever ran
+    }
+    assert [one.build for one in disk.running()] == [build]
+    assert disk.builds.is_void(uid(3, "b"), 2) and not disk.builds.is_void(uid(3, "b"), 3)
+    assert disk.builds.ordered(an_order(2)) == a_report(an_order(2), "failed", cause="hung", leftover=True)
+    disk.close()

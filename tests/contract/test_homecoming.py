@@ -1,0 +1,191 @@
+"""An agent that comes back asks first whose its guests are: what is not its own any more never runs again."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.errors import Unavailable
+from bus.local import LocalBroker, LocalTransport
+from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED
+from compute_sim import AgentDisk, GuestFile, compute_sim, fleet
+from compute_sim.returning import Homecoming
+from tests.support.ids import uid
+from tests.support.moving_agent import (
+    BUILD,
+    DESTINATION,
+    SOURCE,
+    MovingAgent,
+    SmallPlacement,
+    a_build,
+    a_destroy,
+    an_order,
+)
+from tests.support.virtual_time import in_virtual_time
+
+OLD_PROVIDER = uid(9, "d")  # which the source had when its guest came, and has not now
+
+
+async def back_from_the_dead(
+    placement: SmallPlacement, disk: AgentDisk | None = None
+) -> tuple[MovingAgent, Homecoming]:
+    """An agent whose guest ran on the source when its host was switched off."""
+    if disk is None:
+        disk = (await MovingAgent().build()).disk
+    disk.lose_power()
+    agent = MovingAgent(disk, ask=placement.allocations)
+    loop = asyncio.get_running_loop()
+    clock = Clock(monotonic=loop.time)
+    return agent, Homecoming(agent.does, "c1", clock, placement.providers)
+
+
+@pytest.mark.parametrize(
+    ("build_on", "kept", "guests", "said"),
+    [
+        (SOURCE, "", {1: ("source", "running")}, []),
+        (OLD_PROVIDER, "", {1: ("source", "running")}, []),
+        (DESTINATION, "MIGRATION", {1: ("source", "(running)")}, []),
+        (SOURCE, "MIGRATION", {1: ("source", "(running)")}, []),
+        (DESTINATION, "CLEANUP", {}, [("destroyed", 1)]),
+        (DESTINATION, "", {}, [("destroyed", 1)]),
+        ("", "", {}, [("destroyed", 1)]),
+        (uid(8, "d"), "", {}, [("destroyed", 1)]),  # of a provider that is nowhere of its own
+    ],
+)
+@in_virtual_time
+async def test_what_placement_has_elsewhere_or_not_at_all_is_destroyed(
+    build_on: str, kept: str, guests: dict[int, tuple[str, str]], said: list[tuple[str, int]]
+) -> None:
+    placement = SmallPlacement()
+    if build_on:
+        placement.build_on(build_on)
+    if kept:
+        placement.kept_on(SOURCE, 1, kept)
+    agent, home = await back_from_the_dead(placement)
+    assert agent.disk.running() == [] and not agent.does.ready
+    assert [(one.outcome, one.attempt) for one in await home.look()] == said
+    assert agent.guests() == guests
+    assert agent.does.ready
+    if said:  # a late order of it is void
+        again = await agent.does.build(a_build())
+        assert again is not None and again.outcome == "destroyed"
+
+
+@in_virtual_time
+async def test_without_an_answer_guests_wait_and_so_do_orders_but_for_destroys() -> None:
+    placement = SmallPlacement()
+    placement.build_on(SOURCE)
+    placement.away = Unavailable("placement is away")
+    agent, home = await back_from_the_dead(placement)
+    building = asyncio.create_task(agent.does.build(a_build(build=uid(2, "b"))))
+    for _ in range(30):
+        assert await home.look() == []
+        await asyncio.sleep(0.5)
+    assert agent.disk.running() == [] and not building.done()
+    assert 2 <= placement.asked <= 8  # ever less often
+    placement.away = None
+    while not agent.does.ready:
+        assert await home.look() == []
+        await asyncio.sleep(0.5)
+    built = await building
+    assert built is not None and built.outcome == "built"
+    assert {one.build for one in agent.disk.running()} == {BUILD, uid(2, "b")}
+
+
+@in_virtual_time
+async def test_one_whose_room_is_kept_for_a_migration_waits_for_what_it_is_told() -> None:
+    placement = SmallPlacement()
+    placement.build_on(DESTINATION)
+    placement.kept_on(SOURCE, 1, "MIGRATION")
+    agent, home = await back_from_the_dead(placement)
+    await home.look()
+    assert agent.guests() == {1: ("source", "(running)")}
+    assert await agent.move(an_order("resume", 4, 3, was=1)) == ["done"]
+    assert agent.guests() == {3: ("source", "running")}
+
+
+@in_virtual_time
+async def test_it_runs_again_when_its_build_has_come_back_by_itself() -> None:
+    """An evacuation that found no place: nobody resumes a guest on a host that is dead."""
+    placement = SmallPlacement()
+    placement.build_on(DESTINATION)
+    placement.kept_on(SOURCE, 1, "MIGRATION")
+    agent, home = await back_from_the_dead(placement)
+    await home.look()
+    placement.held.clear()
+    placement.build_on(SOURCE)
+    for _ in range(5):
+        await home.look()
+        await asyncio.sleep(1.0)
+    assert agent.guests() == {1: ("source", "running")}
+
+
+@in_virtual_time
+async def test_a_destroy_need_not_wait_and_what_is_asked_meanwhile_changes_nothing() -> None:
+    placement = SmallPlacement()
+    placement.build_on(SOURCE)
+    agent, home = await back_from_the_dead(placement)
+    asked = placement.allocations
+
+    async def while_it_is_destroyed(question: object) -> object:
+        answer = await asked(question)  # type: ignore[arg-type]
+        await agent.destroy(a_destroy(1))
+        return answer
+
+    agent.does.allocations = while_it_is_destroyed  # type: ignore[assignment]
+    assert await home.look() == []
+    assert agent.guests() == {} and agent.does.ready
+
+
+@in_virtual_time
+async def test_after_each_loss_of_power_it_asks_again() -> None:
+    placement = SmallPlacement()
+    placement.build_on(SOURCE)
+    agent, home = await back_from_the_dead(placement)
+    await home.look()
+    assert agent.guests() == {1: ("source", "running")}
+    agent.does.power.fail()
+    placement.held.clear()
+    await asyncio.sleep(6.0)
+    assert agent.disk.running() == [] and not agent.does.ready
+    assert [one.outcome for one in await home.look()] == ["destroyed"]
+    assert agent.guests() == {}
+
+
+async def test_nothing_is_reported_before_it_is_known_and_what_was_destroyed_is(tmp_path: Path) -> None:
+    """The whole worker, with a file: it was moved away while its agent was dead."""
+    (who,) = fleet(("c1",), 2, vcpus=4, vcpu_ratio=1.0)
+    first = AgentDisk(file=GuestFile(tmp_path / "a1.guests"))
+    await MovingAgent(first).build()
+    first.close()
+    placement = SmallPlacement()
+    placement.build_on(DESTINATION)
+    placement.away = Unavailable("placement is away")
+    disk = AgentDisk(file=GuestFile(tmp_path / "a1.guests"))
+    broker = LocalBroker()
+    worker = compute_sim(
+        "a1", "c1", who.hosts, disk=disk, period=0.02,
+        providers=placement.providers, allocations=placement.allocations,
+    )  # fmt: skip
+    async with Bus(LocalTransport(broker)) as bus, Bus(LocalTransport(broker)) as its:
+        reports = await bus.listen(AGENT_REPORT.at(cell="c1"))
+        beats, trees = await bus.listen(HOST_REPORTED.at()), await bus.listen(INVENTORY_REPORTED.at())
+        stopping = asyncio.Event()
+        async with asyncio.TaskGroup() as group, asyncio.timeout(20.0):
+            group.create_task(its.serve(worker, stopping, drain=0.0))
+            while placement.asked < 2:
+                await asyncio.sleep(0.01)
+            for listener in (beats, trees):
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0):
+                        await listener.get()
+            placement.away = None
+            said = await reports.get()
+            beat = await beats.get()
+            await trees.get()
+            stopping.set()
+    assert (said.outcome, said.build, said.attempt) == ("destroyed", BUILD, 1)
+    assert [host.instances for host in beat.hosts] == [0, 0]
+    disk.close()

@@ -1,0 +1,287 @@
+"""A simulated agent's part in moves: phases in order, twice, late, cut short, and while the power fails."""
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.local import LocalBroker, LocalTransport
+from bus.moves import MoveOrdered
+from bus.requests import Image
+from bus.topics import AGENT_MOVED
+from compute_sim import AgentDisk, Durations, FaultPlan, MoveFaults, SimAgent, compute_sim
+from compute_sim.core.faults import draw
+from compute_sim.telling import HostNews
+from tests.support.ids import uid
+from tests.support.moving_agent import (
+    BUILD,
+    DESTINATION,
+    SOURCE,
+    MovingAgent,
+    a_build,
+    a_destroy,
+    a_spec,
+    an_order,
+)
+from tests.support.virtual_time import in_virtual_time
+
+PREPARE, START = an_order("prepare", 1, 2, DESTINATION), an_order("start", 3, 2, DESTINATION)
+SEND, LIVE = an_order("send", 2, 1), an_order("send", 2, 1, kind="live")
+RESUME, REBUILD = an_order("resume", 4, 3, was=1), an_order("rebuild", 1, 2, was=1)
+SLOW = FaultPlan(move_durations=Durations.parse("constant:60"))
+LOST = "failed: the agent lost power meanwhile"
+
+
+@in_virtual_time
+async def test_a_guest_is_moved_phase_by_phase_and_never_runs_twice() -> None:
+    agent = await MovingAgent().build()
+    assert await agent.move(PREPARE) == ["done"]
+    assert agent.guests() == {1: ("source", "running"), 2: ("destination", "arriving")}
+    assert await agent.move(SEND) == ["done"]
+    assert agent.guests() == {1: ("source", "stopped"), 2: ("destination", "arriving")}
+    assert await agent.move(START) == ["done"]
+    assert agent.guests() == {1: ("source", "stopped"), 2: ("destination", "running")}
+    await agent.destroy(a_destroy(1))
+    assert agent.guests() == {2: ("destination", "running")}
+    assert await agent.move(PREPARE, SEND, START) == [
+        "nothing", "failed: it was destroyed on this host", "done"
+    ]  # fmt: skip
+    assert agent.guests() == {2: ("destination", "running")}
+
+
+@in_virtual_time
+async def test_the_way_back_gives_the_source_another_name_and_spares_it() -> None:
+    agent = await MovingAgent().build()
+    await agent.move(PREPARE, SEND, START)
+    await agent.destroy(a_destroy(2, DESTINATION, above=1))
+    assert agent.guests() == {1: ("source", "stopped")}
+    assert await agent.move(RESUME, RESUME) == ["done", "done"]
+    assert agent.guests() == {3: ("source", "running")}
+    late = [
+        await agent.does.build(a_build(attempt)) for attempt in (1, 2)
+    ]  # as if nobody had settled them; nothing is built again
+    assert [one.outcome for one in late if one] == ["destroyed", "destroyed"]
+    assert await agent.move(SEND, PREPARE, START) == [
+        "nothing", "nothing", "failed: it was destroyed on this host"
+    ]  # fmt: skip
+    assert agent.guests() == {3: ("source", "running")}
+    assert agent.disk.devices.in_use(SOURCE) == {"VCPU": 1} and not agent.disk.devices.in_use(DESTINATION)
+    again = await agent.does.build(a_build(3))
+    assert again is not None and again.outcome == "built"
+    await agent.destroy(a_destroy(3))
+    assert agent.guests() == {}
+
+
+@in_virtual_time
+async def test_a_rebuild_takes_the_place_of_what_was_and_counts_once() -> None:
+    agent = await MovingAgent().build(a_build(vcpus=4))
+    assert await agent.move(replace(REBUILD, spec=a_spec(4, "debian")), REBUILD) == ["done", "done"]
+    assert agent.guests() == {2: ("source", "running")}
+    assert agent.disk.devices.in_use(SOURCE) == {"VCPU": 4}
+    assert (agent.disk.hosted.there[BUILD][2].image, agent.disk.hosted.on[SOURCE].instances) == ("debian", 1)
+
+
+@in_virtual_time
+async def test_a_rebuild_that_fails_leaves_what_was() -> None:
+    agent = await MovingAgent(faults=FaultPlan(moves=MoveFaults(rebuild=1.0))).build()
+    assert await agent.move(REBUILD) == ["failed: the image could not be fetched"]
+    assert agent.guests() == {1: ("source", "running")}
+
+
+@pytest.mark.parametrize(("old", "new", "says"), [(1, 3, "done"), (2, 3, "failed: the host cannot hold it")])
+@in_virtual_time
+async def test_a_resize_on_its_own_host_needs_room_for_both(old: int, new: int, says: str) -> None:
+    agent = await MovingAgent().build(a_build(vcpus=old))
+    (said,) = await agent.move(an_order("prepare", 1, 2, SOURCE, "resize", spec=a_spec(new)))
+    assert said.startswith(says)
+    assert agent.disk.devices.in_use(SOURCE) == {"VCPU": old + (new if says == "done" else 0)}
+
+
+@pytest.mark.parametrize(
+    ("faults", "said", "guests"),
+    [
+        (MoveFaults(prepare=1.0), "failed: the pre-check refused it", {1: ("source", "running")}),
+        (MoveFaults(send=1.0), "failed: the copy failed", {
+            1: ("source", "running"), 2: ("destination", "arriving")}),
+        (MoveFaults(start=1.0), "failed: could not start the domain: no", {1: ("source", "stopped")}),
+    ],
+)  # fmt: skip
+@in_virtual_time
+async def test_a_phase_that_fails_leaves_what_it_says(
+    faults: MoveFaults, said: str, guests: dict[int, tuple[str, str]]
+) -> None:
+    agent = await MovingAgent(faults=FaultPlan(moves=faults)).build()
+    for order in (PREPARE, SEND, START):
+        (told,) = await agent.move(order)
+        if told != "done":
+            break
+    assert told.startswith(said) and not told.endswith("(left over)")
+    assert agent.guests() == guests
+    assert await agent.move(order) == [told]  # when it comes again
+
+
+@in_virtual_time
+async def test_a_resume_that_fails_is_said_and_the_guest_stays_stopped_under_its_new_name() -> None:
+    agent = await MovingAgent(faults=FaultPlan(moves=MoveFaults(resume=1.0))).build()
+    assert await agent.move(SEND) == ["done"]
+    assert (await agent.move(RESUME))[0].startswith("failed: could not start the domain again")
+    assert agent.guests() == {3: ("source", "stopped")}
+
+
+@in_virtual_time
+async def test_an_order_that_comes_twice_is_carried_out_once_and_the_last_delivery_speaks() -> None:
+    agent = await MovingAgent(faults=SLOW).build()
+    asked = [asyncio.create_task(agent.move(SEND)) for _ in range(3)]
+    assert await asyncio.gather(*asked) == [["nothing"], ["nothing"], ["done"]]
+    assert asyncio.get_running_loop().time() == 60.0
+
+
+@pytest.mark.parametrize("kind", ["migrate", "live"])
+@in_virtual_time
+async def test_a_later_order_ends_a_copy_and_the_earlier_is_void(kind: str) -> None:
+    agent = await MovingAgent(faults=FaultPlan(moves=MoveFaults(hang=1.0))).build()
+    send = LIVE if kind == "live" else SEND
+    sending = asyncio.create_task(agent.move(send))
+    await asyncio.sleep(1.0)
+    assert agent.guests() == {1: ("source", "running" if kind == "live" else "stopped")}
+    agent.does.faults = FaultPlan()
+    assert await agent.move(RESUME) == ["done"]
+    assert await sending == ["nothing"]
+    assert agent.guests() == {3: ("source", "running")}
+    assert await agent.move(send) == ["nothing"]
+
+
+@pytest.mark.parametrize("step", [2, 3])
+@pytest.mark.parametrize("faults", [SLOW, FaultPlan(moves=MoveFaults(hang=1.0))], ids=["slow", "hangs"])
+@in_virtual_time
+async def test_a_live_copy_that_is_forced_ends_at_once(step: int, faults: FaultPlan) -> None:
+    agent = await MovingAgent(faults=faults).build()
+    sending = asyncio.create_task(agent.move(LIVE))
+    await asyncio.sleep(1.0)
+    assert await agent.move(replace(LIVE, step=step, force=True)) == ["done"]
+    assert (await sending, asyncio.get_running_loop().time()) == (["nothing"], 1.0)
+    assert agent.guests() == {1: ("source", "stopped")}
+
+
+@in_virtual_time
+async def test_progress_is_told_while_a_copy_goes_on_and_of_one_that_hangs_nothing() -> None:
+    agent = await MovingAgent(faults=SLOW).build()
+    sending = asyncio.create_task(agent.move(LIVE))
+    seen = []
+    for _ in range(3):
+        await asyncio.sleep(15.0)
+        seen += [(one.outcome, one.percent, one.step) for one in await agent.moves.progress()]
+    assert seen == [("progress", 25, 2), ("progress", 50, 2), ("progress", 75, 2)]
+    assert await sending == ["done"]
+    assert await agent.moves.progress() == []
+    agent.does.faults = FaultPlan(moves=MoveFaults(hang=1.0))
+    hanging = asyncio.create_task(agent.move(RESUME))
+    await asyncio.sleep(15.0)
+    assert await agent.moves.progress() == []
+    assert await hanging == ["failed: it hung"]
+
+
+@pytest.mark.parametrize("late", ["prepare", "start"])
+@in_virtual_time
+async def test_a_destroy_ends_a_phase_and_voids_its_order(late: str) -> None:
+    agent = await MovingAgent().build()
+    await agent.move(PREPARE, SEND)
+    agent.does.faults = SLOW
+    starting = asyncio.create_task(agent.move(START))
+    await asyncio.sleep(1.0)
+    await agent.destroy(a_destroy(2, DESTINATION, above=1))
+    assert await starting == ["nothing"]
+    again = replace(START, step=5, phase=late)
+    assert await agent.move(again) == ["failed: it was destroyed on this host"]
+    assert agent.guests() == {1: ("source", "stopped")}
+
+
+CUT: list[tuple[MoveOrdered, tuple[MoveOrdered, ...], str, dict[int, tuple[str, str]]]] = [
+    (PREPARE, (), f"{LOST} (left over)", {1: ("source", "running"), 2: ("destination", "arriving")}),
+    (SEND, (PREPARE,), LOST, {1: ("source", "stopped"), 2: ("destination", "arriving")}),
+    (LIVE, (PREPARE,), LOST, {1: ("source", "running"), 2: ("destination", "arriving")}),
+    (START, (PREPARE, SEND), f"{LOST} (left over)", {
+        1: ("source", "stopped"), 2: ("destination", "arriving")}),
+    (RESUME, (SEND,), LOST, {3: ("source", "stopped")}),
+    (REBUILD, (), LOST, {1: ("source", "running")}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("order", "before", "said", "then"), CUT, ids=[one[0].phase for one in CUT])
+@in_virtual_time
+async def test_when_the_power_fails_amid_a_phase_guests_are_as_they_were_and_it_is_said(
+    order: MoveOrdered,
+    before: tuple[MoveOrdered, ...],
+    said: str,
+    then: dict[int, tuple[str, str]],
+) -> None:
+    agent = await MovingAgent(away=5.0).build()
+    await agent.move(*before)
+    agent.does.faults = SLOW
+    moving = asyncio.create_task(agent.move(order))
+    await asyncio.sleep(1.0)
+    agent.does.power.fail()
+    assert agent.disk.running() == [] and not agent.does.ready
+    assert await moving == [said]
+    assert asyncio.get_running_loop().time() == 6.0
+    assert agent.guests() == then
+    assert await agent.move(order) == [said]
+
+
+@in_virtual_time
+async def test_phases_count_as_orders_until_the_power_fails() -> None:
+    third = 1 + int(4 * draw(1, "crash", "a1", 0))
+    assert third == 3
+    agent = await MovingAgent(faults=SLOW, seed=1, orders=2, away=1.0).build()
+    assert await agent.move(PREPARE, SEND) == ["done", LOST]
+
+
+@in_virtual_time
+async def test_a_heart_beat_counts_the_guests_that_are_there_and_the_work_on_them() -> None:
+    agent = await MovingAgent().build(replace(a_build(), spec=replace(a_spec(), image=Image(name="debian"))))
+    hosts = list(agent.trees._hosts.values())
+    news = HostNews(SimAgent("a1", "c1", tuple(hosts)), agent.does, agent.trees, 1.0, 1.0, Clock(), None)
+
+    async def seen() -> list[tuple[int, int, tuple[str, ...]]]:
+        ((beat),) = await news.beat()
+        return [(one.instances, one.building, one.images) for one in beat.hosts]
+
+    agent.does.faults = SLOW
+    preparing = asyncio.create_task(agent.move(replace(PREPARE, spec=a_spec(1, "debian"))))
+    await asyncio.sleep(1.0)
+    assert await seen() == [(1, 0, ("debian",)), (1, 1, ("debian",))]
+    await preparing
+    assert await seen() == [(1, 0, ("debian",)), (1, 0, ("debian",))]
+    await agent.destroy(a_destroy(2, DESTINATION, above=1))
+    assert await seen() == [(1, 0, ("debian",)), (0, 0, ("debian",))]
+
+
+@in_virtual_time
+async def test_on_the_bus_an_order_stays_on_the_queue_until_its_phase_is_over() -> None:
+    broker, disk = LocalBroker(), AgentDisk()
+    await MovingAgent(disk).build()
+    worker = compute_sim("a1", "c1", [], disk=disk, faults=SLOW, progress_every=40.0)
+    async with Bus(LocalTransport(broker)) as bus, Bus(LocalTransport(broker)) as its:
+        said, stopping = await bus.listen(AGENT_MOVED.at(cell="c1")), asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(its.serve(worker, stopping, drain=0.0))
+            await asyncio.sleep(1.0)
+            await bus.publish(replace(SEND, agent="a1"))
+            told = [await said.get() for _ in range(2)]
+            assert [(one.outcome, one.step, one.attempt) for one in told] == [
+                ("progress", 2, 1), ("done", 2, 1)
+            ]  # fmt: skip
+            stopping.set()
+    assert not broker.dead
+
+
+def test_shares_of_phases_are_shares() -> None:
+    plan = FaultPlan(seed=1, moves=MoveFaults.of_each(0.3, hang=0.1))
+    fates = [plan.phase_fate(uid(number, "e"), "send", 1).kind for number in range(2000)]
+    assert fates.count("failed") / 2000 == pytest.approx(0.3, abs=0.04)
+    assert fates.count("hang") / 2000 == pytest.approx(0.1, abs=0.04)
+    assert {plan.phase_fate(uid(number, "e"), "resume", 1).kind for number in range(200)} == {"done", "hang"}
+    with pytest.raises(ValueError, match="shares of all phases"):
+        MoveFaults(send=0.8, hang=0.3)

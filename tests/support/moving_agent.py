@@ -1,0 +1,134 @@
+"""A simulated agent that moves guests, without a bus: orders as its conductor would give them."""
+
+from typing import Any
+
+from bus.claims import keeper
+from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
+from bus.moves import MoveKind, MoveOrdered, MovePhase, MoveReported
+from bus.requests import BuildSpec, Flavor, Image
+from bus.resources import AllocationsFound, Consumer, FindAllocations, FindProviders, Provider, ProvidersFound
+from compute_sim import AgentDisk, CrashPlan, FaultPlan, fleet
+from compute_sim.agent import SimulatedAgent
+from compute_sim.host_trees import HostTrees
+from compute_sim.moving import SimulatedMoves
+from tests.support.ids import uid
+
+(_AGENT,) = fleet(("c1",), 2, vcpus=4, vcpu_ratio=1.0)
+SOURCE, DESTINATION = (host.root for host in _AGENT.hosts)
+NAMES = {host.root: host.host for host in _AGENT.hosts}
+BUILD, MOVE = uid(1, "b"), uid(1, "e")
+
+
+def a_spec(vcpus: int = 1, image: str = "") -> BuildSpec:
+    return BuildSpec(flavor=Flavor(name="f", vcpus=vcpus), image=Image(name=image) if image else None)
+
+
+def a_build(attempt: int = 1, root: str = SOURCE, vcpus: int = 1, build: str = BUILD) -> BuildOrdered:
+    return BuildOrdered(
+        build=build, attempt=attempt, cell="c1", agent="a1", root=root, host=NAMES[root], spec=a_spec(vcpus)
+    )
+
+
+def an_order(
+    phase: MovePhase, step: int, attempt: int, root: str = SOURCE, kind: MoveKind = "migrate", **more: Any
+) -> MoveOrdered:
+    given: dict[str, Any] = {"spec": a_spec(), "move": MOVE, "build": BUILD} | more
+    return MoveOrdered(
+        phase=phase, step=step, attempt=attempt, root=root, host=NAMES[root], kind=kind, cell="c1",
+        agent="a1", **given,
+    )  # fmt: skip
+
+
+def a_destroy(attempt: int, root: str = SOURCE, above: int = 0) -> DestroyOrdered:
+    return DestroyOrdered(
+        build=BUILD, attempt=attempt, cell="c1", agent="a1", root=root, host=NAMES[root], above=above
+    )
+
+
+class MovingAgent:
+    """One agent with two hosts: its own process, on a disk that may be another's before it."""
+
+    def __init__(
+        self, disk: AgentDisk | None = None, faults: FaultPlan | None = None, ask: Any = None, **crash: Any
+    ) -> None:
+        self.disk = disk or AgentDisk()
+        self.trees = HostTrees(_AGENT.hosts, "c1", "a1", self.disk)
+        self.does = SimulatedAgent(
+            "a1", faults or FaultPlan(), CrashPlan(**crash), self.disk, self.trees.use_changed, ask
+        )
+        self.moves = SimulatedMoves(self.does)
+
+    async def build(self, *orders: BuildOrdered) -> "MovingAgent":
+        for order in orders or (a_build(),):
+            said = await self.does.build(order)
+            assert said is not None and said.outcome == "built", said
+        return self
+
+    async def move(self, *orders: MoveOrdered) -> list[str]:
+        """What is said of them: the outcome, and after a colon why."""
+        return [told(await self.moves.move(order)) for order in orders]
+
+    async def destroy(self, order: DestroyOrdered) -> AgentReported:
+        return await self.does.destroy(order)
+
+    def guests(self) -> dict[int, tuple[str, str]]:
+        """Of the build, by attempt: on which host, and how it is; in brackets while it does not run though it would."""
+        awake = {(one.build, one.attempt) for one in self.disk.running()}
+        return {
+            one.attempt: (
+                "source" if one.root == SOURCE else "destination",
+                f"({one.state})" if one.state == "running" and (one.build, one.attempt) not in awake
+                else one.state,
+            )
+            for one in self.disk.all_guests
+            if one.build == BUILD
+        }  # fmt: skip
+
+
+def told(said: MoveReported | None) -> str:
+    if said is None:
+        return "nothing"
+    return (
+        said.outcome + (f": {said.cause}" if said.cause else "") + (" (left over)" if said.leftover else "")
+    )
+
+
+class SmallPlacement:
+    """Who holds something of which host, as an agent is told."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, tuple[str, str]] = {}  # consumer → provider, type
+        self.away: Exception | None = None
+        self.roots = dict.fromkeys((SOURCE, DESTINATION))
+        self.asked = 0
+
+    def build_on(self, root: str, build: str = BUILD) -> None:
+        self.held[build] = root, "INSTANCE"
+
+    def kept_on(self, root: str, attempt: int, type_: str) -> None:
+        self.held[keeper(BUILD, attempt)] = root, type_
+
+    async def allocations(self, question: FindAllocations) -> AllocationsFound:
+        self.asked += 1
+        if self.away is not None:
+            raise self.away
+        return AllocationsFound(
+            consumers=tuple(
+                Consumer(
+                    id=one, generation=1, project="p", user="u", type=self.held[one][1],
+                    allocations={self.held[one][0]: {"VCPU": 1}},
+                )
+                for one in question.consumers
+                if one in self.held
+            ),
+            generations={},
+        )  # fmt: skip
+
+    async def providers(self, question: FindProviders) -> ProvidersFound:
+        return ProvidersFound(
+            providers=tuple(
+                Provider(id=one, name=one, parent=None, root=SOURCE, generation=1)
+                for one in question.ids
+                if one == uid(9, "d")
+            )
+        )
