@@ -16,6 +16,9 @@ from bus.errors import MigrationsBroken, Unavailable
 from bus.sql.database import Database
 from bus.sql.migrations import current, migrate
 from placement_worker.schema import LAST_CHANGE, LAST_TOLD
+from tests.support.databases import EVERY_WAY
+
+DATABASES = EVERY_WAY
 
 Open = Callable[..., Database]
 Add = Callable[..., None]
