@@ -1,5 +1,6 @@
 """What a scheduler has chosen and placement does not know of yet: to that scheduler it counts as used."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -23,72 +24,69 @@ class Promises:
 
     def __init__(self) -> None:
         self.of: dict[str, Promised] = {}  # provider → how much of what
+        self.changes = 0
         self._arrays: dict[str, Sums] = {}
+        self._stale: defaultdict[str, set[str]] = defaultdict(set)  # class → whose place in its array is old
         self._count: dict[str, int] = {}  # class → of how many providers something is promised
         self._index: Index | None = None
         self._layout = -1
-        self._lent = False  # a search has these arrays: they change no more
 
     def add(self, allocations: Allocations) -> None:
-        self._own()
+        self.changes += 1
         for uuid, resources in allocations.items():
             held = self.of.get(uuid)
             if held is None:
                 held = self.of[uuid] = {}
             for name, amount in resources.items():
-                before = held.get(name)
-                if before is None:
+                if name in held:
+                    held[name] += amount
+                else:
+                    held[name] = amount
                     self._count[name] = self._count.get(name, 0) + 1
-                held[name] = amount if before is None else before + amount
-            self._note(uuid, held, resources)
+                self._stale[name].add(uuid)
 
     def take_back(self, allocations: Allocations) -> None:
         """What was promised before."""
-        self._own()
+        self.changes += 1
         for uuid, resources in allocations.items():
             held = self.of.get(uuid, {})
             for name, amount in resources.items():
                 left = held.get(name, 0) - amount
                 if left > 0:
                     held[name] = left
-                elif held.pop(name, 0):
+                elif name in held:
+                    del held[name]
                     self._count[name] -= 1
-            self._note(uuid, held, resources)
+                self._stale[name].add(uuid)
             if not held:
                 self.of.pop(uuid, None)
 
     def arrays(self, index: Index) -> Mapping[str, Sums]:
-        """How much of each class is promised of each row, by now. Where nothing is, the class is missing."""
+        """How much of each class is promised of each row at this moment. Where nothing is, it is missing."""
         if index is not self._index or index.layout != self._layout:
-            self._place(index)
-        self._lent = True
+            self._index, self._layout = index, index.layout
+            self._arrays = {}
+            self._stale.clear()
+            for uuid, held in self.of.items():
+                for name in held:
+                    self._stale[name].add(uuid)
+        for name, providers in self._stale.items():
+            self._level(index, name, providers)
+        self._stale.clear()
         return self._arrays
 
-    def _own(self) -> None:
-        if self._lent:
-            self._arrays = {name: array.copy() for name, array in self._arrays.items()}
-            self._lent = False
-
-    def _place(self, index: Index) -> None:
-        self._index, self._layout = index, index.layout
-        self._arrays, self._lent = {}, False
-        for uuid, held in self.of.items():
-            self._note(uuid, held, held)
-
-    def _note(self, uuid: str, held: Promised, names: Iterable[str]) -> None:
-        """How much of these is promised of it now."""
-        index = self._index
-        if index is None or index.layout != self._layout:
+    def _level(self, index: Index, name: str, providers: Iterable[str]) -> None:
+        if not self._count.get(name):
+            self._arrays.pop(name, None)
             return
-        row, arrays = index.rows.get(uuid), self._arrays
-        for name in names:
-            array = arrays.get(name)
-            if not self._count.get(name):
-                arrays.pop(name, None)
-            elif row is not None:
-                if array is None:
-                    array = arrays[name] = np.zeros(len(index.at))
-                array[row.position] = held.get(name, 0)
+        array = self._arrays.get(name)
+        if array is None:
+            array = self._arrays[name] = np.zeros(len(index.at))
+        of, rows = self.of, index.rows
+        there = [uuid for uuid in providers if uuid in rows]
+        array[[rows[uuid].position for uuid in there]] = [
+            of[uuid].get(name, 0) if uuid in of else 0 for uuid in there
+        ]
 
 
 class BesidePromises(Snapshot):
@@ -100,13 +98,18 @@ class BesidePromises(Snapshot):
     def __init__(self, index: Index, promises: Promises) -> None:
         super().__init__(index)
         self._promises = promises
-        self._promised = promises.arrays(index)
-        self._left: dict[str, Sums] = {}
+        high = index.high  # where nothing is yet there may be as many places again
+        self._left: dict[str, Sums] = {
+            name: index.classes[name].left[:high] - promised[:high]
+            for name, promised in promises.arrays(index).items()
+            if name in index.classes
+        }
+        self._changes = promises.changes
 
     @property
     def current(self) -> bool:
         """Is still the same promised?"""
-        return self._promises.arrays(self.index) is self._promised
+        return self._promises.changes == self._changes
 
     def rows_of(self, root: str) -> list[Row]:
         return [self._less(row) for row in super().rows_of(root)]
@@ -120,29 +123,22 @@ class BesidePromises(Snapshot):
         return None if row is None else self._less(row)
 
     def top(self, name: str) -> Tops:
-        top = self.index.classes[name].top
-        if name not in self._promised:
-            return top
-        left = self.left(name)
-        return np.minimum(top[: len(left)], left)
+        top, left = self.index.classes[name].top, self._left.get(name)
+        return top if left is None else np.minimum(top[: len(left)], left)
 
     def gives(self, name: str, asked: int) -> Bools:
-        if name not in self._promised:
+        left = self._left.get(name)
+        if left is None:
             return super().gives(name, asked)
-        kind, high = self.index.classes[name], self.index.high
-        met: Bools = self.left(name)[:high] >= asked
+        kind = self.index.classes[name]
+        met: Bools = left >= asked
         if kind.capped:
-            met &= kind.top[:high] >= asked
+            met &= kind.top[: len(left)] >= asked
         return met
 
     def left(self, name: str) -> Sums:
         left = self._left.get(name)
-        if left is None:
-            left, promised = self.index.classes[name].left, self._promised.get(name)
-            if promised is not None:
-                high = self.index.high  # where nothing is yet there may be as many places again
-                left = self._left[name] = left[:high] - promised[:high]
-        return left
+        return self.index.classes[name].left if left is None else left
 
     def _less(self, row: Row) -> Row:
         promised: Mapping[str, int] | None = self._promises.of.get(row.uuid)
