@@ -69,7 +69,7 @@ class Ranking:
         admitted = self._admitted()
         self._verdicts = Verdicts(
             wish,
-            hosts.served[self._positions],
+            hosts.served.take(self._positions),
             self._masks,
             self._lazy if self._keeps_together is None else [*self._lazy, self._keeps_together],
             self._name,
@@ -256,6 +256,8 @@ class Ranking:
             if rule.admits is not None:
                 mask = rule.admits(self._view, self.wish)
                 if np.ndim(mask) == 0:
+                    if mask:  # nobody is refused
+                        continue
                     mask = np.broadcast_to(np.bool_(mask), len(self._positions))
                 self._masks.append((rule, mask))
                 admitted &= mask

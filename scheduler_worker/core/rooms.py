@@ -31,11 +31,15 @@ class Rooms:
         self._hosts = hosts
         self._ties = ties
         positions = search.positions
-        rooms: Floats = np.full(len(positions), np.inf)
-        for name, amount in wish.asked.items():
-            if amount and name not in shared:  # what others share is not counted
-                np.minimum(rooms, search.free(name) / amount, out=rooms)
-        self._rooms = np.floor(rooms, out=rooms)  # of whole numbers below 2⁵³ the same as //, and quicker
+        # What others share is not counted.
+        counted = [
+            search.free(name) / amount for name, amount in wish.asked.items() if amount and name not in shared
+        ]
+        rooms = counted[0] if counted else np.full(len(positions), np.inf)
+        for others in counted[1:]:
+            np.minimum(rooms, others, out=rooms)
+        # Of whole numbers below 2⁵³ the same as //, and quicker.
+        self._rooms: Floats = np.floor(rooms, out=rooms)
         at: Ints = np.full(len(hosts.served), -1, np.intp)
         at[positions.take(admitted)] = admitted
         at = at.take(hosts.by_cell)
@@ -59,14 +63,15 @@ class Rooms:
         there = self._where_is(cell)
         those, rooms = self._by_cell[there], self._rooms_by_cell[there]
         several = min(those.size // 4 + 1, ROOMIEST)
-        roomy = rooms >= least
-        those, rooms = those[roomy], rooms[roomy]
         if those.size > several:  # few are left to be sorted
-            near = rooms >= nth_best(rooms, several)
-            those, rooms = those[near], rooms[near]
+            least = max(least, nth_best(rooms, several))
+        near = np.flatnonzero(rooms >= least)
+        those, rooms = those.take(near), rooms.take(near)
         its_ties = self._ties(those)
-        first = np.lexsort((its_ties, -rooms))[:several]
-        indices: list[int] = those[first][np.argsort(its_ties[first])].tolist()
+        if those.size > several:
+            first = np.lexsort((its_ties, -rooms))[:several]
+            those, its_ties = those.take(first), its_ties.take(first)
+        indices: list[int] = those.take(np.argsort(its_ties)).tolist()
         return indices
 
     def _where_is(self, cell: str) -> slice:

@@ -25,7 +25,7 @@ class Scale:
 
     @property
     def key(self) -> str:
-        return key_of(self.weigher)
+        return self.weigher.spoken_of_as
 
     def recorded(self) -> RecordedScale:
         clamped = self.weigher.lowest is not None
@@ -37,18 +37,13 @@ class Scale:
         return value if -MOST < value < MOST else float(_finite(np.array(value), self.lowest))
 
 
-def key_of(weigher: Weigher) -> str:
-    """Under which aggregates say its multiplier."""
-    return weigher.key or f"{weigher.name}_weight_multiplier"
-
-
 def scales_of(weighers: Sequence[Weigher], view: View, wish: Wish, count: int) -> tuple[Scale, ...]:
     """Of the weighers that tell hosts apart; all others give everybody the same."""
     if not count:
         return ()
     scales = []
     for weigher in weighers:
-        if not weigher.multiplier and isinstance(view.override(key_of(weigher), 0.0), float):
+        if not weigher.multiplier and isinstance(view.override(weigher.spoken_of_as, 0.0), float):
             continue
         values: Floats = np.asarray(weigher.value(view, wish), np.float64)
         if values.ndim == 0:
@@ -70,18 +65,18 @@ def worth(scales: Sequence[Scale], view: View, count: int, near: float) -> Float
 
     What would change no number is left out: with ten thousand hosts each step counts.
     """
-    score = np.zeros(count)
+    score, counts = np.zeros(count), np.empty(count)
     for scale in scales:
         values, lowest = scale.values, scale.lowest
         if scale.clamps:
             values = np.maximum(values, lowest)
         if lowest:
             values = values - lowest
-        values = values / (scale.highest - lowest)
+        np.divide(values, scale.highest - lowest, out=counts)
         multiplier = view.override(scale.key, scale.weigher.multiplier)
         if np.ndim(multiplier) or multiplier != 1.0:
-            values *= multiplier
-        score += values
+            counts *= multiplier
+        score += counts
     return np.rint(score / near) if near else score
 
 
