@@ -1,7 +1,6 @@
 """What a scheduler has chosen and placement does not know of yet: to that scheduler it counts as used."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -19,74 +18,81 @@ Promised = dict[str, int]
 class Promises:
     """By provider, and for each class in an array that goes with an index's rows.
 
-    A provider's place is looked up anew when the index is another, or laid out otherwise.
+    A provider's place is looked up anew when the index is another, or laid out otherwise. What was taken back
+    is there as nought until the arrays know of it.
     """
 
     def __init__(self) -> None:
         self.of: dict[str, Promised] = {}  # provider → how much of what
         self.changes = 0
         self._arrays: dict[str, Sums] = {}
-        self._stale: defaultdict[str, set[str]] = defaultdict(set)  # class → whose place in its array is old
         self._count: dict[str, int] = {}  # class → of how many providers something is promised
+        self._stale: set[str] = set()  # providers whose places in the arrays are of before
         self._index: Index | None = None
         self._layout = -1
 
     def add(self, allocations: Allocations) -> None:
         self.changes += 1
+        self._stale.update(allocations)
         for uuid, resources in allocations.items():
             held = self.of.get(uuid)
             if held is None:
                 held = self.of[uuid] = {}
             for name, amount in resources.items():
-                if name in held:
-                    held[name] += amount
-                else:
-                    held[name] = amount
+                before = held.get(name, 0)
+                if not before and amount:
                     self._count[name] = self._count.get(name, 0) + 1
-                self._stale[name].add(uuid)
+                held[name] = before + amount
 
     def take_back(self, allocations: Allocations) -> None:
         """What was promised before."""
         self.changes += 1
+        self._stale.update(allocations)
         for uuid, resources in allocations.items():
             held = self.of.get(uuid, {})
             for name, amount in resources.items():
-                left = held.get(name, 0) - amount
-                if left > 0:
-                    held[name] = left
-                elif name in held:
-                    del held[name]
+                before = held.get(name, 0)
+                if before > amount:
+                    held[name] = before - amount
+                elif before:
+                    held[name] = 0
                     self._count[name] -= 1
-                self._stale[name].add(uuid)
-            if not held:
-                self.of.pop(uuid, None)
 
     def arrays(self, index: Index) -> Mapping[str, Sums]:
         """How much of each class is promised of each row at this moment. Where nothing is, it is missing."""
         if index is not self._index or index.layout != self._layout:
             self._index, self._layout = index, index.layout
             self._arrays = {}
-            self._stale.clear()
-            for uuid, held in self.of.items():
-                for name in held:
-                    self._stale[name].add(uuid)
-        for name, providers in self._stale.items():
-            self._level(index, name, providers)
-        self._stale.clear()
+            self._stale.update(self.of)
+        if self._stale:
+            self._level(index)
         return self._arrays
 
-    def _level(self, index: Index, name: str, providers: Iterable[str]) -> None:
-        if not self._count.get(name):
-            self._arrays.pop(name, None)
-            return
-        array = self._arrays.get(name)
-        if array is None:
-            array = self._arrays[name] = np.zeros(len(index.at))
-        of, rows = self.of, index.rows
-        there = [uuid for uuid in providers if uuid in rows]
-        array[[rows[uuid].position for uuid in there]] = [
-            of[uuid].get(name, 0) if uuid in of else 0 for uuid in there
-        ]
+    def _level(self, index: Index) -> None:
+        amounts: dict[str, tuple[list[int], list[int]]] = {}  # class → positions, and how much of each
+        for uuid in self._stale:
+            held, row = self.of.get(uuid), index.rows.get(uuid)
+            if held is None:
+                continue
+            for name, amount in [*held.items()]:
+                if row is not None:
+                    if name not in amounts:
+                        amounts[name] = [], []
+                    positions, promised = amounts[name]
+                    positions.append(row.position)
+                    promised.append(amount)
+                if not amount:
+                    del held[name]
+            if not held:
+                del self.of[uuid]
+        self._stale.clear()
+        for name, (positions, promised) in amounts.items():
+            if not self._count.get(name):
+                self._arrays.pop(name, None)
+                continue
+            if name not in self._arrays:
+                self._arrays[name] = np.zeros(len(index.at))
+            self._arrays[name][positions] = promised
 
 
 class BesidePromises(Snapshot):

@@ -1,6 +1,6 @@
 """What weighers say of hosts, made comparable: from the least to the most of all that fit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,12 +80,16 @@ def worth(scales: Sequence[Scale], view: View, count: int, near: float) -> Float
     return np.rint(score / near) if near else score
 
 
-def points(scale: RecordedScale, value: float, multiplier: float) -> float:
-    """What this value counts, as `worth` reckons for all."""
-    lowest = scale.lowest
-    if scale.clamped and value < lowest:
-        value = lowest
-    return (value - lowest) / (scale.highest - lowest) * multiplier
+def points(
+    scales: Sequence[RecordedScale], values: Sequence[float], multipliers: Iterable[float]
+) -> list[float]:
+    """What each of one host's values counts, as `worth` reckons for all."""
+    return [
+        (0.0 if scale.clamped and value < scale.lowest else value - scale.lowest)
+        / (scale.highest - scale.lowest)
+        * multiplier
+        for scale, value, multiplier in zip(scales, values, multipliers, strict=True)
+    ]
 
 
 def worth_of_one(
@@ -93,8 +97,8 @@ def worth_of_one(
 ) -> float:
     """The same of one host, now or from a record."""
     score = 0.0
-    for scale, value, multiplier in zip(scales, values, multipliers, strict=True):
-        score += points(scale, value, multiplier)
+    for counts in points(scales, values, multipliers):
+        score += counts
     return float(round(score / near)) if near else score
 
 
