@@ -193,7 +193,7 @@ class AllHosts:
         return found
 
     def _of_these(self, everybodys: Numbers) -> Number:
-        if not everybodys.strides[0]:  # all say the same
+        if everybodys.size and not everybodys.strides[0]:  # all say the same
             return everybodys[0]
         return everybodys if self._everybody else everybodys.take(self._positions)
 
