@@ -277,7 +277,7 @@ class Ranking:
         return self._outside is not None and bool(self._outside[index])
 
     def _ties(self, indices: Ints) -> Uints:
-        return ties(self._seed, self._hosts.mixed[self._positions[indices]])
+        return ties(self._seed, self._hosts.mixed.take(self._positions.take(indices)))
 
     def _next(self) -> Entry | None:
         """The best there is room at that no rule refuses; it is taken out of the order."""
@@ -302,10 +302,11 @@ class Ranking:
             index = entry[-1]
             if self._moved.get(index, entry) != entry:
                 continue
-            if not self.admits(index) or (self._keeps_together is not None and self._parts(index)):
+            admits = index in self._admits_now or self.admits(index)
+            if not admits or (self._keeps_together is not None and self._parts(index)):
                 if entry[2] == 0 and len(self._passed_over) < RECORDED_REFUSED:
                     self._passed_over.append(entry)
-            elif self.ways(index, 1):
+            elif index in self._lone_ways or self.ways(index, 1):
                 return entry
             else:
                 self._full[index] = entry

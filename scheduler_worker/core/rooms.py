@@ -46,14 +46,21 @@ class Rooms:
         these = np.flatnonzero(at >= 0)
         self._by_cell = at.take(these)
         self._rooms_by_cell = self._rooms.take(self._by_cell)
-        self._first_of: list[int] = np.searchsorted(these, hosts.first_of_cell).tolist()
+        bounds = np.searchsorted(these, hosts.first_of_cell)
+        there = np.flatnonzero(bounds[1:] > bounds[:-1])  # the cells of which there is anybody
+        most = np.zeros(len(bounds))
+        if there.size:
+            most[there] = np.maximum.reduceat(self._rooms_by_cell, bounds.take(there))
+        self._first_of: list[int] = bounds.tolist()
+        self._most: list[float] = np.maximum(most, 0.0, out=most).tolist()
 
     def of(self, index: int) -> float:
         return float(self._rooms.item(index))
 
     def most(self, cell: str) -> float:
         """That any host of the cell had."""
-        return float(np.maximum.reduce(self._rooms_by_cell[self._where_is(cell)], initial=0.0))
+        number = self._hosts.cells.get(cell)
+        return 0.0 if number is None or number >= len(self._most) else self._most[number]
 
     def roomiest(self, cell: str, least: float) -> list[int]:
         """A quarter of the cell's hosts, and no more than some, shuffled by the request.
