@@ -74,7 +74,7 @@ class Orders:
     def names_unknown(self, request: BuildRequested) -> bool:
         """Does it name a host that is not known of here?"""
         named = (request.forced_host, request.wanted_host, *request.ignore_hosts)
-        return any([host and not self._source.named(host) for host in named])
+        return any(host and not self._source.named(host) for host in named)
 
     def again(self, order: Order) -> Order:
         """The same order, by what is known of hosts, aggregates and cells now."""

@@ -56,7 +56,8 @@ class Frontier:
         """About so many of the best, and the others; of those alike at the edge no more than are needed."""
         if among.size <= ALIKE * several:
             return among, among[:0]
-        worths = self._worth.take(among)
+        # Where it is all of them they are in their order still.
+        worths = self._worth if among.size == self._worth.size else self._worth.take(among)
         edge = nth_best(worths, several)
         within = worths >= edge
         taken: Ints = among.compress(within)

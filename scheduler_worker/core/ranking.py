@@ -67,10 +67,11 @@ class Ranking:
         keeps = (rule for rule in self._rules if rule.name == AFFINITY and wish.together is not None)
         self._keeps_together = next(keeps, None)
         self._masks: list[Mask] = []
-        admitted = self._admitted()
+        served = hosts.served.take(self._positions)
+        admitted = self._admitted(served)
         self._verdicts = Verdicts(
             wish,
-            hosts.served.take(self._positions),
+            served,
             self._masks,
             self._lazy if self._keeps_together is None else [*self._lazy, self._keeps_together],
             self._name,
@@ -252,9 +253,9 @@ class Ranking:
 
     # The order
 
-    def _admitted(self) -> Ints:
+    def _admitted(self, served: Bools) -> Ints:
         """Those whom no rule refuses that can be asked for all at once."""
-        admitted = self._hosts.served.take(self._positions)
+        admitted = served.copy()
         for rule in self._rules:
             if rule.admits is not None:
                 mask = rule.admits(self._view, self.wish)

@@ -41,7 +41,7 @@ class Rooms:
         # Of whole numbers below 2⁵³ the same as //, and quicker.
         self._rooms: Floats = np.floor(rooms, out=rooms)
         at: Ints = np.full(len(hosts.served), -1, np.intp)
-        at[positions.take(admitted)] = admitted
+        at[positions if len(admitted) == len(positions) else positions.take(admitted)] = admitted
         at = at.take(hosts.by_cell)
         these = np.flatnonzero(at >= 0)
         self._by_cell = at.take(these)
