@@ -204,27 +204,23 @@ class HostSearch:
 
     def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
         row = self.host(position)
-        if len(self._index.trees[row.uuid]) == 1:
+        if not self._index.children or len(self._index.trees[row.uuid]) == 1:
             return self._free_now(row), row.capacity
         return sums(self._trees.rows_of(row.uuid))
 
     def _free_now(self, row: Row) -> dict[str, int]:
         """Of a provider by itself, beside what is promised."""
-        promised = self._promises.of.get(row.uuid)
+        free, promised = row.known_free or row.free, self._promises.of.get(row.uuid)
         if not promised:
-            return row.free
-        free = row.free.copy()
-        for name, amount in promised.items():
-            if name in free:
-                free[name] -= amount
-        return free
+            return free
+        return {name: left - promised.get(name, 0) for name, left in free.items()}
 
     def ways(self, position: int, most: int) -> Sequence[Candidate]:
         finder = self._finder
         row = self._index.at[position]
-        if row is None or not finder.anchors[position]:
+        if row is None or not finder.anchors.item(position):
             return ()
-        if finder.alone(row):  # since the search nothing but promises has come
+        if not self._plan.slots or finder.alone(row):  # since the search nothing but promises has come
             group, free = self._plan.query.groups[0], self._free_now(row)
             for name, asked in group.resources.items():
                 if free[name] < asked:

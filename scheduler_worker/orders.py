@@ -58,7 +58,8 @@ class Orders:
         size = size_of(request)
         instances = tuple(dict.fromkeys(request.instances))
         together = size * len(instances)
-        refusal, wishes = too_much(request, size, together), tuple[Wish, ...]()
+        refusal = too_much(request, size, together)
+        wishes: tuple[Wish, ...] = ()
         if not refusal:
             try:
                 wishes = self._wishes(request)

@@ -193,13 +193,14 @@ class Scheduler:
         courses = [_Course(order) for order, _ in begun]
         for course, (_, event) in zip(courses, begun, strict=True):
             self._take(course, event)
-        while any(course.asks for course in courses):
-            level = await self._choose([one for one in courses if _asks(one, LookForHosts)], level)
-            await self._claim([course for course in courses if _asks(course, ClaimHosts)])
-            await self._locate([course for course in courses if _asks(course, Locate)])
-            self._find_help([course for course in courses if _asks(course, LookForHelp)])
-            await self._fence([course for course in courses if _asks(course, Fence)])
-            self._find_spares([course for course in courses if _asks(course, LookForSpares)])
+        left = courses
+        while left := [course for course in left if course.asks]:
+            level = await self._choose(_asking(left, LookForHosts), level)
+            await self._claim(_asking(left, ClaimHosts))
+            await self._locate(_asking(left, Locate))
+            self._find_help(_asking(left, LookForHelp))
+            await self._fence(_asking(left, Fence))
+            self._find_spares(_asking(left, LookForSpares))
         return [course.end or SayAll(()) for course in courses]
 
     def put_off(self, orders: Sequence[Order]) -> list[Retry | None]:
@@ -406,8 +407,8 @@ class Scheduler:
                 self._take(course, answer)
 
 
-def _asks(course: _Course, what: type) -> bool:
-    return bool(course.asks) and isinstance(course.asks[0], what)
+def _asking(courses: Sequence[_Course], what: type) -> list[_Course]:
+    return [course for course in courses if course.asks and isinstance(course.asks[0], what)]
 
 
 @dataclass(frozen=True, slots=True)

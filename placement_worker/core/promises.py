@@ -1,6 +1,6 @@
 """What a scheduler has chosen and placement does not know of yet: to that scheduler it counts as used."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -18,77 +18,81 @@ Promised = dict[str, int]
 class Promises:
     """By provider, and for each class in an array that goes with an index's rows.
 
-    A provider's place is looked up anew when the index is another, or laid out otherwise.
+    A provider's place is looked up anew when the index is another, or laid out otherwise. What was taken back
+    is there as nought until the arrays know of it.
     """
 
     def __init__(self) -> None:
         self.of: dict[str, Promised] = {}  # provider → how much of what
+        self.changes = 0
         self._arrays: dict[str, Sums] = {}
         self._count: dict[str, int] = {}  # class → of how many providers something is promised
+        self._stale: set[str] = set()  # providers whose places in the arrays are of before
         self._index: Index | None = None
         self._layout = -1
-        self._lent = False  # a search has these arrays: they change no more
 
     def add(self, allocations: Allocations) -> None:
-        self._own()
+        self.changes += 1
+        self._stale.update(allocations)
         for uuid, resources in allocations.items():
             held = self.of.get(uuid)
             if held is None:
                 held = self.of[uuid] = {}
             for name, amount in resources.items():
-                before = held.get(name)
-                if before is None:
+                before = held.get(name, 0)
+                if not before and amount:
                     self._count[name] = self._count.get(name, 0) + 1
-                held[name] = amount if before is None else before + amount
-            self._note(uuid, held, resources)
+                held[name] = before + amount
 
     def take_back(self, allocations: Allocations) -> None:
         """What was promised before."""
-        self._own()
+        self.changes += 1
+        self._stale.update(allocations)
         for uuid, resources in allocations.items():
             held = self.of.get(uuid, {})
             for name, amount in resources.items():
-                left = held.get(name, 0) - amount
-                if left > 0:
-                    held[name] = left
-                elif held.pop(name, 0):
+                before = held.get(name, 0)
+                if before > amount:
+                    held[name] = before - amount
+                elif before:
+                    held[name] = 0
                     self._count[name] -= 1
-            self._note(uuid, held, resources)
-            if not held:
-                self.of.pop(uuid, None)
 
     def arrays(self, index: Index) -> Mapping[str, Sums]:
-        """How much of each class is promised of each row, by now. Where nothing is, the class is missing."""
+        """How much of each class is promised of each row at this moment. Where nothing is, it is missing."""
         if index is not self._index or index.layout != self._layout:
-            self._place(index)
-        self._lent = True
+            self._index, self._layout = index, index.layout
+            self._arrays = {}
+            self._stale.update(self.of)
+        if self._stale:
+            self._level(index)
         return self._arrays
 
-    def _own(self) -> None:
-        if self._lent:
-            self._arrays = {name: array.copy() for name, array in self._arrays.items()}
-            self._lent = False
-
-    def _place(self, index: Index) -> None:
-        self._index, self._layout = index, index.layout
-        self._arrays, self._lent = {}, False
-        for uuid, held in self.of.items():
-            self._note(uuid, held, held)
-
-    def _note(self, uuid: str, held: Promised, names: Iterable[str]) -> None:
-        """How much of these is promised of it now."""
-        index = self._index
-        if index is None or index.layout != self._layout:
-            return
-        row, arrays = index.rows.get(uuid), self._arrays
-        for name in names:
-            array = arrays.get(name)
+    def _level(self, index: Index) -> None:
+        amounts: dict[str, tuple[list[int], list[int]]] = {}  # class → positions, and how much of each
+        for uuid in self._stale:
+            held, row = self.of.get(uuid), index.rows.get(uuid)
+            if held is None:
+                continue
+            for name, amount in [*held.items()]:
+                if row is not None:
+                    if name not in amounts:
+                        amounts[name] = [], []
+                    positions, promised = amounts[name]
+                    positions.append(row.position)
+                    promised.append(amount)
+                if not amount:
+                    del held[name]
+            if not held:
+                del self.of[uuid]
+        self._stale.clear()
+        for name, (positions, promised) in amounts.items():
             if not self._count.get(name):
-                arrays.pop(name, None)
-            elif row is not None:
-                if array is None:
-                    array = arrays[name] = np.zeros(len(index.at))
-                array[row.position] = held.get(name, 0)
+                self._arrays.pop(name, None)
+                continue
+            if name not in self._arrays:
+                self._arrays[name] = np.zeros(len(index.at))
+            self._arrays[name][positions] = promised
 
 
 class BesidePromises(Snapshot):
@@ -100,13 +104,18 @@ class BesidePromises(Snapshot):
     def __init__(self, index: Index, promises: Promises) -> None:
         super().__init__(index)
         self._promises = promises
-        self._promised = promises.arrays(index)
-        self._left: dict[str, Sums] = {}
+        high = index.high  # where nothing is yet there may be as many places again
+        self._left: dict[str, Sums] = {
+            name: index.classes[name].left[:high] - promised[:high]
+            for name, promised in promises.arrays(index).items()
+            if name in index.classes
+        }
+        self._changes = promises.changes
 
     @property
     def current(self) -> bool:
         """Is still the same promised?"""
-        return self._promises.arrays(self.index) is self._promised
+        return self._promises.changes == self._changes
 
     def rows_of(self, root: str) -> list[Row]:
         return [self._less(row) for row in super().rows_of(root)]
@@ -120,29 +129,22 @@ class BesidePromises(Snapshot):
         return None if row is None else self._less(row)
 
     def top(self, name: str) -> Tops:
-        top = self.index.classes[name].top
-        if name not in self._promised:
-            return top
-        left = self.left(name)
-        return np.minimum(top[: len(left)], left)
+        top, left = self.index.classes[name].top, self._left.get(name)
+        return top if left is None else np.minimum(top[: len(left)], left)
 
     def gives(self, name: str, asked: int) -> Bools:
-        if name not in self._promised:
+        left = self._left.get(name)
+        if left is None:
             return super().gives(name, asked)
-        kind, high = self.index.classes[name], self.index.high
-        met: Bools = self.left(name)[:high] >= asked
+        kind = self.index.classes[name]
+        met: Bools = left >= asked
         if kind.capped:
-            met &= kind.top[:high] >= asked
+            met &= kind.top[: len(left)] >= asked
         return met
 
     def left(self, name: str) -> Sums:
         left = self._left.get(name)
-        if left is None:
-            left, promised = self.index.classes[name].left, self._promised.get(name)
-            if promised is not None:
-                high = self.index.high  # where nothing is yet there may be as many places again
-                left = self._left[name] = left[:high] - promised[:high]
-        return left
+        return self.index.classes[name].left if left is None else left
 
     def _less(self, row: Row) -> Row:
         promised: Mapping[str, int] | None = self._promises.of.get(row.uuid)

@@ -175,6 +175,7 @@ class _Kind:
         self._choosing = choosing
         self._wish = first.wish
         self._seed = first.request.request
+        self._choices = PACKED_CHOICES if choosing.packs else CHOICES
         self._ranking: Ranking | None = None
         self._shortage: tuple[object, Shortage] | None = None
 
@@ -210,7 +211,7 @@ class _Kind:
                 self._ranking = self._choosing.rank(self._wish, self._seed, order.needed)
                 self._shortage = None
             pick = self._ranking.take(
-                min(PACKED_CHOICES if self._choosing.packs else CHOICES, several),
+                min(self._choices, several),
                 min(several, MAX_CHOICES_EACH),
                 order.avoid,
                 lambda among, instance=instance: drawn(self._seed, instance, among),  # type: ignore[misc]

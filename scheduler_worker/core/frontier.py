@@ -22,13 +22,13 @@ def cut(
     among: Ints, worths: Floats, edge: float, several: int, ties: Callable[[Ints], Uints]
 ) -> tuple[Ints, Ints]:
     """So many of the best, and the others, in no order: of those at the edge the ones with the least ties."""
-    better, alike = among[worths > edge], among[worths == edge]
+    better, alike = among.compress(worths > edge), among.compress(worths == edge)
     wanted = several - better.size
     if wanted < alike.size:
         order = np.argpartition(ties(alike), wanted)
         alike = alike[order]
     best: Ints = np.concatenate((better, alike[:wanted]))
-    return best, np.concatenate((alike[wanted:], among[worths < edge]))
+    return best, np.concatenate((alike[wanted:], among.compress(worths < edge)))
 
 
 class Frontier:
@@ -49,17 +49,18 @@ class Frontier:
             self._near = np.concatenate((self._near, nearer))
         taken, self._near = self._split(self._near, page)
         ties = self._ties(taken)
-        order = np.lexsort((ties, -self._worth[taken]))
-        return taken[order], ties[order]
+        order = np.lexsort((ties, -self._worth.take(taken)))
+        return taken.take(order), ties.take(order)
 
     def _split(self, among: Ints, several: int) -> tuple[Ints, Ints]:
         """About so many of the best, and the others; of those alike at the edge no more than are needed."""
         if among.size <= ALIKE * several:
             return among, among[:0]
-        worths = self._worth.take(among)
+        # Where it is all of them they are in their order still.
+        worths = self._worth if among.size == self._worth.size else self._worth.take(among)
         edge = nth_best(worths, several)
         within = worths >= edge
-        taken: Ints = among[within]
+        taken: Ints = among.compress(within)
         if taken.size <= ALIKE * several:
-            return taken, among[~within]
+            return taken, among.compress(~within)
         return cut(among, worths, edge, several, self._ties)

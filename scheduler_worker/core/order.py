@@ -98,7 +98,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     @property
     def beside(self) -> frozenset[str]:
         """Hosts that instances of it are on."""
-        return frozenset(one.chosen.root for one in self.settled)
+        return frozenset([one.chosen.root for one in self.settled])
 
     @property
     def refusals(self) -> tuple[str, ...]:
@@ -234,4 +234,4 @@ def too_much(request: BuildRequested, size: int, together: int) -> str:
 
 def size_of(request: BuildRequested) -> int:
     """Bytes of what is built, of the largest of the flavors that would do."""
-    return max(len(_encode(spec_of(request, nth))) for nth in range(len(request.or_else) + 1))
+    return max([len(_encode(spec_of(request, nth))) for nth in range(len(request.or_else) + 1)])

@@ -77,10 +77,13 @@ def scores_of(record: Record, root: str) -> dict[str, float]:
             break
     else:
         return {}
-    scores, total, otherwise = dict[str, float](), 0.0, host.multipliers
-    for scale, value in zip(record.scales, host.values, strict=True):
-        multiplier = otherwise.get(scale.weigher, scale.multiplier) if otherwise else scale.multiplier
-        counts = points(scale, value, multiplier)
+    scales, otherwise = record.scales, host.multipliers
+    multipliers = [scale.multiplier for scale in scales]
+    if otherwise:
+        multipliers = [otherwise.get(scale.weigher, scale.multiplier) for scale in scales]
+    scores: dict[str, float] = {}
+    total = 0.0
+    for scale, counts in zip(scales, points(scales, host.values, multipliers), strict=True):
         scores[scale.weigher] = round(counts, 6)
         total += counts
     scores["total"] = round(total, 6)

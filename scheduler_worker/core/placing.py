@@ -328,7 +328,8 @@ def _settle(order: Order, claimed: Sequence[Claimed], limits: PlacingLimits) -> 
     picks, request = order.picks, order.request
     ways = [pick.choices[result.choice] for pick, result in zip(picks, claimed, strict=True)]
     avoid, refused = set(order.avoid), list(order.refused)
-    settled, effects = list(order.settled), list[Effect]()
+    settled = [*order.settled]
+    effects: list[Effect] = []
     asked = also_asked(request)
     for instance, pick, way, result in zip(order.instances, picks, ways, claimed, strict=False):
         if result.refused:

@@ -35,6 +35,7 @@ RECORDED_REFUSED = 2  # of these, hosts that would have been better and that a r
 
 AVOIDED = "placement refused it a moment ago"
 Entry = tuple[int, float, int, int, int]  # least first: outside, −worth, how often chosen, tie, index
+_NOBODY: Entry = (2, 0.0, 0, 0, -1)  # after everybody
 
 
 class Ranking:
@@ -66,10 +67,11 @@ class Ranking:
         keeps = (rule for rule in self._rules if rule.name == AFFINITY and wish.together is not None)
         self._keeps_together = next(keeps, None)
         self._masks: list[Mask] = []
-        admitted = self._admitted()
+        served = hosts.served.take(self._positions)
+        admitted = self._admitted(served)
         self._verdicts = Verdicts(
             wish,
-            hosts.served[self._positions],
+            served,
             self._masks,
             self._lazy if self._keeps_together is None else [*self._lazy, self._keeps_together],
             self._name,
@@ -91,7 +93,8 @@ class Ranking:
         self._sorted: list[Entry] = []  # the best of the beginning, as far as somebody looked
         self._of_cell: dict[int, list[Entry]] = {}  # the same by cell
         self._at = 0  # so far they were handed out
-        self._heap: list[Entry] = []  # those that were looked at and left
+        self._left: list[Entry] = []  # those that were looked at and left, the last first
+        self._heap: list[Entry] = []  # those that were handed out or put back, where they are now
         self._moved: dict[int, Entry] = {}  # who has another place than at the beginning
         self._chosen: dict[int, int] = {}
         self._turns = 0
@@ -146,10 +149,11 @@ class Ranking:
             ways = WAYS_OF_THE_NEXT if choices else WAYS_OF_THE_BEST
             choices += self.ways(entry[-1], ways, shunned)
         record, removals = self._record(best, avoided), self.removals()
-        for entry in (*best[1:], *avoided):
-            heappush(self._heap, entry)
+        self._left += best[1:]
+        self._left += avoided
+        self._left.sort(reverse=True)
         pick = Pick(
-            crossed=self._is_outside(winner),
+            crossed=self._outside is not None and self._is_outside(winner),
             choices=tuple(choices[:most]),
             promise=self._promises.enter(choices[0]),
             considered=self._search.considered,
@@ -249,13 +253,15 @@ class Ranking:
 
     # The order
 
-    def _admitted(self) -> Ints:
+    def _admitted(self, served: Bools) -> Ints:
         """Those whom no rule refuses that can be asked for all at once."""
-        admitted = self._hosts.served.take(self._positions)
+        admitted = served.copy()
         for rule in self._rules:
             if rule.admits is not None:
                 mask = rule.admits(self._view, self.wish)
                 if np.ndim(mask) == 0:
+                    if mask:  # nobody is refused
+                        continue
                     mask = np.broadcast_to(np.bool_(mask), len(self._positions))
                 self._masks.append((rule, mask))
                 admitted &= mask
@@ -272,30 +278,36 @@ class Ranking:
         return self._outside is not None and bool(self._outside[index])
 
     def _ties(self, indices: Ints) -> Uints:
-        return ties(self._seed, self._hosts.mixed[self._positions[indices]])
+        return ties(self._seed, self._hosts.mixed.take(self._positions.take(indices)))
 
     def _next(self) -> Entry | None:
         """The best there is room at that no rule refuses; it is taken out of the order."""
         while True:
             if self._at == len(self._sorted):
                 self._turn_page()
-            heap, front = self._heap, self._sorted
-            if heap and (self._at == len(front) or heap[0] < front[self._at]):
+            heap, front, left = self._heap, self._sorted, self._left
+            first = front[self._at] if self._at < len(front) else _NOBODY
+            if left and left[-1] < first and not (heap and heap[0] <= left[-1]):
+                entry = left.pop()
+            elif heap and heap[0] < first:
                 entry = heappop(heap)
                 while heap and heap[0] == entry:  # it came back to where it had been
                     heappop(heap)
-                if self._moved.get(entry[-1], entry) != entry:
-                    continue
-            elif self._at < len(front):
-                entry = front[self._at]
+                while left and left[-1] == entry:
+                    left.pop()
+            elif first is not _NOBODY:
+                entry = first
                 self._at += 1
             else:
                 return None
             index = entry[-1]
-            if not self.admits(index) or self._parts(index):
+            if self._moved.get(index, entry) != entry:
+                continue
+            admits = index in self._admits_now or self.admits(index)
+            if not admits or (self._keeps_together is not None and self._parts(index)):
                 if entry[2] == 0 and len(self._passed_over) < RECORDED_REFUSED:
                     self._passed_over.append(entry)
-            elif self.ways(index, 1):
+            elif index in self._lone_ways or self.ways(index, 1):
                 return entry
             else:
                 self._full[index] = entry
@@ -371,8 +383,8 @@ class Ranking:
         for known in (self._facts, self._recorded, self._refused):
             known.pop(index, None)
         self._admits_now.discard(index)
-        view = OneHost(self.facts(index))
-        values = self._values[index] = tuple([scale.read(view, self.wish) for scale in self._scales])
+        view, wish = OneHost(self.facts(index)), self.wish
+        values = self._values[index] = tuple([scale.read(view, wish) for scale in self._scales])
         score, outside = self._worth(view, values), int(self._is_outside(index))
         self._moved[index] = entry = outside, -score, self._chosen[index], its_tie, index
         heappush(self._heap, entry)
@@ -432,14 +444,12 @@ class Ranking:
 
     def ways(self, index: int, most: int, avoid: Collection[str] = ()) -> tuple[Candidate, ...]:
         """Ways to use it there is room for now. Without those that touch what is to be avoided."""
-        ways = self._lone_ways.get(index)
+        ways = self._lone_ways.get(index) or self._tree_ways.get(index)
         if ways is None:
-            ways = self._tree_ways.get(index)
-            if ways is None:
-                ways = self.look(index, WAYS_OF_THE_BEST)
-                lone = len(ways) == 1 and ways[0].allocations.keys() == {ways[0].root}
-                if ways:
-                    (self._lone_ways if lone else self._tree_ways)[index] = ways
+            ways = self.look(index, WAYS_OF_THE_BEST)
+            lone = len(ways) == 1 and len(ways[0].allocations) == 1 and ways[0].root in ways[0].allocations
+            if ways:
+                (self._lone_ways if lone else self._tree_ways)[index] = ways
         if avoid and any(not way.allocations.keys().isdisjoint(avoid) for way in ways):
             if len(ways) == WAYS_OF_THE_BEST:
                 ways = self.look(index, ALL_WAYS)
@@ -454,7 +464,7 @@ class Ranking:
 
     def _record(self, best: Sequence[Entry], avoided: Sequence[Entry]) -> Record:
         """Those that were looked at, best first, with what was read of each."""
-        looked_at = [*((entry, AVOIDED) for entry in avoided[:RECORDED_REFUSED])]
+        looked_at = [(entry, AVOIDED) for entry in avoided[:RECORDED_REFUSED]]
         for entry in self._passed_over:
             rule, why = self._refused.get(entry[-1], (None, ""))
             if rule is not None:
@@ -482,7 +492,7 @@ class Ranking:
                 refused=refused,
                 multipliers=self._overridden(index),
                 chosen=entry[2],
-                outside=self._is_outside(index),
+                outside=entry[0] > 0,
             )
         return known
 

@@ -31,25 +31,36 @@ class Rooms:
         self._hosts = hosts
         self._ties = ties
         positions = search.positions
-        rooms: Floats = np.full(len(positions), np.inf)
-        for name, amount in wish.asked.items():
-            if amount and name not in shared:  # what others share is not counted
-                np.minimum(rooms, search.free(name) / amount, out=rooms)
-        self._rooms = np.floor(rooms, out=rooms)  # of whole numbers below 2⁵³ the same as //, and quicker
+        # What others share is not counted.
+        counted = [
+            search.free(name) / amount for name, amount in wish.asked.items() if amount and name not in shared
+        ]
+        rooms = counted[0] if counted else np.full(len(positions), np.inf)
+        for others in counted[1:]:
+            np.minimum(rooms, others, out=rooms)
+        # Of whole numbers below 2⁵³ the same as //, and quicker.
+        self._rooms: Floats = np.floor(rooms, out=rooms)
         at: Ints = np.full(len(hosts.served), -1, np.intp)
-        at[positions.take(admitted)] = admitted
+        at[positions if len(admitted) == len(positions) else positions.take(admitted)] = admitted
         at = at.take(hosts.by_cell)
         these = np.flatnonzero(at >= 0)
         self._by_cell = at.take(these)
         self._rooms_by_cell = self._rooms.take(self._by_cell)
-        self._first_of: list[int] = np.searchsorted(these, hosts.first_of_cell).tolist()
+        bounds = np.searchsorted(these, hosts.first_of_cell)
+        there = np.flatnonzero(bounds[1:] > bounds[:-1])  # the cells of which there is anybody
+        most = np.zeros(len(bounds))
+        if there.size:
+            most[there] = np.maximum.reduceat(self._rooms_by_cell, bounds.take(there))
+        self._first_of: list[int] = bounds.tolist()
+        self._most: list[float] = np.maximum(most, 0.0, out=most).tolist()
 
     def of(self, index: int) -> float:
         return float(self._rooms.item(index))
 
     def most(self, cell: str) -> float:
         """That any host of the cell had."""
-        return float(np.maximum.reduce(self._rooms_by_cell[self._where_is(cell)], initial=0.0))
+        number = self._hosts.cells.get(cell)
+        return 0.0 if number is None or number >= len(self._most) else self._most[number]
 
     def roomiest(self, cell: str, least: float) -> list[int]:
         """A quarter of the cell's hosts, and no more than some, shuffled by the request.
@@ -59,14 +70,15 @@ class Rooms:
         there = self._where_is(cell)
         those, rooms = self._by_cell[there], self._rooms_by_cell[there]
         several = min(those.size // 4 + 1, ROOMIEST)
-        roomy = rooms >= least
-        those, rooms = those[roomy], rooms[roomy]
         if those.size > several:  # few are left to be sorted
-            near = rooms >= nth_best(rooms, several)
-            those, rooms = those[near], rooms[near]
+            least = max(least, nth_best(rooms, several))
+        near = np.flatnonzero(rooms >= least)
+        those, rooms = those.take(near), rooms.take(near)
         its_ties = self._ties(those)
-        first = np.lexsort((its_ties, -rooms))[:several]
-        indices: list[int] = those[first][np.argsort(its_ties[first])].tolist()
+        if those.size > several:
+            first = np.lexsort((its_ties, -rooms))[:several]
+            those, its_ties = those.take(first), its_ties.take(first)
+        indices: list[int] = those.take(np.argsort(its_ties)).tolist()
         return indices
 
     def _where_is(self, cell: str) -> slice:

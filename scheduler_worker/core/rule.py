@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,7 +41,7 @@ class View(Protocol):
         """Of HostState: load, instances, hypervisor_version, enabled, forced_down; where not said, the other.
 
         And what is known of it here: up, building, sent (the builds of these that it may not count yet),
-        failures.
+        failures. One plain number if all hosts say the same.
         """
         ...
 
@@ -112,3 +113,8 @@ class Weigher:
     least_span: float = 0.0
     key: str = ""  # in aggregates' metadata; empty: NAME_weight_multiplier
     reads: tuple[str, ...] = ()  # as a rule does
+
+    @cached_property
+    def spoken_of_as(self) -> str:
+        """Under which aggregates say its multiplier."""
+        return self.key or f"{self.name}_weight_multiplier"

@@ -1,6 +1,6 @@
 """What weighers say of hosts, made comparable: from the least to the most of all that fit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ class Scale:
 
     @property
     def key(self) -> str:
-        return key_of(self.weigher)
+        return self.weigher.spoken_of_as
 
     def recorded(self) -> RecordedScale:
         clamped = self.weigher.lowest is not None
@@ -37,18 +37,13 @@ class Scale:
         return value if -MOST < value < MOST else float(_finite(np.array(value), self.lowest))
 
 
-def key_of(weigher: Weigher) -> str:
-    """Under which aggregates say its multiplier."""
-    return weigher.key or f"{weigher.name}_weight_multiplier"
-
-
 def scales_of(weighers: Sequence[Weigher], view: View, wish: Wish, count: int) -> tuple[Scale, ...]:
     """Of the weighers that tell hosts apart; all others give everybody the same."""
     if not count:
         return ()
     scales = []
     for weigher in weighers:
-        if not weigher.multiplier and isinstance(view.override(key_of(weigher), 0.0), float):
+        if not weigher.multiplier and isinstance(view.override(weigher.spoken_of_as, 0.0), float):
             continue
         values: Floats = np.asarray(weigher.value(view, wish), np.float64)
         if values.ndim == 0:
@@ -70,27 +65,31 @@ def worth(scales: Sequence[Scale], view: View, count: int, near: float) -> Float
 
     What would change no number is left out: with ten thousand hosts each step counts.
     """
-    score = np.zeros(count)
+    score, counts = np.zeros(count), np.empty(count)
     for scale in scales:
         values, lowest = scale.values, scale.lowest
         if scale.clamps:
             values = np.maximum(values, lowest)
         if lowest:
             values = values - lowest
-        values = values / (scale.highest - lowest)
+        np.divide(values, scale.highest - lowest, out=counts)
         multiplier = view.override(scale.key, scale.weigher.multiplier)
         if np.ndim(multiplier) or multiplier != 1.0:
-            values *= multiplier
-        score += values
+            counts *= multiplier
+        score += counts
     return np.rint(score / near) if near else score
 
 
-def points(scale: RecordedScale, value: float, multiplier: float) -> float:
-    """What this value counts, as `worth` reckons for all."""
-    lowest = scale.lowest
-    if scale.clamped and value < lowest:
-        value = lowest
-    return (value - lowest) / (scale.highest - lowest) * multiplier
+def points(
+    scales: Sequence[RecordedScale], values: Sequence[float], multipliers: Iterable[float]
+) -> list[float]:
+    """What each of one host's values counts, as `worth` reckons for all."""
+    return [
+        (0.0 if scale.clamped and value < scale.lowest else value - scale.lowest)
+        / (scale.highest - scale.lowest)
+        * multiplier
+        for scale, value, multiplier in zip(scales, values, multipliers, strict=True)
+    ]
 
 
 def worth_of_one(
@@ -98,8 +97,8 @@ def worth_of_one(
 ) -> float:
     """The same of one host, now or from a record."""
     score = 0.0
-    for scale, value, multiplier in zip(scales, values, multipliers, strict=True):
-        score += points(scale, value, multiplier)
+    for counts in points(scales, values, multipliers):
+        score += counts
     return float(round(score / near)) if near else score
 
 

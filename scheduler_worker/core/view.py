@@ -63,10 +63,10 @@ class HostsNow:
         )
 
     def metric(self, name: str) -> Numbers:
-        return self._once("metric", name, lambda name: self.columns.metric(name)[self.slot_at])
+        return self._once("metric", name, lambda name: self.columns.metric(name).take(self.slot_at))
 
     def cached(self, image: str) -> Numbers:
-        return self._once("image", image, lambda name: self.columns.cached(name)[self.slot_at])
+        return self._once("image", image, lambda name: self.columns.cached(name).take(self.slot_at))
 
     def _once(self, kind: str, name: str, read: Callable[[str], Numbers]) -> Numbers:
         found = self._read.get((kind, name))
@@ -78,14 +78,14 @@ class HostsNow:
     def _fact(self, name: str, otherwise: float | None) -> Numbers:
         columns, slots = self.columns, self.slot_at
         if name == "up":
-            return self.up[self.agent_at].astype(np.float64)
+            return self.up.take(self.agent_at).astype(np.float64)
         if name == "building":
-            return self.fact("reported", 0.0) + columns.recent[slots]
+            return self.fact("reported", 0.0) + columns.recent.take(slots)
         if name == "sent":
-            return columns.recent[slots]
+            return columns.recent.take(slots)
         if name == "failures":
-            return columns.failures[slots] * self.fading
-        said = columns.fact(name)[slots]
+            return columns.failures.take(slots) * self.fading
+        said = columns.fact(name).take(slots)
         return said if otherwise is None else np.where(np.isnan(said), otherwise, said)
 
     def limits(self, key: str) -> list[tuple[str, float]]:
@@ -116,7 +116,10 @@ _OUR_DOING = frozenset({"building", "sent"})
 
 
 class AllHosts:
-    """All that fit placement's question, as arrays that go with the search's positions."""
+    """All that fit placement's question, as arrays that go with the search's positions.
+
+    What all hosts say alike is one plain number: most facts are, and then there is nothing to be reckoned.
+    """
 
     def __init__(self, search: CandidateSearch, now: HostsNow) -> None:
         self._search = search
@@ -189,12 +192,10 @@ class AllHosts:
         found[np.isinf(found)] = otherwise
         return found
 
-    def _of_these(self, everybodys: Numbers) -> Numbers:
-        if self._everybody:
-            return everybodys
-        if not everybodys.strides[0]:  # all say the same
-            return everybodys[: len(self._positions)]
-        return everybodys.take(self._positions)
+    def _of_these(self, everybodys: Numbers) -> Number:
+        if everybodys.size and not everybodys.strides[0]:  # all say the same
+            return everybodys[0]
+        return everybodys if self._everybody else everybodys.take(self._positions)
 
     def _where_is(self, root: str) -> slice:
         """Where in the arrays; an empty place when it does not fit."""

@@ -27,16 +27,20 @@ from tests.support.placement_builders import Wall, a_placement, keeps_its_index
 from tests.support.servers import a_database
 from tests.support.simulated_ironic_api import a_simulated_ironic, client_of
 
-KINDS = [
+EACH_DIALECT = [
     pytest.param("sqlite file", id="file"),
-    pytest.param("sqlite file inline", id="file-inline"),
-    pytest.param("sqlite memory", id="memory"),
-    pytest.param("sqlite memory inline", id="memory-inline"),
     pytest.param("postgresql", id="postgresql", marks=pytest.mark.services),
 ]
 
 
-@pytest.fixture(params=KINDS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What is written for a database holds on either; a module that is about databases names more."""
+    if "opening" in metafunc.fixturenames:
+        kinds = getattr(metafunc.module, "DATABASES", EACH_DIALECT)
+        metafunc.parametrize("opening", kinds, indirect=True)
+
+
+@pytest.fixture
 def opening(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     """Arguments for Database: the same database every time, in a memory a new one."""
     if request.param == "postgresql":

@@ -18,7 +18,7 @@ from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from cell_conductor import cell_conductor
 from ironic_sync.agent import NodeLease
-from tests.support.buses import Connect, serving
+from tests.support.buses import LOCALLY, Connect, serving
 from tests.support.command_line import CommandLine
 from tests.support.conductor_builders import Books
 from tests.support.ids import uid
@@ -102,6 +102,7 @@ WRONG: list[tuple[tuple[str, ...], type[Exception], str]] = [
 ]
 
 
+@LOCALLY
 async def test_what_cannot_be_done_is_said(agent: AgentCommand) -> None:
     await agent.shares()
     for words, error, says in WRONG:

@@ -18,13 +18,17 @@ from bus.worker import Worker
 from compute_sim import AgentDisk, CrashPlan, Durations, FaultPlan, SimHost, compute_sim, fleet
 from tests.support.conductor_builders import CELL, a_build_order, a_destroy_order, a_placed, an_agent_report
 from tests.support.virtual_time import run
-from tests.support.waiting import in_time, until
+from tests.support.waiting import DEADLINE, in_time, until
 
-DEADLINE = 5.0  # less than after how long an agent announces its hosts again by itself
 ONE = a_placed(1)
 FIRST = a_build_order(ONE, 1)
 SLOW = FaultPlan(durations=Durations.parse("constant:60"))
 HANGS = FaultPlan(hang=1.0)
+
+
+@pytest.fixture(autouse=True)
+def _it_announces_its_hosts_again_only_for_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compute_sim.telling.FIRST_GAP", 10 * DEADLINE)
 
 
 def hosts(number: int = 1) -> list[SimHost]:
@@ -100,7 +104,7 @@ async def test_an_order_is_built_or_fails_as_planned(
 ) -> None:
     async with world.serving(an_agent(faults)):
         await world.bus.publish(FIRST)
-        said = await in_time(world.reports.get(), DEADLINE)
+        said = await in_time(world.reports.get())
         assert (said.build, said.attempt, said.host, said.outcome, said.retry) == (
             ONE.build,
             1,
@@ -116,10 +120,10 @@ async def test_an_order_that_comes_twice_is_built_once_and_reported_the_same(wor
     plan = FaultPlan(durations=Durations.parse("constant:0.05"))
     async with world.serving(an_agent(plan)):
         await world.bus.publish(FIRST, FIRST, FIRST)
-        said = await in_time(world.reports.get(), DEADLINE)
+        said = await in_time(world.reports.get())
         assert await silence(world.reports)
         await world.bus.publish(FIRST)
-        assert await in_time(world.reports.get(), DEADLINE) == said == an_agent_report(FIRST, "built")
+        assert await in_time(world.reports.get()) == said == an_agent_report(FIRST, "built")
     assert world.waiting() == 0  # none of them was still in hand
 
 
@@ -129,7 +133,7 @@ async def test_an_order_stays_on_the_queue_until_its_build_has_ended(world: Agen
         await until(lambda: world.waiting() == 0, seconds=DEADLINE)
     assert world.waiting() == 1
     async with world.serving(an_agent()):  # killed, and there again
-        assert await in_time(world.reports.get(), DEADLINE) == an_agent_report(FIRST, "built")
+        assert await in_time(world.reports.get()) == an_agent_report(FIRST, "built")
     assert world.waiting() == 0
 
 
@@ -139,18 +143,18 @@ async def test_a_destroy_stops_a_build_and_voids_its_order(world: AgentWorld, fa
         await world.bus.publish(FIRST)
         await until(lambda: world.waiting() == 0, seconds=DEADLINE)
         await world.bus.publish(a_destroy_order(ONE, 1))
-        assert await in_time(world.reports.get(), DEADLINE) == an_agent_report(FIRST, "destroyed")
+        assert await in_time(world.reports.get()) == an_agent_report(FIRST, "destroyed")
         assert await silence(world.reports)
         await world.bus.publish(FIRST)
-        assert await in_time(world.reports.get(), DEADLINE) == an_agent_report(FIRST, "destroyed")
+        assert await in_time(world.reports.get()) == an_agent_report(FIRST, "destroyed")
 
 
 async def test_a_destroy_that_overtakes_its_order_wins(world: AgentWorld) -> None:
     async with world.serving(an_agent()):
         await world.bus.publish(a_destroy_order(ONE, 1))
-        assert await in_time(world.reports.get(), DEADLINE) == an_agent_report(FIRST, "destroyed")
+        assert await in_time(world.reports.get()) == an_agent_report(FIRST, "destroyed")
         await world.bus.publish(FIRST)
-        assert await in_time(world.reports.get(), DEADLINE) == an_agent_report(FIRST, "destroyed")
+        assert await in_time(world.reports.get()) == an_agent_report(FIRST, "destroyed")
 
 
 async def test_what_was_running_when_the_power_failed_is_reported_failed_when_it_is_back(
@@ -164,7 +168,7 @@ async def test_what_was_running_when_the_power_failed_is_reported_failed_when_it
         async with asyncio.timeout(DEADLINE):
             await world.inventories.get()
         await world.bus.publish(*orders)
-        lost = [await in_time(world.reports.get(), DEADLINE) for _ in orders]
+        lost = [await in_time(world.reports.get()) for _ in orders]
         assert {said.build for said in lost} == {order.build for order in orders}
         assert {(said.outcome, said.retry) for said in lost} == {("failed", True)}
         assert all(said.leftover for said in lost)  # what was begun is still there
@@ -172,7 +176,7 @@ async def test_what_was_running_when_the_power_failed_is_reported_failed_when_it
         async with asyncio.timeout(DEADLINE):
             await world.inventories.get()  # told again after the crash
         await world.bus.publish(orders[0])
-        assert await in_time(world.reports.get(), DEADLINE) in lost
+        assert await in_time(world.reports.get()) in lost
 
 
 def test_what_hung_is_reported_failed_in_the_end_and_is_still_there() -> None:
@@ -223,7 +227,7 @@ async def test_an_order_that_comes_while_the_power_is_off_waits_for_it(world: Ag
 
 async def _some(listener: Listener[AgentReported], count: int) -> AsyncIterator[AgentReported]:
     for _ in range(count):
-        yield await in_time(listener.get(), DEADLINE)
+        yield await in_time(listener.get())
 
 
 async def test_all_hosts_are_announced_and_their_hearts_beat(world: AgentWorld) -> None:

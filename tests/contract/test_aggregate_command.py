@@ -14,7 +14,7 @@ from berth.settings import BadSetting
 from bus.resources import SetAggregates
 from placement_worker import Placement, placement_worker
 from tests.support.aggregates import EAST, has_hosts, host, members
-from tests.support.buses import Connect, serving
+from tests.support.buses import LOCALLY, Connect, serving
 from tests.support.command_line import CommandLine
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
@@ -74,6 +74,7 @@ async def test_a_life(berth: AggregateCommand) -> None:
     assert await berth("list") == "no aggregate\n"
 
 
+@LOCALLY
 async def test_the_same_as_json(berth: AggregateCommand) -> None:
     await has_hosts(berth.placement, 1)
     told = {"uuid": EAST, "name": "east", "metadata": {"availability_zone": "e"}}
@@ -91,12 +92,14 @@ async def test_the_same_as_json(berth: AggregateCommand) -> None:
     assert doubtful["warnings"] == ["max_io_ops_per_host: '8.5' is no whole number"]
 
 
+@LOCALLY
 async def test_an_ironic_node_is_put_in_by_its_name_as_a_host_is(berth: AggregateCommand) -> None:
     await report(berth.placement, a_report(7, name="rack1-node7", traits=("CUSTOM_METAL",)))
     await berth("create", "metal", "--host", "rack1-node7", "--uuid", EAST)
     assert await members(berth.placement, EAST) == {host(7)}
 
 
+@LOCALLY
 async def test_of_whom_the_owner_reports_it_that_is_shown(berth: AggregateCommand) -> None:
     await report(berth.placement, a_report(1, aggregates=(EAST,)))
     assert (await berth("show", EAST)).splitlines() == [
@@ -135,6 +138,7 @@ REFUSED: list[tuple[tuple[str, ...], type[Exception], str]] = [
 ]
 
 
+@LOCALLY
 @pytest.mark.parametrize(("arguments", "kind", "why"), REFUSED)
 async def test_what_is_wrong_is_said(
     berth: AggregateCommand, arguments: tuple[str, ...], kind: type[Exception], why: str
@@ -147,6 +151,7 @@ async def test_what_is_wrong_is_said(
     assert why in str(refused.value)
 
 
+@LOCALLY
 async def test_by_force(berth: AggregateCommand) -> None:
     await has_hosts(berth.placement, 1)
     await claim(berth.placement, an_order(a_claim(1, on_hosts(1))))
@@ -205,6 +210,7 @@ async def test_novas_are_brought_over_with_all_that_can_be(berth: AggregateComma
     assert (east["metadata"], east["host_count"]) == ({"hdd": "true", "availability_zone": "e"}, 2)
 
 
+@LOCALLY
 async def test_what_came_with_placement_gets_its_name_by_uuid_or_by_its_hosts(
     berth: AggregateCommand, tmp_path: Path
 ) -> None:
@@ -227,6 +233,7 @@ async def test_what_came_with_placement_gets_its_name_by_uuid_or_by_its_hosts(
     assert (named["pair"], named["known"], named[""]) == (first, second, other)
 
 
+@LOCALLY
 @pytest.mark.parametrize(
     ("content", "metadata", "count"),
     [
@@ -257,6 +264,7 @@ async def test_other_forms_of_the_same(
     assert (one["name"], one["metadata"], one["host_count"]) == ("n", metadata, count)
 
 
+@LOCALLY
 @pytest.mark.parametrize(
     ("content", "why"),
     [

@@ -20,7 +20,7 @@ from bus.queries import FindInstances, Instance, InstancesFound
 from bus.topics import FIND_INSTANCES
 from bus.worker import Worker, answers
 from placement_worker import Placement, placement_worker
-from tests.support.buses import Connect, serving
+from tests.support.buses import LOCALLY, Connect, serving
 from tests.support.command_line import CommandLine
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
@@ -76,6 +76,7 @@ async def holds(placement: Placement, consumer: int = 1, host: int = 1) -> None:
     await claim(placement, an_order(a_claim(consumer, on_hosts(host))))
 
 
+@LOCALLY
 async def test_every_cell_is_listed_with_what_is_in_it_and_whether_its_conductor_is_heard(
     cell: CellCommand,
 ) -> None:
@@ -92,6 +93,7 @@ async def test_every_cell_is_listed_with_what_is_in_it_and_whether_its_conductor
     ]  # fmt: skip
 
 
+@LOCALLY
 async def test_one_is_closed_and_opened_again_and_said_twice_is_said_so(cell: CellCommand) -> None:
     await holds(cell.placement)
     told = [
@@ -110,6 +112,7 @@ async def test_one_is_closed_and_opened_again_and_said_twice_is_said_so(cell: Ce
     assert told_again == {"cell": "c2", "state": "disabled", "hosts": 1, "instances": 0, "note": ""}
 
 
+@LOCALLY
 async def test_a_slip_makes_no_cell(cell: CellCommand) -> None:
     for words in (("disable", "c11"), ("drain", "c11")):
         with pytest.raises(CommandRefused, match="there is no cell c11; there are: c1, c2"):
@@ -117,6 +120,7 @@ async def test_a_slip_makes_no_cell(cell: CellCommand) -> None:
     assert set(await cell.listed()) == {"c1", "c2"}
 
 
+@LOCALLY
 async def test_one_of_the_settings_that_nobody_reported_is_there(
     cell: CellCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +146,7 @@ async def test_draining_says_what_is_left_and_waits_for_its_end(cell: CellComman
     assert (await cell.listed())["c1"]["state"] == "disabled"
 
 
+@LOCALLY
 @pytest.mark.parametrize("words", [("add", "c9"), ("remove", "c1")])
 async def test_an_embedded_berth_says_whose_its_cells_are(cell: CellCommand, words: tuple[str, ...]) -> None:
     with pytest.raises(CommandRefused, match="has the cells of its settings"):

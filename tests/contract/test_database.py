@@ -20,8 +20,10 @@ from bus.sql.failures import Conflict
 from bus.sql.retrying import retrying
 from bus.sql.transaction import Transaction
 from deploy.servers import Postgres
-from tests.support.databases import inline_connection
+from tests.support.databases import EVERY_WAY, inline_connection
 from tests.support.waiting import DEADLINE
+
+DATABASES = EVERY_WAY
 
 Open = Callable[..., Database]
 

@@ -22,7 +22,7 @@ from compute_sim.core.drivers.provider_config import ProviderConfigDriver, provi
 from compute_sim.core.drivers.sriov import PhysicalFunction, SriovDriver
 from compute_sim.core.drivers.vgpu import PhysicalGpu, VgpuDriver
 from compute_sim.machines import Machine
-from tests.support.buses import Connect
+from tests.support.buses import LOCALLY, Connect
 from tests.support.driver_cloud import DriverCloud, a_driver_cloud
 from tests.support.ids import uid
 from tests.support.waiting import until
@@ -148,6 +148,7 @@ async def test_each_driver_boots_what_needs_its_children_and_the_agent_is_told_w
     assert cloud.disk.devices.held == {}
 
 
+@LOCALLY
 async def test_a_plain_build_on_a_flat_host_is_ordered_without_a_word_more(
     connect: Connect, url: str
 ) -> None:
@@ -159,6 +160,7 @@ async def test_a_plain_build_on_a_flat_host_is_ordered_without_a_word_more(
         assert guest.mappings == {}
 
 
+@LOCALLY
 async def test_a_pf_is_taken_whole_or_by_its_vfs_however_many_ask_at_once(connect: Connect, url: str) -> None:
     three = hosts(NumaDriver(cells=1, disk_gb=1000), SriovDriver(functions=CARDS.functions[:1]), count=3)
     one = flavor(resources1__SRIOV_NET_VF="1")
@@ -179,6 +181,7 @@ async def test_a_pf_is_taken_whole_or_by_its_vfs_however_many_ask_at_once(connec
         assert sum(amount * times for some in taken.values() for amount, times in some.items()) >= 9
 
 
+@LOCALLY
 async def test_a_gpu_is_cut_into_one_type_and_is_open_to_the_other_when_its_guests_are_gone(
     connect: Connect, url: str
 ) -> None:
@@ -207,6 +210,7 @@ async def test_a_gpu_is_cut_into_one_type_and_is_open_to_the_other_when_its_gues
         await until(all_open, "both types are offered again")
 
 
+@LOCALLY
 async def test_a_shared_disk_is_counted_once_for_all_its_hosts(connect: Connect, url: str) -> None:
     diskless = NumaDriver(cells=1, disk_gb=0)
     rack = uid(1, "f")
@@ -222,6 +226,7 @@ async def test_a_shared_disk_is_counted_once_for_all_its_hosts(connect: Connect,
             assert cloud.guest(end.build).allocations == held
 
 
+@LOCALLY
 async def test_addresses_of_a_routed_networks_segment_are_given_once_and_to_its_hosts_alone(
     connect: Connect, url: str
 ) -> None:

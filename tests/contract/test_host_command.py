@@ -12,7 +12,7 @@ from berth.settings import BadSetting
 from bus.host_marks import DISABLED, FORCED_DOWN
 from bus.reports import Inventory
 from placement_worker import Placement, placement_worker
-from tests.support.buses import Connect, serving
+from tests.support.buses import LOCALLY, Connect, serving
 from tests.support.command_line import CommandLine
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_provider, a_report
@@ -69,6 +69,7 @@ async def test_a_host_is_closed_and_opened_and_what_its_agent_says_stays(host: H
     assert await host("enable", "host-3") == "host-3: its agent has disabled it: only that can undo it\n"
 
 
+@LOCALLY
 async def test_a_host_is_forced_down_beside_whatever_else_and_no_longer(host: HostCommand) -> None:
     await host("disable", "--agent", "agent-2")
     assert await host("force-down", "host-2") == "host-2: forced down, disabled\n"
@@ -77,6 +78,7 @@ async def test_a_host_is_forced_down_beside_whatever_else_and_no_longer(host: Ho
     assert await host("force-down", "host-2", "--undo") == "host-2: is so already (disabled)\n"
 
 
+@LOCALLY
 async def test_a_host_is_closed_for_several_causes_and_opens_with_the_last(host: HostCommand) -> None:
     steps = [
         ("disable --because disk", "disabled, because of disk"),
@@ -100,6 +102,7 @@ async def test_a_host_is_closed_for_several_causes_and_opens_with_the_last(host:
     assert await host.traits(1) == {"COMPUTE_NODE"}
 
 
+@LOCALLY
 async def test_an_ironic_node_that_its_follower_keeps_closed_opens_with_neither_word(
     host: HostCommand,
 ) -> None:
@@ -110,6 +113,7 @@ async def test_an_ironic_node_that_its_follower_keeps_closed_opens_with_neither_
     assert await host("enable", "host-3", "--because", "disk") == "host-3: disabled by its agent\n"
 
 
+@LOCALLY
 async def test_what_a_host_has_is_drawn_as_a_tree(host: HostCommand) -> None:
     drawn = await host("show", "host-2")
     lines = [line.strip() for line in drawn.splitlines()]
@@ -131,6 +135,7 @@ WRONG: list[tuple[tuple[str, ...], type[Exception], str]] = [
 ]
 
 
+@LOCALLY
 async def test_what_cannot_be_is_said(host: HostCommand) -> None:
     for words, error, says in WRONG:
         with pytest.raises(error) as refused:

@@ -27,6 +27,16 @@ from tests.support.placement_calls import claim, report
 from tests.support.replicated_placement import Doings, ReplicatedPlacement, replicated
 from tests.support.waiting import DEADLINE, in_time, until
 
+# Each broker, and each database placement may have; what it does on the one is not the other's business.
+pytestmark = pytest.mark.parametrize(
+    ("connect", "url"),
+    [
+        pytest.param("local", "postgresql", marks=pytest.mark.services),
+        pytest.param("rabbit", "sqlite", marks=pytest.mark.services),
+    ],
+    indirect=True,
+)
+
 
 @pytest.fixture
 async def world(connect: Connect, url: str) -> AsyncIterator[ReplicatedPlacement]:

@@ -8,6 +8,9 @@ from sqlalchemy import text
 
 from bus.sql.database import Database
 from bus.sql.rows import Json, rows
+from tests.support.databases import EVERY_WAY
+
+DATABASES = EVERY_WAY
 
 KINDS: list[tuple[Any, list[Any]]] = [
     (int, [0, -1, 2**62, None]),

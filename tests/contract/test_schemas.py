@@ -8,7 +8,10 @@ from sqlalchemy import Connection, inspect, text
 
 from bus.sql import migrations
 from bus.sql.database import Database
+from tests.support.databases import EVERY_WAY
 from tests.support.schemas import BY_ALEMBIC, PACKAGES, said_again
+
+DATABASES = EVERY_WAY
 
 
 def described(connection: Connection) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import secrets
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,56 +26,104 @@ EMBEDDED = {"BERTH_CELLS": "c1,c2"}
 WORKERS = {"placement", "ironic", "scheduler", "conductor.c1", "conductor.c2", "compute.c1", "compute.c2"}
 
 
-@pytest.fixture
-def services(rabbitmq: RabbitMQ, postgres: Postgres, bus_name: str) -> Iterator[dict[str, str]]:
+@pytest.fixture(scope="module")
+def services(rabbitmq: RabbitMQ, postgres: Postgres) -> Iterator[dict[str, str]]:
     with a_module_database(postgres) as database:
         yield {
             "BERTH_AMQP_URL": url_of(rabbitmq),
             "BERTH_DATABASE_URL": database,
-            "BERTH_EXCHANGE": bus_name,
+            "BERTH_EXCHANGE": f"t{secrets.token_hex(4)}",
             "BERTH_CELLS": "c1,c2",
         }
 
 
+@pytest.fixture(scope="module")
+def first_port() -> int:
+    return free_port(in_a_row=len(WORKERS))
+
+
+@pytest.fixture(scope="module")
+def on_services(
+    services: dict[str, str], first_port: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Up]:
+    """One for the tests that only use it, and for the last, which ends it."""
+    metrics = {"BERTH_METRICS_PORT": str(first_port)}
+    with Up(tmp_path_factory.mktemp("services"), services | metrics, *FLAGS) as berth:
+        yield berth
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def in_one(port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """One without services, in the same way."""
+    metrics = {"BERTH_METRICS_PORT": str(port)}
+    with Up(tmp_path_factory.mktemp("embedded"), EMBEDDED | metrics, *FLAGS) as berth:
+        yield berth
+
+
 @pytest.mark.services
 @pytest.mark.slow
-def test_given_services_it_runs_every_worker_as_a_process(services: dict[str, str], tmp_path: Path) -> None:
-    with Up(tmp_path, services, *FLAGS) as berth:
-        workers = berth.workers()
-        assert set(workers) == WORKERS
-        assert len({berth.pid, *workers.values()}) == 1 + len(WORKERS)
-        assert all(map(alive, workers.values()))
+def test_given_services_it_runs_every_worker_as_a_process(on_services: Up) -> None:
+    workers = on_services.workers()
+    assert set(workers) == WORKERS
+    assert len({on_services.pid, *workers.values()}) == 1 + len(WORKERS)
+    assert all(map(alive, workers.values()))
 
-        booted = berth.berth("boot", "--count", "3", "--wait", "--json")
-        assert booted.returncode == 0, booted.stderr
-        assert [json.loads(line)["status"] for line in booted.stdout.splitlines()] == ["active"] * 3
+    booted = on_services.berth("boot", "--count", "3", "--wait", "--json")
+    assert booted.returncode == 0, booted.stderr
+    assert [json.loads(line)["status"] for line in booted.stdout.splitlines()] == ["active"] * 3
 
-        assert berth.stop(signal.SIGTERM, seconds=20) == 0
-        assert not any(map(alive, workers.values()))
-        assert complaints(berth) == []
+    audited = on_services.berth("audit", "--settled")
+    assert (audited.returncode, "clean" in audited.stdout) == (0, True), audited.stdout + audited.stderr
 
-        audited = berth.berth("audit", "--settled")
-        assert (audited.returncode, "clean" in audited.stdout) == (0, True), audited.stdout + audited.stderr
+
+@pytest.mark.services
+@pytest.mark.slow
+def test_every_worker_tells_its_metrics_at_a_port_of_its_own_also_when_it_was_started_again(
+    on_services: Up, first_port: int
+) -> None:
+    told = dict(re.findall(r"^  (\S+): process \d+, metrics at (\S+)$", on_services.log, re.M))
+    ports = range(first_port, first_port + len(WORKERS))
+    assert set(told) == WORKERS
+    assert sorted(told.values()) == [f"http://127.0.0.1:{port}/metrics" for port in ports]
+    os.kill(on_services.workers()["scheduler"], signal.SIGKILL)
+    assert on_services.berth("boot", "--wait").returncode == 0
+    for worker in ("placement", "scheduler"):
+        assert f'worker="{worker}"' in httpx.get(told[worker], trust_env=False).text
+    assert "scheduler: ended with signal SIGKILL; starting it again" in on_services.log
+
+
+@pytest.mark.services
+@pytest.mark.slow
+def test_when_it_is_killed_its_workers_end_too(on_services: Up) -> None:
+    workers = on_services.workers()
+    on_services.stop(signal.SIGKILL)
+    on_services.wait_until(lambda: not any(map(alive, workers.values())), "its workers have ended", 20.0)
 
 
 @pytest.mark.services
 @pytest.mark.slow
 async def test_told_to_end_in_the_middle_of_200_builds_it_does_so_quietly_and_goes_on_at_the_next_start(
-    services: dict[str, str], tmp_path: Path
+    services: dict[str, str], database_url: str, bus_name: str, tmp_path: Path
 ) -> None:
     settings = Settings().having(
         amqp_url=services["BERTH_AMQP_URL"],
-        database_url=services["BERTH_DATABASE_URL"],
-        exchange=services["BERTH_EXCHANGE"],
+        database_url=database_url,
+        exchange=bus_name,
         cells=("c1", "c2"),
     )
-    with Up(tmp_path, services, "--hosts", "20", "--build-time", "exponential:0.5") as berth:
-        async with asyncio.timeout(55):
+    its_own = {**services, "BERTH_DATABASE_URL": database_url, "BERTH_EXCHANGE": bus_name}
+    with Up(tmp_path, its_own, "--hosts", "20", "--build-time", "exponential:0.5") as berth:
+        async with asyncio.timeout(120):
             assert await ask_for(200, settings) > 100
             assert await asyncio.to_thread(berth.stop, signal.SIGTERM, 20.0) == 0
             assert complaints(berth) == []
             await asyncio.to_thread(berth.start)
-            found = await settled(settings, 30.0, builds=200)
+            found = await settled(settings, 60.0, builds=200)
             assert not found.breaches
             assert found.builds == {"active": 200}
 
@@ -84,68 +133,24 @@ def complaints(berth: Up) -> list[str]:
     return berth.log.partition("berth is up")[2].splitlines()[1:]
 
 
-@pytest.mark.services
-@pytest.mark.slow
-def test_when_it_is_killed_its_workers_end_too(services: dict[str, str], tmp_path: Path) -> None:
-    with Up(tmp_path, services, *FLAGS) as berth:
-        workers = berth.workers()
-        berth.stop(signal.SIGKILL)
-        berth.wait_until(lambda: not any(map(alive, workers.values())), "its workers have ended", 20.0)
+def test_embedded_all_tell_their_metrics_at_one_port(in_one: Up, port: int) -> None:
+    url = f"http://127.0.0.1:{port}/metrics"
+    assert f"metrics at {url}\n" in in_one.log
+    assert in_one.berth("boot", "--wait").returncode == 0
+    told = httpx.get(url, trust_env=False).text
+    for worker in ("placement", "scheduler"):
+        assert f'worker="{worker}"' in told
 
 
-@pytest.mark.services
-@pytest.mark.soak  # always: the next one kills one too
-def test_a_worker_that_dies_is_started_again(services: dict[str, str], tmp_path: Path) -> None:
-    with Up(tmp_path, services, *FLAGS) as berth:
-        os.kill(berth.workers()["scheduler"], signal.SIGKILL)
-        booted = berth.berth("boot", "--wait")
-        assert booted.returncode == 0, booted.stdout + booted.stderr
-        assert "scheduler: ended with signal SIGKILL; starting it again" in berth.log
-        assert berth.stop() == 0
-
-
-@pytest.mark.services
-@pytest.mark.slow
-def test_every_worker_tells_its_metrics_at_a_port_of_its_own(
-    services: dict[str, str], tmp_path: Path
-) -> None:
-    first = free_port(in_a_row=len(WORKERS))
-    with Up(tmp_path, {**services, "BERTH_METRICS_PORT": str(first)}, *FLAGS) as berth:
-        told = dict(re.findall(r"^  (\S+): process \d+, metrics at (\S+)$", berth.log, re.M))
-        ports = range(first, first + len(WORKERS))
-        assert set(told) == WORKERS
-        assert sorted(told.values()) == [f"http://127.0.0.1:{port}/metrics" for port in ports]
-        os.kill(
-            berth.workers()["scheduler"], signal.SIGKILL
-        )  # the one that is started in its place tells there
-        assert berth.berth("boot", "--wait").returncode == 0
-        for worker in ("placement", "scheduler"):
-            assert f'worker="{worker}"' in httpx.get(told[worker], trust_env=False).text
-        assert berth.stop() == 0
-
-
-def test_embedded_all_tell_their_metrics_at_one_port(tmp_path: Path) -> None:
-    port = free_port()
-    with Up(tmp_path, {**EMBEDDED, "BERTH_METRICS_PORT": str(port)}, *FLAGS) as berth:
-        url = f"http://127.0.0.1:{port}/metrics"
-        assert f"metrics at {url}\n" in berth.log
-        assert berth.berth("boot", "--wait").returncode == 0
-        told = httpx.get(url, trust_env=False).text
-        for worker in ("placement", "scheduler"):
-            assert f'worker="{worker}"' in told
-        assert berth.stop() == 0
-
-
-def test_embedded_other_processes_come_in_by_the_socket(tmp_path: Path) -> None:
-    with Up(tmp_path, EMBEDDED, *FLAGS) as berth:
-        booted = berth.berth("boot", "--wait")
-        assert booted.returncode == 0, booted.stderr
-        assert " active on c" in booted.stdout
-        refused = berth.berth("boot", "--vcpus", "999", "--wait")
-        assert refused.returncode == 1
-        assert refused.stdout.startswith("no host: ")
-        assert berth.stop(signal.SIGTERM, seconds=20) == 0
-    gone = berth.berth("boot", "--wait")
+def test_embedded_other_processes_come_in_by_the_socket(in_one: Up) -> None:
+    booted = in_one.berth("boot", "--wait")
+    assert booted.returncode == 0, booted.stderr
+    assert " active on c" in booted.stdout
+    refused = in_one.berth("boot", "--vcpus", "999", "--wait")
+    assert refused.returncode == 1
+    assert refused.stdout.startswith("no host: ")
+    assert in_one.stop(signal.SIGTERM, seconds=20) == 0
+    gone = in_one.berth("boot", "--wait")
     assert gone.returncode == 1
     assert "no berth answers at" in gone.stderr
 
@@ -154,12 +159,12 @@ async def test_embedded_a_kill_in_the_middle_of_200_builds_costs_none(tmp_path: 
     flags = ("--hosts", "20", "--build-time", "exponential:0.5")
     settings = Settings().having(cells=("c1", "c2"), hosts=20, state_dir=str(tmp_path / ".berth"))
     with Up(tmp_path, EMBEDDED, *flags) as berth:
-        async with asyncio.timeout(55):
+        async with asyncio.timeout(120):
             unfinished = await ask_for(200, settings)
             berth.stop(signal.SIGKILL)
             assert unfinished > 100
             await asyncio.to_thread(berth.start)
-            found = await settled(settings, 30.0, builds=200)
+            found = await settled(settings, 60.0, builds=200)
             assert not found.breaches
             assert found.builds == {"active": 200}
             assert await asyncio.to_thread(berth.stop) == 0

@@ -4,11 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
 from bus.delivery.runner import Bus
 from bus.protocol import QueueSpec, Transport
 from bus.worker import Worker
 
 Connect = Callable[[], Transport]  # one more connection to the same broker
+
+# For what is no more the broker's than a test beside it, which runs on either.
+LOCALLY = pytest.mark.parametrize("connect", ["local"], indirect=True)
 
 
 def queues_of(worker: Worker, replica: str = "") -> list[QueueSpec]:

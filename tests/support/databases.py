@@ -1,8 +1,18 @@
-"""What tests see of a database that berth does not show."""
+"""Every way to open a database, and what tests see of one that berth does not show."""
 
 import sqlite3
 
+import pytest
+
 from bus.sql.database import Database
+
+EVERY_WAY = [
+    pytest.param("sqlite file", id="file"),
+    pytest.param("sqlite file inline", id="file-inline"),
+    pytest.param("sqlite memory", id="memory"),
+    pytest.param("sqlite memory inline", id="memory-inline"),
+    pytest.param("postgresql", id="postgresql", marks=pytest.mark.services),
+]
 
 
 def inline_connection(database: Database) -> sqlite3.Connection:

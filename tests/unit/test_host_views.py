@@ -104,9 +104,16 @@ def test_an_aggregate_that_placement_does_not_know_any_more_says_nothing() -> No
 # Level with placement
 
 
+def each_says(name: str, book: HostBook, source: ListedHosts, now: float = 0.0) -> list[float]:
+    """What all say alike is one number."""
+    search = source.search(ASKED)
+    said = AllHosts(search, book.level(source, now)).fact(name)
+    found: list[float] = np.broadcast_to(said, len(search.positions)).tolist()
+    return found
+
+
 def loads(book: HostBook, source: ListedHosts, now: float = 0.0) -> list[float]:
-    found = AllHosts(source.search(ASKED), book.level(source, now)).fact("load")
-    return [-1.0 if math.isnan(one) else one for one in found.tolist()]
+    return [-1.0 if math.isnan(one) else one for one in each_says("load", book, source, now)]
 
 
 def test_reports_before_placement_knows_the_host_are_kept() -> None:
@@ -157,11 +164,10 @@ def test_more_hosts_than_there_was_room_for() -> None:
 
 def test_who_is_up_goes_by_the_agent_placement_names() -> None:
     book = HostBook(0.0, grace=0.0)
-    moved = replace(the_facts(1), agent="new")
+    source = ListedHosts.of([replace(the_facts(1), agent="new")])
     book.hear(reported_by(the_facts(1, load=0.5)), 0.0)
-    everybody = AllHosts(ListedHosts.of([moved]).search(ASKED), book.level(ListedHosts.of([moved]), 0.0))
-    assert everybody.fact("up").tolist() == [0]
-    assert everybody.fact("load").tolist() == [0.5]
+    assert each_says("up", book, source) == [0]
+    assert each_says("load", book, source) == [0.5]
 
 
 def test_while_nobody_could_be_heard_nobody_is_down() -> None:
@@ -171,8 +177,7 @@ def test_while_nobody_could_be_heard_nobody_is_down() -> None:
         for second in range(int(now)):
             book.listened(float(second))
         book.listened(now)
-        found = AllHosts(source.search(ASKED), book.level(source, now)).fact("up").tolist()
-        assert found == ([1, 1] if now == 20.0 else [0, 0])
+        assert each_says("up", book, source, now) == up
         assert [book.down("cell1", f"agent{number}", now) == "" for number in (1, 2)] == [
             bool(one) for one in up
         ]
@@ -226,8 +231,8 @@ def test_metrics_and_images_that_were_asked_for_once_follow_the_reports() -> Non
 
     def seen() -> tuple[list[float], list[float]]:
         everybody = AllHosts(source.search(ASKED), book.level(source, 0.0))
-        metric = everybody.metric("t")
-        return np.where(np.isnan(metric), -1, metric).tolist(), everybody.cached("linux").tolist()
+        metric, cached = everybody.metric("t"), np.broadcast_to(everybody.cached("linux"), 2)
+        return np.where(np.isnan(metric), -1, metric).tolist(), cached.tolist()
 
     assert seen() == ([-1, -1], [0, 0])
     book.hear(reported_by(the_facts(1, metrics={"t": 4.0}, images=("linux",))), 0.0)

@@ -122,7 +122,7 @@ def test_whom_placement_was_told_to_leave_out_is_not_looked_for_again() -> None:
     wish, admits = a_wish(), RULES["enabled"]().admits
     assert admits is not None
     told = Wish(wish.request, wish.flavor, replace(wish.question, root_forbidden=(DISABLED,)))
-    assert [admits(everybody, one).tolist() for one in (wish, told)] == [[False], [True]]
+    assert [np.broadcast_to(admits(everybody, one), 1).tolist() for one in (wish, told)] == [[False], [True]]
 
 
 def test_those_that_refuse_many_are_asked_for_all_at_once() -> None:
