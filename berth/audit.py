@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from berth import wiring
+from berth.leaks import Leak, leaks
 from berth.settings import Settings, names_a_file
 from bus.claims import CLEANUP, MIGRATION
 from bus.clock import Clock
 from bus.errors import Unavailable
 
 if TYPE_CHECKING:
+    from cell_conductor import Keeping
     from placement_worker import TreesOfConsumer
 
 _UNDER_WAY = 30.0  # a claim younger than this may belong to a build its cell has not stored yet
+_SETTLED = ("active", "error", "deleted", "verifying", "shelved")
+_PLACED = ("active", "verifying")  # where placement has it; one that is moving is between two questions
 _BUILD = "INSTANCE"  # the type of consumers that are builds
 
 
@@ -28,6 +32,10 @@ class Audit:
     notes: list[str] = field(default_factory=list)
     consumers: int = 0
     builds: dict[str, int] = field(default_factory=dict)
+    types: dict[str, int] = field(default_factory=dict)  # of consumers
+    others: int = 0  # instances that no cell has built: imported, or made over HTTP
+    classes: dict[str, tuple[int, int]] = field(default_factory=dict)  # custom: used, and all there is
+    leaks: list[Leak] = field(default_factory=list)  # what `berth heal` may mend; each is a breach, too
 
     @property
     def clean(self) -> bool:
@@ -38,7 +46,15 @@ async def audit(
     settings: Settings, *, settled: bool = False, placement_only: bool = False, clock: Clock | None = None
 ) -> Audit:
     """`settled` says that no boot is under way, so that everything must add up now."""
-    from placement_worker import breaches, in_two_zones, registered_cells, retired, trees_of_consumers
+    from placement_worker import (
+        breaches,
+        custom_classes,
+        in_two_zones,
+        registered_cells,
+        retired,
+        stored_keepers,
+        trees_of_consumers,
+    )
 
     clock = clock or Clock()
     await refuse_the_unmade(settings, placement_only=placement_only)
@@ -51,14 +67,19 @@ async def audit(
         before = await _builds(settings, cells)
         found.breaches += await breaches(placement)
         found.notes += await in_two_zones(placement)
+        found.classes = await custom_classes(placement)
+        kept = await stored_keepers(placement)
         held = await trees_of_consumers(placement)
         gone = await retired(placement)
         unread = await registered_cells(placement) - {*settings.cell_names}
         after = await _builds(settings, cells)
+        keeping = await _keeping(settings, cells, {one.build for one in kept.values()})
+        still = await stored_keepers(placement)
     finally:
         await placement.close()
     found.consumers = len(held)
     found.builds = dict(Counter(after.statuses()))
+    found.types = dict(Counter(what.type or "unknown" for what in held.values()))
     found.breaches += [
         f"{consumer}: retired, and yet holds resources" for consumer in held if consumer in gone
     ]
@@ -72,7 +93,17 @@ async def audit(
     found.breaches += after.doubled
     found.breaches += _unheld(before, after, held)
     old = clock.now() - (0 if settled else _UNDER_WAY)
+    kept = {name: one for name, one in kept.items() if still.get(name) == one}
+    found.leaks = list(leaks(kept.values(), keeping, all_read=not unread, old=old))
+    found.breaches += map(str, found.leaks)
+    leaking = {leak.consumer for leak in found.leaks}
     for consumer, what in _without_a_build(after, held):
+        if consumer in leaking:
+            continue
+        if what.type == MIGRATION and consumer in kept:
+            found.notes.append(f"{consumer}: keeps the place that {kept[consumer].build} moves from")
+            continue
+        found.others += what.type == _BUILD
         if (why := _not_ours(what, settings, unread)) is not None:
             found.notes.append(f"{consumer}: {why}")
         elif what.since <= old:
@@ -82,7 +113,7 @@ async def audit(
         found.breaches += [
             f"{id_}: still {known.status} in cell {known.cell}"
             for id_, known in after.builds.items()
-            if known.status not in ("active", "error", "deleted")
+            if known.status not in _SETTLED
         ]
     return found
 
@@ -148,15 +179,30 @@ async def _builds(settings: Settings, cells: Sequence[str]) -> _Builds:
     return found
 
 
+async def _keeping(settings: Settings, cells: Sequence[str], builds: Collection[str]) -> dict[str, Keeping]:
+    """What cells say of these builds, for which somebody keeps a place."""
+    from cell_conductor import keeping
+
+    found: dict[str, Keeping] = {}
+    for cell in cells if builds else ():
+        database = wiring.database(settings, wiring.Role("conductor", cell))
+        try:
+            found |= await keeping(database, builds)
+        finally:
+            await database.close()
+    return found
+
+
 def _unheld(before: _Builds, after: _Builds, held: Mapping[str, TreesOfConsumer]) -> Iterator[str]:
     """Active builds that hold nothing, or nothing in their host's tree, wherever else they hold something."""
     for id_, known in before.builds.items():
-        if known.status != "active" or after.builds.get(id_) != known:
+        if known.status not in _PLACED or after.builds.get(id_) != known:
             continue
         if id_ not in held:
-            yield f"{id_}: active on {known.root} in cell {known.cell}, and holds nothing"
+            yield f"{id_}: {known.status} on {known.root} in cell {known.cell}, and holds nothing"
         elif not held[id_].may_be_on(known.root):
-            yield f"{id_}: active on {known.root}, but holds resources of {', '.join(held[id_].trees)}"
+            where = ", ".join(held[id_].trees)
+            yield f"{id_}: {known.status} on {known.root}, but holds resources of {where}"
 
 
 def _without_a_build(
@@ -190,5 +236,5 @@ def _not_ours(held: TreesOfConsumer, settings: Settings, unread: set[str]) -> st
 def _held_after_the_end(after: _Builds, held: Mapping[str, TreesOfConsumer]) -> Iterator[str]:
     for consumer in held:
         known = after.builds.get(consumer)
-        if known is not None and known.status in ("error", "deleted"):
+        if known is not None and known.status in ("error", "deleted", "shelved"):
             yield f"{consumer}: ended as {known.status} in cell {known.cell}, and holds resources"

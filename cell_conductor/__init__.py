@@ -1,6 +1,7 @@
 """See each build of a cell through: order it, swap hosts when it fails, say once how it ended."""
 
+from cell_conductor.keeping import Keeping, keeping
 from cell_conductor.store import Standing, census
 from cell_conductor.worker import cell_conductor
 
-__all__ = ["Standing", "cell_conductor", "census"]
+__all__ = ["Keeping", "Standing", "cell_conductor", "census", "keeping"]

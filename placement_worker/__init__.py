@@ -14,6 +14,7 @@ from placement_worker.store.audit import (
     retired,
     trees_of_consumers,
 )
+from placement_worker.store.keepers import StoredKeeper, custom_classes, stored_keepers
 from placement_worker.worker import ANNOUNCES, placement_worker
 
 __all__ = [
@@ -22,8 +23,10 @@ __all__ = [
     "Memory",
     "Placement",
     "Replica",
+    "StoredKeeper",
     "TreesOfConsumer",
     "breaches",
+    "custom_classes",
     "holdings",
     "in_two_zones",
     "metadata",
@@ -31,5 +34,6 @@ __all__ = [
     "registered_cells",
     "replica",
     "retired",
+    "stored_keepers",
     "trees_of_consumers",
 ]

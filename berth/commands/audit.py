@@ -56,7 +56,8 @@ async def audit_and_say(
         sys.stdout.write(
             json.dumps(
                 {"clean": found.clean, "breaches": found.breaches, "notes": found.notes,
-                 "consumers": found.consumers, "builds": found.builds}, indent=2) + "\n"
+                 "consumers": found.consumers, "builds": found.builds, "types": found.types,
+                 "of_others": found.others, "custom_classes": found.classes}, indent=2) + "\n"
         )  # fmt: skip
     else:
         show_audit(found, say)
@@ -66,9 +67,26 @@ async def audit_and_say(
 def show_audit(found: Audit, say: Console) -> None:
     builds = ", ".join(f"{count} {status}" for status, count in sorted(found.builds.items())) or "none"
     verdict = "[green]clean[/green]" if found.clean else f"[red]{len(found.breaches)} breaches[/red]"
-    say.print(f"audit: {verdict}; {found.consumers} consumers hold resources; builds: {builds}")
+    say.print(
+        f"audit: {verdict}; {found.consumers} consumers hold resources{_kinds(found)}; builds: {builds}"
+    )
+    if found.classes:
+        used = ", ".join(f"{name} {used} of {total} used" for name, (used, total) in found.classes.items())
+        say.print(f"  custom classes: {used}", style="dim", markup=False)
     for sentences, style in ((found.breaches, "red"), (found.notes, "dim")):
         for sentence in sentences[:_MOST]:
             say.print(f"  {sentence}", style=style, markup=False)
         if len(sentences) > _MOST:
             say.print(f"  ... and {len(sentences) - _MOST} more: --json tells all", style=style, markup=False)
+
+
+def _kinds(found: Audit) -> str:
+    """Those among them that are no builds of ours."""
+    named = {"CLEANUP": "clean-ups", "MIGRATION": "migrations"}
+    kinds = [
+        f"{count} {named.get(type_, type_)}"
+        for type_, count in sorted(found.types.items())
+        if type_ != "INSTANCE"
+    ]
+    kinds += [f"{found.others} instances of others"] if found.others else []
+    return f" ({', '.join(kinds)})" if kinds else ""

@@ -1,0 +1,70 @@
+"""Keepers that keep for nobody: room of a move or a clean-up that is over, which nobody will give back."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bus.claims import keeper
+
+if TYPE_CHECKING:
+    from cell_conductor import Keeping
+    from placement_worker import StoredKeeper
+
+_BEYOND = 8  # attempts that placement may know of before a cell does
+
+
+@dataclass(frozen=True)
+class Leak:
+    """One of them. `proven`: its cell has said that nothing of it is there, so its room may be given back."""
+
+    consumer: str
+    generation: int
+    build: str
+    attempt: int
+    proven: bool
+    why: str
+
+    def __str__(self) -> str:
+        of = f"attempt {self.attempt} of " if self.attempt else ""
+        return f"{self.consumer}: keeps the room of {of}{self.build}, {self.why}"
+
+
+def leaks(
+    kept: Iterable["StoredKeeper"], cells: Mapping[str, "Keeping"], *, all_read: bool, old: float
+) -> Iterator[Leak]:
+    """Of these keepers those that leak. `cells`: how builds stand, which was read after the keepers were.
+
+    `all_read`: there is no cell that was not. `old`: of who is younger its cell may be yet to hear.
+    """
+    for one in kept:
+        if one.since > old:
+            continue
+        known = cells.get(one.build)
+        if known is None:
+            if all_read:
+                yield _leak(one, 0, False, "which no cell knows")
+            continue
+        if known.in_a_move or known.unreadable:
+            continue
+        attempt = _attempt_of(one.consumer, one.build, known.attempt)
+        if attempt in known.left:
+            continue
+        if not attempt:
+            yield _leak(one, 0, False, "and none of its attempts is kept by that name")
+        elif attempt < known.attempt or known.status in ("deleted", "error", "shelved"):
+            yield _leak(one, attempt, True, f"which is {known.status}, and of that attempt nothing is left")
+        else:
+            unheard = "a move of it began that its cell has not heard of"
+            yield _leak(one, attempt, False, f"which is {known.status} there: {unheard}")
+
+
+def _leak(one: "StoredKeeper", attempt: int, proven: bool, why: str) -> Leak:
+    return Leak(one.consumer, one.generation, one.build, attempt, proven, why)
+
+
+def _attempt_of(consumer: str, build: str, highest: int) -> int:
+    """0: none of its."""
+    for attempt in range(1, highest + _BEYOND):
+        if keeper(build, attempt) == consumer:
+            return attempt
+    return 0

@@ -1,0 +1,45 @@
+"""Who keeps the place of another, as `berth audit` reads it."""
+
+from dataclasses import dataclass
+
+from bus.sql.database import Database
+from bus.sql.statement import Statement
+
+_KEEPERS = Statement(
+    "SELECT c.uuid, c.generation, c.keeps_for, t.name AS type, c.created_at FROM consumers c"
+    " JOIN consumer_types t ON t.id = c.consumer_type_id"
+    " WHERE t.name IN ('CLEANUP', 'MIGRATION') AND c.keeps_for IS NOT NULL ORDER BY c.uuid"
+)
+_CUSTOM = Statement(
+    "SELECT c.name, sum(i.used) AS used, sum(i.total) AS total FROM inventories i"
+    " JOIN resource_classes c ON c.id = i.resource_class_id WHERE c.name LIKE 'CUSTOM!_%' ESCAPE '!'"
+    " GROUP BY c.name ORDER BY c.name"
+)
+
+
+@dataclass(frozen=True)
+class StoredKeeper:
+    """A consumer that holds the place an instance has left, or may be left in."""
+
+    consumer: str
+    generation: int
+    build: str
+    type: str
+    since: float
+
+
+async def stored_keepers(database: Database) -> dict[str, StoredKeeper]:
+    """By their names; those that nobody knows whose place they keep are none of these."""
+    async with database.read() as tx:
+        return {
+            row["uuid"]: StoredKeeper(
+                row["uuid"], row["generation"], row["keeps_for"], row["type"], row["created_at"]
+            )
+            for row in await _KEEPERS(tx)
+        }
+
+
+async def custom_classes(database: Database) -> dict[str, tuple[int, int]]:
+    """Custom class → how much of it is used, and how much there is."""
+    async with database.read() as tx:
+        return {row["name"]: (int(row["used"]), int(row["total"])) for row in await _CUSTOM(tx)}

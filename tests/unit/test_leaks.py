@@ -1,0 +1,56 @@
+"""Who keeps a place for nobody, and of whom that is proven: a table."""
+
+import pytest
+
+from berth.leaks import leaks
+from bus.claims import keeper
+from cell_conductor import Keeping
+from placement_worker import StoredKeeper
+from tests.support.ids import uid
+
+BUILD = uid(1)
+OLD = 100.0
+
+
+def kept(attempt: int, type_: str = "MIGRATION", since: float = 50.0) -> StoredKeeper:
+    return StoredKeeper(keeper(BUILD, attempt), 3, BUILD, type_, since)
+
+
+SOUND = [
+    ("it is in a move", kept(1), Keeping("moving", 2)),
+    ("it waits to be confirmed", kept(1), Keeping("verifying", 2)),
+    ("its guest may still be there", kept(1), Keeping("active", 2, frozenset({1}))),
+    ("it is a clean-up under way", kept(1, "CLEANUP"), Keeping("deleted", 1, frozenset({1}))),
+    ("its cell may be yet to hear of it", kept(1, since=100.5), Keeping("active", 1)),
+    ("what is left of it cannot be read", kept(1), Keeping("active", 2, unreadable=True)),
+]
+LEAKING = [
+    ("its move is over", kept(1), Keeping("active", 2), True),
+    ("it is deleted", kept(2), Keeping("deleted", 2), True),
+    ("it is shelved", kept(1), Keeping("shelved", 1), True),
+    ("a clean-up is over", kept(1, "CLEANUP"), Keeping("active", 2, frozenset({2})), True),
+    ("its guest is there, by its cell", kept(1), Keeping("active", 1), False),
+    ("it is ahead of its cell", kept(3), Keeping("active", 2), False),
+    ("no attempt of it is kept so", kept(99), Keeping("active", 2), False),
+]
+
+
+@pytest.mark.parametrize(("why", "one", "known"), SOUND, ids=[each[0] for each in SOUND])
+def test_who_keeps_for_somebody_leaks_nothing(why: str, one: StoredKeeper, known: Keeping) -> None:
+    assert list(leaks([one], {BUILD: known}, all_read=True, old=OLD)) == []
+
+
+@pytest.mark.parametrize(("why", "one", "known", "proven"), LEAKING, ids=[each[0] for each in LEAKING])
+def test_who_keeps_for_nobody_leaks_and_is_given_back_only_if_that_is_proven(
+    why: str, one: StoredKeeper, known: Keeping, proven: bool
+) -> None:
+    (leak,) = leaks([one], {BUILD: known}, all_read=True, old=OLD)
+    assert (leak.consumer, leak.generation, leak.build) == (one.consumer, 3, BUILD)
+    assert leak.proven is proven
+
+
+@pytest.mark.parametrize("all_read", [True, False])
+def test_of_a_build_that_no_cell_knows_nothing_is_proven(all_read: bool) -> None:
+    """And where a cell was not read, nothing is said."""
+    found = list(leaks([kept(1)], {}, all_read=all_read, old=OLD))
+    assert [leak.proven for leak in found] == ([False] if all_read else [])
