@@ -136,9 +136,11 @@ class FollowedMoves:
     # What cells keep of them
 
     async def look(self) -> None:
-        """Every now and then; what is said is heard at once, and is rarely lost."""
+        """Soon, and then every now and then; what is said is heard at once, and is rarely lost."""
+        wait = LOOK_SECONDS / 8
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, LOOK_SECONDS)
             cells: dict[str, list[str]] = {}
             for move, one in self._open.items():
                 cells.setdefault(one.cell, []).append(move)

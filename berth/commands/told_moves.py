@@ -33,7 +33,11 @@ _BEGINS = {  # what a phase is, for who reads along
     "send": "leaves for {host}",
     "start": "starts on {host}",
     "resume": "goes on, on {host}",
+    "build": "is built on {host}",
     "rebuild": "is rebuilt on {host}",
+    "undo": "goes back where it was",
+    "revert": "goes back where it was",
+    "abort": "goes back where it was",
 }
 
 

@@ -286,12 +286,21 @@ def _any_of(patterns: Sequence[str]) -> str:
 
 
 CLIENT = of_client(
-    publishes=[topics.BUILD_REQUESTED, topics.BUILD_DELETE, topics.BUILD_CANCEL],
+    publishes=[
+        topics.BUILD_REQUESTED,
+        topics.BUILD_DELETE,
+        topics.BUILD_CANCEL,
+        topics.MOVE_REQUESTED,
+        topics.MOVE_STEER,
+    ],
     hears=[
         topics.BUILD_ENDED,
         topics.BUILD_DELETED,
         topics.BUILD_UNPLACEABLE,
         topics.BUILD_CANCELLED,
+        topics.MOVE_REFUSED,
+        topics.MOVE_TOLD,
+        topics.MOVE_ENDED,
         topics.PLACEMENT_CHANGED,
     ],
     asks=[
@@ -304,9 +313,10 @@ CLIENT = of_client(
         topics.AGGREGATES,
         topics.CELLS,
         topics.FIND_BUILDS,
+        topics.FIND_MOVES,
         topics.WAITING,
         topics.DECISION,
         topics.WHAT_IF,
     ],
 )
-"""A program outside that asks for builds and looks at what there is, and changes nothing else."""
+"""A program outside that asks for builds and moves, and looks at what there is, and changes nothing else."""
