@@ -15,7 +15,7 @@ from bus.clock import Clock
 from bus.errors import Unavailable
 
 if TYPE_CHECKING:
-    from cell_conductor import Keeping
+    from cell_conductor import KeptByCell
     from placement_worker import TreesOfConsumer
 
 _UNDER_WAY = 30.0  # a claim younger than this may belong to a build its cell has not stored yet
@@ -179,11 +179,13 @@ async def _builds(settings: Settings, cells: Sequence[str]) -> _Builds:
     return found
 
 
-async def _keeping(settings: Settings, cells: Sequence[str], builds: Collection[str]) -> dict[str, Keeping]:
+async def _keeping(
+    settings: Settings, cells: Sequence[str], builds: Collection[str]
+) -> dict[str, KeptByCell]:
     """What cells say of these builds, for which somebody keeps a place."""
     from cell_conductor import keeping
 
-    found: dict[str, Keeping] = {}
+    found: dict[str, KeptByCell] = {}
     for cell in cells if builds else ():
         database = wiring.database(settings, wiring.Role("conductor", cell))
         try:

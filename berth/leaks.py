@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bus.claims import keeper
 
 if TYPE_CHECKING:
-    from cell_conductor import Keeping
+    from cell_conductor import KeptByCell
     from placement_worker import StoredKeeper
 
 _BEYOND = 8  # attempts that placement may know of before a cell does
@@ -30,7 +30,7 @@ class Leak:
 
 
 def leaks(
-    kept: Iterable["StoredKeeper"], cells: Mapping[str, "Keeping"], *, all_read: bool, old: float
+    kept: Iterable["StoredKeeper"], cells: Mapping[str, "KeptByCell"], *, all_read: bool, old: float
 ) -> Iterator[Leak]:
     """Of these keepers those that leak. `cells`: how builds stand, which was read after the keepers were.
 

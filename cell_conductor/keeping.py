@@ -17,7 +17,7 @@ _SELECT = Statement(
 _leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
 
 
-class Keeping(Compact, frozen=True):
+class KeptByCell(Compact, frozen=True):
     """Of one build."""
 
     status: str
@@ -30,16 +30,16 @@ class Keeping(Compact, frozen=True):
         return self.status in ("moving", "verifying")
 
 
-async def keeping(database: Database, builds: Collection[str]) -> dict[str, Keeping]:
+async def keeping(database: Database, builds: Collection[str]) -> dict[str, KeptByCell]:
     """Those of the builds that this conductor knows."""
     async with database.read() as tx:
         rows = await _SELECT(tx, [(build,) for build in builds])
     return {row["id"]: _kept(row["status"], row["attempt"], row["leftovers"]) for row in rows}
 
 
-def _kept(status: str, attempt: int, leftovers: str) -> Keeping:
+def _kept(status: str, attempt: int, leftovers: str) -> KeptByCell:
     try:
         left = frozenset(each.attempt for each in _leftovers(leftovers)) if leftovers else frozenset()
     except msgspec.DecodeError:
-        return Keeping(status, attempt, unreadable=True)
-    return Keeping(status, attempt, left)
+        return KeptByCell(status, attempt, unreadable=True)
+    return KeptByCell(status, attempt, left)

@@ -4,7 +4,7 @@ import pytest
 
 from berth.leaks import leaks
 from bus.claims import keeper
-from cell_conductor import Keeping
+from cell_conductor import KeptByCell
 from placement_worker import StoredKeeper
 from tests.support.ids import uid
 
@@ -17,32 +17,32 @@ def kept(attempt: int, type_: str = "MIGRATION", since: float = 50.0) -> StoredK
 
 
 SOUND = [
-    ("it is in a move", kept(1), Keeping("moving", 2)),
-    ("it waits to be confirmed", kept(1), Keeping("verifying", 2)),
-    ("its guest may still be there", kept(1), Keeping("active", 2, frozenset({1}))),
-    ("it is a clean-up under way", kept(1, "CLEANUP"), Keeping("deleted", 1, frozenset({1}))),
-    ("its cell may be yet to hear of it", kept(1, since=100.5), Keeping("active", 1)),
-    ("what is left of it cannot be read", kept(1), Keeping("active", 2, unreadable=True)),
+    ("it is in a move", kept(1), KeptByCell("moving", 2)),
+    ("it waits to be confirmed", kept(1), KeptByCell("verifying", 2)),
+    ("its guest may still be there", kept(1), KeptByCell("active", 2, frozenset({1}))),
+    ("it is a clean-up under way", kept(1, "CLEANUP"), KeptByCell("deleted", 1, frozenset({1}))),
+    ("its cell may be yet to hear of it", kept(1, since=100.5), KeptByCell("active", 1)),
+    ("what is left of it cannot be read", kept(1), KeptByCell("active", 2, unreadable=True)),
 ]
 LEAKING = [
-    ("its move is over", kept(1), Keeping("active", 2), True),
-    ("it is deleted", kept(2), Keeping("deleted", 2), True),
-    ("it is shelved", kept(1), Keeping("shelved", 1), True),
-    ("a clean-up is over", kept(1, "CLEANUP"), Keeping("active", 2, frozenset({2})), True),
-    ("its guest is there, by its cell", kept(1), Keeping("active", 1), False),
-    ("it is ahead of its cell", kept(3), Keeping("active", 2), False),
-    ("no attempt of it is kept so", kept(99), Keeping("active", 2), False),
+    ("its move is over", kept(1), KeptByCell("active", 2), True),
+    ("it is deleted", kept(2), KeptByCell("deleted", 2), True),
+    ("it is shelved", kept(1), KeptByCell("shelved", 1), True),
+    ("a clean-up is over", kept(1, "CLEANUP"), KeptByCell("active", 2, frozenset({2})), True),
+    ("its guest is there, by its cell", kept(1), KeptByCell("active", 1), False),
+    ("it is ahead of its cell", kept(3), KeptByCell("active", 2), False),
+    ("no attempt of it is kept so", kept(99), KeptByCell("active", 2), False),
 ]
 
 
 @pytest.mark.parametrize(("why", "one", "known"), SOUND, ids=[each[0] for each in SOUND])
-def test_who_keeps_for_somebody_leaks_nothing(why: str, one: StoredKeeper, known: Keeping) -> None:
+def test_who_keeps_for_somebody_leaks_nothing(why: str, one: StoredKeeper, known: KeptByCell) -> None:
     assert list(leaks([one], {BUILD: known}, all_read=True, old=OLD)) == []
 
 
 @pytest.mark.parametrize(("why", "one", "known", "proven"), LEAKING, ids=[each[0] for each in LEAKING])
 def test_who_keeps_for_nobody_leaks_and_is_given_back_only_if_that_is_proven(
-    why: str, one: StoredKeeper, known: Keeping, proven: bool
+    why: str, one: StoredKeeper, known: KeptByCell, proven: bool
 ) -> None:
     (leak,) = leaks([one], {BUILD: known}, all_read=True, old=OLD)
     assert (leak.consumer, leak.generation, leak.build) == (one.consumer, 3, BUILD)
