@@ -196,6 +196,7 @@ class MoveStands(Value, frozen=True, kw_only=True):
     phase: str  # what is under way; when it is over, how it ended
     source: str = ""
     host: str = ""  # the destination
+    at: str = ""  # over: the host that the instance is on then; empty: none
     percent: int = 0
     since: Seconds = 0.0
     ended: Seconds = 0.0

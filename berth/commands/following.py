@@ -179,8 +179,10 @@ class FollowedMoves:
 
 def outcome_of(stands: MoveStands) -> MoveOutcome:
     """Of one that is over."""
+    back = stands.phase in ("reverted", "aborted")
+    host = stands.at or (stands.source if back else stands.host)  # a cell of before says no `at`
     return MoveOutcome(
-        move=stands.move, build=stands.build, kind=stands.kind, end=stands.phase, host=stands.host,
+        move=stands.move, build=stands.build, kind=stands.kind, end=stands.phase, host=host,
         reason=stands.reason, phases=stands.phases, attempts=stands.attempts,
     )  # fmt: skip
 
