@@ -100,9 +100,6 @@ async def audit(
     for consumer, what in _without_a_build(after, held):
         if consumer in leaking:
             continue
-        if what.type == MIGRATION and consumer in kept:
-            found.notes.append(f"{consumer}: keeps the place that {kept[consumer].build} moves from")
-            continue
         found.others += what.type == _BUILD
         if (why := _not_ours(what, settings, unread)) is not None:
             found.notes.append(f"{consumer}: {why}")

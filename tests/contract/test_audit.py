@@ -296,6 +296,7 @@ async def test_who_keeps_a_place_that_a_move_began_from_is_a_note_with_whose(sou
     sql(
         sound, "placement", f"UPDATE consumers SET keeps_for = '{uid(ACTIVE)}' WHERE uuid = '{uid(SOMEBODY)}'"
     )
+    sql(sound, "cell_c1", "UPDATE builds SET status = 'moving' WHERE id = ?", uid(ACTIVE))
     found = await audited(sound)
     assert found.clean
     assert found.notes == [f"{uid(SOMEBODY)}: keeps the place that {uid(ACTIVE)} has moved from"]

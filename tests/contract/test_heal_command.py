@@ -77,7 +77,7 @@ async def test_a_place_that_is_kept_for_somebody_is_a_note(
     stands(settings, status, 2, leftovers=leftovers)
     found = await audit(settings)
     assert (found.breaches, found.types) == ([], {"INSTANCE": 1, "MIGRATION": 1})
-    assert found.notes == [f"{KEEPER}: keeps the place that {uid(BUILD)} moves from"]
+    assert found.notes == [f"{KEEPER}: keeps the place that {uid(BUILD)} has moved from"]
     assert await berth("--yes") == "nothing is wrong\n"
     assert (await audit(settings)).consumers == 2
 
