@@ -72,7 +72,7 @@ class MovingAgent:
         return await self.does.destroy(order)
 
     def guests(self) -> dict[int, tuple[str, str]]:
-        """Of the build, by attempt: on which host, and how it is; in brackets while it does not run though it would."""
+        """Of the build, by attempt: on which host, and how it is; in brackets what is to run and does not."""
         awake = {(one.build, one.attempt) for one in self.disk.running()}
         return {
             one.attempt: (
