@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from bus.sql.database import Database
 
 SOCKET = "bus.sock"
+CELL_SECONDS = 5.0  # a scheduler waits so long for a cell: other cells' moves are waiting with it
 WORKERS = {
     "placement": "keeps who has which resources, answers candidates and claims",
     "scheduler": "turns build requests into claimed hosts and alternates",
@@ -348,7 +349,7 @@ def _with_store(
                 options=request_options(settings),
                 database=store,
                 say=bus.publish,
-                builds=bus.asker(topics.FIND_BUILDS),
+                builds=bus.asker(topics.FIND_BUILDS, timeout=CELL_SECONDS),
             ),
         ]
     from cell_conductor import cell_conductor

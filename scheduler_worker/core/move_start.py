@@ -197,7 +197,7 @@ def misread(asked: MoveRequested, *, waits: bool) -> Barred | None:
     elif asked.verify_for and not asked.verify:
         says = "verify_for: means something only with verify"
     elif asked.wait and (kind not in SEEKING or not waits):
-        says = "wait: it does not wait for room"
+        says = "wait: a move does not wait for room; ask again when there is some"
     elif kind not in SEEKING:
         for name in ("wanted_host", "forced_host", "ignore_hosts"):
             if getattr(asked, name):
