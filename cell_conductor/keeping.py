@@ -7,14 +7,26 @@ import msgspec
 from bus.sql.database import Database
 from bus.sql.statement import Statement
 from bus.vocabulary import Compact
-from cell_conductor.core.build import Leftover
 
 _SELECT = Statement(
     "SELECT builds.id, builds.status, builds.attempt, builds.leftovers"
     " FROM {n} JOIN builds ON builds.id = n.id",
     id=str,
 )
-_leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
+
+
+class _Left(Compact, frozen=True):
+    """As a conductor stores it, of this version or the next."""
+
+    attempt: int
+    at: int
+    until: float
+    gone: bool = False
+    above: int = 0
+    kept: int = 0  # its keeper has the name of this attempt; 0: of its own
+
+
+_leftovers = msgspec.json.Decoder(tuple[_Left, ...]).decode
 
 
 class KeptByCell(Compact, frozen=True):
@@ -22,7 +34,7 @@ class KeptByCell(Compact, frozen=True):
 
     status: str
     attempt: int  # of its guest; in a move, of the one it is to be
-    left: frozenset[int] = frozenset()  # attempts of which something may still be where they were
+    left: frozenset[int] = frozenset()  # attempts whose keepers keep what may still be there
     unreadable: bool = False  # what is left of it: nobody knows
 
     @property
@@ -39,7 +51,11 @@ async def keeping(database: Database, builds: Collection[str]) -> dict[str, Kept
 
 def _kept(status: str, attempt: int, leftovers: str) -> KeptByCell:
     try:
-        left = frozenset(each.attempt for each in _leftovers(leftovers)) if leftovers else frozenset()
+        left = (
+            frozenset(each.kept or each.attempt for each in _leftovers(leftovers))
+            if leftovers
+            else frozenset()
+        )
     except msgspec.DecodeError:
         return KeptByCell(status, attempt, unreadable=True)
     return KeptByCell(status, attempt, left)

@@ -69,7 +69,8 @@ def berth(
 
 
 @pytest.mark.parametrize(
-    ("status", "leftovers"), [("moving", ""), ("verifying", ""), ("active", "[[1,0,9.0]]")]
+    ("status", "leftovers"),
+    [("moving", ""), ("verifying", ""), ("active", "[[1,0,9.0]]"), ("active", "[[4,0,9.0,false,0,1]]")],
 )
 async def test_a_place_that_is_kept_for_somebody_is_a_note(
     settings: Settings, berth: Callable[..., Awaitable[str]], status: str, leftovers: str
