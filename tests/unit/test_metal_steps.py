@@ -287,3 +287,10 @@ def test_what_ironic_is_told_of_the_instance() -> None:
 def test_a_read_tells_more_than_is_needed_and_null_for_what_there_is_not() -> None:
     node = node_of({"uuid": NODE, "provision_state": None, "extra": None, "driver": "fake-hardware"})
     assert node == MetalNode(uuid=NODE)
+
+
+def test_an_attempt_that_is_to_stay_is_left_alone() -> None:
+    """Metal is never moved: whoever orders so all the same destroys nothing by it."""
+    stays = DestroyOrdered(build=US, attempt=2, cell=CELL, agent="metal", root=NODE, host=NODE, above=1)
+    assert next_step(ours("active", 1), stays) == Say("destroyed")
+    assert next_step(ours("active", 2), stays) == next_step(ours("active", None), stays) == Undeploy()

@@ -121,7 +121,7 @@ def _toward_gone(node: MetalNode | None, order: DestroyOrdered, writes: bool) ->
     if node is None:
         return Say("destroyed")
     held, last = node.attempt_of(order.build), node.last(order.build)
-    if held is not None and held <= order.attempt:
+    if held is not None and held <= order.attempt and not 0 < held <= order.above:
         return _clear(node)
     if node.instance_uuid is not None:
         return Say("destroyed")
