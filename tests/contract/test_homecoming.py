@@ -104,6 +104,9 @@ async def test_one_whose_room_is_kept_for_a_migration_waits_for_what_it_is_told(
     assert agent.guests() == {1: ("source", "(running)")}
     assert await agent.move(an_order("resume", 4, 3, was=1)) == ["done"]
     assert agent.guests() == {3: ("source", "running")}
+    agent.disk.lose_power()
+    assert await agent.move(an_order("resume", 5, 3, was=3)) == ["done"]  # told so once more
+    assert agent.guests() == {3: ("source", "running")}
 
 
 @in_virtual_time
@@ -164,6 +167,7 @@ async def test_nothing_is_reported_before_it_is_known_and_what_was_destroyed_is(
     placement.build_on(DESTINATION)
     placement.away = Unavailable("placement is away")
     disk = AgentDisk(file=GuestFile(tmp_path / "a1.guests"))
+    assert len(disk.all_guests) == 1 and disk.running() == []
     broker = LocalBroker()
     worker = compute_sim(
         "a1", "c1", who.hosts, disk=disk, period=0.02,
