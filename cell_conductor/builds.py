@@ -19,17 +19,21 @@ from bus.messages import (
     BuildReshaped,
     DestroyOrdered,
 )
+from bus.moves import MoveEnded, MoveOrdered, MovePlaced, MoveReported
 from bus.queries import BuildsFound, FindBuilds
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.retrying import retrying
+from bus.sql.transaction import Transaction
 from bus.vocabulary import Message
 from bus.worker import Outcome
-from cell_conductor import store
+from cell_conductor import moves_store, store
 from cell_conductor.core import leftovers
 from cell_conductor.core.build import Build, Effects, overdue, stands
 from cell_conductor.core.events import CleanedUp, Event, GivenBack, Stalled, SwapAnswered, SwapImpossible
 from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.move import BuildMove, never_begun
+from cell_conductor.core.placed_move import placed_by, put_off
 from cell_conductor.core.step import step
 from cell_conductor.ring import Ring
 
@@ -39,11 +43,14 @@ A = TypeVar("A")
 R = TypeVar("R")
 AskMany = Callable[[Sequence[A]], Awaitable[Sequence[R]]]
 
-Judged = dict[str, tuple[Build, Effects]]
-_Reminder = AgentReported | BuildOrdered | DestroyOrdered
+Judged = dict[str, tuple[Build | None, Effects] | Retry]
+_Reminder = AgentReported | BuildOrdered | DestroyOrdered | MoveOrdered | MoveReported
+
+_Silent = Callable[[Transaction, float, float, str, int], Awaitable[list[Build]]]
 
 ROUNDS = 6  # of asking placement about one event: a swap refused, then a release; the rest for lost races
 AWAITED_SECONDS = 60.0  # after its host was reshaped, a build may be heard of first
+MOVE_LATER = 5.0  # seconds, while its build is in another move
 PAGE = 1000
 PRUNE_PAGE = 5000
 
@@ -96,18 +103,18 @@ class Builds:
                 outcomes[position] = made[position][1]
             else:
                 known.append(position)
-        fates = await self._handle([(placed[position].build, placed[position]) for position in known])
+        fates = await self.handle([(placed[position].build, placed[position]) for position in known])
         for position, fate in zip(known, fates, strict=True):
             outcomes[position] = fate
-        return await self._addressed(outcomes)
+        return await self.addressed(outcomes)
 
     async def report_many(self, reports: Sequence[AgentReported]) -> Sequence[Outcome]:
         """What one says of a node that is another's by now counts for nothing: that other is told again."""
         outdated = await self.ring.outdated(reports) if self.ring is not None else set()
         for position in sorted(outdated):
             log.warning("%s", _outdated(reports[position]))
-        return await self._addressed(
-            await self._handle(
+        return await self.addressed(
+            await self.handle(
                 [
                     (report.build, Stalled() if position in outdated else report)
                     for position, report in enumerate(reports)
@@ -116,9 +123,9 @@ class Builds:
         )
 
     async def delete_many(self, requests: Sequence[BuildDeleteRequested]) -> Sequence[Outcome]:
-        return await self._addressed(await self._handle([(request.build, request) for request in requests]))
+        return await self.addressed(await self.handle([(request.build, request) for request in requests]))
 
-    async def _addressed(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    async def addressed(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         """What has been stored is ordered of whoever owns the host by now."""
         if self.ring is None:
             return outcomes
@@ -135,10 +142,10 @@ class Builds:
         async with self.database.read() as tx:
             known = await store.load(tx, {one.build for one in told})
         young = self.clock.now() - AWAITED_SECONDS
-        outcomes = await self._handle([(one.build, one) for one in told])
+        outcomes = await self.handle([(one.build, one) for one in told])
         return [
             Retry(1.0, "it has not been placed here yet")
-            if one.build not in known and one.at > young
+            if one.at > young and _to_be_placed(known.get(one.build), one)
             else done
             for one, done in zip(told, outcomes, strict=True)
         ]
@@ -158,6 +165,8 @@ class Builds:
         """Remind ourselves of those whose agents were silent too long, also about what was left behind."""
         async with self.database.read() as tx:
             late = await store.overdue(tx, self.clock.now(), PAGE)
+            shelved = await store.overdue_moves(tx, self.clock.now(), PAGE)
+            late += [build for build in shelved if build.moving is None]
         return [overdue(build) for build in late]
 
     async def resume(self) -> Sequence[_Reminder]:
@@ -165,13 +174,14 @@ class Builds:
         now = self.clock.now()
         since = now - self.stalled_after if self._resumed else now
         said: list[_Reminder] = []
-        page, after = PAGE, ""
-        while page == PAGE:
-            waiting = await self._silent(since, now, after)
-            for build in waiting:
-                _, effects = step(build, Stalled(), now, self.limits)
-                said += [effect for effect in effects if isinstance(effect, _Reminder)]
-            page, after = len(waiting), max((build.id for build in waiting), default="")
+        for silent in (store.silent, store.silent_moves):
+            page, after = PAGE, ""
+            while page == PAGE:
+                waiting = await self._silent(silent, since, now, after)
+                for build in waiting:
+                    _, effects = step(build, Stalled(), now, self.limits)
+                    said += [effect for effect in effects if isinstance(effect, _Reminder)]
+                page, after = len(waiting), max((build.id for build in waiting), default="")
         if said:
             log.info("said again what %d builds wait for", len(said))
         self._resumed = True
@@ -195,16 +205,17 @@ class Builds:
         return [one for one in await self.ring.addressed(said) if isinstance(one, _Reminder)]
 
     async def prune(self) -> None:
-        """Forget builds that hold nothing and have long been over."""
+        """Forget builds that hold nothing and have long been over, and moves that have."""
         before = self.clock.now() - self.keep
-        while True:
-            async with self.database.write() as tx:
-                if await store.prune(tx, before, PRUNE_PAGE) < PRUNE_PAGE:
-                    return
+        for prune in (store.prune, moves_store.prune):
+            pruned = PRUNE_PAGE
+            while pruned == PRUNE_PAGE:
+                async with self.database.write() as tx:
+                    pruned = await prune(tx, before, PRUNE_PAGE)
 
     # How an event is handled
 
-    async def _handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:
+    async def handle(self, events: Sequence[tuple[str, Event]]) -> list[Outcome]:
         """One outcome for each event. Several events of one build are handled one after the other."""
         outcomes: list[Outcome] = [None] * len(events)
         waiting = list(enumerate(events))
@@ -232,11 +243,15 @@ class Builds:
             judged = await self._judge(events)
             if judged is None:
                 return fates | {id_: Retry(0.5, "its build is being changed by others") for id_ in events}
-            for id_, (build, effects) in judged.items():
+            for id_, outcome in judged.items():
+                if isinstance(outcome, Retry):
+                    fates[id_] = outcome
+                    continue
+                build, effects = outcome
                 for effect in effects:
-                    if isinstance(effect, ClaimRequested):
+                    if build is not None and isinstance(effect, ClaimRequested):
                         swaps.append((build, effect))
-                    elif isinstance(effect, ReleaseRequested):
+                    elif build is not None and isinstance(effect, ReleaseRequested):
                         releases.append((build, effect))
                     else:
                         said[id_].append(effect)
@@ -261,11 +276,11 @@ class Builds:
         except AnswerRefused as refused:
             if len(swaps) == 1:
                 build, _ = swaps[0]
-                return {build.id: SwapImpossible(build.attempt, str(refused))}
+                return {build.id: SwapImpossible(build.attempt, str(refused), _asked_in(build))}
             alone = [await self._swap([swap]) for swap in swaps]  # find out which of them it was
             return {id_: event for answered in alone for id_, event in answered.items()}
         return {
-            build.id: SwapAnswered(build.attempt, answer.results[0])
+            build.id: SwapAnswered(build.attempt, answer.results[0], _asked_in(build))
             for (build, _), answer in zip(swaps, answers, strict=True)
         }
 
@@ -297,12 +312,20 @@ class Builds:
         judged: Judged = {}
         new: list[Build] = []
         changed: list[Build] = []
+        moved: list[tuple[BuildMove, MovePlaced]] = []
         async with self.database.write() as tx:
             known = await store.load(tx, events)
             for id_, event in events.items():
                 before = known.get(id_)
+                placed = placed_by(event)
+                if placed is not None and (why := put_off(before, placed)):
+                    judged[id_] = Retry(MOVE_LATER, why)
+                    continue
                 after, effects = step(before, event, now, self.limits)
+                moved += _moves_of(before, after, effects, placed, now)
                 if after is None:
+                    if effects:
+                        judged[id_] = None, effects
                     continue
                 if before is not None:
                     _tell_of_the_given_up(before, after)
@@ -317,11 +340,40 @@ class Builds:
                 raise Conflict("a build that was unknown has just been placed")
             if changed:
                 await store.save(tx, changed, now)
+            await moves_store.save(tx, moved)
         return judged
 
-    async def _silent_once(self, since: float, now: float, after: str) -> list[Build]:
+    async def _silent_once(self, silent: _Silent, since: float, now: float, after: str) -> list[Build]:
         async with self.database.write() as tx:
-            return await store.silent(tx, since, now, after, PAGE)
+            return await silent(tx, since, now, after, PAGE)
+
+
+def _asked_in(build: Build) -> str:
+    """In which phase of a move it asks placement."""
+    return build.moving.phase if build.moving is not None else ""
+
+
+def _to_be_placed(known: Build | None, told: BuildReshaped) -> bool:
+    """It is of a placing that is still on its way: of a build, or of its next move."""
+    if known is None:
+        return True
+    later = known.generation is not None and told.generation > known.generation
+    return later and all(host.root != told.root for host in known.hosts)
+
+
+def _moves_of(
+    before: Build | None, after: Build | None, effects: Effects, placed: MovePlaced | None, now: float
+) -> list[tuple[BuildMove, MovePlaced]]:
+    """The move that has changed, with what was placed; or one that ends here without having begun."""
+    move = after.move if after is not None else None
+    if move is not None and (before is None or before.move is not move):
+        return [(move, placed if placed is not None and placed.move == move.id else move.placed)]
+    if placed is None or after is None:
+        return []
+    ends = [one for one in effects if isinstance(one, MoveEnded) and one.move == placed.move]
+    if not ends or (move is not None and move.id == placed.move):
+        return []
+    return [(never_begun(placed, ends[0].end, ends[0].reason, now), placed)]
 
 
 def _outdated(report: AgentReported) -> str:
@@ -354,5 +406,5 @@ def _none_added(made: Sequence[Build], now: float) -> set[str]:
     return set()  # each is then handled as one that may be known
 
 
-def _none_silent(since: float, now: float, after: str) -> list[Build]:
+def _none_silent(silent: _Silent, since: float, now: float, after: str) -> list[Build]:
     return []

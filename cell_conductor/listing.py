@@ -54,14 +54,14 @@ class Listing:
 
 
 def _shown(build: Build) -> Instance:
-    spec = build.as_placed.spec
+    spec, here = build.spec, build.guest_on
     return Instance(
         build=build.id,
         name=spec.name,
         status=build.status,
         cell=build.cell,
-        host=build.host.host,
-        root=build.host.root,
+        host=here.host,
+        root=here.root,
         project=spec.project,
         flavor=spec.flavor.name,
         attempt=build.attempt,

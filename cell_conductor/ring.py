@@ -237,6 +237,10 @@ class Ring:
             if one.epoch and one.root in owners and one.epoch < owners[one.root][1]
         }
 
+    async def owned(self, roots: Iterable[str]) -> set[str]:
+        """Which of these are bare-metal nodes that agents share."""
+        return set(await self._owners(set(roots))) if await self._known_pools() else set()
+
     async def _owners(self, roots: Iterable[str]) -> dict[str, tuple[str, int]]:
         async with self.database.glance() as tx:
             return await store.owners(tx, sorted(roots))

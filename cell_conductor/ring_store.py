@@ -16,7 +16,7 @@ from cell_conductor.store import BUILD, readable
 _MEMBER = "agent, pool, run, epoch, beat, alive, disabled, lease, seen, heard"
 _NODE = "root, owner, epoch, version, leaving, moves_to"
 _NOW = "CAST(:now AS double precision)"
-_BUSY = "('building', 'swapping', 'active', 'deleting')"
+_BUSY = "('building', 'swapping', 'active', 'moving', 'verifying', 'deleting')"
 
 _RENEW = Statement(
     f"UPDATE ring_members SET beat = beat + 1, heard = {_NOW},"

@@ -1,4 +1,4 @@
-"""A conductor's tables, in the cell's own database: its builds, and who acts on which bare-metal node."""
+"""A conductor's tables, in the cell's own database: its builds, their moves, and who acts on which node."""
 
 from sqlalchemy import BigInteger, Boolean, Column, Double, Index, Integer, MetaData, Table, Text, text
 
@@ -7,6 +7,9 @@ metadata = MetaData()
 UNSETTLED = "status IN ('building', 'swapping', 'deleting')"
 OVER = "status IN ('error', 'deleted')"
 LEFTOVER = "status IN ('active', 'error', 'deleted') AND deadline > 0"
+MOVING = "status IN ('moving', 'verifying', 'shelved')"
+UNDER_WAY = "status = 'open'"  # of a move
+ENDED = "status = 'ended'"
 
 NAMED = "name <> ''"
 LEFT_BEHIND = "leftovers <> ''"
@@ -29,6 +32,7 @@ builds = Table(
     Column("host", Text, nullable=False, server_default=""),
     Column("project", Text, nullable=False, server_default=""),
     Column("name", Text, nullable=False, server_default=""),
+    Column("moved", Text, nullable=False, server_default=""),  # what moves have made of it
     Index("builds_project", "project", "id"),
     Index("builds_host", "host", "id"),
     Index("builds_root", "root", "id"),
@@ -44,6 +48,27 @@ builds = Table(
     Index("builds_over", "said", postgresql_where=text(OVER), sqlite_where=text(OVER)),
     Index("builds_leftover", "deadline", postgresql_where=text(LEFTOVER), sqlite_where=text(LEFTOVER)),
     Index("builds_left_behind", "id", postgresql_where=text(LEFT_BEHIND), sqlite_where=text(LEFT_BEHIND)),
+    Index("builds_moving", "deadline", postgresql_where=text(MOVING), sqlite_where=text(MOVING)),
+)
+
+moves = Table(
+    "moves",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("build", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("status", Text, nullable=False),  # open, or ended
+    Column("phase", Text, nullable=False),  # as it is shown
+    Column("source", Text, nullable=False),  # the names of its hosts
+    Column("host", Text, nullable=False),
+    Column("since", Double, nullable=False),
+    Column("ended", Double, nullable=False),
+    Column("placed", Text, nullable=False),  # the MovePlaced, as it came
+    Column("story", Text, nullable=False),  # what its build knows of it
+    Index("moves_build", "build"),
+    Index("moves_since", "since", "id"),
+    Index("moves_open", "since", "id", postgresql_where=text(UNDER_WAY), sqlite_where=text(UNDER_WAY)),
+    Index("moves_ended", "ended", postgresql_where=text(ENDED), sqlite_where=text(ENDED)),
 )
 
 # Bare metal that several agents share: pools of nodes, the agents of each, and who owns which node.

@@ -1,23 +1,26 @@
 """All SQL about builds. Takes and returns values, never rows; a batch is one statement."""
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from bus.errors import Poison
-from bus.messages import Attempt, BuildPlaced
+from bus.messages import Attempt, BuildPlaced, Selection
+from bus.requests import BuildSpec
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
-from cell_conductor.schema import LEFTOVER, OVER, UNSETTLED
+from cell_conductor.core.move import BuildMove
+from cell_conductor.schema import LEFTOVER, MOVING, OVER, UNSETTLED
 
 log = logging.getLogger(__name__)
 
+_WERE_ACTIVE = ("active", "moving", "verifying", "shelved")
 LOST = "what its conductor had stored of it could not be read any more"
 
 _COLUMNS = (
@@ -31,6 +34,7 @@ _COLUMNS = (
     "placed",
     "story",
     "leftovers",
+    "moved",
 )
 BUILD = ", ".join(f"builds.{column}" for column in _COLUMNS)
 _NOW = "CAST(:now AS double precision)"
@@ -57,7 +61,7 @@ _SELECT = Statement(f"SELECT {BUILD} FROM {{n}} JOIN builds ON builds.id = n.id"
 _UPDATE = Statement(
     "UPDATE builds SET version = n.version + 1, status = n.status, root = n.root, attempt = n.attempt,"
     f" generation = n.generation, deadline = n.deadline, said = {_NOW}, story = n.story,"
-    " leftovers = n.leftovers, host = n.host, project = n.project, name = n.called"
+    " leftovers = n.leftovers, host = n.host, project = n.project, name = n.called, moved = n.moved"
     " FROM {n} WHERE builds.id = n.id AND builds.version = n.version RETURNING builds.id",
     id=str,
     version=int,
@@ -71,6 +75,7 @@ _UPDATE = Statement(
     host=str,
     project=str,
     called=str,
+    moved=str,
 )
 _PLACE = Statement("UPDATE builds SET placed = n.placed FROM {n} WHERE builds.id = n.id", id=str, placed=str)
 # Each names the condition of its partial index, word for word: SQLite uses the index only then.
@@ -81,6 +86,15 @@ _OVERDUE = Statement(
 )
 _LEFTOVER = Statement(
     f"SELECT {BUILD} FROM builds WHERE {LEFTOVER} AND deadline <= {_NOW} ORDER BY deadline LIMIT :most"
+)
+_MOVING_LATE = Statement(
+    f"SELECT {BUILD} FROM builds WHERE {MOVING} AND deadline > 0 AND deadline <= {_NOW}"
+    " ORDER BY deadline LIMIT :most"
+)
+_MOVING_SILENT = Statement(
+    f"UPDATE builds SET said = {_NOW} WHERE id IN (SELECT id FROM builds"
+    f" WHERE {MOVING} AND status = 'moving' AND said <= :since AND id > :after"
+    f" ORDER BY id LIMIT :most) RETURNING {BUILD}"
 )
 _SILENT = Statement(
     f"UPDATE builds SET said = {_NOW}"
@@ -102,6 +116,14 @@ class Standing(Compact, frozen=True):
     generation: int | None
 
 
+class _MovedBuild(Compact, frozen=True):
+    """What moves have made of a build."""
+
+    hosts: tuple[Selection, ...] = ()
+    became: BuildSpec | None = None
+    move: BuildMove | None = None
+
+
 class _Story(Compact, frozen=True):
     """What only a step reads of a build."""
 
@@ -118,6 +140,7 @@ class _Story(Compact, frozen=True):
 _encode = msgspec.json.Encoder().encode
 _story = msgspec.json.Decoder(_Story).decode
 _placed = msgspec.json.Decoder(BuildPlaced).decode
+_moved = msgspec.json.Decoder(_MovedBuild).decode
 _leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -160,6 +183,7 @@ async def save(tx: Transaction, changed: Iterable[Build], now: float) -> None:
             _encode(_story_of(build)).decode(),
             _encode(build.leftovers).decode() if build.leftovers else "",
             *_listed_by(build),
+            _encode(_MovedBuild(build.moved, build.became, build.move)).decode() if build.move else "",
         )
         for build in sorted(changed, key=_by_id)
     ]
@@ -179,9 +203,19 @@ async def overdue(tx: Transaction, now: float, limit: int) -> list[Build]:
     return late + readable(await _LEFTOVER(tx, now=now, most=limit))
 
 
+async def overdue_moves(tx: Transaction, now: float, limit: int) -> list[Build]:
+    """The same of builds that move, or are shelved."""
+    return readable(await _MOVING_LATE(tx, now=now, most=limit))
+
+
 async def silent(tx: Transaction, since: float, now: float, after: str, limit: int) -> list[Build]:
     """Builds with ids beyond `after` that wait, and were last heard or spoken of by then; now they are."""
     return readable(await _SILENT(tx, since=since, now=now, after=after, most=limit))
+
+
+async def silent_moves(tx: Transaction, since: float, now: float, after: str, limit: int) -> list[Build]:
+    """The same of those that move."""
+    return readable(await _MOVING_SILENT(tx, since=since, now=now, after=after, most=limit))
 
 
 async def prune(tx: Transaction, before: float, limit: int) -> int:
@@ -199,7 +233,7 @@ async def census(database: Database) -> dict[str, Standing]:
 def _listed_by(build: Build) -> tuple[str, str, str]:
     if build.placed is None:
         return "", "", ""
-    return build.host.host, build.placed.spec.project, build.placed.spec.name
+    return build.guest_on.host, build.spec.project, build.spec.name
 
 
 def _by_id(build: Build) -> str:
@@ -235,7 +269,12 @@ def _build(row: Mapping[str, Any]) -> Build:
         placed = _placed(row["placed"]) if row["placed"] else None
     except _UNREADABLE as problem:
         raise Poison(f"build {row['id']}: what was placed cannot be read any more: {problem}") from None
-    told = _told(row, placed)
+    try:
+        moved = _moved(row["moved"]) if row["moved"] else _MovedBuild()
+    except _UNREADABLE as problem:
+        raise Poison(f"build {row['id']}: where it has moved cannot be read any more: {problem}") from None
+    hosts = (placed.chosen, *placed.alternates, *moved.hosts) if placed else ()
+    told = _told(row, placed, hosts)
     return Build(
         id=row["id"],
         cell=told.cell,
@@ -251,26 +290,28 @@ def _build(row: Mapping[str, Any]) -> Build:
         doom=told.doom,
         end=told.end,
         replies=told.replies,
-        leftovers=_left(row, placed),
+        leftovers=_left(row, hosts),
         reshaped=told.reshaped,
+        moved=moved.hosts,
+        became=moved.became,
+        move=moved.move,
     )
 
 
-def _left(row: Mapping[str, Any], placed: BuildPlaced | None) -> tuple[Leftover, ...]:
+def _left(row: Mapping[str, Any], hosts: Sequence[Selection]) -> tuple[Leftover, ...]:
     """Those of a build that cannot be read keep their room until somebody gives it back by hand."""
-    if not row["leftovers"] or placed is None:
+    if not row["leftovers"] or not hosts:
         return ()
     try:
         left = _leftovers(row["leftovers"])
     except _UNREADABLE as problem:
         log.error("build %s goes on without knowing what it left behind: %s", row["id"], problem)
         return ()
-    return tuple(one for one in left if 0 <= one.at <= len(placed.alternates))
+    return tuple(one for one in left if 0 <= one.at < len(hosts))
 
 
-def _told(row: Mapping[str, Any], placed: BuildPlaced | None) -> _Story:
+def _told(row: Mapping[str, Any], placed: BuildPlaced | None, hosts: Sequence[Selection]) -> _Story:
     """Its story. Of one that cannot be read, what its end needs is made out from what is stored beside it."""
-    hosts = (placed.chosen, *placed.alternates) if placed else ()
     try:
         told = _story(row["story"])
         if 0 <= told.at < max(len(hosts), 1):
@@ -285,5 +326,5 @@ def _told(row: Mapping[str, Any], placed: BuildPlaced | None) -> _Story:
         at=next((number for number, host in enumerate(hosts) if host.root == row["root"]), 0),
         started=0.0,
         doom=LOST if status in ("swapping", "error") else "",  # it may have been doomed: it does not go on
-        end=status if status in ("active", "error") else "",
+        end="error" if status == "error" else "active" if status in _WERE_ACTIVE else "",
     )

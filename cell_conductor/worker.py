@@ -11,6 +11,8 @@ from bus.sql.database import Database
 from bus.topics import (
     AGENT_BUILD,
     AGENT_DESTROY,
+    AGENT_MOVE,
+    AGENT_MOVED,
     AGENT_REPORT,
     BUILD_DELETE,
     BUILD_DELETED,
@@ -23,14 +25,20 @@ from bus.topics import (
     FIND_AGENTS,
     FIND_BUILDS,
     FIND_INSTANCES,
+    FIND_MOVES,
     HOST_FAILED,
     LEASE,
+    MOVE_ENDED,
+    MOVE_PLACED,
+    MOVE_STEER,
+    MOVE_TOLD,
     TELL_NODES,
 )
 from bus.worker import Worker, answers, every, on_many
 from cell_conductor.builds import AskMany, Builds
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.listing import Listing
+from cell_conductor.moves import Moves
 from cell_conductor.ring import LEASE_SECONDS, LOOKS, Ring
 from cell_conductor.ring_by_hand import RingByHand
 
@@ -67,7 +75,10 @@ def cell_conductor(
         ring=ring,
         stalled_after=stalled_after,
     )
-    says = [AGENT_BUILD, AGENT_DESTROY, BUILD_ENDED, BUILD_DELETED]
+    moves = Moves(builds)
+    says = [AGENT_BUILD, AGENT_DESTROY, BUILD_ENDED, BUILD_DELETED, MOVE_ENDED]
+    moving = [*says, AGENT_MOVE, MOVE_TOLD, HOST_FAILED]
+    reminders = [AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, AGENT_MOVE, AGENT_MOVED]
     return Worker(
         f"conductor.{cell}",
         consumes=[
@@ -75,16 +86,20 @@ def cell_conductor(
             on_many(
                 AGENT_REPORT.at(cell=cell),
                 builds.report_many,
-                emits=[*says, HOST_FAILED],
+                emits=moving,
                 concurrency=1,
                 linger=LINGER,
             ),
             on_many(BUILD_DELETE.at(cell=cell), builds.delete_many, emits=says),
             on_many(BUILD_RESHAPED.at(cell=cell), builds.reshape_many),
+            on_many(MOVE_PLACED.at(cell=cell), moves.place_many, emits=moving),
+            on_many(AGENT_MOVED.at(cell=cell), moves.move_many, emits=moving, concurrency=1, linger=LINGER),
+            on_many(MOVE_STEER.at(cell=cell), moves.steer_many, emits=moving),
         ],
         answers=[
             answers(FIND_BUILDS, builds.find, cell=cell),
             answers(FIND_INSTANCES, Listing(database).find, cell=cell),
+            answers(FIND_MOVES, moves.find, cell=cell),
             answers(LEASE, ring.lend, cell=cell),
             answers(TELL_NODES, ring.told, cell=cell),
             answers(FIND_AGENTS, by_hand.find, cell=cell),
@@ -93,14 +108,15 @@ def cell_conductor(
         asks=[CELL_CLAIM, CELL_RELEASE],
         timers=[
             every(look_every, builds.time_out, emits=[AGENT_REPORT]),
+            every(look_every, moves.time_out, emits=[AGENT_MOVED]),
             every(
                 stalled_after / 2,
                 builds.resume,
-                emits=[AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT],
+                emits=reminders,
                 at_once=True,
             ),
             every(agent_lease / LOOKS, ring.look, at_once=True),
-            every(agent_lease / LOOKS, builds.move, emits=[AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT]),
+            every(agent_lease / LOOKS, builds.move, emits=reminders),
             every(3600.0, builds.prune),
             every(3600.0, ring.prune),
         ],

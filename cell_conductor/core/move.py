@@ -186,3 +186,4 @@ def verify_seconds(move: BuildMove) -> float:
 
 encode_move = msgspec.json.Encoder().encode
 decode_move = msgspec.json.Decoder(BuildMove).decode
+decode_placed = msgspec.json.Decoder(MovePlaced).decode

@@ -160,7 +160,7 @@ def _heard(build: Build, report: AgentReported, now: float, limits: AttemptLimit
     move = open_move(build)
     mine = report.attempt == build.attempt
     if report.outcome == "destroyed":
-        return _destroyed(build, mine, now, limits)
+        return _destroyed(build, report.attempt, now, limits)
     if mine and move.phase == "build":
         match report.outcome:
             case "built":
@@ -185,9 +185,10 @@ def _heard(build: Build, report: AgentReported, now: float, limits: AttemptLimit
     return build, again if move.phase == "undo" else (*clean, *again)
 
 
-def _destroyed(build: Build, mine: bool, now: float, limits: AttemptLimits) -> Stepped:
+def _destroyed(build: Build, attempt: int, now: float, limits: AttemptLimits) -> Stepped:
     cause = "destroyed on the host, not by this conductor"
-    match open_move(build).phase:
+    move, mine = open_move(build), attempt == build.attempt
+    match move.phase:
         case "undo":
             return undone(build, now, limits)
         case "destroy" if mine:
@@ -196,10 +197,11 @@ def _destroyed(build: Build, mine: bool, now: float, limits: AttemptLimits) -> S
             return failed_there(build, "failed", cause, now, limits)
         case "start" if mine:
             return _not_started(build, cause, now, limits, left=False)
-        case "back" | "release" | "swap":  # what this led to
-            return build, waited_for(build)
-        case _:
+        case "verify":
             return build, ()
+        case _:  # what this led to is said again
+            said = move.phase in ASKING or move.first <= attempt < build.attempt
+            return build, waited_for(build) if said else ()
 
 
 # What nobody says

@@ -7,6 +7,7 @@ from bus.moves import MoveEnd, MovePlaced, MoveReported, MoveSteered, MoveTold
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
 from cell_conductor.core.build import Build, Effects, Leftover
+from cell_conductor.core.events import Event, MoveImpossible
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.core.move import BUILT, KEPT, BuildMove, ended, never_begun, without_record
 from cell_conductor.core.move_orders import ended_again
@@ -14,6 +15,12 @@ from cell_conductor.core.phases import Stepped, close, deleting, enter, trimmed,
 
 UNKNOWN = "this cell does not know the build: what is held for it is left as it is"
 DELETED = "the instance was deleted"
+
+
+def placed_by(event: Event) -> MovePlaced | None:
+    if isinstance(event, MoveImpossible):
+        return event.placed
+    return event if isinstance(event, MovePlaced) else None
 
 
 def put_off(build: Build | None, placed: MovePlaced) -> str:

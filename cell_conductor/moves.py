@@ -1,0 +1,69 @@
+"""Moves of one cell's builds: what is heard of them. How a build advances, moving or not: `builds.py`."""
+
+from collections.abc import Iterable, Sequence
+
+from bus.moves import FindMoves, MovePlaced, MoveReported, MovesFound, MoveSteered
+from bus.worker import Outcome
+from cell_conductor import moves_store, store
+from cell_conductor.builds import PAGE, Builds
+from cell_conductor.core.build import Build
+from cell_conductor.core.events import Event, MoveImpossible
+from cell_conductor.core.move import ended
+from cell_conductor.core.move_orders import reminder
+
+METAL = "an instance on bare metal does not move: its node is all of it"
+
+
+class Moves:
+    """The moves of one cell, in its database."""
+
+    def __init__(self, builds: Builds) -> None:
+        self.builds = builds
+        self.database = builds.database
+
+    # What is heard
+
+    async def place_many(self, placed: Sequence[MovePlaced]) -> Sequence[Outcome]:
+        """Begin each; those that are over say again how they ended."""
+        async with self.database.read() as tx:
+            over = await moves_store.over(tx, {one.move for one in placed})
+            known = await store.load(tx, {one.build for one in placed})
+        for build in known.values():  # what its build knows best, it says
+            if build.move is not None:
+                over.pop(build.move.id, None)
+        metal = await self._on_metal(known.values())
+        events: list[tuple[str, Event]] = [
+            (one.build, MoveImpossible(one, METAL) if one.build in metal else one)
+            for one in placed
+            if one.move not in over
+        ]
+        outcomes = iter(await self._heard(events))
+        return [[ended(over[one.move])] if one.move in over else next(outcomes) for one in placed]
+
+    async def move_many(self, reports: Sequence[MoveReported]) -> Sequence[Outcome]:
+        return await self._heard([(one.build, one) for one in reports])
+
+    async def steer_many(self, steered: Sequence[MoveSteered]) -> Sequence[Outcome]:
+        return await self._heard([(one.build, one) for one in steered])
+
+    async def time_out(self) -> Sequence[MoveReported]:
+        """Remind ourselves of phases whose agents were silent too long."""
+        async with self.database.read() as tx:
+            late = await store.overdue_moves(tx, self.builds.clock.now(), PAGE)
+        return [reminder(build) for build in late if build.moving is not None]
+
+    # What is asked
+
+    async def find(self, question: FindMoves) -> MovesFound:
+        async with self.database.read() as tx:
+            return await moves_store.page(tx, question)
+
+    async def _on_metal(self, builds: Iterable[Build]) -> set[str]:
+        roots = {build.id: build.host.root for build in builds if build.placed is not None}
+        if self.builds.ring is None or not roots:
+            return set()
+        owned = await self.builds.ring.owned(roots.values())
+        return {id_ for id_, root in roots.items() if root in owned}
+
+    async def _heard(self, events: Sequence[tuple[str, Event]]) -> Sequence[Outcome]:
+        return await self.builds.addressed(await self.builds.handle(events))

@@ -1,0 +1,120 @@
+"""All SQL about moves, each as its build knows it: for lists, and to say again how it ended."""
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from bus.errors import Poison
+from bus.moves import FindMoves, MovePlaced, MovesFound, MoveStands
+from bus.sql.statement import Statement
+from bus.sql.transaction import Transaction
+from cell_conductor.core.move import (
+    BuildMove,
+    decode_move,
+    decode_placed,
+    encode_move,
+    move_stands,
+)
+from cell_conductor.schema import ENDED, UNDER_WAY
+
+_SAVE = Statement(
+    "INSERT INTO moves (id, build, kind, status, phase, source, host, since, ended, placed, story)"
+    " SELECT n.id, n.build, n.kind, n.status, n.phase, n.source, n.host, n.since, n.ended, n.placed, n.story"
+    " FROM {n} WHERE true ON CONFLICT (id) DO UPDATE SET status = excluded.status, phase = excluded.phase,"
+    " host = excluded.host, ended = excluded.ended, story = excluded.story RETURNING id",
+    id=str,
+    build=str,
+    kind=str,
+    status=str,
+    phase=str,
+    source=str,
+    host=str,
+    since=float,
+    ended=float,
+    placed=str,
+    story=str,
+)
+_OVER = Statement(
+    f"SELECT moves.id, moves.story FROM {{n}} JOIN moves ON moves.id = n.id WHERE moves.{ENDED}", id=str
+)
+_PRUNE = Statement(
+    "DELETE FROM moves WHERE id IN (SELECT id FROM moves"
+    f" WHERE {ENDED} AND ended < :before ORDER BY ended LIMIT :most) RETURNING id"
+)
+
+
+async def save(tx: Transaction, moves: Iterable[tuple[BuildMove, MovePlaced]]) -> None:
+    """As their builds know them now; what was placed is stored with the first."""
+    values = [
+        (
+            move.id,
+            move.placed.build,
+            move.kind,
+            "open" if move.is_open else "ended",
+            move.shown,
+            move.left,
+            move.host,
+            move.since,
+            move.ended,
+            encode_move(placed).decode(),
+            encode_move(move).decode(),
+        )
+        for move, placed in sorted(moves, key=_by_id)
+    ]
+    if values:
+        await _SAVE(tx, values)
+
+
+async def over(tx: Transaction, ids: Collection[str]) -> dict[str, BuildMove]:
+    """Those of them that have ended."""
+    return {row["id"]: decode_move(row["story"]) for row in await _OVER(tx, [(id_,) for id_ in ids])}
+
+
+async def prune(tx: Transaction, before: float, limit: int) -> int:
+    """Forget those that ended long ago; gives how many."""
+    return len(await _PRUNE(tx, before=before, most=limit))
+
+
+async def page(tx: Transaction, asked: FindMoves) -> MovesFound:
+    """A page of them, newest first."""
+    conditions = ["true"]
+    given: dict[str, Any] = {}
+    if asked.under_way:
+        conditions.append(UNDER_WAY)
+    if asked.host:
+        conditions.append("(source = :host OR host = :host)")
+        given["host"] = asked.host
+    for column, named in (("id", asked.moves), ("build", asked.builds)):
+        if named:
+            listed = ", ".join(f"'{one}'" for one in named)  # UUIDs, as the message has been checked
+            conditions.append(f"{column} IN ({listed})")
+    if asked.after:
+        conditions.append("(since < :since OR (since = :since AND id > :id))")
+        given |= _behind(asked.after)
+    found = await Statement(
+        f"SELECT id, since, placed, story FROM moves WHERE {' AND '.join(conditions)}"
+        " ORDER BY since DESC, id LIMIT :most"
+    )(tx, **given, most=asked.limit + 1)
+    rows = found[: asked.limit]
+    return MovesFound(
+        moves=tuple(_stands(decode_move(row["story"]), row["placed"]) for row in rows),
+        more=len(found) > len(rows),
+        last=f"{rows[-1]['since']!r} {rows[-1]['id']}" if rows else "",
+    )
+
+
+def _behind(after: str) -> dict[str, Any]:
+    since, _, id_ = after.partition(" ")
+    try:
+        return {"since": float(since), "id": id_}
+    except ValueError:
+        raise Poison(f"after: {after!r} is not where a page of moves ended") from None
+
+
+def _stands(move: BuildMove, placed: str) -> MoveStands:
+    return replace(move_stands(move), decision=decode_placed(placed).decision)
+
+
+def _by_id(one: tuple[BuildMove, MovePlaced]) -> str:
+    return one[0].id

@@ -1,0 +1,384 @@
+"""A cell's moves in a real database: stored before they are ordered, said again after a crash, listed."""
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from sqlalchemy import text
+
+from bus.claims import Choice
+from bus.clock import Clock
+from bus.decisions import Decision, Record
+from bus.errors import Poison, Retry
+from bus.messages import AgentReported, BuildDeleteRequested, BuildReshaped, DestroyOrdered, HostFailed
+from bus.moves import FindMoves, MoveEnded, MoveOrdered, MovePlaced, MoveReported, MoveSteered, MoveTold
+from bus.queries import FindBuilds, FindInstances
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from bus.vocabulary import Message
+from cell_conductor import schema
+from cell_conductor.builds import Builds
+from cell_conductor.core.build import keeper
+from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.listing import Listing
+from cell_conductor.moves import Moves
+from cell_conductor.ring import Ring
+from tests.support.cell_moves import a_move, a_move_report, a_steering, in_short
+from tests.support.conductor_builders import (
+    CELL,
+    Books,
+    a_build_order,
+    a_delete,
+    a_placed,
+    a_selection,
+    an_agent_report,
+)
+from tests.support.ids import uid
+
+ONE = a_placed(1, hosts=1)
+MOVE = a_move(decision=Decision(considered=3, record=Record(seed="s")))
+
+
+class MovingCell:
+    """A conductor that can be killed, its database, and a placement that keeps books."""
+
+    def __init__(self, database: Database) -> None:
+        self.now = 1000.0
+        self.database = database
+        self.books = Books(ONE)
+        self.restart()
+
+    def restart(self, ring: Ring | None = None) -> None:
+        chance = random.Random(1)
+        self.builds = Builds(
+            self.database,
+            self.books.claim_many,
+            self.books.release_many,
+            limits=AttemptLimits(3, 100.0, 600.0, 5000.0),
+            clock=Clock(now=lambda: self.now, chance=chance, monotonic=lambda: self.now),
+            ring=ring,
+        )
+        self.moves = Moves(self.builds)
+
+    async def active(self) -> None:
+        await self.builds.start_many([ONE])
+        await self.hears(an_agent_report(a_build_order(ONE), "built"))
+
+    def claimed(self, placed: MovePlaced = MOVE) -> MovePlaced:
+        """What a scheduler did before it said so."""
+        assert placed.chosen is not None
+        kept = keeper(placed.build, placed.attempt)
+        generation = self.books.begin(placed.build, placed.chosen.choice.allocations, kept)
+        return replace(placed, generation=generation)
+
+    async def hears(self, event: Message) -> list[Message] | Retry:
+        match event:
+            case MovePlaced():
+                (outcome,) = await self.moves.place_many([event])
+            case MoveReported():
+                (outcome,) = await self.moves.move_many([event])
+            case MoveSteered():
+                (outcome,) = await self.moves.steer_many([event])
+            case AgentReported():
+                (outcome,) = await self.builds.report_many([event])
+            case BuildDeleteRequested():
+                (outcome,) = await self.builds.delete_many([event])
+            case _:
+                raise TypeError(event)
+        if isinstance(outcome, Retry):
+            return outcome
+        assert isinstance(outcome, Sequence)
+        return [one for one in outcome if not isinstance(one, MoveTold | HostFailed)]
+
+    async def came_of(self, event: Message) -> list[Message]:
+        outcome = await self.hears(event)
+        assert not isinstance(outcome, Retry), outcome
+        return outcome
+
+    async def ordered(self, event: Message) -> MoveOrdered:
+        (order,) = [one for one in await self.came_of(event) if isinstance(one, MoveOrdered)]
+        return order
+
+    async def done(self, order: MoveOrdered) -> list[Message]:
+        return await self.came_of(a_move_report(order, "done"))
+
+    async def stands(self) -> Any:
+        (one,) = (await self.builds.find(FindBuilds(cell=CELL, builds=(ONE.build,)))).builds
+        return one
+
+
+@pytest.fixture
+async def cell() -> AsyncIterator[MovingCell]:
+    database = Database("sqlite+aiosqlite://", inline=True)
+    yield await a_cell(database)
+    await database.close()
+
+
+@pytest.fixture
+async def everywhere(database: Database) -> MovingCell:
+    """For what is about its SQL: on every database there is."""
+    return await a_cell(database)
+
+
+async def a_cell(database: Database) -> MovingCell:
+    await migrate(database, "cell_conductor")
+    cell = MovingCell(database)
+    await cell.active()
+    return cell
+
+
+def short(said: Sequence[Message]) -> list[str]:
+    return [in_short(one) for one in said]
+
+
+async def to_the_end(cell: MovingCell, event: Message, *, twice: bool) -> list[Message]:
+    """The agents do as they are told. `twice`: each time the conductor dies before it has spoken."""
+    waiting, said = [event], []
+    while waiting:
+        event = waiting.pop(0)
+        if twice:
+            await cell.hears(event)
+            cell.restart()
+        for one in await cell.came_of(event):
+            if isinstance(one, MoveOrdered):
+                waiting.append(a_move_report(one, "done"))
+            elif isinstance(one, DestroyOrdered):
+                waiting.append(an_agent_report(one, "destroyed"))
+            else:
+                said.append(one)
+    return said
+
+
+@pytest.mark.parametrize("twice", [False, True], ids=["", "killed at every step"])
+async def test_a_move_goes_through_its_phases_and_ends_where_placement_has_it(
+    cell: MovingCell, twice: bool
+) -> None:
+    said = await to_the_end(cell, cell.claimed(), twice=twice)
+    ends = [one for one in said if isinstance(one, MoveEnded)]
+    assert ends and all(end == ends[0] for end in ends)
+    assert (ends[0].end, ends[0].host, ends[0].decision.record) == ("done", "host5", None)
+    assert [one.phase for one in ends[0].phases] == ["prepare", "send", "start"]
+    assert set(cell.books.held) == {ONE.build}  # what was kept has been given back
+    stands = await cell.stands()
+    assert (stands.status, stands.attempt, stands.generation, stands.move) == ("active", 2, 2, MOVE.move)
+    assert (stands.chosen, stands.spec.flavor.name, stands.host) == (a_selection(5), "large", "host5")
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["", "its answers are lost"])
+async def test_the_way_back_takes_over_what_the_keeper_holds(cell: MovingCell, lost: bool) -> None:
+    send = (await cell.done(await cell.ordered(cell.claimed())))[0]
+    assert isinstance(send, MoveOrdered)
+    failed = a_move_report(send, "failed", cause="no network")
+    if lost:
+        cell.books.answers_lost = 1
+        assert isinstance(await cell.hears(failed), Retry)
+    resume = await cell.ordered(failed)
+    assert in_short(resume) == "resume 3 (was 1) at host0"
+    assert cell.books.held[ONE.build] == (3, ONE.chosen.choice.allocations)
+    (_, end) = await cell.done(resume)
+    assert isinstance(end, MoveEnded) and "no network" in end.reason
+    stands = await cell.stands()
+    assert (stands.status, stands.host, stands.attempt, stands.generation) == ("active", "host0", 3, 3)
+
+
+async def test_while_placement_is_away_the_way_back_waits(cell: MovingCell) -> None:
+    prepare = await cell.ordered(cell.claimed(replace(MOVE, alternates=())))
+    cell.books.away = True
+    failed = a_move_report(prepare, "failed", cause="no")
+    assert isinstance(await cell.hears(failed), Retry)
+    cell.restart()
+    (reminder,) = await cell.builds.resume()
+    assert isinstance(await cell.hears(reminder), Retry)
+    cell.books.away = False
+    assert short(await cell.came_of(reminder)) == ["ended error at host0"]
+    assert short(await cell.came_of(failed)) == ["ended error at host0"]
+
+
+async def test_a_restart_says_again_what_a_move_waits_for(everywhere: MovingCell) -> None:
+    cell = everywhere
+    order = await cell.ordered(cell.claimed())
+    for expected in ("prepare 2 at host5", "send 1 at host0", "start 2 at host5"):
+        cell.restart()
+        assert short(await cell.builds.resume()) == [expected]
+        order = next(one for one in await cell.came_of(a_move_report(order, "done")) or [order])  # type: ignore[assignment]
+    assert await cell.builds.resume() == []
+
+
+async def test_a_phase_nobody_hears_of_is_over_when_its_time_is(everywhere: MovingCell) -> None:
+    cell = everywhere
+    await cell.ordered(cell.claimed())
+    cell.now += 99.0
+    assert await cell.moves.time_out() == [] == await cell.builds.time_out()
+    cell.now += 1.0
+    (reminder,) = await cell.moves.time_out()
+    assert short(await cell.came_of(reminder)) == ["destroy 2 at host5 above 1", "prepare 3 at host6"]
+    assert cell.books.held[keeper(ONE.build, 2)][1] == a_selection(5).choice.allocations
+
+
+async def test_one_that_waits_to_be_confirmed_is_not_reminded_of(everywhere: MovingCell) -> None:
+    cell = everywhere
+    placed = cell.claimed(replace(MOVE, verify=True))
+    await to_the_end(cell, placed, twice=False)
+    cell.now += 1e6
+    assert (await cell.stands()).status == "verifying"
+    assert await cell.moves.time_out() == [] == await cell.builds.resume()
+    said = await to_the_end(cell, a_steering(placed, "revert"), twice=True)
+    assert {in_short(one) for one in said} == {"ended reverted at host0"}
+    assert set(cell.books.held) == {ONE.build}
+
+
+@pytest.mark.parametrize("phases", range(4))
+async def test_a_delete_wins_in_every_phase_and_nothing_stays_held(cell: MovingCell, phases: int) -> None:
+    placed = cell.claimed(replace(MOVE, verify=True))
+    said = await cell.came_of(placed)
+    for _ in range(phases):
+        said = await cell.done(next(one for one in said if isinstance(one, MoveOrdered)))
+    said = await to_the_end(cell, a_delete(ONE), twice=phases % 2 == 1)
+    assert {in_short(one) for one in said} == {"ended deleted", "BuildDeleted"}
+    assert cell.books.held == {}
+
+
+async def test_a_shelved_instance_holds_nothing_and_comes_back_elsewhere(cell: MovingCell) -> None:
+    said = await to_the_end(cell, a_move("shelve"), twice=True)
+    assert {in_short(one) for one in said} == {"ended done"}
+    assert cell.books.held == {} and (await cell.stands()).status == "shelved"
+    listed = await Listing(cell.database).find(FindInstances(cell=CELL, statuses=("shelved",)))
+    assert [one.build for one in listed.instances] == [ONE.build]
+    generation = cell.books.begin(ONE.build, a_selection(5).choice.allocations, None)
+    unshelve = replace(a_move("unshelve", number=2), generation=generation)
+    (_, order) = await cell.came_of(unshelve)
+    (end,) = await cell.came_of(replace(an_agent_report(order, "built")))  # type: ignore[arg-type]
+    assert in_short(end) == "ended done at host5" and (await cell.stands()).status == "active"
+
+
+async def test_a_list_has_the_host_where_the_guest_is(everywhere: MovingCell) -> None:
+    cell = everywhere
+    listing = Listing(cell.database)
+
+    async def on(host: str) -> list[tuple[str, str]]:
+        found = await listing.find(FindInstances(cell=CELL, host=host))
+        return [(one.status, one.host) for one in found.instances]
+
+    prepare = await cell.ordered(cell.claimed())
+    assert await on("host0") == [("moving", "host0")] and await on("host5") == []
+    (send,) = await cell.done(prepare)
+    await cell.done(send)  # type: ignore[arg-type]
+    assert await on("host0") == [] and await on("host5") == [("moving", "host5")]
+
+
+async def test_moves_are_listed_newest_first_a_page_at_a_time(everywhere: MovingCell) -> None:
+    cell = everywhere
+    placed = [MOVE]
+    await to_the_end(cell, cell.claimed(), twice=False)
+    for number in (2, 3):
+        cell.now += 10
+        kind = "rebuild" if number == 2 else "shelve"
+        placed.append(replace(a_move(kind, number=number, hosts=(5,)), attempt=number))  # type: ignore[arg-type]
+        said = await cell.came_of(placed[-1])
+        if number == 2:
+            await to_the_end(cell, a_move_report(said[-1], "done"), twice=False)  # type: ignore[arg-type]
+    first = await cell.moves.find(FindMoves(cell=CELL, limit=2))
+    assert [(one.move, one.phase) for one in first.moves] == [
+        (placed[2].move, "send"),
+        (placed[1].move, "done"),
+    ]
+    assert first.more
+    rest = await cell.moves.find(FindMoves(cell=CELL, limit=2, after=first.last))
+    (oldest,) = rest.moves
+    assert (oldest.move, oldest.source, oldest.host, rest.more) == (MOVE.move, "host0", "host5", False)
+    assert oldest.decision.record == Record(seed="s")  # the list has what its end does not
+    asked = {
+        "under_way": ({"under_way": True}, [2]),
+        "host": ({"host": "host0"}, [0]),
+        "moves": ({"moves": (MOVE.move,)}, [0]),
+        "builds": ({"builds": (ONE.build,)}, [2, 1, 0]),
+        "of another build": ({"builds": (a_placed(9).build,)}, []),
+    }
+    for name, (question, expected) in asked.items():
+        found = await cell.moves.find(FindMoves(cell=CELL, **question))  # type: ignore[arg-type]
+        assert [one.move for one in found.moves] == [placed[number].move for number in expected], name
+    with pytest.raises(Poison, match="after: 'nowhere'"):
+        await cell.moves.find(FindMoves(cell=CELL, after="nowhere"))
+
+
+async def test_moves_that_are_over_are_said_again_and_one_day_forgotten(everywhere: MovingCell) -> None:
+    cell = everywhere
+    placed = cell.claimed()
+    (*_, end) = await to_the_end(cell, placed, twice=False)
+    rebuild = replace(a_move("rebuild", number=2, hosts=(5,)), attempt=2)
+    said = await cell.came_of(rebuild)
+    await to_the_end(cell, a_move_report(said[-1], "done"), twice=False)  # type: ignore[arg-type]
+    assert await cell.came_of(placed) == [end]  # though its build has been in another since
+    cell.now += 8 * 86400.0
+    await cell.builds.prune()
+    assert (await cell.moves.find(FindMoves(cell=CELL))).moves == ()
+    assert (await cell.stands()).status == "active"
+
+
+async def test_one_move_at_a_time(cell: MovingCell) -> None:
+    """What holds a place waits for the end of another; what holds none is refused, and stays so."""
+    await cell.ordered(cell.claimed())
+    shelve = a_move("shelve", number=2)
+    (refused,) = await cell.came_of(shelve)
+    assert in_short(refused) == "ended error"
+    other = a_move(number=3)
+    assert isinstance(await cell.hears(other), Retry)
+    await to_the_end(cell, a_delete(ONE), twice=False)
+    assert short(await cell.came_of(shelve)) == ["ended error"]
+    assert short(await cell.came_of(other)) == ["destroy 1 at host5", "ended deleted"]
+
+
+async def test_an_instance_on_a_node_that_agents_share_does_not_move(cell: MovingCell) -> None:
+    ring = Ring(cell.database, clock=cell.builds.clock)
+    async with cell.database.write() as tx:
+        await tx.execute(
+            text(
+                "INSERT INTO ring_nodes (root, pool, owner, epoch, version, leaving, moves_to)"
+                " VALUES (:root, 'p', 'a', 1, 1, '', '')"
+            ),
+            {"root": ONE.chosen.root},
+        )
+        await tx.execute(
+            text(
+                "INSERT INTO ring_members"
+                " (agent, pool, run, epoch, beat, alive, disabled, lease, seen, heard)"
+                " VALUES ('a', 'p', 'r', 1, 0, true, false, 2.0, 0, 0.0)"
+            )
+        )
+    cell.restart(ring)
+    assert short(await cell.came_of(cell.claimed())) == ["ended error at host0"]
+    assert cell.books.held == {ONE.build: (3, ONE.chosen.choice.allocations)}
+
+
+async def test_of_a_move_that_is_still_on_its_way_it_may_be_heard_first(cell: MovingCell) -> None:
+    """Its destination is reshaped before the cell knows that there is one."""
+    placed = cell.claimed()
+    assert placed.chosen is not None
+    told = BuildReshaped(
+        build=ONE.build, cell=CELL, root=placed.chosen.root, generation=2, number=9, at=cell.now,
+        allocations={uid(9, "e"): {"VCPU": 1}},
+    )  # fmt: skip
+    assert isinstance((await cell.builds.reshape_many([told]))[0], Retry)
+    await cell.came_of(placed)
+    await cell.builds.reshape_many([told])
+    assert (await cell.stands()).chosen.choice == Choice(allocations={uid(9, "e"): {"VCPU": 1}})
+
+
+async def test_the_tables_of_moves_are_as_the_schema_says(everywhere: MovingCell) -> None:
+    cell = everywhere
+    async with cell.database.write() as tx:
+        for table in (schema.moves, schema.builds):
+            rows = await tx.execute(text(f"SELECT * FROM {table.name}"))
+            assert set(rows.keys()) == {column.name for column in table.columns}
+
+
+async def test_nothing_is_guessed_of_where_a_build_is_that_has_moved(
+    cell: MovingCell,
+) -> None:
+    await cell.ordered(cell.claimed())
+    async with cell.database.write() as tx:
+        await tx.execute(text("UPDATE builds SET moved = '{'"))
+    with pytest.raises(Poison, match="where it has moved cannot be read any more"):
+        await cell.hears(a_delete(ONE))
