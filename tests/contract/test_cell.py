@@ -129,7 +129,8 @@ async def test_nothing_in_a_cell_calls_up(database: Database) -> None:
     agent = compute_sim("agent1", CELL, [])
     may_say = {
         "AgentReported", "BuildOrdered", "DestroyOrdered", "BuildEnded", "BuildDeleted",
-        "HostFailed", "HostReported", "InventoryReported", "MoveReported", "NodeChanged",
+        "HostFailed", "HostReported", "InventoryReported", "NodeChanged",
+        "MoveOrdered", "MoveReported", "MoveTold", "MoveEnded",
     }  # fmt: skip
     assert set(conductor.asks) == {CELL_CLAIM, CELL_RELEASE} and not agent.asks
     assert {kind.__name__ for kind in conductor.emits | agent.emits} == may_say

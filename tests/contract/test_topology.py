@@ -12,6 +12,8 @@ from bus.routing import Query, Topic
 from bus.topics import (
     AGENT_BUILD,
     AGENT_DESTROY,
+    AGENT_MOVE,
+    AGENT_MOVED,
     AGENT_REPORT,
     BUILD_DELETED,
     BUILD_ENDED,
@@ -25,11 +27,14 @@ from bus.topics import (
     FIND_BUILDS,
     FIND_CANDIDATES,
     FIND_INSTANCES,
+    FIND_MOVES,
     HOST_FAILED,
     HOST_REPORTED,
     INVENTORY_REPORTED,
     IRONIC_NODE,
     LEASE,
+    MOVE_ENDED,
+    MOVE_TOLD,
     QUERIES,
     TELL_NODES,
     TOPIC_OF,
@@ -87,7 +92,7 @@ def test_nothing_in_a_cell_calls_up(worker: Worker) -> None:
     assert FIND_CANDIDATES not in worker.asks
     if worker.name.startswith("conductor"):
         assert set(worker.asks) <= {CELL_CLAIM, CELL_RELEASE}
-        from_above = {FIND_BUILDS, FIND_INSTANCES, FIND_AGENTS, EDIT_AGENT}  # about its own
+        from_above = {FIND_BUILDS, FIND_INSTANCES, FIND_MOVES, FIND_AGENTS, EDIT_AGENT}  # about its own
         assert {row.query for row in worker.answers} <= from_above | {LEASE, TELL_NODES}
     else:
         assert set(worker.asks) <= {
@@ -101,8 +106,19 @@ def test_nothing_in_a_cell_calls_up(worker: Worker) -> None:
 
 # What the table of the design gives each side of a cell.
 MAY_SAY = {
-    "conductor": {AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, BUILD_ENDED, BUILD_DELETED, HOST_FAILED},
-    "agent": {AGENT_REPORT, INVENTORY_REPORTED, HOST_REPORTED, IRONIC_NODE},
+    "conductor": {
+        AGENT_BUILD,
+        AGENT_DESTROY,
+        AGENT_REPORT,
+        AGENT_MOVE,
+        AGENT_MOVED,
+        BUILD_ENDED,
+        BUILD_DELETED,
+        MOVE_TOLD,
+        MOVE_ENDED,
+        HOST_FAILED,
+    },
+    "agent": {AGENT_REPORT, AGENT_MOVED, INVENTORY_REPORTED, HOST_REPORTED, IRONIC_NODE},
 }
 
 
@@ -119,9 +135,13 @@ def test_a_cell_hears_only_what_is_addressed_to_it(worker: Worker) -> None:
             "build.placed.c1",
             "build.delete.c1",
             "build.reshaped.c1",
+            "move.placed.c1",
+            "move.steer.c1",
+            "agent.moved.c1",
             "agent.report.c1",
             worker.name.replace("agent.", "agent.build."),
             worker.name.replace("agent.", "agent.destroy."),
+            worker.name.replace("agent.", "agent.move."),
         )
 
 

@@ -291,7 +291,7 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
         "overdue": ("error", ["destroy 2 at host5 above 1", "ended error at host0"]),
         "built": ("resume", ["destroy 2 at host5 above 1", "resume 3 (was 1) at host0"]),
         "failed to build": ("resume", ["destroy 2 at host5 above 1", "resume 3 (was 1) at host0"]),
-        "destroyed": ("resume", ["free 2"]),
+        "destroyed": ("resume", ["resume 3 (was 1) at host0", "free 2"]),
         "confirm": ("resume", ["told resume: it is on its way back already"]),
         "revert": ("resume", ["told resume: it is on its way back already"]),
         "abort": ("resume", ["told resume: it is on its way back already"]),
