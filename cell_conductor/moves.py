@@ -14,7 +14,7 @@ from cell_conductor.core.move_orders import reminder
 METAL = "an instance on bare metal does not move: its node is all of it"
 
 
-class Moves:
+class CellMoves:
     """The moves of one cell, in its database."""
 
     def __init__(self, builds: Builds) -> None:

@@ -38,7 +38,7 @@ from bus.worker import Worker, answers, every, on_many
 from cell_conductor.builds import AskMany, Builds
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.listing import Listing
-from cell_conductor.moves import Moves
+from cell_conductor.moves import CellMoves
 from cell_conductor.ring import LEASE_SECONDS, LOOKS, Ring
 from cell_conductor.ring_by_hand import RingByHand
 
@@ -75,7 +75,7 @@ def cell_conductor(
         ring=ring,
         stalled_after=stalled_after,
     )
-    moves = Moves(builds)
+    moves = CellMoves(builds)
     says = [AGENT_BUILD, AGENT_DESTROY, BUILD_ENDED, BUILD_DELETED, MOVE_ENDED]
     moving = [*says, AGENT_MOVE, MOVE_TOLD, HOST_FAILED]
     reminders = [AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, AGENT_MOVE, AGENT_MOVED]

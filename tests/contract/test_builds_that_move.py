@@ -23,7 +23,7 @@ from cell_conductor.builds import Builds
 from cell_conductor.core.build import keeper
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.listing import Listing
-from cell_conductor.moves import Moves
+from cell_conductor.moves import CellMoves
 from cell_conductor.ring import Ring
 from tests.support.cell_moves import a_move, a_move_report, a_steering, in_short
 from tests.support.conductor_builders import (
@@ -60,7 +60,7 @@ class MovingCell:
             clock=Clock(now=lambda: self.now, chance=chance, monotonic=lambda: self.now),
             ring=ring,
         )
-        self.moves = Moves(self.builds)
+        self.moves = CellMoves(self.builds)
 
     async def active(self) -> None:
         await self.builds.start_many([ONE])
