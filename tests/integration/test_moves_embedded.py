@@ -1,0 +1,135 @@
+"""An instance in an embedded berth, by its commands: moved, resized, shelved, evacuated, drained."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from berth import wiring
+from berth.audit import audit
+from berth.commands import builds, deleting, draining, evacuating, hosts, move_list, moves, steering
+from berth.commands.run import ready
+from berth.embedded import embedded
+from berth.settings import Settings
+from bus import topics
+from bus.local import LocalTransport
+from tests.support.command_line import CommandLine
+from tests.support.waiting import until
+
+CELL = wiring.tables_of_cell("c1")
+pytestmark = pytest.mark.skipif(
+    not any(row.address.topic is topics.MOVE_PLACED for worker in CELL for row in worker.consumes),
+    reason="no conductor takes moves yet",
+)
+HOMES: dict[str, ModuleType] = {
+    "boot": builds, "delete": deleting, "drain": draining, "evacuate": evacuating, "host": hosts,
+    "moves": move_list, "confirm": steering, "revert": steering, "abort": steering,
+}  # fmt: skip
+
+
+class LivingBerth:
+    """`berth ...` beside a berth that runs."""
+
+    def __init__(
+        self, settings: Settings, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.settings, self._patch, self._capsys = settings, patch, capsys
+
+    async def __call__(self, *words: str, ends: int = 0) -> str:
+        line = CommandLine(words[0], HOMES.get(words[0], moves), self._patch, self._capsys)
+        return await line(*words[1:], ends=ends)
+
+    async def boot(self, *words: str) -> tuple[str, str]:
+        """The build, and its host."""
+        said = json.loads((await self("boot", *words, "--wait", "--json")).splitlines()[-1])
+        assert said["status"] == "active", said
+        return said["build"], said["host"]
+
+    async def ends(self, *words: str, ends: int = 0) -> dict[str, Any]:
+        """The last that is told of a move that is followed."""
+        told = await self(*words, "--wait", "--json", ends=ends)
+        return dict(json.loads(told.splitlines()[-1]))
+
+    async def clean(self) -> None:
+        """Once clean-ups are over nothing is held but by builds that are there."""
+
+        async def settled() -> bool:
+            found = await audit(self.settings, settled=True)
+            return found.clean and set(found.types) <= {"INSTANCE"}
+
+        await until(settled, picture=lambda: audit(self.settings, settled=True))
+
+
+@pytest.fixture
+async def berth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> AsyncIterator[LivingBerth]:
+    monkeypatch.setenv("BERTH_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("BERTH_CELLS", "c1")
+    settings = Settings().having(
+        state_dir=str(tmp_path), cells=("c1",), hosts=4, build_time="constant:0.01", heartbeat=0.5
+    )
+    async with embedded(settings) as running:
+        await ready(running.bus, settings)
+        monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(running.broker))
+        yield LivingBerth(settings, monkeypatch, capsys)
+
+
+async def test_an_instance_is_moved_in_every_way_and_deleted(berth: LivingBerth) -> None:
+    build, first = await berth.boot("--vcpus", "2", "--image", "debian")
+    second = await berth.ends("move", build)
+    assert (second["end"], second["host"] != first) == ("done", True)
+    live = await berth.ends("move", build, "--live", "--to", first)
+    assert (live["end"], live["host"]) == ("done", first)
+
+    bigger = await berth.ends("resize", build, "--vcpus", "4")
+    assert bigger["end"] == "verifying"
+    back = await berth.ends("revert", build)
+    assert (back["end"], back["host"]) == ("reverted", first)
+    await berth.ends("resize", build, "--vcpus", "4")
+    grown = await berth.ends("confirm", build)
+    assert grown["end"] == "done"
+
+    assert (await berth.ends("rebuild", build, "--image", "alpine"))["host"] == grown["host"]
+    assert (await berth.ends("shelve", build))["end"] == "done"
+    await berth.clean()
+    third = await berth.ends("unshelve", build)
+    assert third["end"] == "done"
+
+    fourth = await berth.ends("move", build, "--to", first if third["host"] != first else second["host"])
+    assert fourth["end"] == "done"
+    shown = await berth("moves", "show", build)
+    assert f"to {fourth['host']} in cell c1: ended done" in shown
+    assert len((await berth("moves", "list", "--all", "--json")).splitlines()) == 8
+    assert "deleted" in await berth("delete", build, "--wait")
+    await berth.clean()
+
+
+async def test_a_dead_host_is_evacuated_and_one_that_lives_is_drained(berth: LivingBerth) -> None:
+    there = [await berth.boot("--host", "c1-host00001") for _ in range(3)]
+    told = await berth("evacuate", there[0][1], "--wait")
+    assert "c1-host00001: 3 moved, none stays" in told
+    where = {
+        json.loads(line)["host"] for line in (await berth("moves", "list", "--all", "--json")).splitlines()
+    }
+    assert "c1-host00001" not in where
+    for host in sorted(where):
+        assert "none stays" in await berth("drain", host, "--max", "2")
+        await berth("host", "enable", host, "--because", "drain")
+    for build, _ in there:
+        await berth("delete", build, "--wait")
+    await berth("host", "force-down", "c1-host00001", "--undo")
+    await berth.clean()
+
+
+async def test_what_finds_no_host_stays_where_it_is(berth: LivingBerth) -> None:
+    build, host = await berth.boot()
+    refused = await berth.ends("move", build, "--to", "nowhere", ends=1)
+    assert refused["end"] == "refused" and refused["code"]
+    too_big = await berth.ends("resize", build, "--vcpus", "9999", ends=1)
+    assert (too_big["end"], too_big["code"]) == ("refused", "class")
+    assert host in await berth("drain", host, "--dry-run")
+    await berth.clean()
