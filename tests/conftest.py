@@ -94,6 +94,15 @@ def rabbitmq(request: pytest.FixtureRequest) -> Iterator[RabbitMQ | ExternalServ
         yield server
 
 
+@pytest.fixture(scope="session")
+def restarted_rabbitmq(request: pytest.FixtureRequest) -> Iterator[RabbitMQ]:
+    """Another, for tests that stop or kill it: it has little of other tests to recover. Start it first."""
+    installed(find_rabbitmq)
+    directory: Path = request.getfixturevalue("_server_directory")
+    with RabbitMQ(directory / "restarted") as server:
+        yield server
+
+
 @pytest.fixture
 async def database_url(postgres: Postgres | ExternalServer) -> AsyncIterator[str]:
     """The SQLAlchemy URL of a new, empty PostgreSQL database of this test's own."""

@@ -18,7 +18,7 @@ from scheduler_worker.worker import scheduler_worker
 from tests.support.buses import Connect, serving
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 def the_placement(placement: FakePlacement) -> Worker:

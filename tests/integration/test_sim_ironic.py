@@ -17,6 +17,7 @@ from bus.http import listen
 from compute_sim.core.faults import Durations
 from compute_sim.ironic import IronicExchange, SimPlan, Simulation, enrolled
 from deploy.servers import RabbitMQ
+from tests.support.servers import url_of
 from tests.support.simulated_ironic import INSTANCE, NOW
 from tests.support.virtual_time import in_virtual_time
 
@@ -163,8 +164,9 @@ async def test_an_exchange_that_is_durable_is_taken_as_it_is(amqp_url: str, bus_
 
 @pytest.mark.slow
 async def test_what_is_said_while_the_broker_is_away_is_heard_when_it_is_back(
-    rabbitmq: RabbitMQ, amqp_url: str, bus_name: str
+    restarted_rabbitmq: RabbitMQ, bus_name: str
 ) -> None:
+    rabbitmq, amqp_url = restarted_rabbitmq, url_of(restarted_rabbitmq)
     exchange = f"ironic-{bus_name}"
     sim = Simulation(
         enrolled(50, now=NOW, state="manageable"), voice=IronicExchange(amqp_url, exchange=exchange)
