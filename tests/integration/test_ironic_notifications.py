@@ -25,7 +25,7 @@ from tests.support.ironic_recordings import RecordedMessage, recorded
 from tests.support.servers import url_of
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 TOPIC = "ironic_versioned_notifications"
 SAID = [message for step in recorded() for message in step.messages]
