@@ -319,7 +319,7 @@ async def test_all_that_was_recorded_comes_out_as_reports(amqp_url: str, bus_nam
         latest: dict[str, InventoryReported] = {}
         async with ear.listening():
             await ironic.say(*SAID)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while latest != expected:
                     report = await heard.get()
                     assert report.sequence > (latest[report.root].sequence if report.root in latest else 0)
