@@ -40,11 +40,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     tests = Path(__file__).parent
 
-    def rank(item: pytest.Item) -> tuple[bool, int]:
+    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+
+    def rank(item: pytest.Item) -> tuple[bool, int, bool]:
         parts = item.path.relative_to(tests).parts if item.path.is_relative_to(tests) else ()
         directory = parts[0] if parts else ""
         place = _ORDER.index(directory) if directory in _ORDER else len(_ORDER)
-        return item.get_closest_marker("services") is not None, place
+        services = item.get_closest_marker("services") is not None
+        # Of integration the long files first: at the end no core then waits long for another's file.
+        return services, place, directory == "integration" and item.path not in slow
 
     items.sort(key=rank)  # stable: the order inside a directory stays
     changing = [item.nodeid for item in items if " at 0x" in item.nodeid]
@@ -91,6 +95,15 @@ def rabbitmq(request: pytest.FixtureRequest) -> Iterator[RabbitMQ | ExternalServ
     installed(find_rabbitmq)
     directory: Path = request.getfixturevalue("_server_directory")
     with RabbitMQ(directory / "rabbitmq") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def restarted_rabbitmq(request: pytest.FixtureRequest) -> Iterator[RabbitMQ]:
+    """Another, for tests that stop or kill it: it has little of other tests to recover. Start it first."""
+    installed(find_rabbitmq)
+    directory: Path = request.getfixturevalue("_server_directory")
+    with RabbitMQ(directory / "restarted") as server:
         yield server
 
 

@@ -112,6 +112,7 @@ def _as_one(said: Numbers, placed: Ints) -> Numbers:
     return said
 
 
+_NONE = np.float64(0.0)  # what is compared with it can be turned round by ~, which of a Python bool it cannot
 _OUR_DOING = frozenset({"building", "sent"})
 
 
@@ -129,14 +130,14 @@ class AllHosts:
         self._everybody = len(self._positions) == len(now.slot_at)
 
     def free(self, resource_class: str) -> Number:
-        return self._search.free(resource_class) if self._search.any_of(resource_class) else 0.0
+        return self._search.free(resource_class) if self._search.any_of(resource_class) else _NONE
 
     def capacity(self, resource_class: str) -> Number:
-        return self._search.capacity(resource_class) if self._search.any_of(resource_class) else 0.0
+        return self._search.capacity(resource_class) if self._search.any_of(resource_class) else _NONE
 
     def has(self, trait: str) -> Number:
         found = self._search.has(trait)
-        return found.astype(np.float64) if found.any() else 0.0
+        return found.astype(np.float64) if found.any() else _NONE
 
     def fact(self, name: str, otherwise: float = UNKNOWN) -> Number:
         found = self._facts.get((name, otherwise))
@@ -162,7 +163,7 @@ class AllHosts:
     def within(self, says: Callable[[Aggregate], bool]) -> Number:
         those = [uuid for uuid, one in self._now.source.aggregates.items() if says(one)]
         if not those:
-            return 0.0
+            return _NONE
         found = np.zeros(len(self._positions))
         for uuid in those:
             found[self._search.within(uuid)] = 1.0

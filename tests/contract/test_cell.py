@@ -21,7 +21,7 @@ from compute_sim import CrashPlan, Durations, FaultPlan, compute_sim
 from tests.support.buses import queues_of
 from tests.support.conductor_builders import CELL, Books, a_delete, a_placed
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 BUILDS = 60
 
 

@@ -181,7 +181,7 @@ async def test_a_boot_names_the_group_it_joins_by_its_uuid(
     request = boot_request(1, 512, 1, "", (), 1, "", "")
     assert await boot(Settings(), request, False, 1.0, False, Spoken().say, ByName("web")) == 0
     assert await boot(Settings(), request, False, 1.0, False, Spoken().say, ByName(DB.upper())) == 0
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while len(asked) < 2:
             await asyncio.sleep(0)
     assert [one.hints.group for one in asked] == [WEB, DB]

@@ -32,7 +32,7 @@ from tests.support.move_builders import (
 )
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_request
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 def the_placement(placement: FakePlacement) -> Worker:

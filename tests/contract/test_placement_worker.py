@@ -69,7 +69,7 @@ async def test_what_is_reported_is_offered_claimed_and_announced(database: Datab
 
         last = next(result.number for result in twice if isinstance(result, Claimed))
         numbers = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while last not in numbers:
                 numbers.append((await heard.get()).number)
         # Two processes on one SQLite file may both tell of a change: in order, and none is left out.

@@ -177,7 +177,7 @@ async def test_berths_own_client_gets_along_with_it() -> None:
             with pytest.raises(IronicRefused) as refused:
                 await api.patch_node(node, [{"op": "add", "path": "/extra", "value": {}}])
             assert refused.value.status == 409
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while (await api.node(node) or {})["provision_state"] != "active":
                     await asyncio.sleep(0)
 

@@ -26,7 +26,7 @@ from tests.support.conductor_builders import a_build_order, an_agent_report
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_release, a_report, an_order, on_hosts
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 GROUP = uid(1, "9")
 HOSTS, AT_ONCE = 12, 20

@@ -22,9 +22,10 @@ from ironic_sync.following import Following
 from ironic_sync.notifications import Notifications
 from tests.support.ironic_builders import PLACE
 from tests.support.ironic_recordings import RecordedMessage, recorded
+from tests.support.servers import url_of
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 TOPIC = "ironic_versioned_notifications"
 SAID = [message for step in recorded() for message in step.messages]
@@ -241,10 +242,17 @@ async def test_an_exchange_that_is_deleted_and_made_again_is_heard_again(
     assert ear.gaps == 2
 
 
-@pytest.mark.parametrize("durable", [False, True], ids=["an exchange of the broker's life", "a durable one"])
+@pytest.mark.parametrize(
+    "durable",
+    [
+        pytest.param(False, id="an exchange of the broker's life"),
+        pytest.param(True, id="a durable one", marks=pytest.mark.soak),
+    ],
+)
 async def test_a_broker_that_restarts_loses_nothing_that_it_took(
-    rabbitmq: RabbitMQ, amqp_url: str, bus_name: str, durable: bool
+    restarted_rabbitmq: RabbitMQ, bus_name: str, durable: bool
 ) -> None:
+    rabbitmq, amqp_url = restarted_rabbitmq, url_of(restarted_rabbitmq)
     ear = Ear(amqp_url, bus_name)
     async with ear.listening(), an_ironic(amqp_url, bus_name, durable=durable) as ironic:
         await ironic.say(*SAID[:10])
@@ -260,9 +268,8 @@ async def test_a_broker_that_restarts_loses_nothing_that_it_took(
     assert sorted(first, key=first.__getitem__) == BODIES[:120], "some twice, but none late"
 
 
-async def test_it_is_known_whether_ironic_can_be_heard(
-    rabbitmq: RabbitMQ, amqp_url: str, bus_name: str
-) -> None:
+async def test_it_is_known_whether_ironic_can_be_heard(restarted_rabbitmq: RabbitMQ, bus_name: str) -> None:
+    rabbitmq, amqp_url = restarted_rabbitmq, url_of(restarted_rabbitmq)
     ear = Ear(amqp_url, bus_name)
 
     def hears() -> bool:
@@ -312,7 +319,7 @@ async def test_all_that_was_recorded_comes_out_as_reports(amqp_url: str, bus_nam
         latest: dict[str, InventoryReported] = {}
         async with ear.listening():
             await ironic.say(*SAID)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while latest != expected:
                     report = await heard.get()
                     assert report.sequence > (latest[report.root].sequence if report.root in latest else 0)

@@ -65,7 +65,7 @@ class CellMakersSite:
         ends = await self.bus.listen(topics.BUILD_ENDED.at(cell=CELL, reply_to=mine))
         none = await self.bus.listen(topics.BUILD_UNPLACEABLE.at(reply_to=mine))
         await self.bus.publish(a_boot(number, reply_to=mine, wait=wait))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             waiting = {asyncio.create_task(one.get()) for one in (ends, none)}
             done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
@@ -77,7 +77,7 @@ class CellMakersSite:
     async def delete(self, number: int) -> None:
         gone = await self.bus.listen(topics.BUILD_DELETED.at(cell=CELL, reply_to=f"d{number}"))
         await self.bus.publish(BuildDeleteRequested(build=uid(number), cell=CELL, reply_to=f"d{number}"))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await gone.get()
 
 

@@ -3,18 +3,17 @@
 import asyncio
 import itertools
 import os
-import shutil
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from bus.errors import Unroutable
 from bus.protocol import QueueSpec
 from bus.rabbit import RabbitTransport
-from deploy.servers import RabbitMQ, find_rabbitmq, private_directory
+from deploy.servers import RabbitMQ
 from tests.support.envelopes import an_envelope, number_in
-from tests.support.servers import crash, installed
+from tests.support.servers import crash
 from tests.support.waiting import in_time
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -23,14 +22,11 @@ DEADLINE = 90.0
 QUEUE = QueueSpec("q", ("build.requested",))
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[RabbitMQ]:
-    """One of our own: it is stopped, killed and frozen here."""
-    installed(find_rabbitmq)
-    directory = private_directory("berth-reconnect-")
-    with RabbitMQ(directory / "rabbitmq") as server:
-        yield server
-    shutil.rmtree(directory, ignore_errors=True)
+@pytest.fixture
+def broker(restarted_rabbitmq: RabbitMQ) -> RabbitMQ:
+    """It is stopped, killed and frozen here."""
+    restarted_rabbitmq.start()
+    return restarted_rabbitmq
 
 
 @pytest.fixture
@@ -41,7 +37,6 @@ async def connect(broker: RabbitMQ, bus_name: str) -> AsyncIterator[Callable[[],
         made.append(RabbitTransport(broker.url, exchange=bus_name))
         return made[-1]
 
-    broker.start()
     yield connect
     for transport in made:
         await transport.close()

@@ -11,7 +11,7 @@ import pytest
 from bus.messages import PlacementChanged
 from tests.support.placement_builders import a_placement, last_told
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 ROOT = Path(__file__).parent.parent.parent
 
 PROCESS = """

@@ -20,7 +20,7 @@ from tests.support.berth_processes import Running
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
-DEADLINE = 50.0
+DEADLINE = 150.0
 BUILDS = 5
 
 

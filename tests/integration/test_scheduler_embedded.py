@@ -25,7 +25,7 @@ from scheduler_worker import ChoicePolicy
 from scheduler_worker.worker import scheduler_worker
 from tests.support.scheduler_builders import FakePlacement, a_candidate, a_heartbeat, a_request
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class PlacingCloud:

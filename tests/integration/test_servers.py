@@ -31,7 +31,7 @@ from deploy.servers import (
     private_directory,
 )
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 

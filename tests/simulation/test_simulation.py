@@ -67,7 +67,7 @@ def test_no_seed_breaks_a_promise(first: int) -> None:
     assert any("kill" in event for world in worlds for event in world.history)
 
 
-@pytest.mark.parametrize("seed", [7, 8, 9])
+@pytest.mark.parametrize("seed", [7, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (8, 9))])
 def test_the_same_seed_replays_the_same_history(seed: int) -> None:
     """Also in another process, where sets and dictionaries are hashed otherwise, and garbage goes sooner."""
     here = simulate(seed)

@@ -108,7 +108,7 @@ async def another(settings: Settings, worker: str) -> AsyncIterator[None]:
         await process.wait()
 
 
-async def settled(settings: Settings, seconds: float = 20.0, *, builds: int = 0) -> Audit:
+async def settled(settings: Settings, seconds: float = 60.0, *, builds: int = 0) -> Audit:
     """The audit once it is clean and so many builds are known: what came late may still be settling.
 
     If that takes longer, the last one, with what is wrong in it.
@@ -182,11 +182,11 @@ class Up:
         """Every worker it has told of, and its process id."""
         return {name: int(pid) for name, pid in re.findall(r"^  (\S+): process (\d+)", self.log, re.M)}
 
-    def berth(self, *arguments: str, seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
+    def berth(self, *arguments: str, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Another process: `berth ...` in the same environment."""
         return run_berth(arguments, self.directory, self.environment, seconds)
 
-    def run(self, *command: str, seconds: float = 30.0) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             command,
             cwd=self.directory,
@@ -197,7 +197,7 @@ class Up:
             check=False,
         )
 
-    def wait_until(self, condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    def wait_until(self, condition: Callable[[], bool], what: str, seconds: float = 90.0) -> None:
         deadline = monotonic() + seconds
         while not condition():
             assert monotonic() < deadline, f"within {seconds} s not: {what}\n{self.log}"

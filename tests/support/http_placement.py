@@ -107,14 +107,14 @@ class Stream:
         found: list[str] = []
         text = ""
         while len(found) < count:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 text += (await self._parts.get()).decode()
             *whole, text = text.split("\n\n")
             found += [event for event in whole if event and not event.startswith(":")]
         return found
 
     async def ended(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while await self._parts.get():
                 pass
 
@@ -145,9 +145,9 @@ async def a_stream(door: HttpPlacement, path: str, query: str = "", **headers: s
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(door.app(scope, receive, send))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             status, told = await begun
         yield Stream(status, told, parts)
         left.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await task

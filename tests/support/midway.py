@@ -14,7 +14,7 @@ from tests.support.waiting import until
 T = TypeVar("T")
 
 
-SOON = 0.5  # less than PostgreSQL lets those wait who wait for one another
+SOON = 0.9  # less than PostgreSQL lets those wait who wait for one another
 
 
 class Gate:

@@ -51,7 +51,7 @@ async def read_until(
     client: httpx.AsyncClient, path: str, check: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any]:
     """What is there, once it is as it should be."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while True:
             told: dict[str, Any] = (await client.get(path)).json()
             if check(told):

@@ -87,6 +87,23 @@ def test_all_at_once_and_one_by_one_read_the_same(reads: object, numbers: list[f
     assert numbers_of(reads, HOSTS) == (numbers, numbers)
 
 
+@pytest.mark.parametrize(
+    "reads",
+    [
+        pytest.param(lambda view: view.free("CUSTOM_NONE"), id="of a class nobody has"),
+        pytest.param(lambda view: view.capacity("CUSTOM_NONE"), id="capacity of it"),
+        pytest.param(lambda view: view.has("CUSTOM_NOBODYS"), id="a trait"),
+        pytest.param(lambda view: view.within(lambda aggregate: False), id="aggregates"),
+        pytest.param(lambda view: view.fact("instances", 0.0), id="a fact"),
+        pytest.param(lambda view: view.cached("linux"), id="an image"),
+    ],
+)
+def test_a_mask_of_what_all_have_alike_can_be_turned_round(reads: object) -> None:
+    everybody, _ = seen_at_once([the_facts(1), the_facts(2)])
+    nought = reads(everybody) == 0  # type: ignore[operator]
+    assert np.broadcast_to(nought, 2).all() and not np.broadcast_to(~nought, 2).any()
+
+
 def test_the_facts_of_one_host_are_those_of_placement_and_of_its_report() -> None:
     _, found = seen_at_once(HOSTS)
     assert found[:3] == HOSTS[:3]

@@ -112,7 +112,7 @@ async def load_with(answer: Answer, plan: LoadPlan) -> LoadOutcome:
         emits = [topics.BUILD_ENDED, topics.BUILD_UNPLACEABLE]
         worker = Worker("berth", [on_many(topics.BUILD_REQUESTED, hear, emits=emits)])
         await bus.transport.declare(worker.queue_of(worker.consumes[0]))
-        async with asyncio.TaskGroup() as group, asyncio.timeout(20):
+        async with asyncio.TaskGroup() as group, asyncio.timeout(60):
             group.create_task(theirs.serve(worker, stopping))
             result = await load.run()
             stopping.set()
