@@ -168,6 +168,7 @@ def move_stands(move: BuildMove) -> MoveStands:
         phase=move.shown,
         source=move.left,
         host=move.host,
+        at=move.at_host,
         percent=move.percent,
         since=move.since,
         ended=move.ended,

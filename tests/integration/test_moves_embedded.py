@@ -14,16 +14,10 @@ from berth.commands import builds, deleting, draining, evacuating, hosts, move_l
 from berth.commands.run import ready
 from berth.embedded import embedded
 from berth.settings import Settings
-from bus import topics
 from bus.local import LocalTransport
 from tests.support.command_line import CommandLine
 from tests.support.waiting import until
 
-CELL = wiring.tables_of_cell("c1")
-pytestmark = pytest.mark.skipif(
-    not any(row.address.topic is topics.MOVE_PLACED for worker in CELL for row in worker.consumes),
-    reason="no conductor takes moves yet",
-)
 HOMES: dict[str, ModuleType] = {
     "boot": builds, "delete": deleting, "drain": draining, "evacuate": evacuating, "host": hosts,
     "moves": move_list, "confirm": steering, "revert": steering, "abort": steering,
