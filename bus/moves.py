@@ -49,7 +49,7 @@ class MoveRequested(Message, frozen=True, kw_only=True):
     verify: bool = False  # migrate, resize: it waits to be confirmed, or reverted
     verify_for: Wait = ""  # after so long it is confirmed; empty: when somebody says so
     alternates: Annotated[int, Meta(ge=0, le=10)] = 2
-    wait: Wait = ""  # for room
+    wait: Wait = ""  # for room: not served yet, a move that asks for it is refused
     priority: Annotated[int, Meta(ge=0, le=9)] = 0
     reply_to: ReplyTo = ""
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from msgspec import structs
 
-from berth.commands.boot_options import BootCommand, pairs, waiting_time
+from berth.commands.boot_options import pairs, waiting_time
 from berth.commands.builds import image_named
 from berth.commands.options import Json, StateDir
 from berth.commands.requesting_moves import ANY, Making, request_moves, spec_of
@@ -15,7 +15,6 @@ from berth.settings import BadSetting
 from bus.moves import MoveKind, MoveRequested
 from bus.queries import BuildStands
 from bus.requests import Flavor
-from scheduler_worker import seconds_of
 
 _WHERE, _HOW = "Where", "How"
 _LONGEST_NAME = 200
@@ -25,25 +24,10 @@ commands = typer.Typer()
 Builds = Annotated[list[str], typer.Argument(metavar="BUILD...", help="Uuids of instances.")]
 OneBuild = Annotated[str, typer.Argument(metavar="BUILD", help="The uuid of the instance.")]
 Cell = Annotated[str, typer.Option(help="The cell it is in, if you know: then nobody else is asked.")]
-WaitForIt = Annotated[
-    str | None,
-    typer.Option(
-        "--wait",
-        metavar="[TIME]",
-        help="Follow it to its end; exit 1 unless it is done. With a time (90s, 30m, 12h, 7d) it may wait so"
-        " long for room.",
-        rich_help_panel=_HOW,
-    ),
-]
 Follow = Annotated[
     bool, typer.Option("--wait", help="Follow it to its end; exit 1 unless it is done.", rich_help_panel=_HOW)
 ]
-Timeout = Annotated[
-    float,
-    typer.Option(
-        min=0, help="Seconds to follow it, on top of those it may wait for room.", rich_help_panel=_HOW
-    ),
-]
+Timeout = Annotated[float, typer.Option(min=0, help="Seconds to follow it.", rich_help_panel=_HOW)]
 To = Annotated[
     str, typer.Option("--to", metavar="NAME|UUID", help="This host or none.", rich_help_panel=_WHERE)
 ]
@@ -61,10 +45,6 @@ Not = Annotated[
         "--not", metavar="NAME|UUID", help="Not this host; may be repeated.", rich_help_panel=_WHERE
     ),
 ]
-Priority = Annotated[
-    int,
-    typer.Option(min=0, max=9, help="Among those that wait for room, 9 goes first.", rich_help_panel=_HOW),
-]
 Verify = Annotated[
     bool,
     typer.Option(
@@ -81,7 +61,7 @@ VerifyFor = Annotated[
 ]
 
 
-@commands.command("move", cls=BootCommand, rich_help_panel="Moves")
+@commands.command("move", rich_help_panel="Moves")
 def move_command(
     builds: Builds,
     live: Annotated[
@@ -104,8 +84,7 @@ def move_command(
         ),
     ] = False,
     verify_for: VerifyFor = "",
-    wait: WaitForIt = None,
-    priority: Priority = 0,
+    wait: Follow = False,
     timeout: Timeout = 3600.0,
     cell: Cell = "",
     as_json: Json = False,
@@ -129,15 +108,12 @@ def move_command(
         ignore_hosts=tuple(not_ or ()),
         verify=verify or bool(verify_for),
         verify_for=_time("--verify-for", verify_for),
-        wait=waiting_time(wait),
-        priority=priority,
     )
     settings = effective(state_dir=state_dir).settings
-    timeout += seconds_of(asked.wait)
-    run(request_moves(settings, builds, cell, _alike(asked), wait is not None, timeout, as_json, say))
+    run(request_moves(settings, builds, cell, _alike(asked), wait, timeout, as_json, say))
 
 
-@commands.command("resize", cls=BootCommand, rich_help_panel="Moves")
+@commands.command("resize", rich_help_panel="Moves")
 def resize_command(
     build: OneBuild,
     vcpus: Annotated[int | None, typer.Option(min=0, help="So many VCPU.")] = None,
@@ -166,8 +142,7 @@ def resize_command(
     ] = False,
     verify: Verify = True,
     verify_for: VerifyFor = "",
-    wait: WaitForIt = None,
-    priority: Priority = 0,
+    wait: Follow = False,
     timeout: Timeout = 3600.0,
     cell: Cell = "",
     as_json: Json = False,
@@ -203,13 +178,10 @@ def resize_command(
             same_host=same_host,
             verify=verify,
             verify_for=_time("--verify-for", verify_for),
-            wait=waiting_time(wait),
-            priority=priority,
         )
 
     settings = effective(state_dir=state_dir).settings
-    timeout += seconds_of(waiting_time(wait))
-    run(request_moves(settings, [build], cell, asked, wait is not None, timeout, as_json, say))
+    run(request_moves(settings, [build], cell, asked, wait, timeout, as_json, say))
 
 
 @commands.command("shelve", rich_help_panel="Moves")
@@ -229,35 +201,28 @@ def shelve_command(
     run(request_moves(settings, builds, cell, _alike(_simple("shelve")), wait, timeout, as_json, say))
 
 
-@commands.command("unshelve", cls=BootCommand, rich_help_panel="Moves")
+@commands.command("unshelve", rich_help_panel="Moves")
 def unshelve_command(
     builds: Builds,
     to: To = "",
     force_to: ForceTo = "",
     not_: Not = None,
-    wait: WaitForIt = None,
-    priority: Priority = 0,
+    wait: Follow = False,
     timeout: Timeout = 3600.0,
     cell: Cell = "",
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Build shelved instances again, as what they were, wherever there is room.
-
-    `berth unshelve BUILD --wait 1h` waits so long for it.
-    """
+    """Build shelved instances again, as what they were, wherever there is room."""
     _check_where(to, force_to, not_ or ())
     asked = structs.replace(
         _simple("unshelve"),
         wanted_host=to,
         forced_host=force_to,
         ignore_hosts=tuple(not_ or ()),
-        wait=waiting_time(wait),
-        priority=priority,
     )
     settings = effective(state_dir=state_dir).settings
-    timeout += seconds_of(asked.wait)
-    run(request_moves(settings, builds, cell, _alike(asked), wait is not None, timeout, as_json, say))
+    run(request_moves(settings, builds, cell, _alike(asked), wait, timeout, as_json, say))
 
 
 @commands.command("rebuild", rich_help_panel="Moves")

@@ -62,7 +62,6 @@ ASKED: list[tuple[list[str], dict[str, Any]]] = [
     (["move", B1, "--not", "a", "--not", "b"], {"ignore_hosts": ("a", "b")}),
     (["move", B1, "--verify"], {"verify": True, "verify_for": ""}),
     (["move", B1, "--verify-for", "30m"], {"verify": True, "verify_for": "30m"}),
-    (["move", B1, "--wait", "10m", "--priority", "3"], {"wait": "10m", "priority": 3}),
     (["resize", B1, "--vcpus", "4"], {"kind": "resize", "verify": True, "same_host": False}),
     (["resize", B1, "--vcpus", "4", "--no-verify", "--same-host"], {"verify": False, "same_host": True}),
     (["shelve", B1], {"kind": "shelve"}),
