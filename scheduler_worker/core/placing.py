@@ -313,6 +313,8 @@ def _elsewhere(order: Order, instance: Id, result: Held | Retired) -> Order:
         case Retired(unplaceable=True, why=why) if why in (CANCELLED, DELETED):
             return replace(order, unwanted=(*order.unwanted, (instance, why)))
         case Retired(unplaceable=True, why=why):
+            if order.move is not None and why != order.reason:  # what was decided now is not why
+                order = replace(order, decision=Decision())
             return _end(order, instance, why)
         case Retired():
             return order if order.move is None else replace(order, begun=True)

@@ -1,21 +1,18 @@
-"""What must be true of a cloud after every step, and what once it is at rest, read off the databases."""
+"""What must be true of a cloud after every step, read off the databases."""
 
 import sqlite3
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bus.candidates import PlacedHost
-from bus.claims import KEEPERS
-from cell_conductor.core.build import keeper
+from bus.claims import KEEPERS, keeper
+from bus.host_marks import DISABLED, FORCED_DOWN
+from tests.simulation.broken import Broken
+from tests.simulation.guest_checks import check_guests
 
 if TYPE_CHECKING:
     from scheduler_worker.parking import Parking
     from tests.simulation.world import SimulatedWorld
-
-
-class Broken(AssertionError):
-    """An invariant does not hold."""
-
 
 _OVER = """
 SELECT p.name, c.name, i.used, i.total, i.reserved, i.allocation_ratio FROM inventories i
@@ -42,24 +39,25 @@ JOIN resource_providers p ON p.id = a.resource_provider_id
 WHERE {_ON_ITS_HOST} GROUP BY c.uuid HAVING count(DISTINCT p.root_provider_id) > 1
 """
 # What is not of a build's own type is somebody else's: brought from elsewhere, or kept until a guest is gone.
-_HELD = f"""
+HELD = f"""
 SELECT c.uuid, r.uuid FROM allocations a JOIN consumers c ON c.id = a.consumer_id
 JOIN resource_providers p ON p.id = a.resource_provider_id
 JOIN resource_providers r ON r.id = p.root_provider_id
 JOIN consumer_types k ON k.id = c.consumer_type_id AND k.name = 'INSTANCE' WHERE {_ON_ITS_HOST}
 """
-_KEPT = """
-SELECT c.uuid FROM consumers c JOIN consumer_types k ON k.id = c.consumer_type_id
-WHERE k.name IN ('CLEANUP', 'MIGRATION')
+_KEEPERS = "('CLEANUP', 'MIGRATION')"
+KEPT = f"""
+SELECT c.uuid, k.name FROM consumers c JOIN consumer_types k ON k.id = c.consumer_type_id
+WHERE k.name IN {_KEEPERS}
 """
-# Whoever holds something of a host, and for which host: a build, or the clean-up that keeps its room.
-_ROOMS = """
+_LEAVES = f"""
 SELECT DISTINCT c.uuid, r.uuid FROM allocations a JOIN consumers c ON c.id = a.consumer_id
 JOIN resource_providers p ON p.id = a.resource_provider_id
 JOIN resource_providers r ON r.id = p.root_provider_id
-"""
-# Of a server group: how many are on a host, with those whose place is kept there, each once; and on how many
-# hosts its members are.
+JOIN consumer_types k ON k.id = c.consumer_type_id AND k.name = 'MIGRATION' WHERE {_ON_ITS_HOST}
+"""  # who holds what a move has left, and may come back to
+# Of a server group: how many are on a host, clean-ups among them, an instance and who keeps its room there
+# counted once; and on how many its members are.
 _OF_GROUPS = f"""
 FROM server_groups g JOIN consumers c ON c.group_id = g.id JOIN allocations a ON a.consumer_id = c.id
 JOIN resource_providers p ON p.id = a.resource_provider_id
@@ -71,10 +69,11 @@ AND g.policy = 'anti-affinity' GROUP BY g.id, p.root_provider_id
 HAVING count(DISTINCT COALESCE(c.keeps_for, c.uuid)) > g.max_per_host
 """
 _APART = f"""
-SELECT g.name, count(DISTINCT p.root_provider_id) {_OF_GROUPS}
-AND g.policy = 'affinity' AND k.name NOT IN ('CLEANUP', 'MIGRATION')
+SELECT g.id, g.name, count(DISTINCT p.root_provider_id) {_OF_GROUPS}
+AND g.policy = 'affinity' AND k.name NOT IN {_KEEPERS}
 GROUP BY g.id HAVING count(DISTINCT p.root_provider_id) > 1
 """
+_MEMBERS_OF = "SELECT uuid FROM consumers WHERE group_id = ?"
 _MEMBERS = f"""
 SELECT g.uuid, (SELECT r.uuid FROM resource_providers r WHERE r.id = p.root_provider_id), k.name,
 count(DISTINCT c.id) {_OF_GROUPS} GROUP BY g.id, p.root_provider_id, k.name
@@ -90,7 +89,7 @@ _EMPTY = """
 SELECT uuid FROM consumers WHERE id NOT IN (SELECT consumer_id FROM allocations)
 """
 _RETIRED = "SELECT c.uuid FROM consumers c JOIN retired_consumers r ON r.uuid = c.uuid"
-_BUILDS = "SELECT id, status, root FROM builds"
+BUILDS = "SELECT id, status, root, attempt FROM builds"
 
 
 def check_always(world: "SimulatedWorld") -> None:
@@ -98,34 +97,34 @@ def check_always(world: "SimulatedWorld") -> None:
     placement = world.committed("placement")
     if placement is None:
         return
-    _none(placement.execute(_OVER), "more is used than there is")
-    _none(placement.execute(_SUMS), "used is not the sum of the allocations")
-    _none(placement.execute(_SPREAD), "held on two hosts at once")
-    _none(placement.execute(_CROWDED), "more of a server group on a host than may be")
-    _none(placement.execute(_APART), "members of a server group are apart")
-    _none(placement.execute(_EMPTY), "a consumer that holds nothing")
-    _none(placement.execute(_RETIRED), "retired, and holds resources")
-    held = dict(placement.execute(_HELD).fetchall())
+    refuse_any(placement.execute(_OVER), "more is used than there is")
+    refuse_any(placement.execute(_SUMS), "used is not the sum of the allocations")
+    refuse_any(placement.execute(_SPREAD), "held on two hosts at once")
+    refuse_any(placement.execute(_CROWDED), "more of a server group on a host than may be")
+    _together(world, placement)
+    refuse_any(placement.execute(_EMPTY), "a consumer that holds nothing")
+    refuse_any(placement.execute(_RETIRED), "retired, and holds resources")
+    held = dict(placement.execute(HELD).fetchall())
+    leaves = set(placement.execute(_LEAVES).fetchall())  # its cell may not know yet that it is to move
     seen: dict[str, str] = {}
     for cell in world.cells:
         builds = world.committed(f"cell_{cell}")
-        for id_, status, root in builds.execute(_BUILDS) if builds is not None else ():
+        for id_, status, root, attempt in builds.execute(BUILDS) if builds is not None else ():
             if seen.setdefault(id_, cell) != cell:
                 raise Broken(f"{id_} is known in cells {seen[id_]} and {cell}")
-            if status == "active" and held.get(id_) != root:
-                raise Broken(f"{id_} is active on {root} and holds {held.get(id_)}")
+            if status not in ("active", "verifying") or held.get(id_) == root:
+                continue
+            if status == "verifying" or (keeper(id_, attempt), root) not in leaves:
+                raise Broken(f"{id_} is {status} on {root} and holds {held.get(id_)}")
     check_guests(world)
 
 
-def check_guests(world: "SimulatedWorld") -> None:
-    """A guest that is there, in whole or in part, has its room held: by its build, or by its clean-up."""
-    placement = world.committed("placement")
-    if placement is None or not (guests := world.guests()):
-        return
-    rooms = set(placement.execute(_ROOMS).fetchall())
-    for build, attempt, root in guests:
-        if (build, root) not in rooms and (keeper(build, attempt), root) not in rooms:
-            raise Broken(f"{build} may still be on {root}, of attempt {attempt}, and its room is not held")
+def _together(world: "SimulatedWorld", placement: sqlite3.Connection) -> None:
+    """Who is taken back where he was is not judged by his group: meanwhile others may have followed him."""
+    moved = world.movers.builds
+    for group, name, several in placement.execute(_APART):
+        if moved.isdisjoint(uuid for (uuid,) in placement.execute(_MEMBERS_OF, (group,))):
+            raise Broken(f"members of a server group are apart: {name} on {several} hosts")
 
 
 def check_waiting(world: "SimulatedWorld") -> None:
@@ -153,7 +152,7 @@ def _nobody_fits(parking: "Parking", placement: sqlite3.Connection) -> None:
     up: dict[str, tuple[PlacedHost, set[str]]] = {}  # those that would take anybody, and their zones
     for placed in source.hosts():
         state = book.state(placed.cell, placed.uuid)
-        if not placed.agent or "COMPUTE_STATUS_DISABLED" in placed.traits:
+        if not placed.agent or not {DISABLED, FORCED_DOWN}.isdisjoint(placed.traits):
             continue
         if placed.cell in closed:
             continue
@@ -233,39 +232,8 @@ def _free(placement: sqlite3.Connection) -> dict[str, dict[str, dict[str, int]]]
     return hosts
 
 
-def check_at_rest(world: "SimulatedWorld") -> None:
-    """When every build has ended and nothing is under way: nothing lost, nothing left over."""
-    check_always(world)
-    active = {build for build, (status, _) in world.ends.items() if status == "active"}
-    for build, attempt, root in world.guests():
-        if build not in active - world.deleted:
-            raise Broken(f"a guest of {build}, of attempt {attempt}, was left on {root}")
-    if world.broker.dead:
-        raise Broken(f"dead letters: {[letter.reason for letter in world.broker.dead.values()]}")
-    if rescued := sum(parking.rescued for parking in world.parkings.values()):
-        raise Broken(f"{rescued} were rescued by the sweep: no change had told of their hosts")
-    placement = world.committed("placement")
-    if placement is None:
-        raise Broken("at rest, and yet a transaction is open")
-    held = dict(placement.execute(_HELD).fetchall())
-    should_hold = {
-        build
-        for build, (status, _) in world.ends.items()
-        if status == "active" and build not in world.deleted
-    }
-    if set(held) != should_hold:
-        raise Broken(f"held without an owner: {set(held) - should_hold}; lost: {should_hold - set(held)}")
-    _none(placement.execute(_KEPT), "kept for guests that are gone")
-    for cell in world.cells:
-        builds = world.committed(f"cell_{cell}")
-        if builds is None:
-            raise Broken("at rest, and yet a transaction is open")
-        for id_, status, _ in builds.execute(_BUILDS):
-            if status not in ("active", "error", "deleted"):
-                raise Broken(f"{id_} is still {status} in cell {cell}")
-
-
-def _none(rows: object, complaint: str) -> None:
+def refuse_any(rows: object, complaint: str) -> None:
+    """None of these rows may there be."""
     found = list(rows)  # type: ignore[call-overload]  # a sqlite3 cursor
     if found:
         raise Broken(f"{complaint}: {found}")

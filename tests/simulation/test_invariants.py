@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from bus.claims import Claimed
 from bus.clock import Clock
 from bus.reports import Inventory
 from cell_conductor.core.build import keeper
-from tests.simulation.invariants import Broken, check_always
+from tests.simulation.broken import Broken
+from tests.simulation.guest_checks import GuestSeen
+from tests.simulation.invariants import check_always
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_provider, a_report, an_order, on_hosts
 
@@ -28,12 +31,13 @@ class Stores:
 
     def __init__(self, placement: sqlite3.Connection) -> None:
         self.placement = placement
-        self.there = [(uid(ACTIVE), 1, uid(HOST, "a"))]
+        self.there = [GuestSeen(uid(ACTIVE), 1, uid(HOST, "a"), runs=True)]
+        self.movers = SimpleNamespace(builds=set[str]())
         self.cell = sqlite3.connect(":memory:")
-        self.cell.execute("CREATE TABLE builds (id, status, root)")
-        self.cell.execute("INSERT INTO builds VALUES (?, 'active', ?)", (uid(ACTIVE), uid(HOST, "a")))
+        self.cell.execute("CREATE TABLE builds (id, status, root, attempt)")
+        self.cell.execute("INSERT INTO builds VALUES (?, 'active', ?, 1)", (uid(ACTIVE), uid(HOST, "a")))
 
-    def guests(self) -> list[tuple[str, int, str]]:
+    def guests(self) -> list[GuestSeen]:
         return self.there
 
     def committed(self, name: str) -> sqlite3.Connection:
@@ -131,6 +135,20 @@ async def test_what_is_kept_of_an_instance_counts_with_it(stores: Stores, keeps_
         check(stores)
 
 
+@pytest.mark.parametrize(("moved", "legal"), [(False, False), (True, True)])
+async def test_members_are_together_unless_one_of_them_may_have_been_taken_back(
+    stores: Stores, moved: bool, legal: bool
+) -> None:
+    stores.placement.execute(
+        f"INSERT INTO server_groups VALUES (1, '{uid(1, '9')}', 'web', 'p1', 'affinity', 1, 0.0, 0.0)"
+    )
+    stores.placement.execute("UPDATE consumers SET group_id = 1")
+    if moved:
+        stores.movers.builds.add(uid(6))
+    with nullcontext() if legal else pytest.raises(Broken, match="members of a server group are apart"):
+        check(stores)
+
+
 async def test_a_build_that_is_elsewhere_is_found(stores: Stores) -> None:
     stores.cell.execute("UPDATE builds SET root = ?", (uid(OTHER, "a"),))
     with pytest.raises(Broken, match=f"is active on {uid(OTHER, 'a')} and holds {uid(HOST, 'a')}"):
@@ -140,16 +158,18 @@ async def test_a_build_that_is_elsewhere_is_found(stores: Stores) -> None:
 @pytest.mark.parametrize(
     ("guest", "legal"),
     [
-        ((uid(6), 1, uid(OTHER, "a")), True),
-        ((uid(6), 2, uid(HOST, "a")), False),  # its room is held, and not there
-        ((uid(7), 1, uid(OTHER, "a")), False),  # room is held there, and for another
+        (GuestSeen(uid(6), 1, uid(OTHER, "a")), True),
+        (GuestSeen(uid(6), 1, uid(OTHER, "a"), on_hosts(OTHER)), True),
+        (GuestSeen(uid(6), 1, uid(OTHER, "a"), on_hosts(OTHER, VCPU=100)), False),  # it has more than is held
+        (GuestSeen(uid(6), 2, uid(HOST, "a")), False),  # its room is held, and not there
+        (GuestSeen(uid(7), 1, uid(OTHER, "a")), False),  # room is held there, and for another
     ],
 )
-async def test_a_guest_without_its_room_is_found(
-    stores: Stores, guest: tuple[str, int, str], legal: bool
-) -> None:
+async def test_a_guest_without_its_room_is_found(stores: Stores, guest: GuestSeen, legal: bool) -> None:
     stores.there.append(guest)
-    complaint = f"{guest[0]} may still be on {guest[2]}, of attempt {guest[1]}, and its room is not held"
+    complaint = (
+        f"{guest.build} may still be on {guest.root}, of attempt {guest.attempt}, and its room is not held"
+    )
     with nullcontext() if legal else pytest.raises(Broken, match=complaint):
         check(stores)
 
@@ -158,8 +178,57 @@ async def test_a_guest_without_its_room_is_found(
 async def test_what_may_be_left_of_an_attempt_has_the_room_its_clean_up_keeps(
     stores: Stores, attempt: int, legal: bool
 ) -> None:
-    kept = {"kept": keeper(uid(7), 1), "whose": uid(6)}
-    stores.placement.execute("UPDATE consumers SET uuid = :kept WHERE uuid = :whose", kept)
-    stores.there.append((uid(7), attempt, uid(OTHER, "a")))
+    keep(stores, uid(7), "CLEANUP")
+    stores.there.append(GuestSeen(uid(7), attempt, uid(OTHER, "a")))
     with nullcontext() if legal else pytest.raises(Broken, match="its room is not held"):
+        check(stores)
+
+
+def keep(stores: Stores, build: str, type_: str) -> None:
+    """What OTHER's consumer holds is kept for attempt 1 of this build."""
+    stores.placement.execute(
+        "INSERT OR IGNORE INTO consumer_types (name, created_at, updated_at) VALUES (?, 0, 0)", (type_,)
+    )
+    stores.placement.execute(
+        "UPDATE consumers SET uuid = ?, keeps_for = ?,"
+        " consumer_type_id = (SELECT id FROM consumer_types WHERE name = ?) WHERE uuid = ?",
+        (keeper(build, 1), build, type_, uid(6)),
+    )
+
+
+async def test_two_guests_do_not_share_one_room(stores: Stores) -> None:
+    stores.there.append(GuestSeen(uid(ACTIVE), 2, uid(HOST, "a")))
+    with pytest.raises(Broken, match="has the room of one guest, and there are two"):
+        check(stores)
+
+
+@pytest.mark.parametrize(
+    ("runs", "type_", "booted", "legal"),
+    [
+        (False, "MIGRATION", True, True),
+        (True, "MIGRATION", True, False),
+        (True, "CLEANUP", False, False),
+        (True, "CLEANUP", True, True),  # its boot was given up, and its agent is late
+    ],
+)
+async def test_of_no_instance_two_guests_run(
+    stores: Stores, runs: bool, type_: str, booted: bool, legal: bool
+) -> None:
+    keep(stores, uid(ACTIVE), type_)
+    [guest] = stores.there
+    stores.there = [
+        guest._replace(attempt=2),
+        GuestSeen(uid(ACTIVE), 1, uid(OTHER, "a"), runs=runs, booted=booted),
+    ]
+    with nullcontext() if legal else pytest.raises(Broken, match="runs twice"):
+        check(stores)
+
+
+@pytest.mark.parametrize(("type_", "legal"), [("MIGRATION", True), ("CLEANUP", False)])
+async def test_a_build_whose_place_a_move_keeps_is_where_it_was_until_its_cell_knows(
+    stores: Stores, type_: str, legal: bool
+) -> None:
+    keep(stores, uid(ACTIVE), type_)
+    stores.cell.execute("UPDATE builds SET root = ?", (uid(OTHER, "a"),))
+    with nullcontext() if legal else pytest.raises(Broken, match="is active on"):
         check(stores)

@@ -23,7 +23,7 @@ from placement_worker.core import capacity, fences
 from placement_worker.core.claim_world import ClaimWorld, Holder
 from placement_worker.source import IndexedSource
 from scheduler_worker.core.waiting_room import WaitingRoom
-from tests.simulation.invariants import Broken
+from tests.simulation.broken import Broken
 from tests.simulation.world import SimulatedWorld, Trouble
 from tests.support.virtual_time import run
 
@@ -38,8 +38,10 @@ _GROUPS = [
 ]
 
 
-def simulate(seed: int, trouble: Trouble | None = None) -> SimulatedWorld:
-    world = SimulatedWorld(seed, trouble or Trouble(), twins=seed % 2 == 1)
+def simulate(seed: int, trouble: Trouble | None = None, moves: bool | None = None) -> SimulatedWorld:
+    """In half of them what is there is moved, too; with two of each worker, and without."""
+    moves = seed % 4 in (1, 2) if moves is None else moves
+    world = SimulatedWorld(seed, trouble or Trouble(), twins=seed % 2 == 1, moves=moves)
     run(world.run())
     return world
 
@@ -65,6 +67,8 @@ def test_no_seed_breaks_a_promise(first: int) -> None:
     assert any(world.deleted for world in worlds)
     assert any(host.endswith("-numa") for world in worlds for status, host in world.ends.values())
     assert any("kill" in event for world in worlds for event in world.history)
+    moved = Counter(how.split(" on ")[0].split(":")[0] for world in worlds for how in world.movers.ends.values())
+    assert moved.keys() >= {"done", "error", "aborted", "deleted", "refused"}
 
 
 @pytest.mark.parametrize("seed", [7, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (8, 9))])

@@ -10,7 +10,8 @@ from bus import topics
 from bus.aggregates import ChangeAggregate, MakeAggregate
 from bus.groups import MakeGroup
 from bus.messages import BuildRequested, PlacementChanged
-from bus.requests import Flavor, Hints
+from bus.moves import MoveKind, MoveRequested
+from bus.requests import Flavor, Hints, Image
 from bus.worker import On, Worker
 from compute_sim import SimHost
 
@@ -30,6 +31,10 @@ ZONES = tuple(
     MakeAggregate(aggregate=str(UUID(int=10 + nth)), name=zone, metadata={"availability_zone": zone})
     for nth, zone in enumerate(("east", "west"))
 )
+
+
+def is_metal(request: BuildRequested) -> bool:
+    return request.flavor.name == "metal"
 
 
 def a_request(chance: Random, new_id: Callable[[], str], hosts: Sequence[SimHost]) -> BuildRequested:
@@ -55,6 +60,34 @@ def a_request(chance: Random, new_id: Callable[[], str], hosts: Sequence[SimHost
         hints=Hints(group=joins),
         wait=wait,
         priority=chance.choice((0, 0, 5)) if wait else 0,
+    )
+
+
+_KINDS: dict[MoveKind, int] = {"migrate": 6, "live": 5, "resize": 5, "shelve": 2, "rebuild": 2, "unshelve": 1}
+
+
+def a_move(
+    chance: Random, id_: str, build: str, cell: str, hosts: Sequence[SimHost], *, shelved: bool
+) -> MoveRequested:
+    """Of one that may be anywhere by now; who is shelved is mostly asked for again."""
+    [kind] = chance.choices(list(_KINDS), list(_KINDS.values()))
+    if shelved and chance.random() < 0.8:
+        kind = "unshelve"
+    seeks = kind not in ("shelve", "rebuild")
+    verify = kind in ("migrate", "resize") and chance.random() < 0.5
+    return MoveRequested(
+        move=id_,
+        build=build,
+        kind=kind,
+        cell=cell,
+        flavor=Flavor(name="small", vcpus=chance.randint(1, 4), memory_mb=256) if kind == "resize" else None,
+        image=Image(name="another") if kind == "rebuild" else None,
+        wanted_host=chance.choice(hosts).host if seeks and chance.random() < 0.1 else "",
+        forced_host=chance.choice(hosts).host if seeks and chance.random() < 0.1 else "",
+        same_host=kind == "resize" and chance.random() < 0.5,
+        verify=verify,
+        verify_for=chance.choice(("", "5s", "20s")) if verify else "",
+        alternates=chance.choice((0, 2, 2)),
     )
 
 

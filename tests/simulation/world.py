@@ -22,8 +22,10 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.groups import GroupEditRequested
+from bus.host_marks import DISABLED, FORCED_DOWN
 from bus.local import Chaos, LocalBroker, LocalTransport
 from bus.messages import (
+    AgentReported,
     BuildCancelRequested,
     BuildDeleteRequested,
     BuildEnded,
@@ -33,17 +35,36 @@ from bus.messages import (
     NodeChanged,
 )
 from bus.moves import MoveOrdered
+from bus.names import MakeName, NameEditRequested
+from bus.requests import BuildSpec
 from bus.resources import EditRequested, SetTraits
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
 from cell_conductor import cell_conductor
-from compute_sim import AgentDisk, CrashPlan, Durations, FaultPlan, SimAgent, SimHost, compute_sim, fleet
+from compute_sim import (
+    AgentDisk,
+    CrashPlan,
+    Durations,
+    FaultPlan,
+    MoveFaults,
+    SimAgent,
+    SimHost,
+    compute_sim,
+    fleet,
+)
 from compute_sim.core.drivers.numa import NumaDriver
+from compute_sim.core.phases import GuestState
+from compute_sim.guests import GuestRecord
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
 from scheduler_worker.parking import Parking
-from tests.simulation.invariants import Broken, check_always, check_at_rest, check_guests, check_waiting
+from tests.simulation.at_rest import check_at_rest
+from tests.simulation.audited import audited
+from tests.simulation.broken import Broken
+from tests.simulation.guest_checks import GuestSeen, check_guests
+from tests.simulation.invariants import KEPT, check_always, check_waiting
+from tests.simulation.movers import Movers
 from tests.simulation.wants import GROUPS, ZONES, a_request, another_zone, hard_of_hearing
 from tests.support.cloud_workers import a_scheduler, parking_of
 from tests.support.databases import inline_connection
@@ -64,6 +85,8 @@ class Trouble:
     reschedule: float = 0.25
     abort: float = 0.05
     hang: float = 0.05
+    phases: float = 0.08  # of moves, that fail
+    phases_hang: float = 0.03
 
 
 T = TypeVar("T")
@@ -74,7 +97,8 @@ class SimulatedWorld:
     seed: int
     trouble: Trouble = field(default_factory=Trouble)
     requests: int = 14
-    twins: bool = False  # two placements on one database, two schedulers
+    twins: bool = False  # two placements on one database, two schedulers, two conductors of one cell
+    moves: bool = False  # what is there is moved, too
 
     cells = CELLS
 
@@ -85,17 +109,23 @@ class SimulatedWorld:
         self.ends: dict[str, tuple[str, str]] = {}
         self.cell_of: dict[str, str] = {}
         self.deleted: set[str] = set()
+        self.movers = Movers(self)
+        self.off: set[str] = set()  # agents whose power is cut until somebody puts it on again
         self.steps = 0
+        self._looked_at: tuple[int | None, ...] = ()
         self.looked_at_waiting = 0  # how often one was seen to wait rightly
         self.crowded = self.seed % 4 == 3  # more is asked for than there is, and more is deleted
         self.broken: Broken | None = None
         self.deaf = self.seed % 5 == 4  # of what placement tells schedulers much is lost
-        self.forgetful = self.seed % 3 == 2  # agents that are killed lose their disks, guests and all
+        self.forgetful = (
+            self.seed % (9 if self.moves else 3) == 2
+        )  # agents that are killed lose their disks, guests and all
         self._replicas: dict[str, str] = {}
         self.parkings: dict[str, Parking] = {}  # of all schedulers there ever were, by their names
         self._disks: dict[str, _WatchedDisk] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._beside: list[asyncio.Task[None]] = []
+        self.evacuating: list[asyncio.Task[None]] = []
 
     @property
     def digest(self) -> str:
@@ -118,6 +148,10 @@ class SimulatedWorld:
         placement = Placement(self.databases["placement"], self.clock)
         for group in GROUPS:
             await placement.server_groups.edit(GroupEditRequested(edit=group))
+        # A trait of ours, which no placement has from the beginning
+        await placement.classes_and_traits.edit(
+            NameEditRequested(kind="trait", edit=MakeName(name=FORCED_DOWN))
+        )
         for zone in ZONES:
             await placement.aggregates.edit(AggregateEditRequested(edit=zone))
         try:
@@ -130,14 +164,17 @@ class SimulatedWorld:
         async with asyncio.TaskGroup() as group:
             for name in self._factories():
                 self._start(name, group)
+            self._group = group
             self._telling = group.create_task(self._story(group))
             await asyncio.wait([self._telling])
-            for task in (*self._beside, *self._lives.values()):
+            for task in (*self._beside, *self.evacuating, *self._lives.values()):
                 task.cancel()
         if self.broken is not None:
             raise self.broken
         self._telling.result()
         check_at_rest(self)
+        if breaches := await audited(self.databases, CELLS, self.clock):
+            raise Broken(f"the audit finds {breaches}")
 
     # What happens
 
@@ -145,23 +182,32 @@ class SimulatedWorld:
         async with Bus(LocalTransport(self.broker), self.clock) as bus:
             ended = await bus.listen(topics.BUILD_ENDED.at())
             unplaceable = await bus.listen(topics.BUILD_UNPLACEABLE.at())
+            moved = await bus.listen(topics.MOVE_ENDED.at())
+            refused = await bus.listen(topics.MOVE_REFUSED.at())
+            told = await bus.listen(topics.MOVE_TOLD.at())
             crashing = group.create_task(self._crash_now_and_then(group))
             self._beside = [
                 group.create_task(self._hear(ended.get, self._ended)),
                 group.create_task(self._hear(unplaceable.get, self._unplaceable)),
+                group.create_task(self._hear(moved.get, self.movers.hear_ended)),
+                group.create_task(self._hear(refused.get, self.movers.hear_refused)),
+                group.create_task(self._hear(told.get, self.movers.hear_told)),
                 crashing,
             ]
             await self._ask(bus)
             await crashing
             await self._until(lambda: set(self.ends) == set(self.accepted), "some builds never ended")
+            await self._until(lambda: all(one.done() for one in self.evacuating), "an evacuation never ended")
+            await self.movers.finish(bus, _LONG)
+            await self._until(self._clean, "something was left over")
             await self._until(self._quiet, "the bus never came to rest")
 
     async def _ask(self, bus: Bus) -> None:
         """Publish requests at odd times, some of them twice; delete some of what is active; drive nodes."""
         await asyncio.sleep(1.0)
-        for number in range(self.requests * (2 if self.crowded else 1)):
+        for number in range(self.requests * (2 if self.crowded and not self.moves else 1)):
             await asyncio.sleep(self.chance.expovariate(2.0))
-            request = a_request(self.chance, self.clock.uuid, self._hosts())
+            request = a_request(self.chance, self.clock.uuid, self.hosts())
             for instance in request.instances:
                 self.accepted[instance] = request
             if self.chance.random() < 0.05:  # taken down before it is asked for
@@ -176,14 +222,36 @@ class SimulatedWorld:
             await self._delete_one(bus)
             await self._cancel_one(bus)
             await self._edit_one(bus)
+            await self._move_one(bus)
         for _ in range(12 if self.crowded else 3):
             await asyncio.sleep(self.chance.expovariate(0.5))
             await self._delete_one(bus)
-            await bus.publish(self.chance.choice(list(self.accepted.values())))  # once more, long after
+            await bus.publish(self.chance.choice(self._askable()))  # once more, long after
+            await self.movers.ask_again(bus)
+        for _ in range(20 if self.moves else 0):
+            await asyncio.sleep(self.chance.expovariate(0.7))
+            await self._move_one(bus)
+            if self.chance.random() < 0.15:
+                await self._delete_one(bus)
+
+    def _askable(self) -> list[BuildRequested]:
+        """What may be asked for once more: who is shelved holds nothing, and would be placed again."""
+        shelved = self.movers.ever_shelved
+        return [one for one in self.accepted.values() if shelved.isdisjoint(one.instances)]
+
+    async def _move_one(self, bus: Bus) -> None:
+        """Some are asked to move, some are told how; now and then a whole host is evacuated."""
+        if not self.moves:
+            return
+        await self.movers.ask_one(bus)
+        await self.movers.steer_one(bus)
+        if self.chance.random() < 0.1:
+            self.evacuating.append(self._group.create_task(self.movers.evacuate_one(bus)))
 
     async def _delete_one(self, bus: Bus) -> None:
-        active = sorted(b for b, (status, _) in self.ends.items() if status == "active")
-        active = [build for build in active if build not in self.deleted]
+        active = self.living()
+        if self.movers.moving and self.chance.random() < 0.5:
+            active = [build for build in active if build in self.movers.moving]
         if active and self.chance.random() < (0.7 if self.crowded else 0.3):
             build = self.chance.choice(active)
             self.deleted.add(build)
@@ -205,16 +273,18 @@ class SimulatedWorld:
     async def _edit_one(self, bus: Bus) -> None:
         """An operator disables a host or a cell, or no longer; hosts come into zones and leave them."""
         if self.chance.random() < 0.3:
-            agent = self.chance.choice(self._fleet())
+            agent = self.chance.choice(self.fleet())
             host = self.chance.choice(agent.hosts)
-            disabled = ("COMPUTE_STATUS_DISABLED",) if self.chance.random() < 0.4 else ()
+            disabled = (DISABLED,) if self.chance.random() < 0.4 else ()
             edit = SetTraits(provider=host.root, traits=disabled)
-            with suppress(Unavailable):
-                await bus.asker(topics.EDIT)(EditRequested(edit=edit))
-                self.note(f"edit {host.root} {disabled}")
+            async with self.movers.editing:
+                if host.root not in self.movers.fenced:
+                    with suppress(Unavailable):
+                        await bus.asker(topics.EDIT)(EditRequested(edit=edit))
+                        self.note(f"edit {host.root} {disabled}")
         if self.chance.random() < 0.3:
             with suppress(Unavailable):
-                moved = another_zone(self.chance, self._hosts())
+                moved = another_zone(self.chance, self.hosts())
                 await bus.asker(topics.EDIT_AGGREGATE)(AggregateEditRequested(edit=moved))
                 self.note(f"edit {moved.aggregate} +{moved.add} -{moved.remove}")
 
@@ -225,7 +295,7 @@ class SimulatedWorld:
                 self.note(f"edit {cell.cell} {cell.enabled}")
 
     def _node_event(self) -> NodeChanged:
-        metal = [(agent, host) for agent in self._fleet() for host in agent.hosts if host.metal]
+        metal = [(agent, host) for agent in self.fleet() for host in agent.hosts if host.metal]
         agent, host = self.chance.choice(metal)
         state, maintenance = self.chance.choice(
             (("available", False), ("available", True), ("cleaning", False), ("clean failed", True))
@@ -244,13 +314,32 @@ class SimulatedWorld:
     async def _crash_now_and_then(self, group: asyncio.TaskGroup) -> None:
         for _ in range(self.trouble.crashes):
             await asyncio.sleep(self.chance.expovariate(0.7))
-            name = self.chance.choice(sorted(self._lives))
+            name = self.chance.choice(sorted(self._lives.keys() - self.off))
             life = self._lives[name]
             self.note(f"kill {name}")
             life.cancel()
             await asyncio.wait([life])
             await asyncio.sleep(self.chance.choice((0.0, 0.01, 0.5, 3.0)))
-            self._start(name, group)
+            if name not in self.off and life is self._lives[name]:
+                self._start(name, group)
+
+    async def power_off(self, agent: SimAgent) -> bool:
+        """No guest of it runs any more, and nothing starts it. False: somebody else has done so before."""
+        name = _life_of(agent)
+        if name in self.off:
+            return False
+        self.off.add(name)
+        self.note(f"power off {name}")
+        self._lives[name].cancel()
+        await asyncio.wait([self._lives[name]])
+        if agent.agent in self._disks:
+            self._disks[agent.agent].lose_power()
+        return True
+
+    def power_on(self, agent: SimAgent) -> None:
+        self.note(f"power on {agent.agent}")
+        self.off.discard(_life_of(agent))
+        self._start(_life_of(agent), self._group)
 
     async def _pause(self) -> None:
         """Between two statements anything may happen: others run, or we are killed."""
@@ -269,13 +358,13 @@ class SimulatedWorld:
                 self._replicas[name] = bus.replica
             await bus.serve(worker, asyncio.Event())
 
-    def _fleet(self) -> list[SimAgent]:
+    def fleet(self) -> list[SimAgent]:
         """Flat hosts, metal, and with every agent one host all of whose resources are its two cells'."""
         flat = fleet(CELLS, 4, vcpus=8, memory_mb=8192, disk_gb=100, vcpu_ratio=1.0, baremetal=2)
         return [replace(agent, hosts=(*agent.hosts, _numa_host(agent))) for agent in flat]
 
-    def _hosts(self) -> list[SimHost]:
-        return [host for agent in self._fleet() for host in agent.hosts]
+    def hosts(self) -> list[SimHost]:
+        return [host for agent in self.fleet() for host in agent.hosts]
 
     def _factories(self) -> dict[str, Callable[[Bus], Worker]]:
         def conductor(cell: str) -> Callable[[Bus], Worker]:
@@ -303,6 +392,8 @@ class SimulatedWorld:
             abort=self.trouble.abort,
             hang=self.trouble.hang,
             durations=Durations.parse("exponential:0.5"),
+            moves=MoveFaults.of_each(self.trouble.phases, self.trouble.phases_hang),
+            move_durations=Durations.parse("exponential:1"),
         )
         crashes = CrashPlan(seed=self.seed, orders=12, away=2.0)
 
@@ -316,6 +407,7 @@ class SimulatedWorld:
                 clock=self.clock,
                 disk=self._disk(agent.agent),
                 providers=bus.asker(topics.CELL_PROVIDERS),
+                allocations=bus.asker(topics.CELL_ALLOCATIONS),
             )
 
         factories: dict[str, Callable[[Bus], Worker]] = {
@@ -327,8 +419,10 @@ class SimulatedWorld:
             factories |= {"placement's twin": placement, "scheduler's twin": scheduler}
         for cell in CELLS:
             factories[f"conductor.{cell}"] = conductor(cell)
-        for agent in self._fleet():
-            factories[f"agent.{agent.agent}"] = agent_of(agent)
+        if self.twins and self.moves:
+            factories[f"conductor.{CELLS[0]}'s twin"] = conductor(CELLS[0])
+        for agent in self.fleet():
+            factories[_life_of(agent)] = agent_of(agent)
         return factories
 
     def _disk(self, agent: str) -> AgentDisk:
@@ -336,16 +430,16 @@ class SimulatedWorld:
             self._disks[agent] = _WatchedDisk(self)
         return self._disks[agent]
 
-    def guests(self) -> list[tuple[str, int, str]]:
-        """Builds, attempts and roots of the guests that are there. A lost disk has lost its fences, too."""
+    def guests(self) -> list[GuestSeen]:
+        """The guests that are there. A lost disk has lost its fences, too."""
         if self.forgetful:
             return []
-        return [
-            (build, attempt, root)
-            for disk in self._disks.values()
-            for build, attempts in disk.guests.items()
-            for attempt, root in attempts.items()
-        ]
+        return [guest for disk in self._disks.values() for guest in disk.seen()]
+
+    def living(self) -> list[str]:
+        """Builds that are active somewhere, or shelved, as far as anybody was told."""
+        active = sorted(build for build, (status, _) in self.ends.items() if status == "active")
+        return [build for build in active if build not in self.deleted]
 
     # What is heard
 
@@ -357,7 +451,7 @@ class SimulatedWorld:
         self.cell_of[said.build] = said.cell
         forced = self.accepted[said.build].forced_host
         if said.status == "active" and forced and said.host != forced:
-            self._stop(Broken(f"{said.build} was forced to {forced}, and is on {said.host}"))
+            self.stop(Broken(f"{said.build} was forced to {forced}, and is on {said.host}"))
         self._end(said.build, said.status, said.host)
 
     def _unplaceable(self, said: BuildUnplaceable) -> None:
@@ -368,7 +462,7 @@ class SimulatedWorld:
         self.note(f"end {build} {status} {host}")
         told = self.ends.setdefault(build, (status, host))
         if told != (status, host):
-            self._stop(Broken(f"{build} ended as {told}, and then as {(status, host)}"))
+            self.stop(Broken(f"{build} ended as {told}, and then as {(status, host)}"))
 
     # Time and order
 
@@ -383,7 +477,11 @@ class SimulatedWorld:
     def settled(self, queue: str) -> None:
         self.steps += 1
         self.note(f"settled {queue}")
-        self.check(check_always)
+        stores = [self.committed(store) for store in self.databases]
+        written = tuple([None if store is None else store.total_changes for store in stores])
+        if written != self._looked_at:  # most of what is heard is written nowhere
+            self._looked_at = written
+            self.check(check_always)
         if any(len(parking.room) for parking in self.waiting_rooms()) and self._quiet():
             self.check(check_waiting)
 
@@ -399,9 +497,9 @@ class SimulatedWorld:
         try:
             invariant(self)
         except Broken as broken:  # raised here it would be taken for a bug of the handler that is at work
-            self._stop(broken)
+            self.stop(broken)
 
-    def _stop(self, broken: Broken) -> None:
+    def stop(self, broken: Broken) -> None:
         if self.broken is None:
             self.broken = broken
             self.note(f"broken: {broken}")
@@ -410,6 +508,11 @@ class SimulatedWorld:
     def _quiet(self) -> bool:
         busy = any(queue.items for queue in self.broker.queues.values())
         return not busy and not self.broker.delayed
+
+    def _clean(self) -> bool:
+        """Nobody keeps any more what guests have left."""
+        placement = self.committed("placement")
+        return placement is not None and not placement.execute(KEPT).fetchall()
 
     async def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
         loop = asyncio.get_running_loop()
@@ -429,15 +532,55 @@ def _numa_host(agent: SimAgent) -> SimHost:
     return SimHost(root, f"{agent.agent}-numa", {}, drivers=(cells,))
 
 
+def _life_of(agent: SimAgent) -> str:
+    return f"agent.{agent.agent}"
+
+
 class _WatchedDisk(AgentDisk):
-    """An agent's guests, with somebody looking as soon as one is there, and before one goes."""
+    """An agent's guests, with somebody looking as soon as one is there or is another, and before one goes."""
 
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__()
         self.world = world
+        self._moved: set[tuple[str, int]] = set()  # those that came by a phase of a move
+
+    def seen(self) -> list[GuestSeen]:
+        running = {id(guest) for guest in self.running()}
+        return [
+            GuestSeen(
+                one.build,
+                one.attempt,
+                one.root,
+                one.allocations,
+                id(one) in running,
+                (one.build, one.attempt) not in self._moved,
+            )
+            for one in self.all_guests
+        ]
 
     def begin(self, order: BuildOrdered | MoveOrdered) -> None:
+        if isinstance(order, MoveOrdered):
+            self._moved.add((order.build, order.attempt))
         super().begin(order)
+        self.world.check(check_guests)
+
+    def become(self, guest: GuestRecord, state: GuestState) -> GuestRecord:
+        now = super().become(guest, state)
+        self.world.check(check_guests)
+        return now
+
+    def rename(self, guest: GuestRecord, attempt: int, spec: BuildSpec | None = None) -> GuestRecord:
+        self._moved.add((guest.build, attempt))
+        now = super().rename(guest, attempt, spec)
+        self.world.check(check_guests)
+        return now
+
+    def finished(self, outcome: AgentReported) -> None:
+        super().finished(outcome)
+        self.world.check(check_guests)
+
+    def wake(self, guest: GuestRecord) -> None:
+        super().wake(guest)
         self.world.check(check_guests)
 
     def remove(self, build: str, attempts: range) -> None:

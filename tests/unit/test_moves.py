@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from bus.claims import Choice, keeper
-from bus.decisions import AlsoAsked
+from bus.decisions import AlsoAsked, Decision
 from bus.errors import Poison, Retry
 from bus.groups import ServerGroup
 from bus.host_marks import FORCED_DOWN
@@ -468,6 +468,16 @@ async def test_who_was_refused_by_one_is_not_begun_by_another() -> None:
     await cloud.placement.source.fresh()
     assert (await cloud.refused(a_move())).reason == full.reason
     assert cloud.placement.roots(BUILD) == {root(1)}
+
+
+async def test_what_is_said_again_of_one_that_was_refused_is_not_what_is_found_by_now() -> None:
+    """It was building; now it could move, and there is no host for it."""
+    cloud = a_cloud(hosts=1, status="building")
+    first = await cloud.refused(a_move())
+    cloud.cells.know(a_build_that_stands(1))
+    again = await cloud.refused(a_move())
+    assert again.reason == first.reason
+    assert (first.code, again.code, again.decision) == ("status", "", Decision())
 
 
 async def test_who_has_ended_meanwhile_does_not_move() -> None:

@@ -1,0 +1,55 @@
+"""What must be true of a cloud at rest: nothing lost, nothing left over, everything where it is said."""
+
+import sqlite3
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from tests.simulation.broken import Broken
+from tests.simulation.guest_checks import GuestSeen
+from tests.simulation.invariants import BUILDS, HELD, KEPT, check_always, refuse_any
+
+if TYPE_CHECKING:
+    from tests.simulation.world import SimulatedWorld
+
+
+def check_at_rest(world: "SimulatedWorld") -> None:
+    """When every build and every move has ended and nothing is under way."""
+    check_always(world)
+    if world.broker.dead:
+        raise Broken(f"dead letters: {[letter.reason for letter in world.broker.dead.values()]}")
+    if rescued := sum(parking.rescued for parking in world.parkings.values()):
+        raise Broken(f"{rescued} were rescued by the sweep: no change had told of their hosts")
+    placement = _at_rest(world, "placement")
+    held = dict(placement.execute(HELD).fetchall())
+    living = {build for build, (status, _) in world.ends.items() if status == "active"} - world.deleted
+    stands: dict[str, tuple[str, str, int]] = {}
+    for cell in world.cells:
+        for id_, status, root, attempt in _at_rest(world, f"cell_{cell}").execute(BUILDS):
+            if status not in ("active", "shelved", "error", "deleted"):
+                raise Broken(f"{id_} is still {status} in cell {cell}")
+            stands[id_] = status, root, attempt
+    shelved = {build for build in living if stands[build][0] == "shelved"}
+    should_hold = living - shelved
+    if set(held) != should_hold:
+        raise Broken(f"held without an owner: {set(held) - should_hold}; lost: {should_hold - set(held)}")
+    refuse_any(placement.execute(KEPT), "kept for guests that are gone")
+    guests = defaultdict[str, list[GuestSeen]](list)
+    for guest in world.guests():
+        if guest.build not in should_hold:
+            raise Broken(f"a guest of {guest.build}, of attempt {guest.attempt}, was left on {guest.root}")
+        guests[guest.build].append(guest)
+    for build, there in guests.items():
+        _, root, attempt = stands[build]
+        if len(there) > 1 or there[0].root != root:
+            raise Broken(f"{build} is on {root} by its cell, and its guests are {there}")
+        if (there[0].attempt != attempt or not there[0].runs) and build not in world.movers.ended_badly:
+            raise Broken(f"{build} runs as attempt {attempt} by its cell, and its guest is {there[0]}")
+    if not world.forgetful and (lost := should_hold - set(guests) - world.movers.ended_badly):
+        raise Broken(f"active, and nowhere: {lost}")
+
+
+def _at_rest(world: "SimulatedWorld", store: str) -> sqlite3.Connection:
+    connection = world.committed(store)
+    if connection is None:
+        raise Broken("at rest, and yet a transaction is open")
+    return connection

@@ -1,0 +1,38 @@
+"""`berth audit`, of a cloud whose databases are somebody's memory."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from unittest.mock import patch
+
+from berth import wiring
+from berth.audit import audit
+from berth.settings import Cell, Settings
+from bus.clock import Clock
+from bus.sql.database import Database
+
+
+class _Lent:
+    """A database that stays open when its reader is done."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    async def close(self) -> None:
+        pass
+
+
+async def audited(databases: Mapping[str, Database], cells: Sequence[str], clock: Clock) -> list[str]:
+    """What it finds wrong where nothing is under way."""
+
+    def database(_: Settings, role: wiring.Role) -> _Lent:
+        return _Lent(databases[f"cell_{role.cell}" if role.cell else role.worker])
+
+    async def ever_made(*_: object) -> bool:
+        return True
+
+    settings = Settings(cells=tuple(Cell(name) for name in cells))
+    with patch.object(wiring, "database", database), patch.object(wiring, "ever_made", ever_made):
+        return (await audit(settings, settled=True, clock=clock)).breaches

@@ -1,0 +1,86 @@
+"""What must be true of guests at every moment: whose room they have, and that of no instance two run."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from bus.claims import CLEANUP, keeper
+from tests.simulation.broken import Broken
+
+if TYPE_CHECKING:
+    from tests.simulation.world import SimulatedWorld
+
+Held = Mapping[str, Mapping[str, int]]  # provider → class → how much
+
+# Whoever holds something of a host, for which host, and how much of what: a build, or who keeps its room.
+_ROOMS = """
+SELECT c.uuid, r.uuid, p.uuid, k.name, a.used FROM allocations a JOIN consumers c ON c.id = a.consumer_id
+JOIN resource_providers p ON p.id = a.resource_provider_id
+JOIN resource_providers r ON r.id = p.root_provider_id
+JOIN resource_classes k ON k.id = a.resource_class_id
+"""
+_TYPES = "SELECT c.uuid, t.name FROM consumers c JOIN consumer_types t ON t.id = c.consumer_type_id"
+
+
+class GuestSeen(NamedTuple):
+    """A guest that is there, in whole or in part."""
+
+    build: str
+    attempt: int
+    root: str
+    allocations: Held = MappingProxyType({})
+    runs: bool = False
+    booted: bool = True  # by an order to build it; not by a phase of a move
+
+
+def check_guests(world: "SimulatedWorld") -> None:
+    """Each guest has room that is held, by its build or the keeper of its attempt, and no other guest has."""
+    placement = world.committed("placement")
+    if placement is None or not (guests := world.guests()):
+        return
+    rooms: defaultdict[tuple[str, str], defaultdict[str, dict[str, int]]]
+    rooms = defaultdict(lambda: defaultdict(dict))
+    for consumer, root, provider, name, used in placement.execute(_ROOMS):
+        rooms[consumer, root][provider][name] = used
+    there: dict[str, GuestSeen] = {}  # those that have their build's own room
+    for guest in guests:
+        if _holds(rooms.get((keeper(guest.build, guest.attempt), guest.root)), guest.allocations):
+            continue
+        if not _holds(rooms.get((guest.build, guest.root)), guest.allocations):
+            raise Broken(
+                f"{guest.build} may still be on {guest.root}, of attempt {guest.attempt},"
+                " and its room is not held"
+            )
+        other = there.setdefault(guest.build, guest)
+        if other is not guest:
+            raise Broken(
+                f"{guest.build} has the room of one guest, and there are two: of attempt {other.attempt} on"
+                f" {other.root}, of attempt {guest.attempt} on {guest.root}"
+            )
+    _never_two(guests, dict(placement.execute(_TYPES).fetchall()))
+
+
+def _holds(held: Held | None, asked: Held) -> bool:
+    return held is not None and all(
+        held.get(provider, {}).get(name, 0) >= amount
+        for provider, resources in asked.items()
+        for name, amount in resources.items()
+    )
+
+
+def _never_two(guests: list[GuestSeen], types: Mapping[str, str]) -> None:
+    """Of one instance two do not run. One that was given up while it was built may come late: its order
+    waited for its agent, and the order to destroy it comes next."""
+    running: dict[str, GuestSeen] = {}
+    for guest in guests:
+        if not guest.runs:
+            continue
+        if guest.booted and types.get(keeper(guest.build, guest.attempt)) == CLEANUP:
+            continue
+        other = running.setdefault(guest.build, guest)
+        if other is not guest:
+            raise Broken(
+                f"{guest.build} runs twice: of attempt {other.attempt} on {other.root}, and of attempt"
+                f" {guest.attempt} on {guest.root}"
+            )
