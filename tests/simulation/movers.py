@@ -79,7 +79,8 @@ class Movers:
     async def steer_one(self, bus: Bus) -> None:
         begun = [move for move in self.told if move not in self.ends]
         if begun and self.chance.random() < 0.5:
-            move = self.chance.choice(begun)
+            waiting = [move for move in begun if self.told[move] == "verify"]
+            move = self.chance.choice(waiting if waiting and self.chance.random() < 0.6 else begun)
             verifies = self.told[move] == "verify" and self.chance.random() < 0.8
             await self._steer(bus, move, self.chance.choice(("confirm", "revert") if verifies else _STEERED))
 

@@ -16,9 +16,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bus.claims import ConsumerClaim, Full
+from bus.claims import MIGRATION, ConsumerClaim, Full
+from bus.moves import MoveOrdered
 from bus.vocabulary import Allocations
-from cell_conductor.core import leftovers
+from cell_conductor.core import leftovers, phases
+from compute_sim import moving
+from compute_sim.core import phases as agent_phases
+from compute_sim.core.phases import GuestState, MoveSteps, PhaseEnd
 from placement_worker.core import capacity, fences
 from placement_worker.core.claim_world import ClaimWorld, Holder
 from placement_worker.source import IndexedSource
@@ -67,7 +71,9 @@ def test_no_seed_breaks_a_promise(first: int) -> None:
     assert any(world.deleted for world in worlds)
     assert any(host.endswith("-numa") for world in worlds for status, host in world.ends.values())
     assert any("kill" in event for world in worlds for event in world.history)
-    moved = Counter(how.split(" on ")[0].split(":")[0] for world in worlds for how in world.movers.ends.values())
+    moved = Counter(
+        how.split(" on ")[0].split(":")[0] for world in worlds for how in world.movers.ends.values()
+    )
     assert moved.keys() >= {"done", "error", "aborted", "deleted", "refused"}
 
 
@@ -161,6 +167,40 @@ def _forget_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "_crowded", lambda *_: None)
 
 
+def _forget_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The claim that begins a move gives back what was held, where the guest still is."""
+    leave_to = capacity._leave_to
+
+    def left_to_nobody(world: ClaimWorld, holder: Holder, keeper: Holder, type_: str) -> None:
+        if type_ == MIGRATION:
+            capacity._hold(world, holder, 0, {}, None, holder.group)
+        else:
+            leave_to(world, holder, keeper, type_)
+
+    monkeypatch.setattr(capacity, "_leave_to", left_to_nobody)
+
+
+def _forget_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was sent to another host runs on."""
+    afterwards = agent_phases.afterwards
+
+    def running(order: MoveOrdered, state: GuestState, end: PhaseEnd) -> GuestState | None:
+        return "running" if order.phase == "send" else afterwards(order, state, end)
+
+    monkeypatch.setattr(moving, "meanwhile", lambda _, state: state)
+    monkeypatch.setattr(moving, "afterwards", running)
+
+
+def _forget_what_runs_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On its way back a guest goes on before the one at the destination is known to be gone."""
+    monkeypatch.setattr(phases, "pending", lambda _: [])
+
+
+def _forget_which_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents do what they are told, however late they hear it."""
+    monkeypatch.setattr(MoveSteps, "ordered", lambda *_: "go on")
+
+
 def _forget_what_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those who wait are not told where room was given back."""
     monkeypatch.setattr(WaitingRoom, "changed", lambda *_: None)
@@ -198,11 +238,27 @@ def test_a_planted_bug_is_found(
     found_within(60, first=25 if plant is _forget_the_group else 0)
 
 
-def found_within(seeds: int, first: int = 0) -> str:
+@pytest.mark.parametrize(
+    ("plant", "complaint"),
+    [
+        (_forget_what_is_left, "is active on"),
+        (_forget_to_stop, "runs twice"),
+        (_forget_what_runs_there, ""),
+        (_forget_which_step, ""),
+    ],
+)
+def test_a_bug_planted_in_moves_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    assert complaint in found_within(60, moves=True)
+
+
+def found_within(seeds: int, first: int = 0, moves: bool | None = None) -> str:
     """What the first seed that notices says."""
     for seed in range(first, first + seeds):
         try:
-            simulate(seed)
+            simulate(seed, moves=moves)
         except Broken as broken:
             print(f"found by seed {seed}: {broken}")
             return str(broken)

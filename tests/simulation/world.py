@@ -114,7 +114,9 @@ class SimulatedWorld:
         self.steps = 0
         self._looked_at: tuple[int | None, ...] = ()
         self.looked_at_waiting = 0  # how often one was seen to wait rightly
-        self.crowded = self.seed % 4 == 3  # more is asked for than there is, and more is deleted
+        self.crowded = (
+            self.seed % 4 == 3 and not self.moves
+        )  # more is asked for than there is, and more is deleted
         self.broken: Broken | None = None
         self.deaf = self.seed % 5 == 4  # of what placement tells schedulers much is lost
         self.forgetful = (
@@ -205,7 +207,7 @@ class SimulatedWorld:
     async def _ask(self, bus: Bus) -> None:
         """Publish requests at odd times, some of them twice; delete some of what is active; drive nodes."""
         await asyncio.sleep(1.0)
-        for number in range(self.requests * (2 if self.crowded and not self.moves else 1)):
+        for number in range(self.requests * (2 if self.crowded else 1)):
             await asyncio.sleep(self.chance.expovariate(2.0))
             request = a_request(self.chance, self.clock.uuid, self.hosts())
             for instance in request.instances:
