@@ -31,6 +31,7 @@ MoveEnd = Literal["done", "reverted", "aborted", "error", "deleted"]
 Steering = Literal["confirm", "revert", "abort", "force"]
 
 BEGUN = "begun"  # why the name of a move that has its claim is retired
+SHELVED = "shelved"  # why an instance is that holds nothing: only a claim that begins a move wakes it
 
 
 class MoveRequested(Message, frozen=True, kw_only=True):

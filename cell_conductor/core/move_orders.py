@@ -2,7 +2,7 @@
 
 from bus.build_orders import told_allocations
 from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
-from bus.moves import MoveOrdered, MovePhase, MoveReported
+from bus.moves import SHELVED, MoveOrdered, MovePhase, MoveReported
 from bus.vocabulary import Message
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
@@ -78,7 +78,9 @@ def question(build: Build) -> ClaimRequested | ReleaseRequested:
         return say.question(build)
     keep = say.kept_by(build)
     if move.phase == "release":
-        return ReleaseRequested(consumer=build.id, generation=build.generation, keep=keep)
+        return ReleaseRequested(
+            consumer=build.id, generation=build.generation, keep=keep, retire=SHELVED
+        )  # should its boot be asked for again it is not to be placed
     source = build.hosts[move.source].choice.allocations
     claim = ConsumerClaim(
         consumer=build.id,

@@ -12,6 +12,7 @@ from bus.claims import (
     Retired,
     Walled,
 )
+from bus.moves import SHELVED
 from bus.not_done import Contended
 from cell_conductor.core import build as say
 from cell_conductor.core.answers import turned_down
@@ -117,6 +118,8 @@ def released(build: Build, result: ReleaseResult, now: float, limits: AttemptLim
             return build, (question(build),)
         case Contended():
             return build, (question(build),)
+        case Retired(why=why) if why == SHELVED:  # asked before
+            pass
         case Walled(why=why) | Retired(why=why):
             problem = f"placement does not take back what it holds: {why}"
     if not isinstance(result, Walled):

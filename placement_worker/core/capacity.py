@@ -26,10 +26,10 @@ from bus.claims import (
     Retired,
     Walled,
 )
-from bus.moves import BEGUN
+from bus.moves import BEGUN, SHELVED
 from bus.vocabulary import Allocations
 from placement_worker.core.claim_world import ClaimWorld, Holder, Unread, as_held
-from placement_worker.core.fences import bars_release, fence, fenced_off, named_twice
+from placement_worker.core.fences import bars_release, fence, fenced_off, named_twice, wakes
 from placement_worker.core.server_groups import roots_of
 from placement_worker.core.walls import CellWall
 
@@ -70,13 +70,15 @@ def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] |
     for one in order.claims:
         if one.begins:
             world.retire(one.begins, Retired(why=BEGUN))
+        if wakes(one, world):
+            world.wake(one.consumer)
     return tuple(results)
 
 
 def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
     """Give back, and retire when told to. `Released.number` is for the writer to fill in."""
     ended = world.retired.get(order.consumer)
-    if ended is not None:
+    if ended is not None and (ended.why != SHELVED or order.retire in ("", SHELVED)):
         return ended
     holder = world.holders.get(order.consumer)
     if why := bars_release(order, holder, world):
@@ -96,6 +98,8 @@ def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
             _hold(world, holder, 0, {}, None, holder.group)
         world.stirred[holder.uuid] = holder
     if order.retire:
+        if ended is not None:
+            world.wake(order.consumer)
         world.retire(order.consumer, Retired(why=order.retire, unplaceable=order.unplaceable))
     return Released()
 

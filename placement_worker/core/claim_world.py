@@ -69,6 +69,7 @@ class ClaimWorld:
     touched: dict[str, Room] = field(default_factory=dict)  # whose usage or generation moved
     stirred: dict[str, Holder] = field(default_factory=dict)  # who claimed or gave back
     tombstones: dict[str, Retired] = field(default_factory=dict)  # who is retired from now on
+    woken: set[str] = field(default_factory=set)  # whose tombstone is taken away: he was shelved
 
     def room(self, provider: str) -> Room:
         room = self.rooms[provider]
@@ -81,6 +82,11 @@ class ClaimWorld:
 
     def retire(self, consumer: str, ended: Retired) -> None:
         self.retired[consumer] = self.tombstones[consumer] = ended
+
+    def wake(self, consumer: str) -> None:
+        del self.retired[consumer]
+        self.tombstones.pop(consumer, None)
+        self.woken.add(consumer)
 
 
 class Unread(Exception):

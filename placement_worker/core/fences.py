@@ -14,6 +14,7 @@ from bus.claims import (
     ReleaseRequested,
     Walled,
 )
+from bus.moves import SHELVED
 from bus.vocabulary import Allocations
 from placement_worker.core.claim_world import ClaimWorld, Holder, Unread, as_held
 
@@ -21,7 +22,7 @@ from placement_worker.core.claim_world import ClaimWorld, Holder, Unread, as_hel
 def fence(one: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
     """Why this consumer cannot claim whatever there is room for; None when it can."""
     for name in (one.begins, one.consumer, one.keep):
-        if name and name in world.retired:
+        if name and name in world.retired and not (name == one.consumer and wakes(one, world)):
             return world.retired[name]
     for name in (one.begins, one.keep):
         if name and name not in world.holders:
@@ -40,6 +41,12 @@ def fence(one: ConsumerClaim, world: ClaimWorld) -> ClaimResult | None:
     if one.take_over and not world.holds(one.take_over):
         return _refused(one, NothingHeld(consumer=one.take_over))
     return None
+
+
+def wakes(one: ConsumerClaim, world: ClaimWorld) -> bool:
+    """Does it begin a move of one that is shelved? Nothing else wakes him: his boot may be read again."""
+    ended = world.retired.get(one.consumer)
+    return one.begins is not None and ended is not None and ended.why == SHELVED
 
 
 def fenced_off(

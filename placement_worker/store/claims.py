@@ -109,6 +109,9 @@ _INSERT_RETIRED = Statement(
     unplaceable=bool,
     cell=str,
 )
+_WAKE = Statement(
+    "DELETE FROM retired_consumers WHERE uuid IN (SELECT n.uuid FROM {n})", uuid=str
+)  # who was shelved, and holds something again, or has ended
 _PRUNE_RETIRED = Statement("DELETE FROM retired_consumers WHERE at < :before")
 
 
@@ -270,6 +273,8 @@ async def save_world(
         writes.append(_SET_KEEPERS.of(keepers, now=now))
     if gone:
         writes.append(_DELETE_CONSUMERS.of(gone))
+    if world.woken:
+        writes.append(_WAKE.of([(uuid,) for uuid in world.woken]))
     if world.tombstones:
         writes.append(
             _INSERT_RETIRED.of(

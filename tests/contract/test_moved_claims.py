@@ -25,7 +25,7 @@ from bus.claims import (
 )
 from bus.clock import Clock
 from bus.groups import DropGroup, FindGroups, GroupEdited, GroupEditRequested, MakeGroup
-from bus.moves import BEGUN
+from bus.moves import BEGUN, SHELVED
 from bus.not_done import Contended, InUse
 from bus.reports import Inventory
 from bus.resources import FindAllocations
@@ -463,3 +463,22 @@ async def test_many_move_and_go_back_at_once_and_nothing_is_held_by_nobody(
     assert every_commit.broken == []
     assert every_commit.commits > 30 and len(begun) > 20
     assert sum(begun) == len(await over(placement))
+
+
+# Who is shelved
+
+
+async def test_who_is_shelved_holds_nothing_until_a_move_wakes_him(placement: Placement) -> None:
+    assert isinstance(await release(placement, BUILD, 1, retire=SHELVED), Released)
+    boot = an_order(a_claim(BUILD, on_hosts(2, **FIVE), project="mine"))
+    assert await claim(placement, boot) == [Retired(why=SHELVED)]
+    [woken] = await claim(placement, moves(generation=None, keep=None))
+    assert isinstance(woken, Claimed)
+    assert await over(placement) == {uid(MOVE)}
+    assert (await held(placement))[BUILD] == (on_hosts(2, **FIVE), "INSTANCE", "mine")
+    assert isinstance(await release(placement, BUILD, woken.generation, retire=SHELVED), Released)
+    assert isinstance(await release(placement, BUILD, None, retire="deleted"), Released)
+    assert await claim(placement, moves(move=MOVE + 1, generation=None, keep=None)) == [
+        Retired(why="deleted")
+    ]
+    assert await breaches(placement.database) == []

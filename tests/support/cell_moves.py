@@ -5,6 +5,7 @@ from typing import Any, Literal
 from bus.claims import ClaimRequested, ReleaseRequested, keeper
 from bus.messages import BuildOrdered, DestroyOrdered
 from bus.moves import (
+    SHELVED,
     MoveEnded,
     MoveKind,
     MoveOrdered,
@@ -119,7 +120,7 @@ def in_short(effect: Message) -> str:
                 to = f"back {claim.generation} to {_kept(claim.take_over, claim.consumer)}"
             return to + (f" keeping {_kept(claim.keep, claim.consumer)}" if claim.keep else "")
         case ReleaseRequested() if effect.fenced:
-            retired = " for good" if effect.retire else ""
+            retired = {"": "", SHELVED: " as shelved"}.get(effect.retire, " for good")
             kept = f" keeping {_kept(effect.keep, effect.consumer)}" if effect.keep else ""
             return f"release {effect.generation}{retired}{kept}"
         case ReleaseRequested():

@@ -30,6 +30,7 @@ from bus.messages import (
     DestroyOrdered,
     Selection,
 )
+from bus.moves import SHELVED
 from bus.requests import BuildSpec, Flavor
 from bus.vocabulary import Allocations
 from tests.support.ids import uid
@@ -188,13 +189,15 @@ class Books:
     def begin(self, consumer: str, to: Allocations, keep: str | None) -> int:
         """What the scheduler's claim for a move did; gives the consumer's generation."""
         generation, allocations = self.held.get(consumer, (0, {}))
+        assert self.retired.pop(consumer, SHELVED) == SHELVED
         self._keep(keep, allocations)
         self.held[consumer] = generation + 1, to
         return generation + 1
 
     def _release(self, question: ReleaseRequested) -> ReleaseResult:
-        if question.consumer in self.retired:
-            return Retired(why=self.retired[question.consumer])
+        why = self.retired.get(question.consumer)
+        if why is not None and (why != SHELVED or question.retire in ("", SHELVED)):
+            return Retired(why=why)
         generation, allocations = self.held.get(question.consumer, (None, {}))
         if question.fenced and generation != question.generation:
             return Held(generation=generation or 0, allocations=allocations)

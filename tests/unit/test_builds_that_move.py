@@ -342,8 +342,8 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
         "failed": ("destroy", ["destroy 1 at host0"]),
         "failed, not cleanly": ("destroy", ["destroy 1 at host0"]),
         "an old report": ("destroy", ["destroy 1 at host0"]),
-        "overdue": ("release", ["told release", "release 1 keeping 1"]),
-        "the source destroyed": ("release", ["told release", "release 1"]),
+        "overdue": ("release", ["told release", "release 1 as shelved keeping 1"]),
+        "the source destroyed": ("release", ["told release", "release 1 as shelved"]),
         "confirm": ("destroy", ["told destroy: it does not wait to be confirmed: destroy"]),
         "revert": ("destroy", ["told destroy: it does not wait to be reverted: destroy"]),
         "abort": ("destroy", ["told destroy: it is too late for that: destroy"]),
@@ -352,15 +352,15 @@ TABLE: dict[str, dict[str, tuple[str, list[str]]]] = {
         "stalled": ("destroy", ["destroy 1 at host0"]),
     },
     "release": {
-        "placed": ("release", ["release 1"]),
+        "placed": ("release", ["release 1 as shelved"]),
         "the build placed": ("release", ["active"]),
-        "done": ("release", ["release 1"]),
-        "failed": ("release", ["release 1"]),
-        "failed, not cleanly": ("release", ["release 1"]),
-        "an old report": ("release", ["release 1"]),
-        "overdue": ("release", ["release 1"]),
-        "destroyed": ("release", ["release 1"]),
-        "the source destroyed": ("release", ["release 1"]),
+        "done": ("release", ["release 1 as shelved"]),
+        "failed": ("release", ["release 1 as shelved"]),
+        "failed, not cleanly": ("release", ["release 1 as shelved"]),
+        "an old report": ("release", ["release 1 as shelved"]),
+        "overdue": ("release", ["release 1 as shelved"]),
+        "destroyed": ("release", ["release 1 as shelved"]),
+        "the source destroyed": ("release", ["release 1 as shelved"]),
         "confirm": ("release", ["told release: it does not wait to be confirmed: release"]),
         "revert": ("release", ["told release: it does not wait to be reverted: release"]),
         "abort": ("release", ["told release: it is too late for that: release"]),
@@ -662,7 +662,7 @@ def test_what_placement_does_not_take_back_is_shelved_with_that_cause() -> None:
 @pytest.mark.parametrize("answer", [Contended(), held(5, 2)])
 def test_what_a_shelved_instance_holds_is_given_back_whatever_placement_answers(answer: object) -> None:
     _, said = came(*STATES["release"], GivenBack("moving", answer))  # type: ignore[arg-type]
-    assert said == [f"release {2 if isinstance(answer, Held) else 1}"]
+    assert said == [f"release {2 if isinstance(answer, Held) else 1} as shelved"]
 
 
 def test_a_shelved_instance_is_deleted_without_asking_any_host() -> None:

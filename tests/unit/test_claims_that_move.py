@@ -23,7 +23,7 @@ from bus.claims import (
     Walled,
     keeper,
 )
-from bus.moves import BEGUN
+from bus.moves import BEGUN, SHELVED
 from placement_worker.core.capacity import claim, release
 from placement_worker.core.claim_world import ClaimWorld, Holder
 from placement_worker.core.server_groups import GroupPlaces
@@ -31,6 +31,7 @@ from placement_worker.core.walls import CellWall
 from tests.support.claim_worlds import A, B, C, X, Y, Z, full, order, room, stock, wants, world
 from tests.support.ids import uid
 
+ASLEEP = Retired(why=SHELVED)
 NOBODY: Mapping[str, str] = {}
 KEEP, LEFT = "keep", "left"  # who keep places of X: the one it leaves, and one more
 MOVE, OTHER = "move", "other"  # names of moves
@@ -182,6 +183,50 @@ def test_who_holds_nothing_may_begin_a_move_too() -> None:
     assert claim(order(comes_back), there) == (Claimed(choice=0, generation=1, number=0),)
     assert claim(order(comes_back), there) == (BEGAN,)
     assert held(there) == {X: A, Y: B}
+
+
+# Who is shelved is woken by a move, and by nothing else
+
+
+def a_shelved_world() -> ClaimWorld:
+    there = a_world()
+    assert release(ReleaseRequested(consumer=X, generation=4, retire=SHELVED), there) == Released()
+    return there
+
+
+def test_who_is_shelved_is_not_placed_again_by_his_boot() -> None:
+    there = a_shelved_world()
+    assert claim(order(wants(X, five(B))), there) == (ASLEEP,)
+    assert held(there) == {}
+    assert there.tombstones == {X: ASLEEP}
+
+
+def test_a_move_wakes_him_and_what_was_asked_before_is_held() -> None:
+    there = a_shelved_world()
+    assert claim(order(replace(wants(X, five(B)), begins=MOVE)), there) == (
+        Claimed(choice=0, generation=1, number=0),
+    )
+    assert there.woken == {X} and there.tombstones == {MOVE: BEGAN}
+    assert claim(order(wants(X, five(C))), there) == (Held(generation=1, allocations=five(B), roots=(B,)),)
+    assert held(there) == {X: B}
+
+
+def test_a_move_that_finds_no_room_leaves_him_asleep() -> None:
+    there = a_shelved_world()
+    claim(order(wants(Y, five(B))), there)
+    [answer] = claim(order(replace(wants(X, five(B)), begins=MOVE)), there) or ()
+    assert isinstance(answer, Refused)
+    assert there.retired[X] == ASLEEP and not there.woken
+
+
+def test_shelved_again_is_shelved_and_ended_he_is_not_woken() -> None:
+    there = a_shelved_world()
+    assert release(ReleaseRequested(consumer=X, generation=None, retire=SHELVED), there) == ASLEEP
+    assert release(ReleaseRequested(consumer=X, generation=None, retire="deleted"), there) == Released()
+    assert there.tombstones == {X: Retired(why="deleted")} and there.woken == {X}
+    moved = claim(order(replace(wants(X, five(B)), begins=MOVE)), there)
+    assert moved == (Retired(why="deleted"),)
+    assert release(ReleaseRequested(consumer=X, generation=None, retire=SHELVED), there) == moved[0]
 
 
 @pytest.mark.parametrize("name", [MOVE, KEEP])
