@@ -54,7 +54,8 @@ class SimulatedMoves:
         job = self._agent.jobs.get(order.build, ("move", order.root))
         if job is None or job.step < order.step:
             if why := self._refusal(order):
-                return await self._over(_said(order, "failed", cause=why))
+                waits = order.phase in ("prepare", "start") and self._disk.guest(order.build, order.attempt)
+                return await self._over(_said(order, "failed", cause=why, leftover=bool(waits)))
             job = self._begin(order, fate, job)
         elif order.force:
             job.hurry()

@@ -78,8 +78,8 @@ def claim(order: ClaimRequested, world: ClaimWorld) -> tuple[ClaimResult, ...] |
 def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
     """Give back, and retire when told to. `Released.number` is for the writer to fill in."""
     ended = world.retired.get(order.consumer)
-    if ended is not None and (ended.why != SHELVED or order.retire in ("", SHELVED)):
-        return ended
+    if ended is not None and (ended.why != SHELVED or order.unplaceable or order.retire in ("", SHELVED)):
+        return ended  # who is shelved may end; not for want of a host, which he has had
     holder = world.holders.get(order.consumer)
     if why := bars_release(order, holder, world):
         return Walled(why=why)

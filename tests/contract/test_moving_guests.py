@@ -123,6 +123,15 @@ async def test_a_phase_that_fails_leaves_what_it_says(
 
 
 @in_virtual_time
+async def test_what_may_not_start_where_another_runs_is_still_there_and_said_to_be() -> None:
+    agent = await MovingAgent().build()
+    await agent.move(PREPARE)
+    said = await agent.moves.move(START)
+    assert said is not None and (said.outcome, said.leftover) == ("failed", True)
+    assert agent.guests() == {1: ("source", "running"), 2: ("destination", "arriving")}
+
+
+@in_virtual_time
 async def test_a_resume_that_fails_is_said_and_the_guest_stays_stopped_under_its_new_name() -> None:
     agent = await MovingAgent(faults=FaultPlan(moves=MoveFaults(resume=1.0))).build()
     assert await agent.move(SEND) == ["done"]

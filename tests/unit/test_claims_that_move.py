@@ -222,6 +222,8 @@ def test_a_move_that_finds_no_room_leaves_him_asleep() -> None:
 def test_shelved_again_is_shelved_and_ended_he_is_not_woken() -> None:
     there = a_shelved_world()
     assert release(ReleaseRequested(consumer=X, generation=None, retire=SHELVED), there) == ASLEEP
+    nowhere = ReleaseRequested(consumer=X, generation=None, retire="no host", unplaceable=True)
+    assert release(nowhere, there) == ASLEEP  # his boot was read again
     assert release(ReleaseRequested(consumer=X, generation=None, retire="deleted"), there) == Released()
     assert there.tombstones == {X: Retired(why="deleted")} and there.woken == {X}
     moved = claim(order(replace(wants(X, five(B)), begins=MOVE)), there)
