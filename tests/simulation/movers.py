@@ -39,7 +39,6 @@ class Movers:
         self.codes: dict[str, str] = {}  # of those that were refused
         self.ended_badly: set[str] = set()  # builds of which a move ended so that nobody knows how they are
         self.shelved: set[str] = set()
-        self.ever_shelved: set[str] = set()
         self.fenced: set[str] = set()  # roots that an operator has marked, and alone may edit
         self.editing = asyncio.Lock()
 
@@ -121,8 +120,6 @@ class Movers:
     async def _ask(self, bus: Bus, asked: MoveRequested) -> None:
         self.asked[asked.move] = asked
         self.builds.add(asked.build)
-        if asked.kind == "shelve":
-            self.ever_shelved.add(asked.build)
         await bus.publish(asked)
         self.world.note(f"asked for {asked.kind} {asked.move} of {asked.build}")
 

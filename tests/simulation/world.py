@@ -228,18 +228,13 @@ class SimulatedWorld:
         for _ in range(12 if self.crowded else 3):
             await asyncio.sleep(self.chance.expovariate(0.5))
             await self._delete_one(bus)
-            await bus.publish(self.chance.choice(self._askable()))  # once more, long after
+            await bus.publish(self.chance.choice(list(self.accepted.values())))  # once more, long after
             await self.movers.ask_again(bus)
         for _ in range(20 if self.moves else 0):
             await asyncio.sleep(self.chance.expovariate(0.7))
             await self._move_one(bus)
             if self.chance.random() < 0.15:
                 await self._delete_one(bus)
-
-    def _askable(self) -> list[BuildRequested]:
-        """What may be asked for once more: who is shelved holds nothing, and would be placed again."""
-        shelved = self.movers.ever_shelved
-        return [one for one in self.accepted.values() if shelved.isdisjoint(one.instances)]
 
     async def _move_one(self, bus: Bus) -> None:
         """Some are asked to move, some are told how; now and then a whole host is evacuated."""
