@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -182,11 +182,16 @@ def _forget_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _forget_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was sent to another host runs on."""
-    afterwards = agent_phases.afterwards
+    afterwards, refusal = agent_phases.afterwards, agent_phases.refusal
+
+    def blind(order: MoveOrdered, here: Mapping[int, GuestState]) -> str:
+        why = refusal(order, here)
+        return "" if why.endswith("runs here") else why  # who has both hosts would see it
 
     def running(order: MoveOrdered, state: GuestState, end: PhaseEnd) -> GuestState | None:
         return "running" if order.phase == "send" else afterwards(order, state, end)
 
+    monkeypatch.setattr(moving, "refusal", blind)
     monkeypatch.setattr(moving, "meanwhile", lambda _, state: state)
     monkeypatch.setattr(moving, "afterwards", running)
 
