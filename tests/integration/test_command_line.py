@@ -117,7 +117,10 @@ def test_the_demo_boots_builds_and_audits(user: User) -> None:
     assert re.search(
         r"^bare metal: two nodes .* a build for one ended active: on " + UUID, told, re.MULTILINE
     )
-    assert lines[-1] == "audit: clean; 61 consumers hold resources; builds: 61 active"
+    assert lines[-2:] == [
+        "audit: clean; 61 consumers hold resources; builds: 61 active",
+        "  custom classes: CUSTOM_BAREMETAL 1 of 2 used",
+    ]
     assert list(user.directory.iterdir()) == []  # it leaves nothing behind
 
 
@@ -211,7 +214,9 @@ def test_a_load_of_the_running_berth(berth: Up) -> None:
 def test_the_audit_of_a_running_berth_is_clean(berth: Up) -> None:
     says(berth.berth("boot", "--wait"))
     assert re.fullmatch(
-        r"audit: clean; \d+ consumers hold resources; builds: .*\d+ active.*\n", says(berth.berth("audit"))
+        r"audit: clean; \d+ consumers hold resources; builds: .*\d+ active.*\n"
+        r"(  custom classes: CUSTOM_BAREMETAL \d of \d used\n)?",
+        says(berth.berth("audit")),
     )
     missing = complains(berth.berth("audit", "--cells", "c1,c7"), code=1)
     assert missing.startswith("there never was a cell c7 in .berth: say which cells there are")
