@@ -35,7 +35,7 @@ from berth.commands.options import (
     cells_named,
     drivers_named,
 )
-from berth.commands.run import migrate_all, ready
+from berth.commands.run import migrate_all, ready, scheduling
 from berth.commands.terminal import CommandRefused, coloured, complain, effective, run, say
 from berth.embedded import embedded
 from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, mixed
@@ -197,7 +197,7 @@ async def load(
     if picture is not None:
         picture.touch()  # what cannot be written should be said before the load, not after
     async with _berth_to_load(settings, attach, say) as (bus, settings):
-        hosts = await ready(bus, settings, share=0.0 if attach else 1.0)
+        hosts = await (scheduling(bus, settings, share=0.0) if attach else ready(bus, settings))
         result = await _with_progress(Load(bus, plan), say)
         found = await audit_databases(settings)
     if picture is not None:

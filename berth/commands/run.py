@@ -1,6 +1,8 @@
 """`berth up`, `berth run` and `berth migrate`: everything at once, one worker alone, and their databases."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -34,8 +36,8 @@ from berth.settings import Settings
 from bus import topics
 from bus.clock import monotonic
 from bus.delivery.runner import Bus
-from bus.errors import Unavailable
-from bus.queries import FindCandidates, WhatIf
+from bus.errors import Unavailable, Unroutable
+from bus.queries import FindBuilds, FindCandidates, WhatIf
 from bus.requests import ResourceGroup
 
 _READY_SECONDS = 60.0
@@ -158,19 +160,34 @@ async def run_one(settings: Settings, worker: str, cell: str, alone: bool, agent
     return 0
 
 
-async def ready(bus: Bus, settings: Settings, share: float = 1.0) -> int:
-    """Returns when placement knows the simulated hosts, and a scheduler takes requests: how many it knows."""
+async def ready(bus: Bus, settings: Settings) -> int:
+    """Returns when a build that is requested finds whoever it needs: how many hosts placement knows."""
+    hosts = await scheduling(bus, settings)
+    find = bus.asker(topics.FIND_BUILDS, timeout=2.0)
+    for cell in settings.cell_names:  # a cell whose conductor is still starting hears no build
+        question = FindBuilds(cell=cell, builds=(bus.clock.uuid(),))
+        await _answered(partial(find, question), f"the conductor of cell {cell} does not answer")
+    return hosts
+
+
+async def scheduling(bus: Bus, settings: Settings, share: float = 1.0) -> int:
+    """Returns when placement knows this share of the hosts, and a scheduler decides: how many it knows."""
     hosts = await hosts_known(bus, settings, share)
     what_if = bus.asker(topics.WHAT_IF, timeout=2.0)
     question = WhatIf(request=boot_request(1, 0, 0, "", (), 1, "", ""), best=1)
+    await _answered(partial(what_if, question), "no scheduler answers")
+    return hosts
+
+
+async def _answered(ask: Callable[[], Awaitable[object]], else_why: str) -> None:
     deadline = monotonic() + _READY_SECONDS
     while monotonic() < deadline:
         try:
-            await what_if(question)
-            return hosts
-        except Unavailable:
+            await ask()
+            return
+        except (Unavailable, Unroutable):  # it has no queue yet
             await asyncio.sleep(0.05)
-    raise Unavailable(f"after {_READY_SECONDS:.0f} s no scheduler answers")
+    raise Unavailable(f"after {_READY_SECONDS:.0f} s {else_why}")
 
 
 async def hosts_known(bus: Bus, settings: Settings, share: float = 1.0) -> int:

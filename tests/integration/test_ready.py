@@ -1,0 +1,45 @@
+"""When a berth is said to be up: once a build that is requested finds whoever it needs."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from berth import wiring
+from berth.commands import run
+from berth.embedded import EmbeddedBerth, embedded
+from berth.settings import Settings
+from bus.errors import Unavailable
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings().having(state_dir=str(tmp_path), cells=("c1", "c2"), hosts=2)
+
+
+@pytest.fixture
+async def berth(
+    request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[EmbeddedBerth]:
+    """One in which a worker does not start."""
+    all_roles = wiring.roles(settings)
+    monkeypatch.setattr(wiring, "roles", lambda _: [one for one in all_roles if one != request.param])
+    async with embedded(settings) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("berth", "why"),
+    [
+        (wiring.Role("conductor", "c2"), "the conductor of cell c2 does not answer"),
+        (wiring.Role("scheduler"), "no scheduler answers"),
+    ],
+    indirect=["berth"],
+    ids=["without a cell's conductor", "without a scheduler"],
+)
+async def test_it_is_not_up_without(
+    berth: EmbeddedBerth, settings: Settings, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_READY_SECONDS", 1.5)
+    with pytest.raises(Unavailable, match=why):
+        await run.ready(berth.bus, settings)
