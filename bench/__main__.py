@@ -12,6 +12,7 @@ BENCHES = {
     "decisions": "a scheduler's decisions alone, at 1,000 and 10,000 hosts, of 1 and 20 flavors",
     "boots": "boots a second, end to end, and what each costs",
     "schedulers": "1, 2 and 4 schedulers: how often one is refused because another was first",
+    "draining": "50 hosts drained under a running load of boots: what it does to the boots",
     "ironic": "from Ironic's event to a claimable node, with 10,000 nodes",
     "placement_side_by_side": "OpenStack Placement and berth, asked the same",
 }

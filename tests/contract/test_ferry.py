@@ -77,11 +77,12 @@ class TwoBrokers:
             own.publish = lambda envelopes, *, expected: said(envelopes, expected)  # type: ignore[method-assign]
         async with Bus(self.middle()) as bus, asyncio.TaskGroup() as group:
             worker = ferry(CROSSINGS, bus.transport, own, bus.clock, look_seconds=0.05, **how)  # type: ignore[arg-type]
-            group.create_task(bus.serve(worker, stopping))
+            serving = group.create_task(bus.serve(worker, stopping))
             try:
                 yield
             finally:
                 stopping.set()
+                await asyncio.wait([serving])  # it may be about to read from it
                 await own.close()
 
     async def know_the_ferry(self) -> None:

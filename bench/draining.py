@@ -1,0 +1,120 @@
+"""Hosts drained under a running load of boots: how long it takes, and what it does to the boots.
+
+Everything real and durable, every worker a process of its own. Hosts are filled first; then boots come at a
+steady rate, for a while alone, and then while `berth drain` empties all hosts of one agent. Their latencies
+beside each other are the price of the drain; the audit afterwards says whether anything was lost.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from bench.boots import berth_up
+from bench.own_servers import broker_and_database
+from berth import wiring
+from berth.loadtest import Boot, Load, LoadPlan, percentile
+from berth.settings import Settings
+from bus.delivery.runner import Bus
+
+_AGENTS = 2  # in a cell: what one had, the other gets
+_SHARES = ("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--drained", type=int, default=50, help="hosts that are drained")
+    parser.add_argument("--each", type=int, default=20, help="instances on a host")
+    parser.add_argument("--cells", type=int, default=4)
+    parser.add_argument("--rate", type=float, default=100.0, help="boots a second meanwhile")
+    parser.add_argument("--max", type=int, default=20, help="moves at a time")
+    parser.add_argument("--alone", type=float, default=30.0, help="seconds of boots without a drain")
+    arguments = parser.parse_args()
+    hosts = arguments.drained * _AGENTS * arguments.cells
+    with broker_and_database() as (amqp_url, database_url):
+        environment = {
+            **os.environ,
+            "BERTH_AMQP_URL": amqp_url,
+            "BERTH_DATABASE_URL": database_url,
+            "BERTH_CELLS": ",".join(f"c{number + 1}" for number in range(arguments.cells)),
+            "BERTH_HOSTS": str(hosts),
+            "BERTH_AGENTS_PER_CELL": str(_AGENTS),
+            "BERTH_FAIL": "0.1",
+        }
+        with berth_up(environment):
+            filled = _berth(
+                environment, "load", "--attach", "--json", "--boots", str(hosts * arguments.each),
+                "--vcpus", "1", "--memory-mb", "512", "--disk-gb", "1",
+            )  # fmt: skip
+            print(f"{hosts} hosts filled: {json.loads(filled)['ended']}", flush=True)
+            settings = Settings().having(amqp_url=amqp_url, database_url=database_url)
+            alone = asyncio.run(_boots(settings, arguments.rate, _after(arguments.alone)))
+            _show("boots alone", alone)
+            began = time.monotonic()
+            with tempfile.TemporaryFile("w+") as told:
+                words = ["drain", "--agent", "c1-agent1", "--max", str(arguments.max), "--json"]
+                drain = subprocess.Popen(
+                    [sys.executable, "-m", "berth", *words], env=environment, stdout=told
+                )
+                beside = asyncio.run(_boots(settings, arguments.rate, lambda: drain.poll() is not None))
+                seconds = time.monotonic() - began
+                told.seek(0)
+                ends = [json.loads(line) for line in told]
+            _show("beside the drain", beside)
+            last = ends[-1]
+            stay = f"{len(last['stay'])} stay {Counter(last['stay'].values()).most_common(3) or ''}"
+            print(
+                f"drain: {len(last['moved'])} moved, {len(last['gone'])} gone, {stay} after {seconds:.1f} s,"
+                f" {len(last['moved']) / seconds:.0f} a second; exit {drain.returncode}"
+            )
+            print(f"boots' p99: {_share(beside, 0.99) / _share(alone, 0.99):.2f} × as long as alone")
+            audit = subprocess.run(
+                [sys.executable, "-m", "berth", "audit"], env=environment, capture_output=True, text=True
+            )
+            print(audit.stdout.strip())
+    if drain.returncode or audit.returncode or any(one.status == "lost" for one in alone + beside):
+        sys.exit("not clean")
+
+
+def _berth(environment: dict[str, str], *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "berth", *words], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    if done.returncode:
+        sys.exit(f"berth {words[0]} failed: {done.stdout}")
+    return done.stdout
+
+
+async def _boots(settings: Settings, rate: float, over: Callable[[], bool]) -> list[Boot]:
+    """A steady stream of them until it is over, and all their ends."""
+    found: list[Boot] = []
+    async with Bus(wiring.transport(settings, "bench")) as bus:
+        while not over():
+            plan = LoadPlan(boots=max(int(rate * 5), 1), rate=rate, seed=len(found) + 1)
+            found += (await Load(bus, plan).run()).boots.values()
+    return found
+
+
+def _after(seconds: float) -> Callable[[], bool]:
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end
+
+
+def _share(boots: list[Boot], share: float) -> float:
+    return percentile([one.latency for one in boots if one.ended], share) * 1000
+
+
+def _show(what: str, boots: list[Boot]) -> None:
+    times = ", ".join(f"{name} {_share(boots, share):.0f} ms" for name, share in _SHARES)
+    ends = ", ".join(f"{count} {status}" for status, count in Counter(one.status for one in boots).items())
+    print(f"{what}: {len(boots)} boots, {ends}; {times}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
