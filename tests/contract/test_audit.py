@@ -2,9 +2,7 @@
 
 import asyncio
 import os
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +33,7 @@ from tests.support.placement_builders import (
     on_hosts,
 )
 from tests.support.placement_calls import edit_cell
+from tests.support.planted import know, sql
 
 NOW = 1_000_000.0
 ACTIVE, FAILED, DELETED, BUILDING = 1, 2, 3, 4  # the builds of a sound berth
@@ -43,20 +42,6 @@ ACTIVE, FAILED, DELETED, BUILDING = 1, 2, 3, 4  # the builds of a sound berth
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return Settings().having(state_dir=str(tmp_path), cells=("c1", "c2"))
-
-
-def sql(settings: Settings, store: str, statement: str, *values: object) -> None:
-    """What a bug could have written."""
-    with closing(sqlite3.connect(Path(settings.database.state_dir) / f"{store}.db")) as database, database:
-        assert database.execute(statement, values).rowcount > 0
-
-
-def know(settings: Settings, cell: str, number: int, status: str, host: int) -> None:
-    """Have this cell know this build, on this host."""
-    values = (uid(number), 1, status, uid(host, "a"), 1, 1, 0.0, 0.0, "", "[]", "")
-    columns = "id, version, status, root, attempt, generation, deadline, said, placed, story, leftovers"
-    marks = ", ".join("?" for _ in values)
-    sql(settings, f"cell_{cell}", f"INSERT INTO builds ({columns}) VALUES ({marks})", *values)
 
 
 @pytest.fixture

@@ -17,11 +17,11 @@ from bus.claims import Claimed, keeper
 from bus.clock import Clock
 from bus.local import LocalBroker, LocalTransport
 from placement_worker import Placement, placement_worker
-from tests.contract.test_audit import know, sql
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
+from tests.support.planted import know, sql
 
 BUILD = 1
 KEEPER = keeper(uid(BUILD), 1)
