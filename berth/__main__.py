@@ -8,6 +8,7 @@ import typer
 
 from berth import __version__
 from berth.commands import (
+    adopting,
     agents,
     aggregates,
     audit,
@@ -108,6 +109,7 @@ app.add_typer(dead.commands, name="dead", rich_help_panel="Look and check")
 app.add_typer(
     import_commands(effective, run_to_its_end, say, complain), name="import", rich_help_panel="Other systems"
 )
+app.add_typer(adopting.commands)
 app.add_typer(ironic_commands(effective, run_to_its_end, say), name="ironic", rich_help_panel="Other systems")
 
 

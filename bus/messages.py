@@ -199,6 +199,7 @@ class BuildOrdered(Message, frozen=True, kw_only=True, omit_defaults=True):
     allocations: Allocations = field(default_factory=dict)
     mappings: dict[str, tuple[str, ...]] = field(default_factory=dict)  # as in Selection
     epoch: Ordinal = 0  # of the agent's right to act on that host, where several share hosts; 0: it has it
+    adopt: bool = False  # nothing is to be built: it runs there, from before berth was
 
 
 class DestroyOrdered(Message, frozen=True, kw_only=True):

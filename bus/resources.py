@@ -64,6 +64,7 @@ class Consumer(Value, frozen=True, kw_only=True):
     type: str | None  # None: written before there were types
     allocations: Allocations
     updated: float = 0.0
+    client: bool = False  # a client of the API claimed for it, and nobody of berth's since
 
 
 # Edits: what one client wants changed. `generation` is the one it last saw; None does not ask.

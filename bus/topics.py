@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from bus.adoption import BuildAdopted, BuildAdoptRequested
 from bus.aggregates import AggregateEditAnswered, AggregateEditRequested, AggregatesFound, FindAggregates
 from bus.cells import CellEditAnswered, CellEditRequested, CellsFound, FindCells
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
@@ -118,6 +119,22 @@ BUILD_DELETED = Topic(
     "build.deleted.{cell}",
     BuildDeleted,
     "it is down; what its host still holds of it is freed when that is gone",
+    "conductor",
+    "whoever asked",
+    expected=False,
+    outsiders=True,
+)
+BUILD_ADOPT = Topic(
+    "build.adopt.{cell}",
+    BuildAdoptRequested,
+    "it is there already, as placement holds it: it is yours",
+    ANYONE,
+    "that cell's conductor",
+)
+BUILD_ADOPTED = Topic(
+    "build.adopted.{cell}",
+    BuildAdopted,
+    "it is this cell's now, or was, or exactly why not",
     "conductor",
     "whoever asked",
     expected=False,
@@ -521,6 +538,8 @@ TOPICS: tuple[Topic[Any], ...] = (
     BUILD_ENDED,
     BUILD_DELETE,
     BUILD_DELETED,
+    BUILD_ADOPT,
+    BUILD_ADOPTED,
     BUILD_RESHAPED,
     BUILD_CANCEL,
     BUILD_CANCELLED,

@@ -329,6 +329,7 @@ class Builds:
                     continue
                 if before is not None:
                     _tell_of_the_given_up(before, after)
+                    _tell_of_doubt(before, event)
                 judged[id_] = after, effects
                 if before is None:
                     new.append(after)
@@ -393,6 +394,15 @@ def _tell_of_the_given_up(before: Build, after: Build) -> None:
                 " keeps no room any more",
                 *(before.id, host.agent, left.attempt, host.host),
             )
+
+
+def _tell_of_doubt(build: Build, event: Event) -> None:
+    """No word of an agent ends what is active: it may have been adopted, and its agent not find it."""
+    if isinstance(event, AgentReported) and event.outcome == "failed" and build.status == "active":
+        log.warning(
+            "build %s is active, and agent %s says of its attempt %d on %s: failed: %s",
+            *(build.id, event.agent, event.attempt, event.host, event.cause),
+        )
 
 
 # What is answered instead when every try met a concurrent writer

@@ -14,6 +14,8 @@ from bus.topics import (
     AGENT_MOVE,
     AGENT_MOVED,
     AGENT_REPORT,
+    BUILD_ADOPT,
+    BUILD_ADOPTED,
     BUILD_DELETE,
     BUILD_DELETED,
     BUILD_ENDED,
@@ -35,6 +37,7 @@ from bus.topics import (
     TELL_NODES,
 )
 from bus.worker import Worker, answers, every, on_many
+from cell_conductor.adopting import Adoptions
 from cell_conductor.builds import AskMany, Builds
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.listing import Listing
@@ -92,6 +95,12 @@ def cell_conductor(
             ),
             on_many(BUILD_DELETE.at(cell=cell), builds.delete_many, emits=says),
             on_many(BUILD_RESHAPED.at(cell=cell), builds.reshape_many),
+            on_many(
+                BUILD_ADOPT.at(cell=cell),
+                Adoptions(builds).adopt_many,
+                emits=[AGENT_BUILD, BUILD_ADOPTED],
+                concurrency=1,
+            ),
             on_many(MOVE_PLACED.at(cell=cell), moves.place_many, emits=moving),
             on_many(AGENT_MOVED.at(cell=cell), moves.move_many, emits=moving, concurrency=1, linger=LINGER),
             on_many(MOVE_STEER.at(cell=cell), moves.steer_many, emits=moving),

@@ -80,8 +80,16 @@ class SimulatedAgent:
             await self.disk.settled()
             return verdict
         key = order.build, order.attempt
-        if verdict == "start" and (why := self.disk.devices.refusal(key, allocations_of(order))):
+        if (
+            verdict == "start"
+            and not order.adopt
+            and (why := self.disk.devices.refusal(key, allocations_of(order)))
+        ):
             return await self._over(report(order, "failed", cause=f"the host cannot hold it: {why}"))
+        if order.adopt:
+            self.disk.begin(order)
+            self.use_changed(order.root)
+            return await self._over(report(order, "built"))
         fate = self.faults.fate(*key)
         job = self.jobs.get(order.build, ("build", order.attempt))
         if job is None:

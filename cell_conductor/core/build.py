@@ -162,7 +162,7 @@ def keeper_of(build: Build, left: Leftover) -> str:
     return keeper(build.id, left.kept or left.attempt)
 
 
-def order(build: Build) -> BuildOrdered:
+def order(build: Build, *, adopt: bool = False) -> BuildOrdered:
     return BuildOrdered(
         build=build.id,
         attempt=build.attempt,
@@ -173,6 +173,7 @@ def order(build: Build) -> BuildOrdered:
         spec=build.spec,
         allocations=told_allocations(build.host.root, build.spec, build.host.choice.allocations),
         mappings=build.host.mappings,
+        adopt=adopt,
     )
 
 

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from bus.claims import ClaimResult, ReleaseResult
+from bus.adoption import BuildAdoptRequested
+from bus.claims import ClaimResult, Held, ReleaseResult
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped
 from bus.moves import MovePlaced, MoveReported, MoveSteered
 from cell_conductor.core.build import Status
@@ -51,6 +52,15 @@ class MoveImpossible:
 
 
 @dataclass(frozen=True, slots=True)
+class Adoption:
+    """What is to be adopted, with placement's word on what it holds; or why it cannot be."""
+
+    asked: BuildAdoptRequested
+    held: Held | None = None  # None: its cell knows already
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Stalled:
     """The conductor has restarted, or has heard nothing for long: say again what is being waited for."""
 
@@ -68,5 +78,6 @@ Event = (
     | SwapImpossible
     | GivenBack
     | CleanedUp
+    | Adoption
     | Stalled
 )

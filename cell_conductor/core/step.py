@@ -29,9 +29,11 @@ from bus.messages import (
 from bus.moves import MovePlaced, MoveReported, MoveSteered
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
+from cell_conductor.core.adopting import adopted
 from cell_conductor.core.answers import doomed, given_back, swapped
 from cell_conductor.core.build import Build, Effects
 from cell_conductor.core.events import (
+    Adoption,
     CleanedUp,
     Event,
     GivenBack,
@@ -62,6 +64,8 @@ def step(
 
     Of placement at most one thing is asked.
     """
+    if isinstance(event, Adoption):
+        return adopted(build, event, now)
     if build is None:
         return _unknown(event, now, limits)
     if isinstance(event, AgentReported) and event.outcome == "destroyed":

@@ -74,6 +74,7 @@ _SET_GENERATIONS = Statement(
 )
 _SET_CONSUMERS = Statement(
     "UPDATE consumers SET generation = n.generation, project_id = n.project, user_id = n.owner,"
+    " client = consumers.client AND n.client,"
     f" consumer_type_id = COALESCE(n.type, consumer_type_id), updated_at = {_NOW}"
     " FROM {n} WHERE consumers.id = n.id",
     id=int,
@@ -81,6 +82,7 @@ _SET_CONSUMERS = Statement(
     project=int,
     owner=int,
     type=int,
+    client=bool,
 )
 _SET_KEEPERS = Statement(
     "UPDATE consumers SET generation = n.generation, project_id = o.project_id, user_id = o.user_id,"
@@ -256,7 +258,7 @@ async def save_world(
         elif claim is None:
             continue
         elif holder.uuid not in placeholders or placeholders[holder.uuid] is not claim:
-            advanced.append((holder.id, holder.generation, *_owner(book, claim)))
+            advanced.append((holder.id, holder.generation, *_owner(book, claim), claim.client))
         for provider, resources in holder.held.items():
             room = world.touched[provider]
             for name, used in resources.items():

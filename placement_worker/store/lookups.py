@@ -104,7 +104,8 @@ _GROUPED = Statement(
 _CONSUMER = (
     " p.uuid AS provider, p.generation AS provider_generation,"
     " c.uuid AS consumer, c.generation, j.external_id AS project, u.external_id AS owner, k.name AS type,"
-    f" c.updated_at, a.resource_class_id, a.used, a.updated_at AS allocated_at, {_EDITION} AS edition"
+    " c.client, c.updated_at, a.resource_class_id, a.used, a.updated_at AS allocated_at,"
+    f" {_EDITION} AS edition"
 )
 _OWNERS = (
     " LEFT JOIN projects j ON j.id = c.project_id LEFT JOIN users u ON u.id = c.user_id"
@@ -299,6 +300,7 @@ def _consumer(holding: _Holding) -> Consumer:
         type=row["type"],
         allocations=holding.held,
         updated=holding.updated,
+        client=bool(row["client"]),
     )
 
 

@@ -294,3 +294,22 @@ def test_shares_of_phases_are_shares() -> None:
     assert {plan.phase_fate(uid(number, "e"), "resume", 1).kind for number in range(200)} == {"done", "hang"}
     with pytest.raises(ValueError, match="shares of all phases"):
         MoveFaults(send=0.8, hang=0.3)
+
+
+# Guests that were there before berth
+
+
+ADOPTED = replace(a_build(vcpus=99), adopt=True)  # more than its host has: it runs all the same
+
+
+@in_virtual_time
+async def test_one_that_is_adopted_runs_at_once_and_moves_like_any_other() -> None:
+    agent = MovingAgent(faults=FaultPlan(reschedule=1.0, moves=MoveFaults()))
+    said = await agent.does.build(ADOPTED)
+    assert said is not None and said.outcome == "built"
+    assert asyncio.get_running_loop().time() == 0.0
+    assert await agent.does.build(ADOPTED) == said
+    assert agent.guests() == {1: ("source", "running")}
+    assert await agent.move(PREPARE, SEND, START) == ["done", "done", "done"]
+    assert (await agent.destroy(a_destroy(1))).outcome == "destroyed"
+    assert agent.guests() == {2: ("destination", "running")}

@@ -15,6 +15,7 @@ from bus.topics import (
     AGENT_MOVE,
     AGENT_MOVED,
     AGENT_REPORT,
+    BUILD_ADOPTED,
     BUILD_DELETED,
     BUILD_ENDED,
     BUILD_REQUESTED,
@@ -114,6 +115,7 @@ MAY_SAY = {
         AGENT_MOVED,
         BUILD_ENDED,
         BUILD_DELETED,
+        BUILD_ADOPTED,
         MOVE_TOLD,
         MOVE_ENDED,
         HOST_FAILED,
@@ -134,6 +136,7 @@ def test_a_cell_hears_only_what_is_addressed_to_it(worker: Worker) -> None:
         assert row.address.key in (
             "build.placed.c1",
             "build.delete.c1",
+            "build.adopt.c1",
             "build.reshaped.c1",
             "move.placed.c1",
             "move.steer.c1",

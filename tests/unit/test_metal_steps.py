@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bus.messages import BuildOrdered, DestroyOrdered
 from bus.requests import BuildSpec, Flavor, Image
@@ -109,6 +110,23 @@ def test_a_build_that_has_failed_on_a_node_is_undone_before_that_is_told(state: 
     assert next_step(a_seen_node(state, extra=failed), build()) == Say(
         "failed", "no disk", leftover=may_be_there
     )
+
+
+@pytest.mark.parametrize("state", [*OURS])
+@pytest.mark.parametrize("whose", ["ours", "nobody's", "theirs"])
+def test_to_adopt_it_is_looked_at_and_never_touched(state: str | None, whose: str) -> None:
+    """It was deployed before berth was: nobody wrote down for which attempt."""
+    node = {
+        "ours": ours(state, None, last_error="no disk"),
+        "nobody's": a_seen_node(state),
+        "theirs": a_seen_node(state, instance_uuid=THEM),
+    }[whose]
+    step = next_step(node, replace(build(), adopt=True))
+    if whose == "ours" and OURS[state][0] == Say("built"):
+        assert step == Say("built")
+    else:
+        instance_there = node.instance_uuid or "none"
+        assert step == Say("failed", f"not found there: the node is {state}, with instance {instance_there}")
 
 
 @pytest.mark.parametrize("state", OURS)

@@ -90,6 +90,9 @@ def _toward_built(node: MetalNode | None, order: BuildOrdered, given_up: str, wr
     if node is None:
         return Say("failed", "Ironic has no such node")
     held, last = node.attempt_of(order.build), node.last(order.build)
+    if order.adopt:  # whatever it finds, nothing is done to the node
+        there = held is not None and node.provision_state in DEPLOYED
+        return Say("built") if there else Say("failed", f"not found there: the node is {_told(node)}")
     if held is None:
         if last.attempt > order.attempt:
             return Say("destroyed")
@@ -130,6 +133,10 @@ def _toward_gone(node: MetalNode | None, order: DestroyOrdered, writes: bool) ->
     if last.attempt < order.attempt and writes and node.provision_state in UNUSED:
         return Close("")
     return Say("destroyed")
+
+
+def _told(node: MetalNode) -> str:
+    return f"{node.provision_state}, with instance {node.instance_uuid or 'none'}"
 
 
 def _not_torn_down(node: MetalNode, order: Order) -> bool:

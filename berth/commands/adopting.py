@@ -1,0 +1,249 @@
+"""`berth adopt`: instances that came over from another system become builds of the cells they are in."""
+
+import asyncio
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from msgspec.structs import replace
+from rich.console import Console
+
+from berth import wiring
+from berth.adoptable import Judged, judge
+from berth.commands.asking_cells import ask_cells, known_cells, named
+from berth.commands.marking import host_named
+from berth.commands.options import Json, StateDir
+from berth.commands.terminal import checked, complain, effective, printable, run, say, write_json
+from berth.commands.whereabouts import uuid_of
+from berth.old_servers import OldServer, old_servers
+from berth.publishing import publish
+from berth.settings import BadSetting, Settings
+from bus import topics
+from bus.adoption import BuildAdopted, BuildAdoptRequested
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.queries import FindBuilds
+from bus.resources import Consumer, FindAllocations, FindProviders, Provider
+
+PAGE = 500  # providers, or consumers, of one question
+_BUILDS = 100  # of one question to a cell
+_SECONDS = 30.0  # an answer may take
+
+commands = typer.Typer()
+
+
+@commands.command("adopt", rich_help_panel="Other systems")
+def adopt_command(
+    consumers: Annotated[
+        list[str] | None, typer.Argument(metavar="[UUID]...", help="These instances, by their uuids.")
+    ] = None,
+    hosts: Annotated[
+        list[str] | None, typer.Option("--host", metavar="HOST", help="All that came over on this host.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that came over, wherever they are.")] = False,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="What the old system says of them (uuid, name, host, flavor, project), as .json, .yaml or"
+            " .csv. Alone it also says which.",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")] = False,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the cells' answers.")] = 60.0,
+    as_json: Json = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Take over instances that placement knows from another system, so that they can be moved and deleted.
+
+    After `berth import placement` and `berth provider reset` their hosts are a cell's, and they are nobody's:
+    what they hold is kept, and that is all. An adopted one is a build of its cell, active where it is: it is
+    listed, moved, drained, evacuated, resized and deleted like any other, and the agent of its host knows of
+    it. Only what is certain is adopted: who is on one host of one cell, by placement, and by the file where
+    there is one. All else is listed, with why. May be run again at any time.
+    `berth adopt --all --from servers.csv`, then the same with --yes. See docs/adopting.md.
+    """
+    if everything + bool(hosts) + bool(consumers) > 1:
+        raise BadSetting("say which in one way: uuids, --host, or --all")
+    if not (everything or hosts or consumers or file):
+        raise BadSetting("say which: uuids, --host HOST, --all, or --from FILE")
+    servers = old_servers(file) if file is not None else {}
+    wanted = [uuid_of(one, "an instance") for one in consumers or ()]
+    if not (everything or hosts or wanted):
+        wanted = [*servers]
+    settings = effective(state_dir=state_dir).settings
+    run(adopt(settings, wanted, hosts or (), servers, yes, timeout, as_json, say))
+
+
+async def adopt(
+    settings: Settings,
+    wanted: Sequence[str],
+    hosts: Sequence[str],
+    servers: dict[str, OldServer],
+    yes: bool,
+    timeout: float,
+    as_json: bool,
+    say: Console,
+) -> int:
+    async with Bus(wiring.transport(settings, "adopt")) as bus:
+        found = await (_these(bus, wanted) if wanted else _on_hosts(bus, hosts))
+        known = await _known(bus, settings, found)
+        providers = await _providers(bus, {id_ for one in found.values() for id_ in one.allocations})
+        foreign = settings.ironic.nodes.agents.values()
+        judged = [Judged(id_, why="placement knows nobody of this id") for id_ in wanted if id_ not in found]
+        for id_, one in sorted(found.items()):
+            if id_ not in known:
+                judged.append(judge(one, providers, servers.get(id_), named=id_ in wanted, foreign=foreign))
+        requests = [one.request for one in judged if one.request is not None]
+        outcomes = await _ask(bus, requests, timeout) if yes else {}
+    return _tell(judged, known, outcomes, yes, as_json, say)
+
+
+# Which
+
+
+async def _these(bus: Bus, wanted: Sequence[str]) -> dict[str, Consumer]:
+    ask = bus.asker(topics.ALLOCATIONS, timeout=_SECONDS)
+    found: dict[str, Consumer] = {}
+    for some in _parts(wanted, PAGE):
+        found |= {one.id: one for one in (await ask(FindAllocations(consumers=some))).consumers}
+    return found
+
+
+async def _on_hosts(bus: Bus, hosts: Sequence[str]) -> dict[str, Consumer]:
+    """Whoever came over and holds something there; without hosts, of any provider."""
+    ids: list[str] = []
+    ask = bus.asker(topics.PROVIDERS, timeout=_SECONDS)
+    for host in hosts:
+        root = await host_named(bus, host)
+        ids += [one.id for one in (await ask(FindProviders(in_tree=root.id, parts=()))).providers]
+    after, more = "", not hosts
+    while more:
+        page = (await ask(FindProviders(parts=(), after=after, limit=PAGE))).providers
+        ids += [one.id for one in page]
+        after, more = max((one.id for one in page), default=""), len(page) == PAGE
+    holders: dict[str, None] = {}
+    holding = bus.asker(topics.ALLOCATIONS, timeout=_SECONDS)
+    for some in _parts(ids, PAGE):
+        there = (await holding(FindAllocations(providers=some))).consumers
+        holders |= {one.id: None for one in there if one.client}
+    return await _these(bus, [*holders])
+
+
+async def _known(bus: Bus, settings: Settings, found: Iterable[str]) -> dict[str, str]:
+    """Those that are builds of a cell already: which, and how they stand."""
+    cells, silent = await known_cells(bus, settings), set[str]()
+    find = bus.asker(topics.FIND_BUILDS, timeout=5.0)
+    known: dict[str, str] = {}
+    for some in _parts(sorted(found), _BUILDS):
+        answers, deaf = await ask_cells(
+            [one for one in cells if one not in silent],
+            lambda cell, some=some: find(FindBuilds(cell=cell, builds=some)),  # type: ignore[misc]
+        )
+        silent |= {*deaf}
+        for cell, answer in answers.items():
+            known |= {one.build: f"{one.status} on {one.host} in cell {cell}" for one in answer.builds}
+    if silent:
+        complain.print(f"[yellow]note[/yellow]: did not answer: {named(sorted(silent))}")
+    return known
+
+
+async def _providers(bus: Bus, ids: Collection[str]) -> dict[str, Provider]:
+    ask = bus.asker(topics.PROVIDERS, timeout=_SECONDS)
+    found: dict[str, Provider] = {}
+    for some in _parts(sorted(ids), PAGE):
+        answer = await ask(FindProviders(ids=some, parts=("traits", "owner")))
+        found |= {one.id: one for one in answer.providers}
+    return found
+
+
+def _parts(ids: Sequence[str], size: int) -> Iterable[tuple[str, ...]]:
+    return (tuple(ids[at : at + size]) for at in range(0, len(ids), size))
+
+
+# Doing it
+
+
+async def _ask(bus: Bus, requests: Sequence[BuildAdoptRequested], timeout: float) -> dict[str, BuildAdopted]:
+    """What the cells said to it. Who has not answered in time may have done it all the same."""
+    outcomes: dict[str, BuildAdopted] = {}
+    if not requests:
+        return outcomes
+    reply_to = f"adopt-{Clock().uuid()[:8]}"
+    heard = await bus.listen(topics.BUILD_ADOPTED.at(reply_to=reply_to))
+    for at in range(0, len(requests), _BUILDS):
+        some = [checked(replace(one, reply_to=reply_to)) for one in requests[at : at + _BUILDS]]
+        await publish(bus, *some)
+    try:
+        async with asyncio.timeout(timeout):
+            while len(outcomes) < len(requests):
+                told = await heard.get()
+                outcomes[told.build] = told
+    except TimeoutError:
+        pass
+    return outcomes
+
+
+def _tell(
+    judged: Sequence[Judged],
+    known: dict[str, str],
+    outcomes: dict[str, BuildAdopted],
+    yes: bool,
+    as_json: bool,
+    say: Console,
+) -> int:
+    """0 when all that was meant is a build of its cell by now, or would be."""
+    listed = {one.consumer: one.why for one in judged if one.request is None}
+    adopted: dict[str, BuildAdoptRequested] = {}
+    for request in (one.request for one in judged if one.request is not None):
+        told = outcomes.get(request.build)
+        if yes and told is None:
+            listed[request.build] = f"cell {request.cell} has not answered yet: say the same again"
+        elif told is not None and told.outcome == "refused":
+            listed[request.build] = told.why
+        else:
+            adopted[request.build] = request
+    if as_json:
+        write_json({
+            "adopted" if yes else "adoptable": [_shown(one) for one in adopted.values()],
+            "listed": listed,
+            "known": known,
+        })  # fmt: skip
+        return 1 if listed else 0
+    for request in adopted.values():
+        verb = "adopted" if yes else "would be adopted"
+        say.print(f"{verb}: {printable(_sentence(request))}", markup=False)
+    for id_, how in sorted(known.items()):
+        say.print(f"{id_}: is a build already, {printable(how)}", style="dim", markup=False)
+    for id_, why in sorted(listed.items()):
+        say.print(f"for you to judge: {id_}: {printable(why)}", style="red", markup=False)
+    if not (adopted or known or listed):
+        say.print("nobody came over who is not a build yet")
+    elif adopted and not yes:
+        say.print("the same with --yes adopts them", style="dim")
+    return 1 if listed else 0
+
+
+def _sentence(request: BuildAdoptRequested) -> str:
+    spec, chosen = request.spec, request.chosen
+    called = f" {spec.name}" if spec.name else ""
+    amounts: dict[str, int] = {}
+    for resources in chosen.choice.allocations.values():
+        for name, amount in resources.items():
+            amounts[name] = amounts.get(name, 0) + amount
+    holds = ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()))
+    return f"{request.build}{called} on {chosen.host} in cell {request.cell} ({holds})"
+
+
+def _shown(request: BuildAdoptRequested) -> dict[str, str]:
+    spec = request.spec
+    return {
+        "build": request.build,
+        "name": spec.name,
+        "cell": request.cell,
+        "host": request.chosen.host,
+        "flavor": spec.flavor.name,
+        "project": spec.project,
+    }

@@ -1,0 +1,81 @@
+"""Adopts instances that were there before berth was: placement is asked first, and what it says is stored."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from bus.adoption import BuildAdoptRequested
+from bus.claims import Claimed, ClaimRequested, ClaimResult, Held, Refused
+from bus.errors import AnswerRefused, Retry, Unavailable
+from bus.worker import Outcome
+from cell_conductor import store
+from cell_conductor.builds import Builds
+from cell_conductor.core.adopting import bars, knows, looking, proven, taking
+from cell_conductor.core.build import Build
+from cell_conductor.core.events import Adoption
+
+_Answers = Sequence[ClaimResult | str]  # or why there is none
+
+
+class Adoptions:
+    """Those of one cell, in its database."""
+
+    def __init__(self, builds: Builds) -> None:
+        self._builds = builds
+
+    async def adopt_many(self, requests: Sequence[BuildAdoptRequested]) -> Sequence[Outcome]:
+        """One outcome for each. Of one that comes twice the second waits for the first to be stored."""
+        first = {one.build: position for position, one in reversed(list(enumerate(requests)))}
+        outcomes: list[Outcome] = [Retry(0.5, "the same build is being adopted")] * len(requests)
+        async with self._builds.database.read() as tx:
+            known = await store.load(tx, first)
+        try:
+            adoptions = await self._judged([requests[position] for position in first.values()], known)
+        except Unavailable as away:
+            return [Retry(1.0, f"placement is away: {away}")] * len(requests)
+        fates = await self._builds.handle([(one.asked.build, one) for one in adoptions])
+        for position, fate in zip(first.values(), await self._builds.addressed(fates), strict=True):
+            outcomes[position] = fate
+        return outcomes
+
+    async def _judged(
+        self, requests: Sequence[BuildAdoptRequested], known: Mapping[str, Build]
+    ) -> list[Adoption]:
+        """Each with what placement holds for it, where that has to be asked."""
+        judged = {one.build: Adoption(one, why=bars(known.get(one.build), one)) for one in requests}
+        asking = [
+            one
+            for one in requests
+            if not judged[one.build].why
+            and not knows(known.get(one.build), one.generation, one.chosen.choice.allocations)
+        ]
+        seen: list[tuple[BuildAdoptRequested, Held]] = []
+        for one, answer in zip(asking, await self._ask([looking(one) for one in asking]), strict=True):
+            held = answer if isinstance(answer, str) else proven(known.get(one.build), one, answer)
+            if isinstance(held, str):
+                judged[one.build] = Adoption(one, why=held)
+            elif knows(known.get(one.build), held.generation, held.allocations):
+                judged[one.build] = Adoption(one, held)
+            else:
+                seen.append((one, held))
+        for (one, held), answer in zip(
+            seen, await self._ask([taking(one, held) for one, held in seen]), strict=True
+        ):
+            match answer:
+                case Claimed(generation=generation):
+                    judged[one.build] = Adoption(one, replace(held, generation=generation))
+                case Refused():  # what it holds breaks a rule of today, and it holds it all the same
+                    judged[one.build] = Adoption(one, held)
+                case _:
+                    judged[one.build] = Adoption(one, why="others claim for it meanwhile: look again")
+        return list(judged.values())
+
+    async def _ask(self, questions: Sequence[ClaimRequested]) -> _Answers:
+        if not questions:
+            return []
+        try:
+            return [answer.results[0] for answer in await self._builds.claim_many(questions)]
+        except AnswerRefused as refused:
+            if len(questions) == 1:
+                return [f"placement refused to judge it: {refused}"]
+            return [(await self._ask([one]))[0] for one in questions]  # find out which of them it was

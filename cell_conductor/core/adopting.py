@@ -1,0 +1,149 @@
+"""Instances that were there before berth was: what their adoption makes of them, or why they stay others'."""
+
+from typing import Literal
+from uuid import UUID, uuid5
+
+from msgspec.structs import replace
+
+from bus.adoption import BuildAdopted, BuildAdoptRequested
+from bus.claims import Choice, ClaimRequested, ClaimResult, ConsumerClaim, Held, Refused, Retired
+from bus.messages import Attempt, BuildPlaced
+from bus.vocabulary import MAX_ORDINAL, Allocations
+from cell_conductor.core import build as say
+from cell_conductor.core.build import MAX_CAUSE, Build, Effects
+from cell_conductor.core.events import Adoption
+from cell_conductor.core.reshaped import holding
+
+AS_IT_WAS = "it was there before berth, and was adopted"
+
+
+def looking(asked: BuildAdoptRequested) -> ClaimRequested:
+    """What does it hold now? No consumer is of that generation, so nothing is claimed by this."""
+    return _claim(asked, MAX_ORDINAL, asked.chosen.choice)
+
+
+def taking(asked: BuildAdoptRequested, held: Held) -> ClaimRequested:
+    """What it holds, as a claim of its cell: whoever else had it in hand has an old generation now."""
+    return _claim(asked, held.generation, Choice(allocations=held.allocations))
+
+
+def proven(known: Build | None, asked: BuildAdoptRequested, answer: ClaimResult) -> Held | str:
+    """What it holds, where that is what is to be adopted; or why it is not."""
+    match answer:
+        case Held() if not answer.allocations:
+            return "it holds nothing by now"
+        case Held() if known is not None and known.placed is not None:
+            there = asked.chosen.root in answer.roots
+            return answer if there else f"it holds nothing of {asked.chosen.host} by now"
+        case Held():
+            same = answer.allocations == asked.chosen.choice.allocations
+            return answer if same else "it holds something else by now: look again"
+        case Retired(why=why):
+            return f"it has ended for placement ({why})"
+        case Refused(refusals=refusals):
+            return "; ".join(dict.fromkeys(map(str, refusals))) or "placement refuses to say what it holds"
+        case _:
+            return f"placement does not say what it holds ({type(answer).__name__.lower()})"
+
+
+def bars(build: Build | None, asked: BuildAdoptRequested) -> str:
+    """Why its cell does not take it, whatever placement says; empty: it does."""
+    if build is None or build.placed is None:
+        return ""
+    if build.moving is not None:
+        return f"it is in the move {build.moving.id}"
+    if build.status != "active":
+        return f"its cell has it already: {build.status}, last on {build.host.host}"
+    if build.host.root != asked.chosen.root:
+        return f"its cell has it on {build.host.host}, not on {asked.chosen.host}"
+    return ""
+
+
+def knows(build: Build | None, generation: int, allocations: Allocations) -> bool:
+    """Its cell has just that of it."""
+    if build is None or build.placed is None:
+        return False
+    return build.host.choice.allocations == allocations and build.generation == generation
+
+
+def adopted(build: Build | None, event: Adoption, now: float) -> tuple[Build | None, Effects]:
+    asked = event.asked
+    if why := event.why or bars(build, asked):
+        return build, (_told(asked, "refused", why),)
+    if build is None or build.placed is None:
+        if event.held is None:  # its cell knew it a moment ago
+            return build, (_told(asked, "refused", "its cell has just forgotten it: look again"),)
+        build = _taken(asked, event.held, now, version=0 if build is None else build.version)
+        return build, (say.order(build, adopt=True), _told(asked, "adopted"))
+    if event.held is not None:
+        known = holding(build, build.at, event.held.allocations)
+        if known is not build or known.generation != event.held.generation:
+            build = replace(known, generation=event.held.generation)
+    if _was_adopted(build):
+        return build, (say.order(build, adopt=True), _told(asked, "adopted"))
+    return build, (_told(asked, "known"),)
+
+
+def _taken(asked: BuildAdoptRequested, held: Held, now: float, version: int) -> Build:
+    placed = BuildPlaced(
+        build=asked.build,
+        request=_request(asked.build),
+        cell=asked.cell,
+        chosen=replace(asked.chosen, choice=Choice(allocations=held.allocations)),
+        generation=held.generation,
+        spec=asked.spec,
+    )
+    there = Attempt(
+        host=asked.chosen.host,
+        agent=asked.chosen.agent,
+        outcome="built",
+        cause=AS_IT_WAS,
+        started=now,
+        ended=now,
+    )
+    return Build(
+        id=asked.build,
+        cell=asked.cell,
+        status="active",
+        placed=placed,
+        version=version,
+        attempt=1,
+        generation=held.generation,
+        started=now,
+        attempts=(there,),
+        end="active",
+    )
+
+
+def _was_adopted(build: Build) -> bool:
+    """And has not gone anywhere since: its agent may be told again."""
+    return build.attempt == 1 and build.as_placed.request == _request(build.id)
+
+
+def _request(build: str) -> str:
+    """Nobody asked for it: a name for that, the same every time."""
+    return str(uuid5(UUID(build), "adopted"))
+
+
+def _told(
+    asked: BuildAdoptRequested, outcome: Literal["adopted", "known", "refused"], why: str = ""
+) -> BuildAdopted:
+    return BuildAdopted(
+        build=asked.build,
+        cell=asked.cell,
+        outcome=outcome,
+        host=asked.chosen.host,
+        why=why[:MAX_CAUSE],
+        reply_to=asked.reply_to,
+    )
+
+
+def _claim(asked: BuildAdoptRequested, generation: int, choice: Choice) -> ClaimRequested:
+    claim = ConsumerClaim(
+        consumer=asked.build,
+        generation=generation,
+        choices=(Choice(allocations=choice.allocations),),
+        project=asked.spec.project,
+        user=asked.spec.user,
+    )
+    return ClaimRequested(claims=(claim,))

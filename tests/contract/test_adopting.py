@@ -1,0 +1,215 @@
+"""A cell adopts what was there before it: placement is asked first, and whatever comes twice does no harm."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from bus.adoption import BuildAdopted, BuildAdoptRequested
+from bus.claims import Choice, Claimed, ClaimRequested, keeper
+from bus.errors import Retry, Unavailable
+from bus.messages import BuildDeleteRequested, BuildOrdered, Selection
+from bus.queries import BuildStands, FindBuilds, FindInstances
+from bus.requests import BuildSpec, Flavor
+from bus.resources import Consumer, FindAllocations
+from bus.sql.database import Database
+from bus.sql.migrations import migrate
+from bus.vocabulary import Message
+from cell_conductor.adopting import Adoptions
+from cell_conductor.builds import Builds
+from cell_conductor.listing import Listing
+from placement_worker import Placement
+from tests.support.cell_moves import a_move
+from tests.support.conductor_builders import an_agent_report
+from tests.support.ids import uid
+from tests.support.placement_builders import a_claim, a_release, a_report, an_order, on_hosts
+from tests.support.placement_calls import claim, report
+
+HERE = uid(1, "a")
+WHO = uid(7)
+ASKED = BuildAdoptRequested(
+    build=WHO,
+    cell="c1",
+    chosen=Selection(root=HERE, host="host-1", agent="agent-1", choice=Choice(on_hosts(1, VCPU=2))),
+    generation=1,
+    spec=BuildSpec(flavor=Flavor(name="old", vcpus=2), project="p1", user="u1", name="web"),
+    reply_to="me",
+)
+ADOPTED = BuildAdopted(build=WHO, cell="c1", outcome="adopted", host="host-1", reply_to="me")
+
+
+class AdoptingCell:
+    """The conductor of c1, beside a placement; its answers may get lost."""
+
+    def __init__(self, database: Database, placement: Placement) -> None:
+        self.placement, self.answers_lost = placement, 0
+        self.builds = Builds(database, self.claim_many, self.release_many, clock=placement.clock)
+        self.adoptions = Adoptions(self.builds)
+        self.listing = Listing(database)
+
+    async def claim_many(self, orders: Any) -> Any:
+        answers = await self.placement.claims.claim_many(orders, cell="c1")
+        if self.answers_lost:
+            self.answers_lost -= 1
+            raise Unavailable("the answer was lost")
+        return answers
+
+    async def release_many(self, orders: Any) -> Any:
+        return await self.placement.claims.release_many(orders, cell="c1")
+
+    async def hears(self, *asked: BuildAdoptRequested) -> list[list[Message]]:
+        outcomes = await self.adoptions.adopt_many(asked)
+        assert all(isinstance(one, list) for one in outcomes), outcomes
+        return [list(one) for one in outcomes if isinstance(one, list)]
+
+    async def refuses(self, asked: BuildAdoptRequested) -> str:
+        ((said,),) = await self.hears(asked)
+        assert isinstance(said, BuildAdopted) and said.outcome == "refused"
+        return said.why
+
+    async def stands(self, build: str = WHO) -> BuildStands | None:
+        return next(iter((await self.builds.find(FindBuilds(cell="c1", builds=(build,)))).builds), None)
+
+    async def held(self, build: str = WHO) -> Consumer | None:
+        found = await self.placement.lookups.allocations(FindAllocations(consumers=(build,)))
+        return next(iter(found.consumers), None)
+
+
+@pytest.fixture
+async def cell(url: str, placement: Placement, wall: Any) -> AsyncIterator[AdoptingCell]:
+    """Consumer 7 came over, on host 1 of c1; host 2 is of c1 as well, host 3 of c2."""
+    elsewhere = "sqlite+aiosqlite://" if url.startswith("sqlite") else url
+    database = Database(elsewhere, **({"namespace": "cell"} if elsewhere == url else {"inline": True}))
+    await migrate(database, "cell_conductor")
+    assert await report(placement, a_report(1), a_report(2), a_report(3, cell="c2")) == ["", "", ""]
+    await came_over(placement, 7, on_hosts(1, VCPU=2))
+    yield AdoptingCell(database, placement)
+    await database.close()
+
+
+async def came_over(placement: Placement, number: int, held: Any, generation: int | None = None) -> None:
+    """As a client of the API brings it over."""
+    [got] = await claim(
+        placement, an_order(replace(a_claim(number, held, generation=generation), client=True))
+    )
+    assert isinstance(got, Claimed), got
+
+
+def an_order_to_the_agent(said: list[Message]) -> BuildOrdered:
+    (order,) = [one for one in said if isinstance(one, BuildOrdered)]
+    return order
+
+
+async def test_one_that_came_over_is_a_build_of_the_cell_and_its_agent_is_told(cell: AdoptingCell) -> None:
+    [[order, told]] = await cell.hears(ASKED)
+    assert told == ADOPTED
+    assert isinstance(order, BuildOrdered)
+    assert (order.adopt, order.attempt, order.root, order.agent) == (True, 1, HERE, "agent-1")
+    stands, held = await cell.stands(), await cell.held()
+    assert stands is not None and held is not None
+    assert (stands.status, stands.host, stands.attempt, stands.generation) == ("active", "host-1", 1, 2)
+    assert (held.generation, held.client, held.allocations) == (2, False, on_hosts(1, VCPU=2))
+    [listed] = (await cell.listing.find(FindInstances(cell="c1", host="host-1"))).instances
+    assert (listed.name, listed.flavor, listed.project) == ("web", "old", "p1")
+
+
+async def test_told_again_it_says_the_same_and_changes_nothing(cell: AdoptingCell) -> None:
+    [first] = await cell.hears(ASKED)
+    assert await cell.hears(ASKED) == [first]
+    stands = await cell.stands()
+    assert stands is not None and stands.generation == 2
+
+
+async def test_of_two_in_one_batch_the_second_comes_again(cell: AdoptingCell) -> None:
+    first, second = await cell.adoptions.adopt_many([ASKED, ASKED])
+    assert isinstance(first, list) and first[1] == ADOPTED
+    assert isinstance(second, Retry)
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+async def test_a_crash_between_placement_and_the_cell_is_made_good(cell: AdoptingCell, lost: int) -> None:
+    cell.answers_lost = lost
+    for _ in range(lost):
+        (outcome,) = await cell.adoptions.adopt_many([ASKED])
+        assert isinstance(outcome, Retry) and await cell.stands() is None
+    [said] = await cell.hears(ASKED)
+    assert said[1] == ADOPTED
+
+
+async def test_it_is_deleted_like_any_other(cell: AdoptingCell) -> None:
+    [said] = await cell.hears(ASKED)
+    order = an_order_to_the_agent(said)
+    await cell.builds.report_many([an_agent_report(order, "built")])
+    await cell.builds.delete_many([BuildDeleteRequested(build=WHO, cell="c1")])
+    await cell.builds.report_many([an_agent_report(order, "destroyed")])
+    assert await cell.held() is None
+    assert "last on host-1" in await cell.refuses(ASKED)
+
+
+async def test_one_that_was_deleted_in_vain_before_can_be_adopted(cell: AdoptingCell) -> None:
+    await cell.builds.delete_many([BuildDeleteRequested(build=WHO, cell="c1")])
+    [said] = await cell.hears(ASKED)
+    assert said[1] == ADOPTED
+
+
+async def test_what_its_agent_cannot_find_is_still_its_cells(cell: AdoptingCell) -> None:
+    """What placement holds is not given up for an agent's word alone."""
+    [said] = await cell.hears(ASKED)
+    await cell.builds.report_many(
+        [an_agent_report(an_order_to_the_agent(said), "failed", cause="no such guest")]
+    )
+    stands = await cell.stands()
+    assert stands is not None and stands.status == "active" and await cell.held() is not None
+
+
+async def test_what_has_changed_since_it_was_looked_at_is_refused(cell: AdoptingCell) -> None:
+    await came_over(cell.placement, 7, on_hosts(2, VCPU=2), generation=1)
+    assert await cell.refuses(ASKED) == "it holds something else by now: look again"
+    await cell.placement.claims.release_many([a_release(7, 2)])
+    assert await cell.refuses(ASKED) == "it holds nothing by now"
+    assert await cell.stands() is None
+
+
+async def test_what_is_in_another_cell_is_refused(cell: AdoptingCell) -> None:
+    await came_over(cell.placement, 8, on_hosts(3))
+    there = replace(ASKED.chosen, root=uid(3, "a"), choice=Choice(on_hosts(3)))
+    assert "nobody placed it in cell c1" in await cell.refuses(replace(ASKED, build=uid(8), chosen=there))
+
+
+async def test_what_has_ended_is_refused(cell: AdoptingCell) -> None:
+    await cell.placement.claims.release_many([a_release(7, 1, "deleted")])
+    assert await cell.refuses(ASKED) == "it has ended for placement (it has ended, not by this cell)"
+
+
+# Of those it has: what they hold by now
+
+
+async def test_one_that_it_has_learns_what_placement_holds_for_it(cell: AdoptingCell) -> None:
+    """Somebody claimed for it behind its back: no move of it could begin any more."""
+    await cell.hears(ASKED)
+    await came_over(cell.placement, 7, on_hosts(1, VCPU=3), generation=2)
+    changed = replace(ASKED, generation=3, chosen=replace(ASKED.chosen, choice=Choice(on_hosts(1, VCPU=3))))
+    await cell.hears(changed)
+    stands, held = await cell.stands(), await cell.held()
+    assert stands is not None and stands.chosen is not None and held is not None
+    assert (stands.generation, stands.chosen.choice.allocations) == (held.generation, on_hosts(1, VCPU=3))
+    await cell.hears(ASKED)  # an old word, once more: what counts is what placement says
+    stands = await cell.stands()
+    held = await cell.held()
+    assert stands is not None and held is not None and stands.chosen is not None
+    assert (stands.generation, stands.chosen.choice.allocations) == (held.generation, on_hosts(1, VCPU=3))
+
+
+async def test_one_that_is_elsewhere_by_its_cell_or_moves_is_left_alone(cell: AdoptingCell) -> None:
+    await cell.hears(ASKED)
+    there = replace(ASKED.chosen, root=uid(2, "a"), host="host-2")
+    assert await cell.refuses(replace(ASKED, chosen=there)) == "its cell has it on host-1, not on host-2"
+    to = Selection(root=uid(2, "a"), host="host-2", agent="agent-2", choice=Choice(on_hosts(2, VCPU=2)))
+    move = replace(a_move(), build=WHO, cell="c1", generation=3, chosen=to, alternates=())
+    begun = replace(a_claim(7, on_hosts(2, VCPU=2), generation=2), keep=keeper(WHO, 1), begins=move.move)
+    [answer] = await cell.placement.claims.claim_many([ClaimRequested(claims=(begun,))])
+    assert isinstance(answer.results[0], Claimed)
+    assert await cell.refuses(replace(ASKED, generation=9)) == "it holds nothing of host-1 by now"
+    await cell.builds.handle([(WHO, move)])
+    assert "it is in the move" in await cell.refuses(replace(ASKED, generation=9))
