@@ -162,6 +162,7 @@ class Retired(Tagged, frozen=True, kw_only=True):
 
     why: str
     unplaceable: bool = False  # no host was found for it: whoever asks for it again is told so again
+    cell: str = ""  # that has ended it; empty: nobody within one
 
 
 class Refused(Tagged, frozen=True, kw_only=True):
@@ -205,7 +206,7 @@ class ReleaseRequested(Message, frozen=True, kw_only=True):
     retire: Cause = ""
     unplaceable: bool = False  # with `retire`: it ends for want of a host
     keep: Id | None = None
-    cell: str = ""  # that asks; empty: it is not asked from within one
+    cell: str = ""  # that asks, or, asked from outside, in whose name it is retired
 
 
 class ReleaseAnswered(Message, frozen=True, kw_only=True):

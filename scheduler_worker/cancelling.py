@@ -13,6 +13,7 @@ from bus.clock import Clock
 from bus.context import resumed
 from bus.errors import Retry
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleteRequested, BuildUnplaceable
+from bus.moves import SHELVED
 from bus.not_done import Contended
 from bus.protocol import Ask
 from bus.vocabulary import Id
@@ -30,6 +31,7 @@ class _Fenced(msgspec.Struct):
     ended: list[Id] = msgspec.field(default_factory=list)  # they will never have a host
     fresh: list[Id] = msgspec.field(default_factory=list)  # of these, those that ended just now
     held: dict[Id, Held] = msgspec.field(default_factory=dict)
+    shelved: dict[Id, str] = msgspec.field(default_factory=dict)  # they hold nothing for now; in which cell
     over: dict[Id, str] = msgspec.field(default_factory=dict)  # they had one, and have ended: how
 
 
@@ -62,7 +64,7 @@ class Cancelling:
         one = await self._waiting(asked.build)  # it may have come to wait meanwhile
         if one is not None:
             return await self._end_wait(asked, one)
-        if fenced.held:
+        if fenced.held or fenced.shelved:
             return await self._pass_on(asked, fenced, False, "")
         if fenced.over:
             await self._answer(asked, False, f"it has ended before: {fenced.over[asked.build]}")
@@ -95,9 +97,9 @@ class Cancelling:
             with resumed(one.parked.story):
                 await self._say(unplaceable)
             await self._let_go_of(one, set(ended))
-        placed = len(fenced.held) + len(fenced.over)
+        placed = len(fenced.held) + len(fenced.shelved) + len(fenced.over)
         why = f"{placed} of {len(builds)} have just been given a host" if placed else CANCELLED
-        if asked.anywhere and fenced.held:
+        if asked.anywhere and (fenced.held or fenced.shelved):
             return await self._pass_on(asked, fenced, bool(fenced.ended), why)
         await self._answer(asked, bool(fenced.ended) or not placed, why)
         return ()
@@ -105,10 +107,11 @@ class Cancelling:
     async def _pass_on(
         self, asked: BuildCancelRequested, fenced: _Fenced, waited: bool, why: str
     ) -> Sequence[BuildDeleteRequested]:
-        """Those that hold a host are their cells' to take down, whether these have heard of them or not."""
+        """Those that hold a host, or are shelved, are their cells' to take down, whether these have heard of
+        them or not."""
         providers = await self._ending.look_up(list(fenced.held.values()))
         places = {build: place_of(held, providers) for build, held in fenced.held.items()}
-        cells = {build: place.cell for build, place in places.items() if place is not None}
+        cells = {build: place.cell for build, place in places.items() if place is not None} | fenced.shelved
         if not cells:
             why = "it holds resources where no agent builds: it is no build of ours"
         await self._answer(asked, waited, why, passed_on=cells)
@@ -129,6 +132,8 @@ class Cancelling:
                     fenced.fresh.append(build)
                 case Retired(unplaceable=True):
                     fenced.ended.append(build)
+                case Retired(why=why, cell=cell) if why == SHELVED and cell:
+                    fenced.shelved[build] = cell
                 case Retired(why=told):
                     fenced.over[build] = told
                 case Held():

@@ -25,7 +25,8 @@ from bus.claims import (
 )
 from bus.errors import Poison, Retry
 from bus.messages import BuildRequested, BuildUnplaceable
-from bus.moves import BEGUN, MovePlaced, MoveRefused, MoveRequested
+from bus.moves import BEGUN, SHELVED, MovePlaced, MoveRefused, MoveRequested
+from bus.not_done import Contended
 from bus.protocol import Ask
 from bus.vocabulary import Id
 from scheduler_worker.at_once import together
@@ -237,6 +238,8 @@ class MoveArrivals:
         going: list[tuple[_Course, MoveStart]] = []
         for (course, start), result in zip(known, undone, strict=True):
             if isinstance(result, Retired):
+                if course.asked.kind == "unshelve":  # who undid it may have died in the middle
+                    await self._asleep_again(course.asked.build, start.cell)
                 course.verdict = (refused(course.asked, unheard(start.cell), "no_conductor"),)
             elif start.seeks:
                 going.append((course, start))
@@ -306,7 +309,17 @@ class MoveArrivals:
         if claim is None:
             return await self._retire(taken_back(placed.move), unheard(placed.cell), unplaceable=True)
         [answer] = await self._claim_many([ClaimRequested(claims=(claim,))])
-        return answer.results[0]
+        result = answer.results[0]
+        if placed.kind == "unshelve" and isinstance(result, Claimed | Retired):
+            await self._asleep_again(placed.build, placed.cell)
+        return result
+
+    async def _asleep_again(self, build: Id, cell: str) -> None:
+        """It is shelved as before, and not placed should its boot be read again. Who has woken it since, by
+        another move, or ended it, is left alone."""
+        question = ReleaseRequested(consumer=build, generation=None, retire=SHELVED, cell=cell)
+        if isinstance((await self._release(question)).result, Contended):
+            raise Retry(after=LONGEST_PAUSE, why=f"the claim of {build} is contended")
 
     # Why they were refused, for whoever asks later
 

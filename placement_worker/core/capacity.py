@@ -81,7 +81,7 @@ def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
     if ended is not None and (ended.why != SHELVED or order.unplaceable or order.retire in ("", SHELVED)):
         return ended  # who is shelved may end; not for want of a host, which he has had
     holder = world.holders.get(order.consumer)
-    if why := bars_release(order, holder, world):
+    if ended is None and (why := bars_release(order, holder, world)):  # who is shelved was in the cell
         return Walled(why=why)
     if holder is not None and holder.generation:
         if order.fenced and order.generation != holder.generation:
@@ -100,7 +100,9 @@ def release(order: ReleaseRequested, world: ClaimWorld) -> ReleaseResult:
     if order.retire:
         if ended is not None:
             world.wake(order.consumer)
-        world.retire(order.consumer, Retired(why=order.retire, unplaceable=order.unplaceable))
+        world.retire(
+            order.consumer, Retired(why=order.retire, unplaceable=order.unplaceable, cell=order.cell)
+        )
     return Released()
 
 

@@ -45,12 +45,16 @@ class CellWall:
         return f"consumer {keep}: it is no clean-up of {consumer}"
 
 
-def ended(retired: Retired, by: str, cell: str) -> Retired:
+def ended(retired: Retired, cell: str) -> Retired:
     """How this cell (empty: who is in none) is told of one who has ended, by what another may have said.
 
     What was said outside is not for its ears.
     """
-    return retired if cell in ("", by) else Retired(why=ENDED_ELSEWHERE)
+    if not cell:
+        return retired
+    if retired.cell == cell:
+        return Retired(why=retired.why, unplaceable=retired.unplaceable)
+    return Retired(why=ENDED_ELSEWHERE)
 
 
 # Reports

@@ -178,7 +178,7 @@ async def open_world(
             raise Conflict("a consumer ended while it was being looked for")
     everyone = [(uuid,) for uuid in {*newcomers, *others}]
     retired = {
-        uuid: ended(Retired(why=why, unplaceable=bool(unplaceable)), by, cell)
+        uuid: ended(Retired(why=why, unplaceable=bool(unplaceable), cell=by), cell)
         for uuid, why, unplaceable, by in await _RETIRED(tx, everyone)
     }
     shapes = await _read_holdings(tx, book, held) if held else {}
@@ -275,12 +275,15 @@ async def save_world(
         writes.append(_SET_KEEPERS.of(keepers, now=now))
     if gone:
         writes.append(_DELETE_CONSUMERS.of(gone))
-    if world.woken:
-        writes.append(_WAKE.of([(uuid,) for uuid in world.woken]))
+    if ending := world.woken & world.tombstones.keys():  # by itself: others go where the old ones were
+        await _WAKE(tx, [(uuid,) for uuid in ending])
+    if waking := world.woken - ending:
+        writes.append(_WAKE.of([(uuid,) for uuid in waking]))
     if world.tombstones:
         writes.append(
             _INSERT_RETIRED.of(
-                [(uuid, one.why, one.unplaceable, cell) for uuid, one in world.tombstones.items()], now=now
+                [(uuid, one.why, one.unplaceable, cell or one.cell) for uuid, one in world.tombstones.items()],
+                now=now,
             )
         )
     altered = [

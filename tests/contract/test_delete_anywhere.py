@@ -19,6 +19,7 @@ from bus.clock import Clock
 from bus.delivery.runner import Bus
 from bus.local import LocalTransport
 from bus.messages import BuildCancelRequested, BuildDeleteRequested
+from bus.moves import MoveRequested
 from bus.requests import Flavor
 from bus.resources import FindAllocations
 from bus.sql.database import Database
@@ -119,6 +120,21 @@ async def test_what_waits_ends_and_so_does_all_of_its_request_by_the_requests_id
         assert await anywhere(world, uid(2, "a")) == (True, True, {})
         assert sorted(len(one.instances) for one in world.unplaceable) == [1, 2]
         assert (await world.waiting()).count == 0
+
+
+@in_virtual_time
+async def test_who_is_shelved_holds_nothing_and_is_its_cells_to_take_down() -> None:
+    async with a_cloud() as (world, _):
+        ended = await world.bus.listen(topics.BUILD_ENDED.at(cell="c1"))
+        moved = await world.bus.listen(topics.MOVE_ENDED.at(cell="c1"))
+        deleted = await world.bus.listen(topics.BUILD_DELETED.at(cell="c1"))
+        await world.say(a_request(1, flavor=VM))
+        assert (await ended.get()).status == "active"
+        await world.say(MoveRequested(move=uid(1, "e"), build=BUILD, kind="shelve"))
+        assert (await moved.get()).end == "done"
+        assert await anywhere(world) == (False, True, {BUILD: "c1"})
+        assert (await deleted.get()).build == BUILD
+        assert await anywhere(world) == (False, True, {})
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.003, 0.03, 0.5, 60.0])

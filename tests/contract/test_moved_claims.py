@@ -481,3 +481,15 @@ async def test_who_is_shelved_holds_nothing_until_a_move_wakes_him(placement: Pl
         Retired(why="deleted")
     ]
     assert await breaches(placement.database) == []
+
+
+async def test_who_ends_while_he_is_shelved_is_remembered_whatever_else_is_given_back(
+    placement: Placement,
+) -> None:
+    """Where something else is given back at once, all is written in one statement."""
+    assert isinstance(await release(placement, BUILD, 1, retire=SHELVED), Released)
+    [other] = await claim(placement, an_order(a_claim(6, on_hosts(2, VCPU=1))))
+    assert isinstance(other, Claimed)
+    answers = await placement.claims.release_many([a_release(BUILD, None, "deleted"), a_release(6, 1)])
+    assert all(isinstance(one.result, Released) for one in answers)
+    assert await claim(placement, moves(generation=None, keep=None)) == [Retired(why="deleted")]

@@ -21,6 +21,7 @@ from bus.claims import (
     keeper,
 )
 from bus.messages import InventoryReported
+from bus.moves import SHELVED
 from bus.not_done import Missing
 from bus.reports import Inventory
 from bus.resources import FindProviders, OwnerEditRequested, OwnerGiven
@@ -288,6 +289,17 @@ async def test_a_cell_cannot_release(two_cells: Placement) -> None:
     assert two_cells.memory.index.seen == number
     [placed] = await claim(two_cells, an_order(a_claim(14, on_hosts(3))))
     assert isinstance(placed, Claimed)  # nobody was retired, and nobody's name was taken
+
+
+async def test_whom_it_has_shelved_it_may_end_and_whom_others_have_it_may_not(two_cells: Placement) -> None:
+    assert isinstance(await released_by(two_cells, "c1", a_release(13, 1, retire=SHELVED)), Released)
+    ends = a_release(13, None, retire="deleted")
+    assert isinstance(await released_by(two_cells, "c2", ends), Retired)
+    assert (await released_by(two_cells, "", a_release(13, None, retire=SHELVED))) == Retired(
+        why=SHELVED, cell="c1"
+    )
+    assert isinstance(await released_by(two_cells, "c1", ends), Released)
+    assert await released_by(two_cells, "c1", ends) == Retired(why="deleted")
 
 
 async def test_its_own_it_gives_back_and_ends_and_is_told_so_again(two_cells: Placement) -> None:

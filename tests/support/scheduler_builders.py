@@ -114,6 +114,7 @@ class FakePlacement:
     unplaceable: set[str] = field(default_factory=set)  # of these, for want of a host
     number: int = 0
     orders: list[ClaimRequested] = field(default_factory=list)
+    releases: list[ReleaseRequested] = field(default_factory=list)
 
     @classmethod
     def of(cls, *candidates: Candidate) -> "FakePlacement":
@@ -137,6 +138,7 @@ class FakePlacement:
         return answers
 
     async def release(self, question: ReleaseRequested) -> ReleaseAnswered:
+        self.releases.append(question)
         return ReleaseAnswered(result=self._release(question))
 
     async def providers(self, question: FindProviders) -> ProvidersFound:

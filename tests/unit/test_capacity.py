@@ -360,3 +360,11 @@ def test_a_keeper_may_be_left_something_a_second_time() -> None:
     assert release(ReleaseRequested(consumer=X, generation=4, retire="deleted", keep=Y), there) == Released()
     assert there.holders[Y].held == {A: {"VCPU": 5}, B: {"VCPU": 5}}
     assert there.touched.keys() == {A, B}  # all that is written of a holder is among these
+
+
+@pytest.mark.parametrize("cell", ["", "c1"])
+def test_who_ends_in_the_name_of_a_cell_is_remembered_so(cell: str) -> None:
+    there = world(room(A, VCPU=stock(8, used=1)), holders=holding(X, 1, {A: {"VCPU": 1}}))
+    asked = ReleaseRequested(consumer=X, generation=1, retire="shelved", cell=cell)
+    assert release(asked, there) == Released()
+    assert there.tombstones == {X: Retired(why="shelved", cell=cell)}

@@ -13,7 +13,7 @@ from bus.errors import Poison, Retry
 from bus.groups import ServerGroup
 from bus.host_marks import FORCED_DOWN
 from bus.messages import BuildRequested, BuildUnplaceable
-from bus.moves import BEGUN, MovePlaced, MoveRefused, MoveRequested
+from bus.moves import BEGUN, SHELVED, MovePlaced, MoveRefused, MoveRequested
 from bus.queries import Candidate
 from bus.requests import Flavor, Hints, Image
 from scheduler_worker import ChoicePolicy
@@ -556,3 +556,17 @@ async def test_what_keeps_nothing_is_undone_as_well(kind: str) -> None:
     assert said is not None and said.code == "no_conductor"
     assert cloud.placement.roots(BUILD) == (set() if kind == "unshelve" else {root(1)})
     assert (await cloud.refused(move)).reason == said.reason
+
+
+async def test_whose_unshelving_is_undone_is_shelved_again_in_its_cell() -> None:
+    """Else its boot, read again, would place it anew; and who deletes it is to know which cell has it."""
+    cloud = a_cloud()
+    shelved(cloud)
+    placed = await cloud.placed(a_move(1, "unshelve"))
+    assert BUILD not in cloud.placement.retired  # the claim has woken it
+    await undone(cloud, placed)
+    assert cloud.placement.retired[BUILD] == SHELVED
+    assert cloud.placement.releases[-1].cell == placed.cell
+    del cloud.placement.retired[BUILD]  # who undid it died before that
+    await cloud.refused(a_move(1, "unshelve"))
+    assert cloud.placement.retired[BUILD] == SHELVED

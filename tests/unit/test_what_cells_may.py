@@ -53,7 +53,7 @@ def test_a_clean_up_has_a_name_that_follows_from_its_builds() -> None:
     ],
 )
 def test_who_hears_how_somebody_ended(by: str, cell: str, why: str | None) -> None:
-    told = ended(Retired(why="deleted", unplaceable=True), by, cell)
+    told = ended(Retired(why="deleted", unplaceable=True, cell=by), cell)
     assert (told.why == "deleted") is (why is not None)
 
 
