@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
+from bus.claims import ClaimRequested, ClaimResult, ReleaseResult
+from bus.errors import Retry, Unavailable
 from bus.moves import FindMoves, MovePlaced, MoveReported, MovesFound, MoveSteered
+from bus.not_done import Contended
 from bus.worker import Outcome
 from cell_conductor import moves_store, store
 from cell_conductor.builds import PAGE, Builds
@@ -10,6 +13,7 @@ from cell_conductor.core.build import Build
 from cell_conductor.core.events import Event, MoveImpossible
 from cell_conductor.core.move import ended
 from cell_conductor.core.move_orders import reminder
+from cell_conductor.core.placed_move import undone_unknown, unknown
 
 METAL = "an instance on bare metal does not move: its node is all of it"
 
@@ -32,13 +36,18 @@ class CellMoves:
             if build.move is not None:
                 over.pop(build.move.id, None)
         metal = await self._on_metal(known.values())
+        strange = [one for one in placed if one.move not in over and unknown(known.get(one.build))]
+        later = {one.move: retry for one in strange if (retry := await self._undo(one)) is not None}
         events: list[tuple[str, Event]] = [
             (one.build, MoveImpossible(one, METAL) if one.build in metal else one)
             for one in placed
-            if one.move not in over
+            if one.move not in over and one.move not in later
         ]
         outcomes = iter(await self._heard(events))
-        return [[ended(over[one.move])] if one.move in over else next(outcomes) for one in placed]
+        return [
+            [ended(over[one.move])] if one.move in over else later.get(one.move) or next(outcomes)
+            for one in placed
+        ]
 
     async def move_many(self, reports: Sequence[MoveReported]) -> Sequence[Outcome]:
         return await self._heard([(one.build, one) for one in reports])
@@ -57,6 +66,19 @@ class CellMoves:
     async def find(self, question: FindMoves) -> MovesFound:
         async with self.database.read() as tx:
             return await moves_store.page(tx, question)
+
+    async def _undo(self, placed: MovePlaced) -> Retry | None:
+        """Nobody knows its build: it is to hold what it held. What it does not hold any more is not touched."""
+        question = undone_unknown(placed)
+        result: ClaimResult | ReleaseResult | None = None
+        try:
+            if isinstance(question, ClaimRequested):
+                result = (await self.builds.claim_many([question]))[0].results[0]
+            elif question is not None:
+                result = (await self.builds.release_many([question]))[0].result
+        except Unavailable as away:
+            return Retry(1.0, f"placement is away: {away}")
+        return Retry(0.5, "placement is contended") if isinstance(result, Contended) else None
 
     async def _on_metal(self, builds: Iterable[Build]) -> set[str]:
         roots = {build.id: build.host.root for build in builds if build.placed is not None}

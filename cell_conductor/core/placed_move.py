@@ -2,8 +2,9 @@
 
 from msgspec.structs import replace
 
+from bus.claims import Choice, ClaimRequested, ConsumerClaim, ReleaseRequested
 from bus.messages import DestroyOrdered
-from bus.moves import MoveEnd, MovePlaced, MoveReported, MoveSteered, MoveTold
+from bus.moves import SHELVED, MoveEnd, MovePlaced, MoveReported, MoveSteered, MoveTold
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
 from cell_conductor.core.build import Build, Effects, Leftover
@@ -13,7 +14,7 @@ from cell_conductor.core.move import BUILT, KEPT, BuildMove, ended, never_begun,
 from cell_conductor.core.move_orders import ended_again
 from cell_conductor.core.phases import Stepped, close, deleting, enter, trimmed, way_back
 
-UNKNOWN = "this cell does not know the build: what is held for it is left as it is"
+UNKNOWN = "this cell does not know the build: what it began with is undone"
 DELETED = "the instance was deleted"
 
 
@@ -137,6 +138,45 @@ def steered_late(build: Build | None, event: MoveSteered) -> Effects:
             reply_to=event.reply_to,
         ),
     )
+
+
+def unknown(build: Build | None) -> bool:
+    """Nothing was ever placed here by that name."""
+    return build is None or build.placed is None
+
+
+def undone_unknown(placed: MovePlaced) -> ClaimRequested | ReleaseRequested | None:
+    """What is asked of placement when the build is unknown: nothing was ordered, so the destination is free,
+    and what was kept goes back. None: nothing was claimed."""
+    if placed.kind == "unshelve":
+        return ReleaseRequested(consumer=placed.build, generation=placed.generation, retire=SHELVED)
+    if placed.kind not in KEPT:
+        return None
+    claim = ConsumerClaim(
+        consumer=placed.build,
+        generation=placed.generation,
+        choices=(Choice(allocations={}),),
+        project=placed.spec.project,
+        user=placed.spec.user,
+        take_over=say.keeper(placed.build, placed.attempt),
+    )
+    return ClaimRequested(claims=(claim,))
+
+
+def heard_late(build: Build, report: MoveReported) -> Stepped:
+    """Of a move that is over, or of none. A rebuild that was given up may have failed since: what was there
+    before runs on."""
+    move = build.move
+    failed = move is not None and (report.move, report.phase, report.step, report.outcome) == (
+        move.id,
+        "rebuild",
+        move.step,
+        "failed",
+    )
+    said = of_another_move(build, report)
+    if move is not None and failed and build.status == "active" and build.attempt == report.attempt:
+        build = replace(build, attempt=move.was, became=move.before)
+    return build, said
 
 
 def of_another_move(build: Build, report: MoveReported) -> Effects:

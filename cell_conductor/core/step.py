@@ -47,7 +47,7 @@ from cell_conductor.core.move_orders import ended_again
 from cell_conductor.core.moving import step_of_move
 from cell_conductor.core.placed_move import (
     begun,
-    of_another_move,
+    heard_late,
     placed_of_unknown,
     refused_meanwhile,
     steered_late,
@@ -87,7 +87,7 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> tup
         case MoveImpossible():
             return begun(build, event.placed, now, limits, event.why)
         case MoveReported():
-            return build, of_another_move(build, event)
+            return heard_late(build, event)
         case MoveSteered():
             return build, steered_late(build, event)
     if isinstance(event, AgentReported) and event.attempt != build.attempt:

@@ -13,7 +13,16 @@ from bus.clock import Clock
 from bus.decisions import Decision, Record
 from bus.errors import Poison, Retry
 from bus.messages import AgentReported, BuildDeleteRequested, BuildReshaped, DestroyOrdered, HostFailed
-from bus.moves import FindMoves, MoveEnded, MoveOrdered, MovePlaced, MoveReported, MoveSteered, MoveTold
+from bus.moves import (
+    FindMoves,
+    MoveEnded,
+    MoveKind,
+    MoveOrdered,
+    MovePlaced,
+    MoveReported,
+    MoveSteered,
+    MoveTold,
+)
 from bus.queries import FindBuilds, FindInstances
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
@@ -382,3 +391,36 @@ async def test_nothing_is_guessed_of_where_a_build_is_that_has_moved(
         await tx.execute(text("UPDATE builds SET moved = '{'"))
     with pytest.raises(Poison, match="where it has moved cannot be read any more"):
         await cell.hears(a_delete(ONE))
+
+
+# Of a build that is not known
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["", "and was deleted"])
+@pytest.mark.parametrize("kind", ["migrate", "evacuate", "shelve", "unshelve"])
+async def test_a_move_of_a_build_that_is_not_known_is_undone(
+    everywhere: MovingCell, kind: MoveKind, deleted: bool
+) -> None:
+    """Its cell has lost its database, say: what the guest has of its host stays its own."""
+    cell, build = everywhere, uid(2, "b")
+    source, generation = a_selection(0).choice.allocations, 1
+    placed = a_move(kind, 2, number=3)
+    if kind == "unshelve":
+        cell.books.held[build] = 1, a_selection(5).choice.allocations
+        placed = replace(placed, generation=1)
+    else:
+        cell.books.held[build] = 1, source
+    if kind in ("migrate", "evacuate"):
+        placed, generation = cell.claimed(placed), 3
+    if deleted:
+        await cell.came_of(a_delete(a_placed(2)))
+    cell.books.away = True
+    waits = kind != "shelve"
+    assert isinstance(await cell.hears(placed), Retry) == waits
+    cell.books.away = False
+    for _ in range(2):
+        assert short(await cell.came_of(placed)) == ["ended deleted" if deleted else "ended error"]
+        mine = {one: it for one, it in cell.books.held.items() if one != ONE.build}
+        assert mine == ({} if kind == "unshelve" else {build: (generation, source)})
+    if kind == "unshelve":
+        assert cell.books.retired[build] == "shelved"

@@ -1,5 +1,7 @@
 """A build that moves: every phase, every event; what becomes of it, and what the conductor then says."""
 
+from typing import Literal
+
 import pytest
 from msgspec.structs import replace
 
@@ -556,6 +558,20 @@ def test_of_an_unknown_build_nothing_is_touched() -> None:
 
 def late(build: list[Dated], now: float) -> tuple[float, Event]:
     return now, reminder(after(*build))
+
+
+@pytest.mark.parametrize(("outcome", "attempt"), [("failed", 1), ("done", 2), ("progress", 2)])
+def test_a_rebuild_that_was_given_up_and_fails_later_leaves_what_was_there(
+    outcome: Literal["failed", "done", "progress"], attempt: int
+) -> None:
+    rebuilding = STATES["rebuild"]
+    given_up = [*rebuilding, late(rebuilding, 1800.0)]
+    assert (after(*given_up).status, after(*given_up).attempt) == ("active", 2)
+    build, _ = came(*given_up, a_report_of(REBUILD, "rebuild", 1, outcome))
+    assert (build.attempt, build.spec == PLACED.spec) == (attempt, attempt == 1)
+    again, said = came(*given_up, *[a_report_of(REBUILD, "rebuild", 1, outcome)] * 2)
+    assert again == build
+    assert said == ([] if outcome == "progress" else ["ended error at host0"])
 
 
 def test_what_may_run_is_waited_for_as_long_as_its_room_is_kept() -> None:
