@@ -3,6 +3,8 @@
 
 def matches(pattern: str, key: str) -> bool:
     """AMQP topic matching: `*` is exactly one word, `#` any number of them, none included."""
+    if "*" not in pattern and "#" not in pattern:  # most name one key
+        return pattern == key
     return _words_match(pattern.split(".") if pattern else [], key.split(".") if key else [])
 
 

@@ -68,7 +68,7 @@ class CellMoves:
             return await moves_store.page(tx, question)
 
     async def _undo(self, placed: MovePlaced) -> Retry | None:
-        """Nobody knows its build: it is to hold what it held. What it does not hold any more is not touched."""
+        """Nobody knows its build: it is to hold what it held. What it holds no more is not touched."""
         question = undone_unknown(placed)
         result: ClaimResult | ReleaseResult | None = None
         try:

@@ -93,7 +93,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
         move = self.moving
         if move is None or not move.was:
             return self.host
-        waits = move.phase in AT_SOURCE or (move.phase == "build" and move.kind == "evacuate")
+        waits = move.phase in AT_SOURCE or (move.phase in ("build", "undo") and move.kind == "evacuate")
         return self.hosts[move.source] if waits else self.host
 
     @property

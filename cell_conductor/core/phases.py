@@ -7,8 +7,10 @@
     rebuild           rebuild → done
 
     prepare or build failed    → swap → prepare or build at the next destination; none left → the way back
+    build timed out            → undo → swap → build at the next destination
     the way back               [undo →] back [→ resume] → as it was
 
+Who is built anew is built nowhere else until what kept silent is destroyed, or has kept silent of that, too.
 The way back waits in `undo` only for what may run at a destination, or has failed there; the source resumes
 only where it was told to send, for elsewhere its guest was never touched. What the source's keeper holds is
 taken over whatever it is: should the source have been reshaped meanwhile, its agent knows where its guest is,
@@ -157,6 +159,8 @@ def failed_there(
         why = f"{counted} attempts failed, no more are allowed"
     elif not build.spares:
         why = "no alternate is left"
+    elif outcome == "timed out" and move.kind in BUILT:  # it may yet be built, beside the next one
+        return enter(build, "undo", now, limits, told)
     else:
         return enter(build, "swap", now, limits, told)
     build, said = way_back(build, "error", why, now, limits)
@@ -195,9 +199,11 @@ def _back_without_a_claim(build: Build, now: float, limits: AttemptLimits, *said
 
 def undoing(build: Build, now: float, limits: AttemptLimits) -> Stepped:
     """Nothing was heard of what is to be destroyed first. What may run is waited for as long as its room is
-    kept; what has failed to start is not."""
+    kept; what has failed to start is not, nor what kept silent, before the next destination is tried."""
     move = open_move(build)
     waits = pending(build)
+    if not move.goal:
+        return enter(over(build, "timed out", "no answer", now), "swap", now, limits)
     if move.may_run and any(now < left.until for left in waits):
         cause = f"{', '.join(build.hosts[left.at].host for left in waits)}: nothing was heard; asked again"
         build = replace(build, deadline=now + limits.delete_timeout)
@@ -208,7 +214,7 @@ def undoing(build: Build, now: float, limits: AttemptLimits) -> Stepped:
 def undone(build: Build, now: float, limits: AttemptLimits) -> Stepped:
     if pending(build):
         return build, ()
-    return enter(over(build, "done", "", now), "back", now, limits)
+    return enter(over(build, "done", "", now), "back" if open_move(build).goal else "swap", now, limits)
 
 
 def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "") -> Stepped:

@@ -30,7 +30,7 @@ def steered(build: Build, event: MoveSteered, now: float, limits: AttemptLimits)
             build = leftovers.leave_behind(build, now, limits.cleanup_timeout, above=move.was)
             build = replace(build, move=replace(open_move(build), may_run=True))
             return way_back(build, "reverted", "", now, limits)
-        case "abort", "prepare" | "send" | "build" | "swap":
+        case "abort", "prepare" | "send" | "build" | "swap" | "undo":
             if move.phase != "swap":
                 build = over(build, "given up", "aborted", now)
             if move.phase in ("prepare", "build") or (move.phase == "send" and move.kind != "shelve"):

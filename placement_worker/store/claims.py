@@ -282,7 +282,10 @@ async def save_world(
     if world.tombstones:
         writes.append(
             _INSERT_RETIRED.of(
-                [(uuid, one.why, one.unplaceable, cell or one.cell) for uuid, one in world.tombstones.items()],
+                [
+                    (uuid, one.why, one.unplaceable, cell or one.cell)
+                    for uuid, one in world.tombstones.items()
+                ],
                 now=now,
             )
         )

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld
 
 Held = Mapping[str, Mapping[str, int]]  # provider → class → how much
+LONGEST_BESIDE = 15.0  # virtual seconds for which one that was given up runs: longer than an agent is away
 
 # Whoever holds something of a host, for which host, and how much of what: a build, or who keeps its room.
 _ROOMS = """
@@ -58,7 +59,7 @@ def check_guests(world: "SimulatedWorld") -> None:
                 f"{guest.build} has the room of one guest, and there are two: of attempt {other.attempt} on"
                 f" {other.root}, of attempt {guest.attempt} on {guest.root}"
             )
-    _never_two(guests, dict(placement.execute(_TYPES).fetchall()))
+    _never_two(world, guests, dict(placement.execute(_TYPES).fetchall()))
 
 
 def _holds(held: Held | None, asked: Held) -> bool:
@@ -69,18 +70,31 @@ def _holds(held: Held | None, asked: Held) -> bool:
     )
 
 
-def _never_two(guests: list[GuestSeen], types: Mapping[str, str]) -> None:
+def _never_two(world: "SimulatedWorld", guests: list[GuestSeen], types: Mapping[str, str]) -> None:
     """Of one instance two do not run. One that was given up while it was built may come late: its order
-    waited for its agent, and the order to destroy it comes next."""
+    waited for its agent, and the order to destroy it comes next. So it does not run for long."""
     running: dict[str, GuestSeen] = {}
+    late = []
     for guest in guests:
         if not guest.runs:
             continue
         if guest.booted and types.get(keeper(guest.build, guest.attempt)) == CLEANUP:
+            late.append(guest)
             continue
         other = running.setdefault(guest.build, guest)
         if other is not guest:
-            raise Broken(
-                f"{guest.build} runs twice: of attempt {other.attempt} on {other.root}, and of attempt"
-                f" {guest.attempt} on {guest.root}"
-            )
+            raise Broken(_twice(other, guest))
+    beside = {(one.build, one.attempt): one for one in late if one.build in running}
+    now = world.time()
+    for key in world.beside.keys() - beside.keys():
+        del world.beside[key]
+    for key, one in beside.items():
+        if now - world.beside.setdefault(key, now) > LONGEST_BESIDE:
+            raise Broken(f"{_twice(running[one.build], one)}, for {LONGEST_BESIDE:g} s")
+
+
+def _twice(one: GuestSeen, other: GuestSeen) -> str:
+    return (
+        f"{one.build} runs twice: of attempt {one.attempt} on {one.root}, and of attempt"
+        f" {other.attempt} on {other.root}"
+    )

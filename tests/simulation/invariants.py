@@ -120,11 +120,17 @@ def check_always(world: "SimulatedWorld") -> None:
 
 
 def _together(world: "SimulatedWorld", placement: sqlite3.Connection) -> None:
-    """Who is taken back where he was is not judged by his group: meanwhile others may have followed him."""
-    moved = world.movers.builds
-    for group, name, several in placement.execute(_APART):
-        if moved.isdisjoint(uuid for (uuid,) in placement.execute(_MEMBERS_OF, (group,))):
+    """Who is taken back where he was is not judged by his group: meanwhile others may have followed him. Then
+    they are apart, until they are together again."""
+    apart = {group: (name, several) for group, name, several in placement.execute(_APART)}
+    for group in apart.keys() - world.apart:
+        went_back = world.went_back()
+        if went_back is None:  # a cell is being written to
+            return
+        if went_back.isdisjoint(uuid for (uuid,) in placement.execute(_MEMBERS_OF, (group,))):
+            name, several = apart[group]
             raise Broken(f"members of a server group are apart: {name} on {several} hosts")
+    world.apart = set(apart)
 
 
 def check_waiting(world: "SimulatedWorld") -> None:

@@ -63,12 +63,13 @@ class Movers:
             ]
             living = ready or living
         build = self.chance.choice(living)
+        cell = self.world.cell_of[build]
         asked = a_move(
             self.chance,
             self.world.clock.uuid(),
             build,
-            self.world.cell_of[build] if self.chance.random() < 0.5 else "",
-            self.world.hosts(),
+            cell if self.chance.random() < 0.5 else "",
+            self.world.hosts(cell if self.chance.random() < 0.8 else ""),
             shelved=build in self.shelved,
         )
         await self._ask(bus, asked)

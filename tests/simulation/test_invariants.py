@@ -4,7 +4,6 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing, nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,13 +31,22 @@ class Stores:
     def __init__(self, placement: sqlite3.Connection) -> None:
         self.placement = placement
         self.there = [GuestSeen(uid(ACTIVE), 1, uid(HOST, "a"), runs=True)]
-        self.movers = SimpleNamespace(builds=set[str]())
+        self.apart = set[int]()
+        self.beside: dict[tuple[str, int], float] = {}
+        self.back: set[str] | None = set()
+        self.now = 0.0
         self.cell = sqlite3.connect(":memory:")
         self.cell.execute("CREATE TABLE builds (id, status, root, attempt)")
         self.cell.execute("INSERT INTO builds VALUES (?, 'active', ?, 1)", (uid(ACTIVE), uid(HOST, "a")))
 
     def guests(self) -> list[GuestSeen]:
         return self.there
+
+    def went_back(self) -> set[str] | None:
+        return self.back
+
+    def time(self) -> float:
+        return self.now
 
     def committed(self, name: str) -> sqlite3.Connection:
         return self.placement if name == "placement" else self.cell
@@ -135,18 +143,36 @@ async def test_what_is_kept_of_an_instance_counts_with_it(stores: Stores, keeps_
         check(stores)
 
 
-@pytest.mark.parametrize(("moved", "legal"), [(False, False), (True, True)])
-async def test_members_are_together_unless_one_of_them_may_have_been_taken_back(
-    stores: Stores, moved: bool, legal: bool
+@pytest.mark.parametrize(
+    ("back", "legal"), [(set(), False), ({uid(6)}, True), ({uid(7)}, False), (None, True)]
+)
+async def test_members_are_together_unless_one_of_them_was_taken_back(
+    stores: Stores, back: set[str] | None, legal: bool
 ) -> None:
+    together(stores)
+    stores.back = back
+    with nullcontext() if legal else pytest.raises(Broken, match="members of a server group are apart"):
+        check(stores)
+    assert stores.apart == ({1} if back == {uid(6)} else set())
+
+
+async def test_who_is_together_again_is_not_to_part_once_more(stores: Stores) -> None:
+    together(stores)
+    stores.apart = {1}
+    check(stores)  # whoever was taken back may be gone by now
+    stores.placement.execute("UPDATE consumers SET group_id = NULL WHERE uuid = ?", (uid(6),))
+    check(stores)
+    stores.placement.execute("UPDATE consumers SET group_id = 1")
+    with pytest.raises(Broken, match="members of a server group are apart"):
+        check(stores)
+
+
+def together(stores: Stores) -> None:
+    """Both are in one group of affinity."""
     stores.placement.execute(
         f"INSERT INTO server_groups VALUES (1, '{uid(1, '9')}', 'web', 'p1', 'affinity', 1, 0.0, 0.0)"
     )
     stores.placement.execute("UPDATE consumers SET group_id = 1")
-    if moved:
-        stores.movers.builds.add(uid(6))
-    with nullcontext() if legal else pytest.raises(Broken, match="members of a server group are apart"):
-        check(stores)
 
 
 async def test_a_build_that_is_elsewhere_is_found(stores: Stores) -> None:
@@ -221,6 +247,23 @@ async def test_of_no_instance_two_guests_run(
         GuestSeen(uid(ACTIVE), 1, uid(OTHER, "a"), runs=runs, booted=booted),
     ]
     with nullcontext() if legal else pytest.raises(Broken, match="runs twice"):
+        check(stores)
+
+
+async def test_who_comes_late_is_to_be_gone_soon(stores: Stores) -> None:
+    keep(stores, uid(ACTIVE), "CLEANUP")
+    [guest] = stores.there
+    late = GuestSeen(uid(ACTIVE), 1, uid(OTHER, "a"), runs=True)
+    stores.there = [guest._replace(attempt=2), late]
+    for stores.now in (1.0, 16.0):
+        check(stores)
+    stores.there.remove(late)
+    check(stores)
+    stores.there.append(late)
+    for stores.now in (17.0, 32.0):
+        check(stores)
+    stores.now = 33.0
+    with pytest.raises(Broken, match=r"runs twice.*for 15 s"):
         check(stores)
 
 

@@ -24,6 +24,7 @@ from bus.errors import Unavailable
 from bus.groups import GroupEditRequested
 from bus.host_marks import DISABLED, FORCED_DOWN
 from bus.local import Chaos, LocalBroker, LocalTransport
+from bus.local.broker import QueuedItem
 from bus.messages import (
     AgentReported,
     BuildCancelRequested,
@@ -58,6 +59,7 @@ from compute_sim.core.phases import GuestState
 from compute_sim.guests import GuestRecord
 from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
+from scheduler_worker.core.move_start import taken_back
 from scheduler_worker.parking import Parking
 from tests.simulation.at_rest import check_at_rest
 from tests.simulation.audited import audited
@@ -72,6 +74,9 @@ from tests.support.databases import inline_connection
 CELLS = ("c1", "c2")
 _START = 1_700_000_000.0
 _NAMES = UUID("0b0e8a52-6c3c-4f0b-9d0b-5f2f6d1e7a10")
+# What a move has told of how it ends, once it is back where it began
+_GOING_BACK = "SELECT build FROM moves WHERE json_extract(story, '$.goal') IS NOT NULL"
+_SAID_LATE = ("agent.", "build.", "move.")
 _LONG = 300.0  # virtual seconds after which whatever is still open is lost
 
 
@@ -81,6 +86,7 @@ class Trouble:
 
     reorder: float = 0.2
     duplicate: float = 0.1
+    late: float = 0.03  # of what is said of builds and moves, that is said again much later
     crashes: int = 6
     reschedule: float = 0.25
     abort: float = 0.05
@@ -123,6 +129,9 @@ class SimulatedWorld:
         self.forgetful = (
             self.seed % (9 if self.moves else 3) == 2
         )  # agents that are killed lose their disks, guests and all
+        self.lost_disks: set[str] = set()  # agents that have: what they know of guests is nothing
+        self.apart: set[int] = set()  # server groups whose members are, and may be
+        self.beside: dict[tuple[str, int], float] = {}  # guests that run beside another, and since when
         self._replicas: dict[str, str] = {}
         self.parkings: dict[str, Parking] = {}  # of all schedulers there ever were, by their names
         self._disks: dict[str, _WatchedDisk] = {}
@@ -232,6 +241,8 @@ class SimulatedWorld:
             await self._delete_one(bus)
             await bus.publish(self.chance.choice(list(self.accepted.values())))  # once more, long after
             await self.movers.ask_again(bus)
+        if self.moves:
+            await self._open_all(bus)
         for _ in range(20 if self.moves else 0):
             await asyncio.sleep(self.chance.expovariate(0.7))
             await self._move_one(bus)
@@ -292,6 +303,20 @@ class SimulatedWorld:
                 cell = RegisterCell(cell=self.chance.choice(CELLS), enabled=self.chance.random() < 0.7)
                 await bus.asker(topics.EDIT_CELL)(CellEditRequested(edit=cell))
                 self.note(f"edit {cell.cell} {cell.enabled}")
+
+    async def _open_all(self, bus: Bus) -> None:
+        """What was closed is open again: mostly there is somewhere to move to."""
+        for name in CELLS:
+            edit = CellEditRequested(edit=RegisterCell(cell=name, enabled=True))
+            with suppress(Unavailable):
+                await bus.asker(topics.EDIT_CELL)(edit)
+        for host in self.hosts():
+            async with self.movers.editing:
+                if host.root not in self.movers.fenced:
+                    with suppress(Unavailable):
+                        edit_host = EditRequested(edit=SetTraits(provider=host.root, traits=()))
+                        await bus.asker(topics.EDIT)(edit_host)
+        self.note("all is open")
 
     def _node_event(self) -> NodeChanged:
         metal = [(agent, host) for agent in self.fleet() for host in agent.hosts if host.metal]
@@ -358,14 +383,18 @@ class SimulatedWorld:
             await bus.serve(worker, asyncio.Event())
 
     def fleet(self) -> list[SimAgent]:
-        """Flat hosts, metal, and with every agent one host all of whose resources are its two cells'. Mostly a
-        cell has two agents, which come and go each by itself."""
+        """Flat hosts, metal, and with every agent one host all of whose resources are its two cells'. Mostly
+        a cell has two agents, which come and go each by itself."""
         several = 1 if self.seed % 7 == 3 else 2
         flat = fleet(CELLS, 4, several, vcpus=8, memory_mb=8192, disk_gb=100, vcpu_ratio=1.0, baremetal=2)
         return [replace(agent, hosts=(*agent.hosts, _numa_host(agent))) for agent in flat]
 
-    def hosts(self) -> list[SimHost]:
-        return [host for agent in self.fleet() for host in agent.hosts]
+    def hosts(self, cell: str = "") -> list[SimHost]:
+        """Of this cell those where guests are built, or all."""
+        if not cell:
+            return [host for agent in self.fleet() for host in agent.hosts]
+        own = [host for agent in self.fleet() if agent.cell == cell for host in agent.hosts]
+        return [host for host in own if not host.metal]
 
     def _factories(self) -> dict[str, Callable[[Bus], Worker]]:
         def conductor(cell: str) -> Callable[[Bus], Worker]:
@@ -427,15 +456,29 @@ class SimulatedWorld:
         return factories
 
     def _disk(self, agent: str) -> AgentDisk:
+        if self.forgetful and agent in self._disks:
+            self.lost_disks.add(agent)
         if self.forgetful or agent not in self._disks:
             self._disks[agent] = _WatchedDisk(self)
         return self._disks[agent]
 
     def guests(self) -> list[GuestSeen]:
-        """The guests that are there. A lost disk has lost its fences, too."""
-        if self.forgetful:
-            return []
-        return [guest for disk in self._disks.values() for guest in disk.seen()]
+        """The guests that are there, where no disk was lost: that has lost its fences, too."""
+        known = [disk for agent, disk in self._disks.items() if agent not in self.lost_disks]
+        return [guest for disk in known for guest in disk.seen()]
+
+    def went_back(self) -> set[str] | None:
+        """Builds that were taken back where they were, or are about to be; None: it cannot be told now."""
+        cells = [self.committed(f"cell_{cell}") for cell in CELLS]
+        placement = self.committed("placement")
+        if placement is None or None in cells:
+            return None
+        going = {build for cell in cells if cell is not None for (build,) in cell.execute(_GOING_BACK)}
+        undone = {uuid for (uuid,) in placement.execute("SELECT uuid FROM retired_consumers")}
+        return going | {one.build for one in self.movers.asked.values() if taken_back(one.move) in undone}
+
+    def time(self) -> float:
+        return asyncio.get_running_loop().time()
 
     def living(self) -> list[str]:
         """Builds that are active somewhere, or shelved, as far as anybody was told."""
@@ -598,4 +641,13 @@ class _Watched(LocalBroker):
 
     def settled(self, queue, item) -> None:  # type: ignore[no-untyped-def]  # the broker's own types
         super().settled(queue, item)
+        if self.world.moves and not item.twin and "".join(queue.spec.keys[:1]).startswith(_SAID_LATE):
+            self._say_late(queue, item)
         self.world.settled(queue.spec.name)
+
+    def _say_late(self, queue, item) -> None:  # type: ignore[no-untyped-def]
+        """Now and then the same comes again when much else has been said."""
+        chance = self.world.chance
+        if chance.random() < self.world.trouble.late:
+            again = QueuedItem(item.envelope, item.crashes, item.row, twin=True)
+            self._arrive(queue, again, chance.expovariate(0.15))
