@@ -2,10 +2,12 @@
 
 import sqlite3
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from cell_conductor.core.build import Build
 from tests.simulation.broken import Broken
-from tests.simulation.guest_checks import GuestSeen
+from tests.simulation.guest_checks import GuestSeen, rooms_of
 from tests.simulation.invariants import BUILDS, HELD, KEPT, check_always, refuse_any
 
 if TYPE_CHECKING:
@@ -46,6 +48,31 @@ def check_at_rest(world: "SimulatedWorld") -> None:
             raise Broken(f"{build} runs as attempt {attempt} by its cell, and its guest is {there[0]}")
     if not world.forgetful and (lost := should_hold - set(guests) - world.movers.ended_badly):
         raise Broken(f"active, and nowhere: {lost}")
+
+
+def check_builds(world: "SimulatedWorld", builds: Mapping[str, Build]) -> None:
+    """What cells know of those that live is what placement has, and what their guests are."""
+    placement = _at_rest(world, "placement")
+    rooms = rooms_of(placement)
+    generations = dict(placement.execute("SELECT uuid, generation FROM consumers").fetchall())
+    guests = {guest.build: guest for guest in world.guests()}
+    for id_, build in builds.items():
+        if build.status != "active" or id_ in world.deleted:
+            continue
+        held = rooms.get((id_, build.host.root), {})
+        asked = {"VCPU": build.spec.flavor.vcpus, "MEMORY_MB": build.spec.flavor.memory_mb}
+        for name, amount in asked.items() if build.spec.flavor.name != "metal" else ():
+            if (has := sum(one.get(name, 0) for one in held.values())) != amount:
+                raise Broken(f"{id_} is of {amount} {name} by its cell, and holds {has}")
+        if build.generation != generations[id_]:
+            raise Broken(f"{id_} has another generation by its cell than {generations[id_]}: {build}")
+        if held != (known := build.host.choice.allocations):
+            raise Broken(f"{id_} holds {held}, and by its cell {known}")
+        guest = guests.get(id_)
+        if guest is not None and guest.allocations not in ({}, held) and id_ not in world.movers.ended_badly:
+            raise Broken(f"{id_} holds {held}, and its guest has {guest.allocations}")
+        if build.leftovers:
+            raise Broken(f"{id_} has left {build.leftovers}, for which nothing is kept")
 
 
 def _at_rest(world: "SimulatedWorld", store: str) -> sqlite3.Connection:

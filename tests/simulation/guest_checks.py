@@ -1,7 +1,9 @@
 """What must be true of guests at every moment: whose room they have, and that of no instance two run."""
 
+import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld
 
 Held = Mapping[str, Mapping[str, int]]  # provider → class → how much
+_MOST_LATER = 12  # attempts
 LONGEST_BESIDE = 15.0  # virtual seconds for which one that was given up runs: longer than an agent is away
 
 # Whoever holds something of a host, for which host, and how much of what: a build, or who keeps its room.
@@ -40,26 +43,39 @@ def check_guests(world: "SimulatedWorld") -> None:
     placement = world.committed("placement")
     if placement is None or not (guests := world.guests()):
         return
-    rooms: defaultdict[tuple[str, str], defaultdict[str, dict[str, int]]]
-    rooms = defaultdict(lambda: defaultdict(dict))
-    for consumer, root, provider, name, used in placement.execute(_ROOMS):
-        rooms[consumer, root][provider][name] = used
-    there: dict[str, GuestSeen] = {}  # those that have their build's own room
+    rooms = rooms_of(placement)
+    whose: dict[str, GuestSeen] = {}  # the room that a consumer holds is one guest's
     for guest in guests:
-        if _holds(rooms.get((keeper(guest.build, guest.attempt), guest.root)), guest.allocations):
-            continue
-        if not _holds(rooms.get((guest.build, guest.root)), guest.allocations):
+        holder = _holder(guest, rooms)
+        if holder is None:
             raise Broken(
                 f"{guest.build} may still be on {guest.root}, of attempt {guest.attempt},"
                 " and its room is not held"
             )
-        other = there.setdefault(guest.build, guest)
+        other = whose.setdefault(holder, guest)
         if other is not guest:
             raise Broken(
                 f"{guest.build} has the room of one guest, and there are two: of attempt {other.attempt} on"
                 f" {other.root}, of attempt {guest.attempt} on {guest.root}"
             )
     _never_two(world, guests, dict(placement.execute(_TYPES).fetchall()))
+
+
+def rooms_of(placement: sqlite3.Connection) -> Mapping[tuple[str, str], Held]:
+    """What each consumer holds of each host."""
+    rooms: defaultdict[tuple[str, str], defaultdict[str, dict[str, int]]]
+    rooms = defaultdict(lambda: defaultdict(dict))
+    for consumer, root, provider, name, used in placement.execute(_ROOMS):
+        rooms[consumer, root][provider][name] = used
+    return rooms
+
+
+def _holder(guest: GuestSeen, rooms: Mapping[tuple[str, str], Held]) -> str | None:
+    """Who has its room: the keeper of its attempt, or its build. Or the keeper of a later one: it was to be
+    called so when it went on after a move, which its agent has not heard yet."""
+    later = (keeper(guest.build, guest.attempt + more) for more in range(1, _MOST_LATER))
+    names = chain((keeper(guest.build, guest.attempt), guest.build), later)
+    return next((one for one in names if _holds(rooms.get((one, guest.root)), guest.allocations)), None)
 
 
 def _holds(held: Held | None, asked: Held) -> bool:

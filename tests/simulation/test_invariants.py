@@ -200,7 +200,10 @@ async def test_a_guest_without_its_room_is_found(stores: Stores, guest: GuestSee
         check(stores)
 
 
-@pytest.mark.parametrize(("attempt", "legal"), [(1, True), (2, False)])
+@pytest.mark.parametrize(
+    ("attempt", "legal"),
+    [(1, True), (2, False), (0, True)],  # the last was to be called 1, and has not heard of it
+)
 async def test_what_may_be_left_of_an_attempt_has_the_room_its_clean_up_keeps(
     stores: Stores, attempt: int, legal: bool
 ) -> None:

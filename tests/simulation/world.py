@@ -42,7 +42,7 @@ from bus.resources import EditRequested, SetTraits
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
 from bus.worker import Worker
-from cell_conductor import cell_conductor
+from cell_conductor import cell_conductor, store
 from compute_sim import (
     AgentDisk,
     CrashPlan,
@@ -61,7 +61,7 @@ from ironic_sync import ironic_sync
 from placement_worker import Placement, placement_worker
 from scheduler_worker.core.move_start import taken_back
 from scheduler_worker.parking import Parking
-from tests.simulation.at_rest import check_at_rest
+from tests.simulation.at_rest import check_at_rest, check_builds
 from tests.simulation.audited import audited
 from tests.simulation.broken import Broken
 from tests.simulation.guest_checks import GuestSeen, check_guests
@@ -186,6 +186,9 @@ class SimulatedWorld:
             raise self.broken
         self._telling.result()
         check_at_rest(self)
+        for cell in CELLS:
+            async with self.databases[f"cell_{cell}"].read() as tx:
+                check_builds(self, await store.load(tx, self.accepted))
         if breaches := await audited(self.databases, CELLS, self.clock):
             raise Broken(f"the audit finds {breaches}")
 
