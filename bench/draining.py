@@ -23,7 +23,7 @@ from berth.loadtest import Boot, Load, LoadPlan, percentile
 from berth.settings import Settings
 from bus.delivery.runner import Bus
 
-_AGENTS = 2  # in a cell: what one had, the other gets
+_AGENTS = 4  # in a cell: what one had, the others get
 _SHARES = ("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0)
 
 
@@ -31,9 +31,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--drained", type=int, default=50, help="hosts that are drained")
     parser.add_argument("--each", type=int, default=20, help="instances on a host")
-    parser.add_argument("--cells", type=int, default=4)
+    parser.add_argument("--cells", type=int, default=2)
     parser.add_argument("--rate", type=float, default=100.0, help="boots a second meanwhile")
-    parser.add_argument("--max", type=int, default=20, help="moves at a time")
+    parser.add_argument("--max", type=int, default=40, help="moves at a time")
     parser.add_argument("--alone", type=float, default=30.0, help="seconds of boots without a drain")
     arguments = parser.parse_args()
     hosts = arguments.drained * _AGENTS * arguments.cells
