@@ -1,8 +1,9 @@
 """Hosts drained under a running load of boots: how long it takes, and what it does to the boots.
 
 Everything real and durable, every worker a process of its own. Hosts are filled first; then boots come at a
-steady rate, for a while alone, and then while `berth drain` empties all hosts of one agent. Their latencies
-beside each other are the price of the drain; the audit afterwards says whether anything was lost.
+steady rate and go again, for a while alone, and then while `berth drain` empties all hosts of one agent.
+Their latencies beside each other are the price of the drain; the audit afterwards says whether
+anything was lost.
 """
 
 import argparse
@@ -20,8 +21,10 @@ from bench.boots import berth_up
 from bench.own_servers import broker_and_database
 from berth import wiring
 from berth.loadtest import Boot, Load, LoadPlan, percentile
+from berth.publishing import publish
 from berth.settings import Settings
 from bus.delivery.runner import Bus
+from bus.messages import BuildDeleteRequested
 
 _AGENTS = 4  # in a cell: what one had, the others get
 _SHARES = ("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("max", 1.0)
@@ -97,8 +100,15 @@ async def _boots(settings: Settings, rate: float, over: Callable[[], bool]) -> l
     async with Bus(wiring.transport(settings, "bench")) as bus:
         while not over():
             plan = LoadPlan(boots=max(int(rate * 5), 1), rate=rate, seed=len(found) + 1)
-            found += (await Load(bus, plan).run()).boots.values()
+            booted = (await Load(bus, plan).run()).boots
+            found += booted.values()
+            await publish(bus, *(_deletion(build, one) for build, one in booted.items() if one.host))
     return found
+
+
+def _deletion(build: str, booted: Boot) -> BuildDeleteRequested:
+    """What has been measured makes room again; a simulated host's name begins with its cell's."""
+    return BuildDeleteRequested(build=build, cell=booted.host.partition("-")[0])
 
 
 def _after(seconds: float) -> Callable[[], bool]:

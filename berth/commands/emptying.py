@@ -1,6 +1,7 @@
 """Moving all that is on some hosts, so many at a time: what `berth drain` and `berth evacuate` share."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +23,7 @@ SECONDS = 10.0  # a cell may take for a page of its instances
 _PAGE = 500
 LOOK_SECONDS = 1.0  # between two looks at those that are being built or deleted
 _SHOWN = 20  # of those that stay
+TIMES = 3  # that one is asked for again when it was no longer as it had been seen
 _THERE: tuple[InstanceStatus, ...] = ("building", "swapping", "active", "moving", "verifying", "deleting")
 _SETTLING = ("building", "swapping", "deleting")
 
@@ -78,6 +80,7 @@ class Emptying:
         self.telling = telling
         self.patient = patient
         self.so_far = Emptied()
+        self._changed: Counter[str] = Counter()
 
     async def run(self) -> Emptied:
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
@@ -158,6 +161,9 @@ class Emptying:
             far.moved.add(outcome.build)
         elif outcome.end == "deleted":
             far.gone.add(outcome.build)
+        elif outcome.code in ("status", "moving") and self._changed[outcome.build] < TIMES:
+            self._changed[outcome.build] += 1  # since the round looked; the next one sees how it is now
+            return
         else:
             far.stay[outcome.build] = why_it_stays(outcome)
         if self.telling.as_json or outcome.end != "done" or not complain.is_terminal:

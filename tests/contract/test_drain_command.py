@@ -137,6 +137,27 @@ async def test_what_cannot_move_stays_and_is_named_with_why(cloud: HostsToEmpty,
     assert f"  {B1} stays: [no_host] no host would do" in told
 
 
+async def test_who_changed_since_it_was_seen_is_looked_at_again(cloud: HostsToEmpty, berth: Berth) -> None:
+    def meanwhile(asked: MoveRequested) -> list[Message]:
+        if asked.build == B1:  # its owner was faster
+            cloud.movers.builds.pop(B1, None)
+            return [cloud.movers.refused(asked, "status")]
+        first = sum(one.build == B2 for one in cloud.movers.asked) == 1
+        return [cloud.movers.refused(asked, "moving")] if first else cloud.movers.well(asked)
+
+    cloud.movers.doing = meanwhile
+    assert (await berth("drain", "host-1")).splitlines()[-1] == "host-1: 1 moved, 1 gone without, none stays"
+
+
+async def test_who_is_seen_so_and_refused_otherwise_stays_in_the_end(
+    cloud: HostsToEmpty, berth: Berth
+) -> None:
+    cloud.movers.doing = lambda asked: [cloud.movers.refused(asked, "status")]
+    told = (await berth("drain", "host-2", ends=1)).splitlines()
+    assert f"  {B3} stays: [status] no host would do" in told
+    assert len(cloud.movers.asked) == 1 + emptying.TIMES
+
+
 async def test_what_is_built_is_waited_for_and_what_goes_by_itself_counts_so(
     cloud: HostsToEmpty, berth: Berth
 ) -> None:
