@@ -34,6 +34,7 @@ from compute_sim import (
     Machine,
     MoveFaults,
     SimAgent,
+    agent_name,
     compute_sim,
     fleet,
     machines,
@@ -70,7 +71,7 @@ class Role:
 
     worker: str
     cell: str = ""
-    agent: str = ""  # of several that share a cell's bare metal
+    agent: str = ""  # of several that share a cell's bare metal, or its hosts
 
     def __str__(self) -> str:
         return ".".join(filter(None, (self.worker, self.cell, self.agent)))
@@ -89,10 +90,12 @@ def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
         raise BadSetting(f"{worker} belongs to no cell; leave --cell out")
     if worker == "metal":
         _check_metal(cell, settings)
-    if agent and worker != "metal":
-        raise BadSetting(f"--agent names one of those that share bare metal; {worker} takes none")
+    if agent and worker not in ("metal", "compute"):
+        raise BadSetting(f"--agent names one of those that share a cell's hosts or metal; {worker} takes none")
     if agent and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", agent):
         raise BadSetting(f"--agent {agent!r}: one word of letters, digits, _ and -")
+    if agent and worker == "compute" and agent not in (known := agents_of(cell, settings)):
+        raise BadSetting(f"--agent {agent!r}: those of cell {cell!r} are {', '.join(known)}")
     if worker == "ferry" and not settings.cell(cell).ferry:
         known = ", ".join(one.name for one in settings.cells if one.ferry) or "none"
         raise BadSetting(f"cell {cell!r} has no RabbitMQ of its own; with cell_ferry_urls there are: {known}")
@@ -123,8 +126,10 @@ def roles(settings: Settings) -> list[Role]:
         )
     found = [Role("placement"), Role("ironic")]
     found += [Role("ferry", cell.name) for cell in settings.cells if cell.ferry]
-    for worker in ("conductor", "compute"):
-        found += [Role(worker, cell) for cell in settings.cell_names]
+    found += [Role("conductor", cell) for cell in settings.cell_names]
+    for cell in settings.cell_names:
+        several = agents_of(cell, settings) if settings.compute.agents_per_cell > 1 else [""]
+        found += [Role("compute", cell, agent) for agent in several]
     for number in range(1, settings.ironic.builds.agents_per_cell + 1):
         found += [
             Role("metal", cell, f"{cell}-metal-{number}" if number > 1 else "")
@@ -254,6 +259,11 @@ async def serve(
             group.create_task(bus.serve(worker, stopping, drain=settings.process.drain))
 
 
+def agents_of(cell: str, settings: Settings) -> list[str]:
+    """The simulated agents of a cell, by their names; `berth up` runs each as a process of its own."""
+    return [agent_name(cell, number + 1) for number in range(settings.compute.agents_per_cell)]
+
+
 def agents(settings: Settings) -> list[SimAgent]:
     return fleet(
         settings.cell_names,
@@ -381,11 +391,12 @@ def _without_store(role: Role, settings: Settings, bus: Bus) -> list[Worker]:
 
 
 def _agents_at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -> list[Worker]:
-    """The agents of a cell; with `disks`, what each must know after a restart is in a file of its own."""
+    """The agents of a cell, or the one of them that is named; with `disks`, what each must know after a restart
+    is in a file of its own."""
     faults, crashes = _faults(settings)
     found = []
     for agent in agents(settings):
-        if agent.cell != role.cell:
+        if agent.cell != role.cell or role.agent not in ("", agent.agent):
             continue
         disk = None
         if disks is not None:

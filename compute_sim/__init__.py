@@ -2,7 +2,7 @@
 
 from compute_sim.core.faults import CrashPlan, Durations, FaultPlan, MoveFaults
 from compute_sim.disk import AgentDisk
-from compute_sim.fleet import SimAgent, SimHost, fleet
+from compute_sim.fleet import SimAgent, SimHost, agent_name, fleet
 from compute_sim.guest_file import GuestFile
 from compute_sim.machines import BadMachine, Machine, machines
 from compute_sim.worker import compute_sim
@@ -18,6 +18,7 @@ __all__ = [
     "MoveFaults",
     "SimAgent",
     "SimHost",
+    "agent_name",
     "compute_sim",
     "fleet",
     "machines",

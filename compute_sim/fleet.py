@@ -118,4 +118,9 @@ def _address(number: int) -> str:
 
 
 def _agent(cell: str, number: int, hosts: Sequence[SimHost]) -> SimAgent:
-    return SimAgent(f"{cell}-agent{number}", cell, tuple(hosts))
+    return SimAgent(agent_name(cell, number), cell, tuple(hosts))
+
+
+def agent_name(cell: str, number: int) -> str:
+    """Of the agents of this cell, counted from 1."""
+    return f"{cell}-agent{number}"

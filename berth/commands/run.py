@@ -83,7 +83,8 @@ def run_command(
         typer.Option(
             metavar="NAME",
             help="For metal: which of several agents that share the cell's nodes this one is; the same name"
-            " again after a restart (default: CELL-metal).",
+            " again after a restart (default: CELL-metal). For compute: this one of the cell's agents"
+            " (default: all of them).",
         ),
     ] = "",
     hosts: Hosts = None,
@@ -96,7 +97,8 @@ def run_command(
     tokens: options.Tokens = None,
     policy: options.Policy = None,
 ) -> None:
-    """Run one worker as this process, in service mode: as many of each as you like, compute once a cell.
+    """Run one worker as this process, in service mode: as many of each as you like, compute once a cell
+    (or, with --agent, once for each of its agents).
 
     Of metal each has a name of its own (--agent): they share the nodes. A second of one name stands by.
     """

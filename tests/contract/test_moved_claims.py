@@ -290,6 +290,51 @@ async def test_there_and_back_in_one_batch(placement: Placement) -> None:
     }
 
 
+# A resize on its own host
+
+
+def resized(vcpus: int, generation: int) -> ClaimRequested:
+    bigger = a_claim(
+        BUILD, on_hosts(1, VCPU=vcpus), generation=generation, keep=KEEP, begins=MOVE, project="mine"
+    )
+    return an_order(bigger)
+
+
+async def test_a_host_with_room_for_the_new_size_only_once_the_old_one_is_gone_is_refused(
+    placement: Placement,
+) -> None:
+    before = await held(placement)
+    full = Full(provider=H1, resource_class="VCPU", asked=6, free=3)  # of eight, of which it has five itself
+    assert await claim(placement, resized(6, 1)) == [Refused(refusals=(full,))]
+    assert await held(placement) == before and await over(placement) == set()
+
+
+@pytest.mark.parametrize(
+    ("ends", "has", "free"), [("confirmed", 5, 3), ("reverted", 3, 5)], ids=["confirmed", "reverted"]
+)
+async def test_both_sizes_are_held_until_it_is_confirmed_or_reverted_for_which_there_is_always_room(
+    placement: Placement, ends: str, has: int, free: int
+) -> None:
+    await claim(placement, an_order(a_claim(BUILD, on_hosts(1, VCPU=3), generation=1, project="mine")))
+    assert [type(one) for one in await claim(placement, resized(5, 2))] == [Claimed]
+    assert {one: what for one, (what, _, _) in (await held(placement)).items()} == {
+        BUILD: on_hosts(1, VCPU=5),
+        KEEP: on_hosts(1, VCPU=3),
+    }
+    [other] = await claim(placement, an_order(a_claim(2, on_hosts(1))))
+    assert isinstance(other, Refused)  # nobody comes into what it may go back to
+    if ends == "confirmed":
+        assert isinstance(await release(placement, KEEP, None, fenced=False), Released)
+    else:
+        assert isinstance((await claim(placement, goes_back(generation=3)))[0], Claimed)
+    assert {one: what for one, (what, _, _) in (await held(placement)).items()} == {
+        BUILD: on_hosts(1, VCPU=has)
+    }
+    [other] = await claim(placement, an_order(a_claim(2, on_hosts(1, VCPU=free))))
+    assert isinstance(other, Claimed)
+    assert await breaches(placement.database) == []
+
+
 # Within a cell
 
 

@@ -15,6 +15,8 @@ from berth.configuration import EFFECTIVE_ENV, Effective, read
 from berth.request_options import request_options
 from berth.services import metrics_ports
 from berth.settings import GROUP_OF, KINDS, BadSetting, Cell, Settings, by_name, shown
+from bus.delivery.runner import Bus
+from compute_sim import SimAgent
 from scheduler_worker import PciAlias
 
 pytestmark = pytest.mark.usefixtures("no_settings_file")
@@ -404,6 +406,28 @@ def test_an_agent_that_could_not_build_is_not_run(given: dict[str, Any], cell: s
     with pytest.raises(BadSetting) as refused:
         wiring.role("metal", cell, settings_of(**given).settings)
     assert says in str(refused.value)
+
+
+def test_each_of_several_agents_of_a_cell_is_a_process_and_has_its_own_hosts() -> None:
+    settings = Settings().having(cells=("c1", "c2"), hosts=8, agents_per_cell=2)
+    computes = [role for role in wiring.roles(settings) if role.worker == "compute"]
+    assert list(map(str, computes)) == [
+        f"compute.{cell}.{cell}-agent{number}" for cell in ("c1", "c2") for number in (1, 2)
+    ]
+    assert [role.agent for role in computes] == [one.agent for one in sorted_by_name(settings)]
+    assert wiring.role("compute", "c2", settings, "c2-agent2") == computes[-1]
+    assert wiring.role("compute", "c2", settings) == wiring.Role("compute", "c2")  # all of them in one
+    for role, alone in ((computes[-1], ["agent.c2.c2-agent2"]), (wiring.Role("compute", "c2"), None)):
+        tables = wiring._agents_at_work(role, settings, Bus(wiring.alone()), None)
+        assert [one.name for one in tables] == (alone or ["agent.c2.c2-agent1", "agent.c2.c2-agent2"])
+    with pytest.raises(BadSetting, match="--agent 'c1-agent1': those of cell 'c2' are c2-agent1, c2-agent2"):
+        wiring.role("compute", "c2", settings, "c1-agent1")
+    with pytest.raises(BadSetting, match="share a cell's hosts or metal; conductor takes none"):
+        wiring.role("conductor", "c2", settings, "c1-agent1")
+
+
+def sorted_by_name(settings: Settings) -> list[SimAgent]:
+    return sorted(wiring.agents(settings), key=lambda one: one.agent)
 
 
 def test_who_is_selected_belongs_to_the_agent_that_is_run() -> None:
