@@ -91,7 +91,7 @@ def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
     if worker == "metal":
         _check_metal(cell, settings)
     if agent and worker not in ("metal", "compute"):
-        raise BadSetting(f"--agent names one of those that share a cell's hosts or metal; {worker} takes none")
+        raise BadSetting(f"--agent is one of those that share a cell's hosts or metal; {worker} takes none")
     if agent and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", agent):
         raise BadSetting(f"--agent {agent!r}: one word of letters, digits, _ and -")
     if agent and worker == "compute" and agent not in (known := agents_of(cell, settings)):
@@ -391,8 +391,8 @@ def _without_store(role: Role, settings: Settings, bus: Bus) -> list[Worker]:
 
 
 def _agents_at_work(role: Role, settings: Settings, bus: Bus, disks: ExitStack | None) -> list[Worker]:
-    """The agents of a cell, or the one of them that is named; with `disks`, what each must know after a restart
-    is in a file of its own."""
+    """The agents of a cell, or the one that is named; with `disks`, what each must know after a restart is in
+    a file of its own."""
     faults, crashes = _faults(settings)
     found = []
     for agent in agents(settings):

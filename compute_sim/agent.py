@@ -4,7 +4,9 @@ An order is unsettled for as long as its build runs: when the agent is killed, i
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
+from math import inf
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -20,6 +22,8 @@ from compute_sim.core.faults import CrashPlan, Fate, FaultPlan
 from compute_sim.disk import AgentDisk
 from compute_sim.guests import GuestRecord
 from compute_sim.jobs import AgentJob, AgentJobs, PowerSupply
+
+log = logging.getLogger(__name__)
 
 NOTHING_HERE = "placement has given it nothing on this host, or gives it nothing any more"
 LOST_POWER = "the agent lost power while it was building"
@@ -39,8 +43,10 @@ class SimulatedAgent:
         disk: AgentDisk,
         use_changed: Callable[[str], None] = lambda root: None,
         allocations: Ask[FindAllocations, AllocationsFound] | None = None,
+        absent_after: float = inf,
     ) -> None:
         self.agent = agent
+        self.absent_after = absent_after  # seconds without a look at the clock: then it was given up, perhaps
         self.allocations = allocations  # what placement has given whom
         self.use_changed = use_changed  # told of a host whenever a guest begins or ends there
         self.faults = faults
@@ -48,18 +54,28 @@ class SimulatedAgent:
         disk.builds.running.clear()  # what an earlier process was at is begun again when it is ordered again
         self.jobs = AgentJobs()
         self.power = PowerSupply(agent, crashes, self.jobs)
-        self.power.changed = self._power_changed
+        self.power.changed = lambda: self._power_changed(self.power.on)
         self._home = asyncio.Event()
+        self._absences = 0
+        self._looked: float | None = None  # at the clock
         self._begin()
 
     @property
     def ready(self) -> bool:
         """There is power, and it is known which guests are its own."""
+        self._look_at_the_clock()
         return self._home.is_set()
+
+    @property
+    def times_away(self) -> int:
+        """So often it has lost power, or stood still: what was asked before that counts for nothing."""
+        self._look_at_the_clock()
+        return self.power.failed + self._absences
 
     async def at_home(self) -> None:
         """Returns when it is ready."""
-        await self._home.wait()
+        while not self.ready:
+            await self._home.wait()
 
     def know_guests(self) -> None:
         """Whoever is still here is its own, or is to be told of."""
@@ -97,8 +113,7 @@ class SimulatedAgent:
         how = await job.end()
         if how == "handed over":
             return None
-        if how == "lost":
-            await self.at_home()
+        await self.at_home()
         if not self.jobs.over(job):  # destroyed meanwhile, which was reported then
             return None
         return await self._over(self._outcome(order, fate, lost=how == "lost"))
@@ -175,12 +190,24 @@ class SimulatedAgent:
 
     # Its power supply
 
-    def _power_changed(self) -> None:
-        if self.power.on:
+    def _power_changed(self, on: bool) -> None:
+        if on:
             self._begin()
         else:
             self._home.clear()
             self.disk.lose_power()
+
+    def _look_at_the_clock(self) -> None:
+        """Somebody does so all the time. Where nobody did its process stood still: its hosts may have been
+        taken for dead, and it begins as after a loss of power; what is under way goes on."""
+        now, before = asyncio.get_running_loop().time(), self._looked
+        self._looked = now
+        if before is None or now - before <= self.absent_after or not self.power.on:
+            return
+        log.warning("%s stood still for %.1f s: it asks whose its guests are", self.agent, now - before)
+        self._absences += 1
+        self._power_changed(False)
+        self._power_changed(True)
 
     def _begin(self) -> None:
         """Whose its guests are it asks before anything else; who can ask nobody believes what it knows."""

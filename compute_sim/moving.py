@@ -62,8 +62,7 @@ class SimulatedMoves:
         how = await job.end()
         if how == "handed over":
             return None
-        if how == "lost":
-            await self._agent.at_home()
+        await self._agent.at_home()
         self._under_way.pop(job, None)
         if not self._agent.jobs.over(job):  # destroyed meanwhile, or a later order has ended it
             return None

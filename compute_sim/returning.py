@@ -1,7 +1,8 @@
 """An agent that comes back: before anything is built or reported it finds out which guests are still its own.
 
-While it was away its hosts may have been taken for dead, and what ran there may run elsewhere. No guest runs
-until placement has said whose it is; one that is not this host's any more is destroyed.
+While it was away, or its process stood still, its hosts may have been taken for dead, and what ran there may
+run elsewhere. No guest runs until placement has said whose it is; one that is not this host's any more is
+destroyed.
 """
 
 import logging
@@ -52,7 +53,7 @@ class Homecoming:
             return []
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         self._next = now + self._pause
-        failed, guests = agent.power.failed, agent.disk.all_guests
+        away, guests = agent.times_away, agent.disk.all_guests
         if agent.ready:
             guests = [one for one in guests if (one.build, one.attempt) in agent.disk.asleep]
         try:
@@ -65,7 +66,7 @@ class Homecoming:
             self._complain(now, away)
             return []
         self._waits_since = None
-        if not agent.power.on or agent.power.failed != failed:
+        if not agent.power.on or agent.times_away != away:
             return []  # it went away meanwhile
         gone = []
         for guest, whose in judged:
@@ -80,7 +81,7 @@ class Homecoming:
                 )
                 gone.append(agent.drop(guest))
         await agent.disk.settled()
-        if not agent.ready and agent.power.on and agent.power.failed == failed:
+        if not agent.ready and agent.power.on and agent.times_away == away:
             agent.know_guests()
         return gone
 

@@ -96,6 +96,8 @@ class HostNews:
                     raise
                 log.info("agent %s: placement is not there yet: %s", self.agent, away)
                 return []
+            if not self._does.ready:  # it stood still meanwhile
+                return []
             self._next_round = now + self._gap
             self._gap = min(2 * self._gap, self.announce_every)
         if changed := self._trees.take_changed():

@@ -27,6 +27,8 @@ from compute_sim.moving import SimulatedMoves
 from compute_sim.returning import Homecoming
 from compute_sim.telling import HostNews
 
+LEAST_ABSENCE = 5.0  # seconds: a busy machine may be slow
+
 
 def compute_sim(
     agent: str,
@@ -54,8 +56,9 @@ def compute_sim(
     disk = disk or AgentDisk()
     trees = HostTrees(hosts, cell, agent, disk)
     does = SimulatedAgent(
-        agent, faults or FaultPlan(), crashes or CrashPlan(), disk, trees.use_changed, allocations
-    )
+        agent, faults or FaultPlan(), crashes or CrashPlan(), disk, trees.use_changed, allocations,
+        absent_after=max(period, LEAST_ABSENCE),
+    )  # fmt: skip
     moves = SimulatedMoves(does)
     comes_back = Homecoming(does, cell, clock, providers)
     who = SimAgent(agent, cell, tuple(hosts))

@@ -10,7 +10,7 @@ from bus.delivery.runner import Bus
 from bus.errors import Unavailable
 from bus.local import LocalBroker, LocalTransport
 from bus.topics import AGENT_REPORT, HOST_REPORTED, INVENTORY_REPORTED
-from compute_sim import AgentDisk, GuestFile, compute_sim, fleet
+from compute_sim import AgentDisk, Durations, FaultPlan, GuestFile, compute_sim, fleet
 from compute_sim.returning import Homecoming
 from tests.support.ids import uid
 from tests.support.moving_agent import (
@@ -193,3 +193,87 @@ async def test_nothing_is_reported_before_it_is_known_and_what_was_destroyed_is(
     assert (said.outcome, said.build, said.attempt) == ("destroyed", BUILD, 1)
     assert [host.instances for host in beat.hosts] == [0, 0]
     disk.close()
+
+
+# A process that stood still: nobody heard it meanwhile, and itself it does not know
+
+
+STOOD_STILL = 30.0
+
+
+async def at_work(
+    placement: SmallPlacement, faults: FaultPlan | None = None
+) -> tuple[MovingAgent, Homecoming]:
+    """An agent whose guest runs on the source, and which has asked about it."""
+    placement.build_on(SOURCE)
+    agent = MovingAgent((await MovingAgent().build()).disk, faults, ask=placement.allocations)
+    agent.does.absent_after = 5.0
+    loop = asyncio.get_running_loop()
+    home = Homecoming(agent.does, "c1", Clock(monotonic=loop.time), placement.providers)
+    await home.look()
+    assert agent.does.ready
+    return agent, home
+
+
+@pytest.mark.parametrize(
+    ("build_on", "kept", "guests", "said"),
+    [
+        (SOURCE, "", {1: ("source", "running")}, []),
+        (DESTINATION, "MIGRATION", {1: ("source", "(running)")}, []),
+        (DESTINATION, "", {}, ["destroyed"]),
+    ],
+    ids=["its own", "being evacuated", "evacuated"],
+)
+@in_virtual_time
+async def test_after_it_stood_still_it_asks_again_before_it_says_or_runs_anything(
+    build_on: str, kept: str, guests: dict[int, tuple[str, str]], said: list[str]
+) -> None:
+    placement = SmallPlacement()
+    agent, home = await at_work(placement)
+    for _ in range(10):
+        await asyncio.sleep(4.0)  # slow, and no more than that
+        assert agent.does.ready and agent.guests() == {1: ("source", "running")}
+    placement.build_on(build_on)
+    if kept:
+        placement.kept_on(SOURCE, 1, kept)
+    await asyncio.sleep(STOOD_STILL)
+    assert not agent.does.ready and agent.disk.running() == []
+    assert [one.outcome for one in await home.look()] == said
+    assert agent.guests() == guests and agent.does.ready
+
+
+@in_virtual_time
+async def test_what_was_asked_before_it_stood_still_is_no_answer() -> None:
+    placement = SmallPlacement()
+    agent, home = await at_work(placement)
+    await asyncio.sleep(STOOD_STILL)
+    asked = placement.allocations
+
+    async def slowly(question: object) -> object:
+        answer = await asked(question)  # type: ignore[arg-type]
+        placement.build_on(DESTINATION)
+        agent.does.allocations = asked
+        await asyncio.sleep(STOOD_STILL)
+        return answer
+
+    agent.does.allocations = slowly  # type: ignore[assignment]
+    assert await home.look() == []
+    assert not agent.does.ready and agent.disk.running() == []
+    await asyncio.sleep(1.0)
+    assert [one.outcome for one in await home.look()] == ["destroyed"]
+
+
+@in_virtual_time
+async def test_what_it_was_building_when_it_stood_still_is_not_built_if_it_is_elsewhere_by_now() -> None:
+    placement = SmallPlacement()
+    agent, home = await at_work(placement, FaultPlan(durations=Durations("constant", (10.0,))))
+    other = uid(2, "b")
+    placement.build_on(SOURCE, other)
+    building = asyncio.create_task(agent.does.build(a_build(build=other)))
+    await asyncio.sleep(0.0)
+    placement.build_on(DESTINATION, other)
+    await asyncio.sleep(STOOD_STILL)
+    assert not building.done()
+    assert [(one.build, one.outcome) for one in await home.look()] == [(other, "destroyed")]
+    assert await building is None
+    assert {one.build for one in agent.disk.running()} == {BUILD}

@@ -58,22 +58,30 @@ class Running:
         with suppress(ProcessLookupError):
             os.kill(process[0], signal.SIGKILL)
 
+    async def signal(self, role: str, number: signal.Signals) -> None:
+        """Stop it, or have it go on."""
+        while (process := self.supervisor.processes().get(role)) is None:
+            await asyncio.sleep(0.02)
+        os.kill(process[0], number)
+
     def starts(self) -> dict[str, int]:
         """How often each worker was started."""
         return {str(child.role): child.starts for child in self.supervisor.children}
 
 
 @asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[Running]:
+async def running(
+    settings: Settings, supervising_by: Callable[[Settings], Supervisor] = Supervisor
+) -> AsyncIterator[Running]:
     """Up, and its simulated hosts known, while the block runs; every process has ended when it is left."""
     if settings.database.state_dir == Settings().database.state_dir:  # where agents would keep their guests
         with TemporaryDirectory(prefix="berth-tests-") as directory:
-            async with running(settings.having(state_dir=directory)) as berth:
+            async with running(settings.having(state_dir=directory), supervising_by) as berth:
                 yield berth
         return
     await migrate_all(settings, Console(quiet=True))
     stopping = asyncio.Event()
-    supervisor = Supervisor(settings)
+    supervisor = supervising_by(settings)
     async with asyncio.TaskGroup() as group:
         supervising = group.create_task(supervisor.run(stopping))
         try:

@@ -1,0 +1,328 @@
+"""kill -9 in every phase of every kind of move, of everybody who has to do with it: a table, all of it green.
+
+Source and destination agents are processes of their own. Of each cell of the table (kind, phase, victim) a
+move was in that phase when the victim was killed, as its cell wrote down, or as it was held there; then it
+ended once, as it was to, its guest runs just once and never ran twice at a time, and the audit finds nothing
+left over.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import time
+from typing import Any, Literal
+
+import pytest
+
+from berth import wiring
+from bus.clock import monotonic
+from bus.moves import MoveEnd, MoveEnded, MoveKind, MovePhase, Steering
+from bus.requests import Flavor, Image
+from compute_sim.guest_file import MovePhaseSaid
+from tests.support.moving_site import (
+    DESTINATION,
+    PEOPLE,
+    SOURCE,
+    MovingSite,
+    moving_settings,
+    moving_site,
+)
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+LARGE = Flavor(name="large", vcpus=2, memory_mb=64, disk_gb=1)
+PLACING = "placing"  # asked for, and not with its cell yet
+PATIENCE = 10.0
+TRIES = 4  # on a busy machine a move may have left a phase before we come to kill somebody
+
+
+@dataclass(frozen=True)
+class Way:
+    """A kind of move, what is done with it, and what is to come of it."""
+
+    kind: MoveKind
+    phases: tuple[str, ...]  # one after the other; most take the same time, `swap`, `undo`, `back` hardly any
+    end: MoveEnd = "done"
+    at: Literal["", "c1-agent1", "c1-agent2"] = DESTINATION
+    fails: MovePhase | Literal[""] = ""
+    then: Steering | Literal[""] = ""  # when it waits to be confirmed
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def before(self, phase: str) -> int:
+        """How many phases that take time come before this one."""
+        before = self.phases[: self.phases.index(phase)]
+        return sum(one not in BRIEF for one in before)
+
+
+BRIEF = ("verify", "swap", "undo", "back", "destroy", "release")  # agents take no time for them
+SENDING = ("prepare", "send", "start")
+WAY_BACK = ("back", "resume")
+RESIZE = {"flavor": LARGE, "verify": True}
+WAYS = {
+    "migrate": Way("migrate", SENDING),
+    "live": Way("live", SENDING),
+    "resize, confirmed": Way("resize", (*SENDING, "verify"), then="confirm", more=RESIZE),
+    "resize, reverted": Way(
+        "resize",
+        (*SENDING, "verify", "undo", *WAY_BACK),
+        "reverted",
+        SOURCE,
+        then="revert",
+        more=RESIZE,
+    ),
+    "migrate, not sent": Way("migrate", ("prepare", "send", *WAY_BACK), "error", SOURCE, fails="send"),
+    "migrate, to an alternate": Way("migrate", ("prepare", "swap", *SENDING), fails="prepare"),
+    "evacuate": Way("evacuate", ("build",)),
+    "shelve": Way("shelve", ("send", "destroy", "release"), at=""),
+    "unshelve": Way("unshelve", ("build",)),
+    "rebuild": Way("rebuild", ("rebuild",), at=SOURCE, more={"image": Image(name="alpine")}),
+}
+# What is waited for by the clock; what takes no time is held, below
+TIMED = [(name, phase) for name in ("migrate", "live") for phase in (PLACING, *SENDING)] + [
+    *[("resize, confirmed", phase) for phase in (PLACING, *SENDING, "verify")],
+    ("resize, reverted", "resume"), ("migrate, not sent", "resume"),
+    ("evacuate", PLACING), ("evacuate", "build"), ("unshelve", PLACING), ("unshelve", "build"),
+    ("shelve", PLACING), ("shelve", "send"), ("rebuild", PLACING), ("rebuild", "rebuild"),
+]  # fmt: skip
+HELD = {  # by stopping who would answer
+    "agents": [("resize, reverted", "undo"), ("shelve", "destroy")],
+    "placement": [("migrate, not sent", "back"), ("migrate, to an alternate", "swap"), ("shelve", "release")],
+}
+SHOWN = {"undo": "revert"}  # what an undo is for
+
+Row = tuple[str, str]  # way, phase
+
+
+@dataclass
+class Course:
+    """One move of one instance."""
+
+    way: str
+    phase: str  # in which somebody is to be killed
+    build: str
+    move: str
+    asked: float = 0.0
+
+    @property
+    def row(self) -> Row:
+        return self.way, self.phase
+
+    @property
+    def goes(self) -> Way:
+        return WAYS[self.way]
+
+    async def begin(self, site: MovingSite) -> None:
+        self.asked = time()
+        await site.order(self.move, self.build, self.goes.kind, **self.goes.more)
+
+    def was_in_it(self, end: MoveEnded, at: float) -> bool:
+        """Was it in that phase, by what its cell wrote down?"""
+        if self.phase == PLACING:
+            return self.asked < at < end.phases[0].began
+        return any(one.phase == self.phase and one.began < at < one.ended for one in end.phases)
+
+
+class Killing:
+    """A berth, and one kill after the other."""
+
+    def __init__(self, site: MovingSite, seconds: float) -> None:
+        self.site, self.seconds = site, seconds
+        self.moves = 0
+
+    async def at(self, victims: Iterable[str], rows: Iterable[Row]) -> dict[Row, bool]:
+        """Kill these while there is a move in each of these phases: in which of them there was one."""
+        courses = await self.instances(rows)
+        began = monotonic() + 0.2
+        last = max((self.offset(one) for one in courses), default=0.0)
+        async with asyncio.TaskGroup() as group:
+            for one in courses:
+                if one.phase != PLACING:
+                    group.create_task(self.timed(one, began + last - self.offset(one)))
+            await asyncio.sleep(began + last - monotonic())
+            for one in courses:
+                if one.phase == PLACING:
+                    await one.begin(self.site)
+            at = time()
+            await self.site.kill(*[PEOPLE[victim] for victim in victims])
+        return await self.judged(courses, at)
+
+    def offset(self, course: Course) -> float:
+        """How long before the kill it is asked for."""
+        return 0.0 if course.phase == PLACING else (course.goes.before(course.phase) + 0.5) * self.seconds
+
+    async def timed(self, course: Course, at: float) -> None:
+        await asyncio.sleep(max(0.0, at - monotonic()))
+        await course.begin(self.site)
+        if course.goes.then == "revert":  # who waits to be confirmed may wait until somebody was killed
+            await self.site.reached({course.move: "verify"})
+            await self.site.steer(course.move, course.build, "revert")
+
+    async def instances(self, rows: Iterable[Row]) -> list[Course]:
+        """One for each, where it is to be before it moves."""
+        first, _, third = self.site.hosts[SOURCE]
+        rows = list(rows)
+        dead = [row for row in rows if row[0] == "evacuate"]
+        builds = [
+            *await self.site.boot(len(rows) - len(dead), first),
+            *await self.site.boot(len(dead), third),
+        ]
+        rows = [row for row in rows if row not in dead] + dead
+        courses = [
+            Course(way, phase, build, self.site.move_that_fails(WAYS[way].fails))
+            for (way, phase), build in zip(rows, builds, strict=True)
+        ]
+        if dead:
+            await self.site.force_down(third)
+        shelved = [(one.build, self.site.move_that_fails()) for one in courses if one.way == "unshelve"]
+        for build, move in shelved:
+            await self.site.order(move, build, "shelve")
+        await self.site.over([move for _, move in shelved])
+        return courses
+
+    # What is held where it would take no time
+
+    async def held_by_agents(self, victim: str) -> dict[Row, bool]:
+        """Both agents are stopped, and nobody says that it is destroyed."""
+        site = self.site
+        resized, shelved = await self.instances(HELD["agents"])
+        agents = PEOPLE["source agent"], PEOPLE["destination agent"]
+        await resized.begin(site)
+        await site.reached({resized.move: "verify"})
+        await shelved.begin(site)
+        await site.reached({shelved.move: "send"})
+        await site.stop(PEOPLE["conductor"])
+        await until(lambda: self.has_said(SOURCE, shelved.move, "send"), "sent")
+        await asyncio.sleep(0.3)  # and has told its conductor, which will say when it is heard
+        await site.stop(*agents)
+        await site.steer(resized.move, resized.build, "revert")
+        await site.go_on(PEOPLE["conductor"])
+        return await self.killed_while([resized, shelved], victim, agents)
+
+    async def held_by_placement(self, victim: str) -> dict[Row, bool]:
+        """Placement is stopped, of which claims and releases are asked."""
+        site = self.site
+        courses = await self.instances(HELD["placement"])
+        unsent, elsewhere, shelved = courses
+        await unsent.begin(site)
+        await site.reached({unsent.move: "send"})
+        await elsewhere.begin(site)
+        await shelved.begin(site)
+        with suppress(AssertionError):  # missed; then we do it again
+            await site.reached({elsewhere.move: "prepare", shelved.move: "send"}, PATIENCE)
+        await site.stop(PEOPLE["placement"])
+        return await self.killed_while(courses, victim, [PEOPLE["placement"]])
+
+    async def killed_while(
+        self, courses: list[Course], victim: str, stopped: Iterable[str]
+    ) -> dict[Row, bool]:
+        site = self.site
+        hit = False
+        with suppress(AssertionError):
+            await site.reached({one.move: SHOWN.get(one.phase, one.phase) for one in courses}, PATIENCE)
+            hit = True  # none of them can leave its phase
+        if hit:
+            await site.kill(PEOPLE[victim])
+        await site.go_on(*[role for role in stopped if not hit or role != PEOPLE[victim]])
+        await self.judged(courses, time())
+        return {one.row: hit for one in courses}
+
+    def has_said(self, agent: str, move: str, phase: str) -> bool:
+        """Is it in this agent's file that this phase is over?"""
+        lines = wiring.guest_file(self.site.settings, agent).read_text().splitlines()
+        words = MovePhaseSaid.__name__, move, phase
+        return any(all(f'"{word}"' in line for word in words) for line in lines)
+
+    # What came of it
+
+    async def judged(self, courses: list[Course], at: float) -> dict[Row, bool]:
+        site = self.site
+        waiting = {
+            one.move: one for one in courses if one.goes.then == "confirm" and one.goes.kind == "resize"
+        }
+        if waiting:
+            await site.reached(dict.fromkeys(waiting, "verify"))
+            for one in waiting.values():
+                await site.steer(one.move, one.build, "confirm")
+        await site.over([one.move for one in courses])
+        await site.clean()
+        running = site.notes.now()
+        for one in courses:
+            said = site.ends[one.move]
+            assert all(other == said[0] for other in said), said  # word for word
+            end, goes = said[0], one.goes
+            agent = site.agent_of[end.root] if end.root else ""
+            assert (end.end, agent) == (goes.end, goes.at), (one, end)
+            phases = [phase.phase for phase in end.phases]
+            assert phases == [phase for phase in goes.phases if phase not in ("swap", "back", "release")], end
+            roots = [root for _, root in running.get(one.build, [])]
+            assert roots == ([end.root] if end.root else []), (one, end, running.get(one.build))
+        evacuated = {one.build for one in courses if one.goes.kind == "evacuate"}  # whose source lived on
+        twice = [said for said in site.notes.at_once() if not any(build in said for build in evacuated)]
+        assert not twice
+        await site.force_down(site.hosts[SOURCE][2], yes=False)
+        await site.delete([one.build for one in courses])
+        await until(lambda: not {one.build for one in courses} & site.notes.now().keys(), "deleted")
+        site.forget_failures()
+        self.moves += len(courses)
+        return {one.row: one.was_in_it(site.ends[one.move][0], at) for one in courses}
+
+
+async def test_whoever_is_killed_the_moves_of_every_kind_go_on(
+    amqp_url: str, database_url: str, bus_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A little of the table: both agents and the conductor at once, in the middle of all that takes time."""
+    settings = moving_settings(amqp_url, database_url, bus_name, seconds := 0.5)
+    async with moving_site(settings, tmp_path, monkeypatch) as site:
+        rows = [
+            ("migrate", "prepare"), ("migrate", "start"), ("live", "send"), ("resize, confirmed", "start"),
+            ("shelve", "send"), ("rebuild", "rebuild"), ("evacuate", "build"), ("migrate, not sent", "send"),
+        ]  # fmt: skip
+        await Killing(site, seconds).at(["source agent", "destination agent", "conductor"], rows)
+
+
+@pytest.mark.soak
+async def test_kill_9_of_everybody_in_every_phase_of_every_kind(
+    amqp_url: str,
+    database_url: str,
+    bus_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = moving_settings(amqp_url, database_url, bus_name, seconds := 1.5)
+    rows = [*TIMED, *HELD["agents"], *HELD["placement"]]
+    hits: dict[tuple[Row, str], int] = dict.fromkeys([(row, who) for row in rows for who in PEOPLE], 0)
+    began = monotonic()
+    async with moving_site(settings, tmp_path, monkeypatch) as site:
+        killing = Killing(site, seconds)
+        for who in PEOPLE:
+            for rounds in (TIMED, HELD["agents"], HELD["placement"]):
+                for _ in range(TRIES):
+                    missing = [row for row in rounds if not hits[row, who]]
+                    if not missing:
+                        break
+                    if rounds is TIMED:
+                        found = await killing.at([who], missing)
+                    elif rounds is HELD["agents"]:
+                        found = await killing.held_by_agents(who)
+                    else:
+                        found = await killing.held_by_placement(who)
+                    for row, hit in found.items():
+                        hits[row, who] += hit
+        starts = site.berth.starts()
+    with capsys.disabled():
+        print(as_table(rows, hits))
+        print(f"{killing.moves} moves in {monotonic() - began:.0f} s; processes started: {starts}")
+    assert [cell for cell, hit in hits.items() if not hit] == []
+
+
+def as_table(rows: list[Row], hits: dict[tuple[Row, str], int]) -> str:
+    lines = [f"\n{'':<26}{'':<10}" + "".join(f"{who:<19}" for who in PEOPLE)]
+    for row in rows:
+        way, phase = row
+        cells = [f"green ({hits[row, who]})" if hits[row, who] else "-" for who in PEOPLE]
+        lines.append(f"{way:<26}{phase:<10}" + "".join(f"{cell:<19}" for cell in cells))
+    return "\n".join(lines)

@@ -1,0 +1,144 @@
+"""Agents that are processes, and of each when which of its guests ran: written down as it happens.
+
+Such a process is `berth run compute` with a disk that notes every change; times are the machine's, so what
+several of them noted can be compared. The guests of a process that is killed do not run: whoever does that to
+it notes it.
+"""
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from berth import wiring
+from berth.services import Supervisor
+from bus.clock import monotonic
+from bus.messages import AgentReported, DestroyOrdered
+from bus.requests import BuildSpec
+from compute_sim import AgentDisk
+from compute_sim.core.phases import GuestState
+from compute_sim.guests import GuestRecord
+
+NOTES = "BERTH_TESTS_NOTES"  # the directory
+
+
+class RunningNow(msgspec.Struct, frozen=True):
+    """From this moment on these run at one agent, and no others: build, attempt, root."""
+
+    at: float
+    running: tuple[tuple[str, int, str], ...]
+
+
+class NotingDisk(AgentDisk):
+    """Writes down which guests run, whenever that changes."""
+
+    def __post_init__(self) -> None:
+        self._noted: tuple[tuple[str, int, str], ...] | None = None
+        super().__post_init__()
+        self._note()
+
+    def _note(self) -> None:
+        now = tuple(sorted((one.build, one.attempt, one.root) for one in self.running()))
+        if now != self._noted and self.file is not None:
+            self._noted = now
+            note(Path(os.environ[NOTES]) / self.file.path.stem.split(".")[0], now)
+
+    def lose_power(self) -> None:
+        super().lose_power()
+        self._note()
+
+    def wake(self, guest: GuestRecord) -> None:
+        super().wake(guest)
+        self._note()
+
+    def become(self, guest: GuestRecord, state: GuestState) -> GuestRecord:
+        now = super().become(guest, state)
+        self._note()
+        return now
+
+    def rename(self, guest: GuestRecord, attempt: int, spec: BuildSpec | None = None) -> GuestRecord:
+        now = super().rename(guest, attempt, spec)
+        self._note()
+        return now
+
+    def finished(self, outcome: AgentReported) -> None:
+        super().finished(outcome)
+        self._note()
+
+    def destroyed(self, order: DestroyOrdered) -> AgentReported:
+        outcome = super().destroyed(order)
+        self._note()
+        return outcome
+
+    def lose(self, guest: GuestRecord) -> None:
+        super().lose(guest)
+        self._note()
+
+
+def note(path: Path, running: Sequence[tuple[str, int, str]]) -> None:
+    line = msgspec.json.encode(RunningNow(monotonic(), tuple(running))) + b"\n"
+    with path.open("ab", buffering=0) as file:
+        file.write(line)
+
+
+class WatchingSupervisor(Supervisor):
+    """Runs its agents so."""
+
+    @staticmethod
+    def command(role: wiring.Role) -> Sequence[str]:
+        words = Supervisor.command(role)
+        return [__name__ if word == "berth" and role.worker == "compute" else word for word in words]
+
+
+class AgentNotes:
+    """What the agents of a directory have noted."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def path(self, agent: str) -> Path:
+        (found,) = self.directory.glob(f"{agent}-*")
+        return found
+
+    def of(self, agent: str) -> list[RunningNow]:
+        lines = self.path(agent).read_bytes().splitlines()
+        return [msgspec.json.decode(line, type=RunningNow) for line in lines]
+
+    def stands_still(self, agent: str) -> None:
+        """It was stopped, or killed."""
+        note(self.path(agent), ())
+
+    def now(self) -> dict[str, list[tuple[int, str]]]:
+        """Of each build the attempts that run now, with their roots."""
+        found = defaultdict(list)
+        for path in self.directory.iterdir():
+            for build, attempt, root in self.of(path.name.rpartition("-")[0])[-1].running:
+                found[build].append((attempt, root))
+        return dict(found)
+
+    def at_once(self) -> Iterator[str]:
+        """Each time when two guests of one build ran, anywhere."""
+        events: list[tuple[float, str, tuple[tuple[str, int, str], ...]]] = []
+        for path in self.directory.iterdir():
+            agent = path.name.rpartition("-")[0]
+            events += [(one.at, agent, one.running) for one in self.of(agent)]
+        there: dict[str, Any] = {}
+        for at, agent, running in sorted(events):
+            there[agent] = running
+            everywhere = [(build, root, attempt) for them in there.values() for build, attempt, root in them]
+            builds = [build for build, _, _ in everywhere]
+            for build in {one for one in builds if builds.count(one) > 1}:
+                where = ", ".join(f"{attempt} on {root}" for one, root, attempt in everywhere if one == build)
+                yield f"at {at:.3f} of {build} attempts {where}"
+
+
+if __name__ == "__main__":
+    from berth.__main__ import main
+
+    wiring.AgentDisk = NotingDisk  # type: ignore[misc]
+    sys.argv = ["berth", *sys.argv[1:]]
+    main()
