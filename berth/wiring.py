@@ -94,8 +94,8 @@ def role(worker: str, cell: str, settings: Settings, agent: str = "") -> Role:
         raise BadSetting(f"--agent is one of those that share a cell's hosts or metal; {worker} takes none")
     if agent and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", agent):
         raise BadSetting(f"--agent {agent!r}: one word of letters, digits, _ and -")
-    if agent and worker == "compute" and agent not in (known := agents_of(cell, settings)):
-        raise BadSetting(f"--agent {agent!r}: those of cell {cell!r} are {', '.join(known)}")
+    if agent and worker == "compute" and agent not in (theirs := agents_of(cell, settings)):
+        raise BadSetting(f"--agent {agent!r}: those of cell {cell!r} are {', '.join(theirs)}")
     if worker == "ferry" and not settings.cell(cell).ferry:
         known = ", ".join(one.name for one in settings.cells if one.ferry) or "none"
         raise BadSetting(f"cell {cell!r} has no RabbitMQ of its own; with cell_ferry_urls there are: {known}")

@@ -53,7 +53,7 @@ class Homecoming:
             return []
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         self._next = now + self._pause
-        away, guests = agent.times_away, agent.disk.all_guests
+        before, guests = agent.times_away, agent.disk.all_guests
         if agent.ready:
             guests = [one for one in guests if (one.build, one.attempt) in agent.disk.asleep]
         try:
@@ -66,7 +66,7 @@ class Homecoming:
             self._complain(now, away)
             return []
         self._waits_since = None
-        if not agent.power.on or agent.times_away != away:
+        if not agent.power.on or agent.times_away != before:
             return []  # it went away meanwhile
         gone = []
         for guest, whose in judged:
@@ -81,7 +81,7 @@ class Homecoming:
                 )
                 gone.append(agent.drop(guest))
         await agent.disk.settled()
-        if not agent.ready and agent.power.on and agent.times_away == away:
+        if not agent.ready and agent.power.on and agent.times_away == before:
             agent.know_guests()
         return gone
 

@@ -46,7 +46,7 @@ class Way:
     kind: MoveKind
     phases: tuple[str, ...]  # one after the other; most take the same time, `swap`, `undo`, `back` hardly any
     end: MoveEnd = "done"
-    at: Literal["", "c1-agent1", "c1-agent2"] = DESTINATION
+    at: str = DESTINATION  # the agent
     fails: MovePhase | Literal[""] = ""
     then: Steering | Literal[""] = ""  # when it waits to be confirmed
     more: dict[str, Any] = field(default_factory=dict)

@@ -74,7 +74,7 @@ async def come_back(
         await site.order(move, build, "evacuate")
     await asyncio.sleep(max(0.0, returns - monotonic()))
 
-    when = "after" if moves.values() <= site.ends.keys() else "amid"
+    when = "after" if set(moves.values()) <= site.ends.keys() else "amid"
     noted, back = len(site.notes.of(SOURCE)), monotonic()
     if how == "goes on":
         await site.go_on(DEAD)

@@ -199,8 +199,9 @@ class MovingSite:
         for process in ids:
             os.kill(process, signal.SIGKILL)
         for role, process in zip(roles, ids, strict=True):
-            if agent := AGENT_OF.get(role):  # noted before it begins again, which takes longer than its end
-                await until(lambda process=process: not alive(process), f"the end of {role}")
+            while alive(process):
+                await asyncio.sleep(0.001)
+            if agent := AGENT_OF.get(role):  # noted before it begins again, for which it takes longer
                 self.notes.stands_still(agent)
 
     async def stop(self, *roles: str) -> None:

@@ -139,6 +139,6 @@ class AgentNotes:
 if __name__ == "__main__":
     from berth.__main__ import main
 
-    wiring.AgentDisk = NotingDisk  # type: ignore[misc]
+    wiring.AgentDisk = NotingDisk  # type: ignore[attr-defined]
     sys.argv = ["berth", *sys.argv[1:]]
     main()
