@@ -93,7 +93,7 @@ async def come_back(
     await until(lambda: runs()[bystander], "it runs on")
     assert runs() == {bystander: [SOURCE], **{build: [DESTINATION] for build in builds}}
     assert [site.ends[move][0].end for move in moves.values()] == ["done"] * len(moves)
-    assert not [*site.notes.at_once()]
+    assert [said for build in builds for said in site.notes.at_once(build)] == []
 
     lines = site.notes.of(SOURCE)[noted:]
     assert lines[0].running == ()  # none of them, before it has asked

@@ -169,6 +169,14 @@ class MovingSite:
 
         await until(all_there, f"{set(phases.values())}", seconds, picture=lambda: self.stands(phases))
 
+    async def known(self, moves: Collection[str]) -> None:
+        """Returns when its cell knows of each of these."""
+
+        async def all_known() -> bool:
+            return {*moves} <= (await self.stands(moves)).keys()
+
+        await until(all_known, "placed")
+
     async def over(self, moves: Collection[str]) -> None:
         """Each has ended, in the same words however often it was said."""
         await until(

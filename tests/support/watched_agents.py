@@ -10,7 +10,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -38,12 +37,14 @@ class NotingDisk(AgentDisk):
 
     def __post_init__(self) -> None:
         self._noted: tuple[tuple[str, int, str], ...] | None = None
+        self._reading = True  # its file: what is read there has happened before
         super().__post_init__()
+        self._reading = False
         self._note()
 
     def _note(self) -> None:
         now = tuple(sorted((one.build, one.attempt, one.root) for one in self.running()))
-        if now != self._noted and self.file is not None:
+        if now != self._noted and self.file is not None and not self._reading:
             self._noted = now
             note(Path(os.environ[NOTES]) / self.file.path.stem.split(".")[0], now)
 
@@ -120,20 +121,20 @@ class AgentNotes:
                 found[build].append((attempt, root))
         return dict(found)
 
-    def at_once(self) -> Iterator[str]:
-        """Each time when two guests of one build ran, anywhere."""
+    def at_once(self, build: str) -> Iterator[str]:
+        """Each time when two guests of this build ran, anywhere."""
         events: list[tuple[float, str, tuple[tuple[str, int, str], ...]]] = []
         for path in self.directory.iterdir():
             agent = path.name.rpartition("-")[0]
             events += [(one.at, agent, one.running) for one in self.of(agent)]
-        there: dict[str, Any] = {}
+        there: dict[str, tuple[tuple[str, int, str], ...]] = {}
         for at, agent, running in sorted(events):
             there[agent] = running
-            everywhere = [(build, root, attempt) for them in there.values() for build, attempt, root in them]
-            builds = [build for build, _, _ in everywhere]
-            for build in {one for one in builds if builds.count(one) > 1}:
-                where = ", ".join(f"{attempt} on {root}" for one, root, attempt in everywhere if one == build)
-                yield f"at {at:.3f} of {build} attempts {where}"
+            its = [
+                f"{attempt} on {root}" for on in there.values() for one, attempt, root in on if one == build
+            ]
+            if len(its) > 1:
+                yield f"at {at:.3f} of {build} {' and '.join(its)}"
 
 
 if __name__ == "__main__":
