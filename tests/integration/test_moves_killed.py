@@ -41,7 +41,7 @@ TRIES = 4  # on a busy machine a move may have left a phase before we come to ki
 
 
 @dataclass(frozen=True)
-class Way:
+class Errand:
     """A kind of move, what is done with it, and what is to come of it."""
 
     kind: MoveKind
@@ -63,10 +63,10 @@ SENDING = ("prepare", "send", "start")
 WAY_BACK = ("back", "resume")
 RESIZE = {"flavor": LARGE, "verify": True}
 WAYS = {
-    "migrate": Way("migrate", SENDING),
-    "live": Way("live", SENDING),
-    "resize, confirmed": Way("resize", (*SENDING, "verify"), then="confirm", more=RESIZE),
-    "resize, reverted": Way(
+    "migrate": Errand("migrate", SENDING),
+    "live": Errand("live", SENDING),
+    "resize, confirmed": Errand("resize", (*SENDING, "verify"), then="confirm", more=RESIZE),
+    "resize, reverted": Errand(
         "resize",
         (*SENDING, "verify", "undo", *WAY_BACK),
         "reverted",
@@ -74,12 +74,12 @@ WAYS = {
         then="revert",
         more=RESIZE,
     ),
-    "migrate, not sent": Way("migrate", ("prepare", "send", *WAY_BACK), "error", SOURCE, fails="send"),
-    "migrate, to an alternate": Way("migrate", ("prepare", "swap", *SENDING), fails="prepare"),
-    "evacuate": Way("evacuate", ("build",)),
-    "shelve": Way("shelve", ("send", "destroy", "release"), at=""),
-    "unshelve": Way("unshelve", ("build",)),
-    "rebuild": Way("rebuild", ("rebuild",), at=SOURCE, more={"image": Image(name="alpine")}),
+    "migrate, not sent": Errand("migrate", ("prepare", "send", *WAY_BACK), "error", SOURCE, fails="send"),
+    "migrate, to an alternate": Errand("migrate", ("prepare", "swap", *SENDING), fails="prepare"),
+    "evacuate": Errand("evacuate", ("build",)),
+    "shelve": Errand("shelve", ("send", "destroy", "release"), at=""),
+    "unshelve": Errand("unshelve", ("build",)),
+    "rebuild": Errand("rebuild", ("rebuild",), at=SOURCE, more={"image": Image(name="alpine")}),
 }
 # What is waited for by the clock; what takes no time is held, below
 TIMED = [(name, phase) for name in ("migrate", "live") for phase in (PLACING, *SENDING)] + [
@@ -112,7 +112,7 @@ class Course:
         return self.way, self.phase
 
     @property
-    def goes(self) -> Way:
+    def goes(self) -> Errand:
         return WAYS[self.way]
 
     async def begin(self, site: MovingSite) -> None:
