@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from berth import wiring
 from berth.leaks import Leak, leaks
+from berth.misheld import Misheld, misheld
 from berth.settings import Settings, names_a_file
-from bus.claims import CLEANUP, MIGRATION
+from bus.claims import CLEANUP, MIGRATION, keeper
 from bus.clock import Clock
 from bus.errors import Unavailable
 
 if TYPE_CHECKING:
-    from cell_conductor import KeptByCell
-    from placement_worker import TreesOfConsumer
+    from cell_conductor import KeptByCell, PlaceByCell
+    from placement_worker import StoredKeeper, TreesOfConsumer
 
 _UNDER_WAY = 30.0  # a claim younger than this may belong to a build its cell has not stored yet
 _SETTLED = ("active", "error", "deleted", "verifying", "shelved")
@@ -36,6 +37,7 @@ class Audit:
     others: int = 0  # instances that no cell has built: imported, or made over HTTP
     classes: dict[str, tuple[int, int]] = field(default_factory=dict)  # custom: used, and all there is
     leaks: list[Leak] = field(default_factory=list)  # what `berth heal` may mend; each is a breach, too
+    misheld: list[Misheld] = field(default_factory=list)  # the same
 
     @property
     def clean(self) -> bool:
@@ -49,6 +51,7 @@ async def audit(
     from placement_worker import (
         breaches,
         custom_classes,
+        holdings,
         in_two_zones,
         registered_cells,
         retired,
@@ -65,11 +68,13 @@ async def audit(
         # The cells are read first: a build seen alive there must be held in what placement says afterwards,
         # unless it has ended meanwhile, which the second reading tells.
         before = await _builds(settings, cells)
+        places = await _places(settings, cells)
         found.breaches += await breaches(placement)
         found.notes += await in_two_zones(placement)
         found.classes = await custom_classes(placement)
         kept = await stored_keepers(placement)
         held = await trees_of_consumers(placement)
+        exactly = {} if placement_only else await holdings(placement)
         gone = await retired(placement)
         unread = await registered_cells(placement) - {*settings.cell_names}
         after = await _builds(settings, cells)
@@ -91,7 +96,10 @@ async def audit(
         for cell in sorted(unread)
     ]
     found.breaches += after.doubled
-    found.breaches += _unheld(before, after, held)
+    places = {id_: one for id_, one in places.items() if _unchanged(one, before, after)}
+    found.misheld = list(misheld(places, held, exactly, _moving(places, (*kept.values(), *still.values()))))
+    found.breaches += map(str, found.misheld)
+    found.breaches += _unheld(before, after, held, places)
     old = clock.now() - (0 if settled else _UNDER_WAY)
     kept = {name: one for name, one in kept.items() if still.get(name) == one}
     found.leaks = list(leaks(kept.values(), keeping, all_read=not unread, old=old))
@@ -147,6 +155,7 @@ class _Known:
     cell: str
     status: str
     root: str
+    version: int
 
 
 @dataclass
@@ -170,10 +179,39 @@ async def _builds(settings: Settings, cells: Sequence[str]) -> _Builds:
                     continue  # a cell that was told to delete what it never had remembers just that
                 if id_ in found.builds:
                     found.doubled.append(f"{id_}: known in cells {found.builds[id_].cell} and {cell}")
-                found.builds[id_] = _Known(cell, standing.status, standing.root)
+                found.builds[id_] = _Known(cell, standing.status, standing.root, standing.version)
         finally:
             await database.close()
     return found
+
+
+async def _places(settings: Settings, cells: Sequence[str]) -> dict[str, PlaceByCell]:
+    """What active builds should hold."""
+    from cell_conductor import places
+
+    found: dict[str, PlaceByCell] = {}
+    for cell in cells:
+        database = wiring.database(settings, wiring.Role("conductor", cell))
+        try:
+            found |= await places(database)
+        finally:
+            await database.close()
+    return found
+
+
+def _unchanged(place: PlaceByCell, before: _Builds, after: _Builds) -> bool:
+    """Nobody has touched it while all this was read."""
+    known = before.builds.get(place.build)
+    return known is not None and known == after.builds.get(place.build) and known.version == place.version
+
+
+def _moving(places: Mapping[str, PlaceByCell], kept: Iterable[StoredKeeper]) -> set[str]:
+    """Those of which a move has begun, whether their cells have heard of it or not."""
+    return {
+        one.build
+        for one in kept
+        if (place := places.get(one.build)) is not None and one.consumer == keeper(one.build, place.attempt)
+    }
 
 
 async def _keeping(
@@ -192,10 +230,15 @@ async def _keeping(
     return found
 
 
-def _unheld(before: _Builds, after: _Builds, held: Mapping[str, TreesOfConsumer]) -> Iterator[str]:
-    """Active builds that hold nothing, or nothing in their host's tree, wherever else they hold something."""
+def _unheld(
+    before: _Builds,
+    after: _Builds,
+    held: Mapping[str, TreesOfConsumer],
+    judged: Collection[str],
+) -> Iterator[str]:
+    """Others that hold nothing, or nothing in their host's tree, wherever else they hold something."""
     for id_, known in before.builds.items():
-        if known.status not in _PLACED or after.builds.get(id_) != known:
+        if known.status not in _PLACED or id_ in judged or after.builds.get(id_) != known:
             continue
         if id_ not in held:
             yield f"{id_}: {known.status} on {known.root} in cell {known.cell}, and holds nothing"

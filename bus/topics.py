@@ -7,6 +7,7 @@ from bus.aggregates import AggregateEditAnswered, AggregateEditRequested, Aggreg
 from bus.cells import CellEditAnswered, CellEditRequested, CellsFound, FindCells
 from bus.claims import ClaimAnswered, ClaimRequested, ReleaseAnswered, ReleaseRequested
 from bus.groups import FindGroups, GroupEditAnswered, GroupEditRequested, GroupsFound
+from bus.guests import GuestsAsked, GuestsTold
 from bus.known_trees import ChangesFound, FindChanges, FindTrees, TreesFound
 from bus.leases import (
     AgentEditAnswered,
@@ -215,6 +216,22 @@ AGENT_MOVED = Topic(
 AGENT_BUILD = Topic("agent.build.{cell}.{agent}", BuildOrdered, "build it", "conductor", "agent")
 AGENT_DESTROY = Topic(
     "agent.destroy.{cell}.{agent}", DestroyOrdered, "leave nothing of it", "conductor", "agent"
+)
+AGENT_ASKED = Topic(
+    "agent.asked.{cell}.{agent}",
+    GuestsAsked,
+    "which guests of these builds do you have?",
+    ANYONE,
+    "agent",
+)
+AGENT_TOLD = Topic(
+    "agent.told.{cell}",
+    GuestsTold,
+    "these, by its own books",
+    "agent",
+    "whoever asked",
+    expected=False,
+    outsiders=True,
 )
 AGENT_REPORT = Topic(
     "agent.report.{cell}",
@@ -554,6 +571,8 @@ TOPICS: tuple[Topic[Any], ...] = (
     AGENT_REPORT,
     AGENT_MOVE,
     AGENT_MOVED,
+    AGENT_ASKED,
+    AGENT_TOLD,
     SCHEDULER_ALIVE,
     INVENTORY_REPORTED,
     HOST_REPORTED,

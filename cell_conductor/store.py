@@ -105,7 +105,7 @@ _PRUNE = Statement(
     "DELETE FROM builds WHERE id IN (SELECT id FROM builds"
     f" WHERE {OVER} AND deadline = 0 AND said < :before ORDER BY said LIMIT :most) RETURNING id"
 )
-_CENSUS = Statement("SELECT id, status, root, generation FROM builds")
+_CENSUS = Statement("SELECT id, version, status, root, generation FROM builds")
 
 
 class Standing(Compact, frozen=True):
@@ -114,6 +114,7 @@ class Standing(Compact, frozen=True):
     status: str
     root: str
     generation: int | None
+    version: int = 0  # of the build: it moves with each change
 
 
 class _MovedBuild(Compact, frozen=True):
@@ -227,7 +228,10 @@ async def census(database: Database) -> dict[str, Standing]:
     """Every build this conductor knows of."""
     async with database.read() as tx:
         found = await _CENSUS(tx)
-        return {row["id"]: Standing(row["status"], row["root"], row["generation"]) for row in found}
+        return {
+            row["id"]: Standing(row["status"], row["root"], row["generation"], row["version"])
+            for row in found
+        }
 
 
 def _listed_by(build: Build) -> tuple[str, str, str]:

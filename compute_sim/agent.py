@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from bus.agent_builds import report
 from bus.build_orders import allocations_of, reshaped_mappings
 from bus.claims import keeper
+from bus.guests import GuestsAsked, GuestsTold, GuestTold
 from bus.messages import AgentReported, BuildOrdered, DestroyOrdered
 from bus.moves import MoveOrdered
 from bus.protocol import Ask
@@ -155,6 +156,23 @@ class SimulatedAgent:
         outcome = self._destroy(order)
         await self.disk.settled()
         return outcome
+
+    async def tell(self, asked: GuestsAsked) -> GuestsTold:
+        """Which guests of these builds are here."""
+        await self.power.there()
+        there = self.disk.hosted.there
+        guests = tuple(
+            GuestTold(one.build, one.attempt, one.root, one.state, one.allocations)
+            for build in dict.fromkeys(asked.builds)
+            for _, one in sorted(there.get(build, {}).items())
+        )
+        return GuestsTold(
+            cell=asked.cell,
+            agent=asked.agent,
+            builds=asked.builds,
+            guests=guests,
+            reply_to=asked.reply_to,
+        )
 
     def drop(self, guest: GuestRecord) -> AgentReported:
         """Destroy this one, and no other of its build."""

@@ -6,11 +6,13 @@ from bus.clock import Clock
 from bus.protocol import Ask
 from bus.resources import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
 from bus.topics import (
+    AGENT_ASKED,
     AGENT_BUILD,
     AGENT_DESTROY,
     AGENT_MOVE,
     AGENT_MOVED,
     AGENT_REPORT,
+    AGENT_TOLD,
     CELL_ALLOCATIONS,
     CELL_PROVIDERS,
     HOST_REPORTED,
@@ -73,6 +75,7 @@ def compute_sim(
                 concurrency=concurrency,
             ),
             on(AGENT_DESTROY.at(cell=cell, agent=agent), does.destroy, emits=[AGENT_REPORT]),
+            on(AGENT_ASKED.at(cell=cell, agent=agent), does.tell, emits=[AGENT_TOLD]),
             on(
                 AGENT_MOVE.at(cell=cell, agent=agent),
                 moves.move,

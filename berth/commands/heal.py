@@ -1,15 +1,19 @@
 """`berth heal`: what an audit found and can be proven is mended; all else is listed, with why not."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from berth import wiring
-from berth.audit import audit
+from berth.audit import Audit, audit
 from berth.commands.options import Cells, Database, Json, StateDir, cells_named
 from berth.commands.terminal import effective, run, say, write_json
 from berth.leaks import Leak
+from berth.mending import Mending
+from berth.misheld import Misheld, Wrong
 from berth.settings import Settings
 from bus import topics
 from bus.claims import Released, ReleaseRequested
@@ -26,47 +30,93 @@ def heal_command(
     database: Database = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Give back room that nobody needs any more, where its cell proves it; list what only you can judge.
+    """Put right what `berth audit` finds wrong, where it is proven; list what only you can judge.
 
-    Proven is a keeper (of a move, or of a clean-up) whose build's cell says that the move is over and that
-    nothing of that attempt is left. Nothing else is touched, nor is a keeper that changed meanwhile.
-    Exit 0 when nothing is wrong by now, else 1.
+    Room that nobody needs any more is given back: of a keeper (of a move, or of a clean-up) whose build's
+    cell says that the move is over and that nothing of that attempt is left. What an active build has lost is
+    claimed back for it, if it fits: where placement holds nothing for it, unless its agent denies that it is
+    there; where placement holds another host or other amounts, only if its cell and its agent say the same,
+    and no agent has it where placement says. Builds that are being built or moved are never touched, nor
+    what changed meanwhile. Exit 0 when nothing is wrong by now, else 1. See docs/adopting.md.
     """
     found = effective(cells=cells_named(cells), database_url=database, state_dir=state_dir)
     run(heal(found.settings, yes, as_json, say))
 
 
+@dataclass(frozen=True)
+class Healed:
+    """A breach that is proven, and what was done about it."""
+
+    sentence: str
+    would: str  # be done
+    did: str = ""  # or why it could not be done
+    done: bool = False
+
+
 async def heal(settings: Settings, yes: bool, as_json: bool, say: Console) -> int:
     found = await audit(settings)
-    proven = [leak for leak in found.leaks if leak.proven]
-    mended = dict.fromkeys((leak.consumer for leak in proven), "")
-    if yes and proven:
-        async with Bus(wiring.transport(settings, "heal")) as bus:
-            for leak in proven:
-                mended[leak.consumer] = await _give_back(bus, leak)
-    sentences = {str(leak): mended[leak.consumer] for leak in proven}
-    listed = [sentence for sentence in found.breaches if sentence not in sentences]
+    proven, doubts = await _healed(settings, found, yes)
+    known = {one.sentence for one in proven} | doubts.keys()
+    listed = {**doubts, **{sentence: "" for sentence in found.breaches if sentence not in known}}
     if as_json:
-        write_json(
-            {"proven": [{"is": one, "mended": done} for one, done in sentences.items()], "listed": listed}
-        )
+        told = [{"is": one.sentence, "would": one.would, "mended": one.did} for one in proven]
+        write_json({"proven": told, "listed": [_with_why(*one) for one in listed.items()]})
     else:
-        for sentence, done in sentences.items():
-            say.print(f"{done or 'would be given back'}: {sentence}", markup=False)
-        for sentence in listed:
-            say.print(f"for you to judge: {sentence}", style="red", markup=False)
+        for one in proven:
+            say.print(f"{one.did or f'would be {one.would}'}: {one.sentence}", markup=False)
+        for doubted in listed.items():
+            say.print(f"for you to judge: {_with_why(*doubted)}", style="red", markup=False)
         if not found.breaches:
             say.print("nothing is wrong")
         elif proven and not yes:
-            say.print("`berth heal --yes` gives back what is proven", style="dim")
-    return 0 if not listed and all(done == GIVEN_BACK for done in mended.values()) else 1
+            say.print("`berth heal --yes` mends what is proven", style="dim")
+    return 0 if not listed and all(one.done for one in proven) else 1
 
 
 GIVEN_BACK = "given back"
+_MENDED: dict[Wrong, str] = {
+    "missing": "claimed back",
+    "elsewhere": "claimed back",
+    "amounts": "claimed anew",
+    "outdated": "told to its cell",
+}
 
 
-async def _give_back(bus: Bus, leak: Leak) -> str:
+async def _healed(settings: Settings, found: Audit, yes: bool) -> tuple[list[Healed], dict[str, str]]:
+    """What is proven, with what came of it; and what is in doubt, with why."""
+    leaks = [leak for leak in found.leaks if leak.proven]
+    if not found.misheld and not (yes and leaks):
+        return [Healed(str(leak), GIVEN_BACK) for leak in leaks], {}
+    async with Bus(wiring.transport(settings, "heal")) as bus:
+        proven = [await _give_back(bus, leak) if yes else Healed(str(leak), GIVEN_BACK) for leak in leaks]
+        mended, doubts = await _mended(bus, found.misheld, yes)
+    return [*proven, *mended], doubts
+
+
+async def _give_back(bus: Bus, leak: Leak) -> Healed:
     """Only while it is as it was seen."""
     release = ReleaseRequested(consumer=leak.consumer, generation=leak.generation)
     result = (await bus.asker(topics.RELEASE)(release)).result
-    return GIVEN_BACK if isinstance(result, Released) else f"not given back ({type(result).__name__.lower()})"
+    if isinstance(result, Released):
+        return Healed(str(leak), GIVEN_BACK, GIVEN_BACK, done=True)
+    return Healed(str(leak), GIVEN_BACK, f"not given back ({type(result).__name__.lower()})")
+
+
+async def _mended(bus: Bus, found: Sequence[Misheld], yes: bool) -> tuple[list[Healed], dict[str, str]]:
+    mending = Mending(bus)
+    proven: list[Healed] = []
+    doubts: dict[str, str] = {}
+    for mend in await mending.judged(found) if found else ():
+        sentence, would = str(mend.one), _MENDED[mend.one.wrong]
+        if mend.why_not:
+            doubts[sentence] = mend.why_not
+        elif not yes:
+            proven.append(Healed(sentence, would))
+        else:
+            why = await mending.mend(mend)
+            proven.append(Healed(sentence, would, f"not {would} ({why})" if why else would, done=not why))
+    return proven, doubts
+
+
+def _with_why(sentence: str, why: str) -> str:
+    return f"{sentence}; {why}" if why else sentence

@@ -133,7 +133,7 @@ ABORTED = an_agent_report(FIRST, "failed", cause="bad image", retry=False)
 
 async def test_a_build_is_stored_before_it_is_ordered(builds: Builds, store: Database) -> None:
     assert await heard(builds, ONE) == [[FIRST]]
-    assert await census(store) == {ONE.build: Standing("building", ONE.chosen.root, 1)}
+    assert await census(store) == {ONE.build: Standing("building", ONE.chosen.root, 1, 0)}
 
 
 async def test_a_hundred_placed_together_are_two_statements_and_each_is_ordered(
@@ -168,7 +168,7 @@ async def test_a_failure_swaps_hosts_with_one_claim_and_orders_the_next_attempt(
     await placed(builds, books, ONE)
     assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
     assert books.held[ONE.build] == (2, a_selection(1).choice.allocations)
-    assert await census(store) == {ONE.build: Standing("building", a_selection(1).root, 2)}
+    assert await census(store) == {ONE.build: Standing("building", a_selection(1).root, 2, 2)}
     assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
     assert books.asked == [1]
 

@@ -92,7 +92,7 @@ async def test_one_that_is_kept_for_nobody_is_given_back_when_its_cell_proves_it
     assert (await audit(settings)).breaches == [leak]
     assert (await berth(ends=1)).splitlines() == [
         f"would be given back: {leak}",
-        "`berth heal --yes` gives back what is proven",
+        "`berth heal --yes` mends what is proven",
     ]
     assert (await audit(settings)).consumers == 2
     assert await berth("--yes") == f"given back: {leak}\n"

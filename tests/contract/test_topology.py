@@ -15,6 +15,7 @@ from bus.topics import (
     AGENT_MOVE,
     AGENT_MOVED,
     AGENT_REPORT,
+    AGENT_TOLD,
     BUILD_ADOPTED,
     BUILD_DELETED,
     BUILD_ENDED,
@@ -120,7 +121,7 @@ MAY_SAY = {
         MOVE_ENDED,
         HOST_FAILED,
     },
-    "agent": {AGENT_REPORT, AGENT_MOVED, INVENTORY_REPORTED, HOST_REPORTED, IRONIC_NODE},
+    "agent": {AGENT_REPORT, AGENT_MOVED, AGENT_TOLD, INVENTORY_REPORTED, HOST_REPORTED, IRONIC_NODE},
 }
 
 
@@ -145,6 +146,7 @@ def test_a_cell_hears_only_what_is_addressed_to_it(worker: Worker) -> None:
             worker.name.replace("agent.", "agent.build."),
             worker.name.replace("agent.", "agent.destroy."),
             worker.name.replace("agent.", "agent.move."),
+            worker.name.replace("agent.", "agent.asked."),
         )
 
 

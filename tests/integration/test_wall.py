@@ -195,6 +195,7 @@ ATTACKS: dict[str, Attack] = {
     "a placed build": says("build.placed.c1"),
     "deleting from within": says("build.delete.c1"),
     "adopting from within": says("build.adopt.c1"),
+    "asking an agent from within": says("agent.asked.c1.c1-agent1"),
     "no host, in the scheduler's name": says("build.unplaceable"),
     # across
     "another's inventory": says("inventory.reported.c2"),
@@ -208,6 +209,7 @@ ATTACKS: dict[str, Attack] = {
     "the same, to who asked": says("build.ended.c2.me"),
     "another's deleted build": says("build.deleted.c2"),
     "another's adopted build": says("build.adopted.c2"),
+    "another's guests": says("agent.told.c2"),
     "a placed build of another": says("build.placed.c2"),
     "a delete of another": says("build.delete.c2"),
     "claiming as another": says("ask.placement.claim.c2"),

@@ -1,0 +1,217 @@
+"""Makes placement hold again what active builds have, by the ordinary claim; whoever is faster wins.
+
+Asked once more before anything is done are the cell, and the agents that should have the guest or should not.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from berth.adoptable import SHARES
+from berth.misheld import Misheld, doubt
+from berth.publishing import publish
+from bus import topics
+from bus.adoption import BuildAdopted, BuildAdoptRequested
+from bus.claims import Choice, Claimed, ClaimRequested, ClaimResult, ConsumerClaim, Held, Refused, Retired
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.errors import Unavailable, Unroutable
+from bus.guests import GuestsAsked, GuestsTold, GuestTold
+from bus.queries import BuildStands, FindBuilds
+from bus.resources import FindProviders, Provider
+from bus.vocabulary import Message
+
+SECONDS = 5.0  # an agent, or a cell, may take to answer
+_AT_ONCE = 100  # builds of one question
+
+Agent = tuple[str, str]  # its cell, and its name
+_Words = Mapping[Agent, Mapping[str, Sequence[GuestTold]]]  # of those that answered: by build
+
+
+@dataclass(frozen=True)
+class Mend:
+    """What can be done about one; or why it is left to people."""
+
+    one: Misheld
+    stands: BuildStands | None = None
+    why_not: str = ""
+
+
+class Mending:
+    """Of those that one audit has found."""
+
+    def __init__(self, bus: Bus, seconds: float = SECONDS) -> None:
+        self._bus = bus
+        self._seconds = seconds
+        self._reply_to = f"heal-{Clock().uuid()[:8]}"
+
+    async def judged(self, found: Sequence[Misheld]) -> list[Mend]:
+        """Each of them, by what its cell and agents say now."""
+        stands = await self._stands(found)
+        holders = await self._holders(found)
+        wanted: dict[Agent, set[str]] = defaultdict(set)
+        for one in found:
+            if one.wrong != "outdated":
+                wanted[one.place.cell, one.place.host.agent].add(one.place.build)
+                for host in holders[one.place.build].values():
+                    wanted[host.cell, host.agent].add(one.place.build)
+        words = await self._words({agent: builds for agent, builds in wanted.items() if all(agent)})
+        return [_judged(one, stands.get(one.place.build), holders[one.place.build], words) for one in found]
+
+    async def mend(self, mend: Mend) -> str:
+        """What came of it: empty, or why it is not done."""
+        one, stands = mend.one, mend.stands
+        assert stands is not None and not mend.why_not, mend
+        held, generation = one.held, one.generation
+        if one.wrong != "outdated":
+            claim = _claim(one, stands)
+            answer = await self._bus.asker(topics.CLAIM)(ClaimRequested(claims=(claim,)))
+            result = answer.results[0]
+            if not isinstance(result, Claimed):
+                return _lost(result)
+            held, generation = claim.choices[0].allocations, result.generation
+        assert generation is not None
+        told = BuildAdoptRequested(
+            build=one.place.build,
+            cell=one.place.cell,
+            chosen=replace(one.place.host, choice=Choice(allocations=held)),
+            generation=generation,
+            spec=stands.spec or stands.placed.spec,
+            reply_to=self._reply_to,
+        )
+        return await self._tell(told)
+
+    # Witnesses
+
+    async def _stands(self, found: Sequence[Misheld]) -> dict[str, BuildStands]:
+        by_cell: dict[str, list[str]] = defaultdict(list)
+        for one in found:
+            by_cell[one.place.cell].append(one.place.build)
+        known: dict[str, BuildStands] = {}
+        find = self._bus.asker(topics.FIND_BUILDS, timeout=self._seconds)
+        for cell, builds in by_cell.items():
+            try:
+                for some in _parts(builds):
+                    answer = await find(FindBuilds(cell=cell, builds=some))
+                    known |= {one.build: one for one in answer.builds}
+            except (Unavailable, Unroutable):
+                continue
+        return known
+
+    async def _holders(self, found: Sequence[Misheld]) -> dict[str, dict[str, Provider]]:
+        """Build → the hosts it is held of though it is not there, by their roots; pools are none."""
+        elsewhere = [one for one in found if one.wrong == "elsewhere"]
+        ids = sorted({id_ for one in elsewhere for id_ in one.held})
+        ask = self._bus.asker(topics.PROVIDERS, timeout=self._seconds)
+        providers: dict[str, Provider] = {}
+        for some in _parts(ids):
+            answer = await ask(FindProviders(ids=some, parts=("owner", "traits")))
+            providers |= {one.id: one for one in answer.providers}
+        hosts: dict[str, dict[str, Provider]] = {one.place.build: {} for one in found}
+        for one in elsewhere:
+            for id_ in one.held:
+                provider = providers.get(id_)
+                if provider is None or (SHARES in provider.traits and not provider.cell):
+                    continue
+                hosts[one.place.build][provider.root] = provider
+        return hosts
+
+    async def _words(self, wanted: Mapping[Agent, set[str]]) -> _Words:
+        """What agents have of these builds; of those who did not answer in time there is no word."""
+        words: dict[Agent, dict[str, list[GuestTold]]] = {}
+        open_: dict[Agent, set[str]] = {agent: set(builds) for agent, builds in wanted.items()}
+        if not open_:
+            return words
+        heard = await self._bus.listen(topics.AGENT_TOLD.at(reply_to=self._reply_to))
+        try:
+            for (cell, agent), builds in wanted.items():
+                for some in _parts(sorted(builds)):
+                    asked = GuestsAsked(cell=cell, agent=agent, builds=some, reply_to=self._reply_to)
+                    if not await self._said(asked):
+                        open_.pop((cell, agent), None)
+            async with asyncio.timeout(self._seconds):
+                while any(open_.values()):
+                    told: GuestsTold = await heard.get()
+                    of = words.setdefault((told.cell, told.agent), {})
+                    for build in told.builds:
+                        of[build] = [guest for guest in told.guests if guest.build == build]
+                    open_.get((told.cell, told.agent), set()).difference_update(told.builds)
+        except TimeoutError:
+            pass
+        finally:
+            await heard.stop()
+        return words
+
+    async def _said(self, message: Message) -> bool:
+        try:
+            await publish(self._bus, message, patience=0.0)
+        except Unroutable:
+            return False
+        return True
+
+    # Doing it
+
+    async def _tell(self, told: BuildAdoptRequested) -> str:
+        """Its cell hears what it holds by now."""
+        heard = await self._bus.listen(topics.BUILD_ADOPTED.at(reply_to=self._reply_to))
+        try:
+            await publish(self._bus, told)
+            async with asyncio.timeout(self._seconds):
+                while True:
+                    said: BuildAdopted = await heard.get()
+                    if said.build == told.build:
+                        return f"its cell: {said.why}" if said.outcome == "refused" else ""
+        except TimeoutError:
+            return "its cell has not said yet that it knows: look again"
+        finally:
+            await heard.stop()
+
+
+def _judged(one: Misheld, stands: BuildStands | None, holders: Mapping[str, Provider], words: _Words) -> Mend:
+    place = one.place
+    if stands is None:
+        return Mend(one, why_not=f"cell {place.cell} does not say how it stands")
+    now = stands.status, stands.attempt, stands.generation, stands.chosen
+    if now != ("active", place.attempt, place.generation, place.host):
+        return Mend(one, why_not="it is being changed just now: look again")
+    here = words.get((place.cell, place.host.agent), {}).get(place.build)
+    there = {
+        host.host or root: words.get((host.cell, host.agent), {}).get(place.build)
+        for root, host in holders.items()
+    }
+    return Mend(one, stands, doubt(one, here, there))
+
+
+def _claim(one: Misheld, stands: BuildStands) -> ConsumerClaim:
+    """All it should hold, if it holds what was seen; who holds nothing joins its group again."""
+    spec = stands.spec or stands.placed.spec
+    record = stands.placed.decision.record
+    hints = record.asked.hints if record is not None and record.asked is not None else None
+    joins = hints.group if hints is not None and one.generation is None else None
+    return ConsumerClaim(
+        consumer=one.place.build,
+        generation=one.generation,
+        choices=(Choice(allocations=one.place.host.choice.allocations),),
+        project=spec.project,
+        user=spec.user,
+        group=joins,
+    )
+
+
+def _lost(result: ClaimResult) -> str:
+    match result:
+        case Refused(refusals=refusals):
+            return f"it does not fit: {'; '.join(map(str, refusals))}"
+        case Held():
+            return "somebody else has claimed or given back meanwhile: look again"
+        case Retired(why=why):
+            return f"it has ended for placement ({why})"
+        case _:
+            return "placement is contended: look again"
+
+
+def _parts(ids: Sequence[str]) -> Iterable[tuple[str, ...]]:
+    return (tuple(ids[at : at + _AT_ONCE]) for at in range(0, len(ids), _AT_ONCE))

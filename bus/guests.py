@@ -1,0 +1,37 @@
+"""What an agent has, asked of the agent itself: a witness that is neither its cell nor placement."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from bus.messages import ReplyTo
+from bus.vocabulary import Allocations, Compact, Id, Message, Word
+
+
+class GuestTold(Compact, frozen=True):
+    """A guest that is there, by its build and attempt."""
+
+    build: str
+    attempt: int
+    root: str
+    state: str  # arriving, running, stopped
+    allocations: Allocations
+
+
+class GuestsAsked(Message, frozen=True, kw_only=True):
+    """Which guests of these builds do you have?"""
+
+    cell: Word
+    agent: Word
+    builds: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=100)]
+    reply_to: ReplyTo = ""
+
+
+class GuestsTold(Message, frozen=True, kw_only=True):
+    """All of them; of the builds that are not named among `guests` there is none."""
+
+    cell: Word
+    agent: Word
+    builds: tuple[Id, ...]
+    guests: tuple[GuestTold, ...] = ()
+    reply_to: ReplyTo = ""
