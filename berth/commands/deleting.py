@@ -167,4 +167,6 @@ async def _held(bus: Bus, consumer: str) -> str:
         where = (place.host or place.name) if place is not None else provider
         cell = f" in cell {place.cell}" if place is not None and place.cell else ""
         told.append(f"{', '.join(f'{amount} {name}' for name, amount in amounts.items())} on {where}{cell}")
+    if found.consumers[0].client:
+        told.append("a client of the API claimed it: one that came over is a build after `berth adopt`")
     return "; ".join(told)
