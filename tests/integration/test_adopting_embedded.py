@@ -9,7 +9,7 @@ import pytest
 
 from berth import wiring
 from berth.audit import audit
-from berth.commands import adopting, deleting, draining, instances, moves
+from berth.commands import adopting, deleting, draining, instances, moves, why
 from berth.commands.run import ready
 from berth.embedded import embedded
 from berth.importing.bring_over import Import
@@ -24,6 +24,7 @@ from tests.support.waiting import until
 
 HOMES = {
     "adopt": adopting, "delete": deleting, "drain": draining, "instances": instances, "move": moves,
+    "why": why,
 }  # fmt: skip
 WEB, DB, TWO_HOSTS = uid(1), uid(2), uid(3)
 
@@ -90,6 +91,7 @@ async def test_what_came_over_is_adopted_moved_drained_and_deleted(
     again = json.loads(await berth("adopt", WEB, "--yes", "--json"))
     assert (again["adopted"], [*again["known"]]) == ([], [WEB])
     assert "web" in await berth("instances", "--host", first)
+    assert "it was there before berth, and was adopted" in await berth("why", WEB)
 
     moved = json.loads((await berth("move", WEB, "--to", third, "--wait", "--json")).splitlines()[-1])
     assert (moved["end"], moved["host"]) == ("done", third)
