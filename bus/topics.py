@@ -309,10 +309,9 @@ RELEASE = Query(
     ReleaseRequested,
     ReleaseAnswered,
     "give back, and retire",
-    "scheduler",
+    ANYONE,
     "placement",
 )
-
 PROVIDERS = Query(
     "placement.providers",
     FindProviders,
