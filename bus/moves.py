@@ -50,7 +50,7 @@ class MoveRequested(Message, frozen=True, kw_only=True):
     verify: bool = False  # migrate, resize: it waits to be confirmed, or reverted
     verify_for: Wait = ""  # after so long it is confirmed; empty: when somebody says so
     alternates: Annotated[int, Meta(ge=0, le=10)] = 2
-    wait: Wait = ""  # for room: not served yet, a move that asks for it is refused
+    wait: Wait = ""  # for room, so long; empty: it is refused where there is none
     priority: Annotated[int, Meta(ge=0, le=9)] = 0
     reply_to: ReplyTo = ""
 

@@ -10,6 +10,7 @@ from msgspec import Meta, field
 
 from bus.decisions import Decision, NearMiss, Removal
 from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
+from bus.moves import MoveRequested
 from bus.requests import BuildSpec, ResourceGroup
 from bus.vocabulary import (
     Allocations,
@@ -114,7 +115,7 @@ class CandidatesFound(Message, frozen=True, kw_only=True):
 
 
 class WaitingRequest(Value, frozen=True, kw_only=True):
-    """A request that waits for room."""
+    """A request that waits for room, or a move that does."""
 
     request: Id
     builds: tuple[Id, ...] = ()  # some of them
@@ -128,6 +129,7 @@ class WaitingRequest(Value, frozen=True, kw_only=True):
     position: int  # in that line
     lacks: str
     wakes: str = ""  # what would make it be looked at again
+    move: str = ""  # of which kind, where it is a move of its one build
 
 
 class WaitingKind(Compact, frozen=True):
@@ -142,7 +144,8 @@ class WaitingKind(Compact, frozen=True):
 class FindWaiting(Message, frozen=True, kw_only=True):
     """Who waits for room, those who go first coming first."""
 
-    requests: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()  # only these, if they wait
+    # Only these, if they wait; or the moves of these instances
+    requests: Annotated[tuple[Id, ...], Meta(max_length=1000)] = ()
     project: Annotated[str, Meta(max_length=255)] = ""  # only its own; empty: everybody's
     after: Count = 0  # so many are passed over
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
@@ -157,7 +160,7 @@ class WaitingFound(Message, frozen=True, kw_only=True):
 
 
 class FindDecision(Message, frozen=True, kw_only=True):
-    """Why has this build, or request, no host?"""
+    """Why has this build, or request, no host? Why does this move not go on?"""
 
     id: Id
 
@@ -174,6 +177,7 @@ class DecisionFound(Message, frozen=True, kw_only=True):
     waits: bool = False
     until: Seconds = 0.0  # it waits
     wakes: Cause = ""  # what would make it be looked at again
+    move: MoveRequested | None = None  # it is this one; `request` is what it asks of hosts
 
 
 class PlacedThere(Value, frozen=True, kw_only=True):
@@ -222,6 +226,23 @@ class WhatIfAnswered(Message, frozen=True, kw_only=True):
     decision: Decision = Decision()  # of the first of them; or why there is no host
     room: tuple[RoomLeft, ...] = ()
     cut: Cause = ""  # why there may be more room than that
+
+
+class WhatIfMoves(Message, frozen=True, kw_only=True):
+    """What would become of these moves now, each beside those before it? Nothing is claimed, or begun."""
+
+    moves: Annotated[tuple[MoveRequested, ...], Meta(min_length=1, max_length=100)]
+    closed: Annotated[tuple[Id, ...], Meta(max_length=10_000)] = ()  # hosts none of them may go to
+    best: Annotated[int, Meta(ge=1, le=64)] = 8  # hosts to be named of the first, the best first
+
+
+class WhatIfMovesAnswered(Message, frozen=True, kw_only=True):
+    """Of each as of a request. `refusal`: it would not even be looked for a host, and `decision.code` why.
+
+    Of those that would go somewhere only the first comes with how it was decided.
+    """
+
+    answers: tuple[WhatIfAnswered, ...]
 
 
 # What a cell is asked

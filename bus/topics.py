@@ -65,6 +65,8 @@ from bus.queries import (
     WaitingFound,
     WhatIf,
     WhatIfAnswered,
+    WhatIfMoves,
+    WhatIfMovesAnswered,
 )
 from bus.resources import (
     AllocationsFound,
@@ -521,6 +523,14 @@ WHAT_IF = Query(
     ANYONE,
     "scheduler",
 )
+WHAT_IF_MOVES = Query(
+    "scheduler.what_if_moves",
+    WhatIfMoves,
+    WhatIfMovesAnswered,
+    "what would become of moves now",
+    ANYONE,
+    "scheduler",
+)
 TREES = Query(
     "placement.trees",
     FindTrees,
@@ -583,7 +593,7 @@ QUERIES: tuple[Query[Any, Any], ...] = (
     FIND_CANDIDATES, CLAIM, RELEASE, PROVIDERS, CELL_CLAIM, CELL_RELEASE, CELL_PROVIDERS, EDIT, EDIT_OWNER,
     LOAD, ALLOCATIONS, CELL_ALLOCATIONS, USAGES, NAMES, EDIT_NAME, GROUPS, EDIT_GROUP, AGGREGATES,
     EDIT_AGGREGATE, CELLS, EDIT_CELL, FIND_BUILDS, FIND_INSTANCES, FIND_MOVES, LEASE, TELL_NODES, FIND_AGENTS,
-    EDIT_AGENT, WAITING, DECISION, WHAT_IF, TREES, CHANGES,
+    EDIT_AGENT, WAITING, DECISION, WHAT_IF, WHAT_IF_MOVES, TREES, CHANGES,
 )  # fmt: skip
 
 TOPIC_OF: dict[type[Message], Topic[Any]] = {topic.message: topic for topic in TOPICS}

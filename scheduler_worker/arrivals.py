@@ -8,15 +8,13 @@ from msgspec import structs
 
 from bus.claims import Held, Retired
 from bus.clock import Clock
-from bus.context import Story, story_of
-from bus.decisions import Decision
+from bus.context import story_of
 from bus.messages import BuildRequested
 from bus.sql.retrying import retrying
 from bus.vocabulary import Id
 from scheduler_worker.core.events import Begun, Fence, FenceAnswers, Park
 from scheduler_worker.core.order import Order
-from scheduler_worker.core.request import seconds_of
-from scheduler_worker.core.shortage import MAX_REASON
+from scheduler_worker.newcomers import Newcomers
 from scheduler_worker.parking import Parking, decision_of, ended
 from scheduler_worker.placing import Scheduler, Verdict
 from scheduler_worker.store import parked
@@ -32,12 +30,13 @@ class Arrivals:
         self._scheduler = scheduler
         self._parking = parking
         self._clock = clock
+        self._newcomers = Newcomers(parking)
         patiently: Callable[[_Add], _Add] = retrying(clock)
         self._add = patiently(self._add_once)
 
     async def place_many(self, requests: Sequence[BuildRequested]) -> list[Verdict]:
         """A host for each; who has none now and may wait is kept; who comes after others of its kind, too."""
-        scheduler, room = self._scheduler, self._parking.room
+        scheduler, room, newcomers = self._scheduler, self._parking.room, self._newcomers
         now, seen = self._clock.now(), scheduler.source.seen
         room.settle(self._clock.monotonic())
         mark, told_apart = room.mark, self._parking.told_apart
@@ -52,8 +51,8 @@ class Arrivals:
                 continue
             if request.request in room:
                 verdicts[nth] = ()
-            elif not event.refusal and request.wait and self._others_first(order, now):
-                waits.append((nth, self._behind_others(order, now, seen, story_of(requests[nth])), None))
+            elif not event.refusal and request.wait and newcomers.others_first(order, now):
+                waits.append((nth, newcomers.behind_others(order, now, seen, story_of(requests[nth])), None))
             else:
                 trying.append(nth)
         ends = await scheduler.place([begun[nth] for nth in trying])
@@ -61,7 +60,8 @@ class Arrivals:
             order = orders[nth]
             if isinstance(end, Park):
                 story = story_of(requests[nth])
-                waits.append((nth, self._kept(order, now, seen, end.why, decision_of(end), story), mark))
+                kept = newcomers.kept(order, now, seen, end.why, decision_of(end), story)
+                waits.append((nth, kept, mark))
             else:
                 verdicts[nth] = scheduler.verdict(order.request.request, end)
         told = await self._park([(orders[nth], kept, at) for nth, kept, at in waits], told_apart)
@@ -71,36 +71,6 @@ class Arrivals:
             [(one, said) for one, verdict in zip(requests, verdicts, strict=True) for said in ended(verdict)]
         )
         return [verdict if verdict is not None else () for verdict in verdicts]
-
-    def _others_first(self, order: Order, now: float) -> bool:
-        room = self._parking.room
-        return bool(len(room)) and room.ahead(self._parking.kind(order), order.request.priority, now)
-
-    def _behind_others(self, order: Order, now: float, seen: int, story: Story) -> ParkedRequest:
-        """It is not looked for a host: whoever goes first of its kind has none."""
-        first = self._parking.room.first(self._parking.kind(order))
-        known = None if first is None else self._parking.parked.get(first.request)
-        lacks = f": {known.lacks}" if known is not None else ""
-        decision = known.decision if known is not None else Decision(code="line")
-        return self._kept(
-            order, now, seen, f"others that ask for the same came before it{lacks}", decision, story
-        )
-
-    def _kept(
-        self, order: Order, now: float, seen: int, why: str, decision: Decision, story: Story
-    ) -> ParkedRequest:
-        kind = self._parking.kind(order)
-        return ParkedRequest(
-            message=order.request,
-            kind=kind,
-            since=now,
-            until=now + seconds_of(order.request.wait),
-            seen=seen,
-            lacks=why[:MAX_REASON],
-            wakes=self._parking.sight.wakes(kind),
-            decision=decision,
-            story=story,
-        )
 
     async def _park(
         self, waits: Sequence[tuple[Order, ParkedRequest, int | None]], told_apart: int

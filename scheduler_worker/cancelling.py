@@ -13,11 +13,12 @@ from bus.clock import Clock
 from bus.context import resumed
 from bus.errors import Retry
 from bus.messages import BuildCancelled, BuildCancelRequested, BuildDeleteRequested, BuildUnplaceable
-from bus.moves import SHELVED
+from bus.moves import SHELVED, MoveRefused
 from bus.not_done import Contended
 from bus.protocol import Ask
 from bus.vocabulary import Id
 from scheduler_worker.core.held import place_of
+from scheduler_worker.core.move_start import refused
 from scheduler_worker.core.order import CANCELLED, DELETED
 from scheduler_worker.ending import Ending
 from scheduler_worker.parking import Parking, Says
@@ -33,6 +34,7 @@ class _Fenced(msgspec.Struct):
     held: dict[Id, Held] = msgspec.field(default_factory=dict)
     shelved: dict[Id, str] = msgspec.field(default_factory=dict)  # they hold nothing for now; in which cell
     over: dict[Id, str] = msgspec.field(default_factory=dict)  # they had one, and have ended: how
+    before: dict[Id, str] = msgspec.field(default_factory=dict)  # those that had ended without one: how
 
 
 class Cancelling:
@@ -85,24 +87,39 @@ class Cancelling:
         builds = message.instances if asked.build == message.request else (asked.build,)
         fenced = await self._fence(builds, CANCELLED)
         if fenced.ended:
-            ended = tuple(fenced.ended)
-            unplaceable = BuildUnplaceable(
-                request=message.request,
-                instances=ended,
-                reason=CANCELLED,
-                decision=msgspec.structs.replace(one.parked.decision, code="cancelled"),
-                reply_to=message.reply_to,
-            )
-            await self._parking.keep_decisions([(message, unplaceable)])
+            said = await self._ended(one, fenced)
             with resumed(one.parked.story):
-                await self._say(unplaceable)
-            await self._let_go_of(one, set(ended))
+                await self._say(said)
+            await self._let_go_of(one, set(fenced.ended))
         placed = len(fenced.held) + len(fenced.shelved) + len(fenced.over)
         why = f"{placed} of {len(builds)} have just been given a host" if placed else CANCELLED
+        if placed and one.parked.start is not None:
+            why = "it waits no more: it has just begun, or was refused"
         if asked.anywhere and (fenced.held or fenced.shelved):
             return await self._pass_on(asked, fenced, bool(fenced.ended), why)
         await self._answer(asked, bool(fenced.ended) or not placed, why)
         return ()
+
+    async def _ended(self, one: FoundParked, fenced: _Fenced) -> BuildUnplaceable | MoveRefused:
+        """What is to be said of these, and kept for whoever asks later."""
+        message, start = one.parked.message, one.parked.start
+        decision = msgspec.structs.replace(one.parked.decision, code="cancelled")
+        if start is not None:
+            why = fenced.before.get(message.request, CANCELLED)
+            said = refused(start.asked, why, "cancelled", decision)
+            if why != CANCELLED:  # somebody has said so
+                said = refused(start.asked, why, "")
+            await self._parking.keep_refusals([(start.asked, message, said)])
+            return said
+        unplaceable = BuildUnplaceable(
+            request=message.request,
+            instances=tuple(fenced.ended),
+            reason=CANCELLED,
+            decision=decision,
+            reply_to=message.reply_to,
+        )
+        await self._parking.keep_decisions([(message, unplaceable)])
+        return unplaceable
 
     async def _pass_on(
         self, asked: BuildCancelRequested, fenced: _Fenced, waited: bool, why: str
@@ -130,9 +147,10 @@ class Cancelling:
                 case Released():
                     fenced.ended.append(build)
                     fenced.fresh.append(build)
-                case Retired(unplaceable=True):
+                case Retired(unplaceable=True, why=told):
                     fenced.ended.append(build)
-                case Retired(why=why, cell=cell) if why == SHELVED and cell:
+                    fenced.before[build] = told
+                case Retired(why=told, cell=cell) if told == SHELVED and cell:
                     fenced.shelved[build] = cell
                 case Retired(why=told):
                     fenced.over[build] = told

@@ -160,13 +160,14 @@ class Keeping:
             return DecisionFound(
                 known=True,
                 request=kept.message,
-                builds=kept.message.instances,
+                builds=kept.message.instances if kept.start is None else (kept.start.asked.build,),
                 reason=kept.lacks,
                 decision=kept.decision,
                 at=kept.since,
                 waits=True,
                 until=kept.until,
                 wakes=kept.wakes,
+                move=kept.start.asked if kept.start is not None else None,
             )
         if stored is None:
             return DecisionFound()
@@ -177,6 +178,7 @@ class Keeping:
             reason=stored.reason,
             decision=stored.decision,
             at=stored.at,
+            move=stored.move,
         )
 
     def _with_hosts(self, found: list[WaitingRequest], roster: list[OtherScheduler]) -> list[WaitingRequest]:

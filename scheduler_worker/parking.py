@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import msgspec
 from msgspec import structs
@@ -16,6 +17,7 @@ from bus.context import resumed
 from bus.decisions import Decision
 from bus.errors import Retry, Unavailable, Unroutable
 from bus.messages import BuildPlaced, BuildRequested, BuildUnplaceable, HostReported
+from bus.moves import MovePlaced, MoveRefused, MoveRequested
 from bus.reports import HostState
 from bus.sql.database import Database
 from bus.sql.transaction import Transaction
@@ -35,7 +37,7 @@ from scheduler_worker.core.shortage import MAX_REASON
 from scheduler_worker.core.waiting_room import WaitingRoom
 from scheduler_worker.meters import RESCUED, WAITING_NOW
 from scheduler_worker.placing import Scheduler
-from scheduler_worker.sight import Sight, needs_of, without
+from scheduler_worker.sight import Sight, beside, needs_of
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
 
@@ -49,6 +51,24 @@ CLEARS = 0.01  # what a look gave back is for others to look at, and nothing els
 LONGEST_PAUSE = 10.0  # between two tries of one that always comes again, where nothing changed
 
 Says = Callable[..., Awaitable[None]]  # says messages; returns when the broker has them safe
+
+
+# Why moves were refused, and what each asked of hosts, where it came so far
+RefusedMoves = Sequence[tuple[MoveRequested, BuildRequested | None, MoveRefused]]
+
+
+class TriesMoves(Protocol):
+    """Who knows what becomes of moves among those that wait."""
+
+    def try_(self, turns: Sequence[Turn]) -> None: ...
+
+    def end_waits(self, over: Sequence[ParkedRequest]) -> None: ...
+
+    def ending(self, kept: ParkedRequest) -> bool: ...
+
+    def look_round(self) -> None: ...
+
+    async def take_back(self, placed: MovePlaced) -> MoveRefused | None: ...
 
 
 class Parking:
@@ -67,6 +87,7 @@ class Parking:
         self.room = WaitingRoom(self.sight)
         self.parked: dict[Id, ParkedRequest] = {}
         self.scheduler = scheduler
+        self.moves: TriesMoves | None = None
         self._say = say
         self._clock = clock or Clock()
         self._called = asyncio.Event()
@@ -99,9 +120,17 @@ class Parking:
             self.company.stirred = True
         WAITING_NOW.set(len(self.room))
 
+    def begin(self, kept: ParkedRequest) -> tuple[Order, Begun]:
+        """As it is known to ask."""
+        if kept.start is not None:
+            return self.scheduler.begin_moves([kept.start])[0]
+        return self.scheduler.begin([kept.message])[0]
+
     def take_over(self, kept: ParkedRequest) -> None:
         """It waited elsewhere, or before; what tells kinds apart here may be something else."""
-        [(order, event)] = self.scheduler.begin([kept.message])
+        if kept.start is not None and self.moves is None:
+            return  # for somebody who knows of moves
+        order, event = self.begin(kept)
         if event.refusal:  # it cannot be meant any more
             kept = replace(kept, until=self._clock.now(), lacks=event.refusal)
         kind = self.kind(order)
@@ -122,6 +151,11 @@ class Parking:
         if ending:
             async with self.database.write() as tx:
                 await decisions.add(tx, ending, self._clock.now())
+
+    async def keep_refusals(self, ending: RefusedMoves) -> None:
+        """Why these moves did not begin."""
+        async with self.database.write() as tx:
+            await decisions.add_moves(tx, ending, self._clock.now())
 
     # What is heard
 
@@ -149,10 +183,12 @@ class Parking:
             self.look_round()
 
     def look_round(self) -> None:
-        """Who is named may be elsewhere now."""
+        """Who is named may be elsewhere now, and so may who is to move."""
         if self._naming:
             self.company.stirred = True
             self.call()
+        if self.moves is not None:
+            self.moves.look_round()
 
     async def hear(self, report: HostReported) -> None:
         """What hosts say: some of them may do now."""
@@ -229,13 +265,19 @@ class Parking:
             self._tell_apart_anew()
         if self.company.stirred:
             await self._look_round()
-        over = self.room.due(self._clock.now())
+        over = self._over()
         if over:
-            await self._end_waits(over[:TURNS])
+            await self._end_waits(over)
         turns = self.room.turns(self._clock.monotonic(), TURNS)
         if turns:
             await self._try(turns)
         return bool(over or turns)
+
+    def _over(self) -> list[ParkedRequest]:
+        """Who has waited as long as it wanted to, and is not ended already."""
+        over = [self.parked[waiter.request] for waiter in self.room.due(self._clock.now())]
+        moves = self.moves
+        return [kept for kept in over if kept.start is None or (moves and not moves.ending(kept))][:TURNS]
 
     def _tell_apart_anew(self) -> None:
         """What tells kinds apart, or what they need, may be something else now."""
@@ -252,10 +294,20 @@ class Parking:
         for kind in moved:
             self.room.company_changed(kind)
         for kept in [kept for kept in self._naming.values() if kept.kind in impossible]:
+            if kept.start is not None:
+                continue  # whose group is gone moves without, once it has been looked up again
             self.leave([kept.request])
             self.enter(replace(kept, until=self._clock.now(), lacks=impossible[kept.kind][:MAX_REASON]))
 
     async def _try(self, turns: Sequence[Turn]) -> None:
+        moves = [turn for turn in turns if self.parked[turn.waiter.request].start is not None]
+        boots = [turn for turn in turns if self.parked[turn.waiter.request].start is None]
+        if moves and self.moves is not None:
+            self.moves.try_(moves)
+        if boots:
+            await self._try_boots(boots)
+
+    async def _try_boots(self, turns: Sequence[Turn]) -> None:
         room = self.room
         seen = self.scheduler.source.seen
         calling = [self.parked[turn.waiter.request] for turn in turns]
@@ -276,16 +328,20 @@ class Parking:
         for turn, kept, end in zip(turns, calling, ends, strict=True):
             if isinstance(end, SayAll):
                 if turn.forgotten and any(isinstance(one, BuildPlaced) for one in end.messages):
-                    self._rescue(kept)
+                    self.rescue(kept)
                 said.append((kept, end))
             else:
-                again += self._waits_on(kept, end, seen)
-        if again:
-            async with self.database.write() as tx:
-                await parked.looked_at(tx, again)
-        await self._tell(said)
+                again += self.waits_on(kept, end, seen)
+        await self.lacking(again)
+        await self._tell_ends(said)
 
-    def _waits_on(self, kept: ParkedRequest, end: End, seen: int) -> list[ParkedRequest]:
+    async def lacking(self, kept: Sequence[ParkedRequest]) -> None:
+        """What these lack is something else than it was."""
+        if kept:
+            async with self.database.write() as tx:
+                await parked.looked_at(tx, kept)
+
+    def waits_on(self, kept: ParkedRequest, end: End, seen: int) -> list[ParkedRequest]:
         """Not now. What it lacks is kept where that has changed."""
         room, now = self.room, self._clock.monotonic()
         match end:
@@ -315,7 +371,7 @@ class Parking:
         self._tries[kept.request] = tries + 1
         return max(min(first * 2.0 ** min(tries, 16), LONGEST_PAUSE), first)
 
-    def _rescue(self, kept: ParkedRequest) -> None:
+    def rescue(self, kept: ParkedRequest) -> None:
         self.rescued += 1
         RESCUED.inc()
         log.error(
@@ -323,10 +379,15 @@ class Parking:
             *(kept.request, self._clock.now() - kept.since, kept.kind),
         )
 
-    async def _end_waits(self, over: Sequence[Waiter]) -> None:
+    async def _end_waits(self, over: Sequence[ParkedRequest]) -> None:
         """They have waited as long as they wanted to: a last look, and why there is none is said; but first
         they are fenced."""
-        ending = [self.parked[waiter.request] for waiter in over]
+        moves = [kept for kept in over if kept.start is not None]
+        if moves and self.moves is not None:
+            self.moves.end_waits(moves)
+        ending = [kept for kept in over if kept.start is None]
+        if not ending:
+            return
         begun = self.scheduler.begin([kept.message for kept in ending])
         ends = await self.scheduler.place(
             [
@@ -340,44 +401,47 @@ class Parking:
             if not isinstance(end, Park):
                 done.append((kept, end))
                 continue
-            lacks = end.why if end.shorts else kept.lacks
-            decision = decision_of(end) if end.shorts else kept.decision
-            order = structs.replace(
-                order,
-                reason=f"it has waited {kept.message.wait}, as it wished: {lacks}"[:MAX_REASON],
-                decision=msgspec.structs.replace(decision, code="waited"),
-                unexplained=True,
-            )
-            last.append((kept, (order, Begun())))
+            last.append((kept, (given_up(order, kept, end), Begun())))
         fenced = await self.scheduler.place([one for _, one in last])
         done += [(kept, end) for (kept, _), end in zip(last, fenced, strict=True)]
-        await self._tell([(kept, end) for kept, end in done if isinstance(end, SayAll)])
-        for kept, end in done:
-            if not isinstance(end, SayAll) and kept.request in self.parked:
-                self.leave([kept.request])
-                self.enter(replace(kept, until=self._clock.now() + SOON))
+        await self._tell_ends([(kept, end) for kept, end in done if isinstance(end, SayAll)])
+        self.end_later([kept for kept, end in done if not isinstance(end, SayAll)])
 
-    async def _tell(self, said: Sequence[tuple[ParkedRequest, SayAll]]) -> None:
+    def end_later(self, kept: Sequence[ParkedRequest], after: float = SOON) -> None:
+        """Nothing can be said of these yet."""
+        for one in kept:
+            if one.request in self.parked:
+                self.leave([one.request])
+                self.enter(replace(one, until=self._clock.now() + after))
+
+    async def _tell_ends(self, said: Sequence[tuple[ParkedRequest, SayAll]]) -> None:
+        await self.keep_decisions([(kept.message, one) for kept, end in said for one in ended(end.messages)])
+        await self.tell([(kept, end.messages) for kept, end in said])
+
+    async def tell(self, said: Sequence[tuple[ParkedRequest, Sequence[Message]]]) -> None:
         """Say it, and then let go of them. What is not heard is said again later."""
         done: list[Id] = []
-        await self.keep_decisions([(kept.message, one) for kept, end in said for one in ended(end.messages)])
-        for kept, end in said:
+        for kept, messages in said:
             try:
                 with resumed(kept.story):
-                    await self._tell_all(end.messages)
+                    await self._tell_all(messages)
                 done.append(kept.request)
             except (Unavailable, Retry) as problem:
                 log.warning("request %s: %s", kept.request, problem)
                 after = problem.after if isinstance(problem, Retry) else PATIENCE
-                self.room.back(kept.request, self._clock.monotonic() + after)
+                if kept.until <= self._clock.now():
+                    self.end_later([kept], after)
+                else:
+                    self.room.back(kept.request, self._clock.monotonic() + after)
         if done:
             async with self.database.write() as tx:
                 await parked.drop(tx, done)
             self.leave(done)
 
-    async def _tell_all(self, messages: Sequence[BuildPlaced | BuildUnplaceable]) -> None:
+    async def _tell_all(self, messages: Sequence[Message]) -> None:
         try:
-            await self._say(*messages)
+            if messages:
+                await self._say(*messages)
         except Unroutable:
             for message in messages:
                 await self._tell_one(message)
@@ -386,9 +450,13 @@ class Parking:
         try:
             await self._say(message)
         except Unroutable:
-            if not isinstance(message, BuildPlaced):
+            taken_back: Message | None = None
+            if isinstance(message, MovePlaced) and self.moves is not None:
+                taken_back = await self.moves.take_back(message)
+            elif isinstance(message, BuildPlaced):
+                taken_back = await self.scheduler.ending.take_back(message)
+            else:
                 raise
-            taken_back = await self.scheduler.ending.take_back(message)
             if taken_back is not None:
                 await self._say(taken_back)
 
@@ -399,12 +467,20 @@ class Parking:
         return msgspec.json.encode({root: kept.key for root, kept in self.room.kept.items()}).decode()
 
 
-def beside(order: Order, roots: Collection[str]) -> Order:
-    """The same order, on any host but these."""
-    if not roots:
-        return order
-    wishes = [replace(wish, question=without(wish.question, roots)) for wish in order.wishes]
-    return structs.replace(order, wishes=tuple(wishes))
+def given_up(order: Order, kept: ParkedRequest, last: Park) -> Order:
+    """The same order, to be ended: it has waited long enough, and this was the last look."""
+    lacks = last.why if last.shorts else kept.lacks
+    decision = decision_of(last) if last.shorts else kept.decision
+    return structs.replace(
+        order,
+        reason=waited_for(kept, lacks),
+        decision=msgspec.structs.replace(decision, code="waited"),
+        unexplained=True,
+    )
+
+
+def waited_for(kept: ParkedRequest, lacks: str) -> str:
+    return f"it has waited {kept.message.wait}, as it wished: {lacks}"[:MAX_REASON]
 
 
 def waiter_of(kept: ParkedRequest) -> Waiter:

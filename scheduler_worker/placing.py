@@ -344,6 +344,15 @@ class Scheduler:
         [begun] = await self.resolved([request])
         return begun
 
+    async def ready_moves(self, starts: Sequence[MoveStart]) -> Sequence[tuple[Order, Begun]]:
+        """The same for what is there already."""
+        begun: Sequence[tuple[Order, Begun]] = [
+            self._orders.begin(start.request(), 0.0, start) for start in starts
+        ]
+        if self._resolving is not None and any(names_others(order.request) for order, _ in begun):
+            begun = await self._resolving.resolve(begun)
+        return begun
+
     async def resolved(self, requests: Sequence[BuildRequested]) -> Sequence[tuple[Order, Begun]]:
         """With those whom they name, where these are now."""
         begun: Sequence[tuple[Order, Begun]] = [self._orders.begin(request, 0.0) for request in requests]

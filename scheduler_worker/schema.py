@@ -19,12 +19,13 @@ parked = Table(
     Column("flavor", Text, nullable=False),
     Column("instances", Integer, nullable=False),
     Column("seen", BigInteger, nullable=False),  # the last change of placement known when it was looked at
-    Column("message", Text, nullable=False),  # the BuildRequested, as it came
+    Column("message", Text, nullable=False),  # the BuildRequested, as it came; of a move its MoveStart
     Column("lacks", Text, nullable=False),
     Column("wakes", Text, nullable=False),
     Column("decision", Text, nullable=False),
     Column("cancelled", Text, nullable=False, server_default=""),  # why it ends, until its owner has heard
     Column("story", Text, nullable=False, server_default=""),  # of the message it came with
+    Column("move", Text, nullable=False, server_default=""),  # of which kind it is one; empty: it is a boot
     Index("parked_owner", "owner"),
     Index("parked_line", "kind", text("priority DESC"), "since"),
     Index("parked_cancelled", "owner", postgresql_where=text(CANCELLED), sqlite_where=text(CANCELLED)),
@@ -38,6 +39,14 @@ parked_builds = Table(
     Index("parked_builds_request", "request"),
 )
 
+moving_builds = Table(  # one of an instance waits at a time
+    "moving_builds",
+    metadata,
+    Column("build", Text, primary_key=True),
+    Column("move", Text, nullable=False),
+    Index("moving_builds_move", "move"),
+)
+
 decisions = Table(
     "decisions",
     metadata,
@@ -46,8 +55,9 @@ decisions = Table(
     Column("project", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("decision", Text, nullable=False),
-    Column("message", Text, nullable=False),  # the BuildRequested it was about
+    Column("message", Text, nullable=False),  # the BuildRequested it was about; of a move it may be unknown
     Column("at", Double, nullable=False),
+    Column("move", Text, nullable=False, server_default=""),  # the MoveRequested, of one that was refused
     Index("decisions_request", "request"),
     Index("decisions_at", "at"),
 )

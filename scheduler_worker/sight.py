@@ -1,7 +1,7 @@
 """How the waiting room sees the hosts: placement's memory, what hosts say, and the rules."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 import msgspec
@@ -13,6 +13,7 @@ from bus.queries import FindCandidates
 from bus.vocabulary import MAX_INT
 from scheduler_worker.core.fitting import admitted_for_good, asked_of_a_tree, distances, fitting
 from scheduler_worker.core.line import HostsFound, RoomNeeded
+from scheduler_worker.core.order import Order
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.reservations import Prospect
 from scheduler_worker.core.view import HostsNow
@@ -155,6 +156,14 @@ def without(question: FindCandidates, beside: Collection[str]) -> FindCandidates
     if not beside:
         return question
     return msgspec.structs.replace(question, not_roots=tuple(sorted({*question.not_roots, *beside})))
+
+
+def beside(order: Order, roots: Collection[str]) -> Order:
+    """The same order, on any host but these."""
+    if not roots:
+        return order
+    wishes = [replace(wish, question=without(wish.question, roots)) for wish in order.wishes]
+    return msgspec.structs.replace(order, wishes=tuple(wishes))
 
 
 def needs_of(request: BuildRequested) -> int:

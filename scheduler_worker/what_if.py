@@ -42,15 +42,15 @@ class WhatIfs:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._one = asyncio.Lock()
+        self.one = asyncio.Lock()
 
     async def answer(self, question: WhatIf) -> WhatIfAnswered:
-        async with self._one:
+        async with self.one:
             order, begun = await self._scheduler.ready(question.request)
             if begun.refusal:
                 return WhatIfAnswered(fits=False, refusal=begun.refusal)
-            supposing = self._supposing()
-            answer, fitting = await self._chosen(order, question, supposing)
+            supposing = self.supposing()
+            answer, fitting = await self.chosen(order, question.best, supposing)
             if not question.room or answer.refusal:
                 return answer
             found, cut = await self._room(fitting, question.request.request, supposing)
@@ -64,22 +64,21 @@ class WhatIfs:
 
     # Would it fit, and where
 
-    async def _chosen(
-        self, order: Order, question: WhatIf, supposing: Supposing
-    ) -> tuple[WhatIfAnswered, Wish]:
-        """The first of its wishes by which all of it, or enough of it, fits."""
+    async def chosen(self, order: Order, best: int, supposing: Supposing) -> tuple[WhatIfAnswered, Wish]:
+        """The first of its wishes by which all of it, or enough of it, fits beside what was supposed."""
         shorts: list[Shortage] = []
+        before = supposing.several
         for nth, wish in enumerate(order.wishes):
             picks, short = await self._picks(structs.replace(order, nth=nth), supposing)
             if len(picks) >= order.needed:
-                return self._fitting(wish, question, picks), wish
-            supposing.forget()
+                return self._fitting(wish, order.request.request, best, picks), wish
+            supposing.forget(before)
             shorts.append(short or Shortage())
         first = shorts[0]
         if first.refusal:
             return WhatIfAnswered(fits=False, refusal=first.refusal), order.wishes[0]
         with self._looking(supposing) as choosing:
-            said = helps(order.wishes[0], choosing, question.request.request)
+            said = helps(order.wishes[0], choosing, order.request.request)
         decision = structs.replace(first.decision(()), helps=said)
         return WhatIfAnswered(fits=False, decision=decision), order.wishes[0]
 
@@ -102,10 +101,10 @@ class WhatIfs:
             await asyncio.sleep(0)
         return picks, None
 
-    def _fitting(self, wish: Wish, question: WhatIf, picks: Sequence[Pick]) -> WhatIfAnswered:
+    def _fitting(self, wish: Wish, seed: str, best: int, picks: Sequence[Pick]) -> WhatIfAnswered:
         """With the best for one of them, as hosts are before any of this."""
-        with self._looking(self._supposing()) as choosing:
-            first = choosing.rank(wish, question.request.request).take(question.best, MOST_WAYS) or picks[0]
+        with self._looking(self.supposing()) as choosing:
+            first = choosing.rank(wish, seed).take(best, MOST_WAYS) or picks[0]
         ways = {way.root: way for way in reversed(first.choices)}
         there = Counter([pick.root for pick in picks])
         chosen = {pick.root: pick.choices[0] for pick in picks}
@@ -133,7 +132,7 @@ class WhatIfs:
             decision=first.decision(first.root, ()),
         )
 
-    def _supposing(self) -> Supposing:
+    def supposing(self) -> Supposing:
         scheduler = self._scheduler
         return Supposing(scheduler.source, scheduler.book, scheduler.clock.monotonic())
 

@@ -8,6 +8,7 @@ from bus.claims import ReleaseAnswered, ReleaseRequested
 from bus.clock import Clock
 from bus.groups import FindGroups, GroupsFound
 from bus.messages import BuildCancelled, BuildPlaced, BuildUnplaceable
+from bus.moves import MovePlaced, MoveRefused
 from bus.protocol import Ask
 from bus.queries import BuildsFound, FindBuilds
 from bus.resources import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
@@ -33,6 +34,7 @@ from bus.topics import (
     SCHEDULER_ALIVE,
     WAITING,
     WHAT_IF,
+    WHAT_IF_MOVES,
 )
 from bus.worker import Answers, Every, On, Worker, answers, every, on, on_many
 from scheduler_worker.arrivals import Arrivals
@@ -43,12 +45,14 @@ from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.ending import UNHEARD_SECONDS
 from scheduler_worker.hosts import GRACE
 from scheduler_worker.keeping import Keeping
-from scheduler_worker.move_arrivals import KeepDecisions, MoveArrivals
+from scheduler_worker.move_arrivals import KeepRefusals, MoveArrivals
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.parking import Parking, Says
 from scheduler_worker.placing import Claims, Scheduler
 from scheduler_worker.roster import SAYS_SECONDS
+from scheduler_worker.waiting_moves import WaitingMoves
 from scheduler_worker.what_if import WhatIfs
+from scheduler_worker.what_if_moves import WhatIfsOfMoves
 
 BEAT_SECONDS = 1.0
 SWEEP_SECONDS = 60.0
@@ -79,7 +83,7 @@ def scheduler_worker(
     builds: Ask[FindBuilds, BuildsFound] | None = None,
 ) -> Worker:
     """With a database, and a way to say something unasked, requests may wait for room; with `builds`, a way
-    to ask a cell how builds stand, they may be moved."""
+    to ask a cell how builds stand, they may be moved, and wait for that."""
     scheduler = Scheduler(
         source,
         claim_many,
@@ -96,7 +100,8 @@ def scheduler_worker(
     )
     waits: dict[str, Any] = {}
     place_many, hear = scheduler.place_many, scheduler.hear
-    keep_decisions: KeepDecisions | None = None
+    keep_refusals: KeepRefusals | None = None
+    parking: Parking | None = None
     rows: list[On] = []
     asked: list[Answers] = []
     timers: list[Every] = []
@@ -106,7 +111,7 @@ def scheduler_worker(
         cancelling = Cancelling(parking, scheduler.ending, release, say, scheduler.clock)
         place_many = Arrivals(scheduler, parking, scheduler.clock).place_many
         hear = parking.hear
-        keep_decisions = parking.keep_decisions
+        keep_refusals = parking.keep_refusals
         rows = [on(BUILD_CANCEL, cancelling.cancel, emits=[BUILD_DELETE])]
         asked = [answers(WAITING, keeping.waiting), answers(DECISION, keeping.decision)]
         timers = [
@@ -117,11 +122,15 @@ def scheduler_worker(
         waits = {
             "runs": [parking.run],
             "stops": [keeping.let_go],
-            "announces": frozenset({BuildPlaced, BuildUnplaceable, BuildCancelled}),
+            "announces": frozenset({BuildPlaced, BuildUnplaceable, BuildCancelled, MovePlaced, MoveRefused}),
         }
+    what_ifs = WhatIfs(scheduler)
     if builds is not None and groups is not None and allocations is not None:
         lookups = MoveLookups(source, scheduler.ending, allocations, providers, groups, builds)
-        moves = MoveArrivals(scheduler, lookups, claim_many, release, keep_decisions, unheard_for=unheard_for)
+        moves = MoveArrivals(scheduler, lookups, claim_many, release, keep_refusals, unheard_for=unheard_for)
+        if parking is not None:
+            waits["runs"].append(WaitingMoves(parking, moves, scheduler.clock).run)
+        asked.append(answers(WHAT_IF_MOVES, WhatIfsOfMoves(scheduler, what_ifs, moves.courses).answer))
         rows.append(
             on_many(
                 MOVE_REQUESTED,
@@ -150,7 +159,7 @@ def scheduler_worker(
             on(SCHEDULER_ALIVE, scheduler.roster.hear, private=True),
             *rows,
         ],
-        answers=[answers(WHAT_IF, WhatIfs(scheduler).answer), *asked],
+        answers=[answers(WHAT_IF, what_ifs.answer), *asked],
         asks=[CLAIM, RELEASE, PROVIDERS, GROUPS, ALLOCATIONS, FIND_BUILDS],
         timers=[
             every(SAYS_SECONDS, scheduler.roster.say, emits=[SCHEDULER_ALIVE], at_once=True),

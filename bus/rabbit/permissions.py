@@ -317,6 +317,7 @@ CLIENT = of_client(
         topics.WAITING,
         topics.DECISION,
         topics.WHAT_IF,
+        topics.WHAT_IF_MOVES,
     ],
 )
 """A program outside that asks for builds and moves, and looks at what there is, and changes nothing else."""

@@ -196,8 +196,10 @@ def misread(asked: MoveRequested, *, waits: bool) -> Barred | None:
         says = "verify: only a migrate or a resize waits to be confirmed"
     elif asked.verify_for and not asked.verify:
         says = "verify_for: means something only with verify"
-    elif asked.wait and (kind not in SEEKING or not waits):
-        says = "wait: a move does not wait for room; ask again when there is some"
+    elif asked.wait and kind not in SEEKING:
+        says = f"wait: a {kind} needs no room"
+    elif asked.wait and not waits:
+        says = "wait: nothing waits for room here; ask again when there is some"
     elif kind not in SEEKING:
         for name in ("wanted_host", "forced_host", "ignore_hosts"):
             if getattr(asked, name):

@@ -63,9 +63,13 @@ class Supposing:
         for supposed in self._kept:
             self._promise(supposed)
 
-    def forget(self) -> None:
-        """As if nothing had been supposed; whatever is kept was suspended."""
-        self._kept.clear()
+    @property
+    def several(self) -> int:
+        return len(self._kept)
+
+    def forget(self, after: int = 0) -> None:
+        """As if nothing had been supposed after these; whatever is kept was suspended."""
+        del self._kept[after:]
 
     def _promise(self, supposed: Supposed) -> None:
         self._source.promise(supposed.allocations)

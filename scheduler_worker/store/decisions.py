@@ -1,12 +1,14 @@
-"""All SQL about decisions of the unplaceable: why a build got no host, for whoever asks later."""
+"""All SQL about decisions of the unplaceable: why a build got no host or a move was refused, for who asks."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
+from msgspec import structs
 
 from bus.decisions import Decision
 from bus.messages import BuildRequested, BuildUnplaceable
+from bus.moves import MoveRefused, MoveRequested
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
@@ -14,25 +16,27 @@ from bus.vocabulary import Id
 
 @dataclass(frozen=True, slots=True)
 class StoredDecision:
-    """Why these builds of a request ended without a host."""
+    """Why these builds of a request ended without a host; or why a move was refused."""
 
-    request: BuildRequested  # what was asked for
+    request: BuildRequested | None  # what was asked for; of a move, of hosts, where it came so far
     builds: tuple[Id, ...]
     reason: str
     decision: Decision
     at: float
+    move: MoveRequested | None = None
 
 
 _INSERT = Statement(
-    "INSERT INTO decisions (id, request, project, reason, decision, message, at)"
-    " SELECT n.id, n.request, n.project, n.reason, n.decision, n.message, CAST(:at AS double precision)"
-    " FROM {n} WHERE true ON CONFLICT (id) DO NOTHING RETURNING id",
+    "INSERT INTO decisions (id, request, project, reason, decision, message, at, move)"
+    " SELECT n.id, n.request, n.project, n.reason, n.decision, n.message, CAST(:at AS double precision),"
+    " n.move FROM {n} WHERE true ON CONFLICT (id) DO NOTHING RETURNING id",
     id=str,
     request=str,
     project=str,
     reason=str,
     decision=str,
     message=str,
+    move=str,
 )
 _INSERT_BUILDS = Statement(
     "INSERT INTO decided_builds (build, decision) SELECT n.build, n.decision FROM {n} WHERE true"
@@ -41,7 +45,8 @@ _INSERT_BUILDS = Statement(
     decision=str,
 )
 _OF_BUILD = Statement(
-    "SELECT decisions.id, decisions.reason, decisions.decision, decisions.message, decisions.at"
+    "SELECT decisions.id, decisions.reason, decisions.decision, decisions.message, decisions.at,"
+    " decisions.move"
     " FROM decisions WHERE id IN (SELECT decision FROM decided_builds WHERE build = :id)"
     " OR request = :id ORDER BY at DESC LIMIT 1"
 )
@@ -56,6 +61,7 @@ _PRUNE_BUILDS = Statement(
 
 _encode = msgspec.json.Encoder().encode
 _message = msgspec.json.Decoder(BuildRequested).decode
+_move = msgspec.json.Decoder(MoveRequested).decode
 _decision = msgspec.json.Decoder(Decision).decode
 
 
@@ -70,6 +76,7 @@ async def add(tx: Transaction, ended: Iterable[tuple[BuildRequested, BuildUnplac
             said.reason,
             _encode(said.decision).decode(),
             _encode(request).decode(),
+            "",
             said.instances,
         )
     ordered = [rows[key] for key in sorted(rows)]
@@ -79,6 +86,25 @@ async def add(tx: Transaction, ended: Iterable[tuple[BuildRequested, BuildUnplac
         await _INSERT_BUILDS(tx, builds)
 
 
+async def add_moves(
+    tx: Transaction, ended: Iterable[tuple[MoveRequested, BuildRequested | None, MoveRefused]], at: float
+) -> None:
+    """Keep why these were refused, with what they asked of hosts, where one was looked for."""
+    rows = {
+        asked.move: (
+            asked.move,
+            asked.move,
+            request.project if request is not None else "",
+            said.reason,
+            _encode(structs.replace(said.decision, code=said.code)).decode(),
+            _encode(request).decode() if request is not None else "",
+            _encode(asked).decode(),
+        )
+        for asked, request, said in ended
+    }
+    await _INSERT(tx, [rows[move] for move in sorted(rows)], at=at)
+
+
 async def decision_of(tx: Transaction, id_: Id) -> StoredDecision | None:
     """Why this build, or this request, got no host; None when nothing is known of that."""
     rows = await _OF_BUILD(tx, id=id_)
@@ -86,8 +112,14 @@ async def decision_of(tx: Transaction, id_: Id) -> StoredDecision | None:
         return None
     row = rows[0]
     builds = tuple(one["build"] for one in await _BUILDS(tx, id=row["id"]))
+    move = _move(row["move"]) if row["move"] else None
     return StoredDecision(
-        _message(row["message"]), builds, row["reason"], _decision(row["decision"]), row["at"]
+        _message(row["message"]) if row["message"] else None,
+        builds if move is None else (move.build,),
+        row["reason"],
+        _decision(row["decision"]),
+        row["at"],
+        move,
     )
 
 

@@ -14,6 +14,7 @@ from bus.queries import FindWaiting, WaitingKind, WaitingRequest
 from bus.sql.statement import Statement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Id
+from scheduler_worker.core.move_start import MoveStart
 from scheduler_worker.schema import CANCELLED
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ MOST_BUILDS_TOLD = 4  # of one request, where many are listed
 
 @dataclass(frozen=True, slots=True)
 class ParkedRequest:
-    """A request that waits, as it is kept."""
+    """A request that waits, as it is kept; or a move, by what it asks of hosts."""
 
     message: BuildRequested
     kind: str
@@ -34,6 +35,7 @@ class ParkedRequest:
     wakes: str = ""  # what would make it be looked at again
     decision: Decision = field(default_factory=Decision)
     story: Story = NO_STORY  # of the message it came with
+    start: MoveStart | None = None  # it is a move, and began from this when it was looked at last
 
     @property
     def request(self) -> Id:
@@ -46,9 +48,9 @@ class ParkedRequest:
 
 _INSERT = Statement(
     "INSERT INTO parked (request, owner, kind, priority, since, until, project, flavor, instances, seen,"
-    " message, lacks, wakes, decision, story)"
+    " message, lacks, wakes, decision, story, move)"
     " SELECT n.request, :owner, n.kind, n.priority, n.since, n.until, n.project, n.flavor, n.instances,"
-    " n.seen, n.message, n.lacks, n.wakes, n.decision, n.story FROM {n} WHERE true"
+    " n.seen, n.message, n.lacks, n.wakes, n.decision, n.story, n.move FROM {n} WHERE true"
     " ON CONFLICT (request) DO UPDATE SET owner = parked.owner WHERE parked.owner = excluded.owner"
     " RETURNING request",
     request=str,
@@ -65,6 +67,7 @@ _INSERT = Statement(
     wakes=str,
     decision=str,
     story=str,
+    move=str,
 )
 _INSERT_BUILDS = Statement(
     "INSERT INTO parked_builds (build, request) SELECT n.build, n.request FROM {n} WHERE true"
@@ -73,7 +76,8 @@ _INSERT_BUILDS = Statement(
     request=str,
 )
 _LOOKED_AT = Statement(
-    "UPDATE parked SET kind = n.kind, seen = n.seen, lacks = n.lacks, wakes = n.wakes, decision = n.decision"
+    "UPDATE parked SET kind = n.kind, seen = n.seen, lacks = n.lacks, wakes = n.wakes, decision = n.decision,"
+    " flavor = n.flavor, message = CASE WHEN n.message = '' THEN parked.message ELSE n.message END"
     " FROM {n} WHERE parked.request = n.request RETURNING parked.request",
     request=str,
     kind=str,
@@ -81,6 +85,8 @@ _LOOKED_AT = Statement(
     lacks=str,
     wakes=str,
     decision=str,
+    flavor=str,
+    message=str,
 )
 _REWRITE = Statement(
     "UPDATE parked SET message = n.message, instances = n.instances FROM {n}"
@@ -95,10 +101,19 @@ _DELETE = Statement(
 _DELETE_BUILDS = Statement(
     "DELETE FROM parked_builds WHERE request IN (SELECT n.request FROM {n}) RETURNING build", request=str
 )
+_DELETE_MOVES = Statement(
+    "DELETE FROM moving_builds WHERE move IN (SELECT n.request FROM {n}) RETURNING build", request=str
+)
+_ONE_OF_EACH = Statement(
+    "INSERT INTO moving_builds (build, move) SELECT n.build, n.move FROM {n} WHERE true"
+    " ON CONFLICT (build) DO UPDATE SET move = moving_builds.move RETURNING build, move",
+    build=str,
+    move=str,
+)
 _DELETE_BUILD = Statement(
     "DELETE FROM parked_builds WHERE build IN (SELECT n.build FROM {n}) RETURNING build", build=str
 )
-_KEPT = "request, kind, since, until, seen, message, lacks, wakes, decision, story"
+_KEPT = "request, kind, since, until, seen, message, lacks, wakes, decision, story, move"
 _OF_OWNER = Statement(
     f"SELECT {_KEPT} FROM parked WHERE owner = :owner AND request > :after ORDER BY request LIMIT :most"
 )
@@ -109,7 +124,8 @@ _ADOPT = Statement(
 _LET_GO = Statement("UPDATE parked SET owner = '' WHERE owner = :owner RETURNING request")
 _FIND = Statement(
     "SELECT DISTINCT parked.request, parked.owner, parked.kind, parked.since, parked.until, parked.seen,"
-    " parked.message, parked.lacks, parked.wakes, parked.decision, parked.story, parked.cancelled FROM {n}"
+    " parked.message, parked.lacks, parked.wakes, parked.decision, parked.story, parked.move,"
+    " parked.cancelled FROM {n}"
     " JOIN parked_builds ON parked_builds.build = n.id OR parked_builds.request = n.id"
     " JOIN parked ON parked.request = parked_builds.request",
     id=str,
@@ -123,17 +139,19 @@ _CANCEL = Statement(
 _CANCELLED = Statement(f"SELECT request FROM parked WHERE owner = :owner AND {CANCELLED}")
 
 _LIST = Statement(
-    "SELECT request, kind, priority, since, until, project, flavor, instances, lacks, wakes, place FROM"
+    "SELECT request, kind, priority, since, until, project, flavor, instances, lacks, wakes, move, place FROM"
     " (SELECT parked.*, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, since, request) AS place"
     f" FROM parked WHERE NOT ({CANCELLED})) AS line"
     " WHERE (:project = '' OR project = :project)"
     " ORDER BY priority DESC, since, request LIMIT :most OFFSET :after"
 )
 _LIST_THESE = Statement(
-    "SELECT line.request, line.kind, line.priority, line.since, line.until, line.project, line.flavor,"
-    " line.instances, line.lacks, line.wakes, line.place FROM {n} JOIN"
+    "SELECT DISTINCT line.request, line.kind, line.priority, line.since, line.until, line.project,"
+    " line.flavor, line.instances, line.lacks, line.wakes, line.move, line.place FROM {n}"
+    " LEFT JOIN moving_builds ON moving_builds.build = n.request JOIN"
     " (SELECT parked.*, row_number() OVER (PARTITION BY kind ORDER BY priority DESC, since, request) AS place"
-    f" FROM parked WHERE NOT ({CANCELLED})) AS line ON line.request = n.request"
+    f" FROM parked WHERE NOT ({CANCELLED})) AS line"
+    " ON line.request = n.request OR line.request = moving_builds.move"
     " ORDER BY line.priority DESC, line.since, line.request",
     request=str,
 )
@@ -153,6 +171,12 @@ _BUILDS_OF = Statement(
     request=str,
 )
 
+_INSTANCES = Statement(
+    "SELECT moving_builds.build, moving_builds.move FROM {n}"
+    " JOIN moving_builds ON moving_builds.move = n.request",
+    request=str,
+)
+
 _BEAT = Statement(
     "UPDATE schedulers SET beat = beat + 1, reserved = :reserved, rescued = :rescued WHERE owner = :owner"
     " RETURNING beat"
@@ -167,6 +191,7 @@ _BURY = Statement("DELETE FROM schedulers WHERE owner = :owner AND beat = :beat 
 
 _encode = msgspec.json.Encoder().encode
 _message = msgspec.json.Decoder(BuildRequested).decode
+_start = msgspec.json.Decoder(MoveStart).decode
 _decision = msgspec.json.Decoder(Decision).decode
 _story = msgspec.json.Decoder(Story).decode
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -209,11 +234,12 @@ async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> s
             one.message.flavor.name,
             len(one.message.instances),
             one.seen,
-            _encode(one.message).decode(),
+            _encode(one.start or one.message).decode(),
             one.lacks,
             one.wakes,
             _encode(one.decision).decode(),
             _encode(one.story).decode(),
+            one.start.asked.kind if one.start is not None else "",
         )
         for one in new
     ]
@@ -226,10 +252,24 @@ async def add(tx: Transaction, owner: str, parked: Iterable[ParkedRequest]) -> s
     return ours
 
 
+async def one_of_each(tx: Transaction, moves: Mapping[Id, Id]) -> dict[Id, Id]:
+    """Build → the move of it that waits: this one, or another that was there first."""
+    return {row["build"]: row["move"] for row in await _ONE_OF_EACH(tx, sorted(moves.items()))}
+
+
 async def looked_at(tx: Transaction, parked: Iterable[ParkedRequest]) -> None:
-    """They were tried again: what they lack may be something else now."""
+    """They were tried again: what they lack may be something else now, and what a move begins from."""
     values = [
-        (one.request, one.kind, one.seen, one.lacks, one.wakes, _encode(one.decision).decode())
+        (
+            one.request,
+            one.kind,
+            one.seen,
+            one.lacks,
+            one.wakes,
+            _encode(one.decision).decode(),
+            one.message.flavor.name,
+            _encode(one.start).decode() if one.start is not None else "",
+        )
         for one in sorted(parked, key=_by_request)
     ]
     await _LOOKED_AT(tx, values)
@@ -238,6 +278,7 @@ async def looked_at(tx: Transaction, parked: Iterable[ParkedRequest]) -> None:
 async def drop(tx: Transaction, requests: Collection[Id]) -> None:
     """They have ended."""
     values = [(request,) for request in sorted(requests)]
+    await _DELETE_MOVES(tx, values)
     await _DELETE_BUILDS(tx, values)
     await _DELETE(tx, values)
 
@@ -297,6 +338,8 @@ async def waiting(tx: Transaction, question: FindWaiting) -> list[WaitingRequest
     builds: dict[Id, list[Id]] = {}
     for row in await _BUILDS_OF(tx, [(row["request"],) for row in rows], most=MOST_BUILDS_TOLD):
         builds.setdefault(row["of"], []).append(row["build"])
+    moves = [(row["request"],) for row in rows if row["move"]]
+    builds |= {row["move"]: [row["build"]] for row in (await _INSTANCES(tx, moves) if moves else ())}
     return [
         WaitingRequest(
             request=row["request"],
@@ -311,6 +354,7 @@ async def waiting(tx: Transaction, question: FindWaiting) -> list[WaitingRequest
             position=row["place"],
             lacks=row["lacks"],
             wakes=row["wakes"],
+            move=row["move"],
         )
         for row in rows
     ]
@@ -365,8 +409,9 @@ def _readable(rows: Sequence[Any]) -> list[ParkedRequest]:
 def _parked(row: Mapping[str, Any]) -> ParkedRequest | None:
     """One that cannot be read is passed over: it must not keep the others from their hosts."""
     try:
+        start = _start(row["message"]) if row["move"] else None
         return ParkedRequest(
-            _message(row["message"]),
+            _message(row["message"]) if start is None else start.request(),
             row["kind"],
             row["since"],
             row["until"],
@@ -375,6 +420,7 @@ def _parked(row: Mapping[str, Any]) -> ParkedRequest | None:
             row["wakes"],
             _decision(row["decision"]),
             _story(row["story"]) if row["story"] else NO_STORY,
+            start,
         )
     except _UNREADABLE as problem:
         log.error("request %s waits and cannot be read any more: %s", row["request"], problem)

@@ -1,19 +1,24 @@
 """What the scheduler's database keeps: those that wait, their owners, and decisions of the unplaceable."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 
 from bus.decisions import Decision, Removal
 from bus.messages import BuildUnplaceable
+from bus.moves import MoveRefused
 from bus.queries import FindWaiting
 from bus.requests import Flavor
 from bus.sql.database import Database
 from bus.sql.migrations import migrate
+from scheduler_worker.core.move_start import MoveStart, move_start
 from scheduler_worker.store import decisions, parked
 from scheduler_worker.store.parked import ParkedRequest
 from tests.support.ids import uid
+from tests.support.move_builders import a_build_that_stands, a_move
 from tests.support.scheduler_builders import a_request
 
 DECISION = Decision(considered=3, code="room", removals=(Removal(constraint="room", removed=3, left=0),))
@@ -170,3 +175,79 @@ async def test_why_there_was_no_host_is_kept_for_a_while_by_build_and_by_request
         assert await decisions.prune(tx, 5.0, 10) == 0
         assert await decisions.prune(tx, 5.5, 10) == 1
         assert await decisions.decision_of(tx, request.request) is None
+
+
+# Moves
+
+
+def a_start(number: int, build: int, **fields: Any) -> MoveStart:
+    stands = a_build_that_stands(1, build=uid(build, "b"))
+    start = move_start(a_move(number, build=uid(build, "b"), wait="30m", **fields), stands, "cell1")
+    assert start is not None
+    return start
+
+
+def a_kept_move(number: int, build: int, **fields: Any) -> ParkedRequest:
+    start = a_start(number, build, **fields)
+    return ParkedRequest(start.request(), "m", 1.0, 1801.0, 7, "no room", "any", DECISION, start=start)
+
+
+async def reserve(store: Database, **moves: str) -> dict[str, str]:
+    async with store.write() as tx:
+        return await parked.one_of_each(tx, moves)
+
+
+async def test_a_move_is_kept_with_what_it_begins_from_and_found_by_itself_and_listed_by_its_instance(
+    store: Database,
+) -> None:
+    one, build = a_kept_move(1, 5, priority=3), uid(5, "b")
+    await reserve(store, **{build: uid(1, "e")})
+    await add(store, "s1", one, kept(2))
+    assert await of(store, "s1") == [kept(2), one]
+    async with store.read() as tx:
+        assert [found.parked for found in await parked.find(tx, [uid(1, "e")])] == [one]
+        assert await parked.find(tx, [build]) == []
+        listed = await parked.waiting(tx, FindWaiting())
+        assert await parked.waiting(tx, FindWaiting(requests=(build, uid(1, "e")))) == [listed[0]]
+    assert [(one.request, one.builds, one.move) for one in listed] == [
+        (uid(1, "e"), (build,), "migrate"),
+        (uid(2, "a"), (uid(2000, "b"),), ""),
+    ]
+    start = msgspec.structs.replace(a_start(1, 5, priority=3), attempt=2, generation=9)
+    later = replace(one, start=start, lacks="other", seen=8)
+    async with store.write() as tx:
+        await parked.looked_at(tx, [later, kept(2)])
+    assert await of(store, "s1") == [kept(2), later]
+
+
+async def test_of_an_instance_one_move_waits_until_it_is_dropped(store: Database) -> None:
+    first, second, build = uid(1, "e"), uid(2, "e"), uid(5, "b")
+    assert await reserve(store, **{build: first}) == {build: first}
+    assert await reserve(store, **{build: second, uid(6, "b"): first}) == {build: first, uid(6, "b"): first}
+    assert await reserve(store, **{build: first}) == {build: first}
+    async with store.write() as tx:
+        await parked.drop(tx, [first])
+    assert await reserve(store, **{build: second}) == {build: second}
+
+
+async def test_why_a_move_was_refused_is_kept_with_what_it_asked_of_hosts_if_it_came_so_far(
+    store: Database,
+) -> None:
+    asked, other = a_move(1), a_move(2)
+    said = [
+        MoveRefused(
+            move=one.move, build=one.build, kind="migrate", reason="no room", code=code, decision=DECISION
+        )
+        for one, code in ((asked, "waited"), (other, "unknown"))
+    ]
+    request = a_start(1, 5).request()
+    for at in (5.0, 6.0):
+        async with store.write() as tx:
+            await decisions.add_moves(tx, [(asked, request, said[0]), (other, None, said[1])], at)
+    async with store.read() as tx:
+        found = [await decisions.decision_of(tx, one.move) for one in (asked, other)]
+        assert await decisions.decision_of(tx, asked.build) is None
+    assert [(one.move, one.request, one.decision.code, one.at) for one in found if one] == [
+        (asked, request, "waited", 5.0),
+        (other, None, "unknown", 5.0),
+    ]

@@ -12,7 +12,7 @@ from bus.decisions import AlsoAsked, Decision
 from bus.errors import Poison, Retry
 from bus.groups import ServerGroup
 from bus.host_marks import FORCED_DOWN
-from bus.messages import BuildRequested, BuildUnplaceable
+from bus.messages import BuildRequested
 from bus.moves import BEGUN, SHELVED, MovePlaced, MoveRefused, MoveRequested
 from bus.queries import Candidate
 from bus.requests import Flavor, Hints, Image
@@ -49,7 +49,7 @@ class MovingCloud:
     cells: Cells = field(default_factory=Cells)
     time: TurnedClock = field(default_factory=TurnedClock)
     policy: ChoicePolicy | None = None
-    decisions: list[tuple[BuildRequested, BuildUnplaceable]] = field(default_factory=list)
+    refusals: list[tuple[MoveRequested, BuildRequested | None, MoveRefused]] = field(default_factory=list)
     scheduler: Scheduler = field(init=False)
     moves: MoveArrivals = field(init=False)
 
@@ -81,8 +81,8 @@ class MovingCloud:
         moves = MoveArrivals(scheduler, lookups, placement.claim_many, placement.release, self.keep)
         return scheduler, moves
 
-    async def keep(self, ended: Sequence[tuple[BuildRequested, BuildUnplaceable]]) -> None:
-        self.decisions += ended
+    async def keep(self, ended: Sequence[tuple[MoveRequested, BuildRequested | None, MoveRefused]]) -> None:
+        self.refusals += ended
 
     async def come_of(self, *moves: MoveRequested) -> list[MovePlaced | MoveRefused]:
         said: list[MovePlaced | MoveRefused] = []
@@ -363,9 +363,11 @@ async def test_whose_host_is_forced_down_is_evacuated_and_nothing_else() -> None
 async def test_why_it_was_refused_is_kept() -> None:
     cloud = a_cloud(hosts=1)
     said = await cloud.refused(a_move())
-    [(request, kept)] = cloud.decisions
-    assert (kept.request, kept.instances, kept.reason) == (MOVE, (MOVE,), said.reason)
-    assert (request.request, request.cell, kept.decision.code) == (MOVE, "cell1", said.code)
+    unknown = await cloud.refused(a_move(2, build=uid(4, "b")))
+    [(asked, request, kept), (_, nothing, other)] = cloud.refusals
+    assert request is not None and nothing is None
+    assert (asked, kept, other) == (a_move(), said, unknown)
+    assert (request.request, request.cell) == (MOVE, "cell1")
 
 
 async def test_it_comes_again_while_its_cell_is_silent_or_has_yet_to_hear_of_it_and_is_then_refused() -> None:

@@ -1,0 +1,336 @@
+"""Moves that wait for room: kept, woken, looked up anew, ended; of one instance one at a time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from msgspec.structs import replace
+
+from bus import topics
+from bus.claims import ReleaseRequested, keeper
+from bus.groups import GroupEditRequested, MakeGroup
+from bus.messages import BuildCancelRequested
+from bus.moves import MovePlaced
+from bus.queries import FindDecision
+from bus.requests import Flavor, Hints
+from bus.resources import FindAllocations
+from tests.contract.test_waiting import a_world
+from tests.support.ids import uid
+from tests.support.move_builders import MOVE
+from tests.support.virtual_time import in_virtual_time
+from tests.support.waiting_movers import TWO, WaitingMovers, waiting_movers
+
+ROOMY = 8
+GROUP = uid(1, "9")
+
+
+@asynccontextmanager
+async def a_cell(*schedulers: str) -> AsyncIterator[WaitingMovers]:
+    async with a_world(*schedulers) as world, waiting_movers(world) as movers:
+        yield movers
+
+
+async def waits(movers: WaitingMovers, several: int = 1) -> None:
+    await asyncio.sleep(1.0)
+    assert len(await movers.waiting()) == several
+    assert (movers.placed, movers.refused) == ([], [])
+
+
+def went(placed: MovePlaced) -> str:
+    assert placed.chosen is not None
+    return placed.chosen.host
+
+
+@pytest.mark.parametrize("kind", ["migrate", "live", "resize"])
+@in_virtual_time
+async def test_it_waits_until_there_is_room_and_then_goes_there_at_once(kind: str) -> None:
+    async with a_cell() as movers:
+        build = await movers.boot(1, on=1)
+        flavor = Flavor(name="four", vcpus=4) if kind == "resize" else None
+        move = await movers.ask(build, kind=kind, flavor=flavor, priority=3)
+        await waits(movers)
+        [one] = await movers.waiting()
+        assert (one.request, one.builds, one.move) == (move.move, (build,), kind)
+        assert (one.position, one.priority, one.flavor) == (1, 3, "four" if flavor else "two")
+        assert one.wakes == f"{4 if flavor else 2} VCPU free on one host"
+        [by_build] = (await movers.world.waiting(requests=(build,))).waiting
+        assert by_build == one
+        before = movers.world.clock.monotonic()
+        await movers.host(2, ROOMY)
+        await movers.world.until(1, movers.placed)
+        assert movers.world.clock.monotonic() - before < 0.1
+        [placed] = movers.placed
+        assert (went(placed), placed.attempt, placed.kind) == ("host-2", 1, kind)
+        held = await movers.world.bus.asker(topics.ALLOCATIONS)(
+            FindAllocations(consumers=(build, keeper(build, 1)))
+        )
+        assert {one.id: set(one.allocations) for one in held.consumers} == {
+            build: {uid(2, "a")},
+            keeper(build, 1): {uid(1, "a")},
+        }
+        movers.has_moved(placed)
+        await asyncio.sleep(70.0)  # past a sweep
+        found = await movers.world.waiting()
+        assert (found.count, found.rescued, len(movers.placed), movers.refused) == (0, 0, 1, [])
+
+
+@in_virtual_time
+async def test_who_is_shelved_waits_to_be_unshelved() -> None:
+    async with a_cell() as movers:
+        build = await movers.boot(1, on=1)
+        generation = movers.stands[build].generation
+        await movers.world.bus.asker(topics.RELEASE)(ReleaseRequested(consumer=build, generation=generation))
+        movers.change(build, status="shelved", generation=None, chosen=None)
+        await movers.host(1, 0)
+        await asyncio.sleep(0.5)
+        await movers.ask(build, kind="unshelve")
+        await waits(movers)
+        await movers.host(2, ROOMY)
+        await movers.world.until(1, movers.placed)
+        assert (went(movers.placed[0]), movers.placed[0].attempt) == ("host-2", 0)
+
+
+@in_virtual_time
+async def test_the_end_of_the_wait_is_a_refusal_that_says_what_it_lacked_and_is_kept() -> None:
+    async with a_cell() as movers:
+        build = await movers.boot(1, on=1)
+        await movers.ask(build, wait="90s", reply_to="me")
+        await asyncio.sleep(89.0)
+        assert movers.refused == []
+        await movers.world.until(1, movers.refused)
+        [said] = movers.refused
+        assert (said.code, said.decision.code, said.build, said.reply_to) == ("waited", "waited", build, "me")
+        assert said.reason.startswith("it has waited 90s, as it wished: no valid host among 2")
+        assert said.decision.removals
+        await movers.host(2, ROOMY)
+        await movers.ask(build, wait="90s")  # the same once more
+        await movers.world.until(2, movers.refused)
+        assert (movers.placed, movers.refused[1].reason, await movers.waiting()) == ([], said.reason, [])
+        kept = await movers.world.bus.asker(topics.DECISION)(FindDecision(id=MOVE))
+        assert kept.move is not None and kept.request is not None
+        assert (kept.move.build, kept.builds, kept.reason, kept.waits) == (
+            build,
+            (build,),
+            said.reason,
+            False,
+        )
+        assert kept.decision == said.decision
+
+
+@in_virtual_time
+async def test_it_is_cancelled_by_its_own_id_and_its_instance_s_is_another_matter() -> None:
+    async with a_cell() as movers:
+        build = await movers.boot(1, on=1)
+        await movers.ask(build)
+        await waits(movers)
+        await movers.world.say(BuildCancelRequested(build=build))
+        await movers.world.until(1, movers.world.cancelled)
+        assert not movers.world.cancelled[0].waited
+        await waits(movers)
+        await movers.world.say(BuildCancelRequested(build=MOVE, reply_to="me"))
+        await movers.world.until(2, movers.world.cancelled)
+        assert (movers.world.cancelled[1].waited, movers.world.cancelled[1].reply_to) == (True, "me")
+        await movers.world.until(1, movers.refused)
+        assert movers.refused[0].code == "cancelled"
+        await movers.host(2, ROOMY)
+        await asyncio.sleep(1.0)
+        await movers.ask(build)
+        await movers.world.until(2, movers.refused)
+        assert (movers.refused[1].reason, movers.refused[1].code) == (movers.refused[0].reason, "cancelled")
+        assert (movers.placed, await movers.waiting()) == ([], [])
+        await movers.ask(build, 2)
+        await movers.world.until(1, movers.placed)
+
+
+@in_virtual_time
+async def test_one_that_has_begun_is_not_cancelled() -> None:
+    async with a_cell() as movers:
+        build = await movers.boot(1, on=1)
+        await movers.host(2, ROOMY)
+        await movers.ask(build)
+        await movers.world.until(1, movers.placed)
+        await movers.world.say(BuildCancelRequested(build=MOVE))
+        await movers.world.until(1, movers.world.cancelled)
+        assert not movers.world.cancelled[0].waited and movers.refused == []
+
+
+@in_virtual_time
+async def test_of_one_instance_one_waits_and_another_may_after_it() -> None:
+    async with a_cell() as movers:
+        build = await movers.boot(1, on=1)
+        await movers.ask(build, 1)
+        await movers.ask(build, 1)  # an impatient client
+        await asyncio.sleep(0.5)
+        await movers.ask(build, 2, "live")
+        await movers.world.until(1, movers.refused)
+        said = movers.refused[0]
+        assert (said.move, said.code) == (uid(2, "e"), "moving")
+        assert said.reason == f"another move of it waits for room: {MOVE}"
+        await movers.world.say(BuildCancelRequested(build=MOVE))
+        await movers.world.until(2, movers.refused)
+        await movers.ask(build, 3)
+        await asyncio.sleep(0.5)
+        assert [one.request for one in await movers.waiting()] == [uid(3, "e")]
+
+
+# Meanwhile
+
+
+async def deleted(movers: WaitingMovers, build: str) -> None:
+    await movers.is_deleted(build)
+
+
+async def forgotten(movers: WaitingMovers, build: str) -> None:
+    await movers.is_deleted(build)
+    del movers.stands[build]
+
+
+async def in_another_move(movers: WaitingMovers, build: str) -> None:
+    movers.change(build, status="moving", move=uid(7, "e"))
+
+
+async def shelved(movers: WaitingMovers, build: str) -> None:
+    movers.change(build, status="shelved", generation=None, chosen=None)
+
+
+ENDS = [
+    (deleted, "status", "it is deleted, and only who is active can do that: migrate"),
+    (forgotten, "unknown", "cell 'c1' does not know of such a build, and it holds nothing"),
+    (in_another_move, "moving", f"it is in another move, {uid(7, 'e')}"),
+    (shelved, "status", "it is shelved, and only who is active can do that: migrate"),
+]
+
+
+@pytest.mark.parametrize(("happens", "code", "why"), ENDS, ids=[row[0].__name__ for row in ENDS])
+@in_virtual_time
+async def test_what_happens_to_its_instance_ends_the_wait_within_seconds(
+    happens: Callable[[WaitingMovers, str], Awaitable[None]], code: str, why: str
+) -> None:
+    async with a_cell() as movers:
+        build = await movers.boot(1, on=1)
+        await movers.ask(build)
+        await waits(movers)
+        await happens(movers, build)
+        await asyncio.sleep(3.0)
+        assert [(said.code, said.reason) for said in movers.refused] == [(code, why)]
+        assert (movers.placed, await movers.waiting()) == ([], [])
+
+
+@in_virtual_time
+async def test_who_has_moved_meanwhile_may_go_to_where_it_was() -> None:
+    async with a_cell() as movers:
+        build = await movers.boot(1, on=1)
+        await movers.host(3, 0)
+        await movers.ask(build)
+        await waits(movers)
+        await movers.was_moved(build, 3)
+        await movers.world.until(1, movers.placed)
+        assert (went(movers.placed[0]), movers.placed[0].attempt) == ("host-1", 2)
+
+
+@in_virtual_time
+async def test_who_has_become_larger_meanwhile_waits_for_room_for_that() -> None:
+    async with a_cell() as movers:
+        build = await movers.boot(1, on=1)
+        await movers.ask(build)
+        await waits(movers)
+        spec = movers.stands[build].spec
+        assert spec is not None
+        movers.change(build, spec=replace(spec, flavor=Flavor(name="five", vcpus=5)))
+        await asyncio.sleep(3.0)
+        [one] = await movers.waiting()
+        assert (one.flavor, one.wakes) == ("five", "5 VCPU free on one host")
+        await movers.host(2, 4)
+        await waits(movers)
+        await movers.host(2, 5)
+        await movers.world.until(1, movers.placed)
+        assert movers.placed[0].spec.flavor.name == "five"
+
+
+@in_virtual_time
+async def test_who_is_to_be_apart_from_another_goes_when_that_has_ended() -> None:
+    async with a_cell() as movers:
+        group = MakeGroup(group=GROUP, name="web", policy="anti-affinity", project="p1")
+        edit = movers.world.bus.asker(topics.EDIT_GROUP)
+        await edit(GroupEditRequested(edit=group))
+        await movers.host(2, ROOMY)
+        together = {"project": "p1", "hints": Hints(group=GROUP)}
+        build = await movers.boot(1, 1, **together)
+        other = await movers.boot(2, 2, **together)
+        await movers.ask(build)
+        await waits(movers)
+        await movers.is_deleted(other)
+        await movers.world.until(1, movers.placed)
+        assert went(movers.placed[0]) == "host-2"
+
+
+@in_virtual_time
+async def test_while_its_cell_is_silent_it_waits_on() -> None:
+    async with a_cell() as movers:
+        build = await movers.boot(1, on=1)
+        await movers.ask(build)
+        await waits(movers)
+        movers.deaf = True
+        await movers.host(2, ROOMY)
+        await movers.heard(20.0, of=2)
+        assert (movers.placed, movers.refused) == ([], [])
+        movers.deaf = False
+        await movers.heard(20.0, of=2)
+        assert [went(placed) for placed in movers.placed] == ["host-2"]
+
+
+# Whoever keeps it
+
+
+@in_virtual_time
+async def test_what_a_scheduler_leaves_waits_with_another() -> None:
+    async with a_cell("s1") as movers:
+        builds = [await movers.boot(number, on=1) for number in (1, 2)]
+        for nth, build in enumerate(builds, 1):
+            await movers.ask(build, nth, wait="60s" if nth == 2 else "30m")
+        await waits(movers, 2)
+        await movers.world.kill("s1")
+        await movers.world.scheduler("s2")
+        await asyncio.sleep(10.0)
+        await movers.host(2, 2)
+        await movers.world.until(1, movers.placed)
+        assert movers.placed[0].move == uid(1, "e")
+        await asyncio.sleep(60.0)
+        assert [(said.move, said.code) for said in movers.refused] == [(uid(2, "e"), "waited")]
+
+
+@in_virtual_time
+async def test_builds_and_moves_go_in_their_turns() -> None:
+    async with a_cell() as movers:
+        first, second = [await movers.boot(number, on=1) for number in (1, 2)]
+        await movers.world.ask(3, flavor=TWO, ignore_hosts=("host-1",))
+        await asyncio.sleep(0.2)
+        await movers.ask(first, 1)
+        await asyncio.sleep(0.2)
+        await movers.ask(second, 2, priority=9)
+        await waits(movers, 3)
+        for vcpus, said in ((2, movers.placed), (4, movers.world.placed), (6, movers.placed)):
+            several = len(said)
+            await movers.host(2, vcpus)
+            await movers.world.until(several + 1, said)
+            for placed in movers.placed:
+                movers.has_moved(placed)
+        assert [placed.build for placed in movers.placed] == [second, first]
+        assert movers.world.hosts() == ["host-2"]
+
+
+@in_virtual_time
+async def test_what_becomes_of_it_goes_on_with_its_story() -> None:
+    """Asked for together, so that none is handled alone."""
+    async with a_cell() as movers:
+        builds = [await movers.boot(number, on=1) for number in (1, 2)]
+        for nth, build in enumerate(builds, 1):
+            await movers.ask(build, nth, wait="60s" if nth == 2 else "30m")
+        await waits(movers, 2)
+        await movers.host(2, 2)
+        await movers.world.until(1, movers.placed)
+        await asyncio.sleep(61.0)
+        assert movers.stories.keys() == {uid(1, "e"), uid(2, "e")}
+        assert all(movers.stories.values())
+        assert len(set(movers.stories.values())) == 2

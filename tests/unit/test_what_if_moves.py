@@ -1,0 +1,111 @@
+"""What would become of moves: by the same rules as those that are asked for, each beside those before it."""
+
+import pytest
+from msgspec.structs import replace
+
+from bus.groups import ServerGroup
+from bus.moves import MoveRequested
+from bus.queries import WhatIfAnswered, WhatIfMoves
+from bus.requests import Flavor, Image
+from scheduler_worker.what_if import WhatIfs
+from scheduler_worker.what_if_moves import WhatIfsOfMoves
+from tests.support.ids import uid
+from tests.support.move_builders import BUILD, a_build_that_stands, a_move
+from tests.support.scheduler_builders import a_candidate
+from tests.unit.test_moves import GROUP, MovingCloud, a_cloud, root, shelved
+
+OTHER = uid(2000, "b")
+ONE = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 10}  # room for one
+
+
+async def supposed(
+    cloud: MovingCloud, *moves: MoveRequested, closed: tuple[int, ...] = ()
+) -> list[WhatIfAnswered]:
+    what_ifs = WhatIfsOfMoves(cloud.scheduler, WhatIfs(cloud.scheduler), cloud.moves.courses)
+    asked = WhatIfMoves(moves=moves, closed=tuple(root(number) for number in closed))
+    return list((await what_ifs.answer(asked)).answers)
+
+
+def where(answers: list[WhatIfAnswered]) -> list[str]:
+    """The host of each, or the code of why there is none."""
+    return [one.placed[0].host if one.placed else one.decision.code for one in answers]
+
+
+def another(cloud: MovingCloud) -> None:
+    cloud.placement.hold(OTHER, 1)
+    cloud.cells.know(a_build_that_stands(1, build=OTHER))
+
+
+async def test_it_says_where_a_move_would_go_and_why_and_begins_nothing() -> None:
+    cloud = a_cloud(hosts=3)
+    [answer] = await supposed(cloud, a_move())
+    assert answer.fits and answer.placed[0].root in (root(2), root(3))
+    assert {one.root for one in answer.best} == {root(2), root(3)}
+    assert answer.decision.considered and answer.decision.record is not None
+    assert (cloud.placement.orders, cloud.placement.retired) == ([], {})
+    placed = await cloud.placed(a_move())
+    assert placed.chosen is not None and placed.chosen.root == answer.placed[0].root
+
+
+REFUSED = [
+    ("nobody fits", a_move(1, "resize", flavor=Flavor(name="huge", vcpus=99)), "class", ""),
+    ("unknown", a_move(build=uid(4, "b")), "unknown", "does not know of such a build"),
+    ("it is there", a_move(wanted_host="host1"), "same_host", "it is on host1 already"),
+    ("not fenced", a_move(1, "evacuate"), "not_fenced", "`berth host force-down host1`"),
+    ("no such host", a_move(wanted_host="nix"), "unreadable", "there is no host 'nix'"),
+    ("no flavor", a_move(1, "resize"), "unreadable", "flavor: a resize says"),
+]
+
+
+@pytest.mark.parametrize(("move", "code", "why"), [row[1:] for row in REFUSED], ids=[r[0] for r in REFUSED])
+async def test_why_one_would_not_move_is_what_would_be_said(move: MoveRequested, code: str, why: str) -> None:
+    cloud = a_cloud()
+    [answer] = await supposed(cloud, move)
+    assert (answer.fits, answer.decision.code) == (False, code)
+    assert why in answer.refusal and bool(answer.refusal) == bool(why)
+    assert cloud.placement.retired == {}
+    assert (await cloud.refused(move)).code == code
+
+
+async def test_each_leaves_less_room_for_the_next_and_who_finds_none_takes_none() -> None:
+    cloud = a_cloud(a_candidate(1), a_candidate(2, free=dict(ONE)), a_candidate(3, free=dict(ONE)))
+    another(cloud)
+    huge = a_move(2, "resize", build=OTHER, flavor=Flavor(name="huge", vcpus=99))
+    answers = await supposed(cloud, a_move(), huge, a_move(3, build=OTHER), a_move(4))
+    assert [one.fits for one in answers] == [True, False, True, False]
+    assert {*where(answers)[0:1], *where(answers)[2:3]} == {"host2", "host3"}
+    assert [bool(one.best) for one in answers] == [True, False, False, False]
+    assert where(await supposed(cloud, a_move(), a_move(2, build=OTHER))) != ["class", "class"]
+
+
+async def test_none_goes_to_a_host_that_is_to_be_closed() -> None:
+    cloud = a_cloud(hosts=3)
+    assert where(await supposed(cloud, a_move(), closed=(1, 2))) == ["host3"]
+    [nowhere] = await supposed(cloud, a_move(), closed=(1, 2, 3))
+    assert not nowhere.fits
+
+
+async def test_members_of_a_group_stay_apart_from_those_before_them() -> None:
+    cloud = a_cloud(hosts=3)
+    another(cloud)
+    members = {BUILD: (root(1),), OTHER: (root(1),)}
+    cloud.placement.groups[GROUP] = ServerGroup(
+        id=GROUP, name="web", policy="anti-affinity", project="p", members=members, left={}
+    )
+    answers = await supposed(cloud, a_move(), a_move(2, build=OTHER))
+    assert {*where(answers)} == {"host2", "host3"}
+
+
+async def test_what_needs_no_host_is_judged_as_well() -> None:
+    cloud = a_cloud()
+    [shelve, rebuild] = await supposed(
+        cloud, a_move(1, "shelve"), a_move(2, "rebuild", image=Image(name="i"))
+    )
+    assert (shelve.fits, shelve.placed) == (True, ())
+    assert (rebuild.fits, rebuild.placed[0].host) == (True, "host1")
+    shelved(cloud)
+    stands = cloud.cells.stands["cell1"][BUILD]
+    assert where(await supposed(cloud, a_move(1, "unshelve"))) != []
+    cloud.cells.know(replace(stands, move=a_move(3).move))
+    [begun] = await supposed(cloud, a_move(3))
+    assert not begun.fits and begun.refusal == "it has begun before, and its cell sees it through"
