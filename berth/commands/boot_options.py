@@ -25,7 +25,7 @@ _LISTS = ("same_host", "different_host")
 _HINTS = tuple(field.name for field in msgspec.structs.fields(Hints))
 
 
-class BootCommand(TyperCommand):
+class WaitingCommand(TyperCommand):
     """`--wait` follows a request to its end; `--wait 30m` says as well how long it may wait for room."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]

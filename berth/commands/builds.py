@@ -12,7 +12,7 @@ from rich.markup import escape
 from berth import wiring
 from berth.commands import waiting
 from berth.commands.boot_options import (
-    BootCommand,
+    WaitingCommand,
     flavor_instead,
     hints_given,
     pairs,
@@ -59,7 +59,7 @@ commands = typer.Typer()
 _WHERE, _HOW = "Where", "How many, how long"
 
 
-@commands.command("boot", cls=BootCommand, rich_help_panel="Builds")
+@commands.command("boot", cls=WaitingCommand, rich_help_panel="Builds")
 def boot_command(
     vcpus: Vcpus = 1,
     memory_mb: MemoryMb = 512,

@@ -6,21 +6,25 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from msgspec import structs
 from rich.console import Console
 
 from berth import wiring
 from berth.commands.asking_cells import chosen_cells
+from berth.commands.boot_options import waiting_time
 from berth.commands.emptying import Emptying, instances_on, tell_emptied
 from berth.commands.hosts import Names
 from berth.commands.left_over import tell_left_over
 from berth.commands.marking import checked_cause, disabling, host_named, reported_hosts
 from berth.commands.options import Json, StateDir
 from berth.commands.requesting_moves import ANY
-from berth.commands.terminal import CommandRefused, complain, effective, run, say, write_json
+from berth.commands.supposing_moves import AT_ONCE, supposed, tell_why_they_stay, why_not
+from berth.commands.terminal import CommandRefused, checked, complain, effective, run, say, write_json
 from berth.commands.told_moves import ToldMoves
 from berth.settings import BadSetting, Settings
+from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.moves import MoveRequested
+from bus.moves import MoveKind, MoveRequested
 from bus.resources import Provider
 
 commands = typer.Typer()
@@ -37,11 +41,15 @@ def drain_command(
         bool, typer.Option("--live/--cold", help="They run on while they are copied; or are stopped first.")
     ] = True,
     most: Annotated[int, typer.Option("--max", min=1, metavar="N", help="So many at a time.")] = 10,
+    wait: Annotated[
+        str, typer.Option(metavar="TIME", help="Each may wait so long for room: 90s, 30m, 12h.")
+    ] = "",
     because: Annotated[
         str, typer.Option(metavar="WORD", help="Why they are closed, as `berth host disable --because`.")
     ] = "drain",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what is there and what would be done, and do nothing.")
+        bool,
+        typer.Option("--dry-run", help="Say what would be done, and what would stay and why; do nothing."),
     ] = False,
     as_json: Json = False,
     state_dir: StateDir = None,
@@ -56,7 +64,8 @@ def drain_command(
     if sum(map(bool, (hosts, cell, agent))) != 1:
         raise BadSetting("say which: names of hosts, or --agent, or --cell")
     settings = effective(state_dir=state_dir).settings
-    asked = MoveRequested(move=ANY, build=ANY, kind="live" if live else "migrate")
+    kind: MoveKind = "live" if live else "migrate"
+    asked = MoveRequested(move=ANY, build=ANY, kind=kind, wait=waiting_time(wait))
     run(drain(settings, hosts or (), cell, agent, asked, most, checked_cause(because), dry_run, as_json, say))
 
 
@@ -76,7 +85,7 @@ async def drain(
     async with Bus(wiring.transport(settings, "drain")) as bus:
         hosts = await _hosts(bus, settings, names, cell, agent)
         if dry_run:
-            return await _say_what_is_there(bus, hosts, telling)
+            return await _say_what_would_be(bus, hosts, asked, telling)
         for host in hosts:
             state = await disabling(because)(bus, host)
             if not as_json:
@@ -114,15 +123,37 @@ def _called(hosts: Sequence[Provider]) -> str:
     return hosts[0].host or hosts[0].name if len(hosts) == 1 else f"{len(hosts)} hosts"
 
 
-async def _say_what_is_there(bus: Bus, hosts: Sequence[Provider], telling: ToldMoves) -> int:
+async def _say_what_would_be(
+    bus: Bus, hosts: Sequence[Provider], asked: MoveRequested, telling: ToldMoves
+) -> int:
+    """1 where some would stay."""
+    there = {host.id: await instances_on(bus, [host]) for host in hosts}
+    moving = [one for host in hosts for one in there[host.id] if one.status == "active"]
+    clock = Clock()
+    moves = [
+        checked(structs.replace(asked, move=clock.uuid(), build=one.build, cell=one.cell)) for one in moving
+    ]
+    answers = dict(zip((one.build for one in moving), await supposed(bus, moves, hosts), strict=True))
     for host in hosts:
-        there = Counter(one.status for one in await instances_on(bus, [host]))
+        count = Counter(one.status for one in there[host.id])
+        stay = [one.build for one in there[host.id] if one.build in answers and not answers[one.build].fits]
         called = host.host or host.name
         if telling.as_json:
-            write_json({"host": called, "instances": dict(there)})
+            whys = {build: why_not(answers[build]) for build in stay}
+            write_json({"host": called, "instances": dict(count), "stay": whys})
             continue
-        moves = there.pop("active", 0)
-        others = ", ".join(f"{count} {status}" for status, count in sorted(there.items()))
+        active = count.pop("active", 0)
+        others = ", ".join(f"{several} {status}" for status, several in sorted(count.items()))
         rest = f"; waited for: {others}" if others else ""
-        telling.say.print(f"{called}: would be disabled, and {moves} instances moved{rest}", markup=False)
-    return 0
+        finds = f", of which {len(stay)} find no host now" if stay else ""
+        telling.say.print(
+            f"{called}: would be disabled, and {active} instances moved{finds}{rest}", markup=False
+        )
+    bad = [(build, answer) for build, answer in answers.items() if not answer.fits]
+    if not telling.as_json:
+        tell_why_they_stay(bad, telling.say)
+        if len(moves) > AT_ONCE:
+            telling.say.print(
+                f"looked at {AT_ONCE} at a time: of room it is not known who takes it", style="dim"
+            )
+    return 1 if bad else 0

@@ -92,7 +92,7 @@ class Emptying:
                 far = self.so_far
                 bar.update(task, completed=far.over, total=len(far.seen), description=far.sentence())
 
-            async with following(self.bus, f"empty-{Clock().uuid()[:8]}", self.telling.progress) as moves:
+            async with following(self.bus, f"empty-{Clock().uuid()[:8]}", self.telling) as moves:
                 while await self._round(moves, draw):
                     pass
         return self.so_far

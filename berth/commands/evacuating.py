@@ -8,6 +8,7 @@ from msgspec import structs
 from rich.console import Console
 
 from berth import wiring
+from berth.commands.boot_options import WaitingCommand, waiting_time
 from berth.commands.emptying import Emptying, instances_on, tell_emptied
 from berth.commands.marking import forcing_down, host_named
 from berth.commands.options import Json, StateDir
@@ -24,12 +25,18 @@ from bus.resources import Provider
 commands = typer.Typer()
 
 
-@commands.command("evacuate", rich_help_panel="Moves")
+@commands.command("evacuate", cls=WaitingCommand, rich_help_panel="Moves")
 def evacuate_command(
     host: Annotated[str, typer.Argument(metavar="HOST", help="Its name, or its root's uuid.")],
     wait: Annotated[
-        bool, typer.Option("--wait", help="Follow all to their ends; exit 1 unless none stays.")
-    ] = False,
+        str | None,
+        typer.Option(
+            "--wait",
+            metavar="[TIME]",
+            help="Follow all to their ends; exit 1 unless none stays. With a time (90s, 30m, 12h, 7d) each"
+            " may wait so long for room.",
+        ),
+    ] = None,
     most: Annotated[
         int, typer.Option("--max", min=1, metavar="N", help="With --wait: so many at a time.")
     ] = 50,
@@ -43,10 +50,19 @@ def evacuate_command(
     destroys what is no longer its own before it says anything; `berth host force-down HOST --undo` opens it
     again. A host that is alive is emptied by `berth drain`.
     """
-    run(evacuate(effective(state_dir=state_dir).settings, host, wait, most, as_json, say))
+    asked = MoveRequested(move=ANY, build=ANY, kind="evacuate", wait=waiting_time(wait))
+    run(evacuate(effective(state_dir=state_dir).settings, host, asked, wait is not None, most, as_json, say))
 
 
-async def evacuate(settings: Settings, name: str, wait: bool, most: int, as_json: bool, say: Console) -> int:
+async def evacuate(
+    settings: Settings,
+    name: str,
+    asked: MoveRequested,
+    wait: bool,
+    most: int,
+    as_json: bool,
+    say: Console,
+) -> int:
     async with Bus(wiring.transport(settings, "evacuate")) as bus:
         host = await host_named(bus, name)
         there = await instances_on(bus, [host])
@@ -57,7 +73,6 @@ async def evacuate(settings: Settings, name: str, wait: bool, most: int, as_json
             others = f"; its cell sees to the {rest} that are not active" if rest else ""
             say.print(f"{called}: forced down; {len(active)} go to other hosts{others}", markup=False)
         await forcing_down(True)(bus, host)
-        asked = MoveRequested(move=ANY, build=ANY, kind="evacuate")
         if wait:
             return await _follow(bus, host, asked, most, ToldMoves(as_json, say))
         clock = Clock()

@@ -1,9 +1,10 @@
 """Moves as a client follows them: asked for, and what came of each, whatever of what is said gets lost."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from berth.publishing import PATIENCE, publish
 from bus import topics
@@ -19,6 +20,7 @@ from bus.moves import (
     MoveTold,
     PhaseOver,
 )
+from bus.queries import FindWaiting, WaitingRequest
 
 LOOK_SECONDS = 2.0  # between two looks at what cells keep of moves: what was said may have been lost
 AGAIN_SECONDS = 15.0  # after which one is asked for again that no cell knows and nobody refused
@@ -56,16 +58,29 @@ class _Open:
     told: tuple[str, str, int] = field(default=("", "", 0))
 
 
-Tell = Callable[[MoveTold], None]
+class TellsOfMoves(Protocol):
+    """Whom it is told as it goes."""
+
+    def progress(self, said: MoveTold) -> None: ...
+
+    def waits(self, said: WaitingRequest) -> None: ...
+
+
+class Silently:
+    """For who does not show progress."""
+
+    def progress(self, said: MoveTold) -> None: ...
+
+    def waits(self, said: WaitingRequest) -> None: ...
 
 
 class FollowedMoves:
     """Several moves, each to its outcome."""
 
-    def __init__(self, bus: Bus, name: str, tell: Tell) -> None:
+    def __init__(self, bus: Bus, name: str, telling: TellsOfMoves) -> None:
         self.bus = bus
         self.reply_to = name
-        self._tell = tell
+        self._telling = telling
         self._open: dict[str, _Open] = {}
 
     async def ask(self, request: MoveRequested) -> MoveOutcome:
@@ -119,12 +134,12 @@ class FollowedMoves:
         if one is None:
             return
         if said.refused:
-            self._tell(said)
+            self._telling.progress(said)
             return
         now = (said.phase, said.host, said.percent)
         if now != one.told:
             one.told = now
-            self._tell(said)
+            self._telling.progress(said)
         if said.phase in ("verify", VERIFYING) and not one.past_verifying:
             self._over(MoveOutcome(move=said.move, build=said.build, end=VERIFYING, host=said.host))
 
@@ -163,18 +178,32 @@ class FollowedMoves:
                 )  # fmt: skip
         await self._ask_again({*moves} - {stands.move for stands in found})
 
-    async def _ask_again(self, unknown: Iterable[str]) -> None:
-        """A refusal that was lost is said again; one that waits for room is no cell's for long."""
+    async def _ask_again(self, unknown: Collection[str]) -> None:
+        """A refusal that was lost is said again; one that waits for room is no cell's yet."""
         now = self.bus.clock.monotonic()
+        waiting = await self._that_wait(unknown)
         for move in sorted(unknown):
             one = self._open.get(move)
-            if one is None or one.asked is None or one.asked.wait or now - one.since < AGAIN_SECONDS:
+            if one is None or one.asked is None or now - one.since < AGAIN_SECONDS:
+                continue
+            if one.asked.wait and (waiting is None or move in waiting):
                 continue
             one.since = now
             try:
                 await self.bus.publish(one.asked)
             except (Unavailable, Unroutable):
                 return
+
+    async def _that_wait(self, moves: Collection[str]) -> Collection[str] | None:
+        """Those of them that wait for room; None: nobody can tell."""
+        open_ = [self._open[move] for move in sorted(moves) if move in self._open]
+        may = [one.asked.move for one in open_ if one.asked is not None and one.asked.wait]
+        if not may:
+            return ()
+        found = await waiting_moves(self.bus, may)
+        for one in found or ():
+            self._telling.waits(one)
+        return None if found is None else {one.request for one in found}
 
 
 def outcome_of(stands: MoveStands) -> MoveOutcome:
@@ -195,14 +224,19 @@ async def moves_of(bus: Bus, question: FindMoves) -> tuple[MoveStands, ...] | No
         return None
 
 
-def silently(said: MoveTold) -> None:
-    """For who does not show progress."""
+async def waiting_moves(bus: Bus, ids: Collection[str]) -> tuple[WaitingRequest, ...] | None:
+    """Of these moves, and of those of these builds, the ones that wait for room; None: nobody answers."""
+    try:
+        found = await bus.asker(topics.WAITING)(FindWaiting(requests=tuple(ids), limit=_A_LOOK))
+    except (Unavailable, Unroutable, AnswerRefused):
+        return None
+    return tuple(one for one in found.waiting if one.move)
 
 
 @asynccontextmanager
-async def following(bus: Bus, name: str, tell: Tell = silently) -> AsyncIterator[FollowedMoves]:
+async def following(bus: Bus, name: str, telling: TellsOfMoves | None = None) -> AsyncIterator[FollowedMoves]:
     """`name`: a word by which the answers are found."""
-    moves = FollowedMoves(bus, name, tell)
+    moves = FollowedMoves(bus, name, telling or Silently())
     refusals = await bus.listen(topics.MOVE_REFUSED.at(reply_to=name))
     ends = await bus.listen(topics.MOVE_ENDED.at(reply_to=name))
     progress = await bus.listen(topics.MOVE_TOLD.at(reply_to=name))

@@ -93,13 +93,14 @@ async def show_move(settings: Settings, id_: str, as_json: bool, say: Console) -
     if not found:
         all_shown(silent)
         raise CommandRefused(
-            f"no cell knows a move {id_}, or one of a build {id_}; one that was refused is in none"
+            f"no cell knows a move {id_}, or one of a build {id_}; of one that waits or was refused"
+            f" `berth why {id_}` tells"
         )
     one = max(found, key=lambda each: (not each.ended, each.since))
     if as_json:
         write_json(one)
         return 0
-    for fact in _facts(one):
+    for fact in facts_of(one):
         say.print(fact)
     if one.phases:
         say.print(phases_table(one))
@@ -114,7 +115,7 @@ async def show_move(settings: Settings, id_: str, as_json: bool, say: Console) -
     return 0
 
 
-def _facts(one: MoveStands) -> list[str]:
+def facts_of(one: MoveStands) -> list[str]:
     way = f"from {one.source or '-'} to {one.host or '-'}"
     percent = f", {one.percent}%" if one.percent and not one.ended else ""
     verb = "ended" if one.ended else "is at"

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from msgspec import structs
 
-from berth.commands.boot_options import pairs, waiting_time
+from berth.commands.boot_options import WaitingCommand, pairs, waiting_time
 from berth.commands.builds import image_named
 from berth.commands.options import Json, StateDir
 from berth.commands.requesting_moves import ANY, Making, request_moves, spec_of
@@ -27,7 +27,34 @@ Cell = Annotated[str, typer.Option(help="The cell it is in, if you know: then no
 Follow = Annotated[
     bool, typer.Option("--wait", help="Follow it to its end; exit 1 unless it is done.", rich_help_panel=_HOW)
 ]
-Timeout = Annotated[float, typer.Option(min=0, help="Seconds to follow it.", rich_help_panel=_HOW)]
+Wait = Annotated[
+    str | None,
+    typer.Option(
+        "--wait",
+        metavar="[TIME]",
+        help="Follow it to its end; exit 1 unless it is done. With a time (90s, 30m, 12h, 7d) it may wait so"
+        " long for room.",
+        rich_help_panel=_HOW,
+    ),
+]
+Priority = Annotated[
+    int,
+    typer.Option(min=0, max=9, help="Among those that wait for room, 9 goes first.", rich_help_panel=_HOW),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Say where it would go now, or why it would not, and do nothing; exit 1 if it would not.",
+        rich_help_panel=_HOW,
+    ),
+]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        min=0, help="Seconds to follow it, on top of those it may wait for room.", rich_help_panel=_HOW
+    ),
+]
 To = Annotated[
     str, typer.Option("--to", metavar="NAME|UUID", help="This host or none.", rich_help_panel=_WHERE)
 ]
@@ -61,7 +88,7 @@ VerifyFor = Annotated[
 ]
 
 
-@commands.command("move", rich_help_panel="Moves")
+@commands.command("move", cls=WaitingCommand, rich_help_panel="Moves")
 def move_command(
     builds: Builds,
     live: Annotated[
@@ -84,7 +111,9 @@ def move_command(
         ),
     ] = False,
     verify_for: VerifyFor = "",
-    wait: Follow = False,
+    wait: Wait = None,
+    priority: Priority = 0,
+    dry_run: DryRun = False,
     timeout: Timeout = 3600.0,
     cell: Cell = "",
     as_json: Json = False,
@@ -94,7 +123,8 @@ def move_command(
 
     Stopped, copied, started again: the room they had is kept until that is done, so that they can go back.
     `berth move BUILD --live --wait` is one that hardly notices; `berth move BUILD --verify --wait` waits for
-    your word. `berth moves list` shows what is under way, `berth abort BUILD` ends it early.
+    your word. `berth moves list` shows what is under way, `berth abort BUILD` ends it early. Where no host
+    has room, `--wait 1h` waits for some.
     """
     _check_where(to, force_to, not_ or ())
     if live and (verify or verify_for):
@@ -108,12 +138,16 @@ def move_command(
         ignore_hosts=tuple(not_ or ()),
         verify=verify or bool(verify_for),
         verify_for=_time("--verify-for", verify_for),
+        wait=waiting_time(wait),
+        priority=priority,
     )
     settings = effective(state_dir=state_dir).settings
-    run(request_moves(settings, builds, cell, _alike(asked), wait, timeout, as_json, say))
+    run(
+        request_moves(settings, builds, cell, _alike(asked), wait is not None, timeout, as_json, say, dry_run)
+    )
 
 
-@commands.command("resize", rich_help_panel="Moves")
+@commands.command("resize", cls=WaitingCommand, rich_help_panel="Moves")
 def resize_command(
     build: OneBuild,
     vcpus: Annotated[int | None, typer.Option(min=0, help="So many VCPU.")] = None,
@@ -142,7 +176,9 @@ def resize_command(
     ] = False,
     verify: Verify = True,
     verify_for: VerifyFor = "",
-    wait: Follow = False,
+    wait: Wait = None,
+    priority: Priority = 0,
+    dry_run: DryRun = False,
     timeout: Timeout = 3600.0,
     cell: Cell = "",
     as_json: Json = False,
@@ -178,10 +214,12 @@ def resize_command(
             same_host=same_host,
             verify=verify,
             verify_for=_time("--verify-for", verify_for),
+            wait=waiting_time(wait),
+            priority=priority,
         )
 
     settings = effective(state_dir=state_dir).settings
-    run(request_moves(settings, [build], cell, asked, wait, timeout, as_json, say))
+    run(request_moves(settings, [build], cell, asked, wait is not None, timeout, as_json, say, dry_run))
 
 
 @commands.command("shelve", rich_help_panel="Moves")
@@ -201,13 +239,15 @@ def shelve_command(
     run(request_moves(settings, builds, cell, _alike(_simple("shelve")), wait, timeout, as_json, say))
 
 
-@commands.command("unshelve", rich_help_panel="Moves")
+@commands.command("unshelve", cls=WaitingCommand, rich_help_panel="Moves")
 def unshelve_command(
     builds: Builds,
     to: To = "",
     force_to: ForceTo = "",
     not_: Not = None,
-    wait: Follow = False,
+    wait: Wait = None,
+    priority: Priority = 0,
+    dry_run: DryRun = False,
     timeout: Timeout = 3600.0,
     cell: Cell = "",
     as_json: Json = False,
@@ -220,9 +260,13 @@ def unshelve_command(
         wanted_host=to,
         forced_host=force_to,
         ignore_hosts=tuple(not_ or ()),
+        wait=waiting_time(wait),
+        priority=priority,
     )
     settings = effective(state_dir=state_dir).settings
-    run(request_moves(settings, builds, cell, _alike(asked), wait, timeout, as_json, say))
+    run(
+        request_moves(settings, builds, cell, _alike(asked), wait is not None, timeout, as_json, say, dry_run)
+    )
 
 
 @commands.command("rebuild", rich_help_panel="Moves")

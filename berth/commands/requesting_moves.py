@@ -8,6 +8,7 @@ from rich.console import Console
 
 from berth import wiring
 from berth.commands.following import VERIFYING, FollowedMoves, MoveOutcome, following
+from berth.commands.supposing_moves import supposed, tell_supposed
 from berth.commands.terminal import CommandRefused, checked, complain, write_json
 from berth.commands.told_moves import ToldMoves
 from berth.commands.whereabouts import uuid_of, whereabouts
@@ -18,6 +19,7 @@ from bus.delivery.runner import Bus
 from bus.moves import MoveRequested
 from bus.queries import BuildStands
 from bus.requests import BuildSpec
+from scheduler_worker import seconds_of
 
 ANY = "00000000-0000-0000-0000-000000000000"  # in place of ids that each gets when it is asked for
 
@@ -38,6 +40,7 @@ async def request_moves(
     timeout: float,
     as_json: bool,
     say: Console,
+    dry_run: bool = False,
 ) -> int:
     ids = list(dict.fromkeys(uuid_of(build) for build in builds))
     async with Bus(wiring.transport(settings, "move")) as bus:
@@ -55,6 +58,8 @@ async def request_moves(
             )
             for stands in found.values()
         ]
+        if dry_run:
+            return tell_supposed(asked, await supposed(bus, asked), as_json, say)
         if not wait:
             await publish(bus, *asked, patience=PATIENCE)
             for one in asked:
@@ -65,7 +70,8 @@ async def request_moves(
                         f"asked for: {one.kind} of {one.build} (`berth moves show {one.move}`)", markup=False
                     )
             return 0
-        return await follow_moves(bus, name, asked, timeout, ToldMoves(as_json, say))
+        longest = max((seconds_of(one.wait) for one in asked), default=0.0)
+        return await follow_moves(bus, name, asked, timeout + longest, ToldMoves(as_json, say))
 
 
 async def follow_moves(
@@ -84,7 +90,7 @@ async def follow_moves(
         _tell_what_next(outcome, telling)
 
     try:
-        async with asyncio.timeout(timeout), following(bus, name, telling.progress) as moves:
+        async with asyncio.timeout(timeout), following(bus, name, telling) as moves:
             async with asyncio.TaskGroup() as group:
                 for one in asked:
                     group.create_task(follow(moves, one))
@@ -95,8 +101,8 @@ async def follow_moves(
     except asyncio.CancelledError:
         if open_:
             complain.print(
-                f"{len(open_)} under way, which go on without you: `berth moves list` shows them,"
-                " `berth abort BUILD` ends one early",
+                f"{len(open_)} under way, or waiting for room, which go on without you: `berth moves list`"
+                " and `berth waiting` show them, `berth abort BUILD` ends one early",
                 markup=False,
             )
         raise

@@ -9,17 +9,21 @@ from rich.console import Console
 
 from berth import wiring
 from berth.commands.asking_cells import known_cells, named
-from berth.commands.following import MoveOutcome, following, moves_of
+from berth.commands.following import MoveOutcome, following, moves_of, waiting_moves
 from berth.commands.options import Json, StateDir
 from berth.commands.terminal import CommandRefused, checked, complain, effective, run, say, write_json
 from berth.commands.told_moves import ToldMoves
 from berth.commands.whereabouts import uuid_of
 from berth.publishing import PATIENCE, publish
 from berth.settings import Settings
+from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.messages import BuildCancelRequested
 from bus.moves import FindMoves, MoveStands, MoveSteered, MoveTold, Steering
+from bus.queries import WaitingRequest
 
+CANCEL_SECONDS = 30.0  # a scheduler may take to say that one waits no more
 ANSWER_SECONDS = 5.0  # a cell may take to say that it does so, or why not
 _GOOD = {"confirm": ("done",), "force": ("done",), "revert": ("reverted",), "abort": ("aborted", "reverted")}
 
@@ -72,7 +76,8 @@ def abort_command(
 ) -> None:
     """End a move early: the instance goes on where it was.
 
-    Only until it is started on its new host: then it is too late, and this says so.
+    Only until it is started on its new host: then it is too late, and this says so. One that waits for room
+    waits no more.
     """
     run(steer(effective(state_dir=state_dir).settings, of, "abort", cell, wait, timeout, as_json, say))
 
@@ -106,11 +111,50 @@ async def steer(
     ids = list(dict.fromkeys(uuid_of(one, "a build or a move") for one in of))
     async with Bus(wiring.transport(settings, "steer")) as bus:
         cells = (cell,) if cell else await known_cells(bus, settings)
-        under_way = [await _under_way(bus, cells, id_) for id_ in ids]
-        steering = _Steered(bus, to, wait, timeout, ToldMoves(as_json, say))
+        telling = ToldMoves(as_json, say)
+        meant = [await _meant(bus, cells, id_, to) for id_ in ids]
+        cancelled = [await _wait_ended(bus, one, telling) for one in meant if isinstance(one, WaitingRequest)]
+        # Who did not wait any more when that was said has begun just then
+        begun = [await _under_way(bus, cells, move) for move in cancelled if move]
+        under_way = [one for one in meant if isinstance(one, MoveStands)] + begun
+        steering = _Steered(bus, to, wait, timeout, telling)
         async with asyncio.TaskGroup() as group:
             each = [group.create_task(steering.steer(stands)) for stands in under_way]
     return 0 if all(one.result() for one in each) else 1
+
+
+async def _meant(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> MoveStands | WaitingRequest:
+    """The move that is under way; or, where it is to end, one that waits for room."""
+    try:
+        return await _under_way(bus, cells, id_)
+    except CommandRefused:
+        waiting = await waiting_moves(bus, (id_,)) if to == "abort" else ()
+        if waiting:
+            return waiting[0]
+        raise
+
+
+async def _wait_ended(bus: Bus, waits: WaitingRequest, telling: ToldMoves) -> str:
+    """Empty when it waits no more; else its id: it has begun, or is over."""
+    name = f"steer-{Clock().uuid()[:8]}"
+    answers = await bus.listen(topics.BUILD_CANCELLED.at(reply_to=name))
+    try:
+        order = BuildCancelRequested(build=waits.request, reply_to=name)
+        await publish(bus, checked(order), patience=PATIENCE)
+        async with asyncio.timeout(CANCEL_SECONDS):
+            said = await answers.get()
+    except TimeoutError:
+        raise CommandRefused(
+            f"no scheduler said within {CANCEL_SECONDS:g} s that {waits.request} waits no more; one that"
+            " comes back will still end it"
+        ) from None
+    finally:
+        await answers.stop()
+    if not said.waited:
+        return waits.request
+    build = next(iter(waits.builds), "")
+    telling.over(MoveOutcome(move=waits.request, build=build, end="cancelled", kind=waits.move))
+    return ""
 
 
 async def _under_way(bus: Bus, cells: Sequence[str], id_: str) -> MoveStands:
@@ -137,6 +181,23 @@ async def _under_way(bus: Bus, cells: Sequence[str], id_: str) -> MoveStands:
     raise CommandRefused(f"{id_}: no move of it is under way{unheard}")
 
 
+class _Answered:
+    """The first that is told is the answer."""
+
+    def __init__(self, answer: "asyncio.Future[MoveTold]", telling: ToldMoves) -> None:
+        self._answer = answer
+        self._telling = telling
+
+    def progress(self, said: MoveTold) -> None:
+        if not self._answer.done():
+            self._answer.set_result(said)
+        if not said.refused:
+            self._telling.progress(said)
+
+    def waits(self, said: WaitingRequest) -> None:
+        self._telling.waits(said)
+
+
 class _Steered:
     """One word, said to several moves."""
 
@@ -152,14 +213,7 @@ class _Steered:
         name = f"steer-{Clock().uuid()[:8]}"
         order = MoveSteered(move=stands.move, build=stands.build, cell=stands.cell, to=self.to, reply_to=name)
         answer = asyncio.get_running_loop().create_future()
-
-        def tell(said: MoveTold) -> None:
-            if not answer.done():
-                answer.set_result(said)
-            if not said.refused:
-                self.telling.progress(said)
-
-        async with following(self.bus, name, tell) as moves:
+        async with following(self.bus, name, _Answered(answer, self.telling)) as moves:
             outcome = moves.join(stands.move, stands.build, stands.cell, past_verifying=True)
             try:
                 await publish(self.bus, checked(order), patience=PATIENCE)

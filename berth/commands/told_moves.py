@@ -10,6 +10,7 @@ from berth.commands.following import REFUSED, VERIFYING, MoveOutcome
 from berth.commands.terminal import printable, write_json
 from berth.commands.waiting import duration
 from bus.moves import MoveStands, MoveTold
+from bus.queries import WaitingRequest
 
 _DONE = {
     "migrate": "moved to {host}",
@@ -27,6 +28,7 @@ _ENDS = {
     "deleted": "[yellow]deleted[/yellow] meanwhile",
     VERIFYING: "[yellow]waits to be confirmed[/yellow], on {host}",
     REFUSED: "[red]refused[/red]",
+    "cancelled": "[yellow]waits no more[/yellow]: it stays as it is",
 }
 _BEGINS = {  # what a phase is, for who reads along
     "prepare": "gets its place on {host}",
@@ -48,6 +50,7 @@ class ToldMoves:
         self.as_json = as_json
         self.say = say
         self._phases: dict[str, tuple[str, str]] = {}
+        self._waits: dict[str, str] = {}
 
     def progress(self, said: MoveTold) -> None:
         if self.as_json:
@@ -59,6 +62,19 @@ class ToldMoves:
         if said.phase in _BEGINS:
             host = printable(said.host) or "its host"
             self.say.print(f"{said.build} {_BEGINS[said.phase].format(host=host)}", style="dim", markup=False)
+
+    def waits(self, said: WaitingRequest) -> None:
+        """It waits for room: once, and whenever it lacks something else."""
+        lacks = f"place {said.position} in its line: {said.lacks}"
+        if self._waits.get(said.request) == lacks:
+            return
+        self._waits[said.request] = lacks
+        if self.as_json:
+            write_json(said)
+            return
+        wakes = f"; would be woken by {said.wakes}" if said.wakes else ""
+        build = next(iter(said.builds), said.request)
+        self.say.print(f"{build} waits: {printable(lacks)}{printable(wakes)}", style="dim", markup=False)
 
     def over(self, outcome: MoveOutcome) -> None:
         if self.as_json:

@@ -32,10 +32,11 @@ def waiting_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Requests that wait for room: who goes first, for how long, what they lack, and what would wake them.
+    """Who waits for room, with builds and with moves: in which order, what they lack, what would wake them.
 
     The highest priority goes first, then the oldest; requests alike are one line, in which each has a place.
-    `berth boot --wait 30m --priority 5` makes one; `berth delete BUILD` ends it.
+    `berth boot --wait 30m --priority 5` makes one, `berth delete BUILD` ends it; `berth move BUILD --wait
+    30m` makes one, `berth abort BUILD` ends it.
     """
     run(show_waiting(effective(state_dir=state_dir).settings, project, limit, as_json, say, Clock().now()))
 
@@ -69,7 +70,7 @@ async def show_waiting(
 
 def _table(waiting: Sequence[WaitingRequest], now: float) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("line", "place", "priority", "flavor", "instances", "since", "for", "build"):
+    for title in ("line", "place", "priority", "asks", "flavor", "instances", "since", "for", "build"):
         table.add_column(title, no_wrap=True)
     for title in ("lacks", "would wake it"):
         table.add_column(title, overflow="fold")
@@ -79,6 +80,7 @@ def _table(waiting: Sequence[WaitingRequest], now: float) -> Table:
             one.kind,
             str(one.position),
             str(one.priority),
+            one.move or "boot",
             printable(one.flavor),
             str(one.instances),
             duration(now - one.since),

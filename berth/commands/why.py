@@ -13,7 +13,9 @@ from rich.text import Text
 
 from berth import wiring
 from berth.commands.asking_cells import known_cells
+from berth.commands.move_list import facts_of
 from berth.commands.options import Json, StateDir
+from berth.commands.supposing_moves import supposed, tell_supposed
 from berth.commands.terminal import CommandRefused, effective, printable, run, say, write_json
 from berth.commands.what_if import show_answer
 from berth.funnel import funnel
@@ -23,6 +25,7 @@ from bus.decisions import AlsoAsked, RecordedHost
 from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.messages import BuildRequested
+from bus.moves import FindMoves, MovesFound, MoveStands
 from bus.queries import BuildStands, DecisionFound, FindBuilds, FindDecision, WhatIf
 from scheduler_worker import replay
 
@@ -36,7 +39,8 @@ def why_command(
     build: Annotated[
         str,
         typer.Argument(
-            metavar="BUILD|REQUEST", help="The uuid of a build, or of a request that found no host."
+            metavar="BUILD|REQUEST|MOVE",
+            help="The uuid of a build, of a request that found no host, or of a move.",
         ),
     ],
     again: Annotated[
@@ -54,7 +58,7 @@ def why_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Why a build is where it is, or nowhere.
+    """Why a build is where it is, or nowhere; why a move went where it did, waits, or was refused.
 
     Shows who was considered, what each constraint removed, what weighers gave the best, and what came after:
     refused claims, attempts, alternates. Of one without a host: who came closest, and what would help.
@@ -73,6 +77,7 @@ class Known:
     """All that anybody knows of a build."""
 
     stands: tuple[BuildStands, ...]  # it, or those of the request
+    moves: tuple[MoveStands, ...]  # it, where it is one that has begun
     decided: DecisionFound
     silent: tuple[str, ...]  # who did not answer
 
@@ -80,21 +85,25 @@ class Known:
 async def why(settings: Settings, id_: str, again: bool, now: bool, as_json: bool, say: Console) -> int:
     async with Bus(wiring.transport(settings, "why")) as bus:
         known = await _known(settings, bus, id_)
-        if not known.stands and not known.decided.known:
+        if not known.stands and not known.moves and not known.decided.known:
             unheard = f" ({', '.join(known.silent)} did not answer)" if known.silent else ""
-            raise CommandRefused(f"nobody knows a build or request {id_}{unheard}")
+            raise CommandRefused(f"nobody knows a build, request or move {id_}{unheard}")
         if now:
             return await _ask_now(bus, known, as_json, say)
     if again:
         return _again(known, as_json, say)
     if as_json:
-        for one in known.stands:
+        for one in (*known.stands, *known.moves):
             write_json(one)
         if known.decided.known:
             write_json(known.decided)
         return 0
     for one in known.stands:
         _show_placed(one, say)
+    for move in known.moves:
+        for fact in facts_of(move):
+            say.print(fact)
+        _pictured(move.decision, say)
     if known.decided.known:
         _show_decided(known.decided, say)
     return 0
@@ -105,18 +114,23 @@ async def _known(settings: Settings, bus: Bus, id_: str) -> Known:
     find = bus.asker(topics.FIND_BUILDS, timeout=SECONDS)
     cells = await known_cells(bus, settings)
     decision = bus.asker(topics.DECISION, timeout=SECONDS)(FindDecision(id=id_))
+    moves = bus.asker(topics.FIND_MOVES, timeout=SECONDS)
     questions = [find(FindBuilds(cell=cell, builds=(id_,))) for cell in cells]
-    answers: Sequence[Any] = await asyncio.gather(decision, *questions, return_exceptions=True)
-    silent, stands = [], list[BuildStands]()
-    for name, answer in zip(("the scheduler", *(f"cell {cell}" for cell in cells)), answers, strict=True):
+    of_moves = [moves(FindMoves(cell=cell, moves=(id_,))) for cell in cells]
+    answers: Sequence[Any] = await asyncio.gather(decision, *questions, *of_moves, return_exceptions=True)
+    silent, stands, moved = list[str](), list[BuildStands](), list[MoveStands]()
+    asked = ("the scheduler", *(f"cell {cell}" for cell in (*cells, *cells)))
+    for name, answer in zip(asked, answers, strict=True):
         if isinstance(answer, Unavailable | Unroutable):
-            silent.append(name)
+            silent += [name] if name not in silent else []
         elif isinstance(answer, BaseException):
             raise answer
+        elif isinstance(answer, MovesFound):
+            moved += answer.moves
         elif not isinstance(answer, DecisionFound):
             stands += answer.builds
     decided = answers[0] if isinstance(answers[0], DecisionFound) else DecisionFound()
-    return Known(tuple(stands), decided, tuple(silent))
+    return Known(tuple(stands), tuple(moved), decided, tuple(silent))
 
 
 # As a picture
@@ -139,13 +153,15 @@ def _show_placed(one: BuildStands, say: Console) -> None:
 
 
 def _show_decided(found: DecisionFound, say: Console) -> None:
+    of = f"{found.move.kind} {found.move.move} of {found.move.build}: " if found.move is not None else ""
     if found.waits:
-        _print(say, Text(f"waits for room: {printable(found.reason)}", style="yellow"))
+        _print(say, Text(f"{of}waits for room: {printable(found.reason)}", style="yellow"))
         if found.wakes:
             _print(say, Text(f"  it is looked at again when {printable(found.wakes)}"))
     else:
         code = f" [{found.decision.code}]" if found.decision.code else ""
-        _print(say, Text(f"no host{code}: {printable(found.reason)}", style="red"))
+        end = "refused" if of else "no host"
+        _print(say, Text(f"{of}{end}{code}: {printable(found.reason)}", style="red"))
     _pictured(found.decision, say)
 
 
@@ -164,6 +180,8 @@ def _print(say: Console, line: Text) -> None:
 
 def _again(known: Known, as_json: bool, say: Console) -> int:
     """The recorded decisions, made again; 1 unless all come to the same host."""
+    if known.moves:
+        raise CommandRefused("it is a move: only the choice of a build is made again")
     if not known.stands:
         raise CommandRefused("it was placed nowhere: there is no choice to be made again")
     same = True
@@ -193,6 +211,11 @@ def _tell_again(one: BuildStands, host: RecordedHost | None, as_json: bool, say:
 
 
 async def _ask_now(bus: Bus, known: Known, as_json: bool, say: Console) -> int:
+    if known.moves:
+        raise CommandRefused("it has begun: `berth move --dry-run` asks about another")
+    if known.decided.move is not None:
+        moves = [known.decided.move]
+        return tell_supposed(moves, await supposed(bus, moves), as_json, say)
     request = known.decided.request or requested(known.stands[0])
     if not request.instances:
         raise CommandRefused("what was asked is not recorded")

@@ -13,9 +13,11 @@ from berth.commands import draining, emptying, evacuating
 from berth.commands.marking import Marking, forcing_down, host_named, state_of
 from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting
+from bus.decisions import Decision, Removal
 from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
 from bus.moves import MoveRequested
+from bus.queries import WhatIfAnswered
 from bus.vocabulary import Message
 from placement_worker import Placement, placement_worker
 from tests.support.buses import serving
@@ -199,6 +201,38 @@ async def test_a_dry_run_changes_nothing(cloud: HostsToEmpty, berth: Berth) -> N
         "host-2: would be disabled, and 1 instances moved; waited for: 1 building",
     ]
     assert (cloud.movers.asked, await cloud.state(1)) == ([], "open")
+
+
+async def test_a_dry_run_says_who_would_find_no_host_and_why(cloud: HostsToEmpty, berth: Berth) -> None:
+    room = Removal(constraint="room", removed=3, left=0)
+    none = WhatIfAnswered(fits=False, decision=Decision(considered=3, code="class", removals=(room,)))
+    well = WhatIfAnswered(fits=True)
+    cloud.movers.would = lambda asked: none if asked.build in (B1, B3) else well
+    told = (await berth("drain", "host-1", "host-2", "--cold", "--dry-run", ends=1)).splitlines()
+    assert told[:4] == [
+        "host-1: would be disabled, and 2 instances moved, of which 1 find no host now",
+        "host-2: would be disabled, and 1 instances moved, of which 1 find no host now",
+        "  would stay: [class] no host would do",
+        f"    {B1}, {B3}",
+    ]
+    assert any("room" in line and "−3" in line for line in told[4:])
+    [asked] = cloud.movers.supposed
+    assert ({one.kind for one in asked.moves}, asked.closed) == ({"migrate"}, (uid(1, "a"), uid(2, "a")))
+    told = await berth("drain", "host-1", "--dry-run", "--json", ends=1)
+    assert json.loads(told) == {
+        "host": "host-1", "instances": {"active": 2}, "stay": {B1: "[class] no host would do"},
+    }  # fmt: skip
+    assert (cloud.movers.asked, await cloud.state(1)) == ([], "open")
+
+
+async def test_each_may_wait_for_room(cloud: HostsToEmpty, berth: Berth) -> None:
+    await berth("drain", "host-1", "--wait", "30m")
+    await berth("evacuate", "host-2", "--wait", "1h")
+    assert sorted((one.kind, one.wait) for one in cloud.movers.asked) == [
+        ("evacuate", "1h"),
+        ("live", "30m"),
+        ("live", "30m"),
+    ]
 
 
 async def test_stopped_it_says_how_far_it_is(cloud: HostsToEmpty, berth: Berth) -> None:

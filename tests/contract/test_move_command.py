@@ -1,17 +1,26 @@
 """`berth move` and its neighbours: what they ask for, what they tell of it, and how they end."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from berth import wiring
 from berth.commands import following, move_list, moves, steering
 from berth.commands.terminal import CommandRefused
 from berth.settings import BadSetting
+from bus.decisions import Decision, Removal
 from bus.local import LocalBroker, LocalTransport
-from bus.moves import MoveEnded, MoveRequested, MoveSteered, MoveTold, PhaseOver
+from bus.moves import (
+    MoveEnded,
+    MoveRequested,
+    MoveSteered,
+    MoveTold,
+    PhaseOver,
+)
+from bus.queries import WhatIfAnswered
 from bus.requests import Image
 from bus.vocabulary import Message
 from tests.support.buses import serving
@@ -62,6 +71,10 @@ ASKED: list[tuple[list[str], dict[str, Any]]] = [
     (["move", B1, "--not", "a", "--not", "b"], {"ignore_hosts": ("a", "b")}),
     (["move", B1, "--verify"], {"verify": True, "verify_for": ""}),
     (["move", B1, "--verify-for", "30m"], {"verify": True, "verify_for": "30m"}),
+    (["move", B1, "--wait", "30m", "--priority", "3"], {"wait": "30m", "priority": 3}),
+    (["move", B1, "--wait", "--to", "host-3"], {"wait": "", "wanted_host": "host-3"}),
+    (["resize", B1, "--vcpus", "4", "--wait", "1h"], {"wait": "1h", "verify": True}),
+    (["unshelve", B1, "--wait", "1h"], {"kind": "unshelve", "wait": "1h"}),
     (["resize", B1, "--vcpus", "4"], {"kind": "resize", "verify": True, "same_host": False}),
     (["resize", B1, "--vcpus", "4", "--no-verify", "--same-host"], {"verify": False, "same_host": True}),
     (["shelve", B1], {"kind": "shelve"}),
@@ -120,6 +133,7 @@ WRONG: list[tuple[list[str], type[Exception], str]] = [
     (["rebuild", B1], BadSetting, f"{B1} was built of no image: name one with --image"),
     (["rebuild", B1, "--image-property", "a=b"], BadSetting, "name it with --image"),
     (["confirm", B1], CommandRefused, f"{B1}: no move of it is under way"),
+    (["abort", B1], CommandRefused, f"{B1}: no move of it is under way"),
     (["moves", "show", B1], CommandRefused, f"no cell knows a move {B1}"),
     (["moves", "list", "--cell", "c7"], BadSetting, "--cell 'c7': cells are c1"),
 ]  # fmt: skip
@@ -224,7 +238,70 @@ async def test_who_waits_no_longer_is_told_what_is_under_way(movers: FakeMovers,
         await berth("move", B1, "--wait", "--timeout", "0.2")
 
 
+async def test_who_follows_one_that_waits_is_told_what_it_lacks_once(
+    movers: FakeMovers, berth: Berth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not asked for again while it waits, and its end is heard."""
+    monkeypatch.setattr(following, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(following, "AGAIN_SECONDS", 0.0)
+    movers.doing = lambda asked: []
+
+    async def has_room() -> None:
+        await until(lambda: movers.asked)
+        waits = movers.waits(1, 1)
+        movers.waiting[:] = [replace(waits, request=movers.asked[0].move)]
+        await asyncio.sleep(0.3)
+        movers.keeps(1, 1, "done", move=movers.asked[0].move, ended=1001.0)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(has_room())
+        told = (await berth("move", B1, "--wait", "30m")).splitlines()
+    assert told == [
+        f"{B1} waits: place 2 in its line: no room; would be woken by 2 VCPU",
+        f"{B1} moved to host-9",
+    ]
+
+
+# What would become of it
+
+
+async def test_a_dry_run_says_where_each_would_go_and_asks_for_nothing(
+    movers: FakeMovers, berth: Berth
+) -> None:
+    assert await berth("move", B1, "--dry-run") == f"{B1}: migrate to host-9 in cell c1\n"
+    no = WhatIfAnswered(fits=False, refusal="it is building", decision=Decision(code="status"))
+    room = Removal(constraint="room", removed=3, left=0)
+    none = WhatIfAnswered(fits=False, decision=Decision(considered=3, code="class", removals=(room,)))
+    movers.would = lambda asked: no if asked.build == B1 else none
+    told = await berth("move", B1, B2, "--live", "--dry-run", ends=1)
+    assert f"{B1}: no live: [status] it is building" in told
+    assert f"{B2}: no live: [class] no host would do" in told and "−3" in told
+    assert [one.kind for one in movers.supposed[-1].moves] == ["live", "live"]
+    assert movers.asked == []
+
+
 # A word to one that is under way
+
+
+@pytest.mark.parametrize("of", [B1, uid(1, "e")])
+async def test_an_abort_ends_the_wait_of_one_that_waits(movers: FakeMovers, berth: Berth, of: str) -> None:
+    waits = movers.waits(1, 1)
+    assert await berth("abort", of) == f"{B1} waits no more: it stays as it is\n"
+    assert [one.build for one in movers.cancelled] == [waits.request]
+    with pytest.raises(CommandRefused, match="no move of it is under way"):
+        await berth("confirm", of)
+
+
+async def test_one_that_begins_while_its_wait_is_to_end_is_aborted(movers: FakeMovers, berth: Berth) -> None:
+    movers.waits(1, 1)
+    movers.cancels, movers.begun = False, [movers.keeps(1, 1, "prepare")]
+    movers.moves.clear()
+    movers.steering = lambda said: [
+        MoveTold(move=said.move, build=said.build, cell="c1", phase="abort", reply_to=said.reply_to)
+    ]
+    told = await berth("abort", B1)
+    assert f"{B1}: abort is said" in told
+    assert [one.to for one in movers.steered] == ["abort"]
 
 
 @pytest.mark.parametrize("of", [B1, uid(1, "e")])

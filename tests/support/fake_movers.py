@@ -1,4 +1,7 @@
-"""A scheduler and a conductor that move instances as a test tells them to, and remember what was asked."""
+"""A scheduler and a conductor that move instances as a test tells them to, and remember what was asked.
+
+What waits for room, and what would become of moves, is what the test says as well.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -7,7 +10,7 @@ from msgspec.structs import replace
 
 from bus import topics
 from bus.claims import Choice
-from bus.messages import BuildPlaced, Selection
+from bus.messages import BuildCancelled, BuildCancelRequested, BuildPlaced, Selection
 from bus.moves import (
     FindMoves,
     MoveEnded,
@@ -19,7 +22,21 @@ from bus.moves import (
     MoveTold,
     PhaseOver,
 )
-from bus.queries import BuildsFound, BuildStands, FindBuilds, FindInstances, Instance, InstancesFound
+from bus.queries import (
+    BuildsFound,
+    BuildStands,
+    FindBuilds,
+    FindInstances,
+    FindWaiting,
+    Instance,
+    InstancesFound,
+    PlacedThere,
+    WaitingFound,
+    WaitingRequest,
+    WhatIfAnswered,
+    WhatIfMoves,
+    WhatIfMovesAnswered,
+)
 from bus.requests import BuildSpec, Flavor, Image
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
@@ -60,6 +77,12 @@ class FakeMovers:
     doing: Doing | None = None
     steering: Callable[[MoveSteered], Iterable[Message]] | None = None
     spare: int = 9  # the host all go to
+    waiting: list[WaitingRequest] = field(default_factory=list)
+    cancelled: list[BuildCancelRequested] = field(default_factory=list)
+    cancels: bool = True  # false: what is to be cancelled has begun just then, as
+    begun: list[MoveStands] = field(default_factory=list)
+    would: Callable[[MoveRequested], WhatIfAnswered] | None = None  # without it, all would go to the spare
+    supposed: list[WhatIfMoves] = field(default_factory=list)
 
     def have(self, *builds: BuildStands) -> None:
         self.builds |= {one.build: one for one in builds}
@@ -74,11 +97,14 @@ class FakeMovers:
                     emits=[topics.MOVE_REFUSED, topics.MOVE_TOLD, topics.MOVE_ENDED],
                 ),
                 on(topics.MOVE_STEER.at(cell="c1"), self._steer, emits=[topics.MOVE_TOLD, topics.MOVE_ENDED]),
+                on(topics.BUILD_CANCEL, self._cancel, emits=[topics.BUILD_CANCELLED]),
             ],
             answers=[
                 answers(topics.FIND_BUILDS, self._builds, cell="c1"),
-                answers(topics.FIND_MOVES, self._moves, cell="c1"),
+                answers(topics.FIND_MOVES, self.find_moves, cell="c1"),
                 answers(topics.FIND_INSTANCES, self._instances, cell="c1"),
+                answers(topics.WAITING, self._waiting),
+                answers(topics.WHAT_IF_MOVES, self._what_if),
             ],
         )
 
@@ -89,6 +115,32 @@ class FakeMovers:
     async def _steer(self, said: MoveSteered) -> list[Message]:
         self.steered.append(said)
         return list(self.steering(said)) if self.steering is not None else []
+
+    async def _cancel(self, asked: BuildCancelRequested) -> BuildCancelled:
+        self.cancelled.append(asked)
+        return BuildCancelled(build=asked.build, waited=self.cancels, reply_to=asked.reply_to)
+
+    async def _waiting(self, asked: FindWaiting) -> WaitingFound:
+        found = [one for one in self.waiting if {one.request, *one.builds} & {*asked.requests}]
+        return WaitingFound(waiting=tuple(found), count=len(found))
+
+    async def _what_if(self, asked: WhatIfMoves) -> WhatIfMovesAnswered:
+        self.supposed.append(asked)
+        there = PlacedThere(root=uid(self.spare, "a"), host=f"host-{self.spare}", cell="c1")
+        well = WhatIfAnswered(fits=True, placed=(there,))
+        return WhatIfMovesAnswered(
+            answers=tuple(self.would(one) if self.would is not None else well for one in asked.moves)
+        )
+
+    def waits(self, number: int, build: int) -> WaitingRequest:
+        """A move of this build that waits for room."""
+        waits = WaitingRequest(
+            request=uid(number, "e"), builds=(uid(build),), instances=1, project="p", flavor="small",
+            priority=0, since=1000.0, until=2000.0, kind="k", position=2, lacks="no room", wakes="2 VCPU",
+            move="migrate",
+        )  # fmt: skip
+        self.waiting.append(waits)
+        return waits
 
     # What may be said of a move
 
@@ -134,7 +186,9 @@ class FakeMovers:
     async def _builds(self, asked: FindBuilds) -> BuildsFound:
         return BuildsFound(builds=tuple(self.builds[one] for one in asked.builds if one in self.builds))
 
-    async def _moves(self, asked: FindMoves) -> MovesFound:
+    async def find_moves(self, asked: FindMoves) -> MovesFound:
+        if self.cancelled and not self.cancels:  # it had begun
+            self.moves |= {one.move: one for one in self.begun}
         found = [
             one
             for one in self.moves.values()

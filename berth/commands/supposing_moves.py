@@ -1,0 +1,73 @@
+"""What would become of moves now: asked of a scheduler, and told; nothing is begun."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from berth.commands.terminal import printable, write_json
+from berth.funnel import funnel
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.moves import MoveRequested
+from bus.queries import WhatIfAnswered, WhatIfMoves
+from bus.resources import Provider
+
+SECONDS = 30.0  # an answer may take
+AT_ONCE = 100  # moves in a question: each is beside those before it
+_SHOWN = 20  # of those that stay for one reason
+
+
+async def supposed(
+    bus: Bus, moves: Sequence[MoveRequested], closed: Sequence[Provider] = ()
+) -> list[WhatIfAnswered]:
+    """Of each, none going to these hosts."""
+    ask, roots = bus.asker(topics.WHAT_IF_MOVES, timeout=SECONDS), tuple(host.id for host in closed)
+    answers: list[WhatIfAnswered] = []
+    for start in range(0, len(moves), AT_ONCE):
+        question = WhatIfMoves(moves=tuple(moves[start : start + AT_ONCE]), closed=roots)
+        answers += (await ask(question)).answers
+    return answers
+
+
+def why_not(answer: WhatIfAnswered) -> str:
+    """In a sentence."""
+    code = f"[{answer.decision.code}] " if answer.decision.code else ""
+    return f"{code}{printable(answer.refusal) or 'no host would do'}"
+
+
+def tell_supposed(
+    moves: Sequence[MoveRequested], answers: Sequence[WhatIfAnswered], as_json: bool, say: Console
+) -> int:
+    """1 unless all would move."""
+    for one, answer in zip(moves, answers, strict=True):
+        if as_json:
+            write_json(answer)
+            continue
+        if answer.fits:
+            where = "".join(f" to {printable(there.host)} in cell {there.cell}" for there in answer.placed)
+            say.print(f"{one.build}: {one.kind}{where}", style="green", markup=False)
+        else:
+            say.print(f"{one.build}: no {one.kind}: {why_not(answer)}", style="red", markup=False)
+        _picture(answer, say)
+    return 0 if all(answer.fits for answer in answers) else 1
+
+
+def tell_why_they_stay(stay: Sequence[tuple[str, WhatIfAnswered]], say: Console) -> None:
+    """Those that stay for one reason together, with the picture of the first."""
+    alike: dict[tuple[str, object], list[str]] = {}
+    first: dict[tuple[str, object], WhatIfAnswered] = {}
+    for build, answer in stay:
+        why = (why_not(answer), answer.decision.removals)
+        alike.setdefault(why, []).append(build)
+        first.setdefault(why, answer)
+    for why, builds in alike.items():
+        more = f" and {len(builds) - _SHOWN} more" if len(builds) > _SHOWN else ""
+        say.print(f"  would stay: {why[0]}", style="red", markup=False)
+        say.print(f"    {', '.join(builds[:_SHOWN])}{more}", markup=False)
+        _picture(first[why], say)
+
+
+def _picture(answer: WhatIfAnswered, say: Console) -> None:
+    for line in funnel(answer.decision, say.width, answer.placed[0].root if answer.placed else ""):
+        line.rstrip()
+        say.print(line)
