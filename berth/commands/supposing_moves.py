@@ -60,11 +60,11 @@ def tell_why_they_stay(stay: Sequence[tuple[str, WhatIfAnswered]], say: Console)
         why = (why_not(answer), answer.decision.removals)
         alike.setdefault(why, []).append(build)
         first.setdefault(why, answer)
-    for why, builds in alike.items():
+    for key, builds in alike.items():
         more = f" and {len(builds) - _SHOWN} more" if len(builds) > _SHOWN else ""
-        say.print(f"  would stay: {why[0]}", style="red", markup=False)
+        say.print(f"  would stay: {key[0]}", style="red", markup=False)
         say.print(f"    {', '.join(builds[:_SHOWN])}{more}", markup=False)
-        _picture(first[why], say)
+        _picture(first[key], say)
 
 
 def _picture(answer: WhatIfAnswered, say: Console) -> None:

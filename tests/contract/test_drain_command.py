@@ -218,8 +218,8 @@ async def test_a_dry_run_says_who_would_find_no_host_and_why(cloud: HostsToEmpty
     assert any("room" in line and "−3" in line for line in told[4:])
     [asked] = cloud.movers.supposed
     assert ({one.kind for one in asked.moves}, asked.closed) == ({"migrate"}, (uid(1, "a"), uid(2, "a")))
-    told = await berth("drain", "host-1", "--dry-run", "--json", ends=1)
-    assert json.loads(told) == {
+    in_json = await berth("drain", "host-1", "--dry-run", "--json", ends=1)
+    assert json.loads(in_json) == {
         "host": "host-1", "instances": {"active": 2}, "stay": {B1: "[class] no host would do"},
     }  # fmt: skip
     assert (cloud.movers.asked, await cloud.state(1)) == ([], "open")

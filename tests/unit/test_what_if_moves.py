@@ -88,7 +88,7 @@ async def test_none_goes_to_a_host_that_is_to_be_closed() -> None:
 async def test_members_of_a_group_stay_apart_from_those_before_them() -> None:
     cloud = a_cloud(hosts=3)
     another(cloud)
-    members = {BUILD: (root(1),), OTHER: (root(1),)}
+    members: dict[str, tuple[str, ...]] = {BUILD: (root(1),), OTHER: (root(1),)}
     cloud.placement.groups[GROUP] = ServerGroup(
         id=GROUP, name="web", policy="anti-affinity", project="p", members=members, left={}
     )
