@@ -1,5 +1,6 @@
 """An instance in an embedded berth, by its commands: moved, resized, shelved, evacuated, drained."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,17 +11,33 @@ import pytest
 
 from berth import wiring
 from berth.audit import audit
-from berth.commands import builds, deleting, draining, evacuating, hosts, move_list, moves, steering
+from berth.commands import (
+    builds,
+    deleting,
+    draining,
+    evacuating,
+    hosts,
+    move_list,
+    moves,
+    steering,
+    waiting,
+    why,
+)
 from berth.commands.run import ready
 from berth.embedded import embedded
 from berth.settings import Settings
+from bus import topics
+from bus.delivery.runner import Bus
 from bus.local import LocalTransport
+from bus.queries import FindWaiting, WaitingRequest
 from tests.support.command_line import CommandLine
+from tests.support.move_builders import a_move
 from tests.support.waiting import until
 
 HOMES: dict[str, ModuleType] = {
     "boot": builds, "delete": deleting, "drain": draining, "evacuate": evacuating, "host": hosts,
-    "moves": move_list, "confirm": steering, "revert": steering, "abort": steering,
+    "moves": move_list, "confirm": steering, "revert": steering, "abort": steering, "waiting": waiting,
+    "why": why,
 }  # fmt: skip
 
 
@@ -28,9 +45,9 @@ class LivingBerth:
     """`berth ...` beside a berth that runs."""
 
     def __init__(
-        self, settings: Settings, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self, settings: Settings, bus: Bus, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        self.settings, self._patch, self._capsys = settings, patch, capsys
+        self.settings, self.bus, self._patch, self._capsys = settings, bus, patch, capsys
 
     async def __call__(self, *words: str, ends: int = 0) -> str:
         line = CommandLine(words[0], HOMES.get(words[0], moves), self._patch, self._capsys)
@@ -46,6 +63,17 @@ class LivingBerth:
         """The last that is told of a move that is followed."""
         told = await self(*words, "--wait", "--json", ends=ends)
         return dict(json.loads(told.splitlines()[-1]))
+
+    async def waits(self, build: str) -> WaitingRequest:
+        """Its move that waits for room."""
+        found = list[WaitingRequest]()
+
+        async def listed() -> bool:
+            found[:] = (await self.bus.asker(topics.WAITING)(FindWaiting(requests=(build,)))).waiting
+            return bool(found)
+
+        await until(listed)
+        return found[0]
 
     async def clean(self) -> None:
         """Once clean-ups are over nothing is held but by builds that are there."""
@@ -69,7 +97,7 @@ async def berth(
     async with embedded(settings) as running:
         await ready(running.bus, settings)
         monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(running.broker))
-        yield LivingBerth(settings, monkeypatch, capsys)
+        yield LivingBerth(settings, running.bus, monkeypatch, capsys)
 
 
 async def test_an_instance_is_moved_in_every_way_and_deleted(berth: LivingBerth) -> None:
@@ -116,6 +144,34 @@ async def test_a_dead_host_is_evacuated_and_one_that_lives_is_drained(berth: Liv
     for build, _ in there:
         await berth("delete", build, "--wait")
     await berth("host", "force-down", "c1-host00001", "--undo")
+    await berth.clean()
+
+
+async def test_what_waits_for_room_is_listed_explained_ended_and_goes_when_there_is_some(
+    berth: LivingBerth,
+) -> None:
+    build, host = await berth.boot()
+    there = "c1-host00001" if host != "c1-host00001" else "c1-host00002"
+    await berth("host", "disable", there)
+    would = await berth("move", build, "--to", there, "--dry-run", ends=1)
+    assert f"{build}: no migrate: " in would and "no host would do" in would
+    drained = await berth("drain", host, "--dry-run")
+    assert f"{host}: would be disabled, and 1 instances moved" in drained
+
+    asked = a_move(1, build=build, wanted_host=there, wait="30m")
+    await berth.bus.publish(asked)
+    assert (await berth.waits(build)).request == asked.move
+    assert f"migrate {asked.move} of {build}: waits for room" in await berth("why", asked.move)
+    assert build in await berth("waiting")
+    assert f"{build} waits no more" in await berth("abort", build)
+    assert f"migrate {asked.move} of {build}: refused [cancelled]" in await berth("why", asked.move)
+
+    following = asyncio.create_task(berth("move", build, "--to", there, "--live", "--wait", "30m"))
+    await berth.waits(build)
+    await berth("host", "enable", there)
+    told = await following
+    assert f"{build} moved to {there}" in told
+    await berth("delete", build, "--wait")
     await berth.clean()
 
 
