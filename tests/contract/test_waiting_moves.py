@@ -103,10 +103,11 @@ async def test_the_end_of_the_wait_is_a_refusal_that_says_what_it_lacked_and_is_
         assert (said.code, said.decision.code, said.build, said.reply_to) == ("waited", "waited", build, "me")
         assert said.reason.startswith("it has waited 90s, as it wished: no valid host among 2")
         assert said.decision.removals
-        await movers.host(2, ROOMY)
-        await movers.ask(build, wait="90s")  # the same once more
-        await movers.world.until(2, movers.refused)
-        assert (movers.placed, movers.refused[1].reason, await movers.waiting()) == ([], said.reason, [])
+        for several, vcpus in ((2, 0), (3, ROOMY)):  # the same once more, and when there is room
+            await movers.host(2, vcpus)
+            await movers.ask(build, wait="90s")
+            await movers.world.until(several, movers.refused)
+            assert (movers.placed, movers.refused[-1].reason, await movers.waiting()) == ([], said.reason, [])
         kept = await movers.world.bus.asker(topics.DECISION)(FindDecision(id=MOVE))
         assert kept.move is not None and kept.request is not None
         assert (kept.move.build, kept.builds, kept.reason, kept.waits) == (
