@@ -5,6 +5,7 @@ order. So each is the best at its moment, on the scales of the beginning.
 """
 
 from collections.abc import Callable, Collection, Hashable, Sequence
+from functools import partial
 from heapq import heappop, heappush
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from bus.candidates import Bools, CandidateSearch, Floats, Ints, PlacedHost
 from bus.decisions import Record, RecordedHost, Removal
 from bus.queries import Candidate
-from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.found_hosts import FoundHosts
 from scheduler_worker.core.frontier import Frontier
 from scheduler_worker.core.host_map import HostMap
 from scheduler_worker.core.pick import KeepsPromises, Pick
@@ -59,6 +60,9 @@ class Ranking:
         self._promises = promises
         self._seed = seed
         self._positions = search.positions
+        self._found = FoundHosts(search, now, hosts)
+        # No method of its own is handed on: two that keep each other are garbage only the collector finds.
+        self._ties = partial(_ties_of, seed, hosts, self._positions)
         self._view = AllHosts(search, now)
         # Whoever names a host by force wants it whatever the rules say.
         rules = () if wish.request.forced_host else policy.rules
@@ -74,9 +78,7 @@ class Ranking:
             served,
             self._masks,
             self._lazy if self._keeps_together is None else [*self._lazy, self._keeps_together],
-            self._name,
-            self.facts,
-            self._nobody_builds,
+            self._found,
         )
         count = len(self._positions)
         self._scales = scales_of(policy.weighers, self._view, wish, count)
@@ -102,7 +104,6 @@ class Ranking:
         self._admits_now: set[int] = set()
         self._passed_over: list[Entry] = []  # the best of them
         self._full: dict[int, Entry] = {}  # whoever has no room left
-        self._facts: dict[int, HostFacts] = {}
         self._values: dict[int, tuple[float, ...]] = {}  # of whoever moved
         self._recorded: dict[int, RecordedHost] = {}
         self._lone_ways: dict[int, tuple[Candidate, ...]] = {}
@@ -170,7 +171,7 @@ class Ranking:
         for pick in picks:
             self._promises.drop(pick.promise)
         for pick in picks:
-            index = self._index(pick.root)
+            index = self._found.index(pick.root)
             self._chosen[index] -= 1
             self._full.pop(index, None)
             self._changed(index, self._moved[index][3], pick.choices[0])
@@ -186,8 +187,8 @@ class Ranking:
             return ()
         spares = self._spares.get(cell)
         if spares is None:
-            spares = self._spares[cell] = Spares(self, cell)
-        return spares.take(several, beside, avoid)
+            spares = self._spares[cell] = Spares(cell, self.wish.asked)
+        return spares.take(self, several, beside, avoid)
 
     def admitted(self, beyond: int = -1) -> Sequence[int]:
         """Hosts beyond a position that no mask leaves out; of trees, as far as arrays tell."""
@@ -203,7 +204,7 @@ class Ranking:
         return self._positions.item(index)
 
     def host(self, index: int) -> PlacedHost:
-        return self._search.host(self._positions.item(index))
+        return self._found.host(index)
 
     def free(self, resource_class: str) -> Floats:
         """Of each, in its tree."""
@@ -277,9 +278,6 @@ class Ranking:
     def _is_outside(self, index: int) -> bool:
         return self._outside is not None and bool(self._outside[index])
 
-    def _ties(self, indices: Ints) -> Uints:
-        return ties(self._seed, self._hosts.mixed.take(self._positions.take(indices)))
-
     def _next(self) -> Entry | None:
         """The best there is room at that no rule refuses; it is taken out of the order."""
         while True:
@@ -352,7 +350,7 @@ class Ranking:
         # Of who was chosen, what was asked for all at once may be otherwise by now.
         rules = self._rules if index in self._chosen else self._lazy
         if rules:
-            facts = self.facts(index)
+            facts = self._found.facts(index)
             for rule in rules:
                 why = rule.refuses(facts, self.wish)
                 if why is not None:
@@ -367,7 +365,12 @@ class Ranking:
         if keeps is None or not self.ways(index, 1):
             return False
         refusal = all_of_them(
-            self.wish, self._rules, keeps, self._now.source, self.facts(index), lambda: self.look(index, 1)
+            self.wish,
+            self._rules,
+            keeps,
+            self._now.source,
+            self._found.facts(index),
+            lambda: self.look(index, 1),
         )
         if refusal is not None:
             self._refused[index] = refusal
@@ -380,17 +383,18 @@ class Ranking:
         self._tree_ways.pop(index, None)
         if len(way.allocations) > 1 or way.root not in way.allocations:
             self._tree_ways.clear()
-        for known in (self._facts, self._recorded, self._refused):
+        self._found.changed(index)
+        for known in (self._recorded, self._refused):
             known.pop(index, None)
         self._admits_now.discard(index)
-        view, wish = OneHost(self.facts(index)), self.wish
+        view, wish = OneHost(self._found.facts(index)), self.wish
         values = self._values[index] = tuple([scale.read(view, wish) for scale in self._scales])
         score, outside = self._worth(view, values), int(self._is_outside(index))
         self._moved[index] = entry = outside, -score, self._chosen[index], its_tie, index
         heappush(self._heap, entry)
         spares = self._spares.get(way.cell)
         if spares is not None:
-            spares.moved(index)
+            spares.moved(self, index)
 
     def _worth(self, view: OneHost, values: Sequence[float]) -> float:
         multipliers = self._multipliers
@@ -405,7 +409,7 @@ class Ranking:
         return self._one_more
 
     def _weighed_with_one_more(self, index: int) -> float:
-        facts = self.facts(index)
+        facts = self._found.facts(index)
         now, then = OneHost(facts), OneHost(with_more(facts, self.wish.asked, 1))
         return self._worth(now, [scale.read(now, self.wish) for scale in self._scales]) - self._worth(
             then, [scale.read(then, self.wish) for scale in self._scales]
@@ -425,22 +429,6 @@ class Ranking:
         return self._moved.get(index)
 
     # One host
-
-    def facts(self, index: int) -> HostFacts:
-        facts = self._facts.get(index)
-        if facts is None:
-            facts = self._facts[index] = self._now.facts(self._search, self._positions.item(index))
-        return facts
-
-    def _nobody_builds(self, index: int) -> str:
-        return self._hosts.nobody_builds(self._search.host(self._positions.item(index)))
-
-    def _name(self, index: int) -> str:
-        return self._search.host(self._positions.item(index)).host
-
-    def _index(self, root: str) -> int:
-        position = self._now.source.position(root)
-        return int(np.searchsorted(self._positions, -1 if position is None else position))
 
     def ways(self, index: int, most: int, avoid: Collection[str] = ()) -> tuple[Candidate, ...]:
         """Ways to use it there is room for now. Without those that touch what is to be avoided."""
@@ -484,7 +472,7 @@ class Ranking:
         index = entry[-1]
         known = self._recorded.get(index)
         if known is None or known.refused != refused:
-            host = self._search.host(self._positions.item(index))
+            host = self._found.host(index)
             known = self._recorded[index] = RecordedHost(
                 root=host.uuid,
                 host=host.host,
@@ -505,7 +493,7 @@ class Ranking:
         """Where its aggregates count a weigher otherwise."""
         if not self._overriding:
             return {}
-        view = OneHost(self.facts(index))
+        view = OneHost(self._found.facts(index))
         found = {
             scale.weigher.name: view.override(scale.key, scale.weigher.multiplier) for scale in self._scales
         }
@@ -514,3 +502,7 @@ class Ranking:
             for scale in self._scales
             if found[scale.weigher.name] != scale.weigher.multiplier
         }
+
+
+def _ties_of(seed: str, hosts: HostMap, positions: Ints, indices: Ints) -> Uints:
+    return ties(seed, hosts.mixed.take(positions.take(indices)))

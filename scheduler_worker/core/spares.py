@@ -5,7 +5,7 @@ or more, those that have much less room than the roomiest of the cell make way f
 """
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -19,27 +19,31 @@ TIGHT = 0.75  # who has less than this of the room that the roomiest has
 
 
 class Spares:
-    """Beside the ranking: nothing is promised, and what is taken of the ranking moves here too."""
+    """Beside the ranking: nothing is promised, and what is taken of the ranking moves here too.
 
-    def __init__(self, ranking: "Ranking", cell: str) -> None:
-        self._ranking = ranking
+    The ranking is handed in at every call: it keeps these, and two that kept each other would be garbage that
+    only the collector finds.
+    """
+
+    def __init__(self, cell: str, asked: Mapping[str, int]) -> None:
         self._cell = cell
         self._sorted: list[Entry] = []  # those of the cell in the order of the beginning
         self._at = 0
         self._heap: list[Entry] = []
         self._named: dict[int, int] = {}
         self._fuller: dict[int, Entry] = {}  # the places of those that were named
-        self._asked = ranking.wish.asked
+        self._asked = asked
         self._enough: float | None = None  # room, for one to be roomy
         self._roomy: deque[int] | None = None  # whose turn it is to be named
 
-    def take(self, several: int, beside: Collection[str], avoid: Collection[str]) -> tuple[Candidate, ...]:
+    def take(
+        self, ranking: "Ranking", several: int, beside: Collection[str], avoid: Collection[str]
+    ) -> tuple[Candidate, ...]:
         found: list[Entry] = []
         spares: list[Candidate] = []
         passed_over: list[Entry] = []
-        while len(found) < several and (entry := self._next()) is not None:
+        while len(found) < several and (entry := self._next(ranking)) is not None:
             index = entry[-1]
-            ranking = self._ranking
             if not ranking.admits(index):
                 continue
             ways = ranking.ways(index, 1)
@@ -50,15 +54,16 @@ class Spares:
             else:
                 found.append(entry)
                 spares.append(ways[0])
-        found, spares, roomy = self._with_roomy(found, spares, several, beside, avoid, passed_over)
+        found, spares, roomy = self._with_roomy(ranking, found, spares, several, beside, avoid, passed_over)
         for entry in passed_over:
             heappush(self._heap, entry)
         for entry, way in zip(found, spares, strict=True):
-            self._name(entry, way)
+            self._name(ranking, entry, way)
         return (*spares, *roomy)
 
     def _with_roomy(
         self,
+        ranking: "Ranking",
         found: list["Entry"],
         spares: list[Candidate],
         several: int,
@@ -71,8 +76,8 @@ class Spares:
         if several < 2 or len(found) < several:
             return found, spares, roomy
         taken = {way.root for way in spares}.union(beside)
-        while found and not self._is_roomy(found[-1][-1]):
-            one = self._next_roomy(taken, avoid)
+        while found and not self._is_roomy(ranking, found[-1][-1]):
+            one = self._next_roomy(ranking, taken, avoid)
             if one is None:
                 break
             roomy.append(one)
@@ -81,14 +86,15 @@ class Spares:
             spares.pop()
         return found, spares, roomy
 
-    def _is_roomy(self, index: int) -> bool:
+    def _is_roomy(self, ranking: "Ranking", index: int) -> bool:
         if self._enough is None:
-            self._enough = TIGHT * self._ranking.rooms.most(self._cell)
-        return self._ranking.rooms.of(index) >= self._enough
+            self._enough = TIGHT * ranking.rooms.most(self._cell)
+        return ranking.rooms.of(index) >= self._enough
 
-    def _next_roomy(self, taken: Collection[str], avoid: Collection[str]) -> Candidate | None:
+    def _next_roomy(
+        self, ranking: "Ranking", taken: Collection[str], avoid: Collection[str]
+    ) -> Candidate | None:
         """By turns, so that builds do not all name the same one."""
-        ranking = self._ranking
         if self._roomy is None:
             self._roomy = deque(ranking.rooms.roomiest(self._cell, self._enough or 0.0))
         for _ in range(len(self._roomy)):
@@ -101,21 +107,21 @@ class Spares:
                 return ways[0]
         return None
 
-    def moved(self, index: int) -> None:
+    def moved(self, ranking: "Ranking", index: int) -> None:
         """It was chosen or put back."""
-        now = self._ranking.moved_to(index)
+        now = ranking.moved_to(index)
         if now is None:
             return
         named = self._named.get(index)
         if named:
-            less = named * self._ranking.one_more(index)
+            less = named * ranking.one_more(index)
             now = self._fuller[index] = (now[0], now[1] + less, now[2] + named, now[3], index)
         heappush(self._heap, now)
 
-    def _next(self) -> "Entry | None":
+    def _next(self, ranking: "Ranking") -> "Entry | None":
         while True:
             if self._at == len(self._sorted):
-                self._sorted = self._ranking.of_cell(self._cell, self._at)
+                self._sorted = ranking.of_cell(self._cell, self._at)
             heap, front = self._heap, self._sorted
             if heap and (self._at == len(front) or heap[0] <= front[self._at]):
                 entry = heappop(heap)
@@ -126,11 +132,11 @@ class Spares:
                 self._at += 1
             else:
                 return None
-            now = self._fuller.get(entry[-1]) or self._ranking.moved_to(entry[-1]) or entry
+            now = self._fuller.get(entry[-1]) or ranking.moved_to(entry[-1]) or entry
             if now == entry:
                 return entry
 
-    def _name(self, entry: "Entry", way: Candidate) -> None:
+    def _name(self, ranking: "Ranking", entry: "Entry", way: Candidate) -> None:
         """From now on it counts as if it got what it was named for; where that is all it has, no more."""
         outside, worth, chosen, its_tie, index = entry
         self._named[index] = named = self._named.get(index, 0) + 1
@@ -139,7 +145,7 @@ class Spares:
             if name in free and free[name] < (named + 1) * amount:
                 self._fuller[index] = _NOWHERE
                 return
-        one_more = self._ranking.one_more(index)
+        one_more = ranking.one_more(index)
         self._fuller[index] = entry = (outside, worth + one_more, chosen + 1, its_tie, index)
         heappush(self._heap, entry)
 

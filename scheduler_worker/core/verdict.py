@@ -1,13 +1,13 @@
 """What became of the hosts that are not handed out: which rule refused how many, and who came closest."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
 
 from bus.candidates import Bools, Ints
 from bus.decisions import NearMiss, Removal
-from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.found_hosts import FoundHosts
 from scheduler_worker.core.host_map import NO_AGENT
 from scheduler_worker.core.rule import Rule
 from scheduler_worker.core.shortage import EXAMPLES, NEAREST, NO_ROOM_NOW, running
@@ -26,17 +26,13 @@ class Verdicts:
         served: Bools,
         masks: Sequence[Mask],
         lazy: Sequence[Rule],
-        host: Callable[[int], str],
-        facts: Callable[[int], HostFacts],
-        nobody_builds: Callable[[int], str],
+        found: FoundHosts,
     ) -> None:
         self._wish = wish
         self._served = served
         self._masks = masks
         self._lazy = lazy
-        self._host = host
-        self._facts = facts
-        self._nobody_builds = nobody_builds
+        self._found = found
         self._at_once: list[tuple[Removal, Rule | None, Ints]] | None = None
 
     def removals(self, refused: Mapping[int, Refusal], full: Iterable[int], left: int) -> tuple[Removal, ...]:
@@ -75,24 +71,30 @@ class Verdicts:
         )
 
     def _none_refuses(self, rules: Sequence[Rule], index: int) -> bool:
-        return all(rule.refuses(self._facts(index), self._wish) is None for rule in rules)
+        return all(rule.refuses(self._found.facts(index), self._wish) is None for rule in rules)
 
     def _misses(
         self, refused: Mapping[int, Refusal], full: Iterable[int], beyond: Iterable[NearMiss]
     ) -> Iterable[NearMiss]:
         for index in full:
-            yield NearMiss(host=self._host(index), lacks="room: chosen by others a moment ago", code="chosen")
+            yield NearMiss(
+                host=self._found.name(index), lacks="room: chosen by others a moment ago", code="chosen"
+            )
         for asked in reversed(self._lazy):
             for index, (rule, why) in islice(refused.items(), 50 * NEAREST):
                 if rule is asked:
-                    yield NearMiss(host=self._host(index), lacks=why, code=rule.code or rule.name)
+                    yield NearMiss(host=self._found.name(index), lacks=why, code=rule.code or rule.name)
         for _, removed_by, indices in reversed(self._removed_at_once()):
             for index in indices[:NEAREST].tolist():
                 if removed_by is None:
-                    yield NearMiss(host=self._host(index), lacks=self._nobody_builds(index), code=NO_AGENT)
+                    yield NearMiss(
+                        host=self._found.name(index), lacks=self._found.nobody_builds(index), code=NO_AGENT
+                    )
                     continue
-                lacks = removed_by.refuses(self._facts(index), self._wish) or removed_by.name
-                yield NearMiss(host=self._host(index), lacks=lacks, code=removed_by.code or removed_by.name)
+                lacks = removed_by.refuses(self._found.facts(index), self._wish) or removed_by.name
+                yield NearMiss(
+                    host=self._found.name(index), lacks=lacks, code=removed_by.code or removed_by.name
+                )
         yield from beyond
 
     def _removed_at_once(self) -> list[tuple[Removal, Rule | None, Ints]]:
@@ -109,5 +111,5 @@ class Verdicts:
         return self._at_once
 
     def _removal(self, constraint: str, code: str, indices: Sequence[int] | Ints) -> Removal:
-        hosts = tuple([self._host(int(index)) for index in indices[:EXAMPLES]])
+        hosts = tuple([self._found.name(int(index)) for index in indices[:EXAMPLES]])
         return Removal(constraint=constraint, removed=len(indices), left=0, code=code, hosts=hosts)

@@ -1,5 +1,7 @@
 """All hosts in an order: who comes first, what is used up, who stands by, and what is recorded of it."""
 
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
@@ -357,3 +359,20 @@ def test_what_a_group_would_like_counts_more_than_spreading(
     group = ServerGroup(id=uid(1, "e"), name="g", policy=policy, members=members)
     ranking = hall.choosing().rank(replace(hall.wish(a_request()), group=group), "s")
     assert hosts_of(take(ranking))[0] == first
+
+
+def test_a_ranking_that_was_used_up_is_gone_without_a_search_for_garbage() -> None:
+    """With all it found: a batch makes twenty of them, and looking for them cost a tenth of its time."""
+    states = [a_state(number, enabled=number != 4) for number in range(6)]
+    ranking = ranked(*(free(number, 4096) for number in range(6)), states=states)
+    picks = [take(ranking, 3), take(ranking, 3)]
+    assert len(spares(ranking, 2)) == 2
+    ranking.put_back(picks)
+    assert ranking.shortage().removals and ranking.removals()
+    used_up = weakref.ref(ranking)
+    gc.disable()
+    try:
+        del ranking
+        assert used_up() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,44 @@
+"""Hosts that a search found, one at a time: what a ranking and whoever explains it look up alike."""
+
+import numpy as np
+
+from bus.candidates import CandidateSearch, PlacedHost
+from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.host_map import HostMap
+from scheduler_worker.core.view import HostsNow
+
+
+class FoundHosts:
+    """Known by their index into the arrays of the search."""
+
+    def __init__(self, search: CandidateSearch, now: HostsNow, hosts: HostMap) -> None:
+        self._search = search
+        self._now = now
+        self._hosts = hosts
+        self._positions = search.positions
+        self._facts: dict[int, HostFacts] = {}
+
+    def host(self, index: int) -> PlacedHost:
+        return self._search.host(self._positions.item(index))
+
+    def name(self, index: int) -> str:
+        return self.host(index).host
+
+    def facts(self, index: int) -> HostFacts:
+        """As they were when they were first asked for, or since `changed`."""
+        facts = self._facts.get(index)
+        if facts is None:
+            facts = self._facts[index] = self._now.facts(self._search, self._positions.item(index))
+        return facts
+
+    def changed(self, index: int) -> None:
+        """More or less is free there than was."""
+        self._facts.pop(index, None)
+
+    def nobody_builds(self, index: int) -> str:
+        return self._hosts.nobody_builds(self.host(index))
+
+    def index(self, root: str) -> int:
+        """Of one that it found."""
+        position = self._now.source.position(root)
+        return int(np.searchsorted(self._positions, -1 if position is None else position))
