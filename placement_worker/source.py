@@ -203,8 +203,8 @@ class HostSearch:
         return row
 
     def amounts(self, position: int) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        row = self.host(position)
-        if not self._index.children or len(self._index.trees[row.uuid]) == 1:
+        index, row = self._index, self.host(position)
+        if not index.children or len(index.trees[row.uuid]) == 1:
             return self._free_now(row), row.capacity
         return sums(self._trees.rows_of(row.uuid))
 

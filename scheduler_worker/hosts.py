@@ -181,16 +181,16 @@ class HostBook:
 
     def _past(self, now: float) -> None:
         """Choices of a while ago are in the reports by now."""
-        choices, columns = self._choices, self._columns
+        choices, columns, taken_back = self._choices, self._columns, self._taken_back
         self._counted_until = max(self._counted_until, now)
         while choices and choices[0][0] <= now:
             key = choices.popleft()[1]
-            if self._taken_back[key]:
-                self._taken_back[key] -= 1
+            if taken_back and taken_back[key]:
+                taken_back[key] -= 1
             else:
                 columns.recent[columns.slots[key]] -= 1
-        if not choices and self._taken_back:
-            self._taken_back.clear()
+        if not choices and taken_back:
+            taken_back.clear()
 
     # What is known of whom
 

@@ -80,6 +80,8 @@ class Orders:
 
     def names_unknown(self, request: BuildRequested) -> bool:
         """Does it name a host that is not known of here?"""
+        if not (request.forced_host or request.wanted_host or request.ignore_hosts):
+            return False
         named = (request.forced_host, request.wanted_host, *request.ignore_hosts)
         return any(host and not self._source.named(host) for host in named)
 

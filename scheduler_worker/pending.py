@@ -2,8 +2,9 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from heapq import heappop, heappush
+
+import msgspec
 
 from bus.candidates import CandidateSource
 from bus.vocabulary import Allocations
@@ -11,8 +12,7 @@ from bus.vocabulary import Allocations
 TIMEOUT = 15.0  # longer than a claim may take to be answered
 
 
-@dataclass(slots=True, eq=False)
-class PendingChoice:
+class PendingChoice(msgspec.Struct, eq=False, gc=False):
     """One choice, from the moment it is made until placement's memory shows it."""
 
     allocations: Allocations

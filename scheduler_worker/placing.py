@@ -197,6 +197,7 @@ class Scheduler:
         while left := [course for course in left if course.asks]:
             level = await self._choose(_asking(left, LookForHosts), level)
             await self._claim(_asking(left, ClaimHosts))
+            left = [course for course in left if course.asks]  # none, mostly
             await self._locate(_asking(left, Locate))
             self._find_help(_asking(left, LookForHelp))
             await self._fence(_asking(left, Fence))
@@ -237,9 +238,13 @@ class Scheduler:
         course.order, effects = step(course.order, event, self._limits)
         course.asks = []
         for effect in effects:
-            match effect:
+            match effect:  # the usual ones first
+                case LookForHosts() | ClaimHosts():
+                    course.asks.append(effect)
                 case KeepHost():
                     self._keep(course.order, effect)
+                case SayAll():
+                    course.end = effect
                 case GiveUpHost(pick=pick, instance=instance):
                     self._promising().drop(pick.promise)
                     self.pending.let_go(pick.root)
@@ -247,7 +252,7 @@ class Scheduler:
                         self._joined.leave(group, instance)
                 case Warn(text=text):
                     log.warning(text)
-                case SayAll() | SayMove() | BegunBefore() | ComeAgain() | Park() | Bury():
+                case SayMove() | BegunBefore() | ComeAgain() | Park() | Bury():
                     course.end = effect
                 case _:
                     course.asks.append(effect)
@@ -284,8 +289,10 @@ class Scheduler:
         return short
 
     def _take_choice(self, course: _Course, answer: Chosen | NoHost) -> None:
-        if isinstance(answer, Chosen) and (crossed := sum(pick.crossed for pick in answer.picks)):
-            CROSSED.inc(crossed)
+        if isinstance(answer, Chosen):
+            for pick in answer.picks:
+                if pick.crossed:
+                    CROSSED.inc()
         self._take(course, answer)
 
     def _choose_not(self, order: Order, answer: Chosen | NoHost) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -214,7 +215,7 @@ class _Kind:
                 min(self._choices, several),
                 min(several, MAX_CHOICES_EACH),
                 order.avoid,
-                lambda among, instance=instance: drawn(self._seed, instance, among),  # type: ignore[misc]
+                partial(drawn, self._seed, instance),
             )
             if pick is None:
                 break

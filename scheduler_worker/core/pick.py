@@ -9,7 +9,7 @@ import msgspec
 from bus.decisions import AlsoAsked, Decision, Record, Removal
 from bus.queries import Candidate
 from bus.vocabulary import Allocations
-from scheduler_worker.core.scale import points
+from scheduler_worker.core.scale import scores
 
 
 class Promise(Protocol):
@@ -45,6 +45,7 @@ class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
     considered: int
     removals: tuple[Removal, ...]
     record: Record
+    scores: dict[str, float]  # of the first host
     notes: tuple[str, ...] = ()
     spares: tuple[Candidate, ...] = ()
     crossed: bool = False  # is the first of them in another scheduler's slice?
@@ -63,7 +64,7 @@ class Pick(msgspec.Struct, frozen=True, eq=False, gc=False):
         return Decision(
             considered=self.considered,
             removals=self.removals,
-            scores=scores_of(record, root),
+            scores=self.scores if root == self.root else scores_of(record, root),
             refused=refused,
             notes=self.notes,
             record=record,
@@ -74,17 +75,5 @@ def scores_of(record: Record, root: str) -> dict[str, float]:
     """What each weigher gave this host, and their sum."""
     for host in record.hosts:
         if host.root == root and not host.refused:
-            break
-    else:
-        return {}
-    scales, otherwise = record.scales, host.multipliers
-    multipliers = [scale.multiplier for scale in scales]
-    if otherwise:
-        multipliers = [otherwise.get(scale.weigher, scale.multiplier) for scale in scales]
-    scores: dict[str, float] = {}
-    total = 0.0
-    for scale, counts in zip(scales, points(scales, host.values, multipliers), strict=True):
-        scores[scale.weigher] = round(counts, 6)
-        total += counts
-    scores["total"] = round(total, 6)
-    return scores
+            return scores(record.scales, host)
+    return {}

@@ -20,13 +20,13 @@ from scheduler_worker.core.pick import KeepsPromises, Pick
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.rooms import Rooms
 from scheduler_worker.core.rules.neighbours import AFFINITY
-from scheduler_worker.core.scale import scales_of, worth, worth_of_one
 from scheduler_worker.core.shortage import Shortage
 from scheduler_worker.core.spares import Spares
 from scheduler_worker.core.ties import Uints, ties
 from scheduler_worker.core.together import all_of_them, with_more
 from scheduler_worker.core.verdict import Mask, Refusal, Verdicts
-from scheduler_worker.core.view import AllHosts, HostsNow, OneHost
+from scheduler_worker.core.view import AllHosts, HostsNow
+from scheduler_worker.core.weights import Weights
 from scheduler_worker.core.wish import Wish
 
 WAYS_OF_THE_BEST = 16  # of a tree, how many are named in one claim
@@ -81,8 +81,8 @@ class Ranking:
             self._found,
         )
         count = len(self._positions)
-        self._scales = scales_of(policy.weighers, self._view, wish, count)
-        self._worths = worth(self._scales, self._view, count, policy.near)
+        self._weights = Weights(wish, self._view, now, policy, count)
+        self._worths = self._weights.worths
         self._outside = self._others()
         self._admitted_first = admitted
         # By turns, ours first: worths are never shifted, for floats would lose what tells hosts apart.
@@ -97,7 +97,7 @@ class Ranking:
         self._at = 0  # so far they were handed out
         self._left: list[Entry] = []  # those that were looked at and left, the last first
         self._heap: list[Entry] = []  # those that were handed out or put back, where they are now
-        self._moved: dict[int, Entry] = {}  # who has another place than at the beginning
+        self.moved: dict[int, Entry] = {}  # who has another place than at the beginning
         self._chosen: dict[int, int] = {}
         self._turns = 0
         self._refused: dict[int, Refusal] = {}  # by a rule, when it was their turn
@@ -114,9 +114,6 @@ class Ranking:
         self._beforehand: tuple[Removal, ...] | None = None  # what placement's constraints removed
         self._counted: set[int] = set()  # so they are not removed once more by ours
         self._removals: tuple[tuple[int, int], tuple[Removal, ...]] | None = None
-        self._overriding = any(now.limits(scale.key) for scale in self._scales)
-        self._multipliers: Sequence[float] = [scale.weigher.multiplier for scale in self._scales]
-        self._recorded_scales = tuple([scale.recorded() for scale in self._scales])
 
     # Handing out
 
@@ -131,9 +128,10 @@ class Ranking:
 
         Hosts that cannot be used without a provider to avoid come only when there is no other.
         """
-        best: list[Entry] = []
+        subset = self._policy.subset
+        wanted = max(several, subset)
+        best = [] if avoid else self._left_again(wanted)
         avoided: list[Entry] = []
-        wanted = max(several, self._policy.subset)
         while len(best) < wanted and (entry := self._next()) is not None:
             (avoided if avoid and not self.ways(entry[-1], 1, avoid) else best).append(entry)
         late = bool(avoided and not best)
@@ -141,8 +139,8 @@ class Ranking:
             best, avoided = avoided, []
         if not best:
             return None
-        if draw is not None and len(best) > 1:
-            best.insert(0, best.pop(draw(min(self._policy.subset, len(best)))))
+        if draw is not None and subset > 1 and len(best) > 1:
+            best.insert(0, best.pop(draw(min(subset, len(best)))))
         winner = best[0][-1]
         choices: list[Candidate] = []
         shunned = () if late else avoid
@@ -160,6 +158,7 @@ class Ranking:
             considered=self._search.considered,
             removals=removals,
             record=record,
+            scores=self._weights.scores(self._recorded[winner]),
             notes=self.wish.notes,
         )
         self._chosen[winner] = self._chosen.get(winner, 0) + 1
@@ -174,10 +173,11 @@ class Ranking:
             index = self._found.index(pick.root)
             self._chosen[index] -= 1
             self._full.pop(index, None)
-            self._changed(index, self._moved[index][3], pick.choices[0])
+            self._changed(index, self.moved[index][3], pick.choices[0])
         full, self._full = self._full, {}
         for entry in full.values():
             heappush(self._heap, entry)
+        self._look_again()
 
     def spares(
         self, cell: str, several: int, beside: Collection[str], avoid: Collection[str] = ()
@@ -278,6 +278,21 @@ class Ranking:
     def _is_outside(self, index: int) -> bool:
         return self._outside is not None and bool(self._outside[index])
 
+    def _left_again(self, several: int) -> list[Entry]:
+        """Those that were looked at and left, if so many of them are still the best there are."""
+        left, heap = self._left, self._heap
+        if not left or self._keeps_together is not None or (heap and heap[0] <= left[-several:][0]):
+            return []
+        best = left[: -several - 1 : -1]
+        del left[-several:]
+        return best
+
+    def _look_again(self) -> None:
+        """Those that were left may be otherwise by now."""
+        for entry in self._left:
+            heappush(self._heap, entry)
+        self._left.clear()
+
     def _next(self) -> Entry | None:
         """The best there is room at that no rule refuses; it is taken out of the order."""
         while True:
@@ -299,7 +314,7 @@ class Ranking:
             else:
                 return None
             index = entry[-1]
-            if self._moved.get(index, entry) != entry:
+            if self.moved.get(index, entry) != entry:
                 continue
             admits = index in self._admits_now or self.admits(index)
             if not admits or (self._keeps_together is not None and self._parts(index)):
@@ -383,24 +398,19 @@ class Ranking:
         self._tree_ways.pop(index, None)
         if len(way.allocations) > 1 or way.root not in way.allocations:
             self._tree_ways.clear()
+            self._look_again()
         self._found.changed(index)
         for known in (self._recorded, self._refused):
             known.pop(index, None)
         self._admits_now.discard(index)
-        view, wish = OneHost(self._found.facts(index)), self.wish
-        values = self._values[index] = tuple([scale.read(view, wish) for scale in self._scales])
-        score, outside = self._worth(view, values), int(self._is_outside(index))
-        self._moved[index] = entry = outside, -score, self._chosen[index], its_tie, index
+        facts, weights = self._found.facts(index), self._weights
+        values = self._values[index] = weights.read(facts)
+        score, outside = weights.worth(facts, values), int(self._is_outside(index))
+        self.moved[index] = entry = outside, -score, self._chosen[index], its_tie, index
         heappush(self._heap, entry)
         spares = self._spares.get(way.cell)
         if spares is not None:
             spares.moved(self, index)
-
-    def _worth(self, view: OneHost, values: Sequence[float]) -> float:
-        multipliers = self._multipliers
-        if self._overriding:
-            multipliers = [view.override(scale.key, scale.weigher.multiplier) for scale in self._scales]
-        return worth_of_one(self._recorded_scales, values, multipliers, self._policy.near)
 
     def one_more(self, index: int) -> float:
         """What a host is worth less for one more of the request: about the same for all hosts."""
@@ -409,11 +419,9 @@ class Ranking:
         return self._one_more
 
     def _weighed_with_one_more(self, index: int) -> float:
-        facts = self._found.facts(index)
-        now, then = OneHost(facts), OneHost(with_more(facts, self.wish.asked, 1))
-        return self._worth(now, [scale.read(now, self.wish) for scale in self._scales]) - self._worth(
-            then, [scale.read(then, self.wish) for scale in self._scales]
-        )
+        now, weights = self._found.facts(index), self._weights
+        then = with_more(now, self.wish.asked, 1)
+        return weights.worth(now, weights.read(now)) - weights.worth(then, weights.read(then))
 
     @property
     def rooms(self) -> Rooms:
@@ -424,15 +432,21 @@ class Ranking:
             )
         return self._rooms
 
-    def moved_to(self, index: int) -> Entry | None:
-        """Where it is now, if that is not where it was at the beginning."""
-        return self._moved.get(index)
-
     # One host
+
+    def way(self, index: int, avoid: Collection[str] = ()) -> Candidate | None:
+        """The first of them; none where a rule refuses the host."""
+        if index not in self._admits_now and not self.admits(index):
+            return None
+        ways = self.ways(index, 1, avoid)
+        return ways[0] if ways else None
 
     def ways(self, index: int, most: int, avoid: Collection[str] = ()) -> tuple[Candidate, ...]:
         """Ways to use it there is room for now. Without those that touch what is to be avoided."""
-        ways = self._lone_ways.get(index) or self._tree_ways.get(index)
+        ways = self._lone_ways.get(index)
+        if ways is not None and not avoid:
+            return ways
+        ways = ways or self._tree_ways.get(index)
         if ways is None:
             ways = self.look(index, WAYS_OF_THE_BEST)
             lone = len(ways) == 1 and len(ways[0].allocations) == 1 and ways[0].root in ways[0].allocations
@@ -452,56 +466,43 @@ class Ranking:
 
     def _record(self, best: Sequence[Entry], avoided: Sequence[Entry]) -> Record:
         """Those that were looked at, best first, with what was read of each."""
-        looked_at = [(entry, AVOIDED) for entry in avoided[:RECORDED_REFUSED]]
-        for entry in self._passed_over:
-            rule, why = self._refused.get(entry[-1], (None, ""))
-            if rule is not None:
-                looked_at.append((entry, f"{rule.name}: {why}"))
-        looked_at += [(entry, "") for entry in best]
-        looked_at.sort()
+        looked_at = [(entry, "") for entry in best]
+        if avoided or self._passed_over or self._policy.subset > 1:
+            looked_at = self._with_refused(looked_at, avoided)
         return Record(
             flavor=self.wish.nth,
             seed=self._seed,
             near=self._policy.near,
             subset=self._policy.subset,
-            scales=self._recorded_scales,
+            scales=self._weights.recorded,
             hosts=tuple([self._recorded_host(entry, refused) for entry, refused in looked_at]),
         )
+
+    def _with_refused(
+        self, admitted: list[tuple[Entry, str]], avoided: Sequence[Entry]
+    ) -> list[tuple[Entry, str]]:
+        looked_at = [*admitted, *[(entry, AVOIDED) for entry in avoided[:RECORDED_REFUSED]]]
+        for entry in self._passed_over:
+            rule, why = self._refused.get(entry[-1], (None, ""))
+            if rule is not None:
+                looked_at.append((entry, f"{rule.name}: {why}"))
+        return sorted(looked_at)
 
     def _recorded_host(self, entry: Entry, refused: str) -> RecordedHost:
         index = entry[-1]
         known = self._recorded.get(index)
         if known is None or known.refused != refused:
-            host = self._found.host(index)
+            host, weights = self._found.host(index), self._weights
             known = self._recorded[index] = RecordedHost(
                 root=host.uuid,
                 host=host.host,
-                values=self._read(index),
+                values=self._values.get(index) or weights.at_first(index),
                 refused=refused,
-                multipliers=self._overridden(index),
+                multipliers=weights.overridden(self._found.facts(index)) if weights.overriding else {},
                 chosen=entry[2],
                 outside=entry[0] > 0,
             )
         return known
-
-    def _read(self, index: int) -> tuple[float, ...]:
-        """What was read of it, when it last was."""
-        values = self._values.get(index)
-        return tuple([scale.values.item(index) for scale in self._scales]) if values is None else values
-
-    def _overridden(self, index: int) -> dict[str, float]:
-        """Where its aggregates count a weigher otherwise."""
-        if not self._overriding:
-            return {}
-        view = OneHost(self._found.facts(index))
-        found = {
-            scale.weigher.name: view.override(scale.key, scale.weigher.multiplier) for scale in self._scales
-        }
-        return {
-            scale.weigher.name: found[scale.weigher.name]
-            for scale in self._scales
-            if found[scale.weigher.name] != scale.weigher.multiplier
-        }
 
 
 def _ties_of(seed: str, hosts: HostMap, positions: Ints, indices: Ints) -> Uints:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bus.candidates import Floats
-from bus.decisions import RecordedScale
+from bus.decisions import RecordedHost, RecordedScale
 from scheduler_worker.core.rule import View, Weigher
 from scheduler_worker.core.wish import Wish
 
@@ -100,6 +100,21 @@ def worth_of_one(
     for counts in points(scales, values, multipliers):
         score += counts
     return float(round(score / near)) if near else score
+
+
+def scores(scales: Sequence[RecordedScale], host: RecordedHost) -> dict[str, float]:
+    """What each weigher gave this host, and their sum, as it is told."""
+    otherwise = host.multipliers
+    multipliers = [scale.multiplier for scale in scales]
+    if otherwise:
+        multipliers = [otherwise.get(scale.weigher, scale.multiplier) for scale in scales]
+    told: dict[str, float] = {}
+    total = 0.0
+    for scale, counts in zip(scales, points(scales, host.values, multipliers), strict=True):
+        told[scale.weigher] = round(counts, 6)
+        total += counts
+    told["total"] = round(total, 6)
+    return told
 
 
 def _finite(values: Floats, unknown: float) -> Floats:

@@ -13,6 +13,7 @@ from bus.queries import Candidate
 
 if TYPE_CHECKING:
     from scheduler_worker.core.ranking import Entry, Ranking
+    from scheduler_worker.core.rooms import Rooms
 
 
 TIGHT = 0.75  # who has less than this of the room that the roomiest has
@@ -33,7 +34,8 @@ class Spares:
         self._named: dict[int, int] = {}
         self._fuller: dict[int, Entry] = {}  # the places of those that were named
         self._asked = asked
-        self._enough: float | None = None  # room, for one to be roomy
+        self._rooms: Rooms | None = None  # of all, once somebody asked
+        self._enough = 0.0  # room, for one to be roomy
         self._roomy: deque[int] | None = None  # whose turn it is to be named
 
     def take(
@@ -44,37 +46,34 @@ class Spares:
         passed_over: list[Entry] = []
         while len(found) < several and (entry := self._next(ranking)) is not None:
             index = entry[-1]
-            if not ranking.admits(index):
+            way = ranking.way(index)
+            if way is None:
                 continue
-            ways = ranking.ways(index, 1)
-            if not ways:
-                continue
-            if ways[0].root in beside or not (ways := ranking.ways(index, 1, avoid) if avoid else ways):
+            if way.root in beside or (avoid and (way := ranking.way(index, avoid)) is None):
                 passed_over.append(entry)
             else:
                 found.append(entry)
-                spares.append(ways[0])
-        found, spares, roomy = self._with_roomy(ranking, found, spares, several, beside, avoid, passed_over)
+                spares.append(way)
+        roomy: list[Candidate] = []
+        if several > 1 and len(found) == several and not self._is_roomy(ranking, found[-1][-1]):
+            roomy = self._make_way(ranking, found, spares, beside, avoid, passed_over)
         for entry in passed_over:
             heappush(self._heap, entry)
         for entry, way in zip(found, spares, strict=True):
             self._name(ranking, entry, way)
         return (*spares, *roomy)
 
-    def _with_roomy(
+    def _make_way(
         self,
         ranking: "Ranking",
         found: list["Entry"],
         spares: list[Candidate],
-        several: int,
         beside: Collection[str],
         avoid: Collection[str],
         passed_over: list["Entry"],
-    ) -> tuple[list["Entry"], list[Candidate], list[Candidate]]:
-        """Some of the roomiest instead of those at the end that are tight."""
+    ) -> list[Candidate]:
+        """Some of the roomiest, for which those at the end that are tight are passed over."""
         roomy: list[Candidate] = []
-        if several < 2 or len(found) < several:
-            return found, spares, roomy
         taken = {way.root for way in spares}.union(beside)
         while found and not self._is_roomy(ranking, found[-1][-1]):
             one = self._next_roomy(ranking, taken, avoid)
@@ -84,34 +83,34 @@ class Spares:
             taken.add(one.root)
             passed_over.append(found.pop())
             spares.pop()
-        return found, spares, roomy
+        return roomy
 
     def _is_roomy(self, ranking: "Ranking", index: int) -> bool:
-        if self._enough is None:
-            self._enough = TIGHT * ranking.rooms.most(self._cell)
-        return ranking.rooms.of(index) >= self._enough
+        rooms = self._rooms
+        if rooms is None:
+            rooms = self._rooms = ranking.rooms
+            self._enough = TIGHT * rooms.most(self._cell)
+        return rooms.of(index) >= self._enough
 
     def _next_roomy(
         self, ranking: "Ranking", taken: Collection[str], avoid: Collection[str]
     ) -> Candidate | None:
         """By turns, so that builds do not all name the same one."""
         if self._roomy is None:
-            self._roomy = deque(ranking.rooms.roomiest(self._cell, self._enough or 0.0))
+            self._roomy = deque(ranking.rooms.roomiest(self._cell, self._enough))
         for _ in range(len(self._roomy)):
             index = self._roomy.popleft()
-            ways = ranking.ways(index, 1) if ranking.admits(index) else ()
-            if not ways:
+            way = ranking.way(index)
+            if way is None:
                 continue  # full by now, or refused
             self._roomy.append(index)
-            if ways[0].root not in taken and (ways := ranking.ways(index, 1, avoid)):
-                return ways[0]
+            if way.root not in taken and (way := ranking.way(index, avoid)):
+                return way
         return None
 
     def moved(self, ranking: "Ranking", index: int) -> None:
         """It was chosen or put back."""
-        now = ranking.moved_to(index)
-        if now is None:
-            return
+        now = ranking.moved[index]
         named = self._named.get(index)
         if named:
             less = named * ranking.one_more(index)
@@ -132,7 +131,7 @@ class Spares:
                 self._at += 1
             else:
                 return None
-            now = self._fuller.get(entry[-1]) or ranking.moved_to(entry[-1]) or entry
+            now = self._fuller.get(entry[-1]) or ranking.moved.get(entry[-1], entry)
             if now == entry:
                 return entry
 

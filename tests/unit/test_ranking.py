@@ -13,14 +13,18 @@ from hypothesis import strategies as st
 
 from bus.groups import ServerGroup
 from bus.reports import HostState
+from bus.requests import Flavor
 from bus.vocabulary import Resources
+from placement_worker import IndexedSource
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.core.facts import HostFacts
 from scheduler_worker.core.ranking import Ranking
 from scheduler_worker.core.rule import Rule
 from scheduler_worker.core.wish import Wish
+from tests.support.exact_worlds import FilledMemory
 from tests.support.ids import uid
-from tests.support.ranking_builders import ONE, a_hall, free, hosts_of, ranked, take
+from tests.support.provider_trees import SHARES, state, tree
+from tests.support.ranking_builders import ONE, Hall, a_hall, free, hosts_of, ranked, take
 from tests.support.scheduler_builders import METAL, a_candidate, a_request, a_state
 
 FULL: Resources = {"VCPU": 0}
@@ -359,6 +363,30 @@ def test_what_a_group_would_like_counts_more_than_spreading(
     group = ServerGroup(id=uid(1, "e"), name="g", policy=policy, members=members)
     ranking = hall.choosing().rank(replace(hall.wish(a_request()), group=group), "s")
     assert hosts_of(take(ranking))[0] == first
+
+
+def test_who_was_looked_at_and_left_is_where_it_is_now_once_a_choice_of_it_was_put_back() -> None:
+    packing = ChoicePolicy.from_names(weighers={"ram": -1.0}, subset=2)
+    ranking = ranked(free(1, 4096), free(2, 4608), free(3, 9000), policy=packing)
+    first = ranking.take(2)
+    second = ranking.take(2, draw=lambda among: 1)  # host1 is the fullest by now, and is left
+    assert first is not None and hosts_of(first)[0] == "host1"
+    assert second is not None and hosts_of(second)[0] == "host2"
+    ranking.put_back([first])
+    assert hosts_of(take(ranking, 3)) == ["host2", "host1", "host3"]
+
+
+def test_who_was_looked_at_and_left_is_none_once_its_pool_is_used_up() -> None:
+    memory = FilledMemory()
+    for number in (1, 2):
+        stock = {"VCPU": 8, "MEMORY_MB": 8192}
+        memory.index.put(tree(state(number, None, dict(stock), None, (), (3,))), 1)
+    pool = tree(state(9, None, {"DISK_GB": 15}, None, (SHARES,), (3,)), cell="")
+    memory.index.put(replace(pool, agent=""), 1)
+    flavor = Flavor(name="f", vcpus=1, memory_mb=1024, disk_gb=10)
+    ranking = Hall(IndexedSource(memory)).rank(a_request(flavor=flavor))
+    assert len(hosts_of(take(ranking, 2))) == 2
+    assert ranking.take(2) is None
 
 
 def test_a_ranking_that_was_used_up_is_gone_without_a_search_for_garbage() -> None:

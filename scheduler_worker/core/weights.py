@@ -1,0 +1,65 @@
+"""What hosts are worth to one ranking: all in the beginning, then one at a time, on the same scales."""
+
+from bus.candidates import Floats
+from bus.decisions import RecordedHost
+from scheduler_worker.core.facts import HostFacts
+from scheduler_worker.core.policy import ChoicePolicy
+from scheduler_worker.core.scale import MOST, scales_of, scores, worth, worth_of_one
+from scheduler_worker.core.view import AllHosts, HostsNow, OneHost
+from scheduler_worker.core.wish import Wish
+
+Values = tuple[float, ...]  # what each weigher that tells hosts apart read of one
+
+
+class Weights:
+    """Many hosts are alike: what the same values count is reckoned once."""
+
+    def __init__(self, wish: Wish, view: AllHosts, now: HostsNow, policy: ChoicePolicy, count: int) -> None:
+        self._wish = wish
+        self._near = policy.near
+        self._scales = scales = scales_of(policy.weighers, view, wish, count)
+        self.worths: Floats = worth(scales, view, count, policy.near)
+        self.recorded = tuple([scale.recorded() for scale in scales])
+        self.overriding = any(now.limits(scale.key) for scale in scales)  # do aggregates say multipliers?
+        self._multipliers = [scale.weigher.multiplier for scale in scales]
+        self._reads = [scale.weigher.value for scale in scales]
+        self._at_first = [scale.values for scale in scales]
+        self._worth_of: dict[Values, float] = {}
+        self._scores_of: dict[Values, dict[str, float]] = {}
+
+    def at_first(self, index: int) -> Values:
+        """What was read of it when all were."""
+        return tuple([values.item(index) for values in self._at_first])
+
+    def read(self, facts: HostFacts) -> Values:
+        view, wish = OneHost(facts), self._wish
+        values = tuple([float(value(view, wish)) for value in self._reads])
+        if sum(map(abs, values)) < MOST:  # then each of them is a number, and none too large
+            return values
+        return tuple([scale.read(view, wish) for scale in self._scales])
+
+    def worth(self, facts: HostFacts, values: Values) -> float:
+        if self.overriding:
+            view = OneHost(facts)
+            said = [view.override(scale.key, scale.weigher.multiplier) for scale in self._scales]
+            return worth_of_one(self.recorded, values, said, self._near)
+        known = self._worth_of.get(values)
+        if known is None:
+            known = worth_of_one(self.recorded, values, self._multipliers, self._near)
+            self._worth_of[values] = known
+        return known
+
+    def overridden(self, facts: HostFacts) -> dict[str, float]:
+        """The multipliers that its aggregates say otherwise."""
+        view = OneHost(facts)
+        said = [(scale.weigher, view.override(scale.key, scale.weigher.multiplier)) for scale in self._scales]
+        return {weigher.name: multiplier for weigher, multiplier in said if multiplier != weigher.multiplier}
+
+    def scores(self, host: RecordedHost) -> dict[str, float]:
+        """What each weigher gave it, and their sum; nobody may write to it."""
+        if host.multipliers:
+            return scores(self.recorded, host)
+        known = self._scores_of.get(host.values)
+        if known is None:
+            known = self._scores_of[host.values] = scores(self.recorded, host)
+        return known
