@@ -24,7 +24,7 @@ from bus.queries import BuildStands, FindBuilds
 from bus.resources import FindProviders, Provider
 from bus.vocabulary import Message
 
-SECONDS = 5.0  # an agent, or a cell, may take to answer
+SECONDS = 15.0  # an agent, or a cell, may take to answer
 _AT_ONCE = 100  # builds of one question
 
 Agent = tuple[str, str]  # its cell, and its name

@@ -16,15 +16,20 @@ from berth.settings import Settings
 from bus.claims import Claimed, keeper
 from bus.clock import Clock
 from bus.local import LocalBroker, LocalTransport
+from bus.sql.database import Database
+from cell_conductor import store
+from cell_conductor.core.build import Build
 from placement_worker import Placement, placement_worker
 from tests.support.buses import serving
 from tests.support.command_line import CommandLine
+from tests.support.conductor_builders import a_placed
 from tests.support.ids import uid
 from tests.support.placement_builders import a_claim, a_placement, a_report, an_order, on_hosts
 from tests.support.planted import know, sql
 
 BUILD = 1
 KEEPER = keeper(uid(BUILD), 1)
+TO_A_BERTH = wiring.transport
 OLD = Clock(now=lambda: 1000.0, monotonic=lambda: 1000.0)  # long before any audit of today
 
 
@@ -116,3 +121,21 @@ async def test_an_instance_that_waits_to_be_confirmed_holds_the_place_it_went_to
     assert (await audit(settings)).breaches == [
         f"{uid(BUILD)}: verifying on {a1}, but holds resources of {a2}"
     ]
+
+
+async def test_what_nobody_can_be_asked_of_is_listed_while_no_berth_runs(
+    settings: Settings, berth: Callable[..., Awaitable[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stands(settings, "moving", 2)
+    placed = replace(a_placed(5), cell="c1")
+    lost = Build(id=placed.build, cell="c1", status="active", placed=placed, attempt=1, end="active")
+    database = Database(f"sqlite+aiosqlite:///{settings.database.state_dir}/cell_c1.db")
+    async with database.write() as tx:
+        await store.add(tx, [lost], 1000.0)
+    await database.close()
+    monkeypatch.setattr(wiring, "transport", TO_A_BERTH)
+    [told] = (await berth(ends=1)).splitlines()
+    assert told == (
+        f"for you to judge: {lost.id}: active on {lost.host.root} in cell c1, and holds nothing;"
+        " no berth runs here that could be asked"
+    )

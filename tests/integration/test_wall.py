@@ -316,6 +316,8 @@ def test_from_a_client_the_broker_refuses(peopled: RabbitMQ, attack: str) -> Non
         "inventory.reported.c1",
         "host.reported.c1",
         "build.ended.c1.me",
+        "build.adopted.c1.me",
+        "agent.told.c1.me",
         "ask.placement.claim.c1",
         "reply.-c1.x.y",
     ],
