@@ -104,6 +104,8 @@ async def test_an_instance_is_moved_in_every_way_and_deleted(berth: LivingBerth)
     build, first = await berth.boot("--vcpus", "2", "--image", "debian")
     second = await berth.ends("move", build)
     assert (second["end"], second["host"] != first) == ("done", True)
+    told = await berth("why", second["move"])
+    assert f"to {second['host']} in cell c1: ended done" in told and "the best" in told
     live = await berth.ends("move", build, "--live", "--to", first)
     assert (live["end"], live["host"]) == ("done", first)
 
@@ -181,5 +183,8 @@ async def test_what_finds_no_host_stays_where_it_is(berth: LivingBerth) -> None:
     assert refused["end"] == "refused" and refused["code"]
     too_big = await berth.ends("resize", build, "--vcpus", "9999", ends=1)
     assert (too_big["end"], too_big["code"]) == ("refused", "class")
+    told = await berth("why", too_big["move"])
+    assert f"resize {too_big['move']} of {build}: refused [class]: no valid host among" in told
+    assert "considered" in told and "came closest" in told
     assert host in await berth("drain", host, "--dry-run")
     await berth.clean()
