@@ -250,7 +250,7 @@ async def test_who_follows_one_that_waits_is_told_what_it_lacks_once(
         await until(lambda: movers.asked)
         waits = movers.waits(1, 1)
         movers.waiting[:] = [replace(waits, request=movers.asked[0].move)]
-        await asyncio.sleep(0.3)
+        await until(lambda: movers.told_waiting > 2)
         movers.keeps(1, 1, "done", move=movers.asked[0].move, ended=1001.0)
 
     async with asyncio.TaskGroup() as group:

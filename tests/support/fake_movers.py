@@ -78,6 +78,7 @@ class FakeMovers:
     steering: Callable[[MoveSteered], Iterable[Message]] | None = None
     spare: int = 9  # the host all go to
     waiting: list[WaitingRequest] = field(default_factory=list)
+    told_waiting: int = 0  # how often somebody was told of one that waits
     cancelled: list[BuildCancelRequested] = field(default_factory=list)
     cancels: bool = True  # false: what is to be cancelled has begun just then, as
     begun: list[MoveStands] = field(default_factory=list)
@@ -122,6 +123,7 @@ class FakeMovers:
 
     async def _waiting(self, asked: FindWaiting) -> WaitingFound:
         found = [one for one in self.waiting if {one.request, *one.builds} & {*asked.requests}]
+        self.told_waiting += bool(found)
         return WaitingFound(waiting=tuple(found), count=len(found))
 
     async def _what_if(self, asked: WhatIfMoves) -> WhatIfMovesAnswered:
