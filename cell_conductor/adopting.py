@@ -1,5 +1,6 @@
 """Adopts instances that were there before berth was: placement is asked first, and what it says is stored."""
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
@@ -13,6 +14,8 @@ from cell_conductor.builds import Builds
 from cell_conductor.core.adopting import bars, knows, looking, proven, taking
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import Adoption
+
+log = logging.getLogger(__name__)
 
 _Answers = Sequence[ClaimResult | str]  # or why there is none
 
@@ -34,6 +37,14 @@ class Adoptions:
         except Unavailable as away:
             return [Retry(1.0, f"placement is away: {away}")] * len(requests)
         fates = await self._builds.handle([(one.asked.build, one) for one in adoptions])
+        for one in adoptions:
+            if one.held is not None and one.asked.build not in known:
+                log.info("build %s was there on %s, and is adopted", one.asked.build, one.asked.chosen.host)
+            elif one.held is not None:
+                log.info(
+                    "build %s on %s: placement holds for it, by generation %d: %s",
+                    *(one.asked.build, one.asked.chosen.host, one.held.generation, one.held.allocations),
+                )
         for position, fate in zip(first.values(), await self._builds.addressed(fates), strict=True):
             outcomes[position] = fate
         return outcomes
