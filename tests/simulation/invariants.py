@@ -182,7 +182,12 @@ def _nobody_fits(parking: "Parking", placement: sqlite3.Connection) -> None:
             placed, zones = up[root]
             if message.zone and message.zone not in zones:
                 continue
-            if message.forced_host and message.forced_host not in (placed.host, root):
+            names = {placed.host, root}
+            if message.forced_host and message.forced_host not in names:
+                continue
+            if message.wanted_host and message.wanted_host not in names:
+                continue
+            if message.cell not in ("", placed.cell) or not names.isdisjoint(message.ignore_hosts):
                 continue
             whose = room.kept.get(root)
             if whose is not None and whose.key < waiter.key and whose.kind != waiter.kind:

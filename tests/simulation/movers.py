@@ -17,7 +17,7 @@ from bus.moves import MoveEnded, MoveKind, MoveRefused, MoveRequested, MoveSteer
 from bus.resources import Edited, EditRequested, FindAllocations, SetTraits
 from compute_sim import SimAgent
 from tests.simulation.broken import Broken
-from tests.simulation.wants import a_move, is_metal
+from tests.simulation.wants import a_move, a_patient_move, is_metal
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld
@@ -79,6 +79,7 @@ class Movers:
             self.world.hosts(cell if self.chance.random() < 0.8 else ""),
             shelved=build in self.shelved,
         )
+        asked = a_patient_move(asked, self.world.trouble.waits)
         await self._ask(bus, asked)
         if self.chance.random() < 0.2:
             await bus.publish(asked)  # an impatient client

@@ -16,6 +16,7 @@ HARSH = Trouble(
     hang=0.1,
     phases=0.2,
     phases_hang=0.1,
+    waits=0.5,
 )
 
 

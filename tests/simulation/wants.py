@@ -6,6 +6,8 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from bus import topics
 from bus.aggregates import ChangeAggregate, MakeAggregate
 from bus.groups import MakeGroup
@@ -88,6 +90,16 @@ def a_move(
         verify=verify,
         verify_for=chance.choice(("", "5s", "20s")) if verify else "",
         alternates=chance.choice((0, 2, 2)),
+    )
+
+
+def a_patient_move(asked: MoveRequested, share: float) -> MoveRequested:
+    """So many of those that need room may wait for it. By a chance of its own: no other draw is another."""
+    own = Random(asked.move)
+    if asked.kind in ("shelve", "rebuild") or own.random() >= share:
+        return asked
+    return msgspec.structs.replace(
+        asked, wait=own.choice(("5s", "20s", "60s")), priority=own.choice((0, 0, 5))
     )
 
 

@@ -93,6 +93,7 @@ class Trouble:
     hang: float = 0.05
     phases: float = 0.08  # of moves, that fail
     phases_hang: float = 0.03
+    waits: float = 0.0  # of moves, that may wait for room
 
 
 T = TypeVar("T")
