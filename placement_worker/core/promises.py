@@ -69,30 +69,37 @@ class Promises:
         return self._arrays
 
     def _level(self, index: Index) -> None:
-        amounts: dict[str, tuple[list[int], list[int]]] = {}  # class → positions, and how much of each
+        # Those of whom the same classes are promised are written together: mostly they are all alike.
+        alike: dict[tuple[str, ...], tuple[list[int], list[tuple[int, ...]]]] = {}
+        of, rows = self.of, index.rows
         for uuid in self._stale:
-            held, row = self.of.get(uuid), index.rows.get(uuid)
+            held, row = of.get(uuid), rows.get(uuid)
             if held is None:
                 continue
-            for name, amount in [*held.items()]:
-                if row is not None:
-                    if name not in amounts:
-                        amounts[name] = [], []
-                    positions, promised = amounts[name]
-                    positions.append(row.position)
-                    promised.append(amount)
-                if not amount:
-                    del held[name]
-            if not held:
-                del self.of[uuid]
+            amounts = tuple(held.values())
+            if row is not None:
+                classes = tuple(held)
+                if classes not in alike:
+                    alike[classes] = [], []
+                positions, promised = alike[classes]
+                positions.append(row.position)
+                promised.append(amounts)
+            if not amounts or 0 in amounts:
+                left = {name: amount for name, amount in held.items() if amount}
+                if left:
+                    of[uuid] = left
+                else:
+                    del of[uuid]
         self._stale.clear()
-        for name, (positions, promised) in amounts.items():
-            if not self._count.get(name):
-                self._arrays.pop(name, None)
-                continue
-            if name not in self._arrays:
-                self._arrays[name] = np.zeros(len(index.at))
-            self._arrays[name][positions] = promised
+        for classes, (positions, promised) in alike.items():
+            table = np.array(promised, np.float64)
+            for nth, name in enumerate(classes):
+                if not self._count.get(name):
+                    self._arrays.pop(name, None)
+                    continue
+                if name not in self._arrays:
+                    self._arrays[name] = np.zeros(len(index.at))
+                self._arrays[name][positions] = table[:, nth]
 
 
 class BesidePromises(Snapshot):

@@ -228,7 +228,9 @@ class _Kind:
         several = order.alternates
         if not several:
             return tuple([pick for _, pick in picks])
-        beside = order.beside.union([pick.root for _, pick in picks])
+        beside = {pick.root for _, pick in picks}
+        if order.settled:
+            beside |= order.beside
         return tuple(
             [
                 replace(pick, spares=ranking.spares(pick.choices[0].cell, several, beside, order.avoid))

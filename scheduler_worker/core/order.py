@@ -234,4 +234,6 @@ def too_much(request: BuildRequested, size: int, together: int) -> str:
 
 def size_of(request: BuildRequested) -> int:
     """Bytes of what is built, of the largest of the flavors that would do."""
+    if not request.or_else:
+        return len(_encode(spec_of(request)))
     return max([len(_encode(spec_of(request, nth))) for nth in range(len(request.or_else) + 1)])

@@ -16,6 +16,7 @@ from bus.vocabulary import Allocations
 from placement_worker import source as sourcing
 from placement_worker.core.fits import Fit, FitFinder
 from placement_worker.core.index import Index
+from placement_worker.core.promises import Promises
 from placement_worker.core.row import Row
 from placement_worker.core.trees import Tree
 from placement_worker.core.ways import BREATH
@@ -220,6 +221,25 @@ def test_promises_that_were_withdrawn_since_a_search_are_no_reason_any_more() ->
     assert [one.removed for one in search.removals()] == [1]
     source.withdraw(promised)
     assert (list(search.removals()), list(search.nearest())) == ([], [])
+
+
+def test_arrays_follow_what_is_promised_and_forget_what_was_taken_back() -> None:
+    stock = {"VCPU": 8, "MEMORY_MB": 64}
+    index = an_index([a_tree(state(number, inventories=dict(stock))) for number in range(3)])
+    one, other, third = (uid(number, "a") for number in range(3))
+    at = [index.rows[root].position for root in (one, other, third)]
+    promises = Promises()
+    promises.add({one: {"VCPU": 2, "MEMORY_MB": 16}, other: {"VCPU": 3}, third: {}})
+
+    def levelled(name: str) -> list[float]:
+        return [float(promises.arrays(index)[name][position]) for position in at]
+
+    assert (levelled("VCPU"), levelled("MEMORY_MB")) == ([2, 3, 0], [16, 0, 0])
+    promises.take_back({one: {"VCPU": 2}, other: {"VCPU": 1}})
+    assert (levelled("VCPU"), levelled("MEMORY_MB")) == ([0, 2, 0], [16, 0, 0])
+    assert promises.of == {one: {"MEMORY_MB": 16}, other: {"VCPU": 2}}
+    promises.take_back({one: {"MEMORY_MB": 16}, other: {"VCPU": 2}})
+    assert (dict(promises.arrays(index)), promises.of) == ({}, {})
 
 
 def test_a_promise_counts_where_something_is_used_that_the_provider_has_no_more() -> None:
