@@ -649,6 +649,11 @@ class _Watched(LocalBroker):
             self._say_late(queue, item)
         self.world.settled(queue.spec.name)
 
+    def _arrive(self, queue, item, seconds) -> None:  # type: ignore[no-untyped-def]
+        """What is put off has had its chance: were it said twice each time, a patient one would flood us."""
+        item.twin |= seconds > 0
+        super()._arrive(queue, item, seconds)
+
     def _say_late(self, queue, item) -> None:  # type: ignore[no-untyped-def]
         """Now and then the same comes again when much else has been said."""
         chance = self.world.chance
