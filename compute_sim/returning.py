@@ -8,7 +8,7 @@ destroyed.
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from bus.claims import keeper
+from bus.claims import MIGRATION, keeper
 from bus.clock import Clock
 from bus.errors import Unavailable
 from bus.messages import AgentReported
@@ -21,7 +21,9 @@ from compute_sim.guests import GuestRecord
 log = logging.getLogger(__name__)
 
 GUESTS_A_QUESTION = 250
+CONSUMERS_A_QUESTION = 2 * GUESTS_A_QUESTION
 PROVIDERS_A_QUESTION = 500
+ATTEMPTS_BEFORE = 8  # by so many earlier numbers room is looked for that is kept
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds between two questions, doubled while nothing changes
 QUIET_SECONDS = 10.0  # placement may start when we do: only then is it said aloud
 
@@ -86,19 +88,36 @@ class Homecoming:
         return gone
 
     async def _judged(self, guests: Sequence[GuestRecord]) -> list[tuple[GuestRecord, Ownership]]:
-        assert self._agent.allocations is not None
-        names = [name for one in guests for name in (one.build, keeper(one.build, one.attempt))]
-        asked = FindAllocations(consumers=tuple(dict.fromkeys(names)), cell=self._cell)
-        found = {one.id: one for one in (await self._agent.allocations(asked)).consumers}
-        await self._learn_roots(found.values())
+        found = await self._found(
+            [name for one in guests for name in (one.build, keeper(one.build, one.attempt))]
+        )
+        judged = [(guest, self._whose(guest, found)) for guest in guests]
+        if before := [name for guest, whose in judged if whose == "gone" for name in _kept_before(guest)]:
+            found |= await self._found(before)
         return [(guest, self._whose(guest, found)) for guest in guests]
+
+    async def _found(self, names: Iterable[str]) -> dict[str, Consumer]:
+        """What these consumers hold."""
+        assert self._agent.allocations is not None
+        asked = tuple(dict.fromkeys(names))
+        found: dict[str, Consumer] = {}
+        for start in range(0, len(asked), CONSUMERS_A_QUESTION):
+            some = asked[start : start + CONSUMERS_A_QUESTION]
+            answer = await self._agent.allocations(FindAllocations(consumers=some, cell=self._cell))
+            found |= {one.id: one for one in answer.consumers}
+        await self._learn_roots(found.values())
+        return found
 
     def _whose(self, guest: GuestRecord, held: Mapping[str, Consumer]) -> Ownership:
         if not guest.allocations:
             return "ours"  # it holds nothing, so nobody can say
         build, kept = held.get(guest.build), held.get(keeper(guest.build, guest.attempt))
         keeps = kept.type if kept is not None and self._is_of(kept, guest.root) else NOTHING
-        return ownership(build is not None and self._is_of(build, guest.root), keeps)
+        before = any(
+            (one := held.get(name)) is not None and one.type == MIGRATION and self._is_of(one, guest.root)
+            for name in _kept_before(guest)
+        )
+        return ownership(build is not None and self._is_of(build, guest.root), keeps, before)
 
     def _is_of(self, consumer: Consumer, root: str) -> bool:
         return any(one == root or self._root_of(one) == root for one in consumer.allocations)
@@ -124,3 +143,9 @@ class Homecoming:
             self._waits_since = now
         level = logging.WARNING if now - self._waits_since > QUIET_SECONDS else logging.INFO
         log.log(level, "%s: its guests wait until placement says whose they are: %s", self._agent.agent, away)
+
+
+def _kept_before(guest: GuestRecord) -> list[str]:
+    """Who would keep its room by numbers it had before."""
+    first = max(1, guest.attempt - ATTEMPTS_BEFORE)
+    return [keeper(guest.build, attempt) for attempt in range(first, guest.attempt)]

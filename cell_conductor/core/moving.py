@@ -105,8 +105,8 @@ def _reported(build: Build, report: MoveReported, now: float, limits: AttemptLim
         case _, "send":
             build = over(build, "failed", cause, now)
             why = f"{move.left} could not send it: {cause}"
-            if move.kind == "shelve":  # it runs on
-                return close(build, "error", why, now, "active")
+            if move.kind == "shelve":  # it may have been stopped for good: the power failed, say
+                return way_back(build, "error", why, now, limits)
             return _to_the_way_back(build, "error", why, now, limits)
         case _, "start":
             return _not_started(build, cause, now, limits, left=report.leftover)

@@ -110,6 +110,21 @@ async def test_one_whose_room_is_kept_for_a_migration_waits_for_what_it_is_told(
 
 
 @in_virtual_time
+async def test_one_that_was_rebuilt_when_another_move_had_begun_waits_too() -> None:
+    """Its room is kept by the number it had then."""
+    placement = SmallPlacement()
+    placement.build_on(DESTINATION)
+    placement.kept_on(SOURCE, 1, "MIGRATION")
+    disk = (await MovingAgent().build()).disk
+    guest = disk.guest(BUILD, 1)
+    assert guest is not None
+    disk.rename(guest, 2)
+    agent, home = await back_from_the_dead(placement, disk)
+    assert await home.look() == []
+    assert agent.guests() == {2: ("source", "(running)")}
+
+
+@in_virtual_time
 async def test_it_runs_again_when_its_build_has_come_back_by_itself() -> None:
     """An evacuation that found no place: nobody resumes a guest on a host that is dead."""
     placement = SmallPlacement()

@@ -7,14 +7,14 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from bus.claims import CLEANUP, keeper
+from bus.claims import CLEANUP, MIGRATION, keeper
 from tests.simulation.broken import Broken
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedWorld
 
 Held = Mapping[str, Mapping[str, int]]  # provider → class → how much
-_MOST_LATER = 12  # attempts
+_OTHERS = 12  # attempts before and after
 LONGEST_BESIDE = 15.0  # virtual seconds for which one that was given up runs: longer than an agent is away
 
 # Whoever holds something of a host, for which host, and how much of what: a build, or who keeps its room.
@@ -44,9 +44,10 @@ def check_guests(world: "SimulatedWorld") -> None:
     if placement is None or not (guests := world.guests()):
         return
     rooms = rooms_of(placement)
+    types = dict(placement.execute(_TYPES).fetchall())
     whose: dict[str, GuestSeen] = {}  # the room that a consumer holds is one guest's
     for guest in guests:
-        holder = _holder(guest, rooms)
+        holder = _holder(guest, rooms, types)
         if holder is None:
             raise Broken(
                 f"{guest.build} may still be on {guest.root}, of attempt {guest.attempt},"
@@ -58,7 +59,7 @@ def check_guests(world: "SimulatedWorld") -> None:
                 f"{guest.build} has the room of one guest, and there are two: of attempt {other.attempt} on"
                 f" {other.root}, of attempt {guest.attempt} on {guest.root}"
             )
-    _never_two(world, guests, dict(placement.execute(_TYPES).fetchall()))
+    _never_two(world, guests, types)
 
 
 def rooms_of(placement: sqlite3.Connection) -> Mapping[tuple[str, str], Held]:
@@ -70,11 +71,18 @@ def rooms_of(placement: sqlite3.Connection) -> Mapping[tuple[str, str], Held]:
     return rooms
 
 
-def _holder(guest: GuestSeen, rooms: Mapping[tuple[str, str], Held]) -> str | None:
-    """Who has its room: the keeper of its attempt, or its build. Or the keeper of a later one: it was to be
-    called so when it went on after a move, which its agent has not heard yet."""
-    later = (keeper(guest.build, guest.attempt + more) for more in range(1, _MOST_LATER))
-    names = chain((keeper(guest.build, guest.attempt), guest.build), later)
+def _holder(guest: GuestSeen, rooms: Mapping[tuple[str, str], Held], types: Mapping[str, str]) -> str | None:
+    """Who has its room: the keeper of its attempt, or its build. Or who cleans up after a later one: it was
+    to be called so when it went on after a move, which its agent has not heard yet. Or a migration of an
+    earlier one: another move had just begun when it was rebuilt."""
+    build, attempt = guest.build, guest.attempt
+    later = range(attempt + 1, attempt + _OTHERS)
+    earlier = range(attempt - 1, max(attempt - _OTHERS, 0), -1)
+    others = ((later, CLEANUP), (earlier, MIGRATION))
+    names = chain(
+        (keeper(build, attempt), build),
+        (name for span, type_ in others for one in span if types.get(name := keeper(build, one)) == type_),
+    )
     return next((one for one in names if _holds(rooms.get((one, guest.root)), guest.allocations)), None)
 
 

@@ -201,13 +201,20 @@ async def test_a_guest_without_its_room_is_found(stores: Stores, guest: GuestSee
 
 
 @pytest.mark.parametrize(
-    ("attempt", "legal"),
-    [(1, True), (2, False), (0, True)],  # the last was to be called 1, and has not heard of it
+    ("type_", "attempt", "legal"),
+    [
+        ("CLEANUP", 1, True),
+        ("CLEANUP", 2, False),
+        ("CLEANUP", 0, True),  # it was to be called 1, and has not heard of it
+        ("MIGRATION", 1, True),
+        ("MIGRATION", 2, True),  # it was called 1 when another move began, and has been rebuilt since
+        ("MIGRATION", 0, False),
+    ],
 )
-async def test_what_may_be_left_of_an_attempt_has_the_room_its_clean_up_keeps(
-    stores: Stores, attempt: int, legal: bool
+async def test_what_may_be_left_of_an_attempt_has_the_room_that_is_kept_for_it(
+    stores: Stores, type_: str, attempt: int, legal: bool
 ) -> None:
-    keep(stores, uid(7), "CLEANUP")
+    keep(stores, uid(7), type_)
     stores.there.append(GuestSeen(uid(7), attempt, uid(OTHER, "a")))
     with nullcontext() if legal else pytest.raises(Broken, match="its room is not held"):
         check(stores)

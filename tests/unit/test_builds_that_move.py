@@ -582,6 +582,15 @@ def late(build: list[Dated], now: float) -> tuple[float, Event]:
     return now, reminder(after(*build))
 
 
+def test_who_could_not_be_shelved_is_told_to_run_on() -> None:
+    """Its agent has stopped it first, and may have lost power then."""
+    shelving: list[Dated] = [*ACTIVE, SHELVE, a_report_of(SHELVE, "send", 1, "failed", cause="no power")]
+    build, said = came(*shelving)
+    assert (build.status, said) == ("moving", ["told resume", "resume 2 (was 1) at host0"])
+    build, said = came(*shelving, a_report_of(SHELVE, "resume", 2, "done"))
+    assert (build.status, build.attempt, said) == ("active", 2, ["ended error at host0"])
+
+
 @pytest.mark.parametrize(("outcome", "attempt"), [("failed", 1), ("done", 2), ("progress", 2)])
 def test_a_rebuild_that_was_given_up_and_fails_later_leaves_what_was_there(
     outcome: Literal["failed", "done", "progress"], attempt: int

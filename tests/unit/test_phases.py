@@ -110,3 +110,14 @@ def test_the_oldest_steps_are_forgotten_first() -> None:
 )
 def test_whose_a_guest_is_placement_knows(build_here: bool, keeper_type: str | None, whose: str) -> None:
     assert ownership(build_here, keeper_type) == whose
+
+
+@pytest.mark.parametrize(
+    ("build_here", "keeper_type", "whose"),
+    [(True, NOTHING, "ours"), (False, NOTHING, "kept"), (False, "CLEANUP", "gone")],
+)
+def test_whose_room_is_kept_by_an_earlier_number_is_left_alone(
+    build_here: bool, keeper_type: str, whose: str
+) -> None:
+    """It was rebuilt when another move of it had just begun, which takes it from where it was."""
+    assert ownership(build_here, keeper_type, kept_before=True) == whose
