@@ -94,13 +94,18 @@ def a_move(
 
 
 def a_patient_move(asked: MoveRequested, share: float) -> MoveRequested:
-    """So many of those that need room may wait for it. By a chance of its own: no other draw is another."""
+    """So many of those that need room may wait for it, most of them to be larger, which few hosts have room
+    for. By a chance of their own: no other draw is another."""
     own = Random(asked.move)
     if asked.kind in ("shelve", "rebuild") or own.random() >= share:
         return asked
-    return msgspec.structs.replace(
+    asked = msgspec.structs.replace(
         asked, wait=own.choice(("5s", "20s", "60s")), priority=own.choice((0, 0, 5))
     )
+    if asked.kind == "unshelve" or own.random() < 0.4:
+        return asked
+    larger = Flavor(name="small", vcpus=own.randint(6, 9), memory_mb=256)
+    return msgspec.structs.replace(asked, kind="resize", flavor=larger, wanted_host="", forced_host="")
 
 
 def another_zone(chance: Random, hosts: Sequence[SimHost]) -> ChangeAggregate:
