@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from placement_worker import StoredKeeper, TreesOfConsumer
 
 _UNDER_WAY = 30.0  # a claim younger than this may belong to a build its cell has not stored yet
-_SETTLED = ("active", "error", "deleted", "verifying", "shelved")
+_SETTLED = ("active", "error", "deleted", "verifying", "shelved", "moved")
 _PLACED = ("active", "verifying")  # where placement has it; one that is moving is between two questions
 _BUILD = "INSTANCE"  # the type of consumers that are builds
 
@@ -177,7 +177,9 @@ async def _builds(settings: Settings, cells: Sequence[str]) -> _Builds:
             for id_, standing in (await census(database)).items():
                 if standing.status == "deleted" and not standing.root:
                     continue  # a cell that was told to delete what it never had remembers just that
-                if id_ in found.builds:
+                if standing.status == "moved" and id_ in found.builds:
+                    continue  # it is another cell's by now
+                if id_ in found.builds and found.builds[id_].status != "moved":
                     found.doubled.append(f"{id_}: known in cells {found.builds[id_].cell} and {cell}")
                 found.builds[id_] = _Known(cell, standing.status, standing.root, standing.version)
         finally:
@@ -224,7 +226,8 @@ async def _keeping(
     for cell in cells if builds else ():
         database = wiring.database(settings, wiring.Role("conductor", cell))
         try:
-            found |= await keeping(database, builds)
+            for id_, known in (await keeping(database, builds)).items():
+                found[id_] = known.beside(found[id_]) if id_ in found else known
         finally:
             await database.close()
     return found

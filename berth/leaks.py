@@ -52,7 +52,8 @@ def leaks(
         if not attempt:
             yield _leak(one, 0, False, "and none of its attempts is kept by that name")
         elif attempt < known.attempt or known.status in ("deleted", "error", "shelved"):
-            yield _leak(one, attempt, True, f"which is {known.status}, and of that attempt nothing is left")
+            proven = all_read or not known.came  # a cell that was not read may keep it
+            yield _leak(one, attempt, proven, f"which is {known.status}, and of that attempt nothing is left")
         else:
             unheard = "a move of it began that its cell has not heard of"
             yield _leak(one, attempt, False, f"which is {known.status} there: {unheard}")

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from bus.decisions import Decision
-from bus.messages import Attempt, ReplyTo, Selection, Wait
+from bus.messages import Attempt, BuildPlaced, ReplyTo, Selection, Wait
 from bus.requests import BuildSpec, Flavor, Image
 from bus.vocabulary import (
     Allocations,
@@ -41,6 +41,7 @@ class MoveRequested(Message, frozen=True, kw_only=True):
     build: Id
     kind: MoveKind
     cell: str = ""  # where it is; empty: that is found out
+    to_cell: str = ""  # where it goes; empty: it stays in its cell
     flavor: Flavor | None = None  # resize: what it is to be
     image: Image | None = None  # rebuild: of which image
     wanted_host: str = ""  # this one or none, by name or root
@@ -71,6 +72,11 @@ class MovePlaced(Message, frozen=True, kw_only=True):
     verify_for: Wait = ""
     decision: Decision = Decision()
     reply_to: ReplyTo = ""
+    # Out of another cell: which, what its instance was booted as, and the last attempt and step given there.
+    out_of: str = ""
+    booted: BuildPlaced | None = None
+    above: Count = 0
+    steps: Count = 0
 
 
 class MoveRefused(Message, frozen=True, kw_only=True):
@@ -134,6 +140,52 @@ class MoveSteered(Message, frozen=True, kw_only=True):
     cell: Word
     to: Steering
     reply_to: ReplyTo = ""
+
+
+# Out of one cell and into another: a scheduler and the two halves
+
+
+class HandoverTold(Message, frozen=True, kw_only=True):
+    """To the cell that an instance leaves: let it go; or, once, how that has ended in the other."""
+
+    move: Id
+    build: Id
+    kind: MoveKind
+    cell: Word  # this one
+    to_cell: Word
+    say: Literal["leave", "done", "back", "deleted"]
+    attempt: Count  # of the guest that leaves: its keeper has what it held; 0: there is none (unshelve)
+    host: str = ""  # where it goes
+    spec: BuildSpec  # what it is once it has moved
+    # back
+    generation: Ordinal | None = None  # of its consumer, which has its old place again
+    above: Count = 0  # the last attempt, and step, given in the other cell
+    steps: Count = 0
+    end: MoveEnd = "error"  # what the move ends as
+    cause: Cause = ""
+    problem: Cause = ""  # why its old place could not be had back
+    phases: tuple[PhaseOver, ...] = ()  # in the other cell
+    attempts: tuple[Attempt, ...] = ()
+    decision: Decision = Decision()
+    reply_to: ReplyTo = ""
+
+
+class HandoverReported(Message, frozen=True, kw_only=True):
+    """What one half of such a move has come to, in its cell. Said again until its answer is there."""
+
+    move: Id
+    build: Id
+    cell: Word
+    half: Literal["leaving", "arriving"]
+    # leaving: ready, failed, deleted; arriving: arrived, back, deleted; either: whom it is not in is deleted
+    outcome: Literal["ready", "failed", "arrived", "back", "deleted", "delete"]
+    above: Count = 0  # the last attempt, and step, given here
+    steps: Count = 0
+    end: MoveEnd = "error"  # failed, back: what the move ends as
+    cause: Cause = ""
+    phases: tuple[PhaseOver, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    reply_to: ReplyTo = ""  # delete: who asked
 
 
 # Inside a cell: conductor ↔ agents
@@ -205,6 +257,7 @@ class MoveStands(Value, frozen=True, kw_only=True):
     phases: tuple[PhaseOver, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     decision: Decision = Decision()
+    in_cell: str = ""  # where the rest of it is, which is to be asked there; empty: here
 
 
 class FindMoves(Message, frozen=True, kw_only=True):

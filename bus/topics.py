@@ -41,6 +41,8 @@ from bus.messages import (
 )
 from bus.moves import (
     FindMoves,
+    HandoverReported,
+    HandoverTold,
     MoveEnded,
     MoveOrdered,
     MovePlaced,
@@ -206,6 +208,20 @@ MOVE_ENDED = Topic(
     "whoever asked",
     expected=False,
     outsiders=True,
+)
+MOVE_HANDOVER = Topic(
+    "move.handover.{cell}",
+    HandoverTold,
+    "let it go to another cell; or how that ended there",
+    "scheduler",
+    "the conductor of the cell it leaves",
+)
+MOVE_HALF = Topic(
+    "move.half.{cell}",
+    HandoverReported,
+    "what half of a move between cells has come to in this one",
+    "conductor",
+    "scheduler",
 )
 AGENT_MOVE = Topic("agent.move.{cell}.{agent}", MoveOrdered, "do this phase of a move", "conductor", "agent")
 AGENT_MOVED = Topic(
@@ -575,6 +591,8 @@ TOPICS: tuple[Topic[Any], ...] = (
     MOVE_STEER,
     MOVE_TOLD,
     MOVE_ENDED,
+    MOVE_HANDOVER,
+    MOVE_HALF,
     AGENT_BUILD,
     AGENT_DESTROY,
     AGENT_REPORT,

@@ -19,7 +19,7 @@ from bus.messages import (
     BuildReshaped,
     DestroyOrdered,
 )
-from bus.moves import MoveEnded, MoveOrdered, MovePlaced, MoveReported
+from bus.moves import HandoverReported, MoveEnded, MoveOrdered, MovePlaced, MoveReported
 from bus.queries import BuildsFound, FindBuilds
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
@@ -44,7 +44,7 @@ R = TypeVar("R")
 AskMany = Callable[[Sequence[A]], Awaitable[Sequence[R]]]
 
 Judged = dict[str, tuple[Build | None, Effects] | Retry]
-_Reminder = AgentReported | BuildOrdered | DestroyOrdered | MoveOrdered | MoveReported
+_Reminder = AgentReported | BuildOrdered | DestroyOrdered | HandoverReported | MoveOrdered | MoveReported
 
 _Silent = Callable[[Transaction, float, float, str, int], Awaitable[list[Build]]]
 
@@ -156,7 +156,11 @@ class Builds:
         async with self.database.read() as tx:
             known = await store.load(tx, question.builds)
         return BuildsFound(
-            builds=tuple(stands(build) for build in known.values() if build.placed is not None)
+            builds=tuple(
+                stands(build)
+                for build in known.values()
+                if build.placed is not None and build.status != "moved"  # that is another cell's
+            )
         )
 
     # What is done again and again

@@ -27,7 +27,7 @@ class Listing:
             listed = ", ".join(f"'{status}'" for status in question.statuses)  # words of a Literal
             conditions.append(f"status IN ({listed})")
         else:
-            conditions.append("status <> 'deleted'")
+            conditions.append("status NOT IN ('deleted', 'moved')")
         conditions.append("placed <> ''")  # deleted before it was placed: nobody knows what it was
         where = " AND ".join(conditions)
         async with self._database.read() as tx:

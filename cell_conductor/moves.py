@@ -4,14 +4,14 @@ from collections.abc import Iterable, Sequence
 
 from bus.claims import ClaimRequested, ClaimResult, ReleaseResult
 from bus.errors import Retry, Unavailable
-from bus.moves import FindMoves, MovePlaced, MoveReported, MovesFound, MoveSteered
+from bus.moves import FindMoves, HandoverTold, MovePlaced, MoveReported, MovesFound, MoveSteered
 from bus.not_done import Contended
 from bus.worker import Outcome
 from cell_conductor import moves_store, store
-from cell_conductor.builds import PAGE, Builds
+from cell_conductor.builds import MOVE_LATER, PAGE, Builds
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import Event, MoveImpossible
-from cell_conductor.core.move import ended
+from cell_conductor.core.move import end_told
 from cell_conductor.core.move_orders import reminder
 from cell_conductor.core.placed_move import undone_unknown, unknown
 
@@ -36,7 +36,9 @@ class CellMoves:
             if build.move is not None:
                 over.pop(build.move.id, None)
         metal = await self._on_metal(known.values())
-        strange = [one for one in placed if one.move not in over and unknown(known.get(one.build))]
+        strange = [
+            one for one in placed if one.move not in over and not one.out_of and unknown(known.get(one.build))
+        ]
         later = {one.move: retry for one in strange if (retry := await self._undo(one)) is not None}
         events: list[tuple[str, Event]] = [
             (one.build, MoveImpossible(one, METAL) if one.build in metal else one)
@@ -45,9 +47,23 @@ class CellMoves:
         ]
         outcomes = iter(await self._heard(events))
         return [
-            [ended(over[one.move])] if one.move in over else later.get(one.move) or next(outcomes)
+            [*end_told(over[one.move])] if one.move in over else later.get(one.move) or next(outcomes)
             for one in placed
         ]
+
+    async def hand_over_many(self, told: Sequence[HandoverTold]) -> Sequence[Outcome]:
+        """Let each go to another cell; or hear how that ended there."""
+        async with self.database.read() as tx:
+            known = await store.load(tx, {one.build for one in told})
+        events: list[tuple[str, Event]] = [(one.build, one) for one in told]
+        later = [
+            Retry(MOVE_LATER, f"its build is {build.status}")
+            if (build := known.get(one.build)) is not None and build.status in ("building", "swapping")
+            else None
+            for one in told
+        ]
+        outcomes = iter(await self._heard([one for one, wait in zip(events, later, strict=True) if not wait]))
+        return [wait or next(outcomes) for wait in later]
 
     async def move_many(self, reports: Sequence[MoveReported]) -> Sequence[Outcome]:
         return await self._heard([(one.build, one) for one in reports])

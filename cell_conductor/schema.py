@@ -5,9 +5,9 @@ from sqlalchemy import BigInteger, Boolean, Column, Double, Index, Integer, Meta
 metadata = MetaData()
 
 UNSETTLED = "status IN ('building', 'swapping', 'deleting')"
-OVER = "status IN ('error', 'deleted')"
+OVER = "status IN ('error', 'deleted', 'moved')"
 LEFTOVER = "status IN ('active', 'error', 'deleted') AND deadline > 0"
-MOVING = "status IN ('moving', 'verifying', 'shelved')"
+MOVING = "status IN ('moving', 'verifying', 'shelved', 'moved')"
 UNDER_WAY = "status = 'open'"  # of a move
 ENDED = "status = 'ended'"
 

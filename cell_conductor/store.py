@@ -20,7 +20,7 @@ from cell_conductor.schema import LEFTOVER, MOVING, OVER, UNSETTLED
 
 log = logging.getLogger(__name__)
 
-_WERE_ACTIVE = ("active", "moving", "verifying", "shelved")
+_WERE_ACTIVE = ("active", "moving", "verifying", "shelved", "moved")
 LOST = "what its conductor had stored of it could not be read any more"
 
 _COLUMNS = (
@@ -41,9 +41,9 @@ _NOW = "CAST(:now AS double precision)"
 
 _INSERT = Statement(
     "INSERT INTO builds (id, version, status, root, attempt, generation, deadline, said, placed, story,"
-    " host, project, name)"
+    " host, project, name, moved)"
     f" SELECT n.id, 0, n.status, n.root, n.attempt, n.generation, n.deadline, {_NOW}, n.placed, n.story,"
-    " n.host, n.project, n.called"
+    " n.host, n.project, n.called, n.moved"
     " FROM {n} WHERE true ON CONFLICT (id) DO NOTHING RETURNING id",
     id=str,
     status=str,
@@ -56,6 +56,7 @@ _INSERT = Statement(
     host=str,
     project=str,
     called=str,
+    moved=str,
 )
 _SELECT = Statement(f"SELECT {BUILD} FROM {{n}} JOIN builds ON builds.id = n.id", id=str)
 _UPDATE = Statement(
@@ -160,6 +161,7 @@ async def add(tx: Transaction, made: Iterable[Build], now: float) -> set[str]:
             _encode(build.placed).decode() if build.placed else "",
             _encode(_story_of(build)).decode(),
             *_listed_by(build),
+            _moved_by(build),
         )
         for build in sorted(made, key=_by_id)
     ]
@@ -184,7 +186,7 @@ async def save(tx: Transaction, changed: Iterable[Build], now: float) -> None:
             _encode(_story_of(build)).decode(),
             _encode(build.leftovers).decode() if build.leftovers else "",
             *_listed_by(build),
-            _encode(_MovedBuild(build.moved, build.became, build.move)).decode() if build.move else "",
+            _moved_by(build),
         )
         for build in sorted(changed, key=_by_id)
     ]
@@ -238,6 +240,10 @@ def _listed_by(build: Build) -> tuple[str, str, str]:
     if build.placed is None:
         return "", "", ""
     return build.guest_on.host, build.spec.project, build.spec.name
+
+
+def _moved_by(build: Build) -> str:
+    return _encode(_MovedBuild(build.moved, build.became, build.move)).decode() if build.move else ""
 
 
 def _by_id(build: Build) -> str:

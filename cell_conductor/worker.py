@@ -31,6 +31,8 @@ from bus.topics import (
     HOST_FAILED,
     LEASE,
     MOVE_ENDED,
+    MOVE_HALF,
+    MOVE_HANDOVER,
     MOVE_PLACED,
     MOVE_STEER,
     MOVE_TOLD,
@@ -79,9 +81,9 @@ def cell_conductor(
         stalled_after=stalled_after,
     )
     moves = CellMoves(builds)
-    says = [AGENT_BUILD, AGENT_DESTROY, BUILD_ENDED, BUILD_DELETED, MOVE_ENDED]
+    says = [AGENT_BUILD, AGENT_DESTROY, BUILD_ENDED, BUILD_DELETED, MOVE_ENDED, MOVE_HALF]
     moving = [*says, AGENT_MOVE, MOVE_TOLD, HOST_FAILED]
-    reminders = [AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, AGENT_MOVE, AGENT_MOVED]
+    reminders = [AGENT_BUILD, AGENT_DESTROY, AGENT_REPORT, AGENT_MOVE, AGENT_MOVED, MOVE_HALF]
     return Worker(
         f"conductor.{cell}",
         consumes=[
@@ -102,6 +104,7 @@ def cell_conductor(
                 concurrency=1,
             ),
             on_many(MOVE_PLACED.at(cell=cell), moves.place_many, emits=moving),
+            on_many(MOVE_HANDOVER.at(cell=cell), moves.hand_over_many, emits=moving),
             on_many(AGENT_MOVED.at(cell=cell), moves.move_many, emits=moving, concurrency=1, linger=LINGER),
             on_many(MOVE_STEER.at(cell=cell), moves.steer_many, emits=moving),
         ],

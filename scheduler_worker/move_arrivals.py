@@ -18,12 +18,13 @@ from bus.claims import (
     Retired,
 )
 from bus.errors import Retry
-from bus.moves import MovePlaced, MoveRefused, MoveRequested
+from bus.moves import HandoverTold, MovePlaced, MoveRefused, MoveRequested
 from bus.protocol import Ask
-from scheduler_worker.core.move_start import taken_back, undoing, unheard
+from scheduler_worker.core.move_start import refused, taken_back, undoing, unheard
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.placing import LONGEST_PAUSE
 from scheduler_worker.ending import UNHEARD_SECONDS, log
+from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_courses import MoveCourse, MoveCourses, MoveVerdict
 from scheduler_worker.move_lookups import MoveLookups
 from scheduler_worker.parking import RefusedMoves
@@ -57,9 +58,11 @@ class MoveArrivals:
         release: Ask[ReleaseRequested, ReleaseAnswered],
         keep_refusals: KeepRefusals | None = None,
         *,
+        handovers: Handovers | None = None,
         unheard_for: float = UNHEARD_SECONDS,
     ) -> None:
-        self.courses = MoveCourses(scheduler, lookups, release, unheard_for=unheard_for)
+        self.courses = MoveCourses(scheduler, lookups, release, handovers, unheard_for=unheard_for)
+        self._handovers = handovers
         self.parks: Parks | None = None
         self._scheduler = scheduler
         self._claim_many = claim_many
@@ -96,8 +99,10 @@ class MoveArrivals:
 
     # Those that nobody hears of
 
-    async def take_back(self, placed: MovePlaced) -> MoveRefused | None:
+    async def take_back(self, placed: MovePlaced | HandoverTold) -> MoveRefused | None:
         """No conductor hears of it: for some time it comes again, then what it began with is undone."""
+        if isinstance(placed, HandoverTold):
+            return await self._never_left(placed)
         self._scheduler.ending.wait_for_ears(placed.move, placed.cell)
         match await self._undo(placed):
             case Released() | Claimed() | Retired():
@@ -119,6 +124,12 @@ class MoveArrivals:
             decision=placed.decision,
             reply_to=placed.reply_to,
         )
+
+    async def _never_left(self, told: HandoverTold) -> MoveRefused | None:
+        if self._handovers is None or not await self._handovers.unheard(told):
+            return None
+        asked = MoveRequested(move=told.move, build=told.build, kind=told.kind, reply_to=told.reply_to)
+        return refused(asked, unheard(told.cell), "no_conductor", told.decision)
 
     async def _undo(self, placed: MovePlaced) -> ClaimResult | ReleaseResult:
         """Once, and for all who would."""

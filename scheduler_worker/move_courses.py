@@ -12,22 +12,24 @@ from msgspec import structs
 
 from bus.claims import Held, ReleaseAnswered, Released, ReleaseRequested, ReleaseResult, Retired
 from bus.errors import Poison, Retry
-from bus.moves import BEGUN, SHELVED, MovePlaced, MoveRefused, MoveRequested
+from bus.moves import BEGUN, SHELVED, HandoverTold, MovePlaced, MoveRefused, MoveRequested
 from bus.not_done import Contended
 from bus.protocol import Ask
 from bus.vocabulary import Id
 from scheduler_worker.at_once import together
 from scheduler_worker.core.events import Begun, BegunBefore, End, Park, SayMove
+from scheduler_worker.core.handover import Handover, begins, handover
 from scheduler_worker.core.move_start import MAX_REASON, Barred, MoveStart, refused, taken_back, unheard
 from scheduler_worker.core.order import CANCELLED, DELETED, Order
 from scheduler_worker.core.placing import LONGEST_PAUSE, SOON
 from scheduler_worker.core.rebuilding import unfit
 from scheduler_worker.ending import UNHEARD_SECONDS
+from scheduler_worker.handovers import Handovers
 from scheduler_worker.move_lookups import MoveLookups, NotYet, SeenThrough, Stopped
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.sight import beside
 
-MoveVerdict = Sequence[MovePlaced | MoveRefused] | Retry | Poison
+MoveVerdict = Sequence[MovePlaced | MoveRefused | HandoverTold] | Retry | Poison
 
 
 @dataclass(slots=True, eq=False)
@@ -62,19 +64,25 @@ class MoveCourses:
         scheduler: Scheduler,
         lookups: MoveLookups,
         release: Ask[ReleaseRequested, ReleaseAnswered],
+        handovers: Handovers | None = None,
         *,
         unheard_for: float = UNHEARD_SECONDS,
     ) -> None:
         self.scheduler = scheduler
         self._lookups = lookups
         self._release = release
+        self._handovers = handovers
         self._unheard_for = unheard_for
 
     async def look(self, courses: Sequence[MoveCourse], *, waits: bool) -> list[NotYet | None]:
         """Where each would begin; of those that cannot be told of now, what to say if that lasts."""
+        await self._handed_over_before(courses)
+        open_ = [one for one in courses if one.verdict is None]
+        crosses = self._handovers is not None
+        looks = iter(await self._lookups.look([one.asked for one in open_], waits=waits, crosses=crosses))
         unknown: list[NotYet | None] = []
-        looks = await self._lookups.look([one.asked for one in courses], waits=waits)
-        for course, look in zip(courses, looks, strict=True):
+        for course in courses:
+            look = None if course.verdict is not None else next(looks)
             match look:
                 case MoveStart():
                     course.start = look
@@ -101,6 +109,7 @@ class MoveCourses:
         """What is to be said of those that do not begin, and of those that had begun before."""
         await self._refuse([one for one in courses if one.barred is not None])
         await self._tell_again([one for one in courses if one.again])
+        await self._hand_over(courses)
 
     def settled(self, course: MoveCourse) -> MoveVerdict:
         if course.verdict is None:
@@ -150,6 +159,35 @@ class MoveCourses:
             case _:
                 verdict = self.scheduler.verdict(course.asked.move, end)
                 course.verdict = verdict if isinstance(verdict, Retry | Poison) else ()
+
+    # Those that go to another cell
+
+    async def _handed_over_before(self, courses: Sequence[MoveCourse]) -> None:
+        """Who has the order goes by it, whatever cells say by now."""
+        crossing = [one for one in courses if one.asked.to_cell]
+        if self._handovers is None or not crossing:
+            return
+        known = await self._handovers.known([one.asked.move for one in crossing])
+        for course in crossing:
+            order = known.get(course.asked.move)
+            if order is not None:
+                course.verdict = begins(order)
+
+    async def _hand_over(self, courses: Sequence[MoveCourse]) -> None:
+        """What has its place in another cell has its order kept before anybody is told."""
+        if self._handovers is None:
+            return
+        crossing: list[tuple[MoveCourse, Handover]] = []
+        for course in courses:
+            start, said = course.start, course.verdict
+            if start is None or start.booted is None or not isinstance(said, tuple | list) or not said:
+                continue
+            if isinstance(said[0], MovePlaced) and said[0].cell != start.cell:
+                crossing.append((course, handover(start, said[0], start.booted)))
+        if crossing:
+            kept = await self._handovers.keep([order for _, order in crossing])
+            for course, order in crossing:
+                course.verdict = begins(kept.get(order.placed.move, order))
 
     # Those that stay where they are, or go nowhere
 

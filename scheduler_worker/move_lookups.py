@@ -80,9 +80,11 @@ class MoveLookups:
     groups: Ask[FindGroups, GroupsFound]
     builds: Ask[FindBuilds, BuildsFound]
 
-    async def look(self, requests: Sequence[MoveRequested], *, waits: bool) -> list[MoveLook]:
+    async def look(
+        self, requests: Sequence[MoveRequested], *, waits: bool, crosses: bool = False
+    ) -> list[MoveLook]:
         """What each of these moves would begin from."""
-        wrong = [misread(one, waits=waits) for one in requests]
+        wrong = [misread(one, waits=waits, crosses=crosses) for one in requests]
         standing = await self._standing(
             [one for one, barred in zip(requests, wrong, strict=True) if not barred]
         )
@@ -128,6 +130,9 @@ class MoveLookups:
                 if place is None:
                     standing.nobodys.add(build)
                 standing.cells[build] = [] if place is None else [place.cell]
+                if place is not None and place.cell == one.to_cell:  # it may have begun: then another knows
+                    everywhere = self._cells() if everywhere is None else everywhere
+                    standing.cells[build] = sorted({*everywhere, place.cell})
             elif one.cell:
                 standing.cells[build] = [one.cell] if _WORD.fullmatch(one.cell) else []
             else:

@@ -1,4 +1,4 @@
-"""The scheduler's tables: requests that wait, why others found no host, and which schedulers there are."""
+"""The scheduler's tables: who waits, why others have no host, moves between cells, who schedules."""
 
 from sqlalchemy import BigInteger, Column, Double, Index, Integer, MetaData, Table, Text, text
 
@@ -68,6 +68,17 @@ decided_builds = Table(
     Column("build", Text, primary_key=True),
     Column("decision", Text, nullable=False),
     Index("decided_builds_decision", "decision"),
+)
+
+handovers = Table(
+    "handovers",
+    metadata,
+    Column("move", Text, primary_key=True),
+    Column("build", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("at", Double, nullable=False),  # when it was last changed or told
+    Column("story", Text, nullable=False),  # the order: what was told, and how it ended
+    Index("handovers_state", "state", "at"),
 )
 
 schedulers = Table(

@@ -26,6 +26,8 @@ from bus.topics import (
     GROUPS,
     HOST_FAILED,
     HOST_REPORTED,
+    MOVE_HALF,
+    MOVE_HANDOVER,
     MOVE_PLACED,
     MOVE_REFUSED,
     MOVE_REQUESTED,
@@ -43,6 +45,7 @@ from scheduler_worker.core.placing import PATIENCE
 from scheduler_worker.core.policy import ChoicePolicy
 from scheduler_worker.core.request_options import RequestOptions
 from scheduler_worker.ending import UNHEARD_SECONDS
+from scheduler_worker.handovers import TELL_AGAIN_SECONDS, Handovers
 from scheduler_worker.hosts import GRACE
 from scheduler_worker.keeping import Keeping
 from scheduler_worker.move_arrivals import KeepRefusals, MoveArrivals
@@ -127,7 +130,36 @@ def scheduler_worker(
     what_ifs = WhatIfs(scheduler)
     if builds is not None and groups is not None and allocations is not None:
         lookups = MoveLookups(source, scheduler.ending, allocations, providers, groups, builds)
-        moves = MoveArrivals(scheduler, lookups, claim_many, release, keep_refusals, unheard_for=unheard_for)
+        handovers: Handovers | None = None
+        if database is not None:
+            handovers = Handovers(
+                database, claim_many, release, allocations, scheduler.ending, scheduler.clock
+            )
+            rows.append(
+                on_many(
+                    MOVE_HALF,
+                    handovers.hear_many,
+                    emits=[MOVE_PLACED, MOVE_HANDOVER, BUILD_DELETE],
+                    batch=MOVES_AT_ONCE,
+                    concurrency=concurrency,
+                    unheard=handovers.unheard,
+                    unheard_after=TRIES_UNHEARD,
+                )
+            )
+            timers = [
+                *timers,
+                every(TELL_AGAIN_SECONDS, handovers.tell_again, emits=[MOVE_HANDOVER]),
+                every(PRUNE_SECONDS, handovers.prune),
+            ]
+        moves = MoveArrivals(
+            scheduler,
+            lookups,
+            claim_many,
+            release,
+            keep_refusals,
+            handovers=handovers,
+            unheard_for=unheard_for,
+        )
         if parking is not None:
             waits["runs"].append(WaitingMoves(parking, moves, scheduler.clock).run)
         asked.append(answers(WHAT_IF_MOVES, WhatIfsOfMoves(scheduler, what_ifs, moves.courses).answer))
@@ -135,7 +167,7 @@ def scheduler_worker(
             on_many(
                 MOVE_REQUESTED,
                 moves.place_many,
-                emits=[MOVE_PLACED, MOVE_REFUSED],
+                emits=[MOVE_PLACED, MOVE_REFUSED, MOVE_HANDOVER],
                 batch=MOVES_AT_ONCE,
                 concurrency=concurrency,
                 unheard=moves.take_back,

@@ -33,10 +33,11 @@ commands = typer.Typer()
 @commands.command("drain", rich_help_panel="Moves")
 def drain_command(
     hosts: Names = None,
-    cell: Annotated[
-        str, typer.Option(help="All hosts of this cell. (Instances move within their cell as yet.)")
-    ] = "",
+    cell: Annotated[str, typer.Option(help="All hosts of this cell.")] = "",
     agent: Annotated[str, typer.Option(help="All hosts of this agent.")] = "",
+    to_cell: Annotated[
+        str, typer.Option("--to-cell", metavar="CELL", help="Into this cell: they are stopped first.")
+    ] = "",
     live: Annotated[
         bool, typer.Option("--live/--cold", help="They run on while they are copied; or are stopped first.")
     ] = True,
@@ -64,8 +65,10 @@ def drain_command(
     if sum(map(bool, (hosts, cell, agent))) != 1:
         raise BadSetting("say which: names of hosts, or --agent, or --cell")
     settings = effective(state_dir=state_dir).settings
-    kind: MoveKind = "live" if live else "migrate"
-    asked = MoveRequested(move=ANY, build=ANY, kind=kind, wait=waiting_time(wait))
+    if to_cell and to_cell == cell:
+        raise BadSetting(f"--to-cell {to_cell}: that is the cell that is emptied")
+    kind: MoveKind = "live" if live and not to_cell else "migrate"
+    asked = MoveRequested(move=ANY, build=ANY, kind=kind, to_cell=to_cell, wait=waiting_time(wait))
     run(drain(settings, hosts or (), cell, agent, asked, most, checked_cause(because), dry_run, as_json, say))
 
 

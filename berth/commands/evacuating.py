@@ -40,6 +40,7 @@ def evacuate_command(
     most: Annotated[
         int, typer.Option("--max", min=1, metavar="N", help="With --wait: so many at a time.")
     ] = 50,
+    to_cell: Annotated[str, typer.Option("--to-cell", metavar="CELL", help="To hosts of this cell.")] = "",
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
@@ -50,7 +51,7 @@ def evacuate_command(
     destroys what is no longer its own before it says anything; `berth host force-down HOST --undo` opens it
     again. A host that is alive is emptied by `berth drain`.
     """
-    asked = MoveRequested(move=ANY, build=ANY, kind="evacuate", wait=waiting_time(wait))
+    asked = MoveRequested(move=ANY, build=ANY, kind="evacuate", to_cell=to_cell, wait=waiting_time(wait))
     run(evacuate(effective(state_dir=state_dir).settings, host, asked, wait is not None, most, as_json, say))
 
 

@@ -167,7 +167,10 @@ class FollowedMoves:
         if found is None:
             return  # the cell is away
         for stands in found:
-            if stands.ended:
+            if stands.in_cell:  # its other half says what becomes of it
+                if (one := self._open.get(stands.move)) is not None:
+                    one.cell = stands.in_cell
+            elif stands.ended:
                 self._over(outcome_of(stands))
             elif stands.move in self._open:
                 self._progress(

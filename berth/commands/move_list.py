@@ -125,8 +125,14 @@ def facts_of(one: MoveStands) -> list[str]:
     return [escape(printable(fact)) for fact in facts]
 
 
+def _told_by_one(found: Sequence[MoveStands]) -> list[MoveStands]:
+    """Of one that two cells know, as the one tells it that sees it through."""
+    known = {one.move for one in found if not one.in_cell}
+    return [one for one in found if not one.in_cell or one.move not in known]
+
+
 async def _ask(bus: Bus, cells: Sequence[str], question: FindMoves) -> tuple[list[MoveStands], list[str]]:
     """All cells at once; and those that did not answer."""
     answers = await asyncio.gather(*(moves_of(bus, structs.replace(question, cell=cell)) for cell in cells))
-    found = [one for answer in answers for one in answer or ()]
+    found = _told_by_one([one for answer in answers for one in answer or ()])
     return found, [cell for cell, answer in zip(cells, answers, strict=True) if answer is None]

@@ -66,6 +66,13 @@ ForceTo = Annotated[
         rich_help_panel=_WHERE,
     ),
 ]
+ToCell = Annotated[
+    str,
+    typer.Option(
+        "--to-cell", metavar="CELL", help="To a host of this cell, if it is another: stopped.",
+        rich_help_panel=_WHERE,
+    ),
+]  # fmt: skip
 Not = Annotated[
     list[str] | None,
     typer.Option(
@@ -102,6 +109,7 @@ def move_command(
     to: To = "",
     force_to: ForceTo = "",
     not_: Not = None,
+    to_cell: ToCell = "",
     verify: Annotated[
         bool,
         typer.Option(
@@ -119,7 +127,7 @@ def move_command(
     as_json: Json = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Move instances to other hosts of their cell, as the scheduler chooses or you say.
+    """Move instances to other hosts, as the scheduler chooses or you say; of another cell, if you name it.
 
     Stopped, copied, started again: the room they had is kept until that is done, so that they can go back.
     `berth move BUILD --live --wait` is one that hardly notices; `berth move BUILD --verify --wait` waits for
@@ -129,10 +137,13 @@ def move_command(
     _check_where(to, force_to, not_ or ())
     if live and (verify or verify_for):
         raise BadSetting("--live and --verify: one that is moved live has no way back once it runs there")
+    if live and to_cell:
+        raise BadSetting("--live and --to-cell: only what is stopped leaves its cell")
     asked = MoveRequested(
         move=ANY,
         build=ANY,
         kind="live" if live else "migrate",
+        to_cell=to_cell,
         wanted_host=to,
         forced_host=force_to,
         ignore_hosts=tuple(not_ or ()),
@@ -166,6 +177,7 @@ def resize_command(
     to: To = "",
     force_to: ForceTo = "",
     not_: Not = None,
+    to_cell: ToCell = "",
     same_host: Annotated[
         bool,
         typer.Option(
@@ -191,6 +203,8 @@ def resize_command(
     `berth resize BUILD --vcpus 4 --no-verify --wait`.
     """
     _check_where(to, force_to, not_ or ())
+    if same_host and to_cell:
+        raise BadSetting("--same-host and --to-cell: its host is of the cell it is in")
     if verify_for and not verify:
         raise BadSetting("--verify-for and --no-verify: it cannot wait for so long, and not at all")
     specs = pairs("--extra-spec", extra_spec or [])
@@ -207,6 +221,7 @@ def resize_command(
             move=ANY,
             build=stands.build,
             kind="resize",
+            to_cell=to_cell,
             flavor=changed,
             wanted_host=to,
             forced_host=force_to,
@@ -245,6 +260,7 @@ def unshelve_command(
     to: To = "",
     force_to: ForceTo = "",
     not_: Not = None,
+    to_cell: ToCell = "",
     wait: Wait = None,
     priority: Priority = 0,
     dry_run: DryRun = False,
@@ -257,6 +273,7 @@ def unshelve_command(
     _check_where(to, force_to, not_ or ())
     asked = structs.replace(
         _simple("unshelve"),
+        to_cell=to_cell,
         wanted_host=to,
         forced_host=force_to,
         ignore_hosts=tuple(not_ or ()),

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from berth import wiring
 from berth.commands.following import VERIFYING, FollowedMoves, MoveOutcome, following
+from berth.commands.marking import host_named
 from berth.commands.supposing_moves import supposed, tell_supposed
 from berth.commands.terminal import CommandRefused, checked, complain, write_json
 from berth.commands.told_moves import ToldMoves
@@ -16,6 +17,7 @@ from berth.publishing import PATIENCE, publish
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
+from bus.errors import Unavailable, Unroutable
 from bus.moves import MoveRequested
 from bus.queries import BuildStands
 from bus.requests import BuildSpec
@@ -49,7 +51,7 @@ async def request_moves(
         asked = [
             checked(
                 structs.replace(
-                    making(stands),
+                    await _across(bus, making(stands), stands.placed.cell),
                     move=clock.uuid(),
                     build=stands.build,
                     cell=stands.placed.cell,
@@ -72,6 +74,18 @@ async def request_moves(
             return 0
         longest = max((seconds_of(one.wait) for one in asked), default=0.0)
         return await follow_moves(bus, name, asked, timeout + longest, ToldMoves(as_json, say))
+
+
+async def _across(bus: Bus, asked: MoveRequested, cell: str) -> MoveRequested:
+    """Who names a host of another cell means that cell."""
+    name = asked.wanted_host or asked.forced_host
+    if not name or asked.to_cell or asked.kind not in ("migrate", "resize", "unshelve"):
+        return asked
+    try:
+        host = await host_named(bus, name)
+    except (CommandRefused, Unavailable, Unroutable):
+        return asked  # the scheduler says what is wrong with it
+    return structs.replace(asked, to_cell=host.cell) if host.cell not in ("", cell) else asked
 
 
 async def follow_moves(

@@ -160,6 +160,7 @@ async def _wait_ended(bus: Bus, waits: WaitingRequest, telling: ToldMoves) -> st
 async def _under_way(bus: Bus, cells: Sequence[str], id_: str) -> MoveStands:
     """The move that is meant: it itself, or the one its build is in."""
     over: MoveStands | None = None
+    elsewhere: MoveStands | None = None
     silent = []
     for cell in cells:
         for question in (
@@ -172,9 +173,17 @@ async def _under_way(bus: Bus, cells: Sequence[str], id_: str) -> MoveStands:
                 silent.append(cell)
                 break
             for one in found:
-                if not one.ended:
+                if one.in_cell:
+                    elsewhere = one
+                elif not one.ended:
                     return one
-                over = one
+                else:
+                    over = one
+    if elsewhere is not None and (over is None or over.move != elsewhere.move):
+        raise CommandRefused(
+            f"move {elsewhere.move} of {elsewhere.build} is on its way to cell {elsewhere.in_cell}:"
+            " say it again when it is there"
+        )
     if over is not None:
         raise CommandRefused(f"move {over.move} of {over.build} is over: {over.phase}")
     unheard = f"; did not answer: {named(silent)}" if silent else ""

@@ -24,7 +24,16 @@ from bus.vocabulary import Compact, Message
 from cell_conductor.core.move import AT_SOURCE, BuildMove
 
 Status = Literal[
-    "building", "swapping", "active", "moving", "verifying", "shelved", "error", "deleting", "deleted"
+    "building",
+    "swapping",
+    "active",
+    "moving",
+    "verifying",
+    "shelved",
+    "moved",  # to another cell: it is none of this one's any more
+    "error",
+    "deleting",
+    "deleted",
 ]
 Effects = tuple[Message, ...]
 

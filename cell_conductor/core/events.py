@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from bus.adoption import BuildAdoptRequested
 from bus.claims import ClaimResult, Held, ReleaseResult
 from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced, BuildReshaped
-from bus.moves import MovePlaced, MoveReported, MoveSteered
+from bus.moves import HandoverTold, MovePlaced, MoveReported, MoveSteered
 from cell_conductor.core.build import Status
 
 
@@ -74,6 +74,7 @@ Event = (
     | MoveReported
     | MoveSteered
     | MoveImpossible
+    | HandoverTold
     | SwapAnswered
     | SwapImpossible
     | GivenBack

@@ -13,7 +13,7 @@ from cell_conductor.core import build as say
 from cell_conductor.core.build import Build, Effects, Leftover
 from cell_conductor.core.events import CleanedUp
 
-SETTLED = ("active", "shelved", "error", "deleted")
+SETTLED = ("active", "shelved", "moved", "error", "deleted")
 
 
 def leave_behind(build: Build, now: float, cleanup_timeout: float, above: int = 0) -> Build:
@@ -79,7 +79,7 @@ def cleaned_up(build: Build, event: CleanedUp) -> Build:
 
 def timed(build: Build) -> Build:
     """One that is settled is thought of again when a leftover's time has come."""
-    if build.status not in SETTLED:
+    if build.status not in SETTLED or build.moving is not None:
         return build
     deadline = min((left.until for left in build.leftovers), default=0.0)
     return build if build.deadline == deadline else replace(build, deadline=deadline)

@@ -10,9 +10,18 @@ import msgspec
 from msgspec.structs import replace
 
 from bus.messages import Attempt
-from bus.moves import MoveEnd, MoveEnded, MoveKind, MovePlaced, MoveStands, MoveTold, PhaseOver
+from bus.moves import (
+    HandoverReported,
+    MoveEnd,
+    MoveEnded,
+    MoveKind,
+    MovePlaced,
+    MoveStands,
+    MoveTold,
+    PhaseOver,
+)
 from bus.requests import BuildSpec
-from bus.vocabulary import Value
+from bus.vocabulary import Message, Value
 
 Phase = Literal[
     "prepare",  # the destination holds what the guest needs
@@ -27,11 +36,14 @@ Phase = Literal[
     "resume",  # the source runs it again
     "destroy",  # the source destroys what has been shelved
     "release",  # placement takes back what is held
+    "away",  # it has been let go: what becomes of it is another cell's
+    "recall",  # the scheduler is told that it does not go, and is to say what it holds then
 ]
 Over = Literal["done", "failed", "timed out", "given up"]
 
 KEPT: tuple[MoveKind, ...] = ("migrate", "resize", "live", "evacuate")  # whose source a keeper holds
 BUILT: tuple[MoveKind, ...] = ("evacuate", "unshelve")  # built anew
+HALF: tuple[Phase, ...] = ("away", "recall")  # in which the scheduler is told, and waited for
 ASKING: tuple[Phase, ...] = ("swap", "back", "release")  # for which placement is asked
 AT_SOURCE: tuple[Phase, ...] = ("prepare", "send", "swap", "back", "resume")  # while the guest is there
 MAX_CAUSE = 4000  # characters, as in vocabulary.Cause
@@ -58,7 +70,8 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
     forced: bool = False
     may_run: bool = False  # what is to be destroyed at the destination
     afresh: bool = False  # nobody keeps the source's room any more: it is claimed anew
-    goal: Literal["", "error", "reverted", "aborted"] = ""  # how it ends, once that is back where it was
+    # How it ends, once that is back where it was; leaving: or is gone
+    goal: Literal["", "error", "reverted", "aborted", "deleted"] = ""
     cause: str = ""
     end: Literal["", "done", "reverted", "aborted", "error", "deleted"] = ""  # set once, never changed
     ended: float = 0.0
@@ -66,6 +79,9 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
     at_root: str = ""
     phases: tuple[PhaseOver, ...] = ()
     attempts: tuple[Attempt, ...] = ()  # of the destinations
+    half: Literal["", "leaving", "arriving"] = ""  # of a move to another cell: this one's
+    to_cell: str = ""  # leaving: that other
+    silent: bool = False  # the other half says how it ended
 
     @property
     def id(self) -> str:
@@ -81,8 +97,20 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def kept(self) -> bool:
-        """Does a keeper hold the source's room?"""
-        return self.kind in KEPT
+        """Does a keeper hold the source's room, which is of this cell?"""
+        return self.kind in KEPT and self.half != "arriving"
+
+    @property
+    def leaves(self) -> bool:
+        """It is about to leave its cell, or has been let go, and may come back."""
+        return self.half == "leaving" and (self.phase == "send" or self.phase in HALF)
+
+    @property
+    def elsewhere(self) -> str:
+        """The cell that knows what becomes of it, or became; empty: this one."""
+        if self.half == "leaving":
+            return self.to_cell if self.silent or (self.is_open and self.phase == "away") else ""
+        return self.placed.out_of if self.silent else ""
 
     @property
     def shown(self) -> str:
@@ -95,7 +123,9 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def without_record(placed: MovePlaced) -> MovePlaced:
-    """As it is remembered: the record of the decision is for who asks."""
+    """As it is remembered: the record of the decision is for who asks, and its build knows its boot."""
+    if placed.booted is not None:
+        placed = replace(placed, booted=None)
     if placed.decision.record is None:
         return placed
     return replace(placed, decision=replace(placed.decision, record=None))
@@ -158,6 +188,35 @@ def ended(move: BuildMove) -> MoveEnded:
     )
 
 
+def half_told(move: BuildMove) -> HandoverReported:
+    """What this half has come to, for the scheduler. The same words every time."""
+    outcome: Literal["ready", "failed", "arrived", "back", "deleted"]
+    if move.half == "leaving":
+        outcome = "ready" if move.phase == "away" else "deleted" if move.goal == "deleted" else "failed"
+    else:
+        outcome = "deleted" if move.end == "deleted" else "back" if move.silent else "arrived"
+    assert move.half, f"move {move.id} stays in its cell"
+    return HandoverReported(
+        move=move.id,
+        build=move.placed.build,
+        cell=move.placed.cell,
+        half=move.half,
+        outcome=outcome,
+        above=move.highest,
+        steps=move.step,
+        end=move.end or move.goal or "error",
+        cause=move.cause,
+        phases=move.phases if move.half == "arriving" else (),
+        attempts=move.attempts,
+    )
+
+
+def end_told(move: BuildMove) -> tuple[Message, ...]:
+    """How it ended: to whoever asked, and to the scheduler where another cell waits for that."""
+    said: tuple[Message, ...] = () if move.silent else (ended(move),)
+    return (*said, half_told(move)) if move.half == "arriving" else said
+
+
 def move_stands(move: BuildMove) -> MoveStands:
     """What is told of it to whoever asks."""
     return MoveStands(
@@ -176,6 +235,7 @@ def move_stands(move: BuildMove) -> MoveStands:
         phases=move.phases,
         attempts=move.attempts,
         decision=move.placed.decision,
+        in_cell=move.elsewhere,
     )
 
 

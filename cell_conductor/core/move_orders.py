@@ -7,7 +7,7 @@ from bus.vocabulary import Message
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
 from cell_conductor.core.build import Build, Effects, Leftover
-from cell_conductor.core.move import BUILT, BuildMove, ended, told
+from cell_conductor.core.move import BUILT, BuildMove, end_told, half_told, told
 
 
 def open_move(build: Build) -> BuildMove:
@@ -31,6 +31,8 @@ def waited_for(build: Build) -> Effects:
             return ()
         case "swap" | "back" | "release":
             return (question(build),)
+        case "away" | "recall":
+            return (half_told(move),)
 
 
 def reminder(build: Build) -> MoveReported:
@@ -58,7 +60,7 @@ def how_it_stands(build: Build, refused: str = "", reply_to: str | None = None) 
 def ended_again(build: Build) -> Effects:
     """How its last move ended, and what was to be destroyed then."""
     assert build.move is not None
-    return (*leftovers.undone(build), ended(build.move))
+    return (*leftovers.undone(build), *end_told(build.move))
 
 
 def pending(build: Build) -> list[Leftover]:

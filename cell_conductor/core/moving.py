@@ -21,6 +21,7 @@ from cell_conductor.core.events import (
     SwapAnswered,
     SwapImpossible,
 )
+from cell_conductor.core.leaving import step_of_leaving
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.core.move import ASKING
 from cell_conductor.core.move_orders import how_it_stands, open_move, reminder, waited_for
@@ -49,6 +50,8 @@ NO_RESULT = "no result within {:g} s"
 def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) -> Stepped:
     """What this makes of a build in a move."""
     move = open_move(build)
+    if move.leaves:
+        return step_of_leaving(build, event, now, limits)
     match event:
         case MovePlaced() | MoveImpossible():  # this one: others are put off, or never begun
             return build, waited_for(build)
@@ -121,7 +124,7 @@ def _done(build: Build, now: float, limits: AttemptLimits) -> Stepped:
     build = over(build, "done", "", now)
     match move.phase:
         case "prepare":
-            return enter(build, "send", now, limits)
+            return enter(build, "start" if move.half == "arriving" else "send", now, limits)
         case "send" if move.kind == "shelve":
             return enter(build, "destroy", now, limits)
         case "send":

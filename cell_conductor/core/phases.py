@@ -10,6 +10,9 @@
     build timed out            → undo → swap → build at the next destination
     the way back               [undo →] back [→ resume] → as it was
 
+    to another cell            leaving (core/leaving.py): [send →] away → moved; or resume → as it was
+                               arriving: as within a cell, without send; its way back [undo →] release → moved
+
 Who is built anew is built nowhere else until what kept silent is destroyed, or has kept silent of that, too.
 The way back waits in `undo` only for what may run at a destination, or has failed there; the source resumes
 only where it was told to send, for elsewhere its guest was never touched. What the source's keeper holds is
@@ -27,7 +30,7 @@ from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
 from cell_conductor.core.build import MAX_CAUSE, Build, Effects, Leftover, Status
 from cell_conductor.core.limits import AttemptLimits
-from cell_conductor.core.move import ASKING, BUILT, Over, Phase, closed, phase_over, verify_seconds
+from cell_conductor.core.move import ASKING, BUILT, HALF, Over, Phase, closed, phase_over, verify_seconds
 from cell_conductor.core.move_orders import (
     ended_again,
     how_it_stands,
@@ -39,6 +42,8 @@ from cell_conductor.core.move_orders import (
 
 Stepped = tuple[Build, Effects]
 
+AWAY_SECONDS = 60.0  # after which it is said again that it has been let go
+
 
 def enter(build: Build, phase: Phase, now: float, limits: AttemptLimits, *said: Message) -> Stepped:
     """Begin this phase: what is said first, then how the move stands, then what the phase asks for."""
@@ -47,8 +52,9 @@ def enter(build: Build, phase: Phase, now: float, limits: AttemptLimits, *said: 
         "verify": now + verify_seconds(move) if verify_seconds(move) else 0.0,
         "undo": now + limits.delete_timeout,
         "destroy": now + limits.delete_timeout,
-    }.get(phase, 0.0 if phase in ASKING else now + limits.build_timeout)
-    orders = phase not in (*ASKING, "undo", "destroy", "verify")
+        "away": now + AWAY_SECONDS,
+    }.get(phase, 0.0 if phase in (*ASKING, *HALF) else now + limits.build_timeout)
+    orders = phase not in (*ASKING, *HALF, "undo", "destroy", "verify")
     move = replace(
         move,
         phase=phase,
@@ -58,7 +64,8 @@ def enter(build: Build, phase: Phase, now: float, limits: AttemptLimits, *said: 
         sent=move.sent or phase == "send",
         host=build.host.host if phase in ("prepare", "build") else move.host,
     )
-    status: Status = "verifying" if phase == "verify" else "moving"
+    statuses: dict[Phase, Status] = {"verify": "verifying", "away": "moved"}
+    status = statuses.get(phase, "moving")
     build = replace(build, move=move, status=status, deadline=deadline)
     return build, (*said, how_it_stands(build), *waited_for(build))
 
@@ -93,7 +100,7 @@ def arrived(build: Build, now: float, limits: AttemptLimits, end: MoveEnd = "don
     """It is where it was to be; what is left at its source is destroyed."""
     move = open_move(build)
     if move.kept:
-        build = _source_left(build, now, limits)
+        build = source_left(build, now, limits)
     return close(build, end, why, now, "active")
 
 
@@ -103,14 +110,14 @@ def deleting(build: Build, reply_to: str | None, now: float, limits: AttemptLimi
     move = open_move(build)
     build = over(build, "given up", why, now)
     if move.kept and move.phase != "resume":
-        build = _source_left(build, now, limits)
+        build = source_left(build, now, limits)
     build, said = close(build, "deleted", why, now, "deleting", say.destroy(build))
     known = reply_to is None or reply_to in build.replies
     replies = build.replies if known else (*build.replies, reply_to)
     return replace(build, replies=replies, deadline=now + limits.delete_timeout), said
 
 
-def _source_left(build: Build, now: float, limits: AttemptLimits) -> Build:
+def source_left(build: Build, now: float, limits: AttemptLimits) -> Build:
     move = open_move(build)
     kept = move.placed.attempt if move.placed.attempt != move.was else 0
     return leftovers.left_at(build, Leftover(move.was, move.source, now + limits.cleanup_timeout, kept=kept))
@@ -181,12 +188,20 @@ def way_back(
     runs = move.kind in BUILT
     move = replace(move, goal=goal, cause=cause[:MAX_CAUSE], may_run=move.may_run or runs)
     build = replace(build, move=move)
-    if not move.kept:
+    if not move.kept and (move.half != "arriving" or move.kind == "unshelve"):
         return _back_without_a_claim(build, now, limits, *said)
     undone = tuple(say.destroy_left(build, left) for left in pending(build))
     if undone and (move.may_run or move.phase == "start"):
         return enter(build, "undo", now, limits, *said)
-    return enter(build, "back", now, limits, *said, *undone)
+    return enter(build, _nothing_runs(build), now, limits, *said, *undone)
+
+
+def _nothing_runs(build: Build) -> Phase:
+    """What comes when no guest is at the destination: the next one; or its source, here or elsewhere."""
+    move = open_move(build)
+    if not move.goal:
+        return "swap"
+    return "release" if move.half == "arriving" else "back"
 
 
 def _back_without_a_claim(build: Build, now: float, limits: AttemptLimits, *said: Message) -> Stepped:
@@ -208,13 +223,13 @@ def undoing(build: Build, now: float, limits: AttemptLimits) -> Stepped:
         cause = f"{', '.join(build.hosts[left.at].host for left in waits)}: nothing was heard; asked again"
         build = replace(build, deadline=now + limits.delete_timeout)
         return build, (how_it_stands(build, refused=cause), *waited_for(build))
-    return enter(over(build, "timed out", "no answer", now), "back", now, limits)
+    return enter(over(build, "timed out", "no answer", now), _nothing_runs(build), now, limits)
 
 
 def undone(build: Build, now: float, limits: AttemptLimits) -> Stepped:
     if pending(build):
         return build, ()
-    return enter(over(build, "done", "", now), "back" if open_move(build).goal else "swap", now, limits)
+    return enter(over(build, "done", "", now), _nothing_runs(build), now, limits)
 
 
 def returned(build: Build, now: float, limits: AttemptLimits, problem: str = "") -> Stepped:

@@ -124,6 +124,11 @@ def released(build: Build, result: ReleaseResult, now: float, limits: AttemptLim
             problem = f"placement does not take back what it holds: {why}"
     if not isinstance(result, Walled):
         build = replace(build, generation=None)
+    if move.half == "arriving":
+        build = replace(build, move=replace(move, silent=True))
+        return close(
+            build, move.goal or "error", "; ".join(filter(None, (move.cause, problem))), now, "moved"
+        )
     if move.kind == "unshelve":
         build = replace(build, became=move.before)
     end = move.goal or ("error" if problem else "done")

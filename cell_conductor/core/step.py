@@ -9,7 +9,8 @@
 What may be left on a host that did not answer in time keeps its room there (a Leftover) until the agent says
 that it is destroyed, or is given up; meanwhile the build lives on, or is deleted, without it.
 
-An active build may move (`core/moving.py`), be shelved, and be active again; those steps are of the move.
+An active build may move (`core/moving.py`), be shelved, and be active again; those steps are of the move. One
+that has moved to another cell (`core/leaving.py`) is remembered: nothing that comes late builds it again.
 
 Every effect is a message: ClaimRequested and ReleaseRequested are asked, all others emitted. What was once
 decided is said again, word for word, when the event that led to it is delivered again.
@@ -26,11 +27,12 @@ from bus.messages import (
     BuildReshaped,
     DestroyOrdered,
 )
-from bus.moves import MovePlaced, MoveReported, MoveSteered
+from bus.moves import HandoverTold, MovePlaced, MoveReported, MoveSteered
 from cell_conductor.core import build as say
 from cell_conductor.core import leftovers
 from cell_conductor.core.adopting import adopted
 from cell_conductor.core.answers import doomed, given_back, swapped
+from cell_conductor.core.arriving import arrives, of_the_moved
 from cell_conductor.core.build import Build, Effects
 from cell_conductor.core.events import (
     Adoption,
@@ -42,6 +44,7 @@ from cell_conductor.core.events import (
     SwapAnswered,
     SwapImpossible,
 )
+from cell_conductor.core.leaving import handover, in_another_phase, told_of_unknown
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.core.move_orders import ended_again
 from cell_conductor.core.moving import step_of_move
@@ -78,10 +81,16 @@ def step(
 
 def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> tuple[Build, Effects]:
     if build.moving is not None:
+        if isinstance(event, HandoverTold) and not build.moving.leaves:
+            return build, in_another_phase(build, event)
         if isinstance(event, MovePlaced) and event.move != build.moving.id:
             return build, refused_meanwhile(build, event, now)
         return step_of_move(build, event, now, limits)
     match event:
+        case HandoverTold():
+            return handover(build, event, now, limits)
+        case MovePlaced() if event.out_of:
+            return arrives(build, event, now, limits) or (build, ())
         case MovePlaced():
             return begun(build, event, now, limits)
         case MoveImpossible():
@@ -111,6 +120,8 @@ def _known(build: Build, event: Event, now: float, limits: AttemptLimits) -> tup
             return _deleting(build, event, now, limits)
         case "deleted":
             return _deleted(build, event)
+        case "moved":
+            return of_the_moved(build, event)
         case "moving" | "verifying":
             raise AssertionError(f"{build.id} moves, in no move")
 
@@ -135,8 +146,12 @@ def _unknown(event: Event, now: float, limits: AttemptLimits) -> tuple[Build | N
         case BuildDeleteRequested():  # remembered, in case its placing is still on the way
             build = Build(id=event.build, cell=event.cell, status="deleted", placed=None)
             return build, (say.deleted(build, event.reply_to),)
+        case MovePlaced() if event.out_of:
+            return arrives(None, event, now, limits) or (None, placed_of_unknown(event, now))
         case MovePlaced():
             return None, placed_of_unknown(event, now)
+        case HandoverTold():
+            return None, told_of_unknown(event)
         case MoveImpossible():
             return None, placed_of_unknown(event.placed, now)
         case MoveSteered():

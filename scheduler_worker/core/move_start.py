@@ -13,7 +13,7 @@ from bus.claims import Choice, ConsumerClaim, keeper
 from bus.decisions import AlsoAsked, Decision
 from bus.groups import ServerGroup
 from bus.host_marks import FORCED_DOWN
-from bus.messages import BuildRequested, Selection
+from bus.messages import BuildPlaced, BuildRequested, Selection
 from bus.moves import MoveKind, MovePlaced, MoveRefused, MoveRequested
 from bus.queries import BuildStands, Candidate
 from bus.requests import BuildSpec, Hints
@@ -21,6 +21,7 @@ from bus.resources import Provider
 from bus.vocabulary import Id
 
 SEEKING: tuple[MoveKind, ...] = ("migrate", "resize", "live", "evacuate", "unshelve")  # a host is looked for
+CROSSING: tuple[MoveKind, ...] = ("migrate", "resize", "evacuate", "unshelve")  # may go to another cell
 MAX_REASON = 4000
 
 _CPUS = frozenset({"VCPU", "PCPU"})
@@ -46,6 +47,11 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
     spec: BuildSpec  # what it is now
     beside: AlsoAsked = _NOTHING_ASKED  # what its boot asked of the host besides
     group: Id | None = None  # the server group it is in, or was in
+    booted: BuildPlaced | None = None  # what another cell is told of it, should it go there
+
+    @property
+    def goes_to(self) -> str:
+        return self.asked.to_cell or self.cell
 
     @property
     def seeks(self) -> bool:
@@ -69,7 +75,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         )
 
     def request(self) -> BuildRequested:
-        """A host for it is looked for as for a boot of this, in its cell and beside the place it leaves.
+        """A host for it is looked for as for a boot of this, in one cell and beside the place it leaves.
 
         All that is the request's own, as fences and what is just chosen for a group, goes by the move's id.
         """
@@ -86,7 +92,7 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
             metadata=spec.metadata,
             name=spec.name,
             zone=beside.zone,
-            cell=self.cell,
+            cell=self.goes_to,
             aggregates=beside.aggregates,
             not_aggregates=beside.not_aggregates,
             preferred_traits=beside.preferred_traits,
@@ -126,13 +132,15 @@ class MoveStart(msgspec.Struct, frozen=True, gc=False):
         chosen: Selection | None,
         alternates: tuple[Selection, ...] = (),
         decision: Decision | None = None,
+        cell: str = "",
     ) -> MovePlaced:
+        """`cell`: of the host; empty: its own."""
         asked = self.asked
         return MovePlaced(
             move=asked.move,
             build=asked.build,
             kind=asked.kind,
-            cell=self.cell,
+            cell=cell or self.cell,
             attempt=self.attempt,
             generation=generation,
             chosen=chosen,
@@ -164,6 +172,7 @@ def move_start(asked: MoveRequested, stands: BuildStands, cell: str) -> MoveStar
         source=None if shelved else stands.chosen,
         spec=stands.spec or stands.placed.spec,
         beside=beside,
+        booted=stands.placed if asked.to_cell else None,
         # Who holds nothing is in no group: it joins the one it was made in.
         group=beside.hints.group if shelved and beside.hints is not None else None,
     )
@@ -176,8 +185,9 @@ def in_group(start: MoveStart, group: Id | None) -> MoveStart:
 # What cannot begin
 
 
-def misread(asked: MoveRequested, *, waits: bool) -> Barred | None:
-    """What contradicts itself, naming the field. `waits`: is there somewhere to wait for room?"""
+def misread(asked: MoveRequested, *, waits: bool, crosses: bool = True) -> Barred | None:
+    """What contradicts itself, naming the field. `waits`: is there somewhere to wait for room? `crosses`: and
+    to keep the order of a move between cells?"""
     kind = asked.kind
     says = ""
     if asked.move == asked.build:
@@ -200,6 +210,12 @@ def misread(asked: MoveRequested, *, waits: bool) -> Barred | None:
         says = f"wait: a {kind} needs no room"
     elif asked.wait and not waits:
         says = "wait: nothing waits for room here; ask again when there is some"
+    elif asked.wait and asked.to_cell:
+        says = "wait: what goes to another cell does not wait for room; ask again when there is some"
+    elif asked.to_cell and kind not in CROSSING:
+        says = f"to_cell: only what is stopped leaves its cell, and not by a {kind}"
+    elif asked.to_cell and not crosses:
+        says = "to_cell: this scheduler has no database to keep such an order in"
     elif kind not in SEEKING:
         for name in ("wanted_host", "forced_host", "ignore_hosts"):
             if getattr(asked, name):

@@ -156,7 +156,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         """What becomes known of it as a move: it has its place, or ends here."""
         for one in self.settled:
             alternates = tuple([selection_of(spare) for spare in one.spares])
-            return move.placed(one.generation, one.chosen, alternates, one.decision)
+            return move.placed(one.generation, one.chosen, alternates, one.decision, one.cell)
         for _, why in self.unwanted:
             return refused(move.asked, why, "cancelled", Decision(code="cancelled"))
         return refused(move.asked, self.reason, self.decision.code, self.decision)

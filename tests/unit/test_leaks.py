@@ -49,6 +49,21 @@ def test_who_keeps_for_nobody_leaks_and_is_given_back_only_if_that_is_proven(
     assert leak.proven is proven
 
 
+def test_of_one_that_came_from_a_cell_that_was_not_read_nothing_is_proven() -> None:
+    """That cell may know that its guest is still there."""
+    came = KeptByCell("active", 2, came=True)
+    for all_read in (True, False):
+        (leak,) = leaks([kept(1)], {BUILD: came}, all_read=all_read, old=OLD)
+        assert leak.proven is all_read
+
+
+def test_of_one_that_two_cells_know_what_either_keeps_is_kept() -> None:
+    here, gone = KeptByCell("active", 2, came=True), KeptByCell("moved", 1, frozenset({1}))
+    for both in (here.beside(gone), gone.beside(here)):
+        assert (both.status, both.attempt, both.left) == ("active", 2, frozenset({1}))
+        assert list(leaks([kept(1)], {BUILD: both}, all_read=True, old=OLD)) == []
+
+
 @pytest.mark.parametrize("all_read", [True, False])
 def test_of_a_build_that_no_cell_knows_nothing_is_proven(all_read: bool) -> None:
     """And where a cell was not read, nothing is said."""

@@ -13,7 +13,7 @@ from bus.errors import Poison, Retry
 from bus.groups import ServerGroup
 from bus.host_marks import FORCED_DOWN
 from bus.messages import BuildRequested
-from bus.moves import BEGUN, SHELVED, MovePlaced, MoveRefused, MoveRequested
+from bus.moves import BEGUN, SHELVED, HandoverTold, MovePlaced, MoveRefused, MoveRequested
 from bus.queries import Candidate
 from bus.requests import Flavor, Hints, Image
 from scheduler_worker import ChoicePolicy
@@ -88,7 +88,7 @@ class MovingCloud:
         said: list[MovePlaced | MoveRefused] = []
         for verdict in await self.moves.place_many(moves):
             assert not isinstance(verdict, Retry | Poison), verdict
-            said += verdict
+            said += [one for one in verdict if not isinstance(one, HandoverTold)]
         return said
 
     async def placed(self, move: MoveRequested) -> MovePlaced:

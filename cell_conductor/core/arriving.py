@@ -1,0 +1,122 @@
+"""A build that comes from another cell: this half of its move takes it in, and goes on as within a cell.
+
+It is ours from here on; no guest of it runs here yet, and the one it had elsewhere is stopped or dead. On its
+way back it holds nothing, is fenced as a shelved one is, and is none of ours any more: what it held in its
+own cell the scheduler claims for it again.
+"""
+
+from msgspec.structs import replace
+
+from bus.messages import AgentReported, BuildDeleteRequested, BuildPlaced
+from bus.moves import HandoverReported, MovePlaced
+from cell_conductor.core import build as say
+from cell_conductor.core.build import Build, Effects
+from cell_conductor.core.events import CleanedUp, Event
+from cell_conductor.core.leaving import DELETED, deleted_elsewhere
+from cell_conductor.core.leftovers import cleaned_up
+from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.move import BUILT, BuildMove, without_record
+from cell_conductor.core.move_orders import ended_again
+from cell_conductor.core.phases import Stepped, deleting, enter, trimmed
+
+
+def arrives(build: Build | None, placed: MovePlaced, now: float, limits: AttemptLimits) -> Stepped | None:
+    """It is taken in. None: what it was booted as is not said, so nobody can."""
+    if build is not None and build.move is not None and build.move.id == placed.move:
+        own = (say.destroy(build),) if build.status == "deleting" else ()
+        return build, (*own, *ended_again(build))
+    if placed.booted is None or placed.chosen is None:
+        return None
+    if build is None:
+        return _begin(_new(placed), placed, 0, now, limits)
+    if build.status == "deleted" and build.placed is None:
+        made = replace(_new(placed), version=build.version, replies=build.replies)
+        taken, _ = _begin(made, placed, 0, now, limits)
+        return deleting(taken, None, now, limits, DELETED)
+    if build.status != "moved":
+        return build, (_not_taken(build, placed),)
+    build = trimmed(build)
+    at = len(build.hosts)
+    build = replace(build, moved=(*build.moved, placed.chosen, *placed.alternates))
+    return _begin(build, placed, at, now, limits)
+
+
+def _new(placed: MovePlaced) -> Build:
+    boot = placed.booted
+    assert boot is not None and placed.chosen is not None
+    as_placed = BuildPlaced(
+        build=placed.build,
+        request=boot.request,
+        cell=placed.cell,
+        chosen=placed.chosen,
+        generation=placed.generation or 0,
+        alternates=placed.alternates,
+        spec=placed.spec,
+        decision=boot.decision,
+        reply_to=boot.reply_to,
+    )
+    return Build(id=placed.build, cell=placed.cell, status="moving", placed=as_placed, end="active")
+
+
+def _begin(build: Build, placed: MovePlaced, at: int, now: float, limits: AttemptLimits) -> Stepped:
+    last = build.move
+    known = (placed.above, placed.attempt, build.attempt, last.highest if last is not None else 0)
+    number = max(known) + 1
+    move = BuildMove(
+        placed=without_record(placed),
+        phase="prepare",
+        since=now,
+        began=now,
+        step=max(placed.steps, last.step if last is not None else 0),
+        first=number,
+        highest=number,
+        source=at,
+        left=f"cell {placed.out_of}",
+        half="arriving",
+    )
+    build = replace(
+        build,
+        move=move,
+        at=at,
+        attempt=number,
+        generation=placed.generation,
+        became=placed.spec,
+        started=now,
+    )
+    return enter(build, "build" if placed.kind in BUILT else "prepare", now, limits)
+
+
+def _not_taken(build: Build, placed: MovePlaced) -> HandoverReported:
+    return HandoverReported(
+        move=placed.move,
+        build=placed.build,
+        cell=placed.cell,
+        half="arriving",
+        outcome="back",
+        above=build.attempt,
+        cause=f"the instance is {build.status} there already",
+    )
+
+
+# What is heard of one that is none of ours any more
+
+
+def of_the_moved(build: Build, event: Event) -> Stepped:
+    move = build.move
+    assert move is not None, f"{build.id} has moved, by no move"
+    match event:
+        case BuildPlaced():
+            return build, say.end_again(build)
+        case BuildDeleteRequested():
+            return build, (deleted_elsewhere(move, event),)
+        case AgentReported(outcome="built" | "failed" | "progress"):  # nobody counts on it any more
+            return build, _destroyed(build)
+        case CleanedUp():
+            return cleaned_up(build, event), ()
+        case _:
+            return build, ()
+
+
+def _destroyed(build: Build) -> Effects:
+    left = next((one for one in build.leftovers if one.attempt == build.attempt), None)
+    return (say.destroy(build) if left is None else say.destroy_left(build, left),)

@@ -1,0 +1,188 @@
+"""A move from one cell to another: the order that both halves go by, and what their reports make of it.
+
+    leaving ── ready ──→ arriving ── arrived ──→ done
+       │                     ├────── back ─────→ back     what it held before is claimed for it again
+       ├── failed ───────────┼─────────────────→ back
+       └── deleted ──────────┴────── deleted ──→ deleted
+
+It is decided once. A report that comes again has the same told again, so whoever has told it may have died
+before; what a cell says of a half that is not its own changes nothing.
+"""
+
+from typing import Literal
+
+from msgspec import structs
+
+from bus.claims import Choice, ConsumerClaim, ReleaseRequested, keeper
+from bus.messages import BuildDeleteRequested, BuildPlaced
+from bus.moves import SHELVED, HandoverReported, HandoverTold, MovePlaced
+from bus.vocabulary import Message, Value
+from scheduler_worker.core.move_start import MoveStart, taken_back
+
+HandoverState = Literal["leaving", "arriving", "done", "back", "deleted"]
+DECIDED: tuple[HandoverState, ...] = ("done", "back", "deleted")
+
+
+class Handover(Value, frozen=True, kw_only=True):
+    """Replaced at every step, never changed."""
+
+    placed: MovePlaced  # for the cell it goes to; `out_of` is the one it leaves
+    state: HandoverState = "leaving"
+    # How it ended
+    by: HandoverReported | None = None
+    generation: int | None = None  # back: of its consumer
+    problem: str = ""  # why what it held could not be had back
+
+
+class TakeBack(Value, frozen=True, kw_only=True):
+    """What it held before is to be its own again, since this was said."""
+
+    by: HandoverReported
+
+
+class EndBuild(Value, frozen=True, kw_only=True):
+    """It was deleted before it was let go: it is to hold nothing, and never again."""
+
+    by: HandoverReported
+
+
+class SayAgain(Value, frozen=True, kw_only=True):
+    """What the same cell has said before is still on its way."""
+
+    why: str
+
+
+_LEAVING = ("ready", "failed", "deleted", "delete")
+_ARRIVING = ("arrived", "back", "deleted", "delete")
+
+Judged = Handover | TakeBack | EndBuild | SayAgain | None
+
+
+def handover(start: MoveStart, placed: MovePlaced, booted: BuildPlaced) -> Handover:
+    """It goes from where it is to a host of another cell."""
+    return Handover(placed=structs.replace(placed, out_of=start.cell, booted=booted))
+
+
+def judged(order: Handover, report: HandoverReported) -> Judged:
+    """What this makes of the order; None: nothing is to be done or said."""
+    leaving = report.half == "leaving"
+    if report.cell != (order.placed.out_of if leaving else order.placed.cell):
+        return None
+    if report.outcome not in (_LEAVING if leaving else _ARRIVING):
+        return None
+    if not leaving and order.state == "leaving":  # it has not been told of it
+        return None
+    match report.outcome, order.state:
+        case "delete", _:
+            waits = order.state in ("leaving", "arriving") and owner(order) == report.cell
+            return SayAgain(why="it has not said yet that it let it go") if waits else order
+        case "ready", "leaving":
+            placed = structs.replace(order.placed, above=report.above, steps=report.steps)
+            return structs.replace(order, placed=placed, state="arriving")
+        case "failed", "leaving":
+            return TakeBack(by=report)
+        case "deleted", "leaving":
+            return EndBuild(by=report)
+        case "back", "arriving":
+            return TakeBack(by=report)
+        case "arrived", "arriving":
+            return structs.replace(order, state="done", by=report)
+        case "deleted", "arriving" if not leaving:
+            return structs.replace(order, state="deleted", by=report)
+        case _:
+            return order
+
+
+def owner(order: Handover) -> str:
+    """The cell whose it is, as far as the order says."""
+    return order.placed.cell if order.state in ("arriving", "done") else order.placed.out_of
+
+
+def says(order: Handover, report: HandoverReported | None = None) -> tuple[Message, ...]:
+    """What is told of it as it stands; `report`: what that answers."""
+    if report is not None and report.outcome == "delete":
+        delete = BuildDeleteRequested(build=order.placed.build, cell=owner(order), reply_to=report.reply_to)
+        return (delete,) if order.state not in ("back", "deleted") else (_told(order), delete)
+    return (order.placed,) if order.state == "arriving" else (_told(order),)
+
+
+def begins(order: Handover) -> tuple[HandoverTold, ...]:
+    """What is said when the move is asked for, again: only its beginning may not have been heard."""
+    return (_told(order),) if order.state == "leaving" else ()
+
+
+def _told(order: Handover) -> HandoverTold:
+    placed, by = order.placed, order.by
+    told = HandoverTold(
+        move=placed.move,
+        build=placed.build,
+        kind=placed.kind,
+        cell=placed.out_of,
+        to_cell=placed.cell,
+        say="leave" if order.state == "leaving" else order.state,  # type: ignore[arg-type]
+        attempt=placed.attempt,
+        host=placed.chosen.host if placed.chosen is not None else "",
+        spec=placed.spec,
+        decision=placed.decision,
+        reply_to=placed.reply_to,
+    )
+    if by is None:
+        return told
+    return structs.replace(
+        told,
+        generation=order.generation,
+        above=by.above,
+        steps=by.steps,
+        end=by.end,
+        cause=by.cause,
+        problem=order.problem,
+        phases=by.phases,
+        attempts=by.attempts,
+    )
+
+
+# What placement is asked
+
+
+def taking_back(order: Handover, generation: int | None) -> ConsumerClaim | None:
+    """All that its keeper holds, and nothing else, once. None: it held nothing before (unshelve)."""
+    placed = order.placed
+    if not placed.attempt:
+        return None
+    return ConsumerClaim(
+        consumer=placed.build,
+        generation=generation,
+        choices=(Choice({}),),
+        project=placed.spec.project,
+        user=placed.spec.user,
+        take_over=keeper(placed.build, placed.attempt),
+        begins=taken_back(placed.move),
+    )
+
+
+def holding_nothing(order: Handover, *, deleted: bool) -> ReleaseRequested:
+    """It is shelved again, or has ended. Nothing of it runs where it was to go."""
+    return ReleaseRequested(
+        consumer=order.placed.build,
+        generation=None,
+        fenced=False,
+        retire="deleted" if deleted else SHELVED,
+        cell="" if deleted else order.placed.out_of,  # which may end it
+    )
+
+
+def nobody_hears(order: Handover) -> HandoverReported:
+    """As if the half that nobody takes on had said so."""
+    placed = order.placed
+    leaves = order.state == "leaving"
+    cell = placed.out_of if leaves else placed.cell
+    return HandoverReported(
+        move=placed.move,
+        build=placed.build,
+        cell=cell,
+        half="leaving" if leaves else "arriving",
+        outcome="failed" if leaves else "back",
+        above=placed.above,
+        steps=placed.steps,
+        cause=f"cell {cell!r}: no conductor takes moves to other cells there",
+    )

@@ -1,0 +1,199 @@
+"""Moves from one cell to another: hears what both halves say, decides, and tells them.
+
+What was decided is stored before it is told, and told again to whoever reports again: the halves do so until
+they have heard.
+"""
+
+import logging
+from collections.abc import Collection, Sequence
+
+from msgspec import structs
+
+from bus.claims import (
+    Claimed,
+    ClaimRequested,
+    Held,
+    NothingHeld,
+    Refused,
+    ReleaseAnswered,
+    Released,
+    ReleaseRequested,
+    Retired,
+)
+from bus.clock import Clock
+from bus.errors import Retry
+from bus.messages import BuildDeleteRequested
+from bus.moves import HandoverReported, HandoverTold, MovePlaced
+from bus.protocol import Ask
+from bus.resources import AllocationsFound, FindAllocations
+from bus.sql.database import Database
+from bus.vocabulary import Id, Message
+from bus.worker import Outcome
+from scheduler_worker.core.handover import (
+    EndBuild,
+    Handover,
+    SayAgain,
+    TakeBack,
+    holding_nothing,
+    judged,
+    nobody_hears,
+    says,
+    taking_back,
+)
+from scheduler_worker.ending import Ending
+from scheduler_worker.placing import Claims
+from scheduler_worker.store import handovers as store
+
+log = logging.getLogger(__name__)
+
+SOON = 0.5
+TELL_AGAIN_SECONDS = 60.0
+KEEP_SECONDS = 30 * 86400.0
+TRIES = 4  # of a claim that others change meanwhile
+PAGE = 500
+
+Said = MovePlaced | HandoverTold | BuildDeleteRequested
+
+
+class Handovers:
+    """The orders of all schedulers, in their database."""
+
+    def __init__(
+        self,
+        database: Database,
+        claim_many: Claims,
+        release: Ask[ReleaseRequested, ReleaseAnswered],
+        allocations: Ask[FindAllocations, AllocationsFound],
+        ending: Ending,
+        clock: Clock,
+    ) -> None:
+        self._database = database
+        self._claim_many = claim_many
+        self._release = release
+        self._allocations = allocations
+        self._ending = ending
+        self._clock = clock
+
+    async def keep(self, orders: Sequence[Handover]) -> dict[Id, Handover]:
+        """These are begun; one that was kept before is as it stands by now."""
+        async with self._database.write() as tx:
+            await store.add(tx, orders, self._clock.now())
+        return await self.known([one.placed.move for one in orders])
+
+    async def known(self, moves: Collection[Id]) -> dict[Id, Handover]:
+        async with self._database.read() as tx:
+            return await store.load(tx, moves)
+
+    async def hear_many(self, reports: Sequence[HandoverReported]) -> Sequence[Outcome]:
+        outcomes: list[Outcome] = []
+        for report in reports:
+            try:
+                outcomes.append(await self.hear(report))
+            except Retry as later:
+                outcomes.append(later)
+        return outcomes
+
+    async def hear(self, report: HandoverReported) -> Sequence[Said]:
+        order = (await self.known([report.move])).get(report.move)
+        if order is None:
+            log.warning(
+                "cell %s says %s of the move %s, of which no order is known",
+                *(report.cell, report.outcome, report.move),
+            )
+            return ()
+        return await self._advance(order, report)
+
+    async def _advance(self, order: Handover, report: HandoverReported) -> Sequence[Said]:
+        match judged(order, report):
+            case None:
+                log.warning(
+                    "cell %s says %s of the move %s, which is %s: it is not its own to say",
+                    *(report.cell, report.outcome, report.move, order.state),
+                )
+                return ()
+            case SayAgain(why=why):
+                raise Retry(after=SOON, why=why)
+            case TakeBack(by=by):
+                generation, problem = await self._take_back(order, by)
+                after = structs.replace(order, state="back", by=by, generation=generation, problem=problem)
+            case EndBuild(by=by):
+                match (await self._release(holding_nothing(order, deleted=True))).result:
+                    case Released() | Retired():
+                        after = structs.replace(order, state="deleted", by=by)
+                    case _:
+                        raise Retry(after=SOON, why=f"the claim of {report.build} is contended")
+            case Handover() as after:
+                pass
+        if after is not order:
+            async with self._database.write() as tx:
+                if not await store.change(tx, order, after, self._clock.now()):
+                    raise Retry(after=SOON, why=f"the order of move {report.move} is being changed")
+        return _of(says(after, report))
+
+    # What it held before
+
+    async def _take_back(self, order: Handover, by: HandoverReported) -> tuple[int | None, str]:
+        """The generation of its consumer, which holds its old place again; or why it cannot."""
+        generation = order.placed.generation if by.half == "leaving" else None
+        for _ in range(TRIES):
+            claim = taking_back(order, generation)
+            if claim is None:
+                return await self._shelve_again(order)
+            [answer] = await self._claim_many([ClaimRequested(claims=(claim,))])
+            match answer.results[0]:
+                case Claimed(generation=claimed):
+                    return claimed, ""
+                case Held(generation=held, allocations=allocations):
+                    generation = held if allocations else None
+                case Retired(why=why):  # it was taken back before, or the build has ended
+                    there = await self._held(order.placed.build)
+                    return there, "" if there is not None else f"its claim has ended ({why})"
+                case Refused(refusals=refusals):
+                    why = "; ".join(map(str, refusals)) or "it was refused"
+                    gone = any(isinstance(one, NothingHeld) for one in refusals)
+                    return await self._held(order.placed.build) if gone else None, why
+                case _:
+                    break
+        raise Retry(after=SOON, why=f"the claim of {order.placed.build} is contended")
+
+    async def _shelve_again(self, order: Handover) -> tuple[int | None, str]:
+        match (await self._release(holding_nothing(order, deleted=False))).result:
+            case Released() | Retired():
+                return None, ""
+            case _:
+                raise Retry(after=SOON, why=f"the claim of {order.placed.build} is contended")
+
+    async def _held(self, build: Id) -> int | None:
+        found = (await self._allocations(FindAllocations(consumers=(build,)))).consumers
+        return found[0].generation if found else None
+
+    # What nobody hears
+
+    async def unheard(self, said: Message) -> Sequence[Said]:
+        """No conductor takes it: for some time it comes again. A half that nobody takes on has failed."""
+        if not isinstance(said, MovePlaced | HandoverTold):
+            return ()
+        self._ending.wait_for_ears(said.move, said.cell)
+        order = (await self.known([said.move])).get(said.move)
+        if order is None or order.state != ("arriving" if isinstance(said, MovePlaced) else "leaving"):
+            return ()  # it is told again when its cell reports again
+        return await self._advance(order, nobody_hears(order))
+
+    # What is done again and again
+
+    async def tell_again(self) -> Sequence[HandoverTold]:
+        """To those who have not said anything yet."""
+        now = self._clock.now()
+        async with self._database.write() as tx:
+            orders = await store.untold(tx, now - TELL_AGAIN_SECONDS, now, PAGE)
+        return [one for order in orders for one in _of(says(order)) if isinstance(one, HandoverTold)]
+
+    async def prune(self) -> None:
+        pruned = PAGE
+        while pruned == PAGE:
+            async with self._database.write() as tx:
+                pruned = await store.prune(tx, self._clock.now() - KEEP_SECONDS, PAGE)
+
+
+def _of(messages: Sequence[Message]) -> Sequence[Said]:
+    return [one for one in messages if isinstance(one, MovePlaced | HandoverTold | BuildDeleteRequested)]

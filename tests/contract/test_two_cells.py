@@ -1,0 +1,391 @@
+"""A move from one cell to another, as two halves: each in its cell, and the order above deciding."""
+
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from sqlalchemy import text
+
+from bus.clock import Clock
+from bus.host_marks import FORCED_DOWN
+from bus.messages import BuildDeleted, BuildDeleteRequested, BuildPlaced, DestroyOrdered
+from bus.moves import (
+    HandoverReported,
+    HandoverTold,
+    MoveEnded,
+    MoveOrdered,
+    MovePlaced,
+    MoveRefused,
+    MoveReported,
+    MoveRequested,
+    MoveSteered,
+    MoveTold,
+    Steering,
+)
+from bus.names import MakeName, NameEditRequested
+from bus.queries import FindBuilds
+from bus.requests import Flavor
+from bus.resources import EditRequested, SetTraits
+from tests.support.ids import uid
+from tests.support.placement_builders import a_placement
+from tests.support.two_cells import CellsApart, SteppedTime, Unkind, root, two_cells
+
+MOVE = uid(1, "e")
+LARGE = Flavor(name="large", vcpus=4)
+
+
+@pytest.fixture
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[CellsApart]:
+    seed = getattr(request, "param", 1)
+    time = SteppedTime()
+    clock = Clock(now=time, chance=random.Random(seed), monotonic=time)
+    async with (
+        a_placement("sqlite+aiosqlite://", clock, inline=True) as placement,
+        two_cells(placement, seed, clock, time) as world,
+    ):
+        yield world
+
+
+def a_move(build: str, kind: str = "migrate", number: int = 1, **fields: Any) -> MoveRequested:
+    fields = {"to_cell": "c2", **fields}
+    return MoveRequested(move=uid(number, "e"), build=build, kind=kind, **fields)  # type: ignore[arg-type]
+
+
+def steering(build: str, cell: str, to: Steering) -> MoveSteered:
+    return MoveSteered(move=MOVE, build=build, cell=cell, to=to)
+
+
+async def settled(world: CellsApart, build: str) -> tuple[str, str] | None:
+    """The cell and the status of who lists it, and all that is there adds up; None: nobody does."""
+    assert [one.phase for one in await world.moves_known() if not one.ended] == []
+    assert len(world.ends()) == len({move for move, _ in world.ends()})
+    holds, running = await world.holds(build), world.guests.running(build)
+    listed = [one for one in await world.listed(build) if one[1] != "deleted"]
+    if not listed:
+        assert (holds, world.guests.roots(build)) == ({}, set())
+        return None
+    [(cell, status, host)] = listed
+    if status == "active":
+        there = root(int(host[-1]))
+        silent = [] if _said_nothing(world) else [there]
+        assert holds == {"itself": {there}} and running in ([there], silent)
+        assert world.guests.roots(build) == {there}
+    else:
+        assert (status, holds, world.guests.roots(build)) == ("shelved", {}, set())
+    return cell, status
+
+
+def _said_nothing(world: CellsApart) -> bool:
+    """An agent was told to run it, and did not: then it belongs there, and that is said."""
+    ends = [one for one in world.said if isinstance(one, MoveEnded)]
+    return any(why in end.reason for end in ends for why in ("did not go on at", "did not say that it runs"))
+
+
+async def said(world: CellsApart, build: str) -> MoveEnded:
+    ends = [one for one in world.said if isinstance(one, MoveEnded) and one.move == MOVE]
+    assert all(one == ends[0] for one in ends)
+    return ends[0]
+
+
+async def is_dead(world: CellsApart, build: str) -> None:
+    """Host 1 is forced down, and none of its guests runs."""
+    made = NameEditRequested(kind="trait", edit=MakeName(name=FORCED_DOWN))
+    await world.placement.classes_and_traits.edit(made)
+    mark = SetTraits(provider=root(1), traits=(FORCED_DOWN,))
+    await world.placement.providers.edit(EditRequested(edit=mark))
+    world.guests.there[root(1), build][1] = "stopped"
+
+
+# How it goes
+
+
+async def test_it_is_its_new_cells_and_nothing_of_it_stays_in_the_old(world: CellsApart) -> None:
+    build = await world.boot()
+    await world.comes_to(a_move(build))
+    assert await settled(world, build) == ("c2", "active")
+    end = await said(world, build)
+    assert (end.cell, end.end, end.host in ("host-3", "host-4")) == ("c2", "done", True)
+    assert [one.phase for one in end.phases] == ["prepare", "start"]
+
+
+async def test_a_resize_is_confirmed_or_reverted_where_it_is(world: CellsApart) -> None:
+    build = await world.boot()
+    await world.comes_to(a_move(build, "resize", flavor=LARGE, verify=True))
+    [(cell, status, _)] = await world.listed(build)
+    assert (cell, status) == ("c2", "verifying")
+    assert set(await world.holds(build)) == {"itself", "keeper 1"}
+    await world.comes_to(steering(build, "c2", "revert"))
+    assert await settled(world, build) == ("c1", "active")
+    assert (await said(world, build)).end == "reverted"
+    [stands] = (await world.cells["c1"].builds.find(FindBuilds(cell="c1", builds=(build,)))).builds
+    assert (stands.spec and stands.spec.flavor.vcpus, stands.host) == (2, "host-1")
+
+    await world.comes_to(a_move(build, "resize", 2, flavor=LARGE, verify=True))
+    await world.comes_to(replace(steering(build, "c2", "confirm"), move=uid(2, "e")))
+    assert await settled(world, build) == ("c2", "active")
+    [stands] = (await world.cells["c2"].builds.find(FindBuilds(cell="c2", builds=(build,)))).builds
+    assert stands.spec and stands.spec.flavor.vcpus == 4
+
+
+async def test_it_is_told_to_come_back_only_when_what_runs_there_is_destroyed(world: CellsApart) -> None:
+    build = await world.boot()
+    await world.comes_to(a_move(build, verify=True))
+    world.on_its_way.append(steering(build, "c2", "revert"))
+    await world.step()
+    [destroy] = world.on_its_way
+    assert isinstance(destroy, DestroyOrdered)
+    world.on_its_way.clear()  # its agent is away
+    await world.time_passes()
+    assert {type(one) for one in world.on_its_way} <= {MoveReported, DestroyOrdered, HandoverReported}
+    assert not [one for one in world.on_its_way if getattr(one, "half", "") == "arriving"]
+    await world.comes_to(destroy)
+    assert await settled(world, build) == ("c1", "active")
+
+
+async def test_what_is_shelved_wakes_in_another_cell(world: CellsApart) -> None:
+    build = await world.boot()
+    await world.comes_to(a_move(build, "shelve", 7, to_cell=""))
+    assert await settled(world, build) == ("c1", "shelved")
+    await world.comes_to(a_move(build, "unshelve"))
+    assert await settled(world, build) == ("c2", "active")
+
+
+async def test_a_dead_host_is_evacuated_into_another_cell(world: CellsApart) -> None:
+    build = await world.boot()
+    await is_dead(world, build)
+    await world.comes_to(a_move(build, "evacuate"))
+    assert await settled(world, build) == ("c2", "active")
+
+
+@pytest.mark.parametrize("forgotten", [False, True], ids=["", "the old cell has forgotten it"])
+async def test_it_goes_there_and_back_again_by_numbers_that_only_grow(
+    world: CellsApart, forgotten: bool
+) -> None:
+    """Agents have not forgotten them: what is older than what they know is void."""
+    build = await world.boot()
+    ways = [("c2", "c1", "host-3"), ("c1", "c2", "host-1"), ("c2", "c1", "host-3")]
+    for number, (cell, other, host) in enumerate(ways, 1):
+        await world.comes_to(a_move(build, number=number, to_cell=cell, wanted_host=host))
+        assert await settled(world, build) == (cell, "active")
+        assert (await world.cells[other].builds.find(FindBuilds(cell=other, builds=(build,)))).builds == ()
+        if forgotten:
+            async with world.databases[other].write() as tx:
+                await tx.execute(text("DELETE FROM builds"), {})
+    [attempt] = world.guests.there[next(iter(world.guests.roots(build))), build]
+    assert attempt == 4
+    await world.comes_to(BuildDeleteRequested(build=build, cell="c2"))
+    assert await settled(world, build) is None
+
+
+# How it fails
+
+
+@pytest.mark.parametrize("phase", ["send", "prepare", "start"])
+async def test_what_fails_in_either_half_brings_it_back(world: CellsApart, phase: str) -> None:
+    build = await world.boot()
+    world.failing = phase
+    await world.comes_to(a_move(build))
+    assert await settled(world, build) == ("c1", "active")
+    end = await said(world, build)
+    assert (end.cell, end.end, end.host, "no luck" in end.reason) == ("c1", "error", "host-1", True)
+
+
+async def test_an_unshelving_that_fails_there_is_shelved_again_here(world: CellsApart) -> None:
+    build = await world.boot()
+    await world.comes_to(a_move(build, "shelve", 7, to_cell=""))
+    world.failing = "build"
+    await world.comes_to(a_move(build, "unshelve"))
+    assert await settled(world, build) == ("c1", "shelved")
+    world.failing = ""
+    await world.comes_to(a_move(build, "unshelve", 2, to_cell=""))
+    assert await settled(world, build) == ("c1", "active")
+
+
+async def test_where_no_conductor_hears_of_it_it_comes_back(world: CellsApart) -> None:
+    build = await world.boot()
+    await world.until(a_move(build), MovePlaced)
+    [placed] = [one for one in world.on_its_way if isinstance(one, MovePlaced)]
+    world.on_its_way.clear()
+    world.scheduler.ending._unheard_for = 0.0
+    await world.comes_to(*await world.handovers.unheard(placed))
+    assert await settled(world, build) == ("c1", "active")
+    assert "no conductor" in (await said(world, build)).reason
+
+
+@pytest.mark.parametrize("cell", ["c1", "c2"])
+async def test_it_is_aborted_in_the_half_that_has_it(world: CellsApart, cell: str) -> None:
+    build = await world.boot()
+    await world.until(a_move(build), MoveOrdered, cell)
+    world.on_its_way.append(steering(build, cell, "abort"))
+    await world.step(-1)  # before the agent hears of anything
+    await world.comes_to()
+    assert await settled(world, build) == ("c1", "active")
+    assert (await said(world, build)).end == "aborted"
+
+
+async def test_no_host_there_and_it_stays_where_it_is(world: CellsApart) -> None:
+    build = await world.boot()
+    await world.comes_to(a_move(build, wanted_host="host-2"))
+    assert await settled(world, build) == ("c1", "active")
+    assert [type(one) for one in world.said if isinstance(one, MoveRefused | MoveEnded)] == [MoveRefused]
+
+
+@pytest.mark.parametrize("kind", ["live", "rebuild", "shelve"])
+async def test_what_runs_or_stays_does_not_leave_its_cell(world: CellsApart, kind: str) -> None:
+    build = await world.boot()
+    await world.comes_to(a_move(build, kind))
+    [refusal] = [one for one in world.said if isinstance(one, MoveRefused)]
+    assert refusal.code == "unreadable"
+
+
+# Deleted in the middle of it
+
+
+@pytest.mark.parametrize("kind", ["migrate", "unshelve"])
+@pytest.mark.parametrize("steps", [2, 5, 8])
+async def test_a_delete_wins_whichever_cell_hears_it(world: CellsApart, kind: str, steps: int) -> None:
+    build = await world.boot()
+    if kind == "unshelve":
+        await world.comes_to(a_move(build, "shelve", 7, to_cell=""))
+    world.on_its_way.append(a_move(build, kind))
+    await world.goes_on(1 + steps)
+    cell = "c1" if steps % 2 else next(iter(await world.listed(build)), ("c1", "", ""))[0]
+    await world.comes_to(BuildDeleteRequested(build=build, cell=cell, reply_to="me"))
+    assert await settled(world, build) is None
+    assert [one for one in world.said if isinstance(one, BuildDeleted) and one.reply_to == "me"]
+
+
+async def test_one_deleted_before_it_arrives_never_runs_there(world: CellsApart) -> None:
+    """As the scheduler has it told to the cell that holds its room, though nobody there has heard of it."""
+    build = await world.boot()
+    await world.until(a_move(build), MovePlaced)
+    [placed] = [one for one in world.on_its_way if isinstance(one, MovePlaced)]
+    world.on_its_way.remove(placed)
+    await world.comes_to(BuildDeleteRequested(build=build, cell="c2", reply_to="me"))
+    await world.comes_to(placed)
+    assert await settled(world, build) is None
+    assert (await said(world, build)).end == "deleted"
+
+
+# What comes late, twice, or from others
+
+
+async def test_a_boot_that_is_read_again_builds_nothing_in_the_old_cell(world: CellsApart) -> None:
+    build = await world.boot()
+    [stands] = (await world.cells["c1"].builds.find(FindBuilds(cell="c1", builds=(build,)))).builds
+    await world.comes_to(a_move(build))
+    await world.comes_to(stands.placed)
+    assert isinstance(stands.placed, BuildPlaced)
+    assert await settled(world, build) == ("c2", "active")
+
+
+async def test_a_cell_speaks_for_its_own_half_alone(world: CellsApart) -> None:
+    build = await world.boot()
+    await world.until(a_move(build), MoveOrdered, "c1")
+    for half in ("leaving", "arriving"):
+        for outcome in ("ready", "arrived", "back", "deleted", "failed"):
+            other = "c2" if half == "leaving" else "c1"
+            lie = HandoverReported(move=MOVE, build=build, cell=other, half=half, outcome=outcome)
+            assert await world.handovers.hear(lie) == ()
+    early = HandoverReported(move=MOVE, build=build, cell="c2", half="arriving", outcome="arrived")
+    assert await world.handovers.hear(early) == ()
+    await world.comes_to()
+    assert await settled(world, build) == ("c2", "active")
+
+
+@pytest.mark.parametrize("say", ["done", "back", "deleted"])
+async def test_what_an_end_led_to_is_said_again_when_it_was_lost(world: CellsApart, say: str) -> None:
+    build = await world.boot()
+    world.failing = "prepare" if say == "back" else ""
+    world.on_its_way.append(a_move(build))
+    if say == "deleted":
+        await world.until(BuildDeleteRequested(build=build, cell="c1"), HandoverReported)
+    told: HandoverTold | None = None
+    while told is None:
+        await world.step()
+        told = next(
+            (one for one in world.on_its_way if isinstance(one, HandoverTold) and one.say == say), None
+        )
+    world.on_its_way.remove(told)
+    once, twice = [await world.cells["c1"].hears(told) for _ in range(2)]  # it dies before it has spoken
+    assert isinstance(once, tuple | list) and isinstance(twice, tuple | list)
+    assert [one for one in once if isinstance(one, DestroyOrdered | MoveOrdered | BuildDeleted)]
+    assert {type(one) for one in once} - {MoveTold} == {type(one) for one in twice} - {MoveTold}
+    world.failing = ""
+    world.say(once)
+    await world.comes_to()
+    ends = {"done": ("c2", "active"), "back": ("c1", "active"), "deleted": None}
+    assert await settled(world, build) == ends[say]
+
+
+async def test_an_order_that_nobody_told_is_told_again(world: CellsApart) -> None:
+    """A scheduler that dies between its claim and its word: whoever reads the request again tells it."""
+    build = await world.boot()
+    await world.hears_hosts()
+    request = a_move(build)
+    first = (await world.moves.place_many([request]))[0]
+    again = (await world.moves.place_many([request]))[0]
+    assert first == again and isinstance(first, tuple | list) and isinstance(first[0], HandoverTold)
+    world.now += 61.0
+    assert list(first) == list(await world.handovers.tell_again())
+    await world.comes_to(request)
+    assert await settled(world, build) == ("c2", "active")
+
+
+async def test_a_claim_whose_order_was_never_kept_is_found_by_what_is_held(world: CellsApart) -> None:
+    build = await world.boot()
+    await world.hears_hosts()
+    request = a_move(build)
+    first = (await world.moves.place_many([request]))[0]
+    async with world.databases["scheduler"].write() as tx:
+        await tx.execute(text("DELETE FROM handovers"), {})
+    again = (await world.moves.place_many([request]))[0]
+    assert isinstance(first, tuple | list) and isinstance(again, tuple | list)
+    assert isinstance(again[0], HandoverTold) and again[0].host == first[0].host
+    await world.comes_to(*again)
+    assert await settled(world, build) == ("c2", "active")
+
+
+# All of it at once
+
+
+async def comes_through(world: CellsApart) -> None:
+    chance = world.chance
+    kind = chance.choice(["migrate", "resize", "resize", "unshelve"])
+    build = await world.boot()
+    if kind == "unshelve":
+        await world.comes_to(a_move(build, "shelve", 7, to_cell=""))
+    fields: dict[str, Any] = {"flavor": LARGE, "verify": chance.random() < 0.7} if kind == "resize" else {}
+    fails, hangs = chance.choice([0.0, 0.2, 0.5]), chance.choice([0.0, 0.1])
+    world.unkind = Unkind(twice=0.2, dies=0.15, fails=fails, hangs=hangs)
+    world.on_its_way.append(a_move(build, kind, **fields))
+    for _ in range(chance.randrange(3)):
+        await world.goes_on(chance.randrange(1, 25))
+        cell = chance.choice(["c1", "c2"])
+        match chance.randrange(4):
+            case 0:
+                world.on_its_way.append(BuildDeleteRequested(build=build, cell="c1", reply_to="me"))
+            case 1:
+                world.on_its_way.append(steering(build, cell, "abort"))
+            case 2:
+                world.on_its_way.append(steering(build, cell, chance.choice(["revert", "confirm"])))
+    await world.comes_to()
+    world.unkind = Unkind()
+    for cell in ("c1", "c2"):
+        await world.comes_to(steering(build, cell, "confirm"))
+    world.now += 500.0
+    await world.comes_to()
+    await settled(world, build)
+
+
+@pytest.mark.parametrize("world", range(3), indirect=True)
+async def test_whatever_comes_late_twice_or_dies_it_is_one_cells_and_runs_once(world: CellsApart) -> None:
+    await comes_through(world)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("world", range(3, 400), indirect=True)
+async def test_the_same_of_many(world: CellsApart) -> None:
+    await comes_through(world)
