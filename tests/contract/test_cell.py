@@ -130,7 +130,8 @@ async def test_nothing_in_a_cell_calls_up(database: Database) -> None:
     may_say = {
         "AgentReported", "BuildOrdered", "DestroyOrdered", "BuildEnded", "BuildDeleted",
         "HostFailed", "HostReported", "InventoryReported", "NodeChanged",
-        "MoveOrdered", "MoveReported", "MoveTold", "MoveEnded", "BuildAdopted",
+        "MoveOrdered", "MoveReported", "MoveTold", "MoveEnded",
+            "HandoverReported", "BuildAdopted",
         "GuestsTold",
     }  # fmt: skip
     assert set(conductor.asks) == {CELL_CLAIM, CELL_RELEASE} and not agent.asks
