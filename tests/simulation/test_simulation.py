@@ -234,8 +234,8 @@ def test_a_planted_bug_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    # Two schedulers seldom meet in one group: the first seeds in which they do not prove nothing.
-    found_within(60, first=25 if plant is _forget_the_group else 0)
+    # Two schedulers seldom meet in one group, and few clouds are crowded: the first seeds prove nothing.
+    found_within(60, first=28 if plant is _forget_the_group else 3 if plant is _count_no_room else 0)
 
 
 @pytest.mark.parametrize(
