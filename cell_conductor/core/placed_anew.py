@@ -16,7 +16,8 @@ from bus.moves import SHELVED
 from bus.not_done import Contended
 from cell_conductor.core import build as say
 from cell_conductor.core.answers import turned_down
-from cell_conductor.core.build import Build
+from cell_conductor.core.build import Build, Leftover
+from cell_conductor.core.leftovers import left_at
 from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.core.move import BUILT
 from cell_conductor.core.move_orders import open_move, question
@@ -114,6 +115,9 @@ def released(build: Build, result: ReleaseResult, now: float, limits: AttemptLim
     problem = ""
     match result:
         case Held():  # ours to give back all the same, whoever touched it
+            if move.kind == "shelve" and result.allocations not in ({}, build.host.choice.allocations):
+                # Another move of it has begun, and keeps the room of what has been destroyed here
+                build = left_at(build, Leftover(move.was, build.at, now, gone=True))
             build = replace(build, generation=result.generation if result.allocations else None)
             return build, (question(build),)
         case Contended():

@@ -712,6 +712,14 @@ def test_what_a_shelved_instance_holds_is_given_back_whatever_placement_answers(
     assert said == [f"release {2 if isinstance(answer, Held) else 1} as shelved"]
 
 
+def test_what_another_move_keeps_of_one_that_is_being_shelved_is_given_back() -> None:
+    """That began when this did: its claim has taken the instance from a place where nothing is by now."""
+    shelving = [*STATES["release"], GivenBack("moving", held(5, 2))]
+    assert came(*shelving)[1] == ["release 2 as shelved"]
+    build, said = came(*shelving, GivenBack("moving", Released()))
+    assert (build.status, said) == ("shelved", ["ended done", "free 1"])
+
+
 def test_a_shelved_instance_is_deleted_without_asking_any_host() -> None:
     _, said = came(*SHELVED, a_delete(PLACED))
     assert said == ["release None for good", "ended done"]
