@@ -32,7 +32,7 @@ from cell_conductor.core import leftovers
 from cell_conductor.core.build import Build, Effects, overdue, stands
 from cell_conductor.core.events import CleanedUp, Event, GivenBack, Stalled, SwapAnswered, SwapImpossible
 from cell_conductor.core.limits import AttemptLimits
-from cell_conductor.core.move import BuildMove, never_begun
+from cell_conductor.core.move import BuildMove, end_told, never_begun
 from cell_conductor.core.placed_move import placed_by, put_off
 from cell_conductor.core.step import step
 from cell_conductor.ring import Ring
@@ -319,9 +319,13 @@ class Builds:
         moved: list[tuple[BuildMove, MovePlaced]] = []
         async with self.database.write() as tx:
             known = await store.load(tx, events)
+            over = await moves_store.over(tx, _ended_elsewhere(known, events))
             for id_, event in events.items():
                 before = known.get(id_)
                 placed = placed_by(event)
+                if placed is not None and placed.move in over:  # read here: it may have ended a moment ago
+                    judged[id_] = before, end_told(over[placed.move])
+                    continue
                 if placed is not None and (why := put_off(before, placed)):
                     judged[id_] = Retry(MOVE_LATER, why)
                     continue
@@ -364,6 +368,13 @@ def _to_be_placed(known: Build | None, told: BuildReshaped) -> bool:
         return True
     later = known.generation is not None and told.generation > known.generation
     return later and all(host.root != told.root for host in known.hosts)
+
+
+def _ended_elsewhere(known: Mapping[str, Build], events: Mapping[str, Event]) -> set[str]:
+    """The moves that are placed, but for those their builds are in, or were in last: these know best."""
+    placed = {id_: move.move for id_, event in events.items() if (move := placed_by(event)) is not None}
+    own = {id_: build.move.id for id_, build in known.items() if build.move is not None}
+    return {move for id_, move in placed.items() if own.get(id_) != move}
 
 
 def _moves_of(

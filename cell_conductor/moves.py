@@ -11,7 +11,6 @@ from cell_conductor import moves_store, store
 from cell_conductor.builds import MOVE_LATER, PAGE, Builds
 from cell_conductor.core.build import Build
 from cell_conductor.core.events import Event, MoveImpossible
-from cell_conductor.core.move import end_told
 from cell_conductor.core.move_orders import reminder
 from cell_conductor.core.placed_move import undone_unknown, unknown
 
@@ -30,26 +29,19 @@ class CellMoves:
     async def place_many(self, placed: Sequence[MovePlaced]) -> Sequence[Outcome]:
         """Begin each; those that are over say again how they ended."""
         async with self.database.read() as tx:
-            over = await moves_store.over(tx, {one.move for one in placed})
             known = await store.load(tx, {one.build for one in placed})
-        for build in known.values():  # what its build knows best, it says
-            if build.move is not None:
-                over.pop(build.move.id, None)
+            strange = [one for one in placed if not one.out_of and unknown(known.get(one.build))]
+            over = await moves_store.over(tx, {one.move for one in strange})
         metal = await self._on_metal(known.values())
-        strange = [
-            one for one in placed if one.move not in over and not one.out_of and unknown(known.get(one.build))
-        ]
-        later = {one.move: retry for one in strange if (retry := await self._undo(one)) is not None}
+        undone = [one for one in strange if one.move not in over]
+        later = {one.move: retry for one in undone if (retry := await self._undo(one)) is not None}
         events: list[tuple[str, Event]] = [
             (one.build, MoveImpossible(one, METAL) if one.build in metal else one)
             for one in placed
-            if one.move not in over and one.move not in later
+            if one.move not in later
         ]
         outcomes = iter(await self._heard(events))
-        return [
-            [*end_told(over[one.move])] if one.move in over else later.get(one.move) or next(outcomes)
-            for one in placed
-        ]
+        return [later.get(one.move) or next(outcomes) for one in placed]
 
     async def hand_over_many(self, told: Sequence[HandoverTold]) -> Sequence[Outcome]:
         """Let each go to another cell; or hear how that ended there."""

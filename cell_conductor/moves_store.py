@@ -68,6 +68,8 @@ async def save(tx: Transaction, moves: Iterable[tuple[BuildMove, MovePlaced]]) -
 
 async def over(tx: Transaction, ids: Collection[str]) -> dict[str, BuildMove]:
     """Those of them that have ended."""
+    if not ids:
+        return {}
     return {row["id"]: decode_move(row["story"]) for row in await _OVER(tx, [(id_,) for id_ in ids])}
 
 

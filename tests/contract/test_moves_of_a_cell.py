@@ -326,6 +326,20 @@ async def test_moves_that_are_over_are_said_again_and_one_day_forgotten(everywhe
     assert (await cell.stands()).status == "active"
 
 
+async def test_a_move_that_another_conductor_ends_meanwhile_ends_no_second_way(
+    everywhere: MovingCell,
+) -> None:
+    """Its copy was being looked at; by the time it is judged its build is in the next move."""
+    cell = everywhere
+    await cell.active()
+    rebuild = a_move("rebuild", number=2, hosts=(5,))
+    (order,) = [one for one in await cell.came_of(rebuild) if isinstance(one, MoveOrdered)]
+    (*_, end) = await to_the_end(cell, a_move_report(order, "done"), twice=False)
+    await cell.ordered(cell.claimed(replace(MOVE, attempt=2)))
+    assert await cell.builds.handle([(ONE.build, rebuild)]) == [[end]]
+    assert (await cell.stands()).status == "moving"
+
+
 async def test_one_move_at_a_time(cell: MovingCell) -> None:
     """What holds a place waits for the end of another; what holds none is refused, and stays so."""
     await cell.ordered(cell.claimed())
