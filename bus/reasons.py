@@ -47,7 +47,7 @@ MOVES: Mapping[str, str] = {
     "unknown": "no cell knows of such an instance",
     "no_conductor": "the conductor of its cell does not answer, or heard of it in vain",
     "status": "it is not active, or for an unshelve not shelved; or it has ended meanwhile",
-    "moving": "it is in another move",
+    "moving": "it is in another move, or another move of it waits for room",
     "held": "what it holds in placement is not what its cell knows of",
     "not_fenced": "evacuate: its host is not forced down, so its guest may still run",
     "source_down": "its host is forced down: it can only be evacuated",

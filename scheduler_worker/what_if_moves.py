@@ -94,7 +94,7 @@ def _unsought(course: MoveCourse) -> WhatIfAnswered:
     """No host is looked for: it does not begin, or needs none."""
     barred, start = course.barred, course.start
     if barred is None and start is None:
-        barred = Barred(code="", why="it has begun before, and its cell sees it through")
+        barred = Barred(code="moving", why="it has begun before, and its cell sees it through")
     if barred is not None:
         return WhatIfAnswered(fits=False, refusal=barred.why, decision=Decision(code=barred.code))
     stays = start.source if start is not None and course.asked.kind == "rebuild" else None

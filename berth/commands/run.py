@@ -82,9 +82,7 @@ def run_command(
         str,
         typer.Option(
             metavar="NAME",
-            help="For metal: which of several agents that share the cell's nodes this one is; the same name"
-            " again after a restart (default: CELL-metal). For compute: this one of the cell's agents"
-            " (default: all of them).",
+            help="Which of the cell's agents this is (default: CELL-metal; of compute, all of them in one).",
         ),
     ] = "",
     hosts: Hosts = None,

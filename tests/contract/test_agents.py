@@ -325,5 +325,6 @@ def test_an_agent_hears_only_what_is_addressed_to_it() -> None:
     assert names == [
         "agent.cell1.agent0:agent.build.cell1.agent0",
         "agent.cell1.agent0:agent.destroy.cell1.agent0",
+        "agent.cell1.agent0:agent.asked.cell1.agent0",
         "agent.cell1.agent0:agent.move.cell1.agent0",
     ]

@@ -100,7 +100,7 @@ WHY = [
     ("waiting", (), 0, ("waits for room", "looked at again when 1 CUSTOM_BAREMETAL", "came closest")),
     ("waiting", ("--replay",), 1, ("it was placed nowhere",)),
     ("waiting", ("--now",), 1, ("it does not fit",)),
-    ("unknown", (), 1, ("nobody knows a build or request",)),
+    ("unknown", (), 1, ("nobody knows a build, request or move",)),
     ("no uuid", (), 2, ("'x' is not the uuid of a build or request",)),
     ("placed", ("--now", "--replay"), 2, ("one of them",)),
 ]  # fmt: skip
