@@ -36,6 +36,13 @@ async def chosen_cells(bus: Bus, settings: Settings, only: Sequence[str]) -> Seq
     return only or cells
 
 
+async def check_to_cell(bus: Bus, settings: Settings, cell: str) -> None:
+    """BadSetting, when something is to go to a cell that nobody knows. Empty: it stays in its own."""
+    cells = await known_cells(bus, settings) if cell else ()
+    if cell and cell not in cells:
+        raise BadSetting(f"--to-cell {cell!r}: cells are {', '.join(cells)}")
+
+
 async def ask_cells(
     cells: Sequence[str], ask: Callable[[str], Awaitable[R]]
 ) -> tuple[dict[str, R], list[str]]:

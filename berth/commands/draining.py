@@ -10,7 +10,7 @@ from msgspec import structs
 from rich.console import Console
 
 from berth import wiring
-from berth.commands.asking_cells import chosen_cells
+from berth.commands.asking_cells import check_to_cell, chosen_cells
 from berth.commands.boot_options import waiting_time
 from berth.commands.emptying import Emptying, instances_on, tell_emptied
 from berth.commands.hosts import Names
@@ -86,6 +86,7 @@ async def drain(
 ) -> int:
     telling = ToldMoves(as_json, say)
     async with Bus(wiring.transport(settings, "drain")) as bus:
+        await check_to_cell(bus, settings, asked.to_cell)
         hosts = await _hosts(bus, settings, names, cell, agent)
         if dry_run:
             return await _say_what_would_be(bus, hosts, asked, telling)

@@ -8,6 +8,7 @@ from msgspec import structs
 from rich.console import Console
 
 from berth import wiring
+from berth.commands.asking_cells import check_to_cell
 from berth.commands.boot_options import WaitingCommand, waiting_time
 from berth.commands.emptying import Emptying, instances_on, tell_emptied
 from berth.commands.marking import forcing_down, host_named
@@ -65,6 +66,7 @@ async def evacuate(
     say: Console,
 ) -> int:
     async with Bus(wiring.transport(settings, "evacuate")) as bus:
+        await check_to_cell(bus, settings, asked.to_cell)
         host = await host_named(bus, name)
         there = await instances_on(bus, [host])
         called = host.host or host.name

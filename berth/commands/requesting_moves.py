@@ -7,6 +7,7 @@ from msgspec import structs
 from rich.console import Console
 
 from berth import wiring
+from berth.commands.asking_cells import check_to_cell
 from berth.commands.following import VERIFYING, FollowedMoves, MoveOutcome, following
 from berth.commands.marking import host_named
 from berth.commands.supposing_moves import supposed, tell_supposed
@@ -60,6 +61,8 @@ async def request_moves(
             )
             for stands in found.values()
         ]
+        for cell in {one.to_cell for one in asked}:
+            await check_to_cell(bus, settings, cell)
         if dry_run:
             return tell_supposed(asked, await supposed(bus, asked), as_json, say)
         if not wait:

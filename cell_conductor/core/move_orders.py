@@ -54,7 +54,9 @@ def reminder(build: Build) -> MoveReported:
 
 def how_it_stands(build: Build, refused: str = "", reply_to: str | None = None) -> Message:
     assert build.move is not None
-    return told(build.move, build.guest_on.host, refused, reply_to)
+    move = build.move
+    towards = move.host if move.leaves and move.host else build.guest_on.host
+    return told(move, towards, refused, reply_to)
 
 
 def ended_again(build: Build) -> Effects:

@@ -271,6 +271,8 @@ async def test_programs_are_told_the_same(cloud: HostsToEmpty, berth: Berth) -> 
         (["drain", "host-7"], CommandRefused, "there is no host 'host-7'"),
         (["drain", "--agent", "nobody"], CommandRefused, "no host is reported by an agent 'nobody'"),
         (["drain", "--cell", "c7"], BadSetting, "--cell 'c7': cells are c1"),
+        (["drain", "host-1", "--to-cell", "c7"], BadSetting, "--to-cell 'c7': cells are c1"),
+        (["evacuate", "host-1", "--to-cell", "c7"], BadSetting, "--to-cell 'c7': cells are c1"),
         (["drain", "host-1", "--because", "two words"], BadSetting, "--because 'two words': one word"),
         (["evacuate", "host-7"], CommandRefused, "there is no host 'host-7'"),
     ],

@@ -89,8 +89,9 @@ ASKED: list[tuple[list[str], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("words", "has"), ASKED)
 async def test_what_is_typed_is_asked_for(
-    movers: FakeMovers, berth: Berth, words: list[str], has: dict[str, Any]
+    movers: FakeMovers, berth: Berth, monkeypatch: pytest.MonkeyPatch, words: list[str], has: dict[str, Any]
 ) -> None:
+    monkeypatch.setenv("BERTH_CELLS", "c1,c2")
     await berth(*words, *([] if "--wait" in words else ["--wait"]))
     (asked,) = movers.asked
     assert asdict(asked).items() >= has.items()
@@ -123,6 +124,7 @@ async def test_of_a_size_only_what_is_said_changes(
 
 NONE = uid(7)
 WRONG: list[tuple[list[str], type[Exception], str]] = [
+    (["move", B1, "--to-cell", "c9"], BadSetting, "--to-cell 'c9': cells are c1"),
     (["move", "x"], BadSetting, "'x' is not the uuid of a build"),
     (["move", NONE], CommandRefused, f"no cell knows a build {NONE}"),
     (["move", B1, "--to", "a", "--force-to", "b"], BadSetting, "--to and --force-to"),
