@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 GUESTS_A_QUESTION = 250
 CONSUMERS_A_QUESTION = 2 * GUESTS_A_QUESTION
 PROVIDERS_A_QUESTION = 500
-ATTEMPTS_BEFORE = 8  # by so many earlier numbers room is looked for that is kept
+OTHER_ATTEMPTS = 8  # by so many earlier numbers, and later ones, room is looked for that is kept
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.2, 10.0  # seconds between two questions, doubled while nothing changes
 QUIET_SECONDS = 10.0  # placement may start when we do: only then is it said aloud
 
@@ -92,8 +92,8 @@ class Homecoming:
             [name for one in guests for name in (one.build, keeper(one.build, one.attempt))]
         )
         judged = [(guest, self._whose(guest, found)) for guest in guests]
-        if before := [name for guest, whose in judged if whose == "gone" for name in _kept_before(guest)]:
-            found |= await self._found(before)
+        if others := [name for guest, whose in judged if whose == "gone" for name in _others(guest)]:
+            found |= await self._found(others)
         return [(guest, self._whose(guest, found)) for guest in guests]
 
     async def _found(self, names: Iterable[str]) -> dict[str, Consumer]:
@@ -113,11 +113,17 @@ class Homecoming:
             return "ours"  # it holds nothing, so nobody can say
         build, kept = held.get(guest.build), held.get(keeper(guest.build, guest.attempt))
         keeps = kept.type if kept is not None and self._is_of(kept, guest.root) else NOTHING
-        before = any(
+        otherwise = any(
             (one := held.get(name)) is not None and one.type == MIGRATION and self._is_of(one, guest.root)
-            for name in _kept_before(guest)
+            for name in _others(guest, self._next_here(guest))
         )
-        return ownership(build is not None and self._is_of(build, guest.root), keeps, before)
+        return ownership(build is not None and self._is_of(build, guest.root), keeps, otherwise)
+
+    def _next_here(self, guest: GuestRecord) -> int | None:
+        """The number of the next guest of its build on its host, whose room is not its own."""
+        here = self._agent.disk.hosted.there.get(guest.build, {}).values()
+        later = (one.attempt for one in here if one.root == guest.root and one.attempt > guest.attempt)
+        return min(later, default=None)
 
     def _is_of(self, consumer: Consumer, root: str) -> bool:
         return any(one == root or self._root_of(one) == root for one in consumer.allocations)
@@ -145,7 +151,8 @@ class Homecoming:
         log.log(level, "%s: its guests wait until placement says whose they are: %s", self._agent.agent, away)
 
 
-def _kept_before(guest: GuestRecord) -> list[str]:
-    """Who would keep its room by numbers it had before."""
-    first = max(1, guest.attempt - ATTEMPTS_BEFORE)
-    return [keeper(guest.build, attempt) for attempt in range(first, guest.attempt)]
+def _others(guest: GuestRecord, before: int | None = None) -> list[str]:
+    """Who would keep its room by numbers it had before, or is to have."""
+    first, end = max(1, guest.attempt - OTHER_ATTEMPTS), guest.attempt + OTHER_ATTEMPTS + 1
+    numbers = range(first, end if before is None else min(before, end))
+    return [keeper(guest.build, attempt) for attempt in numbers if attempt != guest.attempt]

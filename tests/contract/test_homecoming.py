@@ -124,6 +124,29 @@ async def test_one_that_was_rebuilt_when_another_move_had_begun_waits_too() -> N
     assert agent.guests() == {2: ("source", "(running)")}
 
 
+@pytest.mark.parametrize(
+    ("kept", "beside", "left"),
+    [("MIGRATION", 0, [1]), ("CLEANUP", 0, []), ("MIGRATION", 2, [2]), ("MIGRATION", 3, [3])],
+)
+@in_virtual_time
+async def test_one_that_has_not_heard_what_it_is_called_waits_when_another_move_has_begun(
+    kept: str, beside: int, left: list[int]
+) -> None:
+    """It was to be rebuilt, or to go on, as 3. The room is that of the latest guest here, and of no other."""
+    placement = SmallPlacement()
+    placement.build_on(DESTINATION)
+    placement.kept_on(SOURCE, 3, kept)
+    disk = (await MovingAgent().build()).disk
+    if beside:
+        guest = disk.guest(BUILD, 1)
+        assert guest is not None
+        disk.begin(a_build(attempt=beside))
+    agent, home = await back_from_the_dead(placement, disk)
+    said = await home.look()
+    assert sorted(agent.guests()) == left
+    assert [one.attempt for one in said] == [1] * (left != [1])
+
+
 @in_virtual_time
 async def test_it_runs_again_when_its_build_has_come_back_by_itself() -> None:
     """An evacuation that found no place: nobody resumes a guest on a host that is dead."""

@@ -7,7 +7,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from bus.claims import CLEANUP, MIGRATION, keeper
+from bus.claims import CLEANUP, KEEPERS, MIGRATION, keeper
 from tests.simulation.broken import Broken
 
 if TYPE_CHECKING:
@@ -72,16 +72,16 @@ def rooms_of(placement: sqlite3.Connection) -> Mapping[tuple[str, str], Held]:
 
 
 def _holder(guest: GuestSeen, rooms: Mapping[tuple[str, str], Held], types: Mapping[str, str]) -> str | None:
-    """Who has its room: the keeper of its attempt, or its build. Or who cleans up after a later one: it was
-    to be called so when it went on after a move, which its agent has not heard yet. Or a migration of an
+    """Who has its room: the keeper of its attempt, or its build. Or that of a later one: it was to be called
+    so when it went on after a move, or was rebuilt, which its agent has not heard yet. Or a migration of an
     earlier one: another move had just begun when it was rebuilt."""
     build, attempt = guest.build, guest.attempt
     later = range(attempt + 1, attempt + _OTHERS)
     earlier = range(attempt - 1, max(attempt - _OTHERS, 0), -1)
-    others = ((later, CLEANUP), (earlier, MIGRATION))
+    others = ((later, KEEPERS), (earlier, (MIGRATION,)))
     names = chain(
         (keeper(build, attempt), build),
-        (name for span, type_ in others for one in span if types.get(name := keeper(build, one)) == type_),
+        (name for span, of in others for one in span if types.get(name := keeper(build, one)) in of),
     )
     return next((one for one in names if _holds(rooms.get((one, guest.root)), guest.allocations)), None)
 

@@ -208,7 +208,7 @@ async def test_a_guest_without_its_room_is_found(stores: Stores, guest: GuestSee
         ("CLEANUP", 0, True),  # it was to be called 1, and has not heard of it
         ("MIGRATION", 1, True),
         ("MIGRATION", 2, True),  # it was called 1 when another move began, and has been rebuilt since
-        ("MIGRATION", 0, False),
+        ("MIGRATION", 0, True),  # it was to be called 1, has not heard of it, and another move has begun
     ],
 )
 async def test_what_may_be_left_of_an_attempt_has_the_room_that_is_kept_for_it(
@@ -230,6 +230,13 @@ def keep(stores: Stores, build: str, type_: str) -> None:
         " consumer_type_id = (SELECT id FROM consumer_types WHERE name = ?) WHERE uuid = ?",
         (keeper(build, 1), build, type_, uid(6)),
     )
+
+
+async def test_no_migration_keeps_room_for_two_by_their_numbers(stores: Stores) -> None:
+    keep(stores, uid(7), "MIGRATION")
+    stores.there += [GuestSeen(uid(7), attempt, uid(OTHER, "a")) for attempt in (0, 1)]
+    with pytest.raises(Broken, match="has the room of one guest, and there are two"):
+        check(stores)
 
 
 async def test_two_guests_do_not_share_one_room(stores: Stores) -> None:

@@ -217,6 +217,7 @@ class SimulatedWorld:
             await self._until(lambda: all(one.done() for one in self.evacuating), "an evacuation never ended")
             await self.movers.finish(bus, _LONG)
             await self._until(self._clean, "something was left over")
+            await self._until(self._awake, "guests sleep that nobody wakes")
             await self._until(self._quiet, "the bus never came to rest")
 
     async def _ask(self, bus: Bus) -> None:
@@ -561,6 +562,10 @@ class SimulatedWorld:
         """Nobody keeps any more what guests have left."""
         placement = self.committed("placement")
         return placement is not None and not placement.execute(KEPT).fetchall()
+
+    def _awake(self) -> bool:
+        """Every agent that came back has asked again whose its guests are, since their moves have ended."""
+        return not any(disk.asleep for disk in self._disks.values())
 
     async def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
         loop = asyncio.get_running_loop()

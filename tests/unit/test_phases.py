@@ -116,8 +116,8 @@ def test_whose_a_guest_is_placement_knows(build_here: bool, keeper_type: str | N
     ("build_here", "keeper_type", "whose"),
     [(True, NOTHING, "ours"), (False, NOTHING, "kept"), (False, "CLEANUP", "gone")],
 )
-def test_whose_room_is_kept_by_an_earlier_number_is_left_alone(
+def test_whose_room_is_kept_by_another_number_is_left_alone(
     build_here: bool, keeper_type: str, whose: str
 ) -> None:
-    """It was rebuilt when another move of it had just begun, which takes it from where it was."""
-    assert ownership(build_here, keeper_type, kept_before=True) == whose
+    """It was rebuilt when another move of it had just begun; or has not heard yet what it is called."""
+    assert ownership(build_here, keeper_type, kept_otherwise=True) == whose
