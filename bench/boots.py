@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.own_servers import broker_and_database
+from bench.own_servers import broker_and_database, of_berth
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -60,15 +60,14 @@ def _run(
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """One load on servers of its own: the result, and milliseconds of processor time a boot by process."""
     with broker_and_database() as (amqp_url, database_url):
-        environment = {
-            **os.environ,
-            "BERTH_AMQP_URL": amqp_url,
-            "BERTH_DATABASE_URL": database_url,
-            "BERTH_CELLS": ",".join(f"c{number + 1}" for number in range(arguments.cells)),
-            "BERTH_HOSTS": str(arguments.hosts),
-            "BERTH_FAIL": str(arguments.fail),
-            "BERTH_COALESCE": str(coalesce).lower(),
-        }
+        environment = of_berth(
+            amqp_url,
+            database_url,
+            arguments.cells,
+            arguments.hosts,
+            fail=arguments.fail,
+            coalesce=str(coalesce).lower(),
+        )
         with berth_up(environment):
             command = [sys.executable, "-m", "berth", "load", "--attach", "--json", "--boots", str(boots)]
             command += ["--mix", str(arguments.mix)]

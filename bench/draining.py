@@ -9,7 +9,6 @@ anything was lost.
 import argparse
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from bench.boots import berth_up
-from bench.own_servers import broker_and_database
+from bench.own_servers import broker_and_database, of_berth
 from berth import wiring
 from berth.loadtest import Boot, Load, LoadPlan, percentile
 from berth.publishing import publish
@@ -41,15 +40,9 @@ def main() -> None:
     arguments = parser.parse_args()
     hosts = arguments.drained * _AGENTS * arguments.cells
     with broker_and_database() as (amqp_url, database_url):
-        environment = {
-            **os.environ,
-            "BERTH_AMQP_URL": amqp_url,
-            "BERTH_DATABASE_URL": database_url,
-            "BERTH_CELLS": ",".join(f"c{number + 1}" for number in range(arguments.cells)),
-            "BERTH_HOSTS": str(hosts),
-            "BERTH_AGENTS_PER_CELL": str(_AGENTS),
-            "BERTH_FAIL": "0.1",
-        }
+        environment = of_berth(
+            amqp_url, database_url, arguments.cells, hosts, agents_per_cell=_AGENTS, fail=0.1
+        )
         with berth_up(environment):
             filled = _berth(
                 environment, "load", "--attach", "--json", "--boots", str(hosts * arguments.each),

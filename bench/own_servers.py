@@ -1,5 +1,6 @@
 """Servers of a measurement's own: they are gone when it is over, with all that they kept."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,3 +37,10 @@ def broker_at(url: str | None) -> Iterator[str]:
         return
     with own_directory() as directory, RabbitMQ(directory / "rabbitmq") as rabbitmq:
         yield rabbitmq.url
+
+
+def of_berth(amqp_url: str, database_url: str, cells: int, hosts: int, **more: object) -> dict[str, str]:
+    """The environment of a berth that works on these servers; `more` are settings by their names."""
+    named = {"cells": ",".join(f"c{number + 1}" for number in range(cells)), "hosts": hosts, **more}
+    urls = {"BERTH_AMQP_URL": amqp_url, "BERTH_DATABASE_URL": database_url}
+    return {**os.environ, **urls, **{f"BERTH_{name.upper()}": str(value) for name, value in named.items()}}

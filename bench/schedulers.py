@@ -6,7 +6,6 @@ spreading (as by default) and packing, which all would send to the same host.
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from bench.boots import berth_up, processor_time, share_of
-from bench.own_servers import broker_and_database
+from bench.own_servers import broker_and_database, of_berth
 from deploy.servers import free_port
 
 WAYS = {"spreading": {}, "packing": {"ram": -1.0, "cpu": -1.0}}
@@ -69,16 +68,14 @@ def _run(
     """One load on servers of its own: the result, processor time a boot, and what the schedulers counted."""
     with ExitStack() as stack:
         amqp_url, database_url = stack.enter_context(broker_and_database())
-        cells = ",".join(f"c{number + 1}" for number in range(arguments.cells))
-        environment = {
-            **os.environ,
-            "BERTH_AMQP_URL": amqp_url,
-            "BERTH_DATABASE_URL": database_url,
-            "BERTH_CELLS": cells,
-            "BERTH_HOSTS": str(arguments.hosts),
-            "BERTH_FAIL": str(arguments.fail),
-            "BERTH_SCHEDULER_WEIGHERS": ",".join(f"{name}={by}" for name, by in weighers.items()),
-        }
+        environment = of_berth(
+            amqp_url,
+            database_url,
+            arguments.cells,
+            arguments.hosts,
+            fail=arguments.fail,
+            scheduler_weighers=",".join(f"{name}={by}" for name, by in weighers.items()),
+        )
         said = stack.enter_context(berth_up({**environment, "BERTH_METRICS_PORT": str(free_port(24))}))
         ports = [int(port) for port in _OWN_PORT.findall(said)]
         for _ in range(several - 1):

@@ -27,20 +27,21 @@ async def known_cells(bus: Bus, settings: Settings) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*settings.cell_names, *(one.name for one in found.cells))))
 
 
-async def chosen_cells(bus: Bus, settings: Settings, only: Sequence[str]) -> Sequence[str]:
-    """Those that `--cell` names, which must be known; where it names none, all that are."""
+async def chosen_cells(
+    bus: Bus, settings: Settings, only: Sequence[str], option: str = "--cell"
+) -> Sequence[str]:
+    """Those that the option names, which must be known; where it names none, all that are."""
     cells = await known_cells(bus, settings)
     for one in only:
         if one not in cells:
-            raise BadSetting(f"--cell {one!r}: cells are {', '.join(cells)}")
+            raise BadSetting(f"{option} {one!r}: cells are {', '.join(cells)}")
     return only or cells
 
 
 async def check_to_cell(bus: Bus, settings: Settings, cell: str) -> None:
     """BadSetting, when something is to go to a cell that nobody knows. Empty: it stays in its own."""
-    cells = await known_cells(bus, settings) if cell else ()
-    if cell and cell not in cells:
-        raise BadSetting(f"--to-cell {cell!r}: cells are {', '.join(cells)}")
+    if cell:
+        await chosen_cells(bus, settings, [cell], "--to-cell")
 
 
 async def ask_cells(

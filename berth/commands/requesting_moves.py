@@ -49,19 +49,22 @@ async def request_moves(
     async with Bus(wiring.transport(settings, "move")) as bus:
         found = await whereabouts(bus, settings, ids, cell)
         clock, name = Clock(), f"move-{Clock().uuid()[:8]}"
+        made = [(stands, making(stands)) for stands in found.values()]
+        across = await _cell_of_host(bus, made[0][1]) if made else ""
         asked = [
             checked(
                 structs.replace(
-                    await _across(bus, making(stands), stands.placed.cell),
+                    one,
+                    to_cell=one.to_cell or (across if across != stands.placed.cell else ""),
                     move=clock.uuid(),
                     build=stands.build,
                     cell=stands.placed.cell,
                     reply_to=name if wait else "",
                 )
             )
-            for stands in found.values()
+            for stands, one in made
         ]
-        for cell in {one.to_cell for one in asked}:
+        for cell in {one.to_cell for _, one in made}:
             await check_to_cell(bus, settings, cell)
         if dry_run:
             return tell_supposed(asked, await supposed(bus, asked), as_json, say)
@@ -79,16 +82,15 @@ async def request_moves(
         return await follow_moves(bus, name, asked, timeout + longest, ToldMoves(as_json, say))
 
 
-async def _across(bus: Bus, asked: MoveRequested, cell: str) -> MoveRequested:
-    """Who names a host of another cell means that cell."""
+async def _cell_of_host(bus: Bus, asked: MoveRequested) -> str:
+    """Who names a host of another cell means that cell; all of a request name the same host. Empty: none."""
     name = asked.wanted_host or asked.forced_host
     if not name or asked.to_cell or asked.kind not in ("migrate", "resize", "unshelve"):
-        return asked
+        return ""
     try:
-        host = await host_named(bus, name)
+        return (await host_named(bus, name)).cell
     except (CommandRefused, Unavailable, Unroutable):
-        return asked  # the scheduler says what is wrong with it
-    return structs.replace(asked, to_cell=host.cell) if host.cell not in ("", cell) else asked
+        return ""  # the scheduler says what is wrong with it
 
 
 async def follow_moves(

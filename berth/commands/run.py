@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
@@ -39,6 +39,8 @@ from bus.delivery.runner import Bus
 from bus.errors import Unavailable, Unroutable
 from bus.queries import FindBuilds, FindCandidates, WhatIf
 from bus.requests import ResourceGroup
+
+R = TypeVar("R")
 
 _READY_SECONDS = 60.0
 
@@ -179,33 +181,32 @@ async def scheduling(bus: Bus, settings: Settings, share: float = 1.0) -> int:
     return hosts
 
 
-async def _answered(ask: Callable[[], Awaitable[object]], else_why: str) -> None:
-    deadline = monotonic() + _READY_SECONDS
-    while monotonic() < deadline:
-        try:
-            await ask()
-            return
-        except (Unavailable, Unroutable):  # it has no queue yet
-            await asyncio.sleep(0.05)
-    raise Unavailable(f"after {_READY_SECONDS:.0f} s {else_why}")
-
-
 async def hosts_known(bus: Bus, settings: Settings, share: float = 1.0) -> int:
     """Returns when placement knows at least this share of the simulated hosts: how many it knows."""
     find = bus.asker(topics.FIND_CANDIDATES, timeout=2.0)
     question = FindCandidates(groups=(ResourceGroup(resources={"VCPU": 1}),), limit=1)
+    found = await _answered(
+        partial(find, question),
+        f"placement still does not know {settings.compute.hosts} hosts",
+        lambda found: found.considered >= settings.compute.hosts * share,
+    )
+    return found.considered
+
+
+async def _answered(
+    ask: Callable[[], Awaitable[R]], else_why: str, enough: Callable[[R], bool] = lambda _: True
+) -> R:
+    """The first answer that is enough."""
     deadline = monotonic() + _READY_SECONDS
     while monotonic() < deadline:
         try:
-            found = await find(question)
-            if found.considered >= settings.compute.hosts * share:
-                return found.considered
-        except Unavailable:
+            answer = await ask()
+            if enough(answer):
+                return answer
+        except (Unavailable, Unroutable):  # it has no queue yet
             pass
         await asyncio.sleep(0.05)
-    raise Unavailable(
-        f"after {_READY_SECONDS:.0f} s placement still does not know {settings.compute.hosts} hosts"
-    )
+    raise Unavailable(f"after {_READY_SECONDS:.0f} s {else_why}")
 
 
 async def _ready_or_stopped(bus: Bus, settings: Settings, stopping: asyncio.Event) -> None:
