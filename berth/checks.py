@@ -51,7 +51,7 @@ def check(settings: Settings, told: Mapping[str, Any], origins: Mapping[str, str
     for name, choices in _CHOICES.items():
         if values[name] not in choices:
             refuse(name, f"is {', '.join(choices[:-1])} or {choices[-1]}")
-    for name in ("state_dir", "exchange"):
+    for name in ("state_dir", "exchange", "metrics_host"):
         if not values[name]:
             refuse(name, "must not be empty")
     _check_cells(values, refuse)

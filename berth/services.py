@@ -43,22 +43,25 @@ async def run_worker(role: "wiring.Role", settings: Settings, way: Transport) ->
     """Serve one worker until told to stop."""
     stopping = asyncio.Event()
     stop_on_signals(stopping)
-    async with serving_metrics(settings.process.metrics_port):
+    async with serving_metrics(settings.process.metrics_port, settings.process.metrics_host):
         spare_the_collector()
         await wiring.serve(role, settings, way, stopping)
 
 
 @asynccontextmanager
-async def serving_metrics(port: int) -> AsyncIterator[None]:
-    """Metrics are served at this port of loopback while the block runs; 0: they are not."""
+async def serving_metrics(port: int, host: str = "127.0.0.1") -> AsyncIterator[None]:
+    """Metrics are served at this port and address while the block runs; 0: they are not."""
     if not port:
         yield
         return
+    from berth import __version__
+    from berth.meters import INFO
     from bus.delivery.metrics_app import metrics_app  # only who is asked for them loads what serves them
     from bus.http import listen, serve
 
+    INFO.labels(__version__).set(1)
     async with asyncio.TaskGroup() as group:
-        serving = group.create_task(serve(metrics_app(), listen(f"127.0.0.1:{port}")))
+        serving = group.create_task(serve(metrics_app(), listen(f"{host}:{port}")))
         try:
             yield
         finally:
@@ -72,8 +75,8 @@ def spare_the_collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-def metrics_url(port: int) -> str:
-    return f"http://127.0.0.1:{port}/metrics"
+def metrics_url(port: int, host: str = "127.0.0.1") -> str:
+    return f"http://{host}:{port}/metrics"
 
 
 def metrics_ports(settings: Settings) -> dict["wiring.Role", int]:

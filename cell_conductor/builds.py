@@ -35,6 +35,7 @@ from cell_conductor.core.limits import AttemptLimits
 from cell_conductor.core.move import BuildMove, end_told, never_begun
 from cell_conductor.core.placed_move import placed_by, put_off
 from cell_conductor.core.step import step
+from cell_conductor.meters import count_ends
 from cell_conductor.ring import Ring
 
 log = logging.getLogger(__name__)
@@ -127,9 +128,10 @@ class Builds:
 
     async def addressed(self, outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
         """What has been stored is ordered of whoever owns the host by now."""
+        lists = [[*outcome] if isinstance(outcome, Sequence) else [] for outcome in outcomes]
+        count_ends(message for listed in lists for message in listed)
         if self.ring is None:
             return outcomes
-        lists = [[*outcome] if isinstance(outcome, Sequence) else [] for outcome in outcomes]
         told = iter(await self.ring.addressed([message for listed in lists for message in listed]))
         lists = [[next(told) for _ in listed] for listed in lists]
         return [

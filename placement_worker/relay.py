@@ -9,6 +9,7 @@ from bus.errors import Unavailable
 from bus.messages import BuildReshaped, PlacementChanged
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
+from placement_worker.meters import HELD_UP
 from placement_worker.store import changes, reshaped_builds
 
 log = logging.getLogger(__name__)
@@ -50,10 +51,13 @@ class Relay:
                 more = await self._round(publish)
             except (Unavailable, Conflict) as condition:
                 if wait == SHORTEST_WAIT:
+                    HELD_UP.labels(self.tells).set(1)
                     log.warning("%s in %s wait to be told: %s", self.tells, self._database.name, condition)
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, LONGEST_WAIT)
                 continue
+            if wait != SHORTEST_WAIT:
+                HELD_UP.labels(self.tells).set(0)
             wait = SHORTEST_WAIT
             if not more:
                 with suppress(TimeoutError):

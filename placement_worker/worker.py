@@ -7,6 +7,7 @@ from bus.messages import BuildReshaped, PlacementChanged
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, answers_many, every, on_many
 from placement_worker.from_cells import RegisteredCells, asked_in, reported_in
+from placement_worker.meters import LAST_CHANGE, ROOTS
 from placement_worker.placement import Placement
 from placement_worker.relay import Publish
 
@@ -24,6 +25,12 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
     What comes from within a cell has queues of its own, and the row says which cell it is: what is asked or
     said there is judged by that, never by what a message says of itself.
     """
+
+    async def catch_up() -> None:
+        await placement.memory.fresh()
+        LAST_CHANGE.set(placement.memory.index.seen)
+        ROOTS.set(len(placement.memory.index.trees))
+
     return Worker(
         "placement",
         consumes=[
@@ -53,7 +60,7 @@ def placement_worker(placement: Placement, publish: Publish, cells: Sequence[str
             answers(topics.EDIT_CELL, placement.cells.edit),
         ],
         timers=[
-            every(CATCH_UP_SECONDS, placement.memory.fresh),
+            every(CATCH_UP_SECONDS, catch_up),
             every(SWEEP_SECONDS, placement.reports.sweep),
             every(TRIM_SECONDS, placement.log.trim),
             every(PRUNE_SECONDS, placement.prune),

@@ -20,6 +20,7 @@ LIVE = Gauge("berth_schedulers_live", "schedulers that share the hosts, as this 
 RESCUED = Counter(
     "berth_scheduler_rescued", "requests that waited though there was a host, found by the slow sweep alone"
 )
+UNPLACEABLE = Counter("berth_scheduler_unplaceable", "requests that ended without a host")
 WAITING_NOW = Gauge("berth_scheduler_waiting", "requests that wait for room with this scheduler")
 
 

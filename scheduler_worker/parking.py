@@ -35,7 +35,7 @@ from scheduler_worker.core.line import Turn, Waiter
 from scheduler_worker.core.order import Order
 from scheduler_worker.core.shortage import MAX_REASON
 from scheduler_worker.core.waiting_room import WaitingRoom
-from scheduler_worker.meters import RESCUED, WAITING_NOW
+from scheduler_worker.meters import RESCUED, UNPLACEABLE, WAITING_NOW
 from scheduler_worker.placing import Scheduler
 from scheduler_worker.sight import Sight, beside, needs_of
 from scheduler_worker.store import decisions, parked
@@ -149,6 +149,7 @@ class Parking:
     async def keep_decisions(self, ending: Sequence[tuple[BuildRequested, BuildUnplaceable]]) -> None:
         """Why these have no host, for whoever asks later."""
         if ending:
+            UNPLACEABLE.inc(len(ending))
             async with self.database.write() as tx:
                 await decisions.add(tx, ending, self._clock.now())
 

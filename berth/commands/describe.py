@@ -1,4 +1,4 @@
-"""`berth topology`, `berth asyncapi` and `berth settings`: what this berth is made of, and how it is set."""
+"""`berth topology`, `asyncapi`, `metrics`, `rules`, `settings`: what berth is made of and how it is set."""
 
 import json
 import sys
@@ -36,6 +36,27 @@ def asyncapi() -> None:
     """Print an AsyncAPI 3 document of every topic and query, as JSON."""
     document = topology.asyncapi(wiring.all_workers_without_a_bus())
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+@commands.command("metrics", rich_help_panel="Look and check")
+def metrics_command(
+    as_json: Json = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
+) -> None:
+    """Show every metric that workers serve for Prometheus (metrics_port), with its labels."""
+    from berth import meter_table  # it brings every worker there is
+
+    if as_json:
+        rows = [vars(one) | {"labels": list(one.labels)} for one in meter_table.meters()]
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        return
+    if markdown:
+        sys.stdout.write(meter_table.markdown())
+        return
+    table = Table("metric", "kind", "labels", "says", "served by", box=None, pad_edge=False)
+    for one in meter_table.meters():
+        table.add_row(one.name, one.kind, ", ".join(one.labels), escape(one.says), one.by)
+    say.print(table, soft_wrap=False)
 
 
 @commands.command("rules", rich_help_panel="Look and check")

@@ -89,7 +89,7 @@ def run_command(
     ] = "",
     hosts: Hosts = None,
     driver: Driver = None,
-    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on loopback.")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics there.")] = None,
     bus: options.Bus = None,
     database: options.Database = None,
     http: options.Http = None,
@@ -120,12 +120,12 @@ def migrate_command(cells: Cells = None, state_dir: StateDir = None) -> None:
 async def up(settings: Settings, say: Console) -> int:
     stopping = asyncio.Event()
     if settings.embedded:
-        port = settings.process.metrics_port
-        async with embedded(settings, open_socket=True) as house, serving_metrics(port):
+        port, host = settings.process.metrics_port, settings.process.metrics_host
+        async with embedded(settings, open_socket=True) as house, serving_metrics(port, host):
             stop_on_signals(stopping)
             await ready(house.bus, settings)
             if port:
-                say.print(f"metrics at {metrics_url(port)}")
+                say.print(f"metrics at {metrics_url(port, host)}")
             say.print(
                 f"berth is up: {settings.compute.hosts} simulated hosts in cells "
                 f"{', '.join(settings.cell_names)}; state in {settings.database.state_dir}. Ctrl-C stops it."
@@ -142,7 +142,8 @@ async def up(settings: Settings, say: Console) -> int:
             await _ready_or_stopped(bus, settings, stopping)
             if not stopping.is_set():
                 for name, (pid, port) in supervisor.processes().items():
-                    metrics = f", metrics at {metrics_url(port)}" if port else ""
+                    url = metrics_url(port, settings.process.metrics_host)
+                    metrics = f", metrics at {url}" if port else ""
                     say.print(f"  {name}: process {pid}{metrics}")
                 say.print("berth is up. Ctrl-C stops it.")
     return 0

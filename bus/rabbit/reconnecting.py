@@ -22,6 +22,7 @@ from bus.rabbit.connection import (
     reason,
     user_of,
 )
+from bus.rabbit.meters import CONNECTIONS, LOST
 from bus.rabbit.session import Session
 from bus.rabbit.topology import DELAYS, BrokerNames, Declared, ExchangeMissing, Topology, delay_for
 from bus.rabbit.underlay import Post, ended, hang_up
@@ -247,13 +248,16 @@ class Link:
                 while True:
                     self._session = session
                     self._changed.set()
+                    CONNECTIONS.inc()
                     watching = self._group.create_task(session.watch())
                     why = await ended(session.connection)
                     self._session = None
+                    CONNECTIONS.dec()
                     watching.cancel()
                     session.whole.set()  # who waits for it finds out that the connection is gone
                     if self.closed:
                         return
+                    LOST.inc()
                     log.warning("lost the connection to RabbitMQ at %s: %s", self.place, why)
                     await hang_up(session.connection)
                     session = await self._reconnect()

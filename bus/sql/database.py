@@ -17,6 +17,7 @@ from bus.errors import Unavailable
 from bus.masking import masked
 from bus.sql import postgres
 from bus.sql.failures import explained, misses_something, reason
+from bus.sql.meters import REFUSED
 from bus.sql.postgres import PostgresPool
 from bus.sql.sqlite import Pause, SqliteFile
 from bus.sql.transaction import Dialect, PostgresTransaction, SqliteTransaction, Transaction
@@ -183,6 +184,7 @@ class Database:
             raise explained(error, self.name) from error
         except (exc.SQLAlchemyError, *postgres.FAILURES) as error:
             # Whatever keeps us out, a wrong password even, may be put right while messages wait.
+            REFUSED.inc()
             raise Unavailable(f"{self.name}: cannot connect: {reason(error)}") from error
 
 

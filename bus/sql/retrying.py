@@ -8,6 +8,7 @@ import tenacity
 
 from bus.clock import Clock
 from bus.sql.failures import Conflict
+from bus.sql.meters import LOST_RACES
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,6 +67,7 @@ def retrying(
                 return await work(*args, **kwargs)  # most win at once, and need nobody to count for them
             except Conflict as lost:
                 losses = [lost]
+                LOST_RACES.inc()
 
             async def again(*args: P.args, **kwargs: P.kwargs) -> T:
                 if losses:

@@ -1,0 +1,69 @@
+"""Every metric there is, with its labels: for people, for pages, as JSON."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+
+from prometheus_client.metrics import MetricWrapperBase
+
+# Who serves what a module counts. A process has what it does: `berth up` without a RabbitMQ, all of it.
+MODULES: Mapping[str, str] = {
+    "berth.meters": "every process",
+    "bus.delivery.meters": "every worker",
+    "bus.rabbit.meters": "every worker, on RabbitMQ",
+    "bus.sql.meters": "placement, scheduler, conductor",
+    "placement_worker.meters": "placement",
+    "placement_worker.http.meters": "placement, where it serves HTTP",
+    "scheduler_worker.meters": "scheduler",
+    "cell_conductor.meters": "conductor",
+    "bus.ferry.meters": "ferry",
+    "ironic_sync.meters": "ironic",
+}
+_ENDINGS = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+
+
+@dataclass(frozen=True)
+class Meter:
+    name: str  # as Prometheus has it; of a histogram without its _bucket, _sum and _count
+    kind: str
+    labels: tuple[str, ...]
+    says: str
+    by: str
+
+
+def meters() -> list[Meter]:
+    return [
+        Meter(_name(one), str(one._type), tuple(one._labelnames), one._documentation, by)
+        for module, by in MODULES.items()
+        for one in _of(module)
+    ]
+
+
+def series() -> dict[str, frozenset[str]]:
+    """What may be asked of Prometheus by name, each with its labels."""
+    found: dict[str, frozenset[str]] = {}
+    for module in MODULES:
+        for one in _of(module):
+            for ending in _ENDINGS[str(one._type)]:
+                labels = {*one._labelnames, "le"} if ending == "_bucket" else set(one._labelnames)
+                found[one._name + ending] = frozenset(labels)
+    return found
+
+
+def markdown() -> str:
+    lines = ["| metric | kind | labels | says | served by |", "|---|---|---|---|---|"]
+    lines += [
+        f"| `{one.name}` | {one.kind} | {', '.join(one.labels)} | {one.says} | {one.by} |" for one in meters()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _of(module: str) -> Iterator[MetricWrapperBase]:
+    """In the order in which they are written there."""
+    for one in vars(import_module(module)).values():
+        if isinstance(one, MetricWrapperBase):  # its names are nowhere public before something was counted
+            yield one
+
+
+def _name(one: MetricWrapperBase) -> str:
+    return str(one._name) + ("_total" if one._type == "counter" else "")

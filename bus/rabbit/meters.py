@@ -1,0 +1,6 @@
+"""What a process tells of its way to RabbitMQ, for Prometheus."""
+
+from prometheus_client import Counter, Gauge
+
+CONNECTIONS = Gauge("berth_broker_connections", "connections to RabbitMQ that are up and whole")
+LOST = Counter("berth_broker_connections_lost", "connections to RabbitMQ that broke off")

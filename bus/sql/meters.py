@@ -1,0 +1,6 @@
+"""What a process tells of its databases, for Prometheus."""
+
+from prometheus_client import Counter
+
+LOST_RACES = Counter("berth_transactions_lost", "transactions that lost a race, and were tried again")
+REFUSED = Counter("berth_database_refused", "times when no connection to a database was to be had")

@@ -1,0 +1,26 @@
+"""What a conductor counts, for Prometheus: how builds and moves end."""
+
+from collections.abc import Iterable
+
+from prometheus_client import Counter
+
+from bus.messages import BuildEnded
+from bus.moves import MoveEnded
+from bus.vocabulary import Message
+
+BUILDS_ENDED = Counter(
+    "berth_builds_ended", "ends of builds that a cell told, also when it told one again", ["cell", "status"]
+)
+MOVES_ENDED = Counter(
+    "berth_moves_ended",
+    "ends of moves that a cell told, also when it told one again",
+    ["cell", "kind", "end"],
+)
+
+
+def count_ends(said: Iterable[Message]) -> None:
+    for one in said:
+        if isinstance(one, BuildEnded):
+            BUILDS_ENDED.labels(one.cell, one.status).inc()
+        elif isinstance(one, MoveEnded):
+            MOVES_ENDED.labels(one.cell, one.kind, one.end).inc()

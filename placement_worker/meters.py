@@ -1,0 +1,11 @@
+"""What placement counts, for Prometheus."""
+
+from prometheus_client import Gauge
+
+HELD_UP = Gauge(
+    "berth_relay_held_up",
+    "1 while what was committed cannot be told to the bus, which keeps it waiting",
+    ["what"],
+)
+LAST_CHANGE = Gauge("berth_placement_last_change", "number of the last commit that this memory knows")
+ROOTS = Gauge("berth_placement_roots", "hosts and bare-metal nodes that this memory knows")
