@@ -2,5 +2,5 @@
 
 from prometheus_client import Counter, Gauge
 
-CONNECTIONS = Gauge("berth_broker_connections", "connections to RabbitMQ that are up and whole")
-LOST = Counter("berth_broker_connections_lost", "connections to RabbitMQ that broke off")
+CONNECTIONS = Gauge("berth_broker_connections", "connections to RabbitMQ that are up", ["broker"])
+LOST = Counter("berth_broker_connections_lost", "connections to RabbitMQ that broke off", ["broker"])

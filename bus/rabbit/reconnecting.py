@@ -242,22 +242,23 @@ class Link:
         await session.settle_in()
 
     async def _live(self, session: Session, started: asyncio.Event) -> None:
+        connections = CONNECTIONS.labels(self.place)
         try:
             async with asyncio.TaskGroup() as self._group:
                 started.set()
                 while True:
                     self._session = session
                     self._changed.set()
-                    CONNECTIONS.inc()
+                    connections.inc()
                     watching = self._group.create_task(session.watch())
                     why = await ended(session.connection)
                     self._session = None
-                    CONNECTIONS.dec()
+                    connections.dec()
                     watching.cancel()
                     session.whole.set()  # who waits for it finds out that the connection is gone
                     if self.closed:
                         return
-                    LOST.inc()
+                    LOST.labels(self.place).inc()
                     log.warning("lost the connection to RabbitMQ at %s: %s", self.place, why)
                     await hang_up(session.connection)
                     session = await self._reconnect()

@@ -16,15 +16,15 @@ _WORDS = {"and", "or", "unless", "bool", "offset"}
 
 
 @dataclass
-class Asked:
+class AskedOfPrometheus:
     metrics: dict[str, set[str]] = field(default_factory=dict)  # with the labels each is picked by
     sorted_by: set[str] = field(default_factory=set)
 
 
-def asked(expression: str) -> Asked:
+def asked(expression: str) -> AskedOfPrometheus:
     """ValueError where it is none that is read here."""
     tokens = _tokens(expression)
-    found = Asked()
+    found = AskedOfPrometheus()
     at, depth = 0, 0
     while at < len(tokens):
         word = tokens[at]

@@ -22,7 +22,7 @@ ALERTS = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text(encodi
 # Labels whose values are few, however large the cloud is. Never a host, a build, a queue, a project, a node.
 FEW = {
     "worker", "topic", "outcome", "cell", "way", "crossing", "result", "why", "what", "status", "kind", "end",
-    "method", "route", "event", "reason", "version",
+    "method", "route", "event", "reason", "version", "broker",
 }  # fmt: skip
 OTHERS = {  # what is served beside, with the labels that matter here
     "up": {"job", "instance"},
@@ -95,11 +95,11 @@ def test_every_alert_says_what_is_so_and_what_to_do(rule: dict[str, Any]) -> Non
     said = rule["annotations"]
     assert set(said) == {"summary", "description", "what_to_do"}
     assert all(text.endswith((".", ".`")) for text in said.values())
-    by = asked(rule["expr"]).sorted_by
-    instance = {"instance", "job"} if not by else set()
+    found = asked(rule["expr"])
+    by = found.sorted_by or set().union(*(KNOWN[name] for name in found.metrics))
     for text in said.values():
         for label in re.findall(r"\$labels\.(\w+)", text):
-            assert label in by | instance, f"{rule['alert']}: there is no {label} to tell of"
+            assert label in by, f"{rule['alert']}: there is no {label} to tell of"
         for words in re.findall(r"`berth ([^`]+)`", text):
             assert command_of(words.split()), f"{rule['alert']}: there is no command berth {words}"
 
