@@ -360,8 +360,8 @@ class Builds:
 
 
 def _asked_in(build: Build) -> str:
-    """In which phase of a move it asks placement."""
-    return build.moving.phase if build.moving is not None else ""
+    """What its move asks of placement."""
+    return build.moving.asks if build.moving is not None else ""
 
 
 def _to_be_placed(known: Build | None, told: BuildReshaped) -> bool:

@@ -15,7 +15,7 @@ class SwapAnswered:
 
     attempt: int
     result: ClaimResult
-    asked_in: str = ""  # which phase of a move; empty: in none
+    asked_in: str = ""  # what a move `asks`; empty: asked in none
 
 
 @dataclass(frozen=True, slots=True)

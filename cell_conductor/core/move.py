@@ -101,6 +101,11 @@ class BuildMove(Value, frozen=True, kw_only=True, omit_defaults=True):
         return self.kind in KEPT and self.half != "arriving"
 
     @property
+    def asks(self) -> str:
+        """What an answer of placement names, that it be no answer to what was asked before."""
+        return f"{self.phase} afresh" if self.afresh else self.phase
+
+    @property
     def leaves(self) -> bool:
         """It is about to leave its cell, or has been let go, and may come back."""
         return self.half == "leaving" and (self.phase == "send" or self.phase in HALF)

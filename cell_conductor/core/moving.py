@@ -73,9 +73,9 @@ def step_of_move(build: Build, event: Event, now: float, limits: AttemptLimits) 
             return _reported(build, event, now, limits)
         case AgentReported():
             return _heard(build, event, now, limits)
-        case SwapAnswered(attempt=build.attempt, asked_in=move.phase):
+        case SwapAnswered(attempt=build.attempt, asked_in=move.asks):
             return answered(build, event.result, now, limits)
-        case SwapImpossible(attempt=build.attempt, asked_in=move.phase):
+        case SwapImpossible(attempt=build.attempt, asked_in=move.asks):
             why = f"placement refused to judge it ({event.why})"
             return answered(build, None, now, limits, why)
         case GivenBack(asked_in="moving") if move.phase == "release":

@@ -453,7 +453,7 @@ def test_what_placement_may_answer_on_the_way_back(answer: object, phase: str, s
 
 
 def test_a_source_without_its_room_is_resumed_all_the_same_and_the_end_says_so() -> None:
-    answers = [SwapAnswered(2, GONE, "back"), SwapAnswered(2, Refused(refusals=(FULL,)), "back")]
+    answers = [SwapAnswered(2, GONE, "back"), SwapAnswered(2, Refused(refusals=(FULL,)), "back afresh")]
     build, said = came(*TO_THE_SOURCE, *answers, done("resume", 3))
     assert said[-1] == "ended error at host0"
     assert build.move is not None and "could not be had back: p: asked 4" in build.move.cause
@@ -486,6 +486,14 @@ def test_an_answer_to_an_earlier_question_is_not_taken_for_that_to_a_later_one()
     """It was aborted while the next host was being asked for: what comes of that is not the way back."""
     going_back = [*TO_THE_NEXT, a_steering(MOVE, "abort")]
     assert came(*going_back, SwapAnswered(2, CLAIMED, "swap")) == (after(*going_back), [])
+
+
+def test_that_nobody_keeps_the_source_is_no_answer_to_its_claim_even_where_a_twin_heard_it_too() -> None:
+    """Ended by that, it would not know the generation that its claim has made."""
+    claiming = [*TO_THE_SOURCE, SwapAnswered(2, GONE, "back")]
+    assert came(*claiming, SwapAnswered(2, GONE, "back")) == (after(*claiming), [])
+    build, _ = came(*claiming, SwapAnswered(2, CLAIMED, "back afresh"))
+    assert build.generation == CLAIMED.generation
 
 
 def test_a_delete_that_overtakes_the_way_back_keeps_the_source_until_it_is_destroyed() -> None:
