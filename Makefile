@@ -19,7 +19,7 @@ PYTHON ?= $(shell for p in python3.14 python3.13 python3.12 python3.11 python3; 
 
 # Tests start hundreds of processes. Where PYTHONDONTWRITEBYTECODE is set each would compile all of it anew.
 COMPILED := $(BIN)/python -m compileall -q bus placement_worker scheduler_worker cell_conductor compute_sim \
-	ironic_sync berth deploy
+	ironic_sync control_room berth deploy
 
 # How many processes run the tests, each with servers of its own: `make JOBS=0 test` runs them in one.
 JOBS ?= 2

@@ -163,17 +163,19 @@ def _check_http(settings: Settings, refuse: Refuse) -> None:
     door = settings.placement
     if door.auth == "tokens" and not door.tokens:
         refuse("placement_tokens", "name the file of tokens")
-    if not door.http:
-        return
-    host, _, port = door.http.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        refuse("placement_http", "takes HOST:PORT, as in 127.0.0.1:8778")
-    if door.auth == "noauth2" and not door.noauth_anywhere and not _is_loopback(host):
-        refuse(
-            "placement_http",
-            "with noauth2 whoever reaches it may do anything: use 127.0.0.1, or placement_auth = tokens,"
-            " or, if all who can reach it may, placement_noauth_anywhere = true",
-        )
+    places = [("placement_http", door.http, "127.0.0.1:8778")] if door.http else []
+    if settings.control_room.listens:
+        places.append(("control_room_http", settings.control_room.http, "127.0.0.1:8780, auto or off"))
+    for name, place, such_as in places:
+        host, _, port = place.rpartition(":")
+        if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+            refuse(name, f"takes HOST:PORT, as in {such_as}")
+        if door.auth == "noauth2" and not door.noauth_anywhere and not _is_loopback(host):
+            refuse(
+                name,
+                "with noauth2 whoever reaches it may do anything: use 127.0.0.1, or placement_auth = tokens,"
+                " or, if all who can reach it may, placement_noauth_anywhere = true",
+            )
 
 
 def _is_loopback(host: str) -> bool:

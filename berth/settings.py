@@ -104,6 +104,19 @@ class PlacementHttpSettings(
     http_connections: int = 1000  # at once; at most half the files a process may have open
 
 
+class ControlRoomSettings(
+    SettingsGroup, frozen=True, kw_only=True, rename=lambda name: f"control_room_{name}"
+):
+    """The page of operators (docs/control_room.md). Whom it believes, placement_auth says."""
+
+    http: str = "auto"  # HOST:PORT; auto: `berth up` takes 127.0.0.1:8780, or any free port; off: nowhere
+    names: tuple[str, ...] = ()  # by which browsers may call it, beside addresses and localhost
+
+    @property
+    def listens(self) -> bool:
+        return self.http not in ("auto", "off")
+
+
 def _of_ironic(name: str) -> str:
     return f"ironic_{name}"
 
@@ -250,6 +263,7 @@ class Settings(SettingsGroup, frozen=True, kw_only=True):
     scheduler: SchedulerSettings = SchedulerSettings()
     requests: RequestSettings = RequestSettings()
     placement: PlacementHttpSettings = PlacementHttpSettings()
+    control_room: ControlRoomSettings = ControlRoomSettings()
     ironic: IronicSettings = IronicSettings()
     conductor: ConductorSettings = ConductorSettings()
     compute: ComputeSettings = ComputeSettings()

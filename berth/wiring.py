@@ -55,6 +55,7 @@ WORKERS = {
     "compute": "simulated agents of a cell (--cell)",
     "metal": "builds on the nodes of a cell through Ironic's API (--cell)",
     "ironic": "follows Ironic, and turns what befalls its nodes into inventory",
+    "control-room": "the page of operators: what runs, what waits, why (control_room_http)",
     "ferry": "carries what goes in and out of a cell that has a RabbitMQ of its own (--cell)",
 }
 _OF_A_CELL = ("conductor", "compute", "metal", "ferry")
@@ -135,12 +136,19 @@ def roles(settings: Settings) -> list[Role]:
             Role("metal", cell, f"{cell}-metal-{number}" if number > 1 else "")
             for cell in _metal_cells(settings)
         ]
-    return [*found, Role("scheduler")]
+    found.append(Role("scheduler"))
+    return [*found, Role("control-room")] if settings.control_room.listens else found
 
 
 def ending(settings: Settings) -> list[list[Role]]:
     """The order to end them in: who asks before who answers, or it would wait in vain for an answer."""
-    stages = ("scheduler", "compute", "metal", "ironic"), ("conductor",), ("ferry",), ("placement",)
+    stages = (
+        ("control-room",),
+        ("scheduler", "compute", "metal", "ironic"),
+        ("conductor",),
+        ("ferry",),
+        ("placement",),
+    )
     ended = [[role for role in roles(settings) if role.worker in stage] for stage in stages]
     return [stage for stage in ended if stage]  # not every berth has a ferry
 
@@ -307,8 +315,9 @@ def tables_of_cell(cell: str) -> list[Worker]:
 def all_workers_without_a_bus(cell: str = "c1") -> list[Worker]:
     """One of every kind, to read their tables; none of them can run."""
     settings = Settings().having(
-        cells=(cell,), hosts=1, ironic_amqp_url="amqp://127.0.0.1/", ironic_api_url="http://127.0.0.1:6385"
-    )
+        cells=(cell,), hosts=1, ironic_amqp_url="amqp://127.0.0.1/", ironic_api_url="http://127.0.0.1:6385",
+        control_room_http="127.0.0.1:0",
+    )  # fmt: skip
     from bus.sql.database import Database
 
     bus = Bus(alone())
@@ -387,6 +396,10 @@ def _without_store(role: Role, settings: Settings, bus: Bus) -> list[Worker]:
         if role.worker == "ironic":
             return [ironic.sync(settings, bus)]
         return [ironic.metal(settings, role.cell, bus, role.agent)]
+    if role.worker == "control-room":
+        from berth.operators_page import operators_page
+
+        return [operators_page(settings, bus)]
     return _agents_at_work(role, settings, bus, None)
 
 

@@ -37,6 +37,7 @@ from berth.commands.options import (
 )
 from berth.commands.run import migrate_all, ready, scheduling
 from berth.commands.terminal import CommandRefused, coloured, complain, effective, run, say
+from berth.control_room_place import room_url, with_a_room
 from berth.embedded import embedded
 from berth.loadtest import MIX, MOST_MIXED, Load, LoadOutcome, LoadPlan, mixed
 from berth.picture import latency_svg
@@ -81,7 +82,11 @@ def demo_command(
         database_url="", cell_database_urls={}, cell_amqp_urls={}, cell_ferry_urls={}, ironic_amqp_url="",
         ironic_api_url="", ironic_auth="none", compute_drivers=drivers_named(driver),
     )  # fmt: skip
-    run(demo(found.settings, LoadPlan(boots=boots, flavors=mixed(mix or MIX), seed=seed or 1), say))
+    run(
+        demo(
+            with_a_room(found.settings), LoadPlan(boots=boots, flavors=mixed(mix or MIX), seed=seed or 1), say
+        )
+    )
 
 
 @commands.command("load", rich_help_panel="Builds")
@@ -147,6 +152,8 @@ async def demo(settings: Settings, plan: LoadPlan, say: Console) -> int:
         )
         async with embedded(settings) as house:
             await ready(house.bus, settings)
+            if url := room_url(settings):
+                say.print(f"meanwhile the control room is at {url}", markup=False)
             result = await _with_progress(Load(house.bus, plan), say)
             metal = await _metal_story(house.bus, settings)
         found = await audit_databases(settings, settled=True)

@@ -38,6 +38,14 @@ Bus = Annotated[
     str | None, typer.Option(metavar="URL|local", help="The RabbitMQ; `local`: placement alone, with --http.")
 ]
 Database = Annotated[str | None, typer.Option(metavar="URL", help="PostgreSQL, or SQLite in a file.")]
+Room = Annotated[
+    str | None,
+    typer.Option(
+        "--control-room",
+        metavar="HOST:PORT|off",
+        help="Serve the page of operators there (default: 127.0.0.1:8780, or any free port).",
+    ),
+]
 Auth = Annotated[str | None, typer.Option(help="Whom the Placement API believes: noauth2 or tokens.")]
 Tokens = Annotated[str | None, typer.Option(metavar="FILE", help="The tokens it believes.")]
 Policy = Annotated[str | None, typer.Option(metavar="FILE", help="Its rules, where not the default ones.")]

@@ -1,6 +1,7 @@
 """`berth up`, `berth run` and `berth migrate`: everything at once, one worker alone, and their databases."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated, TypeVar
@@ -23,6 +24,8 @@ from berth.commands.options import (
     drivers_named,
 )
 from berth.commands.terminal import CommandRefused, effective, run, say
+from berth.configuration import SUPERVISED_ENV
+from berth.control_room_place import room_url, with_a_room
 from berth.embedded import embedded
 from berth.services import (
     Supervisor,
@@ -60,6 +63,7 @@ def up_command(
     state_dir: StateDir = None,
     seed: Seed = None,
     http: options.Http = None,
+    control_room: options.Room = None,
 ) -> None:
     """Run everything until Ctrl-C: in this process, or given service URLs, each worker as its own.
 
@@ -69,15 +73,18 @@ def up_command(
     found = effective(
         cells=cells_named(cells), hosts=hosts, baremetal=baremetal, fail=fail, build_time=build_time,
         move_fail=move_fail, move_time=move_time, state_dir=state_dir, seed=seed,
-        placement_http=http, compute_drivers=drivers_named(driver),
+        placement_http=http, compute_drivers=drivers_named(driver), control_room_http=control_room,
     )  # fmt: skip
-    run(up(found.settings, say))
+    run(up(with_a_room(found.settings), say))
 
 
 @commands.command("run", rich_help_panel="Run")
 def run_command(
     worker: Annotated[
-        str, typer.Argument(help="placement, scheduler, conductor, compute, ironic, metal or ferry.")
+        str,
+        typer.Argument(
+            help="placement, scheduler, conductor, compute, ironic, metal, ferry or control-room."
+        ),
     ],
     cell: Annotated[str, typer.Option(help="Whose conductor, agents or ferry.")] = "",
     agent: Annotated[
@@ -96,6 +103,7 @@ def run_command(
     auth: options.Auth = None,
     tokens: options.Tokens = None,
     policy: options.Policy = None,
+    control_room: options.Room = None,
 ) -> None:
     """Run one worker as this process, in service mode: as many of each as you like, compute once a cell
     (or, with --agent, once for each of its agents).
@@ -106,9 +114,14 @@ def run_command(
     found = effective(
         hosts=hosts, metrics_port=metrics_port, amqp_url="" if alone else bus, database_url=database,
         placement_http=http, placement_auth=auth, placement_tokens=tokens, placement_policy=policy,
-        compute_drivers=drivers_named(driver),
+        compute_drivers=drivers_named(driver), control_room_http=control_room,
     )  # fmt: skip
-    run(run_one(found.settings, worker, cell, alone, agent))
+    settings = found.settings
+    if worker == "control-room" and not os.environ.get(SUPERVISED_ENV):
+        settings = with_a_room(settings)
+        if url := room_url(settings):
+            say.print(f"the control room is at {url}", markup=False)
+    run(run_one(settings, worker, cell, alone, agent))
 
 
 @commands.command("migrate", rich_help_panel="Run")
@@ -130,6 +143,8 @@ async def up(settings: Settings, say: Console) -> int:
                 f"berth is up: {settings.compute.hosts} simulated hosts in cells "
                 f"{', '.join(settings.cell_names)}; state in {settings.database.state_dir}. Ctrl-C stops it."
             )
+            if url := room_url(settings):
+                say.print(f"the control room is at {url}", markup=False)
             await stopping.wait()
         return 0
     metrics_ports(settings)  # that they can be had is said before anything is done
@@ -146,6 +161,8 @@ async def up(settings: Settings, say: Console) -> int:
                     metrics = f", metrics at {url}" if port else ""
                     say.print(f"  {name}: process {pid}{metrics}")
                 say.print("berth is up. Ctrl-C stops it.")
+                if url := room_url(settings):
+                    say.print(f"the control room is at {url}", markup=False)
     return 0
 
 

@@ -47,6 +47,8 @@ DEFAULTS = {
     "placement:resource_providers:usages": "rule:admin_or_service_api",
     "placement:usages": "rule:admin_or_project_reader_or_service_api",
     "placement:reshaper:reshape": "rule:service_api",
+    "berth:control_room:show": "rule:admin_or_service_api or role:reader",
+    "berth:control_room:act": "rule:admin_api",
 }
 
 

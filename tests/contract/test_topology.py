@@ -57,7 +57,7 @@ def named(worker: Worker) -> str:
 
 def test_every_worker_is_looked_at() -> None:
     kinds = {worker.name.split(".")[0] for worker in WORKERS}
-    assert kinds == {"placement", "scheduler", "conductor", "agent", "ironic_sync", "replica"}
+    assert kinds == {"placement", "scheduler", "conductor", "agent", "ironic_sync", "replica", "control_room"}
     assert {worker.name.split(".")[0] for worker in OF_A_CELL} == {"conductor", "agent"}
 
 

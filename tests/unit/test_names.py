@@ -12,6 +12,7 @@ FOLDERS = (
     "bus",
     "cell_conductor",
     "compute_sim",
+    "control_room",
     "deploy",
     "ironic_sync",
     "placement_worker",

@@ -1,0 +1,37 @@
+"""Where the control room listens, once somebody starts it."""
+
+import socket
+
+from berth.settings import Settings
+
+PORT = 8780
+
+
+def with_a_room(settings: Settings) -> Settings:
+    """The same with an address that can be told before it listens, and stays when it is started again."""
+    place = f"127.0.0.1:{PORT}" if settings.control_room.http == "auto" else settings.control_room.http
+    host, _, port = place.rpartition(":")
+    if settings.control_room.http == "auto" and not _is_free(host, PORT):
+        port = "0"
+    if port == "0":
+        place = f"{host}:{_free_port(host)}"
+    return settings.having(control_room_http=place)
+
+
+def room_url(settings: Settings) -> str:
+    """Empty: there is none."""
+    return f"http://{settings.control_room.http}/" if settings.control_room.listens else ""
+
+
+def _is_free(host: str, port: int) -> bool:
+    try:
+        socket.create_server((host, port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def _free_port(host: str) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host.strip("[]"), 0), family=family) as found:
+        return int(found.getsockname()[1])

@@ -1,0 +1,100 @@
+"""The control room as the settings want it: what it may ask, whom it believes, where it listens.
+
+What serves HTTP, and makes pages, is imported when it runs: its table alone needs none of it.
+"""
+
+from pathlib import Path
+
+from berth.settings import BadSetting, Settings
+from bus import topics
+from bus.delivery.runner import Bus
+from bus.worker import Worker
+from control_room.access import RoomAccess, Sessions, Visitor
+from control_room.asking import RoomQuestions
+from control_room.hearing import Hearing
+from control_room.looking import Looking
+from control_room.worker import control_room
+
+SECONDS = 3.0  # an answer may take, of who is only looked at
+LONG = 20.0  # of who has much to work out
+SHOW, ACT = "berth:control_room:show", "berth:control_room:act"
+
+
+def operators_page(settings: Settings, bus: Bus) -> Worker:
+    hearing = Hearing(bus.clock)
+
+    async def serve() -> None:
+        from bus.http import HttpLimits, listen, serve
+        from control_room.pages.app import pages_app
+        from control_room.pages.frame import OpenRoom
+
+        asks = questions(bus)
+        room = OpenRoom(
+            questions=asks,
+            hearing=hearing,
+            looking=Looking(asks, bus.clock, settings.cell_names),
+            access=access(settings),
+            sessions=Sessions(),
+            clock=bus.clock,
+        )
+        app = pages_app(room)
+        await serve(
+            app,
+            listen(settings.control_room.http),
+            limits=HttpLimits(connections=500),
+            drain=settings.process.drain,
+            closing=app.state.closing.set,
+        )
+
+    return control_room(hearing, [serve])
+
+
+def questions(bus: Bus) -> RoomQuestions:
+    return RoomQuestions(
+        cells=bus.asker(topics.CELLS, SECONDS),
+        providers=bus.asker(topics.PROVIDERS, LONG),
+        allocations=bus.asker(topics.ALLOCATIONS, LONG),
+        trees=bus.asker(topics.TREES, LONG),
+        changes=bus.asker(topics.CHANGES, SECONDS),
+        waiting=bus.asker(topics.WAITING, SECONDS),
+        decision=bus.asker(topics.DECISION, SECONDS),
+        what_if=bus.asker(topics.WHAT_IF, LONG),
+        builds=bus.asker(topics.FIND_BUILDS, SECONDS),
+        instances=bus.asker(topics.FIND_INSTANCES, SECONDS),
+        moves=bus.asker(topics.FIND_MOVES, SECONDS),
+    )
+
+
+def access(settings: Settings) -> RoomAccess:
+    """The tokens and the policy of the Placement API. Without tokens everybody may look, and who says that he
+    is `admin` is believed, as there."""
+    from placement_worker.http import auth, policy
+
+    door = settings.placement
+    try:
+        known: auth.Authenticate = auth.noauth2
+        if door.auth == "tokens":
+            known = auth.from_file(Path(door.tokens))
+        own = policy.load(Path(door.policy)) if door.policy else {}
+        rules = policy.AccessPolicy(own, enforce_new_defaults=door.enforce_new_defaults)
+    except (auth.BadTokens, policy.BadPolicy) as problem:
+        raise BadSetting(str(problem)) from None
+    is_open = door.auth == "noauth2"
+
+    def authenticate(token: str) -> Visitor | None:
+        # as the header has it that the API reads: one character a byte
+        found = known({"x-auth-token": token.encode().decode("latin-1")})
+        return None if found is None else Visitor(found.user, found.project, found.roles)
+
+    def allows(rule: str, visitor: Visitor | None) -> bool:
+        if visitor is None:
+            return False
+        who = auth.Identity(visitor.user, visitor.project, visitor.roles)
+        return rules.allows(rule, who, {"project_id": visitor.project})
+
+    return RoomAccess(
+        authenticate=authenticate,
+        may_look=lambda visitor: is_open or allows(SHOW, visitor),
+        may_act=lambda visitor: allows(ACT, visitor),
+        names=frozenset(settings.control_room.names),
+    )

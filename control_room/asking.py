@@ -1,0 +1,65 @@
+"""Whom the pages ask, and how: all at once, each for so long at most, and who does not answer is named."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from bus.cells import CellsFound, FindCells
+from bus.clock import monotonic
+from bus.errors import AnswerRefused, NoAnswer, Unavailable, Unroutable
+from bus.known_trees import ChangesFound, FindChanges, FindTrees, TreesFound
+from bus.moves import FindMoves, MovesFound
+from bus.protocol import Ask
+from bus.queries import (
+    BuildsFound,
+    DecisionFound,
+    FindBuilds,
+    FindDecision,
+    FindInstances,
+    FindWaiting,
+    InstancesFound,
+    WaitingFound,
+    WhatIf,
+    WhatIfAnswered,
+)
+from bus.resources import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoomQuestions:
+    cells: Ask[FindCells, CellsFound]
+    providers: Ask[FindProviders, ProvidersFound]
+    allocations: Ask[FindAllocations, AllocationsFound]
+    trees: Ask[FindTrees, TreesFound]
+    changes: Ask[FindChanges, ChangesFound]
+    waiting: Ask[FindWaiting, WaitingFound]
+    decision: Ask[FindDecision, DecisionFound]
+    what_if: Ask[WhatIf, WhatIfAnswered]
+    builds: Ask[FindBuilds, BuildsFound]
+    instances: Ask[FindInstances, InstancesFound]
+    moves: Ask[FindMoves, MovesFound]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[R]):
+    """An answer, or in words why there is none."""
+
+    who: str
+    answer: R | None = None
+    problem: str = ""
+    seconds: float = 0.0
+
+
+async def heard(who: str, ask: Callable[[Any], Awaitable[R]], question: Any) -> Reply[R]:
+    began = monotonic()
+    try:
+        answer = await ask(question)
+    except NoAnswer:
+        return Reply(who, problem="no answer in time", seconds=monotonic() - began)
+    except Unroutable:
+        return Reply(who, problem="nobody listens there; it is not running", seconds=monotonic() - began)
+    except (Unavailable, AnswerRefused) as problem:
+        return Reply(who, problem=str(problem), seconds=monotonic() - began)
+    return Reply(who, answer, seconds=monotonic() - began)

@@ -1,0 +1,1 @@
+"""What the pages show, worked out: windows of time, charts, grids, alarms. Pure."""

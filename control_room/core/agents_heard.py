@@ -1,0 +1,73 @@
+"""Who was heard lately, and how late his next word is: agents with their hosts, and schedulers."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bus.messages import HostReported
+
+FORGOTTEN = 3600.0  # seconds without a word
+MOST = 20_000  # of each
+LATE = 3.0  # periods without a word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentHeard:
+    cell: str
+    agent: str
+    at: float
+    period: float
+    hosts: int
+    closed: int  # of these, disabled or forced down, as it says itself
+    building: int
+    instances: int
+
+    def lag(self, now: float) -> float:
+        """Seconds since it was last heard."""
+        return max(0.0, now - self.at)
+
+    def late(self, now: float) -> bool:
+        return self.lag(now) > LATE * max(self.period, 1.0)
+
+
+class RollCall:
+    """The last word of each."""
+
+    def __init__(self) -> None:
+        self._agents: OrderedDict[tuple[str, str], AgentHeard] = OrderedDict()
+        self._schedulers: OrderedDict[str, float] = OrderedDict()
+
+    def hear(self, report: HostReported, now: float) -> None:
+        hosts = report.hosts
+        key = report.cell, report.agent
+        self._agents[key] = AgentHeard(
+            cell=report.cell,
+            agent=report.agent,
+            at=now,
+            period=report.period,
+            hosts=len(hosts),
+            closed=sum(not host.enabled or host.forced_down for host in hosts),
+            building=sum(host.building for host in hosts),
+            instances=sum(host.instances for host in hosts),
+        )
+        self._agents.move_to_end(key)
+        while len(self._agents) > MOST:
+            self._agents.popitem(last=False)
+
+    def hear_scheduler(self, name: str, now: float) -> None:
+        self._schedulers[name] = now
+        self._schedulers.move_to_end(name)
+        while len(self._schedulers) > MOST:
+            self._schedulers.popitem(last=False)
+
+    def agents(self, now: float) -> Sequence[AgentHeard]:
+        """By cell and name; who was silent for an hour is forgotten."""
+        while self._agents and now - next(iter(self._agents.values())).at > FORGOTTEN:
+            self._agents.popitem(last=False)
+        return [self._agents[key] for key in sorted(self._agents)]
+
+    def schedulers(self, now: float) -> dict[str, float]:
+        """Name → seconds since it was heard."""
+        while self._schedulers and now - next(iter(self._schedulers.values())) > FORGOTTEN:
+            self._schedulers.popitem(last=False)
+        return {name: max(0.0, now - at) for name, at in sorted(self._schedulers.items())}

@@ -1,0 +1,55 @@
+"""Lines and bars as an SVG draws them, in a box of WIDTH × HEIGHT."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+WIDTH, HEIGHT = 600, 120
+_STEPS = (1, 2, 5)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnLine:
+    name: str
+    path: str  # empty: there is nothing to draw
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    top: float  # the value at the upper edge
+    lines: tuple[DrawnLine, ...]
+    empty: bool
+
+
+def chart(series: Sequence[tuple[str, Sequence[float | None]]], least: float = 0.0) -> Chart:
+    """Lines over one scale from 0 to a round number; a gap where nothing is known."""
+    known = [value for _, values in series for value in values if value is not None]
+    top = rounded_up(max([*known, least]))
+    lines = tuple(DrawnLine(name, _path(values, top)) for name, values in series)
+    return Chart(top, lines, not any(known))
+
+
+def rounded_up(value: float) -> float:
+    """The next of 1, 2, 5, 10, 20, ...; small ones too."""
+    if value <= 0:
+        return 1.0
+    unit = 1e-6
+    while True:
+        for step in _STEPS:
+            if step * unit >= value * 0.999999:
+                return step * unit
+        unit *= 10
+
+
+def _path(values: Sequence[float | None], top: float) -> str:
+    parts, drawing = [], False
+    across = WIDTH / max(1, len(values) - 1)
+    for place, value in enumerate(values):
+        if value is None:
+            drawing = False
+            continue
+        x, y = place * across, HEIGHT - min(value / top, 1.0) * HEIGHT
+        parts.append(f"{'L' if drawing else 'M'}{x:.0f} {y:.1f}")
+        if not drawing and (place + 1 == len(values) or values[place + 1] is None):
+            parts.append("h2")  # one alone is a dot, and not nothing
+        drawing = True
+    return "".join(parts)

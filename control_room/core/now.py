@@ -1,0 +1,92 @@
+"""The first page: how it goes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from control_room.core.agents_heard import AgentHeard
+from control_room.core.alarms import Alarm
+from control_room.core.charts import Chart, chart
+from control_room.core.latencies import percentiles
+from control_room.core.windows import TICK, Tick, summed
+from control_room.core.words import duration
+
+SHARES = (0.5, 0.95, 0.99)
+_LATELY = 12  # ticks: the last minute
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellNow:
+    name: str
+    enabled: bool
+    hosts: int
+    instances: int
+    building: int | None  # None: its conductor does not answer
+    agents: int
+    late: int
+    problem: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CauseNow:
+    cause: str
+    number: int
+    share: float  # of the most frequent
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerNow:
+    name: str
+    state: str  # good, warn, bad
+    says: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NowPage:
+    rate: float
+    in_flight: int | None
+    waiting: int | None
+    p50: str
+    p99: str
+    ended: Mapping[str, int]  # in ten minutes, by status
+    alarms: Sequence[Alarm]
+    cells: Sequence[CellNow]
+    speed: Chart
+    latency: Chart
+    causes: Sequence[CauseNow]
+    host_failures: int  # in ten minutes
+    workers: Sequence[WorkerNow]
+    agents: Sequence[AgentHeard]
+    late: int
+    now: float
+
+
+def charts(ticks: Sequence[Tick]) -> tuple[Chart, Chart]:
+    """Ends a second; and durations, each point over half a minute, that few builds do not make it jump."""
+    speed = chart(
+        [
+            ("active", [tick.ends["active"] / TICK for tick in ticks]),
+            ("failed", [(tick.ends["error"] + tick.ends["no host"]) / TICK for tick in ticks]),
+        ],
+        least=1.0,
+    )
+    over = [summed(ticks[max(0, end - 6) : end]).durations for end in range(1, len(ticks) + 1)]
+    points = [percentiles(durations, SHARES) for durations in over]
+    names = ("half", "95 of 100", "99 of 100")
+    latency = chart([(name, [point[place] for point in points]) for place, name in enumerate(names)])
+    return speed, latency
+
+
+def last_minute(ticks: Sequence[Tick]) -> Tick:
+    return summed(ticks[-_LATELY:])
+
+
+def p50_and_p99(ticks: Sequence[Tick]) -> tuple[str, str]:
+    """Of the last minute in words."""
+    half, _, most = percentiles(last_minute(ticks).durations, SHARES)
+    return duration(half), duration(most)
+
+
+def causes(ticks: Sequence[Tick], most: int = 8) -> list[CauseNow]:
+    found = summed(ticks).causes.most_common(most)
+    top = found[0][1] if found else 1
+    return [CauseNow(cause=cause, number=number, share=number / top) for cause, number in found]

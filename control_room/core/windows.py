@@ -1,0 +1,121 @@
+"""What was heard lately: ends of builds by the tick, counted; and the last few of them by name."""
+
+import re
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from control_room.core.latencies import bucket
+
+TICK = 5.0  # seconds
+TICKS = 120
+RECENT = 2000
+MOST_CAUSES = 30  # told apart in a tick; the rest count together
+OTHER = "other causes"
+_CHANGING = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[\w.-]*\d[\w.-]*\b|'[^']*'")
+
+EndStatus = Literal["active", "error", "no host"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndHeard:
+    """How a build ended, as far as a list shows it."""
+
+    build: str
+    status: EndStatus
+    at: float
+    cell: str = ""
+    host: str = ""
+    seconds: float | None = None  # that its cell took, from the first order on
+    attempts: int = 0
+    cause: str = ""
+
+
+@dataclass(slots=True)
+class Tick:
+    """So many ended in one stretch of time."""
+
+    number: int
+    ends: Counter[str] = field(default_factory=Counter)  # by status
+    durations: Counter[int] = field(default_factory=Counter)  # of those that are active
+    causes: Counter[str] = field(default_factory=Counter)
+    host_failures: int = 0
+    moves: Counter[str] = field(default_factory=Counter)  # by how they ended
+
+
+class HeardLately:
+    """The last ten minutes, tick by tick; nothing is kept of a quiet one."""
+
+    def __init__(self) -> None:
+        self._ticks: deque[Tick] = deque()
+        self.recent: deque[EndHeard] = deque(maxlen=RECENT)
+
+    def hear(self, end: EndHeard) -> None:
+        tick = self._at(end.at)
+        tick.ends[end.status] += 1
+        if end.status == "active" and end.seconds is not None:
+            tick.durations[bucket(end.seconds)] += 1
+        if end.cause:
+            cause = alike(end.cause)
+            if cause not in tick.causes and len(tick.causes) >= MOST_CAUSES:
+                cause = OTHER
+            tick.causes[cause] += 1
+        self.recent.append(end)
+
+    def hear_failure(self, at: float) -> None:
+        self._at(at).host_failures += 1
+
+    def hear_move(self, end: str, at: float) -> None:
+        self._at(at).moves[end] += 1
+
+    def ticks(self, now: float) -> list[Tick]:
+        """One for each stretch up to now, the oldest first, the one under way left out."""
+        last = int(now // TICK)
+        known = {tick.number: tick for tick in self._ticks}
+        return [known.get(number) or Tick(number) for number in range(last - TICKS, last)]
+
+    def rate(self, now: float, ticks: int = 2) -> float:
+        """Boots a second that became active, of the last whole ticks."""
+        lately = self.ticks(now)[-ticks:]
+        return sum(tick.ends["active"] for tick in lately) / (ticks * TICK)
+
+    def _at(self, at: float) -> Tick:
+        number = int(at // TICK)
+        ticks = self._ticks
+        if not ticks or number > ticks[-1].number:
+            ticks.append(Tick(number))
+            while ticks[0].number <= number - TICKS - 1:
+                ticks.popleft()
+            return ticks[-1]
+        for tick in reversed(ticks):  # the clock was put back, or messages came out of order
+            if tick.number <= number:
+                return tick
+        return ticks[0]
+
+
+def alike(cause: str) -> str:
+    """The sentence without what is another each time: ids, numbers, names with numbers."""
+    return _CHANGING.sub("…", cause)[:120]
+
+
+def summed(ticks: Sequence[Tick]) -> Tick:
+    """All of them as one."""
+    whole = Tick(ticks[-1].number if ticks else 0)
+    for tick in ticks:
+        whole.ends.update(tick.ends)
+        whole.durations.update(tick.durations)
+        whole.causes.update(tick.causes)
+        whole.moves.update(tick.moves)
+        whole.host_failures += tick.host_failures
+    return whole
+
+
+def latest(recent: Sequence[EndHeard], failed_only: bool, limit: int) -> Iterator[EndHeard]:
+    """The newest first."""
+    for end in reversed(recent):
+        if limit <= 0:
+            return
+        if not failed_only or end.status != "active" or end.attempts > 1:
+            limit -= 1
+            yield end

@@ -1,0 +1,37 @@
+"""Amounts and times as people read them."""
+
+from collections.abc import Sequence
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86400:.0f} days"
+
+
+def rate(each_second: float) -> str:
+    return f"{each_second:.1f}" if 0 < each_second < 100 else f"{each_second:,.0f}"
+
+
+def count(number: int) -> str:
+    return f"{number:,}"
+
+
+def several(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """The first of them, and how many more there are."""
+    told = list(names[:most])
+    if len(names) > most:
+        return f"{', '.join(told)} and {len(names) - most:,} more"
+    return " and ".join(filter(None, (", ".join(told[:-1]), *told[-1:])))

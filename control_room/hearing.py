@@ -1,0 +1,59 @@
+"""What is heard on the bus, counted as it comes."""
+
+from collections.abc import Sequence
+
+from bus.clock import Clock
+from bus.messages import Attempt, BuildEnded, BuildUnplaceable, HostFailed, HostReported, SchedulerAlive
+from bus.moves import MoveEnded
+from control_room.core.agents_heard import RollCall
+from control_room.core.windows import EndHeard, HeardLately
+
+
+class Hearing:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.lately = HeardLately()
+        self.roll = RollCall()
+
+    async def ended(self, messages: Sequence[BuildEnded]) -> Sequence[None]:
+        now = self.clock.now()
+        for one in messages:
+            self.lately.hear(
+                EndHeard(
+                    build=one.build,
+                    status=one.status,
+                    at=now,
+                    cell=one.cell,
+                    host=one.host,
+                    seconds=_taken(one.attempts),
+                    attempts=len(one.attempts),
+                    cause=one.reason if one.status == "error" else "",
+                )
+            )
+        return [None] * len(messages)
+
+    async def unplaceable(self, message: BuildUnplaceable) -> None:
+        now = self.clock.now()
+        emptied = next((one.constraint for one in message.decision.removals if not one.left), "")
+        cause = emptied or message.decision.code or message.reason
+        for build in message.instances:
+            self.lately.hear(EndHeard(build=build, status="no host", at=now, cause=f"no host: {cause}"))
+
+    async def host_failed(self, message: HostFailed) -> None:
+        self.lately.hear_failure(self.clock.now())
+
+    async def move_ended(self, message: MoveEnded) -> None:
+        self.lately.hear_move(message.end, self.clock.now())
+
+    async def host_reported(self, message: HostReported) -> None:
+        self.roll.hear(message, self.clock.now())
+
+    async def scheduler_alive(self, message: SchedulerAlive) -> None:
+        self.roll.hear_scheduler(message.scheduler, self.clock.now())
+
+
+def _taken(attempts: Sequence[Attempt]) -> float | None:
+    """From the first order to the end, as the cell has it."""
+    began = [one.started for one in attempts if one.started]
+    ended = [one.ended for one in attempts if one.ended]
+    return max(0.0, max(ended) - min(began)) if began and ended else None

@@ -1,0 +1,68 @@
+"""What is asked again and again while somebody looks, once for all who do; nobody looks: nothing is asked."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bus.cells import CellsFound, FindCells
+from bus.clock import Clock
+from bus.queries import FindInstances, FindWaiting, InstancesFound, WaitingFound
+from control_room.asking import Reply, RoomQuestions, heard
+from control_room.core.alarms import Questioned
+
+SECONDS = 4.0  # an answer is good for
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How it stood when it was last asked."""
+
+    at: float = float("-inf")
+    cells: Reply[CellsFound] = field(default_factory=lambda: Reply("placement"))
+    waiting: Reply[WaitingFound] = field(default_factory=lambda: Reply("the scheduler"))
+    building: dict[str, Reply[InstancesFound]] = field(default_factory=dict)  # by cell
+
+    @property
+    def asked(self) -> list[Questioned]:
+        every: Sequence[Reply[Any]] = [self.cells, self.waiting, *self.building.values()]
+        return [Questioned(name=one.who, seconds=one.seconds, problem=one.problem) for one in every]
+
+
+class Looking:
+    def __init__(self, questions: RoomQuestions, clock: Clock, configured: Sequence[str]) -> None:
+        """`configured` are the cells of the settings, asked even where placement does not answer."""
+        self._questions = questions
+        self._clock = clock
+        self._configured = tuple(configured)
+        self._asking = asyncio.Lock()
+        self._seen = Seen()
+
+    async def seen(self) -> Seen:
+        if self._clock.monotonic() - self._seen.at < SECONDS:
+            return self._seen
+        async with self._asking:
+            if self._clock.monotonic() - self._seen.at >= SECONDS:
+                self._seen = await self._look()
+        return self._seen
+
+    def cell_names(self, seen: Seen) -> list[str]:
+        found = seen.cells.answer
+        known = [one.name for one in found.cells if not one.gone] if found else []
+        return list(dict.fromkeys((*known, *(found.hosts if found else ()), *self._configured)))
+
+    async def _look(self) -> Seen:
+        ask = self._questions
+        cells, waiting = await asyncio.gather(
+            heard("placement", ask.cells, FindCells()),
+            heard("the scheduler", ask.waiting, FindWaiting(limit=1)),
+        )
+        seen = Seen(cells=cells, waiting=waiting)
+        names = self.cell_names(seen)
+        question = [
+            FindInstances(cell=name, statuses=("building", "swapping"), limit=1, count=True) for name in names
+        ]
+        found = await asyncio.gather(
+            *(heard(f"the conductor of cell {one.cell}", ask.instances, one) for one in question)
+        )
+        return Seen(self._clock.monotonic(), cells, waiting, dict(zip(names, found, strict=True)))

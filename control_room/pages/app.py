@@ -1,0 +1,52 @@
+"""The route table of the control room."""
+
+import asyncio
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from control_room.pages.entry import Entry
+from control_room.pages.frame import Frame, OpenRoom, PageRefused
+from control_room.pages.now import NowPages
+from control_room.pages.signing_in import SigningIn
+from control_room.pages.static_files import static_file
+
+
+def pages_app(room: OpenRoom) -> Starlette:
+    """`app.state.closing`, once set, ends what would never end by itself."""
+    closing = asyncio.Event()
+    frame = Frame(room)
+    now, signing = NowPages(room, frame, closing), SigningIn(room, frame)
+    app = Starlette(
+        routes=[
+            Route("/", now.page, methods=["GET"]),
+            Route("/now/events", now.events, methods=["GET"]),
+            Route("/login", signing.page, methods=["GET"]),
+            Route("/login", signing.sign_in, methods=["POST"]),
+            Route("/logout", signing.sign_out, methods=["POST"]),
+            Route("/theme", signing.theme, methods=["POST"]),
+            Route("/static/{name}", static_file, methods=["GET"]),
+            Route("/healthz", _well, methods=["GET"]),
+            Route("/{path:path}", _nowhere),
+        ],
+        middleware=[Middleware(Entry, room, frame)],
+        exception_handlers={405: _wrong_method},
+    )
+    app.router.redirect_slashes = False
+    app.state.closing = closing
+    return app
+
+
+async def _well(request: Request) -> Response:
+    return PlainTextResponse("well\n")
+
+
+async def _nowhere(request: Request) -> Response:
+    raise PageRefused(404, "There is no such page", "The address is wrong, or what it showed is gone.")
+
+
+async def _wrong_method(request: Request, _: Exception) -> Response:
+    return PlainTextResponse("This page does not take that.\n", 405)

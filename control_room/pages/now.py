@@ -1,0 +1,124 @@
+"""Now: how it goes, told anew every two seconds while somebody looks."""
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from control_room.core.alarms import alarms
+from control_room.core.now import CellNow, NowPage, WorkerNow, causes, charts, last_minute, p50_and_p99
+from control_room.core.windows import summed
+from control_room.core.words import duration, several
+from control_room.looking import Seen
+from control_room.pages.frame import Frame, OpenRoom
+from control_room.pages.live import live
+
+SECONDS = 2.0
+
+
+class NowPages:
+    def __init__(self, room: OpenRoom, frame: Frame, closing: asyncio.Event) -> None:
+        self._room = room
+        self._frame = frame
+        self._closing = closing
+        self._part = ""
+        self._made = float("-inf")
+
+    async def page(self, request: Request) -> Response:
+        return self._frame.page(request, "now.html", part=await self._told())
+
+    async def events(self, request: Request) -> Response:
+        return live(self._told, SECONDS, self._closing)
+
+    async def _told(self) -> str:
+        """Made once for all who look."""
+        clock = self._room.clock
+        if clock.monotonic() - self._made >= SECONDS * 0.9:
+            self._part = self._frame.part("now_part.html", page=await self._page())
+            self._made = clock.monotonic()
+        return self._part
+
+    async def _page(self) -> NowPage:
+        hearing, now = self._room.hearing, self._room.clock.now()
+        seen = await self._room.looking.seen()
+        ticks = hearing.lately.ticks(now)
+        agents = hearing.roll.agents(now)
+        speed, latency = charts(ticks)
+        half, most = p50_and_p99(ticks)
+        cells = self._cells(seen, now)
+        waiting = seen.waiting.answer
+        building = [one.building for one in cells]
+        return NowPage(
+            rate=hearing.lately.rate(now),
+            in_flight=None if None in building else sum(filter(None, building)),
+            waiting=waiting.count if waiting else None,
+            p50=half,
+            p99=most,
+            ended=summed(ticks).ends,
+            alarms=alarms(
+                seen.asked,
+                agents,
+                last_minute(ticks),
+                [one.name for one in cells if not one.enabled],
+                waiting.rescued if waiting else 0,
+                now,
+            ),
+            cells=cells,
+            speed=speed,
+            latency=latency,
+            causes=causes(ticks),
+            host_failures=summed(ticks).host_failures,
+            workers=self._workers(seen, now),
+            agents=[one for one in agents if one.late(now)][:20],
+            late=sum(one.late(now) for one in agents),
+            now=now,
+        )
+
+    def _cells(self, seen: Seen, now: float) -> list[CellNow]:
+        found = seen.cells.answer
+        enabled = {one.name: one.enabled for one in found.cells} if found else {}
+        agents = self._room.hearing.roll.agents(now)
+        told = []
+        for name in self._room.looking.cell_names(seen):
+            asked = seen.building.get(name)
+            theirs = [one for one in agents if one.cell == name]
+            told.append(
+                CellNow(
+                    name=name,
+                    enabled=enabled.get(name, True),
+                    hosts=found.hosts.get(name, 0) if found else 0,
+                    instances=found.instances.get(name, 0) if found else 0,
+                    building=asked.answer.count if asked and asked.answer else None,
+                    agents=len(theirs),
+                    late=sum(one.late(now) for one in theirs),
+                    problem=asked.problem if asked else "",
+                )
+            )
+        return told
+
+    def _workers(self, seen: Seen, now: float) -> list[WorkerNow]:
+        told = [
+            WorkerNow(
+                name=one.name,
+                state="bad" if one.problem else "warn" if one.seconds > 2 else "good",
+                says=one.problem or f"answers in {duration(one.seconds)}",
+            )
+            for one in seen.asked
+        ]
+        schedulers = self._room.hearing.roll.schedulers(now)
+        for name, lag in schedulers.items():
+            state = "good" if lag < 15 else "bad"
+            told.append(WorkerNow(name=f"scheduler {name}", state=state, says=f"heard {duration(lag)} ago"))
+        agents = self._room.hearing.roll.agents(now)
+        if agents:
+            late = sum(one.late(now) for one in agents)
+            says = f"{several(late, 'agent')} not heard in time" if late else "all heard in time"
+            longest = duration(max(one.lag(now) for one in agents))
+            told.append(
+                WorkerNow(
+                    name=several(len(agents), "agent"),
+                    state="bad" if late else "good",
+                    says=f"{says}, the longest silence {longest}",
+                )
+            )
+        return told

@@ -1,0 +1,40 @@
+// Parts of the page that are told anew: <div data-live="ADDRESS">. A hidden tab listens to nothing.
+"use strict";
+(() => {
+  const stale = document.getElementById("stale");
+  const parts = [...document.querySelectorAll("[data-live]")].map((place) => ({ place, source: null }));
+
+  function put(place, html) {
+    const focused = place.contains(document.activeElement) ? document.activeElement.id : "";
+    const scrolled = [...place.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
+    place.innerHTML = html; // made and escaped by our own templates
+    [...place.querySelectorAll(".scroll")].forEach((one, at) => { one.scrollLeft = scrolled[at] || 0; });
+    if (focused) document.getElementById(focused)?.focus();
+  }
+
+  function open(part) {
+    if (part.source) return;
+    const source = part.source = new EventSource(part.place.dataset.live);
+    source.addEventListener("part", (event) => {
+      stale.hidden = true;
+      put(part.place, event.data);
+    });
+    source.addEventListener("open", () => { stale.hidden = true; });
+    source.addEventListener("error", () => {
+      stale.hidden = false;
+      if (source.readyState === EventSource.CLOSED) { // refused rather than cut: the session may be over
+        part.source = null;
+        setTimeout(() => { if (!document.hidden) open(part); }, 5000);
+      }
+    });
+  }
+
+  function close(part) {
+    part.source?.close();
+    part.source = null;
+  }
+
+  document.addEventListener("visibilitychange", () => parts.forEach(document.hidden ? close : open));
+  window.addEventListener("pagehide", () => parts.forEach(close));
+  if (!document.hidden) parts.forEach(open);
+})();

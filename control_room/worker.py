@@ -1,0 +1,43 @@
+"""The control room's table: it hears how things end, and asks for all else when somebody looks.
+
+It hears nothing that must be heard: whoever publishes a request would else be told that somebody listens.
+"""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from bus import topics
+from bus.routing import Address
+from bus.worker import Worker, on, on_many
+from control_room.hearing import Hearing
+
+ASKS = (
+    topics.CELLS,
+    topics.PROVIDERS,
+    topics.ALLOCATIONS,
+    topics.TREES,
+    topics.CHANGES,
+    topics.WAITING,
+    topics.DECISION,
+    topics.WHAT_IF,
+    topics.FIND_BUILDS,
+    topics.FIND_INSTANCES,
+    topics.FIND_MOVES,
+)
+
+
+def control_room(hearing: Hearing, serves: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()) -> Worker:
+    return Worker(
+        "control_room",
+        consumes=[
+            # whoever else the end is told to: their word is the last of the key
+            on_many(Address(topics.BUILD_ENDED, "build.ended.#"), hearing.ended, private=True, batch=256),
+            on(Address(topics.BUILD_UNPLACEABLE, "build.unplaceable.#"), hearing.unplaceable, private=True),
+            on(Address(topics.MOVE_ENDED, "move.ended.#"), hearing.move_ended, private=True),
+            on(topics.HOST_FAILED, hearing.host_failed, private=True),
+            on(topics.HOST_REPORTED, hearing.host_reported, private=True),
+            on(topics.SCHEDULER_ALIVE, hearing.scheduler_alive, private=True),
+        ],
+        asks=ASKS,
+        runs=serves,
+    )

@@ -1,0 +1,237 @@
+"""The frame of the control room: who comes in, what forms must bring, what every answer carries; and Now."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth.settings import Settings
+from bus.messages import Attempt, BuildEnded, BuildUnplaceable, HostFailed, HostReported, SchedulerAlive
+from bus.reports import HostState
+from control_room.access import Sessions, Visitor
+from placement_worker import placement_worker
+from tests.support.ids import uid
+from tests.support.placement_builders import a_placement, a_report
+from tests.support.placement_calls import report
+from tests.support.visited_room import HTML, VisitedRoom, a_visited_room
+from tests.support.waiting import in_time, until
+
+TOKENS = """
+tokens = [
+  {token = "of-an-admin", user = "alice", project = "p", roles = ["admin"]},
+  {token = "of-a-reader", user = "bob", project = "p", roles = ["reader"]},
+  {token = "of-a-member", user = "carol", project = "p", roles = ["member"]},
+]
+"""
+
+
+@pytest.fixture
+async def room() -> AsyncIterator[VisitedRoom]:
+    """Open to look at, and nobody else is on the bus."""
+    async with a_visited_room() as visited:
+        yield visited
+
+
+@pytest.fixture
+async def closed_room(tmp_path: Path) -> AsyncIterator[VisitedRoom]:
+    """One with tokens."""
+    file = tmp_path / "tokens.toml"
+    file.write_text(TOKENS)
+    settings = Settings().having(placement_auth="tokens", placement_tokens=str(file))
+    async with a_visited_room(settings=settings) as visited:
+        yield visited
+
+
+# What every answer carries
+
+
+@pytest.mark.parametrize("path", ["/", "/login", "/nowhere", "/static/room.css", "/static/none", "/healthz"])
+async def test_nothing_from_elsewhere_runs_in_any_answer(room: VisitedRoom, path: str) -> None:
+    answer = await room.browser.get(path, headers=HTML)
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["x-frame-options"] == "DENY"
+
+
+@pytest.mark.parametrize("path", ["/", "/login", "/nowhere"])
+async def test_no_page_has_script_or_style_of_its_own(room: VisitedRoom, path: str) -> None:
+    page = (await room.browser.get(path, headers=HTML)).text
+    assert "style=" not in page
+    assert "<style" not in page
+    assert " on" + "click" not in page
+    assert page.count("<script") == page.count('<script src="/static/')
+    assert "http://" not in page and "https://" not in page
+
+
+async def test_the_cookie_is_for_this_site_alone(room: VisitedRoom) -> None:
+    said = (await room.browser.get("/")).headers["set-cookie"].lower()
+    assert "httponly" in said and "samesite=strict" in said
+    assert "set-cookie" not in (await room.browser.get("/")).headers  # once is enough
+
+
+async def test_a_name_that_others_gave_the_address_is_refused(room: VisitedRoom) -> None:
+    for name in ("evil.example", "evil.example:8780", "127.0.0.1.evil.example:8780"):
+        assert (await room.browser.get("/", headers={"host": name})).status_code == 421
+    for name in ("localhost:8780", "127.0.0.1", "[::1]:8780"):
+        assert (await room.browser.get("/", headers={"host": name})).status_code == 200
+
+
+async def test_files_are_sent_once(room: VisitedRoom) -> None:
+    first = await room.browser.get("/static/room.css")
+    assert first.headers["content-type"] == "text/css; charset=utf-8"
+    again = await room.browser.get("/static/room.css", headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert (await room.browser.get("/static/..%2fworker.py")).status_code == 404
+
+
+# Who comes in
+
+
+async def test_without_tokens_everybody_looks_and_an_admin_may_act(room: VisitedRoom) -> None:
+    assert "Sign in" in await room.page("/")
+    assert (await room.sign_in("somebody")).status_code == 303
+    assert "looks only" in await room.page("/")
+    assert (await room.sign_in("admin")).status_code == 303
+    page = await room.page("/")
+    assert "admin" in page and "looks only" not in page
+
+
+async def test_with_tokens_nobody_looks_without_one(closed_room: VisitedRoom) -> None:
+    answer = await closed_room.browser.get("/", headers=HTML)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+    assert (await closed_room.browser.get("/now/events")).status_code == 401
+    refused = await closed_room.sign_in("of-nobody")
+    assert refused.status_code == 401
+    assert "This token is not known here." in refused.text
+
+
+@pytest.mark.parametrize(
+    ("token", "status", "says"),
+    [("of-an-admin", 200, "alice"), ("of-a-reader", 200, "looks only"), ("of-a-member", 403, "may not look")],
+)
+async def test_a_token_may_what_its_role_may(
+    closed_room: VisitedRoom, token: str, status: int, says: str
+) -> None:
+    assert (await closed_room.sign_in(token)).status_code == 303
+    assert says in await closed_room.page("/", status)
+
+
+async def test_who_signs_out_is_out(closed_room: VisitedRoom) -> None:
+    await closed_room.sign_in("of-an-admin")
+    await closed_room.page("/")
+    assert (await closed_room.send("/logout")).status_code == 303
+    assert (await closed_room.browser.get("/", headers=HTML)).status_code == 303
+
+
+async def test_nobody_writes_a_session_for_himself(closed_room: VisitedRoom) -> None:
+    sessions = Sessions()  # with another key
+    forged = sessions.cookie(sessions.begin(1e10, Visitor("alice", "p", frozenset({"admin"}))))
+    cookies = {"cookie": f"berth_8780={forged}"}
+    assert (await closed_room.browser.get("/now/events", headers=cookies)).status_code == 401
+    ours = Sessions(b"key")
+    session = ours.begin(0.0)
+    assert ours.read(ours.cookie(session), 1.0) == session
+    for cookie in ("", "x", ".", f"{ours.cookie(session)}0", forged):
+        assert ours.read(cookie, 1.0) is None
+    assert ours.read(ours.cookie(session), 1e6) is None  # it is over
+
+
+# Forms
+
+
+async def test_a_form_brings_back_the_token_of_its_session(room: VisitedRoom) -> None:
+    await room.page("/")
+    for given in ("", "0" * 64, "é"):
+        answer = await room.send("/theme", theme="dark", form_token=given)
+        assert (answer.status_code, "not of your session" in answer.text) == (403, True)
+    other = await room.form_token()
+    room.browser.cookies.clear()
+    assert (await room.send("/theme", theme="dark", form_token=other)).status_code == 403
+    assert (await room.send("/theme", theme="dark", back="/login")).headers["location"] == "/login"
+    assert 'data-theme="dark"' in await room.page("/")
+
+
+@pytest.mark.parametrize(
+    "headers", [{"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}, {"origin": "null"}]
+)
+async def test_a_form_from_another_site_is_refused(room: VisitedRoom, headers: dict[str, str]) -> None:
+    answer = await room.send("/theme", theme="dark", headers=headers)
+    assert (answer.status_code, "another site" in answer.text) == (403, True)
+
+
+async def test_a_form_leads_only_to_pages_of_ours(room: VisitedRoom) -> None:
+    for back in ("https://evil.example/", "//evil.example/", "/\\evil.example"):
+        assert (await room.send("/theme", theme="auto", back=back)).headers["location"] == "/"
+
+
+async def test_a_form_is_not_endless(room: VisitedRoom) -> None:
+    assert (await room.send("/theme", theme="x" * 100_000)).status_code == 413
+
+
+async def test_what_is_wrong_is_said_in_words(room: VisitedRoom) -> None:
+    assert "There is no such page" in await room.page("/nowhere", 404)
+    assert (await room.browser.put("/", headers={"content-length": "0"})).status_code == 405
+
+
+# Now
+
+
+async def test_with_nobody_there_it_says_who_does_not_answer(room: VisitedRoom) -> None:
+    page = await room.page("/")
+    assert "placement does not answer: nobody listens there; it is not running" in page
+    assert "the conductor of cell c1 does not answer" in page
+    assert "Nothing in the last ten minutes." in page
+
+
+def an_end(number: int, **given: Any) -> BuildEnded:
+    attempt = Attempt(host="h1", outcome="built", started=100.0, ended=100.25)
+    fields = {"cell": "c1", "status": "active", "host": "h1", "attempts": (attempt,), **given}
+    return BuildEnded(build=uid(number), request=uid(number, "b"), **fields)
+
+
+async def test_what_is_heard_is_shown(room: VisitedRoom) -> None:
+    lately = room.hearing.lately
+    await room.bus.publish(an_end(1))
+    await room.bus.publish(an_end(2, reply_to="somebody-else"))
+    await room.bus.publish(an_end(3, status="error", reason="<b>disk</b> 7 is full"))
+    await room.bus.publish(
+        BuildUnplaceable(request=uid(9, "b"), instances=(uid(4), uid(5)), reason="no host")
+    )
+    failed = HostFailed(root=uid(1, "a"), host="h1", agent="a1", cell="c1", build=uid(3), attempt=1)
+    await room.bus.publish(failed, failed)
+    hosts = (HostState(root=uid(1, "a"), host="h1"), HostState(root=uid(2, "a"), host="h2"))
+    await room.bus.publish(HostReported(cell="c1", agent="a1", sequence=1, hosts=hosts))
+    await room.bus.publish(SchedulerAlive(scheduler="s1"))
+    await until(lambda: len(lately.recent) == 5 and room.hearing.roll.schedulers(0.0))
+    await until(lambda: room.hearing.roll.agents(0.0) and lately._ticks[-1].host_failures)
+    heard = {end.build: end for end in lately.recent}
+    assert (heard[uid(1)].status, heard[uid(1)].seconds) == ("active", 0.25)
+    room.clock.now += 10.0
+    page = await room.page("/")
+    assert "&lt;b&gt;disk&lt;/b&gt; … is full" in page
+    assert "scheduler s1" in page
+
+
+async def test_with_a_placement_its_cells_are_there() -> None:
+    async with a_placement("sqlite+aiosqlite://") as placement:
+        assert await report(placement, a_report(1), a_report(2, cell="c2")) == ["", ""]
+
+        async def nothing(*messages: Any) -> None:
+            pass
+
+        async with a_visited_room(
+            placement_worker(placement, nothing, ("c1", "c2")), answered=("cells",)
+        ) as room:
+            page = await room.page("/")
+    assert "placement does not answer" not in page
+    assert '<th scope="row">c2</th><td class="n">1</td>' in page
+
+
+async def test_it_is_told_anew_and_ends_with_the_room(room: VisitedRoom) -> None:
+    room.app.state.closing.set()  # else it would never end
+    answer = await in_time(room.browser.get("/now/events"))
+    assert answer.headers["content-type"].startswith("text/event-stream")

@@ -1,0 +1,103 @@
+"""A control room whose pages are asked for without a network, with as much of a berth as is wanted."""
+
+import re
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import httpx
+
+from berth.operators_page import access, questions
+from berth.settings import Settings
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.errors import Unroutable
+from bus.local import LocalBroker, LocalTransport
+from bus.worker import Worker
+from control_room.access import Sessions
+from control_room.asking import RoomQuestions
+from control_room.hearing import Hearing
+from control_room.looking import Looking
+from control_room.worker import control_room
+from tests.support.buses import serving
+
+HTML = {"accept": "text/html"}
+
+
+class SetClock:
+    """Its time stands still unless it is set."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+        self.clock = Clock(now=lambda: self.now)
+
+
+@dataclass
+class VisitedRoom:
+    """Its pages, by a browser that keeps cookies; and what it hears."""
+
+    browser: httpx.AsyncClient
+    hearing: Hearing
+    bus: Bus
+    app: Any
+    clock: "SetClock"
+
+    async def page(self, path: str, status: int = 200) -> str:
+        answer = await self.browser.get(path, headers=HTML)
+        assert answer.status_code == status, answer.text
+        return answer.text
+
+    async def form_token(self, path: str = "/login") -> str:
+        found = re.search(r'name="form_token" value="(\w+)"', await self.page(path))
+        assert found is not None
+        return found[1]
+
+    async def send(self, path: str, *, headers: dict[str, str] | None = None, **given: str) -> httpx.Response:
+        """A form as a page of this room sends it."""
+        given = {"form_token": await self.form_token(), **given}
+        return await self.browser.post(path, data=given, headers={**HTML, **(headers or {})})
+
+    async def sign_in(self, token: str) -> httpx.Response:
+        return await self.send("/login", token=token)
+
+
+async def nobody(_: Any) -> Any:
+    """Whoever is asked is not running; it takes no time to find out."""
+    raise Unroutable("no queue")
+
+
+def asked_of(bus: Bus, answered: Collection[str]) -> RoomQuestions:
+    """These go over the bus, and nobody answers the others."""
+    every = [one.name for one in fields(RoomQuestions)]
+    return replace(questions(bus), **{name: nobody for name in every if name not in answered})
+
+
+@asynccontextmanager
+async def a_visited_room(
+    *workers: Worker,
+    answered: Collection[str] = (),
+    settings: Settings | None = None,
+    cells: Sequence[str] = ("c1",),
+) -> AsyncIterator[VisitedRoom]:
+    from control_room.pages.app import pages_app
+    from control_room.pages.frame import OpenRoom
+
+    broker = LocalBroker()
+    set_clock = SetClock()
+    clock = set_clock.clock
+    hearing = Hearing(clock)
+    async with serving(lambda: LocalTransport(broker), control_room(hearing), *workers) as bus:
+        asks = asked_of(bus, answered)
+        room = OpenRoom(
+            questions=asks,
+            hearing=hearing,
+            looking=Looking(asks, clock, cells),
+            access=access(settings or Settings()),
+            sessions=Sessions(),
+            clock=clock,
+        )
+        app = pages_app(room)
+        way = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=way, base_url="http://127.0.0.1:8780") as browser:
+            yield VisitedRoom(browser, hearing, bus, app, set_clock)

@@ -1,0 +1,90 @@
+"""What the control room says in words and draws: durations, lists, charts, alarms."""
+
+from collections import Counter
+
+import pytest
+
+from bus.messages import HostReported
+from bus.reports import HostState
+from control_room.core.agents_heard import FORGOTTEN, RollCall
+from control_room.core.alarms import Questioned, alarms
+from control_room.core.charts import HEIGHT, WIDTH, chart, rounded_up
+from control_room.core.windows import Tick
+from control_room.core.words import duration, listed, rate, several
+from tests.support.ids import uid
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [
+        (None, "–"), (0.0, "0 ms"), (0.0124, "12 ms"), (0.9999, "1.0 s"), (1.04, "1.0 s"), (59.6, "60 s"),
+        (150.0, "2 min"), (7200.0, "2 h"), (200_000.0, "2 days"),
+    ],
+)  # fmt: skip
+def test_durations(seconds: float | None, says: str) -> None:
+    assert duration(seconds) == says
+
+
+def test_amounts() -> None:
+    assert [rate(value) for value in (0, 0.26, 99.94, 1340.4)] == ["0", "0.3", "99.9", "1,340"]
+    assert [several(number, "host") for number in (0, 1, 2000)] == ["0 hosts", "1 host", "2,000 hosts"]
+    assert [listed(list(names)) for names in ("", "a", "ab", "abc")] == ["", "a", "a and b", "a, b and c"]
+    assert listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
+
+
+@pytest.mark.parametrize(("value", "top"), [(0, 1), (0.003, 0.005), (1, 1), (1.1, 2), (49, 50), (50.1, 100)])
+def test_a_scale_ends_at_a_round_number(value: float, top: float) -> None:
+    assert rounded_up(value) == pytest.approx(top)
+
+
+def test_a_line_has_gaps_where_nothing_is_known() -> None:
+    drawn = chart([("a", [0.0, None, 10.0, 5.0]), ("b", [None] * 4)])
+    assert drawn.top == 10
+    assert drawn.lines[0].path == f"M0 {HEIGHT}.0h2M400 0.0L{WIDTH} 60.0"
+    assert drawn.lines[1].path == ""
+    assert not drawn.empty
+    assert chart([("a", [0.0, None])]).empty
+
+
+def a_report(agent: str, **host: object) -> HostReported:
+    state = HostState(root=uid(1, "a"), host="h1", **host)  # type: ignore[arg-type]
+    return HostReported(cell="c1", agent=agent, sequence=1, period=10.0, hosts=(state,))
+
+
+def test_the_roll_is_called() -> None:
+    roll = RollCall()
+    roll.hear(a_report("a1", instances=3, building=1), 0.0)
+    roll.hear(a_report("a2", enabled=False), 25.0)
+    first, second = roll.agents(31.0)
+    assert (first.lag(31.0), first.late(31.0), first.instances, first.closed) == (31.0, True, 3, 0)
+    assert (second.late(31.0), second.closed) == (False, 1)
+    roll.hear(a_report("a1"), 32.0)
+    assert not any(one.late(33.0) for one in roll.agents(33.0))
+    assert [one.agent for one in roll.agents(30.0 + FORGOTTEN)] == ["a1"]
+    roll.hear_scheduler("s1", 5.0)
+    assert roll.schedulers(6.0) == {"s1": 1.0}
+    assert roll.schedulers(6.0 + FORGOTTEN) == {}
+
+
+def test_alarms_say_what_is_wrong() -> None:
+    assert alarms([Questioned(name="placement", seconds=0.1)], [], Tick(0), [], 0, 0.0) == []
+    roll = RollCall()
+    roll.hear(a_report("a1"), 0.0)
+    tick = Tick(0, ends=Counter({"active": 5, "error": 1, "no host": 6}))
+    asked = [
+        Questioned(name="the scheduler", problem="no answer in time"),
+        Questioned(name="placement", seconds=2.5),
+    ]
+    said = [(one.level, one.text) for one in alarms(asked, roll.agents(60.0), tick, ["c2"], 1, 60.0)]
+    assert said == [
+        ("bad", "the scheduler does not answer: no answer in time"),
+        ("bad", "1 agent with 1 host was not heard in time (a1; the longest silence is 60 s)"),
+        ("bad", "50% of the builds that ended in the last minute found no host (6 of 12)"),
+        ("warn", "placement took 2.5 s to answer"),
+        ("warn", "cell c2 is disabled: nothing new is placed there"),
+        ("warn", "1 request got a host only by the slow sweep: no change told of the room"),
+    ]
+
+
+def test_few_ends_are_no_alarm() -> None:
+    assert alarms([], [], Tick(0, ends=Counter({"error": 4})), [], 0, 0.0) == []
