@@ -47,6 +47,8 @@ DEFAULTS = {
     "placement:resource_providers:usages": "rule:admin_or_service_api",
     "placement:usages": "rule:admin_or_project_reader_or_service_api",
     "placement:reshaper:reshape": "rule:service_api",
+}
+CONTROL_ROOM = {  # of the page of operators, which believes the same tokens
     "berth:control_room:show": "rule:admin_or_service_api or role:reader",
     "berth:control_room:act": "rule:admin_api",
 }
@@ -60,7 +62,7 @@ class AccessPolicy:
     def __init__(self, rules: Mapping[str, str] | None = None, *, enforce_new_defaults: bool = False) -> None:
         """`rules` are the operator's; what they do not name keeps its default."""
         rules = rules or {}
-        texts = {**_OWN, **DEFAULTS}
+        texts = {**_OWN, **CONTROL_ROOM, **DEFAULTS}
         if not enforce_new_defaults:
             texts |= {name: f"({text}) or {_FORMER}" for name, text in DEFAULTS.items()}
         texts |= rules
@@ -194,7 +196,7 @@ def _used(text: str) -> list[str]:
 
 def _refuse_unknown(rules: Mapping[str, str], texts: Mapping[str, str]) -> None:
     """A rule that nothing looks at has no effect, and who wrote it believes that it has: mostly a slip."""
-    known = {*_OWN, *DEFAULTS}
+    known = {*_OWN, *CONTROL_ROOM, *DEFAULTS}
     used = {name for text in texts.values() for name in _used(text)}
     for name in rules:
         if name not in known and name not in used:
