@@ -1,33 +1,123 @@
-"""`make bench`: every benchmark in turn, or the ones named; each starts what it needs, prints a table."""
+"""`make bench`: the whole suite in one run, or what is named; kept, and compared with the recorded run."""
 
-import subprocess
+import argparse
 import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 
-BENCHES = {
-    "hops": "hop rate, single and coalesced",
-    "amqp_client": "aio-pika's classes against its underlay channel",
-    "claims": "claims a second by batch size",
-    "candidates": "candidate search at 1,000, 10,000 and 100,000 hosts",
-    "replica": "a scheduler's replica of placement's memory, of 10,000 and 100,000 hosts",
-    "decisions": "a scheduler's decisions alone, at 1,000 and 10,000 hosts, of 1 and 20 flavors",
-    "boots": "boots a second, end to end, and what each costs",
-    "schedulers": "1, 2 and 4 schedulers: how often one is refused because another was first",
-    "draining": "50 hosts drained under a running load of boots: what it does to the boots",
-    "ironic": "from Ironic's event to a claimable node, with 10,000 nodes",
-    "placement_side_by_side": "OpenStack Placement and berth, asked the same",
-}
+from rich.console import Console
+from rich.table import Table
+
+from bench import machine, runs
+from bench.chart import chart_svg
+from bench.figures import BenchRun, Measured, compared, machine_ratio, rows, told
+from bench.suite import LONG, SHORT, SUITE, BenchSizes
+from berth.loadtest import MIX, MOST_MIXED
+
+_BY_THEMSELVES = (
+    "amqp_client, boot_profile, boots, candidates, claims, draining, hops, placement_side_by_side, replica,"
+    " schedulers"
+)
 
 
-def main() -> None:
-    wanted = sys.argv[1:] or list(BENCHES)
-    unknown = [name for name in wanted if name not in BENCHES]
-    if unknown:
-        listed = "\n".join(f"  {name:22} {says}" for name, says in BENCHES.items())
-        sys.exit(f"no benchmark {', '.join(unknown)}; there are:\n{listed}")
-    for name in wanted:
-        print(f"== {name}: {BENCHES[name]}", flush=True)
-        subprocess.run([sys.executable, "-m", f"bench.{name}"], check=True)
+def main(words: Sequence[str] | None = None) -> int:
+    given = _arguments(words)
+    sizes = replace(LONG if given.long else SHORT, flavors=given.mix)
+    named = given.name or list(SUITE)
+    before = (given.against, runs.read(given.against)) if given.against else runs.last(given.long)
+    run = measured(named, sizes, given.long)
+    path = runs.keep(run, given.json)
+    if given.record:
+        if run.failed or set(run.benches) != set(SUITE):
+            print("not recorded: only a whole run is, with nothing failed", file=sys.stderr)
+            given.record = False
+        else:
+            runs.keep(run, runs.RECORDED)
+    picture = given.picture or path.with_suffix(".svg")
+    picture.write_text(chart_svg(run, before[1] if before else None), encoding="utf-8")
+    show(run, before)
+    print(f"kept: {path}, {picture}" + (f"; recorded: {runs.RECORDED}" if given.record else ""))
+    for name, why in run.failed.items():
+        print(f"FAILED: {name}: {why}", file=sys.stderr)
+    return 1 if run.failed else 0
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    listed = "\n".join(f"  {name:12} {one.says} (~{one.seconds:.0f} s)" for name, one in SUITE.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=f"{__doc__}\n\n{listed}",
+        epilog=f"Others run by themselves only, as python -m bench.NAME: {_BY_THEMSELVES}.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", nargs="*", help="which of them (default: all)")
+    parser.add_argument(
+        "--long", action="store_true", help="50,000 boots a load, 200,000 in the backlog, ..."
+    )
+    parser.add_argument("--mix", type=int, default=MIX, help=f"flavors in a load (default: {MIX})")
+    parser.add_argument("--json", type=Path, help="keep the run in this file (default: bench/runs/...)")
+    parser.add_argument("--picture", type=Path, help="an SVG file (default: beside the run's)")
+    parser.add_argument("--against", type=Path, help="compare with this run (default: the recorded one)")
+    parser.add_argument("--record", action="store_true", help="make it the recorded one, bench/recorded.json")
+    given = parser.parse_args(words)
+    if unknown := [name for name in given.name if name not in SUITE]:
+        parser.error(f"no benchmark {', '.join(unknown)}; there are:\n{listed}\n{parser.epilog}")
+    if not 1 < given.mix <= MOST_MIXED:
+        parser.error(f"--mix {given.mix}: 2 to {MOST_MIXED}; one flavor is measured anyway")
+    return given
+
+
+def measured(names: Sequence[str], sizes: BenchSizes, long: bool) -> BenchRun:
+    """All of these, one after the other; one that fails leaves the others be."""
+    facts, at = machine.facts(), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    expected = sum(SUITE[name].seconds for name in names) / 60
+    how_long = "long sizes" if long else f"about {expected:.0f} minutes on two quiet cores"
+    print(f"{len(names)} benchmarks, {how_long}; load {facts.load} on {facts.cores} cores", flush=True)
+    benches: dict[str, Measured] = {}
+    failed: dict[str, str] = {}
+    for place, name in enumerate(names, 1):
+        print(f"[{place}/{len(names)}] {name}: {SUITE[name].says}", end=" ... ", flush=True)
+        before, began = machine.yardstick(), time.perf_counter()
+        try:
+            figures = SUITE[name].measure(sizes)
+        except (Exception, SystemExit) as problem:
+            traceback.print_exception(problem)
+            failed[name] = f"{type(problem).__name__}: {problem}"
+            continue
+        seconds = time.perf_counter() - began
+        benches[name] = Measured(figures, machine.between(before, machine.yardstick()), round(seconds, 1))
+        print(f"{seconds:.0f} s: {figures[0].name} {told(figures[0].value, figures[0].unit)}", flush=True)
+    return BenchRun(at=at, commit=runs.commit(), long=long, machine=facts, benches=benches, failed=failed)
+
+
+def show(run: BenchRun, before: tuple[Path, BenchRun] | None) -> None:
+    console = Console()
+    table = Table(
+        box=None, title=f"{run.commit}, {run.at}, {run.seconds / 60:.1f} minutes", title_justify="left"
+    )
+    for heading in ("", "", "times as good", "now", "then", ""):
+        table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
+    found = compared(run, before[1] if before else None)
+    for row in rows(found):
+        table.add_row(*row, style="red" if row[-1] else None)
+    console.print(table)
+    if before is None:
+        print("nothing is recorded yet to compare it with: --record makes this run the one")
+        return
+    path, then = before
+    speed = machine_ratio(run, then)
+    print(f"then: {path.name}, {then.commit} of {then.at}")
+    print(
+        f"by the yardstick the machine is {speed.processor:.2f} × as quick as then in a second of processor,"
+        f" {speed.clock:.2f} × in one of the clock; the ratios are as if it were the same"
+    )
+    if worse := [one for one in found if one.worse]:
+        print(f"worse by more than a tenth: {', '.join(f'{one.bench} {one.figure.name}' for one in worse)}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from bench.boots import berth_up
+from bench.loading import berth_up
 from bench.own_servers import broker_and_database, of_berth
 from berth import wiring
 from berth.loadtest import Boot, Load, LoadPlan, percentile

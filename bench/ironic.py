@@ -10,13 +10,14 @@ import asyncio
 import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import httpx
 
-from bench.boots import processor_time
 from bench.ironic_site import Site, prepare, processes
 from bench.own_servers import broker_and_database
+from bench.processes import processor_time
 from bus import topics
 from bus.clock import Clock, monotonic
 from bus.delivery.runner import Bus, Listener
@@ -30,13 +31,15 @@ from ironic_sync.core import node as ironic_node
 from ironic_sync.core.envelope import HeardNotification, opened
 from ironic_sync.core.rule import reserved
 
+_SHARES = ("p50", 0.5), ("p99", 0.99), ("longest", 1.0)
 STORM = "waiting"  # how names of its nodes begin
 _NEWEST: dict[str, Any] = {"sort_key": "provision_updated_at", "sort_dir": "desc"}
 PATIENCE = 120.0  # seconds until all nodes are known, and for whatever follows
 BEFORE = 0.05  # seconds between a node's event and the build that is to be placed on it
 
 now = Clock().now
-Stage = Callable[["Watch", IronicApi], Awaitable[str]]
+R = TypeVar("R")
+Stage = Callable[["Watch", IronicApi], Awaitable[R]]
 
 
 class Watch:
@@ -124,7 +127,25 @@ class Watch:
             await asyncio.sleep(0.02)
 
 
-async def _steady(watch: Watch, seconds: float) -> str:
+@dataclass(frozen=True)
+class SteadyNews:
+    """Some time of events at a steady rate: how long nodes took to be claimable, in milliseconds."""
+
+    rate: float
+    seconds: float
+    delays: tuple[float, ...]
+    used: str
+
+    def at(self, share: float) -> float:
+        return _at(self.delays, share)
+
+    def __str__(self) -> str:
+        shares = ", ".join(f"{name} {self.at(share):.1f} ms" for name, share in _SHARES)
+        events = f"{self.rate:.0f} events/s for {self.seconds:.0f} s"
+        return f"{events}, {len(self.delays)} nodes opened: {shares}\n    {self.used}"
+
+
+async def _steady(watch: Watch, seconds: float) -> SteadyNews:
     await watch.until(lambda: _most(watch, 0.7), "the nodes are known")
     await asyncio.sleep(5.0)  # the first sweep has ended
     watch.delays.clear()
@@ -135,10 +156,7 @@ async def _steady(watch: Watch, seconds: float) -> str:
     delays = sorted(watch.delays)
     if not delays:
         sys.exit("no node became available")
-    shares = (
-        f"p50 {_at(delays, 0.5):.1f} ms, p99 {_at(delays, 0.99):.1f} ms, longest {_at(delays, 1.0):.1f} ms"
-    )
-    return f"{rate:.0f} events/s for {seconds:.0f} s, {len(delays)} nodes opened: {shares}\n    {used}"
+    return SteadyNews(rate, seconds, tuple(delays), used)
 
 
 async def _most(watch: Watch, share: float) -> bool:
@@ -232,7 +250,7 @@ def _at(in_order: Sequence[float], share: float) -> float:
     return 1000 * in_order[min(len(in_order) - 1, int(share * len(in_order)))]
 
 
-async def _stage(site: Site, work: Stage) -> str:
+async def _stage(site: Site, work: Stage[R]) -> R:
     await prepare(site)
     with processes(site) as roles:
         async with site.api() as api, site.bus("bench") as bus, asyncio.TaskGroup() as group:
@@ -256,12 +274,12 @@ def main() -> None:
     parser.add_argument("--only", choices=("rate", "storm", "builds"))
     wanted = parser.parse_args()
 
-    async def steady(watch: Watch, api: IronicApi) -> str:
-        return await _steady(watch, wanted.seconds)
+    async def at_rate(watch: Watch, api: IronicApi) -> str:
+        return str(await _steady(watch, wanted.seconds))
 
     # Cleaning takes so long that all have begun it before the first ends.
-    stages: dict[str, tuple[dict[str, Any], Stage]] = {
-        "rate": ({"churn": wanted.rate}, steady),
+    stages: dict[str, tuple[dict[str, Any], Stage[str]]] = {
+        "rate": ({"churn": wanted.rate}, at_rate),
         "storm": (
             {"waiting": wanted.storm, "step_time": "constant:10"},
             _storm,
@@ -273,7 +291,16 @@ def main() -> None:
             print(f"  {_run(wanted.nodes, more, work)}", flush=True)
 
 
-def _run(nodes: int, more: dict[str, Any], work: Stage) -> str:
+def steady(nodes: int, rate: float, seconds: float) -> SteadyNews:
+    """From event to claimable, at a steady rate of events."""
+
+    async def work(watch: Watch, api: IronicApi) -> SteadyNews:
+        return await _steady(watch, seconds)
+
+    return _run(nodes, {"churn": rate}, work)
+
+
+def _run(nodes: int, more: dict[str, Any], work: Stage[R]) -> R:
     """One stage on servers of its own."""
     with broker_and_database() as (amqp_url, database_url):
         site = Site(amqp_url=amqp_url, database_url=database_url, port=free_port(), nodes=nodes, **more)

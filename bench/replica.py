@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import text
 
-from bench.boots import processor_time
 from bench.own_servers import broker_and_database
+from bench.processes import processor_time
 from bus import topics
 from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
 from bus.clock import Clock, monotonic

@@ -15,8 +15,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.request import urlopen
 
-from bench.boots import berth_up, processor_time, share_of
+from bench.loading import berth_up
 from bench.own_servers import broker_and_database, of_berth
+from bench.processes import in_all, processor_time, share_of
 from deploy.servers import free_port
 
 WAYS = {"spreading": {}, "packing": {"ram": -1.0, "cpu": -1.0}}
@@ -49,7 +50,7 @@ def main() -> None:
             boots = arguments.boots
             print(
                 f"{way:10} {several:10} {result['boots_per_second']:8.0f} {result['latency_ms']['p99']:7.0f}"
-                f" {sum(cost.values()):12.2f} {cost['scheduler']:13.2f}"
+                f" {in_all(cost):12.2f} {cost['scheduler']:13.2f}"
                 f" {100 * counted[_REFUSED] / boots:13.2f}%"
                 f" {100 * counted['berth_scheduler_choices_refused'] / boots:9.2f}%"
                 f" {100 * counted['berth_scheduler_crossings'] / boots:7.2f}%"

@@ -46,6 +46,7 @@ from bus.requests import ResourceGroup
 R = TypeVar("R")
 
 _READY_SECONDS = 60.0
+_HOSTS_A_SECOND = 100  # that placement is given time to hear of beside, on a machine that does much else
 
 commands = typer.Typer()
 
@@ -207,15 +208,20 @@ async def hosts_known(bus: Bus, settings: Settings, share: float = 1.0) -> int:
         partial(find, question),
         f"placement still does not know {settings.compute.hosts} hosts",
         lambda found: found.considered >= settings.compute.hosts * share,
+        settings.compute.hosts / _HOSTS_A_SECOND,
     )
     return found.considered
 
 
 async def _answered(
-    ask: Callable[[], Awaitable[R]], else_why: str, enough: Callable[[R], bool] = lambda _: True
+    ask: Callable[[], Awaitable[R]],
+    else_why: str,
+    enough: Callable[[R], bool] = lambda _: True,
+    more: float = 0.0,
 ) -> R:
     """The first answer that is enough."""
-    deadline = monotonic() + _READY_SECONDS
+    patience = _READY_SECONDS + more
+    deadline = monotonic() + patience
     while monotonic() < deadline:
         try:
             answer = await ask()
@@ -224,7 +230,7 @@ async def _answered(
         except (Unavailable, Unroutable):  # it has no queue yet
             pass
         await asyncio.sleep(0.05)
-    raise Unavailable(f"after {_READY_SECONDS:.0f} s {else_why}")
+    raise Unavailable(f"after {patience:.0f} s {else_why}")
 
 
 async def _ready_or_stopped(bus: Bus, settings: Settings, stopping: asyncio.Event) -> None:

@@ -1,0 +1,63 @@
+"""Requests that came while every worker was down: how fast they are worked off, and with how much memory.
+
+A berth is up once, so that its hosts and queues are there, and is ended. The requests are published to the
+broker alone, which keeps them; then the berth comes up again, and all of them have to end.
+"""
+
+import argparse
+import asyncio
+from contextlib import ExitStack
+
+import uvloop
+
+from bench.figures import Figure
+from bench.loading import BenchBerth, berth_on, berth_up, refuse_the_unclean
+from bench.own_servers import broker_and_database
+from bench.processes import memory
+from berth import wiring
+from berth.loadtest import Load, LoadOutcome, LoadPlan, mixed
+from bus.delivery.runner import Bus
+
+PATIENCE = 600.0  # seconds until the first ends
+
+
+def measure(requests: int, hosts: int = 10_000, flavors: int = 20) -> tuple[Figure, ...]:
+    with broker_and_database() as (amqp_url, database_url):
+        berth = berth_on(amqp_url, database_url, hosts, fail=0.1)
+        with berth_up(berth.environment, hosts):
+            pass
+        plan = LoadPlan(boots=requests, window=requests, flavors=mixed(flavors), patience=PATIENCE)
+        outcome, most = uvloop.run(_worked_off(berth, plan, hosts))
+        berth.judge()
+    refuse_the_unclean(outcome)
+    ends = sorted(boot.ended for boot in outcome.boots.values())
+    return (
+        Figure(f"{requests:,} worked off", (len(ends) - 1) / max(ends[-1] - ends[0], 0.001), "/s", "up"),
+        *(Figure(f"most memory of {worker}", had, "MB", "down", "") for worker, had in most.items()),
+    )
+
+
+async def _worked_off(berth: BenchBerth, plan: LoadPlan, hosts: int) -> tuple[LoadOutcome, dict[str, float]]:
+    async with Bus(wiring.transport(berth.settings, "bench")) as bus, asyncio.TaskGroup() as group:
+        load = Load(bus, plan)
+        running = group.create_task(load.run())
+        while load.open < plan.boots:
+            await asyncio.sleep(0.1)
+        with ExitStack() as stack:
+            await asyncio.to_thread(stack.enter_context, berth_up(berth.environment, hosts))
+            outcome = await running
+            return outcome, memory("VmHWM")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--hosts", type=int, default=10_000)
+    parser.add_argument("--mix", type=int, default=20, help="flavors in the mix")
+    given = parser.parse_args()
+    for figure in measure(given.requests, given.hosts, given.mix):
+        print(f"{figure.name}: {figure.value:.1f} {figure.unit}")
+
+
+if __name__ == "__main__":
+    main()

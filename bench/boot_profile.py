@@ -1,0 +1,126 @@
+"""Where the processor time of a boot goes: workers are sampled with py-spy during a load, the samples summed.
+
+Each worker's milliseconds a boot are what the system counted for it; its samples say what they were spent on.
+A sample belongs to the innermost function of ours on its stack, or to the event loop when none is.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.loading import a_berth
+from bench.processes import ProcessorTime, processor_time
+from berth.loadtest import LoadPlan, mixed
+
+_ROOMS = (
+    "bus",
+    "placement_worker",
+    "scheduler_worker",
+    "cell_conductor",
+    "compute_sim",
+    "ironic_sync",
+    "berth",
+)
+_KINDS = ("scheduler", "placement", "conductor", "compute")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--boots", type=int, default=20_000)
+    parser.add_argument("--hosts", type=int, default=10_000)
+    parser.add_argument("--cells", type=int, default=4)
+    parser.add_argument("--mix", type=int, default=20, help="flavors in the mix")
+    parser.add_argument("--fail", type=float, default=0.1)
+    parser.add_argument("--hertz", type=int, default=80)
+    parser.add_argument("--top", type=int, default=25, help="lines a worker")
+    parser.add_argument("--keep", type=Path, help="a directory for the raw samples")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        kept = given.keep or Path(temporary)
+        kept.mkdir(parents=True, exist_ok=True)
+        with a_berth(given.hosts, given.cells, fail=given.fail) as berth:
+            with _sampled(processor_time(), kept, given.hertz):
+                run = berth.load(LoadPlan(boots=given.boots, flavors=mixed(given.mix)))
+        print(f"{run.outcome.per_second:.0f} boots/s, {run.in_all:.2f} ms of processor a boot")
+        for kind, milliseconds in sorted(run.cost.items(), key=lambda one: -one[1]):
+            print(f"\n{kind}: {milliseconds:.3f} ms a boot")
+            if kind in _KINDS:
+                _tell(kept, kind, milliseconds, given.top)
+
+
+@contextmanager
+def _sampled(processes: ProcessorTime, kept: Path, hertz: int) -> Iterator[None]:
+    """A py-spy for each worker; it writes when it is told to end."""
+    spy = Path(sys.executable).with_name("py-spy")
+    spies = [
+        subprocess.Popen(
+            [
+                *(str(spy), "record", "--nonblocking", "--full-filenames", "-F", "-r", str(hertz)),
+                *("-d", "3600", "-f", "raw", "-o", str(kept / f"{kind}.{pid}.raw"), "--pid", str(pid)),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for pid, kind in processes
+        if kind in _KINDS
+    ]
+    try:
+        yield
+    finally:
+        for one in spies:
+            one.send_signal(signal.SIGINT)
+        for one in spies:
+            one.wait()
+
+
+def _tell(kept: Path, kind: str, milliseconds: float, top: int) -> None:
+    counts = summed([raw.read_text() for raw in sorted(kept.glob(f"{kind}.*.raw"))], os.getcwd() + os.sep)
+    for title, counted in counts.items():
+        total = counted.total() or 1
+        print(f"  by {title}")
+        for name, count in counted.most_common(top):
+            print(f"    {count / total * milliseconds * 1000:7.1f} µs {count / total:6.1%}  {name}")
+
+
+def summed(raws: list[str], here: str) -> dict[str, Counter[str]]:
+    """Samples by room, by whose code ran, by function of ours; a line is a stack and its count."""
+    rooms: Counter[str] = Counter()
+    below: Counter[str] = Counter()
+    functions: Counter[str] = Counter()
+    for line in (line for raw in raws for line in raw.splitlines()):
+        stack, _, count = line.rpartition(" ")
+        frames = stack.split(";")
+        ours = next((frame for frame in reversed(frames) if _room(frame, here)), None)
+        rooms[_room(ours, here) if ours else "event loop"] += int(count)
+        functions[ours.replace(here, "") if ours else "event loop"] += int(count)
+        below[_package(frames[-1], here)] += int(count)
+    return {"room": rooms, "whose code": below, "function": functions}
+
+
+def _room(frame: str, here: str) -> str:
+    """Which of ours a frame is in: `bus/delivery`, `cell_conductor/core`, ..., or nothing."""
+    path = frame[frame.rfind("(") + 1 :]
+    if not path.startswith(here) or "site-packages" in path:
+        return ""
+    parts = path[len(here) :].split(os.sep)
+    return os.sep.join(parts[:-1]) if parts[0] in _ROOMS else ""
+
+
+def _package(frame: str, here: str) -> str:
+    if room := _room(frame, here):
+        return room
+    path = frame[frame.rfind("(") + 1 :]
+    if "site-packages" in path:
+        return path.split("site-packages" + os.sep)[1].split(os.sep)[0]
+    return "python: " + Path(path.split(":")[0]).stem
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Claims a second by each of placement's doors: over the bus, on many hosts and all on one, and over HTTP.
+
+One placement in a process of its own, RabbitMQ and PostgreSQL. Over the bus, claims are asked by the
+hundred, as schedulers do; over HTTP by so many clients, each one after the other.
+"""
+
+import argparse
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import uvloop
+
+from bench.figures import Figure
+from bench.loading import NotClean
+from bench.own_servers import broker_and_database, of_berth
+from bench.placement_side_by_side import CLIENTS, FlatHost, Side
+from berth import wiring
+from berth.settings import Settings
+from bus import topics
+from bus.claims import Choice, Claimed, ClaimRequested, ConsumerClaim
+from bus.clock import monotonic
+from bus.delivery.runner import Bus
+from bus.errors import Unavailable, Unroutable
+from bus.known_trees import FindChanges
+from deploy.servers import free_port
+
+AT_ONCE = 100
+ASKERS = 4
+ASKED = {"VCPU": 1, "MEMORY_MB": 512}
+ROOM = {"VCPU": 2**31 - 1, "MEMORY_MB": 2**31 - 1, "DISK_GB": 2**31 - 1}
+_PATIENCE = 120.0
+
+
+async def measured(amqp_url: str, database_url: str, port: int, hosts: int, seconds: float) -> list[Figure]:
+    settings = Settings().having(amqp_url=amqp_url, database_url=database_url)
+    side = Side("berth", f"http://127.0.0.1:{port}", database_url, seconds)
+    fleet = [FlatHost(f"host-{number}", None, ROOM) for number in range(hosts)]
+    async with Bus(wiring.transport(settings, "bench")) as bus:
+        await _answering(bus)
+        await side.bulk(fleet)
+        await claims(bus, fleet, min(seconds, 1.0))  # warm
+        by_bus = await claims(bus, fleet, seconds)
+        hot = await claims(bus, fleet[:1], seconds)
+    by_http = await side.puts(fleet)
+    side.client.close()
+    return [
+        Figure("claims over the bus", by_bus, "/s", "up"),
+        Figure("claims over the bus, all on one host", hot, "/s", "up"),
+        Figure(f"PUT allocations over HTTP, {CLIENTS} clients", by_http, "/s", "up"),
+    ]
+
+
+async def claims(bus: Bus, fleet: Sequence[FlatHost], seconds: float) -> float:
+    """A second, each by a consumer of its own on one of these hosts in turn."""
+    ask = bus.asker_of_many(topics.CLAIM, timeout=60.0)
+    made = 0
+    began = monotonic()
+
+    async def some(first: int) -> None:
+        nonlocal made
+        turn = first
+        while monotonic() - began < seconds:
+            orders = []
+            for _ in range(AT_ONCE):
+                choice = Choice({fleet[turn % len(fleet)].id: ASKED})
+                claim = ConsumerClaim(consumer=bus.clock.uuid(), generation=None, choices=(choice,))
+                orders.append(ClaimRequested(claims=(claim,)))
+                turn += ASKERS
+            for answer in await ask(orders):
+                (result,) = answer.results
+                if not isinstance(result, Claimed):
+                    raise NotClean(f"a claim was refused: {result}")
+            made += AT_ONCE
+
+    async with asyncio.TaskGroup() as group:
+        for first in range(ASKERS):
+            group.create_task(some(first))
+    return made / (monotonic() - began)
+
+
+async def _answering(bus: Bus) -> None:
+    """Placement has started."""
+    until = monotonic() + _PATIENCE
+    ask = bus.asker(topics.CHANGES, timeout=5.0)
+    while True:
+        try:
+            await ask(FindChanges(after=0))
+            return
+        except (Unavailable, Unroutable):
+            if monotonic() > until:
+                raise
+            await asyncio.sleep(0.1)
+
+
+@contextmanager
+def _placement(environment: dict[str, str], port: int) -> Iterator[None]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "berth", "run", "placement", "--http", f"127.0.0.1:{port}"],
+        env=environment,
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def measure(hosts: int = 1000, seconds: float = 4.0) -> tuple[Figure, ...]:
+    port = free_port()
+    with broker_and_database() as (amqp_url, database_url):
+        with _placement(of_berth(amqp_url, database_url, 1, 1), port):
+            return tuple(uvloop.run(measured(amqp_url, database_url, port, hosts, seconds)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--hosts", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=4.0, help="for each figure")
+    given = parser.parse_args()
+    for figure in measure(given.hosts, given.seconds):
+        print(f"{figure.name}: {figure.value:,.0f} {figure.unit}")
+
+
+if __name__ == "__main__":
+    main()

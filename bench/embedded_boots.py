@@ -1,0 +1,74 @@
+"""Boots in one process, on the in-process bus and SQLite; what `make demo` takes once all is installed."""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+
+import uvloop
+
+from bench.figures import Figure
+from bench.loading import NotClean, refuse_the_unclean
+from berth.audit import audit
+from berth.commands.run import ready
+from berth.embedded import embedded
+from berth.loadtest import Load, LoadOutcome, LoadPlan, mixed
+from berth.settings import Settings
+
+
+def embedded_boots(boots: int, hosts: int, flavors: int = 20) -> tuple[Figure, ...]:
+    """A load in this process, on a berth in this process."""
+    outcome, spent = uvloop.run(_loaded(boots, hosts, flavors))
+    return (
+        Figure("boots/s", outcome.per_second, "/s", "up"),
+        Figure("processor a boot, the load's too", spent * 1000 / boots, "ms", "down", "processor"),
+    )
+
+
+async def _loaded(boots: int, hosts: int, flavors: int) -> tuple[LoadOutcome, float]:
+    with tempfile.TemporaryDirectory(prefix="berth-bench-") as directory:
+        settings = Settings().having(state_dir=directory, hosts=hosts, fail=0.1)
+        async with embedded(settings) as house:
+            await ready(house.bus, settings)
+            spent = time.process_time()
+            outcome = await Load(house.bus, LoadPlan(boots=boots, flavors=mixed(flavors))).run()
+            spent = time.process_time() - spent
+        breaches = (await audit(settings, settled=True)).breaches
+    refuse_the_unclean(outcome)
+    if breaches:
+        raise NotClean(f"the audit found {len(breaches)} breaches: {breaches[0]}")
+    return outcome, spent
+
+
+def demo() -> tuple[Figure, ...]:
+    """`make demo`, once all is installed."""
+    began = time.perf_counter()
+    ran = _alone("demo")
+    if ran.returncode:
+        raise NotClean(f"berth demo failed: {ran.stdout[-2000:]}")
+    return (Figure("make demo", time.perf_counter() - began, "s", "down"),)
+
+
+def _alone(*words: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("BERTH_")}
+    command: Sequence[str] = (sys.executable, "-m", "berth", *words)
+    return subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--boots", type=int, default=3000)
+    parser.add_argument("--hosts", type=int, default=1000)
+    parser.add_argument("--mix", type=int, default=20, help="flavors in the mix")
+    given = parser.parse_args()
+    for figure in (*embedded_boots(given.boots, given.hosts, given.mix), *demo()):
+        print(f"{figure.name}: {figure.value:.2f} {figure.unit}")
+
+
+if __name__ == "__main__":
+    main()

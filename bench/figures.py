@@ -1,0 +1,163 @@
+"""What a benchmark says, in figures, and what two runs say beside each other.
+
+Two machines are not equally quick, nor is one at all times: each benchmark comes with a yardstick, how often
+a fixed loop went in a second then, and figures are compared as if both runs had had the same.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+WORSE = 0.10  # what is worse by more than this share is marked
+
+Better = Literal["up", "down"]
+
+
+class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One number, and whether more of it is better."""
+
+    name: str
+    value: float
+    unit: str
+    better: Better
+    scales: Literal["clock", "processor", ""] = "clock"  # which yardstick it goes with, if any
+
+
+class Yardstick(msgspec.Struct, frozen=True):
+    """How often the fixed loop goes in a second of the clock, and in one of the processor."""
+
+    clock: float
+    processor: float
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What one benchmark found."""
+
+    figures: tuple[Figure, ...]
+    yardstick: Yardstick
+    seconds: float
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run was made on; nothing that says whose it is."""
+
+    processor: str
+    cores: int
+    load: float  # when the run began
+    python: str
+    rabbitmq: str
+    postgresql: str
+
+
+class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a run has found, as it is kept."""
+
+    at: str
+    commit: str
+    long: bool
+    machine: Machine
+    benches: dict[str, Measured]
+    failed: dict[str, str] = {}  # and why
+
+    @property
+    def seconds(self) -> float:
+        return sum(bench.seconds for bench in self.benches.values())
+
+
+class Compared(NamedTuple):
+    """A figure beside what it was."""
+
+    bench: str
+    figure: Figure
+    was: float | None
+    ratio: float | None  # times as good, by the yardstick
+
+    @property
+    def worse(self) -> bool:
+        if self.ratio is None:
+            return False
+        change = self.ratio if self.figure.better == "up" else 1 / self.ratio
+        return change < 1 - WORSE if self.figure.better == "up" else change > 1 + WORSE
+
+
+def compared(run: BenchRun, before: BenchRun | None) -> list[Compared]:
+    """Each figure of a run, beside the same one of the run before."""
+    found = []
+    for name, measured in run.benches.items():
+        then = before.benches.get(name) if before else None
+        known = {figure.name: figure for figure in then.figures} if then else {}
+        for figure in measured.figures:
+            was = known.get(figure.name)
+            ratio = _ratio(figure, measured, was, then) if was and then else None
+            found.append(Compared(name, figure, was.value if was else None, ratio))
+    return found
+
+
+def _ratio(figure: Figure, now: Measured, was: Figure, then: Measured) -> float | None:
+    ours, theirs = _normal(figure, now.yardstick), _normal(was, then.yardstick)
+    if ours <= 0 or theirs <= 0:
+        return None
+    return ours / theirs if figure.better == "up" else theirs / ours
+
+
+def _normal(figure: Figure, yardstick: Yardstick) -> float:
+    """What it would be on a machine whose loop goes once a second."""
+    if not figure.scales:
+        return figure.value
+    speed = yardstick.clock if figure.scales == "clock" else yardstick.processor
+    return figure.value / speed if figure.better == "up" else figure.value * speed
+
+
+def machine_ratio(run: BenchRun, before: BenchRun) -> Yardstick:
+    """How many times as quick the machine was, over the benchmarks that both have; the middle one."""
+    both = [
+        (bench.yardstick, before.benches[name].yardstick)
+        for name, bench in run.benches.items()
+        if name in before.benches
+    ]
+    if not both:
+        return Yardstick(1.0, 1.0)
+    return Yardstick(
+        statistics.median(ours.clock / theirs.clock for ours, theirs in both),
+        statistics.median(ours.processor / theirs.processor for ours, theirs in both),
+    )
+
+
+def rows(found: Sequence[Compared]) -> list[tuple[str, str, str, str, str, str]]:
+    """Benchmark, figure, ratio, now, then, mark: the ratio stands before what it is made of."""
+    shown = []
+    last = ""
+    for bench, figure, was, ratio in found:
+        one = Compared(bench, figure, was, ratio)
+        shown.append(
+            (
+                bench if bench != last else "",
+                figure.name,
+                f"{ratio:.2f} ×" if ratio is not None else "new" if was is None else "–",
+                told(figure.value, figure.unit),
+                told(was, figure.unit) if was is not None else "",
+                "WORSE" if one.worse else "",
+            )
+        )
+        last = bench
+    return shown
+
+
+def told(value: float, unit: str) -> str:
+    """With three digits, or all there are before the point."""
+    size = abs(value)
+    digits = 0 if size >= 100 or value == int(value) else 1 if size >= 10 else 2
+    return f"{value:,.{digits}f} {unit}".rstrip()
+
+
+def middle(values: Sequence[float]) -> float:
+    """The median of several runs."""
+    return statistics.median(values) if values else 0.0
+
+
+def middle_of(costs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The median of each name; who is missing in a run spent nothing there."""
+    names = dict.fromkeys(name for cost in costs for name in cost)
+    return {name: middle([cost.get(name, 0.0) for cost in costs]) for name in names}

@@ -1,0 +1,124 @@
+"""A berth in service mode on servers of its own, and the loads that are measured on it.
+
+The load runs in the benchmark's own process: so what it costs is told apart from what the berth costs. The
+audit, which reads every build, is made when all is measured.
+"""
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import uvloop
+
+from bench.own_servers import broker_and_database, of_berth
+from bench.processes import in_all, processor_time, share_of
+from berth import wiring
+from berth.audit import audit
+from berth.commands.run import ready
+from berth.loadtest import Load, LoadOutcome, LoadPlan
+from berth.settings import Settings
+from bus.delivery.runner import Bus
+
+ACTIVE = 0.98  # of the boots, at least; some fail on every host that they are tried on
+_UP_WITHIN = 150.0  # seconds; a hundred more for each ten thousand hosts
+_STOPPED_WITHIN = 60.0
+
+
+class NotClean(Exception):
+    """What was measured did not do its work: the figures are worth nothing."""
+
+
+@dataclass(frozen=True)
+class LoadedBoots:
+    """A load and its price."""
+
+    outcome: LoadOutcome
+    cost: defaultdict[str, float]  # milliseconds of processor a boot, by kind of process
+
+    @property
+    def in_all(self) -> float:
+        return in_all(self.cost)
+
+    def latency(self, share: float) -> float:
+        """In milliseconds."""
+        return self.outcome.percentile(share) * 1000
+
+
+@dataclass(frozen=True)
+class BenchBerth:
+    """Where a berth is that can be loaded."""
+
+    environment: dict[str, str]
+    settings: Settings
+
+    def load(self, plan: LoadPlan) -> LoadedBoots:
+        return uvloop.run(self.loaded(plan))
+
+    async def loaded(self, plan: LoadPlan) -> LoadedBoots:
+        async with Bus(wiring.transport(self.settings, "bench")) as bus:
+            await ready(bus, self.settings)
+            before = processor_time()
+            outcome = await Load(bus, plan).run()
+            cost = share_of(before, processor_time(), plan.boots)
+        refuse_the_unclean(outcome)
+        return LoadedBoots(outcome, cost)
+
+    def judge(self) -> None:
+        """The audit: did every boot leave what it should?"""
+        if breaches := asyncio.run(audit(self.settings)).breaches:
+            raise NotClean(f"the audit found {len(breaches)} breaches: {breaches[0]}")
+
+
+def refuse_the_unclean(outcome: LoadOutcome) -> None:
+    """A load that is measured is one that was done: every boot ended once, and nearly all are active."""
+    if outcome.lost or outcome.changed:
+        raise NotClean(f"{outcome.lost} boots lost, {outcome.changed} ended in two ways")
+    if outcome.statuses["active"] < ACTIVE * len(outcome.boots):
+        raise NotClean(f"boots ended {dict(outcome.statuses)}: {outcome.reasons(2)}")
+
+
+@contextmanager
+def a_berth(hosts: int, cells: int = 4, **more: object) -> Iterator[BenchBerth]:
+    """One that is up; `more` are settings by their names. Whoever loads it asks for the audit."""
+    with broker_and_database() as (amqp_url, database_url):
+        berth = berth_on(amqp_url, database_url, hosts, cells, **more)
+        with berth_up(berth.environment, hosts):
+            yield berth
+
+
+def berth_on(amqp_url: str, database_url: str, hosts: int, cells: int = 4, **more: object) -> BenchBerth:
+    """One that is not up yet, on these servers."""
+    environment = of_berth(amqp_url, database_url, cells, hosts, **more)
+    names = tuple(environment["BERTH_CELLS"].split(","))
+    settings = Settings().having(amqp_url=amqp_url, database_url=database_url)
+    return BenchBerth(environment, settings.having(cells=names, hosts=hosts))
+
+
+@contextmanager
+def berth_up(environment: dict[str, str], hosts: int = 0) -> Iterator[str]:
+    """A berth in service mode, from ready to stopped; what it said when it was ready."""
+    with tempfile.TemporaryFile("w+") as said:
+        up = subprocess.Popen(
+            [sys.executable, "-m", "berth", "up"], env=environment, stdout=said, stderr=subprocess.STDOUT
+        )
+
+        def words() -> str:
+            said.seek(0)
+            return said.read()
+
+        try:
+            late = time.monotonic() + _UP_WITHIN + hosts / 100
+            while "berth is up" not in words():
+                if up.poll() is not None or time.monotonic() > late:
+                    raise NotClean(f"berth did not come up: {words()[-2000:]}")
+                time.sleep(0.1)
+            yield words()
+        finally:
+            up.terminate()
+            up.wait(_STOPPED_WITHIN)

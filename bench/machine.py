@@ -1,0 +1,85 @@
+"""The machine of a run: what it is, and how quick it is at the moment."""
+
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+from bench.figures import Machine, Yardstick
+from deploy.servers import find_binaries
+
+_TURNS = 5
+_TURN = 0.08  # seconds
+_WORDS = {
+    "request": "b0a3c3a2-53a8-4ec5-9f33-6b2f3a3f0d0e",
+    "flavor": {"name": "mix-7", "vcpus": 4, "memory_mb": 4096, "disk_gb": 6},
+    "hosts": [
+        {"root": number, "used": {"VCPU": number % 7, "MEMORY_MB": 512 * number}} for number in range(20)
+    ],
+}
+
+
+def yardstick() -> Yardstick:
+    """How often a loop of Python and JSON goes; it never changes, or recorded runs mean nothing."""
+    turns = [_turn() for _ in range(_TURNS)]
+    return Yardstick(
+        clock=statistics.median(turn.clock for turn in turns),
+        processor=statistics.median(turn.processor for turn in turns),
+    )
+
+
+def between(before: Yardstick, after: Yardstick) -> Yardstick:
+    return Yardstick((before.clock + after.clock) / 2, (before.processor + after.processor) / 2)
+
+
+def _turn() -> Yardstick:
+    went = 0
+    began, spent = time.perf_counter(), time.process_time()
+    while (clock := time.perf_counter() - began) < _TURN:
+        _once()
+        went += 1
+    processor = max(time.process_time() - spent, 1e-6)
+    return Yardstick(went / clock, went / processor)
+
+
+def _once() -> int:
+    hosts = json.loads(json.dumps(_WORDS))["hosts"]
+    free = {host["root"]: 64 - host["used"]["VCPU"] for host in hosts}
+    return sum(sorted(free.values(), reverse=True)[:5])
+
+
+def facts() -> Machine:
+    return Machine(
+        processor=_processor(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        load=round(os.getloadavg()[0], 2),
+        python=platform.python_version(),
+        rabbitmq=_rabbitmq(),
+        postgresql=_postgresql(),
+    )
+
+
+def _processor() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.machine()
+
+
+def _rabbitmq() -> str:
+    return _version(str(find_binaries().rabbitmq.server.with_name("rabbitmqctl")), "version")
+
+
+def _postgresql() -> str:
+    return _version(str(find_binaries().postgres.postgres), "--version")
+
+
+def _version(*command: str) -> str:
+    said = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
+    found = re.search(r"\d+\.[\d.]*\d", said)
+    return found[0] if found else "unknown"

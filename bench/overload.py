@@ -1,0 +1,146 @@
+"""Boots that come at a rate: what one can count on, and what happens when more come than can be built.
+
+First as many as go, which is the peak; then so many a second as are asked for (or half of the peak, where the
+machine cannot), for their latencies; then three times the peak for a while. What comes too fast waits before
+the scheduler, on the broker's disk: nowhere else may it pile up, and no worker may grow with it.
+"""
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import aio_pika
+import uvloop
+
+from bench.figures import Figure
+from bench.loading import BenchBerth, LoadedBoots, NotClean, berth_on, berth_up
+from bench.own_servers import own_directory
+from bench.processes import memory
+from berth.loadtest import Boot, LoadPlan, mixed
+from deploy.servers import Postgres, RabbitMQ
+
+TIMES = 3.0  # the peak is offered so often
+FRONT = "build.requested"  # the queue that may grow without end is named by it
+
+
+@dataclass(frozen=True)
+class RateSizes:
+    """How much of it."""
+
+    hosts: int = 10_000
+    peak: int = 4000  # boots, to find it
+    rate: float = 1000.0  # boots a second that are to be counted on
+    seconds: float = 8.0  # at that rate
+    overload: float = 8.0  # seconds of more than can be built
+    flavors: int = 20
+
+
+def measure(sizes: RateSizes) -> tuple[Figure, ...]:
+    with own_directory() as directory, RabbitMQ(directory / "r") as rabbitmq, Postgres(directory / "p") as pg:
+        berth = berth_on(rabbitmq.url, pg.url, sizes.hosts, fail=0.1)
+        with berth_up(berth.environment, sizes.hosts):
+            berth.load(LoadPlan(boots=sizes.peak // 4, flavors=mixed(sizes.flavors)))  # warm
+            peak = berth.load(LoadPlan(boots=sizes.peak, flavors=mixed(sizes.flavors))).outcome.per_second
+            asked = _offered(berth, sizes, peak)
+            beyond = _beyond(berth, rabbitmq, sizes, peak)
+        berth.judge()
+    return (Figure("peak", peak, "/s", "up"), *asked, *beyond)
+
+
+def _offered(berth: BenchBerth, sizes: RateSizes, peak: float) -> tuple[Figure, ...]:
+    able = peak * 0.9 >= sizes.rate  # so close to the peak it is the queue in front that is measured
+    rate = sizes.rate if able else peak / 2
+    name = f"{sizes.rate:,.0f}/s offered" if able else "half of the peak offered"
+    plan = LoadPlan(boots=max(int(rate * sizes.seconds), 1), rate=rate, flavors=mixed(sizes.flavors))
+    run = berth.load(plan)
+    return (
+        Figure(f"{name}: p50", run.latency(0.5), "ms", "down"),
+        Figure(f"{name}: p99", run.latency(0.99), "ms", "down"),
+        Figure(f"{name}: processor a boot", run.in_all, "ms", "down", "processor"),
+    )
+
+
+def _beyond(berth: BenchBerth, rabbitmq: RabbitMQ, sizes: RateSizes, peak: float) -> tuple[Figure, ...]:
+    rate = TIMES * peak
+    plan = LoadPlan(boots=int(rate * sizes.overload), rate=rate, flavors=mixed(sizes.flavors), patience=120.0)
+    names = rabbitmq.control("list_queues", "name").split()
+    before = memory()
+    run, longest = uvloop.run(_watched(berth, rabbitmq.url, plan, names))
+    after = memory()
+    left = [name for name, waiting in uvloop.run(_lengths(rabbitmq.url, names)).items() if waiting]
+    if left:
+        raise NotClean(f"not drained: {left}")
+    boots = list(run.outcome.boots.values())
+    offered, while_offered, afterwards = pace(boots)
+    behind = max((most for name, most in longest.items() if FRONT not in name), default=0)
+    return (
+        Figure(f"{TIMES:g} × the peak offered: share of it kept", while_offered / peak, "of 1", "up", ""),
+        Figure("drained afterwards, share of the peak", afterwards / peak, "of 1", "up", ""),
+        Figure("longest queue behind the first, frames", behind, "", "down", ""),
+        Figure("offered, times the peak", offered / peak, "×", "up", ""),
+        Figure("all workers grew by", sum(after.values()) - sum(before.values()), "MB", "down", ""),
+    )
+
+
+def pace(boots: Sequence[Boot]) -> tuple[float, float, float]:
+    """Boots a second that were asked for, that ended meanwhile, and that ended when all were asked for."""
+    until = max(boot.asked for boot in boots)
+    end = max(boot.ended for boot in boots)
+    meanwhile = sum(boot.ended <= until for boot in boots)
+    afterwards = (len(boots) - meanwhile) / (end - until) if end > until else 0.0
+    return (len(boots) / until, meanwhile / until, afterwards) if until else (0.0, 0.0, afterwards)
+
+
+async def _watched(
+    berth: BenchBerth, url: str, plan: LoadPlan, names: Sequence[str]
+) -> tuple[LoadedBoots, dict[str, int]]:
+    """A load, and the greatest length of each queue meanwhile."""
+    longest: dict[str, int] = {}
+
+    async def watch() -> None:
+        while True:
+            for name, waiting in (await _lengths(url, names)).items():
+                longest[name] = max(longest.get(name, 0), waiting)
+            await asyncio.sleep(0.5)
+
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(watch())
+        try:
+            return await berth.loaded(plan), longest
+        finally:
+            watching.cancel()
+
+
+async def _lengths(url: str, names: Sequence[str]) -> dict[str, int]:
+    """How much waits in each of these queues; one that is gone has nothing."""
+    lengths: dict[str, int] = {}
+    async with await aio_pika.connect(url) as connection:
+        for name in names:
+            channel = await connection.channel()
+            try:
+                queue = await channel.get_queue(name)
+            except aio_pika.exceptions.ChannelNotFoundEntity:
+                continue
+            lengths[name] = queue.declaration_result.message_count or 0
+            await channel.close()
+    return lengths
+
+
+def main() -> None:
+    default = RateSizes()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--hosts", type=int, default=default.hosts)
+    parser.add_argument("--peak", type=int, default=default.peak, help="boots, to find the peak")
+    parser.add_argument("--rate", type=float, default=default.rate, help="boots a second")
+    parser.add_argument("--seconds", type=float, default=default.seconds, help="at that rate")
+    parser.add_argument("--overload", type=float, default=default.overload, help="seconds of more than go")
+    parser.add_argument("--mix", type=int, default=default.flavors, help="flavors in the mix")
+    given = parser.parse_args()
+    sizes = RateSizes(given.hosts, given.peak, given.rate, given.seconds, given.overload, given.mix)
+    for figure in measure(sizes):
+        print(f"{figure.name}: {figure.value:.2f} {figure.unit}")
+
+
+if __name__ == "__main__":
+    main()

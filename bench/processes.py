@@ -1,0 +1,94 @@
+"""Our processes as the system has them: what each kind has used of the processor, and its memory."""
+
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_MEGABYTE = 1024.0  # in the kilobytes of /proc
+
+WORKERS = ("scheduler", "placement", "conductor", "compute", "ironic")
+BESIDE = ("load", "py-spy")  # who measures is no part of what is measured
+
+ProcessorTime = dict[tuple[int, str], float]  # process id and kind → seconds
+
+
+def share_of(before: ProcessorTime, after: ProcessorTime, boots: int) -> defaultdict[str, float]:
+    """Milliseconds of it a boot, by kind of process."""
+    cost: defaultdict[str, float] = defaultdict(float)
+    for process, seconds in after.items():
+        cost[process[1]] += (seconds - before.get(process, 0.0)) * 1000 / boots
+    return defaultdict(float, {name: spent for name, spent in cost.items() if spent > 0.005})
+
+
+def in_all(cost: Mapping[str, float]) -> float:
+    """Of all that is berth, or works for it."""
+    return sum(spent for name, spent in cost.items() if name not in BESIDE)
+
+
+def processor_time() -> ProcessorTime:
+    """Seconds used so far by every process of ours: its workers, the broker, the database, and ourselves."""
+    ours: ProcessorTime = {}
+    for pid, command in _family().items():
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            continue
+        fields = stat[stat.rindex(")") + 2 :].split()
+        ours[pid, kind(pid, command)] = (int(fields[11]) + int(fields[12])) / _TICKS
+    return ours
+
+
+def memory(line: str = "VmRSS") -> dict[str, float]:
+    """Megabytes of the largest worker of each kind; with VmHWM the most that it ever had."""
+    largest: dict[str, float] = {}
+    for pid, command in _family().items():
+        worker = kind(pid, command)
+        if worker not in WORKERS:
+            continue
+        try:
+            said = Path(f"/proc/{pid}/status").read_text().splitlines()
+        except OSError:
+            continue
+        (has,) = (int(one.split()[1]) / _MEGABYTE for one in said if one.startswith(f"{line}:"))
+        largest[worker] = max(largest.get(worker, 0.0), has)
+    return largest
+
+
+def kind(pid: int, command: str) -> str:
+    """What a process is, by its command line."""
+    if pid == os.getpid():
+        return "load"
+    if any(word in command for word in ("beam", "epmd", "erl_child_setup", "inet_gethost", "rabbit_disk")):
+        return "RabbitMQ"
+    if "postgres" in command:
+        return "PostgreSQL"
+    if "py-spy" in command:
+        return "py-spy"
+    for worker in WORKERS:
+        if f"berth run {worker}" in command:
+            return worker
+    return "supervisor" if "berth up" in command else "load" if "berth load" in command else "other"
+
+
+def _family() -> dict[int, str]:
+    """Ourselves and all whom we or they have started: process id → command line."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+            except OSError:
+                continue
+            children.setdefault(int(stat[stat.rindex(")") + 2 :].split()[1]), []).append(int(entry.name))
+    found: dict[int, str] = {}
+    fresh = [os.getpid()]
+    while fresh:
+        pid = fresh.pop()
+        fresh += children.get(pid, [])
+        try:
+            found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,183 @@
+"""The benchmarks of `make bench`, by name: what each says, how long it takes, and its figures.
+
+Each starts what it needs and nothing is shared between them, so that one alone finds what it finds among all.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bench import backlog, doors, embedded_boots, ironic, overload
+from bench.decisions import decisions_a_second
+from bench.figures import Figure, middle, middle_of
+from bench.loading import LoadedBoots, a_berth
+from bench.processes import BESIDE, in_all, memory
+from berth.loadtest import MIX, LoadPlan, mixed
+
+Figures = tuple[Figure, ...]
+_WARM = 1000  # boots before any is measured: what is loaded once is loaded
+
+
+@dataclass(frozen=True)
+class BenchSizes:
+    """How much of everything."""
+
+    hosts: int = 10_000
+    other_hosts: tuple[int, ...] = (1000,)  # beside them
+    boots: int = 5000  # in a run
+    runs: int = 3
+    flavors: int = MIX
+    one_by_one: int = 300
+    embedded: int = 3000
+    embedded_hosts: int = 1000
+    decisions: int = 20_000
+    seconds: float = 4.0  # at a door
+    rate: float = 1000.0  # boots a second to be counted on
+    offered: float = 8.0  # seconds of a rate
+    backlog: int = 20_000
+    nodes: int = 10_000  # of Ironic
+    events: float = 12.0  # seconds of Ironic's
+
+
+SHORT = BenchSizes()
+LONG = replace(
+    SHORT,
+    other_hosts=(1000, 100_000),
+    boots=50_000,
+    embedded=20_000,
+    offered=30.0,
+    backlog=200_000,
+    events=60.0,
+)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One of the suite."""
+
+    says: str
+    seconds: float  # on two quiet cores
+    measure: Callable[[BenchSizes], Figures]
+
+
+def boots(sizes: BenchSizes) -> Figures:
+    return _boots(sizes, sizes.hosts, sizes.flavors)
+
+
+def one_flavor(sizes: BenchSizes) -> Figures:
+    return _boots(sizes, sizes.hosts, 1)
+
+
+def other_hosts(sizes: BenchSizes) -> Figures:
+    found: list[Figure] = []
+    for hosts in sizes.other_hosts:
+        few = replace(sizes, boots=min(sizes.boots, 3 * hosts))
+        for figure in _boots(few, hosts, sizes.flavors)[:2]:
+            found.append(Figure(f"{hosts:,} hosts: {figure.name}", *_rest(figure)))
+    return tuple(found)
+
+
+def _rest(figure: Figure) -> tuple[float, str, Any, Any]:
+    return figure.value, figure.unit, figure.better, figure.scales
+
+
+def _boots(sizes: BenchSizes, hosts: int, flavors: int) -> Figures:
+    """Some loads on one berth, as many at once as the window allows; one in ten attempts fails."""
+    with a_berth(hosts, fail=0.1) as berth:
+        berth.load(LoadPlan(boots=min(_WARM, sizes.boots), flavors=mixed(flavors)))
+        runs = [
+            berth.load(LoadPlan(boots=sizes.boots, flavors=mixed(flavors), seed=number + 1))
+            for number in range(sizes.runs)
+        ]
+        has = memory()
+        berth.judge()
+    return (
+        Figure("boots/s", middle([run.outcome.per_second for run in runs]), "/s", "up"),
+        *processor(runs),
+        *(Figure(f"memory of {worker}", has[worker], "MB", "down", "") for worker in sorted(has)),
+    )
+
+
+def processor(runs: Sequence[LoadedBoots]) -> Figures:
+    """Milliseconds of it a boot: in all, and of each kind of process, the dearest first."""
+    cost = middle_of([run.cost for run in runs])
+    dearest = sorted((name for name in cost if name not in BESIDE), key=lambda name: -cost[name])
+    return (
+        Figure("processor a boot", in_all(cost), "ms", "down", "processor"),
+        *(Figure(f"processor of {name}", cost[name], "ms", "down", "processor") for name in dearest),
+    )
+
+
+def idle(sizes: BenchSizes) -> Figures:
+    """The next is asked for when the one before has ended; hosts build at once."""
+    with a_berth(sizes.hosts, build_time="constant:0") as berth:
+        berth.load(LoadPlan(boots=50, window=1, flavors=mixed(sizes.flavors)))
+        run = berth.load(LoadPlan(boots=sizes.one_by_one, window=1, flavors=mixed(sizes.flavors)))
+        berth.judge()
+    return (
+        Figure("one boot at a time: p50", run.latency(0.5), "ms", "down"),
+        Figure("one boot at a time: p99", run.latency(0.99), "ms", "down"),
+        *processor([run])[:1],
+    )
+
+
+def rates(sizes: BenchSizes) -> Figures:
+    return overload.measure(
+        overload.RateSizes(
+            hosts=sizes.hosts,
+            peak=sizes.boots,
+            rate=sizes.rate,
+            seconds=sizes.offered,
+            overload=sizes.offered,
+            flavors=sizes.flavors,
+        )
+    )
+
+
+def embedded(sizes: BenchSizes) -> Figures:
+    return embedded_boots.embedded_boots(sizes.embedded, sizes.embedded_hosts, sizes.flavors)
+
+
+def demo(sizes: BenchSizes) -> Figures:
+    return embedded_boots.demo()
+
+
+def decisions(sizes: BenchSizes) -> Figures:
+    found = []
+    for flavors in (1, sizes.flavors):
+        work = decisions_a_second(sizes.hosts, flavors, 512, sizes.decisions, packing=False)
+        name = f"decisions/s, {flavors} flavor{'s' if flavors > 1 else ''}"
+        found.append(Figure(name, asyncio.run(work)[0], "/s", "up", "processor"))
+    return tuple(found)
+
+
+def by_doors(sizes: BenchSizes) -> Figures:
+    return doors.measure(seconds=sizes.seconds)
+
+
+def worked_off(sizes: BenchSizes) -> Figures:
+    return backlog.measure(sizes.backlog, sizes.hosts, sizes.flavors)
+
+
+def news(sizes: BenchSizes) -> Figures:
+    said = ironic.steady(sizes.nodes, rate=200.0, seconds=sizes.events)
+    return (
+        Figure("event → claimable: p50", said.at(0.5), "ms", "down"),
+        Figure("event → claimable: p99", said.at(0.99), "ms", "down"),
+    )
+
+
+SUITE = {
+    "boots": Benchmark("10,000 hosts, 20 flavors, one attempt in ten failing", 60, boots),
+    "one_flavor": Benchmark("the same of one flavor", 60, one_flavor),
+    "other_hosts": Benchmark("the same with 1,000 hosts", 40, other_hosts),
+    "rates": Benchmark("boots at a rate, and three times as many as can be built", 90, rates),
+    "idle": Benchmark("one boot at a time, hosts that build at once", 40, idle),
+    "backlog": Benchmark("20,000 requests that came while every worker was down", 90, worked_off),
+    "embedded": Benchmark("boots in one process", 15, embedded),
+    "demo": Benchmark("`make demo`, once all is installed", 10, demo),
+    "decisions": Benchmark("a scheduler's decisions alone", 25, decisions),
+    "doors": Benchmark("claims at placement's doors", 30, by_doors),
+    "ironic": Benchmark("from Ironic's event to a node that can be claimed", 60, news),
+}

@@ -1,0 +1,147 @@
+"""What a benchmark makes of boots and samples, what is kept of a run, and a tiny run from end to end."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench import __main__ as bench
+from bench import machine, runs
+from bench.boot_profile import summed
+from bench.embedded_boots import embedded_boots
+from bench.figures import Figure, Machine
+from bench.overload import pace
+from bench.processes import in_all, kind, share_of
+from bench.suite import SUITE, Benchmark, BenchSizes
+from berth.loadtest import Boot
+
+MACHINE = Machine(processor="one", cores=2, load=0.0, python="3", rabbitmq="3", postgresql="15")
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(runs, "KEPT", tmp_path / "runs")
+    monkeypatch.setattr(runs, "RECORDED", tmp_path / "recorded.json")
+    monkeypatch.setattr(machine, "facts", lambda: MACHINE)  # asking RabbitMQ's version takes an Erlang
+    return tmp_path
+
+
+@pytest.fixture
+def suite(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Figure]]:
+    """Two benchmarks that find what they are told to."""
+    finds = {"one": [Figure("f", 10.0, "/s", "up", "")], "two": [Figure("g", 5.0, "ms", "down", "")]}
+
+    def made(name: str) -> Benchmark:
+        return Benchmark(name, 1, lambda sizes: tuple(finds[name]))
+
+    monkeypatch.setattr(bench, "SUITE", {name: made(name) for name in finds})
+    return finds
+
+
+def test_a_run_is_kept_and_the_next_is_compared_with_the_recorded_one(
+    kept: Path, suite: dict[str, list[Figure]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.main(["--record"]) == 0
+    assert "nothing is recorded yet" in capsys.readouterr().out
+    suite["one"] = [Figure("f", 5.0, "/s", "up", "")]
+    assert bench.main(["--json", str(kept / "mine.json")]) == 0
+    said = capsys.readouterr().out
+    assert "0.50 ×" in said
+    assert "worse by more than a tenth: one f" in said
+    assert "then: recorded.json" in said
+    assert runs.read(kept / "mine.json").benches["one"].figures[0].value == 5.0
+    assert (kept / "mine.svg").exists()
+    words = json.dumps(json.loads((kept / "recorded.json").read_text()))
+    assert str(kept) not in words
+    assert str(Path.home()) not in words
+
+
+def test_a_part_of_the_suite_is_not_recorded(kept: Path, suite: dict[str, list[Figure]]) -> None:
+    assert bench.main(["one", "--record"]) == 0
+    assert not (kept / "recorded.json").exists()
+    assert [runs.read(path).benches.keys() for path in (kept / "runs").glob("*.json")] == [{"one"}]
+
+
+def test_one_that_fails_leaves_the_others_be(
+    kept: Path, suite: dict[str, list[Figure]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    del suite["one"]
+    assert bench.main(["--record", "--json", str(kept / "mine.json")]) == 1
+    assert "FAILED: one: KeyError: 'one'" in capsys.readouterr().err
+    assert runs.read(kept / "mine.json").benches.keys() == {"two"}
+    assert not (kept / "recorded.json").exists()
+
+
+def test_runs_of_other_sizes_are_not_compared(kept: Path, suite: dict[str, list[Figure]]) -> None:
+    bench.main(["--record"])
+    assert runs.last(long=False) is not None
+    assert runs.last(long=True) is None
+
+
+@pytest.mark.parametrize("words", [["three"], ["--mix", "1"], ["--mix", "100000"]])
+def test_what_there_is_not_is_refused(words: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        bench.main(words)
+
+
+def test_a_tiny_run_from_end_to_end(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tiny(sizes: BenchSizes) -> tuple[Figure, ...]:
+        return embedded_boots(200, 40, sizes.flavors)
+
+    monkeypatch.setitem(SUITE, "embedded", Benchmark("tiny", 1, tiny))
+    assert bench.main(["embedded", "--json", str(kept / "tiny.json")]) == 0
+    figures = runs.read(kept / "tiny.json").benches["embedded"].figures
+    assert [figure.name for figure in figures] == ["boots/s", "processor a boot, the load's too"]
+    assert all(figure.value > 0 for figure in figures)
+
+
+def test_the_pace_of_boots_that_came_too_fast() -> None:
+    boots = [
+        Boot(asked=number / 10, ended=number / 5 + 0.2) for number in range(101)
+    ]  # ten a second, five end
+    offered, meanwhile, afterwards = pace(boots)
+    assert offered == pytest.approx(10.1)
+    assert meanwhile == pytest.approx(5.0)
+    assert afterwards == pytest.approx(51 / 10.2)
+
+
+def test_processor_time_is_told_by_kind_and_who_measures_does_not_count() -> None:
+    before = {(1, "scheduler"): 1.0, (2, "load"): 1.0}
+    after = {(1, "scheduler"): 3.0, (2, "load"): 9.0, (3, "conductor"): 0.5, (4, "conductor"): 0.5}
+    cost = share_of(before, after, 1000)
+    assert cost == {"scheduler": 2.0, "load": 8.0, "conductor": 1.0}
+    assert in_all(cost) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("command", "is_a"),
+    [
+        ("python -m berth run conductor --cell c1 ", "conductor"),
+        ("python -m berth up ", "supervisor"),
+        ("python -m berth load --attach ", "load"),
+        ("postgres: berth berth 127.0.0.1(59024) idle", "PostgreSQL"),
+        ("/usr/lib/erlang/erts-13.1.5/bin/beam.smp -W w", "RabbitMQ"),
+        ("py-spy record --pid 1", "py-spy"),
+        ("/bin/sh -c if read -r line", "other"),
+    ],
+)
+def test_a_process_is_known_by_its_command_line(command: str, is_a: str) -> None:
+    assert kind(0, command) == is_a
+
+
+def test_samples_belong_to_the_innermost_function_of_ours() -> None:
+    raw = "\n".join([
+        "run (/here/bus/delivery/runner.py:1);decode (/here/bus/codec.py:3);loads (/lib/json/decoder.py:9) 3",
+        "run (/here/bus/delivery/runner.py:1);select (/lib/python3/selectors.py:4) 2",
+        "main (/lib/python3/runpy.py:1);poll (/here/.venv/lib/site-packages/uvloop/loop.py:4) 5",
+    ])  # fmt: skip
+    told = summed([raw], "/here/")
+    assert told["room"] == {"bus": 3, "bus/delivery": 2, "event loop": 5}
+    assert told["whose code"] == {"python: decoder": 3, "python: selectors": 2, "uvloop": 5}
+    assert told["function"] == {
+        "decode (bus/codec.py:3)": 3,
+        "run (bus/delivery/runner.py:1)": 2,
+        "event loop": 5,
+    }
