@@ -60,7 +60,7 @@ soak: $(VENV)/.stamp-dev ## run the long tests (minutes)
 	@scripts/install-services
 	@$(BIN)/python -m pytest -m soak $(ARGS)
 
-bench: $(VENV)/.stamp-dev ## run the benchmarks (ARGS="..." for options)
+bench: $(VENV)/.stamp-dev ## measure everything, beside the recorded run (ARGS="..." for some, or options)
 	@scripts/install-services
 	@$(BIN)/python -m bench $(ARGS)
 

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from bench.figures import BenchRun
 
-_WIDTH, _TOP, _LEFT, _BAR, _GAP, _GROUP = 1000, 96, 150, 26, 6, 34
-_COSTS, _SPEEDS, _BETWEEN = 500, 180, 80  # how wide the two halves are, and what is between them
+_WIDTH, _TOP, _LEFT, _BAR, _GAP, _GROUP = 1000, 96, 190, 26, 6, 34
+_COSTS, _SPEEDS, _BETWEEN = 460, 180, 80  # how wide the two halves are, and what is between them
 _COLOURS = {
     "compute": "#4a6fa5",
-    "conductor": "#7fa7cf",
+    "conductor": "#c0504d",
     "PostgreSQL": "#8c6bb1",
     "RabbitMQ": "#e08214",
     "scheduler": "#1b7837",

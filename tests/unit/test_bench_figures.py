@@ -52,17 +52,17 @@ def test_a_ratio_says_how_many_times_as_good(
 @pytest.mark.parametrize(
     ("figure", "slower"),
     [
-        (Figure("boots/s", 50.0, "/s", "up"), {"clock": 50.0}),
-        (Figure("p99", 200.0, "ms", "down"), {"clock": 50.0}),
-        (Figure("a boot", 200.0, "ms", "down", "processor"), {"processor": 50.0}),
-        (Figure("decisions", 50.0, "/s", "up", "processor"), {"processor": 50.0}),
-        (Figure("memory", 100.0, "MB", "down", ""), {"clock": 50.0, "processor": 50.0}),
+        (Figure("boots/s", 50.0, "/s", "up"), Yardstick(clock=50.0, processor=100.0)),
+        (Figure("p99", 200.0, "ms", "down"), Yardstick(clock=50.0, processor=100.0)),
+        (Figure("a boot", 200.0, "ms", "down", "processor"), Yardstick(clock=100.0, processor=50.0)),
+        (Figure("decisions", 50.0, "/s", "up", "processor"), Yardstick(clock=100.0, processor=50.0)),
+        (Figure("memory", 100.0, "MB", "down", ""), Yardstick(clock=50.0, processor=50.0)),
     ],
     ids=lambda one: one.name if isinstance(one, Figure) else "",
 )
-def test_a_machine_of_half_the_speed_is_no_regression(figure: Figure, slower: dict[str, float]) -> None:
+def test_a_machine_of_half_the_speed_is_no_regression(figure: Figure, slower: Yardstick) -> None:
     before = a_run([Figure(figure.name, 100.0, figure.unit, figure.better, figure.scales)])
-    (one,) = compared(a_run([figure], **slower), before)
+    (one,) = compared(a_run([figure], slower.clock, slower.processor), before)
     assert one.ratio == pytest.approx(1.0)
     assert not one.worse
 

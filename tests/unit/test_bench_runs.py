@@ -23,6 +23,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(runs, "KEPT", tmp_path / "runs")
     monkeypatch.setattr(runs, "RECORDED", tmp_path / "recorded.json")
     monkeypatch.setattr(machine, "facts", lambda: MACHINE)  # asking RabbitMQ's version takes an Erlang
+    monkeypatch.setattr(machine, "_TURN", 0.001)
     return tmp_path
 
 
