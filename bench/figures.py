@@ -40,7 +40,7 @@ class Measured(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
+class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a run was made on; nothing that says whose it is."""
 
     processor: str
@@ -57,7 +57,7 @@ class BenchRun(msgspec.Struct, frozen=True, kw_only=True):
     at: str
     commit: str
     long: bool
-    machine: Machine
+    machine: MachineFacts
     benches: dict[str, Measured]
     failed: dict[str, str] = {}  # and why
 

@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from bench.figures import Machine, Yardstick
+from bench.figures import MachineFacts, Yardstick
 from deploy.servers import find_binaries
 
 _TURNS = 5
@@ -52,8 +52,8 @@ def _once() -> int:
     return sum(sorted(free.values(), reverse=True)[:5])
 
 
-def facts() -> Machine:
-    return Machine(
+def facts() -> MachineFacts:
+    return MachineFacts(
         processor=_processor(),
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         load=round(os.getloadavg()[0], 2),

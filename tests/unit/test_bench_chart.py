@@ -5,10 +5,10 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from bench.chart import boot_bars, chart_svg
-from bench.figures import BenchRun, Figure, Machine, Measured, Yardstick
+from bench.figures import BenchRun, Figure, MachineFacts, Measured, Yardstick
 
 SVG = "{http://www.w3.org/2000/svg}"
-MACHINE = Machine(processor="one", cores=2, load=0.0, python="3", rabbitmq="3", postgresql="15")
+MACHINE = MachineFacts(processor="one", cores=2, load=0.0, python="3", rabbitmq="3", postgresql="15")
 
 
 def a_run(

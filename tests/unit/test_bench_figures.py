@@ -8,7 +8,7 @@ from bench.figures import (
     BenchRun,
     Better,
     Figure,
-    Machine,
+    MachineFacts,
     Measured,
     Yardstick,
     compared,
@@ -19,7 +19,7 @@ from bench.figures import (
     told,
 )
 
-MACHINE = Machine(processor="one", cores=2, load=0.0, python="3", rabbitmq="3", postgresql="15")
+MACHINE = MachineFacts(processor="one", cores=2, load=0.0, python="3", rabbitmq="3", postgresql="15")
 
 
 def a_run(

@@ -9,13 +9,13 @@ from bench import __main__ as bench
 from bench import machine, runs
 from bench.boot_profile import summed
 from bench.embedded_boots import embedded_boots
-from bench.figures import Figure, Machine
+from bench.figures import Figure, MachineFacts
 from bench.overload import pace
 from bench.processes import in_all, kind, share_of
 from bench.suite import SUITE, Benchmark, BenchSizes
 from berth.loadtest import Boot
 
-MACHINE = Machine(processor="one", cores=2, load=0.0, python="3", rabbitmq="3", postgresql="15")
+MACHINE = MachineFacts(processor="one", cores=2, load=0.0, python="3", rabbitmq="3", postgresql="15")
 
 
 @pytest.fixture(autouse=True)
