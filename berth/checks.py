@@ -36,6 +36,7 @@ _FINITE = (
 _CHOICES = {
     "queue_type": ("quorum", "classic"),
     "log_level": ("debug", "info", "warning", "error"),
+    "log_format": ("text", "json"),
     "placement_auth": ("noauth2", "tokens"),
 }
 

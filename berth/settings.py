@@ -249,6 +249,7 @@ class ProcessSettings(SettingsGroup, frozen=True, kw_only=True):
     """What every process has."""
 
     log_level: str = "warning"
+    log_format: str = "text"  # or json: an object a line (docs/logs.md)
     metrics_port: int = 0  # of the first process; the others of a `berth up` take those behind it; 0: none
     metrics_host: str = "127.0.0.1"  # the address that serves them; 0.0.0.0: whoever reaches this machine
     drain: float = 10.0  # to finish what is in hand when told to end
@@ -374,9 +375,9 @@ def names_a_file(database_url: str) -> bool:
 
 FORMER_NAMES = {"filters": "scheduler_filters", "weighers": "scheduler_weighers"}  # still understood
 
-_SECRETS = ("ironic_password", "ironic_application_credential_secret")
+SECRETS = ("ironic_password", "ironic_application_credential_secret")
 
 
 def shown(name: str, value: Any) -> Any:
     """A setting's value as people may see it."""
-    return "****" if name in _SECRETS and value else masked(value)
+    return "****" if name in SECRETS and value else masked(value)

@@ -1,7 +1,7 @@
 """The story a message belongs to: what caused it, and the trace it is part of."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -41,6 +41,12 @@ def handling(envelopes: Iterable[tuple[Envelope, Message]]) -> Iterator[None]:
     finally:
         current.reset(tokens[0])
         _arrived.reset(tokens[1])
+
+
+def envelopes_handled() -> Sequence[Envelope]:
+    """What is handled now, alone or together; or whose story goes on."""
+    alone = current.get()
+    return (alone,) if alone is not None else tuple(_arrived.get({}).values())
 
 
 def story_of(message: Message) -> Story:

@@ -10,6 +10,7 @@ _STARS = "****"
 _BEFORE_AN_AT = re.compile(r"^((?:.*?://|(?!.*://))[^:]*?:).+@", re.DOTALL)
 _NO_PORT = re.compile(r"(://[^:/?@\[]*:)(?!\d*(?:[/?]|$))[^/?]+")  # nor a host: it was left out
 _PARAMETER = re.compile(r"([^?&=\s]+)\s*=\s*(?=[^&\s])")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")  # in a sentence
 _SECRET_NAME = re.compile(r"pass(?!file)|pwd|secret|token", re.IGNORECASE)
 
 
@@ -22,6 +23,11 @@ def masked(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(masked(item) for item in value)
     return value
+
+
+def masked_text(text: str) -> str:
+    """A sentence in which URLs may be, with stars for their passwords."""
+    return _URL.sub(lambda url: masked(url[0]), text) if "://" in text else text
 
 
 def _without_password(url: str) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 
-from berth import wiring
+from berth import logs, wiring
 from berth.commands import options
 from berth.commands.builds import boot_request
 from berth.commands.options import (
@@ -177,6 +177,7 @@ async def run_one(settings: Settings, worker: str, cell: str, alone: bool, agent
             "BERTH_DATABASE_URL, or use `berth up`, which runs everything in one process"
         )
     way = wiring.alone() if alone else wiring.way_of(role, settings)
+    logs.this_is(str(role))
     await run_worker(role, settings, way)
     return 0
 

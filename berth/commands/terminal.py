@@ -1,7 +1,6 @@
 """What every command has: its voice, the settings in force, the way to run, and words for what went wrong."""
 
 import asyncio
-import logging
 import os
 import re
 import sys
@@ -13,6 +12,7 @@ import msgspec
 import typer
 from rich.console import Console
 
+from berth import logs
 from berth.configuration import Effective, read
 from berth.settings import BadSetting
 from bus import codec
@@ -73,12 +73,7 @@ def given(config: Path | None, sets: Mapping[str, str]) -> None:
 def effective(**flags: Any) -> Effective:
     """The settings in force, with this command's flags on top."""
     found = read(flags, sets=_Given.sets, file=_Given.config)
-    logging.basicConfig(
-        level=found.settings.process.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of every request
+    logs.begin(found.settings)
     return found
 
 

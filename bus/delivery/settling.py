@@ -6,7 +6,7 @@ are possible, losses are not. When it raises, `bus.delivery.verdicts` decides.
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -104,6 +104,8 @@ class ServedRow(ABC):
                     await self._judge(delivery, problem)
                 return
         else:
+            if log.isEnabledFor(logging.DEBUG):
+                self._tell(readable, made)
             for delivery, fate in fates:
                 if fate is None:
                     self._count["done"].inc()
@@ -113,6 +115,19 @@ class ServedRow(ABC):
             return
         for one in readable:  # together they failed: find out which by itself
             await self._settle([one])
+
+    def _tell(self, readable: Readable, made: Made) -> None:
+        """A line for each message, so that one build can be followed through all workers."""
+        for delivery, message in readable:
+            said = [type(one).__name__ for cause, one in made if cause is delivery.envelope]
+            text = "%s: %s handled, said %s"
+            log.debug(
+                text,
+                self.queue.name,
+                type(message).__name__,
+                ", ".join(said) or "nothing",
+                extra=_about(delivery),
+            )
 
     async def _call(self, messages: Sequence[Message]) -> Sequence[Any]:
         if self.row.batch is None:
@@ -134,9 +149,9 @@ class ServedRow(ABC):
     async def _put_off(self, delivery: Delivery, again: Again) -> None:
         self._count["fault" if again.fault else "retry"].inc()
         if again.fault:
-            log.error("%s: a bug, tried again: %s", self.queue.name, again.why)
+            log.error("%s: a bug, tried again: %s", self.queue.name, again.why, extra=_about(delivery))
         elif again.why:
-            log.warning("%s: %s", self.queue.name, again.why)
+            log.warning("%s: %s", self.queue.name, again.why, extra=_about(delivery))
         envelope = delivery.envelope
         later = msgspec.structs.replace(
             envelope,
@@ -151,10 +166,16 @@ class ServedRow(ABC):
         self._count["dead"].inc()
         envelope, queue = delivery.envelope, self.queue.name
         await self._refuse(envelope, dead.reason)
-        log.error("%s: %s to the dead letters: %s", queue, envelope.key, dead.reason)
+        why = dead.reason
+        log.error("%s: %s to the dead letters: %s", queue, envelope.key, why, extra=_about(delivery))
         letter = letter_of(envelope, queue, dead.reason, dead.trace, self._clock.now())
         await self._transport.bury(letter)
         delivery.done()
+
+
+def _about(delivery: Delivery) -> Mapping[str, Sequence[Envelope]]:
+    """What a line is about that is written of one of several, or after they were handled."""
+    return {"envelopes": (delivery.envelope,)}
 
 
 def _sorted(

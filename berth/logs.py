@@ -1,0 +1,172 @@
+"""What this process logs: one line a fact, for people or as JSON, with the ids of what is being handled.
+
+Which build, request and move a line is about is read off the envelope that is handled as it is written: the
+code that logs need not know, and `grep BUILD` over the logs of all workers tells what befell it.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from berth.settings import SECRETS, Settings, by_name
+from bus.context import envelopes_handled
+from bus.masking import masked_text
+from bus.protocol import Envelope
+
+_OTHERS = (
+    "httpx",
+    "httpcore",
+    "aio_pika",
+    "aiormq",
+    "asyncio",
+    "sqlalchemy",
+    "aiosqlite",
+    "alembic",
+    "uvicorn",
+)
+_MOST = 20  # ids of a kind in a line, of many messages that are handled together
+_SHORTEST = 4  # letters of a password: a shorter one would star half of every line
+_KINDS = ("request", "build", "move")
+
+
+class _Body(msgspec.Struct):
+    """Where messages say whom they are about."""
+
+    request: Any = None
+    build: Any = None
+    move: Any = None
+    instances: Any = ()
+    consumer: Any = None
+    claims: Any = ()
+
+
+_body = msgspec.json.Decoder(_Body)
+
+
+def begin(settings: Settings, process: str = "") -> None:
+    """From now on, on standard error."""
+    said = settings.process
+    handler = logging.StreamHandler(sys.stderr)
+    secrets = secrets_of(settings)
+    handler.setFormatter(
+        JsonLines(process, secrets) if said.log_format == "json" else TextLines(process, secrets)
+    )
+    logging.basicConfig(level=said.log_level.upper(), handlers=[handler])
+    for name in _OTHERS:  # they tell of every request and frame
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.root.level))
+
+
+def this_is(process: str) -> None:
+    """The name of this process in what it logs."""
+    for handler in logging.root.handlers:
+        if isinstance(handler.formatter, _Lines):
+            handler.formatter.process = process
+
+
+def secrets_of(settings: Settings) -> tuple[str, ...]:
+    """What must be in no line, the longest first."""
+    found: set[str] = set()
+    for name, value in by_name(settings).items():
+        if name in SECRETS:
+            found.add(str(value))
+        for one in value.values() if isinstance(value, dict) else (value,):
+            if isinstance(one, str) and "://" in one:
+                found |= set(_passwords(one))
+    return tuple(sorted((one for one in found if len(one) >= _SHORTEST), key=len, reverse=True))
+
+
+def _passwords(url: str) -> Iterator[str]:
+    try:
+        password = urlsplit(url).password
+    except ValueError:
+        return
+    if password:
+        yield password
+        yield unquote(password)
+
+
+def ids_of(envelopes: Iterable[Envelope]) -> dict[str, list[str]]:
+    """The requests, builds and moves that these messages are about."""
+    found: dict[str, dict[str, None]] = {kind: {} for kind in _KINDS}
+    for envelope in envelopes:
+        try:
+            body = _body.decode(envelope.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue
+        for kind in _KINDS:
+            _add(found[kind], getattr(body, kind))
+        _add(found["build"], body.consumer)
+        for one in body.instances if isinstance(body.instances, list) else ():
+            _add(found["build"], one)
+        for one in body.claims if isinstance(body.claims, list) else ():
+            if isinstance(one, dict):
+                _add(found["build"], one.get("consumer"))
+    return {kind: [*ids][:_MOST] for kind, ids in found.items() if ids}
+
+
+def _add(ids: dict[str, None], value: object) -> None:
+    if isinstance(value, str) and value:
+        ids[value] = None
+
+
+class _Lines(logging.Formatter):
+    def __init__(self, process: str = "", secrets: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.process = process
+        self._secrets = secrets
+
+    def told(self, text: str) -> str:
+        """Without what must be in no line."""
+        for secret in self._secrets:
+            text = text.replace(secret, "****")
+        return masked_text(text)
+
+    def about(self, record: logging.LogRecord) -> Sequence[Envelope]:
+        said = getattr(record, "envelopes", None)
+        return said if said is not None else envelopes_handled()
+
+    def trace(self, record: logging.LogRecord) -> str:
+        return self.formatException(record.exc_info) if record.exc_info else ""
+
+
+class TextLines(_Lines):
+    """For people; a traceback goes over several lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        ids = ids_of(self.about(record))
+        about = "".join(f" {kind}={','.join(known)}" for kind, known in ids.items())
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        line = f"{at},{record.msecs:03.0f} {record.levelname} {record.name}: {record.getMessage()}"
+        line += f" [{about[1:]}]" if about else ""
+        trace = self.trace(record)
+        return self.told(f"{line}\n{trace}" if trace else line)
+
+
+class JsonLines(_Lines):
+    """For programs: one object a line, whatever is in it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        envelopes = self.about(record)
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, Any] = {
+            "time": f"{at}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "process": self.process,
+            "pid": record.process,
+            "logger": record.name,
+            "text": self.told(record.getMessage()),
+        }
+        for kind, known in ids_of(envelopes).items():
+            line[kind] = known[0] if len(known) == 1 else known
+        if len(envelopes) == 1:
+            [one] = envelopes
+            line |= {"message": one.id, "type": one.type, "correlation": one.correlation or one.id}
+            line |= {"trace": one.traceparent[3:35]} if one.traceparent else {}
+        if trace := self.trace(record):
+            line["traceback"] = self.told(trace)
+        return msgspec.json.encode(line).decode()
