@@ -111,7 +111,7 @@ class SimulatedAgent:
         job = self.jobs.get(order.build, ("build", order.attempt))
         if job is None:
             job = self._start(order, HANG_SECONDS if fate.kind == "hang" else fate.seconds)
-        how = await job.end()
+        how = await self.jobs.end(job)
         if how == "handed over":
             return None
         await self.at_home()

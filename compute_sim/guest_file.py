@@ -1,9 +1,10 @@
 """A file of an agent's own: what it must know after a restart. It grows by lines, and is shortened at times.
 
 A line is added when something has happened to a guest, and what is said of it waits until that line is on the
-disk (fdatasync): a guest that was reported built is known after a power cut. Lines that come while others are
-being written go together with the next write, so a thousand builds a second cost some dozens of writes. A
-line that a crash cut short is the last one, was never spoken of, and is left out.
+disk (fdatasync): a guest that was reported built is known after a power cut. Lines that come in one turn of
+the event loop, or while others are being written, go together with the next write, so a thousand builds a
+second cost some dozens of writes. A line that a crash cut short is the last one, was never spoken of, and is
+left out.
 """
 
 import asyncio
@@ -149,8 +150,9 @@ class GuestFile:
         until = self._added
         while self._kept < until:
             if self._writing is None:
-                self._begin()
-            assert self._writing is not None
+                loop = asyncio.get_running_loop()
+                self._writing = loop.create_future()
+                loop.call_soon(self._begin, self._writing)  # whatever is added in this turn goes with it
             await asyncio.shield(self._writing)
 
     def close(self) -> None:
@@ -163,7 +165,7 @@ class GuestFile:
         os.close(self._lock)
         self._file = -1
 
-    def _begin(self) -> None:
+    def _begin(self, done: asyncio.Future[None]) -> None:
         lines, self._waiting = self._waiting, []
         loop = asyncio.get_running_loop()
         anew = None
@@ -171,8 +173,6 @@ class GuestFile:
             known = list(self._snapshot())
             if self._lines + len(lines) > 2 * len(known) + SLACK:
                 anew = known
-        done = loop.create_future()
-        self._writing = done
         work = loop.run_in_executor(None, self._write, lines, anew)
 
         def told(written: asyncio.Future[int]) -> None:

@@ -61,6 +61,7 @@ class HostGuests:
     """What one host has of them."""
 
     instances: int = 0
+    changes: int = 0  # of what is told of it here, ever
     images: OrderedDict[str, None] = field(default_factory=OrderedDict)  # cached, used last at the end
     properties: Counter[str] = field(default_factory=Counter)  # NAME=VALUE of the images of its instances
     there: dict[tuple[str, int], GuestRecord] = field(default_factory=dict)  # by build and attempt
@@ -81,6 +82,7 @@ class Guests:
         attempts[guest.attempt] = guest
         host = self.on[guest.root]
         host.instances += 1
+        host.changes += 1
         host.there[guest.build, guest.attempt] = guest
         if guest.image:
             host.images[guest.image] = None
@@ -111,6 +113,7 @@ class Guests:
         for guest in gone:
             host = self.on[guest.root]
             host.instances -= 1
+            host.changes += 1
             del host.there[guest.build, guest.attempt]
             for one in guest.properties:
                 host.properties[one] -= 1

@@ -33,6 +33,11 @@ class HostTrees:
         self._told: dict[str, int] = {}  # root → the sequence of its last report
         self._not_taken: dict[str, int] = {}  # root → how many looks in a row have not found it
         self._changed: dict[str, None] = {}
+        self._alike: dict[str, list[Provider]] = {}  # root → placement's answer that it was as it is
+        self._to_fit: dict[str, None] = {}  # roots of which guests, or the tree, are others since they fitted
+        self._follow_use = {
+            root for root, host in self._hosts.items() if any(one.follows_use for one in host.drivers)
+        }
         for root in self._hosts:
             self._say_anew(root)
 
@@ -52,8 +57,9 @@ class HostTrees:
 
     def use_changed(self, root: str) -> None:
         """Guests came or went: where drivers follow that, what they say may be otherwise now."""
-        host = self._hosts.get(root)
-        if host is None or not any(driver.follows_use for driver in host.drivers):
+        if root in self._hosts:
+            self._to_fit[root] = None
+        if root not in self._follow_use:
             return
         before = self._trees[root].report()
         self._say_anew(root)
@@ -68,13 +74,18 @@ class HostTrees:
 
     def compare(self, providers: Iterable[Provider], owners: Mapping[str, Provider]) -> list[str]:
         """Hosts of which placement's answer is not what they are: they are to be reported."""
-        stored = answered(providers)
+        answers: dict[str, list[Provider]] = {}
+        for one in providers:
+            answers.setdefault(one.root, []).append(one)
         differing = []
         for root, host in self._hosts.items():
+            owner, answer = owners.get(root), answers.get(root, [])
+            if self._is_as_before(root, owner, answer):
+                continue
+            self._alike.pop(root, None)
             first = root not in self._stored
-            self._stored[root] = stored.get(root, ())
+            self._stored[root] = answered(answer).get(root, ())
             self._say_anew(root)
-            owner = owners.get(root)
             found = [*_of_owner(owner, host, self.cell, self.agent)]
             untold = first or not self._taken(root, owner)
             found += differences(self._stored[root], self._trees[root], closed_too=untold)
@@ -83,8 +94,25 @@ class HostTrees:
             if found:
                 differing.append(root)
                 log.info("%s is reported: %s", host.host, "; ".join(found[:20]))
+            elif root not in self._follow_use and not self._has_more(root):
+                self._alike[root] = answer
             self._note_taken(host, owner)
         return differing
+
+    def _is_as_before(self, root: str, owner: Provider | None, answer: list[Provider]) -> bool:
+        """There was nothing to say of it, and nothing is otherwise since, but what is used of it."""
+        alike = self._alike.get(root)
+        if alike is None or not self._taken(root, owner):
+            return False
+        return [*map(_but_for_use, alike)] == [*map(_but_for_use, answer)]
+
+    def _has_more(self, root: str) -> bool:
+        """Placement has classes of it that its tree has not: what is used of them may have to move."""
+        tree = self._trees[root]
+        return any(
+            (now := tree.by_id(was.id)) is None or not was.inventories.keys() <= now.inventories.keys()
+            for was in self._stored[root]
+        )
 
     # What guests hold where their host was reshaped
 
@@ -92,10 +120,12 @@ class HostTrees:
         """Guests that hold, as far as is known here, what their host has not. Where placement has its tree as
         it is, it knows what they hold instead."""
         found = []
-        for root, tree in self._trees.items():
-            guests = self._disk.hosted.of(root) if root in self._stored else ()
+        for root in [one for one in self._to_fit if one in self._stored]:
+            tree, guests = self._trees[root], self._disk.hosted.of(root)
             wrong = [one for one in guests if not fits_tree(one.allocations, tree, self._pools)]
-            if wrong and self._reshaping(root) is None:
+            if not wrong:
+                del self._to_fit[root]
+            elif self._reshaping(root) is None:
                 found += wrong
         return found
 
@@ -118,6 +148,7 @@ class HostTrees:
             root, host.host, host.all_drivers, stored, self._devices.in_use, disabled=bool(host.disabled)
         )
         self._trees[root] = tree
+        self._to_fit[root] = None
         moves = self._reshaping(root)
         self._devices.furnish(tree, {one.provider for one in moves.moves} if moves else ())
 
@@ -137,6 +168,13 @@ class HostTrees:
                 "placement has taken none of the last %d reports of %s: `berth dead list` may say why",
                 *(often, host.host),
             )
+
+
+def _but_for_use(one: Provider) -> tuple[object, ...]:
+    """What of a provider decides whether its host is reported."""
+    owner = (one.cell, one.agent, one.zone, one.host, one.gone)
+    kept = one.kept_classes, one.kept_traits, one.kept_aggregates
+    return one.id, one.name, one.parent, one.inventories, one.traits, one.aggregates, owner, kept
 
 
 def _of_owner(owner: Provider | None, host: SimHost, cell: str, agent: str) -> Iterable[str]:

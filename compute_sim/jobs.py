@@ -4,6 +4,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import inf
 from typing import Literal
 
 from bus.messages import DestroyOrdered
@@ -11,6 +13,7 @@ from compute_sim.core.faults import CrashPlan
 
 How = Literal["done", "lost", "destroyed", "overtaken", "handed over"]
 JobKey = tuple[str, object]  # of one build: what is done with it
+ROUND = 0.025  # seconds from one look at what is over to the next, while things end one upon the other
 
 
 @dataclass(eq=False, slots=True)
@@ -27,6 +30,11 @@ class AgentJob:
     lost: bool = False  # the power failed
     waiter: asyncio.Future[How] | None = None
 
+    @property
+    def told(self) -> bool:
+        """Nobody waits for its end any more."""
+        return self.waiter is None or self.waiter.done()
+
     def tell(self, how: How) -> None:
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(how)
@@ -35,19 +43,48 @@ class AgentJob:
         """It takes no longer than until now, for whoever waits for its end next."""
         self.due = min(self.due, asyncio.get_running_loop().time())
 
-    async def end(self) -> How:
-        loop = asyncio.get_running_loop()
-        self.tell("handed over")
-        if self.lost:
-            return "lost"
-        if self.due <= loop.time():
-            return "done"
-        self.waiter = loop.create_future()
-        alarm = loop.call_at(self.due, self.tell, "done")
-        try:
-            return await self.waiter
-        finally:
-            alarm.cancel()
+    @property
+    def is_due(self) -> bool:
+        return self.due <= asyncio.get_running_loop().time()
+
+
+class DueJobs:
+    """Tells jobs that they are done when they are due: one alarm for all, and those of a moment together.
+
+    After some were told the next are told a `ROUND` later, or when they are due: so a busy agent writes and
+    says many ends at once, and an idle one each at its time.
+    """
+
+    def __init__(self) -> None:
+        self._due: list[tuple[float, int, AgentJob]] = []
+        self._count = 0  # of two that are due at once, the one that came first
+        self._next_round = 0.0
+        self._alarm: asyncio.TimerHandle | None = None
+        self._rings = inf
+
+    def watch(self, job: AgentJob) -> None:
+        self._count += 1
+        heappush(self._due, (job.due, self._count, job))
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        while self._due and self._due[0][2].told:
+            heappop(self._due)
+        when = max(self._due[0][0], self._next_round) if self._due else inf
+        if when < self._rings:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._rings = when
+            self._alarm = asyncio.get_running_loop().call_at(when, self._ring)
+
+    def _ring(self) -> None:
+        """An event loop may ring a little early: what was due when it was to ring is due now."""
+        now = max(self._rings, asyncio.get_running_loop().time())
+        self._alarm, self._rings = None, inf
+        self._next_round = now + ROUND
+        while self._due and self._due[0][0] <= now:
+            heappop(self._due)[2].tell("done")
+        self._set_alarm()
 
 
 class AgentJobs:
@@ -56,6 +93,7 @@ class AgentJobs:
     def __init__(self) -> None:
         self.on: Counter[str] = Counter()  # by root
         self._of: dict[str, dict[JobKey, AgentJob]] = {}
+        self._due = DueJobs()
 
     def __iter__(self) -> Iterator[AgentJob]:
         return (job for jobs in self._of.values() for job in jobs.values())
@@ -67,6 +105,18 @@ class AgentJobs:
 
     def get(self, build: str, key: JobKey) -> AgentJob | None:
         return self._of.get(build, {}).get(key)
+
+    def end(self, job: AgentJob) -> asyncio.Future[How]:
+        """How it ends; whoever waited for that before has handed it over."""
+        job.tell("handed over")
+        job.waiter = asyncio.get_running_loop().create_future()
+        if job.lost:
+            job.tell("lost")
+        elif job.is_due:
+            job.tell("done")
+        else:
+            self._due.watch(job)
+        return job.waiter
 
     def over(self, job: AgentJob) -> bool:
         """False: it was over already, destroyed or overtaken."""

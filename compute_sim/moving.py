@@ -59,7 +59,7 @@ class SimulatedMoves:
             job = self._begin(order, fate, job)
         elif order.force:
             job.hurry()
-        how = await job.end()
+        how = await self._agent.jobs.end(job)
         if how == "handed over":
             return None
         await self._agent.at_home()

@@ -15,6 +15,7 @@ from bus.resources import AllocationsFound, FindAllocations, FindProviders, Prov
 from compute_sim.agent import SimulatedAgent
 from compute_sim.core.faults import draw
 from compute_sim.fleet import SimAgent, SimHost
+from compute_sim.guests import HostGuests
 from compute_sim.host_trees import HostTrees
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class HostNews:
         self._sequence = ReportSequence(clock)
         self._providers = providers
         self._allocations = allocations
+        self._states: dict[str, tuple[object, HostState]] = {}  # as last told, and what that follows from
         self._reshaped: set[str] = set()  # roots of which something was to move
         self._begun = clock.monotonic()
 
@@ -152,8 +154,17 @@ class HostNews:
             await self._does.disk.settled()
 
     def _state(self, host: SimHost) -> HostState:
+        """Made anew when something of it has changed: few have from one beat to the next."""
         building, guests = self._does.jobs.on[host.root], self._does.disk.hosted.on[host.root]
         minute = int(self.clock.now() // 60)
+        now = minute, building, guests.changes
+        before, told = self._states.get(host.root, (None, None))
+        if told is None or before != now:
+            told = self._state_anew(host, building, guests, minute)
+            self._states[host.root] = now, told
+        return told
+
+    def _state_anew(self, host: SimHost, building: int, guests: HostGuests, minute: int) -> HostState:
         temperature = 22.0 + 3.0 * building + 8.0 * draw(host.root, minute)
         return HostState(
             root=host.root,

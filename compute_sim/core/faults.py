@@ -154,7 +154,8 @@ class FaultPlan:
         times = times or self.durations
         if times.name == "constant":
             return times.values[0]
-        return times.at(draw(self.seed, "time", of, attempt), draw(self.seed, "more time", of, attempt))
+        second = draw(self.seed, "more time", of, attempt) if times.name == "lognormal" else 0.0
+        return times.at(draw(self.seed, "time", of, attempt), second)
 
     def _one_of(self, causes: tuple[str, ...], build: str, attempt: int) -> str:
         return causes[int(draw(self.seed, "cause", build, attempt) * len(causes))]
