@@ -53,6 +53,7 @@ class PostgresPool:
         settings = {
             "application_name": f"berth {namespace}".strip(),
             "jit": "off",  # our statements are short; compiling one costs more than running it
+            "random_page_cost": "1.1",  # pages are in memory: no table is to be read whole for ten keys
             "idle_in_transaction_session_timeout": "60s",  # a client that froze or vanished loses its locks
         }
         if namespace:
