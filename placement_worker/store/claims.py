@@ -8,6 +8,7 @@ consumer.
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from bus.claims import ConsumerClaim, Retired
 from bus.messages import ProviderChange
@@ -21,16 +22,21 @@ from placement_worker.store.numbered_names import Book
 
 _NOW = "CAST(:now AS double precision)"
 
-_INSERT_CONSUMERS = Statement(
+_INSERT = (
     "INSERT INTO consumers"
     " (uuid, generation, project_id, user_id, consumer_type_id, client, created_at, updated_at)"
     f" SELECT n.uuid, 1, n.project, n.owner, n.type, n.client, {_NOW}, {_NOW} FROM {{n}} WHERE true"
-    " ORDER BY n.uuid ON CONFLICT (uuid) DO NOTHING RETURNING id, uuid",
-    uuid=str,
-    project=int,
-    owner=int,
-    type=int,
-    client=bool,
+    " ORDER BY n.uuid ON CONFLICT (uuid) DO NOTHING RETURNING id, uuid"
+)
+_NEWCOMER: dict[str, Any] = {"uuid": str, "project": int, "owner": int, "type": int, "client": bool}
+_INSERT_CONSUMERS = Statement(_INSERT, **_NEWCOMER)
+# PostgreSQL: in one round trip, where all of them turn out to be new; otherwise no provider's turn has come.
+_INSERT_AND_LOCK = Statement(
+    f"WITH new AS ({_INSERT}),"
+    " locked AS (SELECT p.id FROM resource_providers p WHERE (SELECT count(*) FROM new) = :newcomers"
+    " AND p.uuid = ANY(CAST(:providers AS text[])) ORDER BY p.id FOR NO KEY UPDATE OF p)"
+    " SELECT new.id, new.uuid, there.providers FROM new, (SELECT count(*) AS providers FROM locked) there",
+    **_NEWCOMER,
 )
 _LOCK_CONSUMERS = Statement(
     "SELECT c.id, c.uuid, c.generation, c.group_id FROM {n} JOIN consumers c ON c.uuid = n.uuid"
@@ -48,18 +54,21 @@ _HOLDINGS = Statement(
     " JOIN allocations a ON a.consumer_id = n.id JOIN resource_providers p ON p.id = a.resource_provider_id",
     id=int,
 )
-# The root by a subquery: joined, a provider that is moved while we wait for it would not be found at all.
 _LOCK_PROVIDERS = Statement(
-    "SELECT p.id, p.uuid, (SELECT r.uuid FROM resource_providers r WHERE r.id = p.root_provider_id) AS root,"
-    " p.shape, p.generation FROM {n} JOIN resource_providers p ON p.uuid = n.uuid"
+    "SELECT p.uuid FROM {n} JOIN resource_providers p ON p.uuid = n.uuid"
     " ORDER BY p.id FOR NO KEY UPDATE OF p",
     uuid=str,
 )
-_STOCKS = Statement(
-    "SELECT i.resource_provider_id, i.resource_class_id, i.total, i.reserved, i.allocation_ratio, i.used,"
-    " i.min_unit, i.max_unit, i.step_size"
-    " FROM {n} JOIN inventories i ON i.resource_provider_id = n.id ORDER BY i.resource_class_id",
-    id=int,
+# Once all of them are locked: a statement sees nothing that was committed while it waited for a lock.
+_ROOMS = Statement(
+    "SELECT p.id, p.uuid, r.uuid AS root, p.shape, p.generation, i.resource_class_id AS class, i.total,"
+    " i.reserved, i.allocation_ratio, i.used, i.min_unit, i.max_unit, i.step_size,"
+    " EXISTS (SELECT 1 FROM {n} JOIN retired_consumers e ON e.uuid = n.consumer) AS retired"
+    " FROM {n} JOIN resource_providers p ON p.uuid = n.provider"
+    " JOIN resource_providers r ON r.id = p.root_provider_id"
+    " LEFT JOIN inventories i ON i.resource_provider_id = p.id ORDER BY p.id, i.resource_class_id",
+    provider=str,
+    consumer=str,
 )
 _SET_USED = Statement(
     "UPDATE inventories SET used = n.used FROM {n}"
@@ -161,12 +170,12 @@ async def open_world(
     edition = book.edition
     holders: dict[str, Holder] = {}
     placeholders: dict[str, ConsumerClaim | None] = {}
+    locked = False
     if newcomers:
-        rows = [
-            (uuid, *_owner(book, claim), claim is not None and claim.client)
-            for uuid, claim in newcomers.items()
-        ]
-        for id_, uuid in await _INSERT_CONSUMERS(tx, rows, now=now):
+        # Of nobody who was there before: their groups, and what they hold, come before the providers.
+        soon = () if others or named else providers
+        inserted, locked = await _insert(tx, book, newcomers, soon, now)
+        for id_, uuid in inserted:
             holders[uuid] = Holder(uuid, id_)
             placeholders[uuid] = newcomers[uuid]
     older = [(uuid,) for uuid in {*newcomers, *others} if uuid not in holders]
@@ -176,18 +185,21 @@ async def open_world(
             holders[uuid] = held[id_] = Holder(uuid, id_, generation, group=group, group_was=group)
         if any(uuid not in holders for uuid in newcomers):
             raise Conflict("a consumer ended while it was being looked for")
-    everyone = [(uuid,) for uuid in {*newcomers, *others}]
-    retired = {
-        uuid: ended(Retired(why=why, unplaceable=bool(unplaceable), cell=by), cell)
-        for uuid, why, unplaceable, by in await _RETIRED(tx, everyone)
-    }
     shapes = await _read_holdings(tx, book, held) if held else {}
-    world = ClaimWorld({}, holders, retired)
+    world = ClaimWorld({}, holders, {})
     joined = {holder.group for holder in held.values() if holder.group is not None}
     if named or (joined and named is not None):
         await server_groups.lock(tx, world, named, joined)
     wanted = {*providers, *(provider for holder in held.values() for provider in holder.held)}
-    world.rooms = await _read_rooms(tx, book, wanted)
+    there = wanted if locked or not wanted else await _lock_providers(tx, wanted)
+    everyone = {*newcomers, *others}
+    rooms, some_retired = await _read_rooms(tx, book, there, everyone)
+    world.rooms = {**dict.fromkeys(wanted), **rooms}
+    if some_retired:
+        world.retired = {
+            uuid: ended(Retired(why=why, unplaceable=bool(unplaceable), cell=by), cell)
+            for uuid, why, unplaceable, by in await _RETIRED(tx, [(uuid,) for uuid in everyone])
+        }
     if any((room := world.rooms[one]) is None or room.shape != shape for one, shape in shapes.items()):
         raise Conflict("what somebody holds may have been moved while its providers were being locked")
     if world.groups:
@@ -197,6 +209,24 @@ async def open_world(
     if book.edition != edition:
         raise Conflict("a class was renamed between the one and the other")
     return Opened(world, placeholders)
+
+
+async def _insert(
+    tx: Transaction,
+    book: Book,
+    newcomers: dict[str, ConsumerClaim | None],
+    providers: Collection[str],
+    now: float,
+) -> tuple[list[tuple[int, str]], bool]:
+    """Those that were not there yet, by number; and whether all of these providers are locked by now."""
+    rows = [
+        (uuid, *_owner(book, claim), claim is not None and claim.client) for uuid, claim in newcomers.items()
+    ]
+    if not providers or tx.dialect == "sqlite":
+        return [(id_, uuid) for id_, uuid in await _INSERT_CONSUMERS(tx, rows, now=now)], False
+    found = await _INSERT_AND_LOCK(tx, rows, now=now, newcomers=len(rows), providers=list(providers))
+    locked = len(found) == len(rows) and found[0]["providers"] == len(set(providers))
+    return [(row["id"], row["uuid"]) for row in found], locked
 
 
 async def _read_holdings(tx: Transaction, book: Book, held: dict[int, Holder]) -> dict[str, int]:
@@ -209,30 +239,36 @@ async def _read_holdings(tx: Transaction, book: Book, held: dict[int, Holder]) -
     return {row["provider"]: row["shape"] for row in rows}
 
 
-async def _read_rooms(tx: Transaction, book: Book, wanted: Collection[str]) -> dict[str, Room | None]:
-    rooms: dict[str, Room | None] = dict.fromkeys(wanted)
-    if not wanted:
-        return rooms
-    by_id: dict[int, Room] = {}
-    for row in await _LOCK_PROVIDERS(tx, [(uuid,) for uuid in wanted]):
-        uuid, root, generation = row["uuid"], row["root"], row["generation"]
-        if root is None:
-            raise Conflict("a provider was moved under a root that was just made")
-        rooms[uuid] = by_id[row["id"]] = Room(row["id"], uuid, root, row["shape"], generation, generation)
-    rows = await _STOCKS(tx, [(id_,) for id_ in by_id]) if by_id else []
-    names = await book.class_names(tx, {row["resource_class_id"] for row in rows})
+async def _lock_providers(tx: Transaction, wanted: Collection[str]) -> set[str]:
+    """Those of them that there are."""
+    return {uuid for (uuid,) in await _LOCK_PROVIDERS(tx, [(uuid,) for uuid in wanted])}
+
+
+async def _read_rooms(
+    tx: Transaction, book: Book, locked: Collection[str], consumers: Collection[str]
+) -> tuple[dict[str, Room], bool]:
+    """These providers, which are locked; and whether one of these consumers may have been retired."""
+    rooms: dict[str, Room] = {}
+    if not locked:
+        return rooms, True
+    rows = await _ROOMS(tx, [*((one, None) for one in locked), *((None, one) for one in consumers)])
+    names = await book.class_names(tx, {row["class"] for row in rows if row["class"] is not None})
     for row in rows:
-        class_id, used = row["resource_class_id"], row["used"]
-        by_id[row["resource_provider_id"]].stocks[names[class_id]] = Stock(
-            class_id,
-            int((row["total"] - row["reserved"]) * row["allocation_ratio"]),
-            used,
-            used,
-            row["min_unit"],
-            row["max_unit"],
-            row["step_size"],
-        )
-    return rooms
+        uuid, generation, class_id, used = row["uuid"], row["generation"], row["class"], row["used"]
+        room = rooms.get(uuid)
+        if room is None:
+            room = rooms[uuid] = Room(row["id"], uuid, row["root"], row["shape"], generation, generation)
+        if class_id is not None:
+            room.stocks[names[class_id]] = Stock(
+                class_id,
+                int((row["total"] - row["reserved"]) * row["allocation_ratio"]),
+                used,
+                used,
+                row["min_unit"],
+                row["max_unit"],
+                row["step_size"],
+            )
+    return rooms, bool(rows[0]["retired"]) if rows else True
 
 
 async def save_world(
