@@ -18,7 +18,7 @@ from placement_worker.store.numbered_names import Book
 
 
 class ChangeLog:
-    """Every write of placement ends here. It keeps the memory level with the log, and wakes the relay."""
+    """Every write of placement ends here. It keeps the memory level with the log, and tells the relay."""
 
     def __init__(self, database: Database, book: Book) -> None:
         self._database = database
@@ -102,4 +102,4 @@ class ChangeLog:
     def _learn(self, messages: Sequence[PlacementChanged], shaped: Mapping[str, Tree]) -> None:
         """What was committed here."""
         self.memory.learn(messages, shaped)
-        self.relay.wake()
+        self.relay.committed(messages)

@@ -78,7 +78,7 @@ _NEWS = Statement(
 )
 _UNTOLD = Statement(
     "SELECT l.number, l.changes, l.aggregates, l.cells FROM change_log l WHERE l.number >"
-    f" (SELECT c.number FROM changes c WHERE c.id = {LAST_TOLD} FOR UPDATE OF c)"
+    f" (SELECT c.number FROM changes c WHERE c.id = {LAST_TOLD} FOR UPDATE OF c) AND l.number > :known"
     " ORDER BY l.number LIMIT :most"
 )
 _TELL = Statement(f"UPDATE changes SET number = :number WHERE id = {LAST_TOLD} AND number < :number")
@@ -188,9 +188,12 @@ async def news(tx: Transaction, number: int, most: int) -> ChangesFound:
     return ChangesFound(changes=tuple(_messages(kept)), oldest=rows[0]["oldest"] or 0, last=rows[0]["last"])
 
 
-async def untold(tx: Transaction, most: int) -> list[PlacementChanged]:
-    """What the bus has not been told, in its order. PostgreSQL keeps others who ask waiting."""
-    return _messages(await _UNTOLD(tx, most=most))
+async def untold(tx: Transaction, most: int, known: int = 0) -> list[PlacementChanged]:
+    """What the bus has not been told, in its order, behind what is `known` to have been told.
+
+    PostgreSQL keeps others who ask waiting.
+    """
+    return _messages(await _UNTOLD(tx, most=most, known=known))
 
 
 async def tell(tx: Transaction, number: int) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -13,6 +14,7 @@ from bus.local import LocalBroker, LocalTransport
 from bus.messages import PlacementChanged, ProviderChange
 from deploy.servers import Postgres
 from placement_worker import Placement
+from placement_worker.schema import LAST_CHANGE, LAST_TOLD
 from placement_worker.store import changes
 from tests.support.ids import uid
 from tests.support.placement_builders import a_placement, a_report, last_told
@@ -193,6 +195,100 @@ async def test_that_nobody_listens_holds_up_nothing(placement: Placement) -> Non
         await asyncio.gather(relay, return_exceptions=True)
 
 
+# From memory, where the log would say nothing else
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How much was read from the log, by rounds."""
+    rounds: list[int] = []
+    untold = changes.untold
+
+    async def counted(*args: Any) -> list[PlacementChanged]:
+        found = await untold(*args)
+        rounds.append(len(found))
+        return found
+
+    monkeypatch.setattr(changes, "untold", counted)
+    return rounds
+
+
+async def commit(placement: Placement, times: int = 1) -> None:
+    """As all of placement does it."""
+    for _ in range(times):
+        async with placement.database.write() as tx:
+            await placement.log.write(tx, [a_change()], {})
+
+
+async def test_what_follows_what_was_told_last_is_not_read_again(
+    placement: Placement, wire: RememberingBus, read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placement_worker.relay.RECORD_SECONDS", 1000.0)
+    async with relaying((placement, wire)):
+        await commit(placement)
+        await wire.holds(1)
+        await commit(placement, 9)
+        await wire.holds(10)
+    assert wire.numbers == list(range(1, 11))
+    assert sum(read) == 1
+    assert wire.told == [PlacementChanged(number=one, changes=(a_change(),)) for one in wire.numbers]
+
+
+async def test_what_another_process_committed_in_between_is_told_in_its_turn(
+    url: str, placement: Placement, wire: RememberingBus
+) -> None:
+    async with a_placement(url) as other, relaying((placement, wire)):
+        for number in range(1, 10, 3):
+            await commit(placement, 2)
+            await change(other)
+            await commit(placement)
+            await wire.holds(number + 2)
+        await wire.holds(12)
+        await told_up_to(placement, 12)
+    assert wire.numbers == list(range(1, 13))
+
+
+async def test_what_there_is_no_room_for_in_memory_the_log_remembers(
+    placement: Placement, wire: RememberingBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placement_worker.relay.AT_HAND", 3)
+    async with relaying((placement, wire)):
+        await commit(placement)
+        await wire.holds(1)
+        wire.open.clear()
+        await commit(placement, 8)
+        wire.open.set()
+        await wire.holds(9)
+    assert wire.numbers == list(range(1, 10))
+
+
+async def test_a_bus_that_fails_is_told_from_memory_again(placement: Placement, wire: RememberingBus) -> None:
+    async with relaying((placement, wire)):
+        await commit(placement)
+        await wire.holds(1)
+        wire.failures = [Unavailable("no broker") for _ in range(3)]
+        await commit(placement, 2)
+        await wire.holds(3)
+        await told_up_to(placement, 3)
+    assert wire.numbers == [1, 2, 3]
+
+
+async def test_an_older_database_that_was_put_back_is_told_of_anew(
+    placement: Placement, wire: RememberingBus
+) -> None:
+    async with relaying((placement, wire)):
+        await commit(placement, 3)
+        await wire.holds(3)
+        await commit(placement, 3)
+        await told_up_to(placement, 6)
+        async with placement.database.write() as tx:
+            await tx.execute(text("DELETE FROM change_log WHERE number > 4"))
+            await tx.execute(text(f"UPDATE changes SET number = 4 WHERE id IN ({LAST_CHANGE}, {LAST_TOLD})"))
+        await commit(placement)
+        await told_up_to(placement, 5)
+    assert wire.numbers == [1, 2, 3, 4, 5, 6, 5]
+
+
 # When the bus fails
 
 
@@ -350,10 +446,10 @@ async def test_a_database_that_restarts_costs_nothing_but_time(
         await wire.holds(2)
         await asyncio.to_thread(postgres.start)
         await told_up_to(placement, 2)
-        assert wire.numbers == [1, 2, 2]
+        assert wire.numbers == [1, 2]  # the process remembers
         await change(placement)
         await wire.holds(3)
-    assert wire.numbers == [1, 2, 2, 3]
+    assert wire.numbers == [1, 2, 3]
 
 
 # What is kept
