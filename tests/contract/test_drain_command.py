@@ -48,7 +48,7 @@ class HostsToEmpty:
 
 @pytest.fixture
 async def cloud(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HostsToEmpty]:
-    broker, fake = LocalBroker(), FakeMovers()
+    broker, fake = LocalBroker(), FakeMovers(alone=False)
     fake.have(an_instance_there(1, 1), an_instance_there(2, 1), an_instance_there(3, 2))
     monkeypatch.setattr(wiring, "transport", lambda *_, **__: LocalTransport(broker))
     monkeypatch.setenv("BERTH_CELLS", "c1")

@@ -38,6 +38,7 @@ from bus.queries import (
     WhatIfMovesAnswered,
 )
 from bus.requests import BuildSpec, Flavor, Image
+from bus.resources import FindProviders, ProvidersFound
 from bus.vocabulary import Message
 from bus.worker import Worker, answers, on
 from tests.support.ids import uid
@@ -84,6 +85,7 @@ class FakeMovers:
     begun: list[MoveStands] = field(default_factory=list)
     would: Callable[[MoveRequested], WhatIfAnswered] | None = None  # without it, all would go to the spare
     supposed: list[WhatIfMoves] = field(default_factory=list)
+    alone: bool = True  # no placement answers beside it, and hosts are nobody's
 
     def have(self, *builds: BuildStands) -> None:
         self.builds |= {one.build: one for one in builds}
@@ -106,6 +108,7 @@ class FakeMovers:
                 answers(topics.FIND_INSTANCES, self._instances, cell="c1"),
                 answers(topics.WAITING, self._waiting),
                 answers(topics.WHAT_IF_MOVES, self._what_if),
+                *([answers(topics.PROVIDERS, self._hosts)] if self.alone else []),
             ],
         )
 
@@ -125,6 +128,9 @@ class FakeMovers:
         found = [one for one in self.waiting if {one.request, *one.builds} & {*asked.requests}]
         self.told_waiting += bool(found)
         return WaitingFound(waiting=tuple(found), count=len(found))
+
+    async def _hosts(self, asked: FindProviders) -> ProvidersFound:
+        return ProvidersFound(providers=())
 
     async def _what_if(self, asked: WhatIfMoves) -> WhatIfMovesAnswered:
         self.supposed.append(asked)
