@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from bus.aggregates import AggregatesFound, FindAggregates
 from bus.cells import CellsFound, FindCells
 from bus.clock import monotonic
 from bus.errors import AnswerRefused, NoAnswer, Unavailable, Unroutable
@@ -34,6 +35,7 @@ class RoomQuestions:
     allocations: Ask[FindAllocations, AllocationsFound]
     trees: Ask[FindTrees, TreesFound]
     changes: Ask[FindChanges, ChangesFound]
+    aggregates: Ask[FindAggregates, AggregatesFound]
     waiting: Ask[FindWaiting, WaitingFound]
     decision: Ask[FindDecision, DecisionFound]
     what_if: Ask[WhatIf, WhatIfAnswered]

@@ -17,6 +17,7 @@ ASKS = (
     topics.ALLOCATIONS,
     topics.TREES,
     topics.CHANGES,
+    topics.AGGREGATES,
     topics.WAITING,
     topics.DECISION,
     topics.WHAT_IF,

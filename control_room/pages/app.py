@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from control_room.pages.entry import Entry
 from control_room.pages.frame import Frame, OpenRoom, PageRefused
+from control_room.pages.heat import HeatPages
 from control_room.pages.now import NowPages
 from control_room.pages.signing_in import SigningIn
 from control_room.pages.static_files import static_file
@@ -19,11 +20,14 @@ def pages_app(room: OpenRoom) -> Starlette:
     """`app.state.closing`, once set, ends what would never end by itself."""
     closing = asyncio.Event()
     frame = Frame(room)
+    heat = HeatPages(room, frame)
     now, signing = NowPages(room, frame, closing), SigningIn(room, frame)
     app = Starlette(
         routes=[
             Route("/", now.page, methods=["GET"]),
             Route("/now/events", now.events, methods=["GET"]),
+            Route("/hosts", heat.page, methods=["GET"]),
+            Route("/hosts.json", heat.data, methods=["GET"]),
             Route("/login", signing.page, methods=["GET"]),
             Route("/login", signing.sign_in, methods=["POST"]),
             Route("/logout", signing.sign_out, methods=["POST"]),

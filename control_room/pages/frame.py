@@ -18,7 +18,7 @@ from control_room.hearing import Hearing
 from control_room.looking import Looking
 
 HERE = Path(__file__).parents[1]
-NAVIGATION = (("/", "Now"),)
+NAVIGATION = (("/", "Now"), ("/hosts", "Hosts"))
 THEMES = ("auto", "light", "dark")
 
 

@@ -30,7 +30,8 @@ class SetClock:
 
     def __init__(self) -> None:
         self.now = 1_800_000_000.0
-        self.clock = Clock(now=lambda: self.now)
+        self.passed = 1000.0
+        self.clock = Clock(now=lambda: self.now, monotonic=lambda: self.passed)
 
 
 @dataclass

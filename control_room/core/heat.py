@@ -1,0 +1,184 @@
+"""The heat map's hosts, as columns: which cell and zone, how full by class, how many more of a flavor fit."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bus.host_marks import DISABLED, FORCED_DOWN
+from bus.known_trees import KnownInventory, TreesFound
+
+MOST_FIT = 9999
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderHeat:
+    """What one provider of a host has: class → (capacity, used, most at once)."""
+
+    has: Mapping[str, tuple[int, int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostHeat:
+    root: str
+    name: str
+    cell: str
+    zone: str
+    closed: bool
+    providers: tuple[ProviderHeat, ...]
+
+    @property
+    def frame(self) -> object:
+        """All of it but what is used and whether it is closed."""
+        amounts = [{name: has[::2] for name, has in one.has.items()} for one in self.providers]
+        return self.name, self.cell, self.zone, amounts
+
+    def amounts(self, resource_class: str) -> tuple[int, int]:
+        """Capacity and what is used of it, over its whole tree."""
+        found = [one.has[resource_class] for one in self.providers if resource_class in one.has]
+        return sum(one[0] for one in found), sum(one[1] for one in found)
+
+    def fits(self, flavor: Mapping[str, int]) -> int:
+        """How many more of it there is room for by amounts alone; each class from the one provider that has
+        the most of it, as a flavor without groups asks, however rules would judge."""
+        if self.closed or not flavor:
+            return 0
+        rooms = []
+        for name, amount in flavor.items():
+            least = 0
+            for provider in self.providers:
+                capacity, used, at_once = provider.has.get(name, (0, 0, 0))
+                if amount <= at_once:
+                    least = max(least, (capacity - used) // amount)
+            rooms.append(least)
+        return max(0, min(min(rooms), MOST_FIT))
+
+
+@dataclass
+class Fleet:
+    """All hosts by their roots, as placement told them; `number` is the last change that is in it."""
+
+    number: int = 0
+    hosts: dict[str, HostHeat] = field(default_factory=dict)
+    zones: dict[str, str] = field(default_factory=dict)  # aggregate → zone
+    layout: int = 0  # moves with what is drawn where: hosts, their names and what they have in all
+    moved: dict[str, int] = field(default_factory=dict)  # root → the change since which it is as it is
+
+    def take(self, found: TreesFound, number: int = 0) -> None:
+        for host in hosts_in(found, self.zones):
+            known = self.hosts.get(host.root)
+            if not host.providers:
+                self.layout += self.hosts.pop(host.root, None) is not None
+                self.moved.pop(host.root, None)
+            elif known != host:
+                self.layout += known is None or known.frame != host.frame
+                self.hosts[host.root] = host
+                self.moved[host.root] = number
+
+    def in_order(self) -> list[HostHeat]:
+        """By cell, zone and name: as they are drawn."""
+        return sorted(self.hosts.values(), key=lambda host: (host.cell, host.zone, natural(host.name)))
+
+
+def hosts_in(found: TreesFound, zones: Mapping[str, str]) -> list[HostHeat]:
+    """A tree without providers is one that is gone; one that nobody reports is no host."""
+    told = []
+    stocks = [[found.inventories[at] for at in stock] for stock in found.stocks]
+    for tree in found.trees:
+        if not tree.providers:
+            told.append(_nothing(tree.root or ""))
+            continue
+        top = tree.providers[0]
+        cell, agent, zone = found.owners[tree.owner]
+        if not agent:
+            continue
+        traits, aggregates = found.traits[top.traits], found.aggregates[top.aggregates]
+        zone = next((zones[one] for one in aggregates if one in zones), zone)
+        told.append(
+            HostHeat(
+                root=tree.root or top.id,
+                name=tree.host or top.name,
+                cell=cell,
+                zone=zone,
+                closed=DISABLED in traits or FORCED_DOWN in traits,
+                providers=tuple(_heat(stocks[one.stock], one.used) for one in tree.providers),
+            )
+        )
+    return told
+
+
+def _nothing(root: str) -> HostHeat:
+    return HostHeat(root=root, name="", cell="", zone="", closed=True, providers=())
+
+
+def _heat(stock: Sequence[KnownInventory], used: Sequence[int]) -> ProviderHeat:
+    has = {}
+    for inventory, taken in zip(stock, used, strict=False):
+        capacity = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
+        has[inventory.resource_class] = (capacity, taken, inventory.max_unit)
+    return ProviderHeat(has)
+
+
+def classes_of(hosts: Sequence[HostHeat]) -> list[str]:
+    return sorted({name for host in hosts for one in host.providers for name in one.has}, key=_usual_first)
+
+
+def as_columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
+    """For the browser: a list for each thing told, hosts by cell, zone and name; groups by their numbers."""
+    hosts = fleet.in_order()
+    classes = classes_of(hosts)
+    groups = list(dict.fromkeys((host.cell, host.zone) for host in hosts))
+    number = {group: at for at, group in enumerate(groups)}
+    amounts = {name: [host.amounts(name) for host in hosts] for name in classes}
+    return {
+        "number": fleet.number,
+        "layout": fleet.layout,
+        "groups": groups,
+        "group": [number[host.cell, host.zone] for host in hosts],
+        "name": [host.name for host in hosts],
+        "root": [host.root for host in hosts],
+        "closed": [at for at, host in enumerate(hosts) if host.closed],
+        "classes": classes,
+        "capacity": {name: [one[0] for one in amounts[name]] for name in classes},
+        "used": {name: [one[1] for one in amounts[name]] for name in classes},
+        "fits": [host.fits(flavor) for host in hosts],
+    }
+
+
+def as_news(fleet: Fleet, since: int, flavor: Mapping[str, int]) -> dict[str, Any]:
+    """Only those that moved after this change, by their places: for who has the same layout."""
+    hosts = fleet.in_order()
+    at = [place for place, host in enumerate(hosts) if fleet.moved.get(host.root, 0) > since]
+    moved = [hosts[place] for place in at]
+    return {
+        "number": fleet.number,
+        "layout": fleet.layout,
+        "at": at,
+        "closed": [place for place, host in enumerate(hosts) if host.closed],
+        "used": {name: [host.amounts(name)[1] for host in moved] for name in classes_of(hosts)},
+        "fits": [host.fits(flavor) for host in moved],
+    }
+
+
+def natural(name: str) -> tuple[str, int, str]:
+    """h2 before h10."""
+    word = name.rstrip("0123456789")
+    digits = name[len(word) :]
+    return word, int(digits or 0), name
+
+
+def _usual_first(name: str) -> tuple[int, str]:
+    usual = ("VCPU", "MEMORY_MB", "DISK_GB", "PCPU")
+    return (usual.index(name) if name in usual else len(usual)), name
+
+
+def flavor_of(text: str) -> dict[str, int]:
+    """VCPU:2,MEMORY_MB:4096 as amounts; ValueError says what is wrong."""
+    flavor = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, amount = (word.strip() for word in part.partition(":"))
+        if not colon or not amount.isascii() or not amount.isdigit() or not 0 < int(amount) < 2**31:
+            raise ValueError(f"{part!r}: CLASS:AMOUNT, such as VCPU:2")
+        flavor[name.upper()] = int(amount)
+    if not flavor:
+        raise ValueError("say at least one CLASS:AMOUNT, such as VCPU:2")
+    return flavor

@@ -1,0 +1,84 @@
+"""What placement knows of all hosts, read when somebody looks: whole at first, then only what has changed."""
+
+import asyncio
+
+from bus.aggregates import ZONE, FindAggregates
+from bus.clock import Clock
+from bus.known_trees import FindChanges, FindTrees
+from bus.vocabulary import MAX_ORDINAL
+from control_room.asking import RoomQuestions
+from control_room.core.heat import Fleet
+
+FRESH = 2.0  # seconds it is good for
+LET_GO = 300.0  # nobody looked for so long: it is forgotten
+_PAGE = 2000
+_ANEW = 5000  # changes after which all is read anew
+_AT_ONCE = 500  # roots asked for together
+
+
+class Fleets:
+    def __init__(self, questions: RoomQuestions, clock: Clock) -> None:
+        self._questions = questions
+        self._clock = clock
+        self._reading = asyncio.Lock()
+        self._fleet: Fleet | None = None
+        self._at = float("-inf")
+        self._layouts = int(clock.now())
+
+    async def fleet(self) -> Fleet:
+        """Whoever is asked and does not answer: his error is raised."""
+        async with self._reading:
+            now = self._clock.monotonic()
+            if self._fleet is None or now - self._at > LET_GO:
+                self._fleet = None
+                self._fleet = await self._all()
+            elif now - self._at > FRESH:
+                self._fleet = await self._followed(self._fleet)
+            else:
+                return self._fleet
+            self._at = self._clock.monotonic()
+            return self._fleet
+
+    async def _all(self) -> Fleet:
+        """What changes meanwhile has a higher number, and is read again."""
+        last = await self._questions.changes(FindChanges(after=MAX_ORDINAL, limit=1))
+        self._layouts += 1_000_000  # none that a browser has seen
+        fleet = Fleet(number=last.last, layout=self._layouts, zones=await self._zones())
+        after: int | None = 0
+        while after is not None:
+            page = await self._questions.trees(FindTrees(after=after, limit=_PAGE))
+            fleet.take(page)
+            after = page.more
+        return fleet
+
+    async def _followed(self, fleet: Fleet) -> Fleet:
+        number, roots = fleet.number, set[str]()
+        while True:
+            found = await self._questions.changes(FindChanges(after=number, limit=1000))
+            if found.last - fleet.number > _ANEW or (found.oldest > number + 1 and found.last > number):
+                return await self._all()
+            if any(one.aggregates or not one.changes for one in found.changes):
+                return await self._all()
+            roots.update(change.root for one in found.changes for change in one.changes)
+            if not found.changes:
+                break
+            number = found.changes[-1].number
+        waiting = sorted(roots)
+        while waiting:
+            asked = waiting[:_AT_ONCE]
+            page = await self._questions.trees(FindTrees(roots=tuple(asked)))
+            if not page.trees:
+                break
+            fleet.take(page, number)
+            waiting = waiting[len(page.trees) :]
+        fleet.number = number
+        return fleet
+
+    async def _zones(self) -> dict[str, str]:
+        zones, after, more = dict[str, str](), "", True
+        while more:
+            page = await self._questions.aggregates(FindAggregates(after=after))
+            zones.update({one.id: one.metadata[ZONE] for one in page.aggregates if ZONE in one.metadata})
+            more = page.more and bool(page.aggregates)
+            after = page.aggregates[-1].id if page.aggregates else ""
+        return zones
