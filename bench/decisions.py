@@ -18,7 +18,7 @@ from rich.table import Table
 
 from bench.candidates import CELLS, fleet
 from berth.loadtest import mixed
-from berth.services import spare_the_collector
+from berth.services import keep_freed_memory, spare_the_collector
 from bus.candidates import Heard
 from bus.claims import ClaimAnswered, Claimed, ClaimRequested, ReleaseAnswered, Released, ReleaseRequested
 from bus.clock import Clock
@@ -30,6 +30,7 @@ from placement_worker.core.index import Index
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.placing import Scheduler
 
+PERIOD = 600.0  # seconds: nobody is held to be down while a slow machine decides
 PACKING = {"ram": -1.0, "cpu": -1.0, "disk": -1.0}
 
 
@@ -93,7 +94,7 @@ async def decisions_a_second(
     for row in placement.index.at[: placement.index.high]:
         if row is not None:
             state = HostState(root=row.uuid, host=row.host, load=0.1 * (row.position % 7))
-            report = HostReported(cell=row.cell, agent=row.agent, sequence=1, hosts=(state,))
+            report = HostReported(cell=row.cell, agent=row.agent, sequence=1, period=PERIOD, hosts=(state,))
             await scheduler.hear(report)
     kinds = mixed(flavors)
     batches = [
@@ -107,6 +108,7 @@ async def decisions_a_second(
     ]
     await scheduler.place_many(batches[0])
     spare_the_collector()
+    keep_freed_memory()
     placement.seconds, placement.granted = 0.0, 0
     begun = process_time()
     for requests in batches[1:]:
