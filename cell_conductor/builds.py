@@ -19,10 +19,9 @@ from bus.messages import (
     BuildReshaped,
     DestroyOrdered,
 )
-from bus.moves import HandoverReported, MoveEnded, MoveOrdered, MovePlaced, MoveReported
+from bus.moves import HandoverReported, MoveOrdered, MoveReported
 from bus.queries import BuildsFound, FindBuilds
 from bus.sql.database import Database
-from bus.sql.failures import Conflict
 from bus.sql.retrying import retrying
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Message
@@ -32,9 +31,8 @@ from cell_conductor.core import leftovers
 from cell_conductor.core.build import Build, Effects, overdue, stands
 from cell_conductor.core.events import CleanedUp, Event, GivenBack, Stalled, SwapAnswered, SwapImpossible
 from cell_conductor.core.limits import AttemptLimits
-from cell_conductor.core.move import BuildMove, end_told, never_begun
-from cell_conductor.core.placed_move import placed_by, put_off
 from cell_conductor.core.step import step
+from cell_conductor.judging import Judging
 from cell_conductor.meters import count_ends
 from cell_conductor.ring import Ring
 
@@ -44,14 +42,12 @@ A = TypeVar("A")
 R = TypeVar("R")
 AskMany = Callable[[Sequence[A]], Awaitable[Sequence[R]]]
 
-Judged = dict[str, tuple[Build | None, Effects] | Retry]
 _Reminder = AgentReported | BuildOrdered | DestroyOrdered | HandoverReported | MoveOrdered | MoveReported
 
 _Silent = Callable[[Transaction, float, float, str, int], Awaitable[list[Build]]]
 
 ROUNDS = 6  # of asking placement about one event: a swap refused, then a release; the rest for lost races
 AWAITED_SECONDS = 60.0  # after its host was reshaped, a build may be heard of first
-MOVE_LATER = 5.0  # seconds, while its build is in another move
 PAGE = 1000
 PRUNE_PAGE = 5000
 
@@ -79,9 +75,9 @@ class Builds:
         self.ring = ring
         self.stalled_after = stalled_after
         self.keep = keep
+        self._judging = Judging(database, self.limits, self.clock)
         self._resumed = False
         # What lost a race against another delivery is done again; what loses too often, later.
-        self._judge = retrying(self.clock, otherwise=_unjudged)(self._judge_once)
         self._add = retrying(self.clock, otherwise=_none_added)(self._add_once)
         self._silent = retrying(self.clock, otherwise=_none_silent)(self._silent_once)
 
@@ -212,12 +208,17 @@ class Builds:
 
     async def prune(self) -> None:
         """Forget builds that hold nothing and have long been over, and moves that have."""
+        self.forget()  # a build that is placed again after it was pruned begins at version 0 once more
         before = self.clock.now() - self.keep
         for prune in (store.prune, moves_store.prune):
             pruned = PRUNE_PAGE
             while pruned == PRUNE_PAGE:
                 async with self.database.write() as tx:
                     pruned = await prune(tx, before, PRUNE_PAGE)
+
+    def forget(self) -> None:
+        """What is remembered of builds; they are read when they are heard of."""
+        self._judging.forget()
 
     # How an event is handled
 
@@ -246,10 +247,7 @@ class Builds:
         for _ in range(ROUNDS):
             swaps: list[tuple[Build, ClaimRequested]] = []
             releases: list[tuple[Build, ReleaseRequested]] = []
-            judged = await self._judge(events)
-            if judged is None:
-                return fates | {id_: Retry(0.5, "its build is being changed by others") for id_ in events}
-            for id_, outcome in judged.items():
+            for id_, outcome in (await self._judging.judge(events)).items():
                 if isinstance(outcome, Retry):
                     fates[id_] = outcome
                     continue
@@ -309,50 +307,9 @@ class Builds:
     # One transaction each
 
     async def _add_once(self, made: Sequence[Build], now: float) -> set[str]:
-        async with self.database.write() as tx:
-            return await store.add(tx, made, now)
-
-    async def _judge_once(self, events: Mapping[str, Event]) -> Judged | None:
-        """Step each build by its event and store what changed, in one transaction."""
-        now = self.clock.now()
-        judged: Judged = {}
-        new: list[Build] = []
-        changed: list[Build] = []
-        moved: list[tuple[BuildMove, MovePlaced]] = []
-        async with self.database.write() as tx:
-            known = await store.load(tx, events)
-            over = await moves_store.over(tx, _ended_elsewhere(known, events))
-            for id_, event in events.items():
-                before = known.get(id_)
-                placed = placed_by(event)
-                if placed is not None and placed.move in over:  # read here: it may have ended a moment ago
-                    judged[id_] = before, end_told(over[placed.move])
-                    continue
-                if placed is not None and (why := put_off(before, placed)):
-                    judged[id_] = Retry(MOVE_LATER, why)
-                    continue
-                after, effects = step(before, event, now, self.limits)
-                moved += _moves_of(before, after, effects, placed, now)
-                if after is None:
-                    if effects:
-                        judged[id_] = None, effects
-                    continue
-                if before is not None:
-                    _tell_of_the_given_up(before, after)
-                    _tell_of_doubt(before, event)
-                judged[id_] = after, effects
-                if before is None:
-                    new.append(after)
-                elif after is not before:
-                    changed.append(after)
-                    if after.placed is not before.placed:
-                        await store.place(tx, after)
-            if new and len(await store.add(tx, new, now)) != len(new):
-                raise Conflict("a build that was unknown has just been placed")
-            if changed:
-                await store.save(tx, changed, now)
-            await moves_store.save(tx, moved)
-        return judged
+        added = {row["id"] for row in await self.database.stroke(store.adding(made, now))}
+        self._judging.stored(build for build in made if build.id in added)
+        return added
 
     async def _silent_once(self, silent: _Silent, since: float, now: float, after: str) -> list[Build]:
         async with self.database.write() as tx:
@@ -372,28 +329,6 @@ def _to_be_placed(known: Build | None, told: BuildReshaped) -> bool:
     return later and all(host.root != told.root for host in known.hosts)
 
 
-def _ended_elsewhere(known: Mapping[str, Build], events: Mapping[str, Event]) -> set[str]:
-    """The moves that are placed, but for those their builds are in, or were in last: these know best."""
-    placed = {id_: move.move for id_, event in events.items() if (move := placed_by(event)) is not None}
-    own = {id_: build.move.id for id_, build in known.items() if build.move is not None}
-    return {move for id_, move in placed.items() if own.get(id_) != move}
-
-
-def _moves_of(
-    before: Build | None, after: Build | None, effects: Effects, placed: MovePlaced | None, now: float
-) -> list[tuple[BuildMove, MovePlaced]]:
-    """The move that has changed, with what was placed; or one that ends here without having begun."""
-    move = after.move if after is not None else None
-    if move is not None and (before is None or before.move is not move):
-        return [(move, placed if placed is not None and placed.move == move.id else move.placed)]
-    if placed is None or after is None:
-        return []
-    ends = [one for one in effects if isinstance(one, MoveEnded) and one.move == placed.move]
-    if not ends or (move is not None and move.id == placed.move):
-        return []
-    return [(never_begun(placed, ends[0].end, ends[0].reason, now), placed)]
-
-
 def _outdated(report: AgentReported) -> str:
     return (
         f"build {report.build}: agent {report.agent} says {report.outcome} of {report.host}, which another"
@@ -401,32 +336,7 @@ def _outdated(report: AgentReported) -> str:
     )
 
 
-def _tell_of_the_given_up(before: Build, after: Build) -> None:
-    kept = {left.attempt for left in after.leftovers}
-    for left in before.leftovers:
-        if not left.gone and left.attempt not in kept:
-            host = before.hosts[left.at]
-            log.warning(
-                "build %s: nothing was heard of agent %s, and what its attempt %d may have left on %s"
-                " keeps no room any more",
-                *(before.id, host.agent, left.attempt, host.host),
-            )
-
-
-def _tell_of_doubt(build: Build, event: Event) -> None:
-    """No word of an agent ends what is active: it may have been adopted, and its agent not find it."""
-    if isinstance(event, AgentReported) and event.outcome == "failed" and build.status == "active":
-        log.warning(
-            "build %s is active, and agent %s says of its attempt %d on %s: failed: %s",
-            *(build.id, event.agent, event.attempt, event.host, event.cause),
-        )
-
-
 # What is answered instead when every try met a concurrent writer
-
-
-def _unjudged(events: Mapping[str, Event]) -> Judged | None:
-    return None
 
 
 def _none_added(made: Sequence[Build], now: float) -> set[str]:

@@ -11,7 +11,7 @@ from bus.messages import Attempt, BuildPlaced, Selection
 from bus.requests import BuildSpec
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
-from bus.sql.statement import Statement
+from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
 from bus.vocabulary import Compact
 from cell_conductor.core.build import Build, Leftover
@@ -147,8 +147,8 @@ _leftovers = msgspec.json.Decoder(tuple[Leftover, ...]).decode
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-async def add(tx: Transaction, made: Iterable[Build], now: float) -> set[str]:
-    """Store these new builds; gives the ids of those that were indeed new."""
+def adding(made: Iterable[Build], now: float) -> BoundStatement:
+    """Stores these new builds; gives the ids of those that were indeed new."""
     # In the order of their ids, so that two who add the same ones never wait for each other.
     values = [
         (
@@ -165,15 +165,19 @@ async def add(tx: Transaction, made: Iterable[Build], now: float) -> set[str]:
         )
         for build in sorted(made, key=_by_id)
     ]
-    return {row["id"] for row in await _INSERT(tx, values, now=now)}
+    return _INSERT.of(values, now=now)
+
+
+async def add(tx: Transaction, made: Iterable[Build], now: float) -> set[str]:
+    return {row["id"] for row in await adding(made, now)(tx)}
 
 
 async def load(tx: Transaction, ids: Collection[str]) -> dict[str, Build]:
     return {row["id"]: _build(row) for row in await _SELECT(tx, [(id_,) for id_ in ids])}
 
 
-async def save(tx: Transaction, changed: Iterable[Build], now: float) -> None:
-    """Store what these builds became, or Conflict when another has changed one since it was loaded."""
+def saving(changed: Iterable[Build], now: float) -> BoundStatement:
+    """Stores what these builds became; gives the ids of those that none has changed meanwhile."""
     values = [
         (
             build.id,
@@ -190,9 +194,14 @@ async def save(tx: Transaction, changed: Iterable[Build], now: float) -> None:
         )
         for build in sorted(changed, key=_by_id)
     ]
-    updated = len(await _UPDATE(tx, values, now=now))
-    if updated != len(values):
-        raise Conflict(f"{len(values) - updated} of {len(values)} builds were changed meanwhile")
+    return _UPDATE.of(values, now=now)
+
+
+async def save(tx: Transaction, changed: Collection[Build], now: float) -> None:
+    """Store what these builds became, or Conflict when another has changed one since it was loaded."""
+    updated = len(await saving(changed, now)(tx))
+    if updated != len(changed):
+        raise Conflict(f"{len(changed) - updated} of {len(changed)} builds were changed meanwhile")
 
 
 async def place(tx: Transaction, build: Build) -> None:

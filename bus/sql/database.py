@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,7 @@ from bus.sql.failures import explained, misses_something, reason
 from bus.sql.meters import REFUSED
 from bus.sql.postgres import PostgresPool
 from bus.sql.sqlite import Pause, SqliteFile
+from bus.sql.statement import BoundStatement
 from bus.sql.transaction import Dialect, PostgresTransaction, SqliteTransaction, Transaction
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,8 @@ _NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,63}")
 
 
 class Database:
-    """One store, PostgreSQL or SQLite: read() and write() give a transaction, glance() a single statement.
+    """One store, PostgreSQL or SQLite: read() and write() give a transaction, glance() and stroke() are for
+    one statement alone.
 
     A read is one snapshot of what was committed. Writers of one SQLite database queue, first come first
     served. `namespace` is a schema in PostgreSQL, and the file's name where a SQLite url names a directory
@@ -123,6 +125,21 @@ class Database:
             try:
                 yield tx
                 await tx.commit()
+            finally:
+                await tx.give_back()
+
+    async def stroke(self, statement: BoundStatement) -> Sequence[Any]:
+        """The rows of one writing statement that is all of its transaction.
+
+        PostgreSQL has committed it when it answers: one round trip, not three.
+        """
+        if self.dialect == "sqlite":  # there is no trip, and writers take turns
+            async with self.write() as tx:
+                return await statement(tx)
+        async with self._if_it_moves_on():
+            tx = await self._open("")
+            try:
+                return await statement(tx)
             finally:
                 await tx.give_back()
 

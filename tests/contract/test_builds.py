@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -25,11 +25,13 @@ from bus.queries import FindBuilds
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.migrations import migrate
+from bus.sql.transaction import Transaction
 from bus.vocabulary import Message
 from bus.worker import Outcome
 from cell_conductor import Standing, census, schema
 from cell_conductor import store as sql
 from cell_conductor.builds import Builds
+from cell_conductor.core.build import Build
 from cell_conductor.core.limits import AttemptLimits
 from tests.support.conductor_builders import (
     CELL,
@@ -477,6 +479,91 @@ async def test_two_replicas_that_hear_the_same_failure_agree(
     assert books.held[ONE.build][0] == 2
 
 
+async def nothing_is_read(*_: object) -> dict[str, Build]:
+    raise AssertionError("a build is read that was stored a moment ago")
+
+
+async def test_what_was_stored_a_moment_ago_is_not_read(
+    builds: Builds, books: Books, store: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql, "load", nothing_is_read)
+    await placed(builds, books, ONE)
+    assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
+    (end,) = await came_of(builds, an_agent_report(SECOND, "built"))
+    assert isinstance(end, BuildEnded)
+    assert [tried.outcome for tried in end.attempts] == ["failed", "built"]
+    assert (await census(store))[ONE.build] == Standing("active", SECOND.root, 2, 3)
+
+
+CHANGED_BY_ANOTHER: dict[str, tuple[list[Message], Message]] = {
+    "it is tried elsewhere by now, and is heard to be built where it was": ([FAILED], BUILT),
+    "it has ended by now, and is heard to have failed": ([BUILT], FAILED),
+    "it has been deleted by now, and is heard to be built": ([a_delete(ONE)], BUILT),
+    "it has been deleted by now, and is placed again": ([a_delete(ONE)], ONE),
+    "it has ended by now, and is placed again": ([BUILT], ONE),
+    "it has ended by now, and is deleted": ([BUILT], a_delete(ONE)),
+}
+
+
+@pytest.mark.parametrize(("heard_there", "event"), CHANGED_BY_ANOTHER.values(), ids=list(CHANGED_BY_ANOTHER))
+async def test_what_another_replica_has_changed_meanwhile_is_read_again(
+    store: Database, books: Books, time: ToldClock, heard_there: list[Message], event: Message
+) -> None:
+    """It says and stores what one would that remembers nothing."""
+    said, stored = [], []
+    for memory in (True, False):
+        async with store.write() as tx:
+            await tx.execute(text("DELETE FROM builds"))
+        one, other = a_conductor(store, books, time), a_conductor(store, books, time)
+        await placed(one, books, ONE)
+        await heard(other, *heard_there)
+        if not memory:
+            one.forget()
+        said.append(await heard(one, event))
+        stored.append(await census(store))
+    assert said[0] == said[1]
+    assert stored[0] == stored[1]
+
+
+async def test_one_of_many_changed_by_another_is_read_again_and_the_others_are_not(
+    store: Database, books: Books, time: ToldClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = a_conductor(store, books, time), a_conductor(store, books, time)
+    batch = [a_placed(number) for number in range(1, 9)]
+    await placed(one, books, *batch)
+    await heard(other, FAILED)
+    read: list[set[str]] = []
+    load = sql.load
+
+    async def watched(tx: Transaction, ids: Collection[str]) -> dict[str, Build]:
+        read.append(set(ids))
+        return await load(tx, ids)
+
+    monkeypatch.setattr(sql, "load", watched)
+    outcomes = await one.report_many([an_agent_report(a_build_order(each), "built") for each in batch])
+    assert read == [{ONE.build}]
+    assert plain(outcomes[0]) == [a_destroy_order(ONE, 1), SECOND]
+    assert all(len(ends(said)) == 1 for one in outcomes[1:] if isinstance(said := plain(one), list))
+    statuses = {id_: standing.status for id_, standing in (await census(store)).items()}
+    assert statuses == {each.build: "building" if each is batch[0] else "active" for each in batch}
+
+
+async def test_a_build_that_was_forgotten_and_is_placed_again_is_judged_as_it_is(
+    store: Database, books: Books, time: ToldClock
+) -> None:
+    one, other = a_conductor(store, books, time), a_conductor(store, books, time)
+    again = replace(ONE, chosen=a_selection(7))
+    await placed(one, books, ONE)
+    await heard(other, ABORTED)
+    time.now += 8 * 86400
+    await other.prune()
+    await one.prune()
+    await placed(other, books, again)
+    (end,) = await came_of(one, an_agent_report(a_build_order(again), "built"))
+    assert isinstance(end, BuildEnded)
+    assert end.host == "host7"
+
+
 @pytest.mark.parametrize(
     ("report", "ours"), [(FAILED, True), (replace(FAILED, retry=False), False)], ids=["host", "request"]
 )
@@ -605,11 +692,11 @@ async def test_a_build_that_another_has_changed_meanwhile_is_not_overwritten(
 async def test_an_event_that_keeps_losing_races_is_heard_again_later(builds: Builds, books: Books) -> None:
     await placed(builds, books, ONE)
 
-    async def always_changed(*_: object) -> None:
+    def always_changed(*_: object) -> None:
         raise Conflict("changed")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sql, "save", always_changed)
+        patch.setattr(sql, "saving", always_changed)
         (waits,) = await heard(builds, BUILT)
     assert isinstance(waits, Retry)
     (end,) = await came_of(builds, BUILT)
@@ -625,22 +712,22 @@ async def test_the_migrations_make_what_the_schema_says(store: Database) -> None
 # What was stored and cannot be read any more
 
 
-async def spoil(store: Database, column: str, value: str) -> None:
-    async with store.write() as tx:
+async def spoil(builds: Builds, column: str, value: str) -> None:
+    """And whoever remembers what was there is restarted."""
+    async with builds.database.write() as tx:
         await tx.execute(
             text(f"UPDATE builds SET {column} = :value WHERE id = :id"), {"value": value, "id": ONE.build}
         )
+    builds.forget()
 
 
 BROKEN = ["", "{", '"a story"', '{"cell": "c1"}', '{"cell": 7, "at": 0, "started": 0}', '["c1", 99, 0.0]']
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-async def test_a_build_without_its_story_still_ends(
-    builds: Builds, books: Books, store: Database, broken: str
-) -> None:
+async def test_a_build_without_its_story_still_ends(builds: Builds, books: Books, broken: str) -> None:
     await placed(builds, books, ONE)
-    await spoil(store, "story", broken)
+    await spoil(builds, "story", broken)
     (end,) = await came_of(builds, BUILT)
     assert isinstance(end, BuildEnded)
     assert (end.status, end.host, end.request) == ("active", "host0", ONE.request)
@@ -648,24 +735,24 @@ async def test_a_build_without_its_story_still_ends(
 
 
 async def test_without_its_story_a_build_is_still_on_the_host_of_its_last_attempt(
-    builds: Builds, books: Books, store: Database
+    builds: Builds, books: Books
 ) -> None:
     await placed(builds, books, ONE)
     assert await heard(builds, FAILED) == [[a_destroy_order(ONE, 1), SECOND]]
-    await spoil(store, "story", "")
+    await spoil(builds, "story", "")
     (end,) = await came_of(builds, an_agent_report(SECOND, "built"))
     assert isinstance(end, BuildEnded)
     assert (end.status, end.host) == ("active", SECOND.host)
 
 
 async def test_without_its_story_a_build_between_two_hosts_gives_back_and_ends_in_error(
-    builds: Builds, books: Books, store: Database
+    builds: Builds, books: Books
 ) -> None:
     """It may have been doomed: nobody can say any more that it was not."""
     await placed(builds, books, ONE)
     books.away = True
     assert isinstance((await heard(builds, ABORTED))[0], Retry)
-    await spoil(store, "story", "")
+    await spoil(builds, "story", "")
     books.away = False
     (*_, end) = await came_of(builds, ABORTED)
     assert isinstance(end, BuildEnded)
@@ -675,11 +762,11 @@ async def test_without_its_story_a_build_between_two_hosts_gives_back_and_ends_i
 
 @pytest.mark.parametrize("status", ["active", "error"])
 async def test_without_its_story_a_build_that_is_over_can_still_be_deleted(
-    builds: Builds, books: Books, store: Database, status: str
+    builds: Builds, books: Books, status: str
 ) -> None:
     await placed(builds, books, ONE)
     await heard(builds, BUILT if status == "active" else ABORTED)
-    await spoil(store, "story", "")
+    await spoil(builds, "story", "")
     said = (await heard(builds, a_delete(ONE), an_agent_report(FIRST, "destroyed")))[
         -1 if status == "active" else 0
     ]
@@ -689,11 +776,11 @@ async def test_without_its_story_a_build_that_is_over_can_still_be_deleted(
 
 
 async def test_one_that_cannot_be_read_at_all_is_told_of_and_holds_up_no_other(
-    builds: Builds, books: Books, store: Database, time: ToldClock
+    builds: Builds, books: Books, time: ToldClock
 ) -> None:
     other = a_placed(2)
     await placed(builds, books, ONE, other)
-    await spoil(store, "placed", "{")
+    await spoil(builds, "placed", "{")
     time.now += 200
     assert [late.build for late in await builds.time_out()] == [other.build]
     assert [said.build for said in await builds.resume()] == [other.build]

@@ -18,6 +18,7 @@ from bus.errors import Unavailable
 from bus.sql.database import Database
 from bus.sql.failures import Conflict
 from bus.sql.retrying import retrying
+from bus.sql.statement import BoundStatement, Statement
 from bus.sql.transaction import Transaction
 from deploy.servers import Postgres
 from tests.support.databases import EVERY_WAY, inline_connection
@@ -28,6 +29,9 @@ DATABASES = EVERY_WAY
 Open = Callable[..., Database]
 
 ADD = text("INSERT INTO things (id, used) VALUES (:id, :used)")
+PUT = Statement(
+    "INSERT INTO things (id, used) SELECT n.id, n.used FROM {n} WHERE true RETURNING id", id=str, used=int
+)
 USE = text("UPDATE things SET used = used + 1 WHERE id = :id AND used < :total")
 
 
@@ -70,6 +74,35 @@ async def test_many_rows_of_one_statement(things: Database) -> None:
     async with things.write() as tx:
         await tx.execute(ADD, [{"id": f"n{number}", "used": number} for number in range(300)])
     assert len(await used(things)) == 301
+
+
+async def test_a_stroke_is_all_of_its_transaction(things: Database) -> None:
+    rows = await things.stroke(PUT.of([("b", 1), ("c", 2)]))
+    assert {row["id"] for row in rows} == {"b", "c"}
+    assert await used(things) == {"a": 0, "b": 1, "c": 2}
+    with pytest.raises(IntegrityError):
+        await things.stroke(PUT.of([("d", 1), ("a", 2)]))
+    assert await used(things) == {"a": 0, "b": 1, "c": 2}  # nothing of it
+    await things.stroke(PUT.of([("d", 3)]))
+    assert (await used(things))["d"] == 3
+
+
+async def test_strokes_and_transactions_wait_for_one_another(things: Database) -> None:
+    more = Statement("UPDATE things SET used = used + :more WHERE id = 'a' RETURNING id")
+
+    async def transaction() -> None:
+        async with things.write() as tx:
+            await more(tx, more=1)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(10):
+            group.create_task(transaction())
+            group.create_task(_stroke(things, more.of(more=1)))
+    assert await used(things) == {"a": 20}
+
+
+async def _stroke(database: Database, statement: BoundStatement) -> None:
+    await database.stroke(statement)
 
 
 async def test_an_exception_rolls_back(things: Database) -> None:
@@ -481,6 +514,8 @@ async def test_a_server_that_is_away_is_unavailable_and_the_sentence_hides_the_p
                 await tx.execute(text("SELECT 1"))
         assert postgres.password not in str(caught.value)
         assert f"berth:****@127.0.0.1:{postgres.port}" in str(caught.value)
+    with pytest.raises(Unavailable, match=r"cannot connect: .*refused"):
+        await on_postgres.stroke(Statement("DELETE FROM things RETURNING id").of())
     await asyncio.to_thread(postgres.start)
     assert await used(on_postgres) == {"a": 0}
 

@@ -1,0 +1,183 @@
+"""What becomes of builds by what was heard of them: judged by the pure step, stored before anything is
+said. A build that was stored a moment ago is judged as it is remembered; all others are read.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from bus.clock import Clock
+from bus.errors import Retry
+from bus.messages import AgentReported
+from bus.moves import MoveEnded, MovePlaced
+from bus.sql.database import Database
+from bus.sql.failures import Conflict
+from bus.sql.retrying import retrying
+from cell_conductor import moves_store, store
+from cell_conductor.core.build import Build, Effects
+from cell_conductor.core.events import Event
+from cell_conductor.core.limits import AttemptLimits
+from cell_conductor.core.move import BuildMove, end_told, never_begun
+from cell_conductor.core.placed_move import placed_by, put_off
+from cell_conductor.core.step import step
+from cell_conductor.recent_builds import RecentBuilds
+
+log = logging.getLogger(__name__)
+
+Judged = dict[str, tuple[Build | None, Effects] | Retry]
+
+MOVE_LATER = 5.0  # seconds, while its build is in another move
+
+
+class Judging:
+    """Of the builds of one cell, in its database."""
+
+    def __init__(self, database: Database, limits: AttemptLimits, clock: Clock) -> None:
+        self.database = database
+        self.limits = limits
+        self.clock = clock
+        self._remembered = RecentBuilds()
+        # What lost a race against another delivery is done again; what loses too often, later.
+        self._read = retrying(clock, otherwise=_put_off)(self._read_and_judge)
+
+    async def judge(self, events: Mapping[str, Event]) -> Judged:
+        """Of each build by its event."""
+        judged = await self._judge_as_remembered(events)
+        others = {id_: event for id_, event in events.items() if id_ not in judged}
+        return judged | await self._read(others) if others else judged
+
+    def stored(self, builds: Iterable[Build]) -> None:
+        for build in builds:
+            self._remembered.put(build)
+
+    def forget(self) -> None:
+        self._remembered.clear()
+
+    async def _judge_as_remembered(self, events: Mapping[str, Event]) -> Judged:
+        """Only those that could be stored over what is remembered: what changes nothing proves nothing."""
+        now = self.clock.now()
+        judged: dict[str, tuple[Build, Build, Effects]] = {}
+        for id_, event in events.items():
+            before = self._remembered.get(id_)
+            if before is None or placed_by(event) is not None:
+                continue
+            after, effects = step(before, event, now, self.limits)
+            if after is not None and _is_one_row(before, after):
+                judged[id_] = before, after, effects
+        if not judged:
+            return {}
+        try:
+            rows = await self.database.stroke(store.saving([after for _, after, _ in judged.values()], now))
+        except Conflict:  # as good as changed by another
+            rows = ()
+        stored = {row["id"] for row in rows}
+        for id_ in judged.keys() - stored:
+            self._remembered.forget(id_)
+        told: Judged = {}
+        for id_, (before, after, effects) in judged.items():
+            if id_ in stored:
+                self._remembered.put(_as_stored(after))
+                _tell_of_the_given_up(before, after)
+                told[id_] = after, effects
+        return told
+
+    async def _read_and_judge(self, events: Mapping[str, Event]) -> Judged:
+        """Step each build by its event and store what changed, in one transaction."""
+        now = self.clock.now()
+        judged: Judged = {}
+        new: list[Build] = []
+        changed: list[Build] = []
+        moved: list[tuple[BuildMove, MovePlaced]] = []
+        async with self.database.write() as tx:
+            known = await store.load(tx, events)
+            over = await moves_store.over(tx, _ended_elsewhere(known, events))
+            for id_, event in events.items():
+                before = known.get(id_)
+                placed = placed_by(event)
+                if placed is not None and placed.move in over:  # read here: it may have ended a moment ago
+                    judged[id_] = before, end_told(over[placed.move])
+                    continue
+                if placed is not None and (why := put_off(before, placed)):
+                    judged[id_] = Retry(MOVE_LATER, why)
+                    continue
+                after, effects = step(before, event, now, self.limits)
+                moved += _moves_of(before, after, effects, placed, now)
+                if after is None:
+                    if effects:
+                        judged[id_] = None, effects
+                    continue
+                if before is not None:
+                    _tell_of_the_given_up(before, after)
+                    _tell_of_doubt(before, event)
+                judged[id_] = after, effects
+                if before is None:
+                    new.append(after)
+                elif after is not before:
+                    changed.append(after)
+                    if after.placed is not before.placed:
+                        await store.place(tx, after)
+            if new and len(await store.add(tx, new, now)) != len(new):
+                raise Conflict("a build that was unknown has just been placed")
+            if changed:
+                await store.save(tx, changed, now)
+            await moves_store.save(tx, moved)
+        self.stored([*new, *map(_as_stored, changed)])
+        return judged
+
+
+def _is_one_row(before: Build, after: Build) -> bool:
+    """What changed is its row, and nothing beside that."""
+    return after is not before and after.placed is before.placed and after.move is before.move
+
+
+def _as_stored(changed: Build) -> Build:
+    return replace(changed, version=changed.version + 1)
+
+
+def _ended_elsewhere(known: Mapping[str, Build], events: Mapping[str, Event]) -> set[str]:
+    """The moves that are placed, but for those their builds are in, or were in last: these know best."""
+    placed = {id_: move.move for id_, event in events.items() if (move := placed_by(event)) is not None}
+    own = {id_: build.move.id for id_, build in known.items() if build.move is not None}
+    return {move for id_, move in placed.items() if own.get(id_) != move}
+
+
+def _moves_of(
+    before: Build | None, after: Build | None, effects: Effects, placed: MovePlaced | None, now: float
+) -> list[tuple[BuildMove, MovePlaced]]:
+    """The move that has changed, with what was placed; or one that ends here without having begun."""
+    move = after.move if after is not None else None
+    if move is not None and (before is None or before.move is not move):
+        return [(move, placed if placed is not None and placed.move == move.id else move.placed)]
+    if placed is None or after is None:
+        return []
+    ends = [one for one in effects if isinstance(one, MoveEnded) and one.move == placed.move]
+    if not ends or (move is not None and move.id == placed.move):
+        return []
+    return [(never_begun(placed, ends[0].end, ends[0].reason, now), placed)]
+
+
+def _tell_of_the_given_up(before: Build, after: Build) -> None:
+    kept = {left.attempt for left in after.leftovers}
+    for left in before.leftovers:
+        if not left.gone and left.attempt not in kept:
+            host = before.hosts[left.at]
+            log.warning(
+                "build %s: nothing was heard of agent %s, and what its attempt %d may have left on %s"
+                " keeps no room any more",
+                *(before.id, host.agent, left.attempt, host.host),
+            )
+
+
+def _tell_of_doubt(build: Build, event: Event) -> None:
+    """No word of an agent ends what is active: it may have been adopted, and its agent not find it."""
+    if isinstance(event, AgentReported) and event.outcome == "failed" and build.status == "active":
+        log.warning(
+            "build %s is active, and agent %s says of its attempt %d on %s: failed: %s",
+            *(build.id, event.agent, event.attempt, event.host, event.cause),
+        )
+
+
+def _put_off(events: Mapping[str, Event]) -> Judged:
+    """What is answered instead when every try met a concurrent writer."""
+    return {id_: Retry(0.5, "its build is being changed by others") for id_ in events}
