@@ -64,7 +64,7 @@ def _offered(berth: BenchBerth, sizes: RateSizes, peak: float) -> tuple[Figure, 
 def _beyond(berth: BenchBerth, rabbitmq: RabbitMQ, sizes: RateSizes, peak: float) -> tuple[Figure, ...]:
     rate = TIMES * peak
     plan = LoadPlan(boots=int(rate * sizes.overload), rate=rate, flavors=mixed(sizes.flavors), patience=120.0)
-    names = rabbitmq.control("list_queues", "name").split()
+    names = list(uvloop.run(_lengths(rabbitmq.url, rabbitmq.control("list_queues", "name").split())))
     before = memory()
     run, longest = uvloop.run(_watched(berth, rabbitmq.url, plan, names))
     after = memory()
@@ -97,30 +97,31 @@ async def _watched(
 ) -> tuple[LoadedBoots, dict[str, int]]:
     """A load, and the greatest length of each queue meanwhile."""
     longest: dict[str, int] = {}
+    over = asyncio.Event()
 
     async def watch() -> None:
-        while True:
+        while not over.is_set():
             for name, waiting in (await _lengths(url, names)).items():
                 longest[name] = max(longest.get(name, 0), waiting)
             await asyncio.sleep(0.5)
 
     async with asyncio.TaskGroup() as group:
-        watching = group.create_task(watch())
+        group.create_task(watch())
         try:
             return await berth.loaded(plan), longest
         finally:
-            watching.cancel()
+            over.set()  # a client of AMQP that is cancelled may not end
 
 
 async def _lengths(url: str, names: Sequence[str]) -> dict[str, int]:
-    """How much waits in each of these queues; one that is gone has nothing."""
+    """How much waits in each of these queues; not of one that is gone, or another connection's own."""
     lengths: dict[str, int] = {}
     async with await aio_pika.connect(url) as connection:
         for name in names:
             channel = await connection.channel()
             try:
                 queue = await channel.get_queue(name)
-            except aio_pika.exceptions.ChannelNotFoundEntity:
+            except aio_pika.exceptions.ChannelClosed:
                 continue
             lengths[name] = queue.declaration_result.message_count or 0
             await channel.close()

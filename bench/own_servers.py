@@ -41,6 +41,8 @@ def broker_at(url: str | None) -> Iterator[str]:
 
 def of_berth(amqp_url: str, database_url: str, cells: int, hosts: int, **more: object) -> dict[str, str]:
     """The environment of a berth that works on these servers; `more` are settings by their names."""
-    named = {"cells": ",".join(f"c{number + 1}" for number in range(cells)), "hosts": hosts, **more}
+    of_cells = ",".join(f"c{number + 1}" for number in range(cells))
+    # Nobody looks at the page of operators here, and its port may be another's.
+    named = {"cells": of_cells, "hosts": hosts, "control_room_http": "off", **more}
     urls = {"BERTH_AMQP_URL": amqp_url, "BERTH_DATABASE_URL": database_url}
     return {**os.environ, **urls, **{f"BERTH_{name.upper()}": str(value) for name, value in named.items()}}
