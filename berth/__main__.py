@@ -17,6 +17,7 @@ from berth.commands import (
     dead,
     deleting,
     describe,
+    doctor,
     draining,
     evacuating,
     groups,
@@ -103,7 +104,7 @@ app.add_typer(agents.commands, name="agent", rich_help_panel="Hosts")
 app.add_typer(hosts.commands, name="host", rich_help_panel="Hosts")
 app.add_typer(aggregates.commands, name="aggregate", rich_help_panel="Hosts")
 app.add_typer(providers.commands, name="provider", rich_help_panel="Hosts")
-for commands in (audit.commands, heal.commands, describe.commands):
+for commands in (audit.commands, heal.commands, doctor.commands, describe.commands):
     app.add_typer(commands)
 app.add_typer(dead.commands, name="dead", rich_help_panel="Look and check")
 app.add_typer(

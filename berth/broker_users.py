@@ -17,7 +17,7 @@ from bus.masking import masked
 
 _SECONDS = 30.0
 _LOOK_SECONDS = 2.0  # for a management API that may not be there
-_PORTS = {"amqp": ("http", 15672), "amqps": ("https", 15671)}  # where it usually is
+PORTS = {"amqp": ("http", 15672), "amqps": ("https", 15671)}  # where it usually is
 _NOT_THERE = re.compile("does not exist|not[ _]found|no_such_user", re.IGNORECASE)  # as rabbitmqctl says it
 _HERE = ("127.0.0.1", "::1", "localhost")
 
@@ -162,7 +162,7 @@ async def broker_users(amqp_url: str, management: str, rabbitmqctl: str) -> Brok
     if management:
         return Management(management, amqp_url)
     parts = urlsplit(amqp_url)
-    scheme, port = _PORTS[parts.scheme]
+    scheme, port = PORTS[parts.scheme]
     usual = Management(f"{scheme}://{parts.hostname}:{port}", amqp_url)
     if await usual.there():
         return usual

@@ -22,7 +22,7 @@ from bus.delivery.runner import Bus
 from bus.local import LocalBroker, LocalTransport
 from bus.local.socket_transport import SocketTransport
 from bus.masking import masked
-from bus.protocol import Transport
+from bus.protocol import QueueSpec, Transport
 from bus.worker import Worker
 from compute_sim import (
     AgentDisk,
@@ -310,6 +310,33 @@ def crossings_of(cell: str) -> tuple[Crossing, ...]:
 def tables_of_cell(cell: str) -> list[Worker]:
     """One of every kind there is in this cell, to read their tables."""
     return [worker for worker in all_workers_without_a_bus(cell) if worker.name.split(".")[1:2] == [cell]]
+
+
+def queues(settings: Settings) -> dict[Role, list[QueueSpec]]:
+    """What is read by the workers of these settings, and waits for them while they are away."""
+    from bus.sql.database import Database
+
+    bus, nowhere = Bus(alone()), Database("sqlite+aiosqlite://")
+    found: dict[Role, list[QueueSpec]] = {}
+    for role in roles(settings):
+        if role.worker == "ferry":  # it has no table: it carries what others read
+            continue
+        if role.worker in _PACKAGES:
+            made = _with_store(role, settings, bus, nowhere)
+        else:
+            made = _without_store(role, settings, bus)
+        specs = {
+            spec.name: spec
+            for worker in made
+            for spec in (
+                *(worker.queue_of(row, "doctor") for row in worker.consumes),
+                *(worker.queue_of(row, "doctor") for row in worker.answers),
+            )
+            if spec.durable
+        }
+        if specs:
+            found[role] = list(specs.values())
+    return found
 
 
 def all_workers_without_a_bus(cell: str = "c1") -> list[Worker]:

@@ -145,6 +145,12 @@ class Topology:
             found = await self._ask(lambda channel: channel.get_queue(name))
         return found.declaration_result.message_count or 0
 
+    async def depth(self, name: str) -> tuple[int, int]:
+        """The same, and how many read it."""
+        async with self._one_at_a_time:
+            found = (await self._ask(lambda channel: channel.get_queue(name))).declaration_result
+        return found.message_count or 0, found.consumer_count or 0
+
     async def dead(self) -> None:
         """The queue of dead letters."""
         async with self._one_at_a_time:

@@ -1,0 +1,59 @@
+"""`berth doctor`: is all well, and if not, what is to be done."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from berth.commands.options import Cells, Json, StateDir, cells_named
+from berth.commands.terminal import effective, printable, run, say, write_json
+from berth.doctor.judging import Finding, exit_code, judged
+from berth.settings import Settings
+
+_COLOURS = {"broken": "red", "warning": "yellow", "fine": "green"}
+
+commands = typer.Typer()
+
+
+@commands.command("doctor", rich_help_panel="Look and check")
+def doctor_command(
+    as_json: Json = False,
+    management: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="RabbitMQ's management API, for its alarms and its clock (default: where it usually is).",
+        ),
+    ] = "",
+    cells: Cells = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Look at every service, worker, queue and database, and say what is wrong and what to do about it.
+
+    It changes nothing, and takes seconds. It ends with 0 when all is well, with 1 when something is to be
+    looked at, and with 2 when something is broken.
+    """
+    settings = effective(cells=cells_named(cells), state_dir=state_dir).settings
+    run(examine(settings, say, as_json=as_json, management=management))
+
+
+async def examine(settings: Settings, say: Console, *, as_json: bool = False, management: str = "") -> int:
+    from berth.doctor.looking import look  # it brings all that speaks with services
+
+    found = judged(await look(settings, management=management))
+    if as_json:
+        write_json({"exit_code": exit_code(found), "findings": msgspec.to_builtins(found)})
+    else:
+        show(found, say)
+    return exit_code(found)
+
+
+def show(found: list[Finding], say: Console) -> None:
+    for one in found:
+        say.print(f"{one.level:8}", style=_COLOURS[one.level], end="")
+        do = f" {one.do}" if one.do else ""
+        say.print(f"{printable(one.about)}: {printable(one.says)}{printable(do)}", markup=False)
+    many = {level: sum(one.level == level for one in found) for level in _COLOURS}
+    verdict = "All is well." if not exit_code(found) else ""
+    say.print(verdict or f"{many['broken']} broken, {many['warning']} to be looked at, {many['fine']} fine.")

@@ -1,0 +1,249 @@
+"""What is to be thought of what was seen, and what to do. Pure: `looking.py` sees."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+Level = Literal["fine", "warning", "broken"]
+
+PYTHON = (3, 11)
+RABBITMQ = (3, 10)
+POSTGRESQL = (13,)
+
+CLOCK_SECONDS = 1.0  # apart from ours: time-outs of one are judged by the clock of another
+CLOCK_BROKEN = 30.0
+DEEP = 1000  # messages that wait on one queue
+SLOW_SECONDS = 1.0  # for an answer to a question that costs nothing
+DISK_SHARE, DISK_BROKEN = 0.1, 0.02  # of a disk that is free
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A sentence, and what to do about it."""
+
+    level: Level
+    about: str
+    says: str
+    do: str = ""
+
+
+class BrokerSeen(msgspec.Struct, frozen=True):
+    """A RabbitMQ, as one of those who use it."""
+
+    place: str
+    version: str = ""
+    problem: str = ""  # why it could not be reached
+    fresh: bool = False  # nothing of berth's is there yet
+    stuck: bool = False  # it took no message in time
+    refused: tuple[str, ...] = ()  # what this user may not do
+    alarms: tuple[str, ...] = ()  # memory, disk; as its management API says
+    clock: float | None = None  # how far it is ahead of ours; None: not known
+
+
+class QueueSeen(msgspec.Struct, frozen=True):
+    """A durable queue that a worker reads; looked at twice."""
+
+    name: str
+    worker: str
+    messages: int = 0
+    later: int = 0
+    readers: int = 0
+
+
+class DatabaseSeen(msgspec.Struct, frozen=True):
+    store: str
+    place: str
+    version: str = ""  # of PostgreSQL; empty: it is SQLite
+    problem: str = ""
+    revision: str = ""  # the migration it is at; empty: it was never made
+    known: tuple[str, ...] = ()  # the migrations that this version has, in order
+    clock: float | None = None
+
+
+class WorkerSeen(msgspec.Struct, frozen=True):
+    name: str
+    seconds: float | None = None  # it took to answer; None: it does not
+
+
+class LettersSeen(msgspec.Struct, frozen=True):
+    count: int = 0
+    more: bool = False  # they were not counted to the end
+    oldest: float = 0.0  # seconds ago
+    queues: tuple[str, ...] = ()  # in which most died
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    python: tuple[int, ...]
+    disk: float | None = None  # the share that is free where the state is
+    state_dir: str = ""
+    brokers: tuple[BrokerSeen, ...] = ()
+    queues: tuple[QueueSeen, ...] = ()
+    missing: tuple[str, ...] = ()  # workers none of whose queues is there
+    databases: tuple[DatabaseSeen, ...] = ()
+    workers: tuple[WorkerSeen, ...] = ()
+    letters: LettersSeen = LettersSeen()
+    bus: str = ""  # why there is no way onto it
+
+
+def judged(seen: Seen) -> list[Finding]:
+    """The worst first."""
+    found = [*_machine(seen), *_each(_broker, seen.brokers), *_each(_database, seen.databases)]
+    if seen.bus:
+        found.append(Finding("broken", "bus", seen.bus, "Start it (`berth up`), or say where it is."))
+    found += [*_queues(seen), *_each(_worker, seen.workers), *_letters(seen.letters)]
+    order: Sequence[Level] = ("broken", "warning", "fine")
+    return sorted(found, key=lambda one: order.index(one.level))
+
+
+def exit_code(findings: Iterable[Finding]) -> int:
+    """0: all is well; 1: something is to be looked at; 2: something is broken."""
+    levels = {one.level for one in findings}
+    return 2 if "broken" in levels else 1 if "warning" in levels else 0
+
+
+def _each(judge: Callable[[T], Iterable[Finding]], many: Iterable[T]) -> list[Finding]:
+    return [finding for one in many for finding in judge(one)]
+
+
+def _machine(seen: Seen) -> Iterator[Finding]:
+    version = ".".join(map(str, seen.python))
+    if seen.python < PYTHON:
+        yield Finding("broken", "Python", f"Python is {version}.", f"Use {_dotted(PYTHON)} or newer.")
+    else:
+        yield Finding("fine", "Python", f"Python is {version}.")
+    if seen.disk is not None and seen.disk < DISK_SHARE:
+        level: Level = "broken" if seen.disk < DISK_BROKEN else "warning"
+        says = f"Of the disk of {seen.state_dir} {seen.disk:.0%} are free."
+        yield Finding(level, "disk", says, "Make room: who cannot write stops there.")
+
+
+def _broker(seen: BrokerSeen) -> Iterator[Finding]:
+    about = f"RabbitMQ {seen.place}"
+    if seen.problem:
+        do = (
+            "See that it runs (`rabbitmq-diagnostics status`), and that the URL, user and password are right."
+        )
+        yield Finding("broken", about, _sentence(seen.problem), do)
+        return
+    if _older(seen.version, RABBITMQ):
+        do = f"Use {_dotted(RABBITMQ)} or newer: nothing older was tried."
+        yield Finding("warning", about, f"It is version {seen.version}.", do)
+    else:
+        yield Finding("fine", about, f"It lets us in, and is version {seen.version}.")
+    for refusal in seen.refused:
+        do = "Set its permissions: `berth cell permissions CELL` prints those of a cell's user."
+        yield Finding("broken", about, _sentence(refusal), do)
+    for alarm in seen.alarms:
+        do = "Make room there: until then it takes no messages, and everybody waits."
+        yield Finding("broken", about, f"It has an alarm: too little {alarm}.", do)
+    if seen.stuck and not seen.alarms:
+        do = "Look for an alarm of disk or memory (`rabbitmq-diagnostics alarms`), or half a cluster."
+        yield Finding("broken", about, "It took no message within 5 seconds.", do)
+    if seen.fresh:
+        yield Finding("warning", about, "Nothing of berth's is there yet.", "Start the workers: `berth up`.")
+    yield from _clock(about, seen.clock)
+
+
+def _database(seen: DatabaseSeen) -> Iterator[Finding]:
+    about = f"database {seen.store}"
+    if seen.problem:
+        do = f"See that {seen.place} is there, lets this user in, and has connections left."
+        yield Finding("broken", about, _sentence(seen.problem), do)
+        return
+    if seen.version and _older(seen.version, POSTGRESQL):
+        do = f"Use {_dotted(POSTGRESQL)} or newer: nothing older was tried."
+        yield Finding("warning", about, f"PostgreSQL is version {seen.version}.", do)
+    newest = seen.known[-1]
+    if not seen.revision:
+        do = "Run `berth migrate`, or start its worker; if it ought to be full, look at the URL."
+        yield Finding("broken", about, "It was never made: it has no tables.", do)
+    elif seen.revision not in seen.known:
+        says = f"It is at {seen.revision}, which this version does not have."
+        yield Finding("warning", about, says, "A newer version migrated it: bring this one up to date, too.")
+    elif seen.revision != newest:
+        do = "Run `berth migrate`, or start its worker anew: it migrates as it starts."
+        yield Finding("warning", about, f"It is at {seen.revision}, and {newest} is the newest.", do)
+    else:
+        of = f"; PostgreSQL is version {seen.version}" if seen.version else ""
+        yield Finding("fine", about, f"It is up to date, at {seen.revision}{of}.")
+    yield from _clock(about, seen.clock)
+
+
+def _clock(about: str, ahead: float | None) -> Iterator[Finding]:
+    if ahead is None or abs(ahead) < CLOCK_SECONDS:
+        return
+    level: Level = "broken" if abs(ahead) >= CLOCK_BROKEN else "warning"
+    which = "ahead of" if ahead > 0 else "behind"
+    says = f"Its clock is {abs(ahead):.1f} s {which} this machine's."
+    yield Finding(level, about, says, "Have both follow the same time (chrony, systemd-timesyncd).")
+
+
+def _queues(seen: Seen) -> Iterator[Finding]:
+    for name in seen.missing:
+        do = f"Start it: `berth run {name.partition('.')[0]}` (with --cell where it belongs to one)."
+        yield Finding("warning", f"worker {name}", "It was never here: none of its queues is there.", do)
+    for one in seen.queues:
+        about = f"queue {one.name}"
+        more = one.later - one.messages
+        if not one.readers:
+            level: Level = "broken" if one.later else "warning"
+            says = f"Nobody reads it, and {_messages(one.later)}."
+            yield Finding(level, about, says, f"Start its worker, {one.worker}; nothing is lost meanwhile.")
+        elif one.later >= DEEP:
+            how = "become more" if more > 0 else "become fewer" if more < 0 else "do not become fewer"
+            do = f"Give {one.worker} time, a faster database, or a replica beside it."
+            yield Finding("warning", about, f"{_messages(one.later).capitalize()}, and they {how}.", do)
+
+
+def _worker(seen: WorkerSeen) -> Iterator[Finding]:
+    about = f"worker {seen.name}"
+    if seen.seconds is None:
+        do = "Start it, or read the end of its log if it runs."
+        yield Finding("broken", about, "It does not answer within 5 seconds.", do)
+    elif seen.seconds > SLOW_SECONDS:
+        do = "See whether its processor or its database is at its end (docs/metrics.md)."
+        yield Finding("warning", about, f"It took {seen.seconds:.1f} s to answer.", do)
+    else:
+        yield Finding("fine", about, f"It answers after {seen.seconds * 1000:.0f} ms.")
+
+
+def _letters(seen: LettersSeen) -> Iterator[Finding]:
+    if not seen.count:
+        return
+    several = f"at least {seen.count}" if seen.more else str(seen.count)
+    where = ", ".join(seen.queues)
+    says = f"There are {several} dead letters, the oldest of {_ago(seen.oldest)} ago; most died in {where}."
+    do = "See why with `berth dead list`; `berth dead replay` tries one again, `drop` gives it up."
+    yield Finding("warning", "dead letters", says, do)
+
+
+def _messages(count: int) -> str:
+    return "1 message waits" if count == 1 else f"{count or 'no'} messages wait"
+
+
+def _ago(seconds: float) -> str:
+    for size, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {name}"
+    return f"{seconds:.0f} seconds"
+
+
+def _older(version: str, than: tuple[int, ...]) -> bool:
+    parts = []
+    for part in version.split(".")[: len(than)]:
+        digits = "".join(sign for sign in part if sign.isdigit())
+        if not digits:
+            return False  # what it says of itself cannot be read
+        parts.append(int(digits))
+    return tuple(parts) < than
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _sentence(text: str) -> str:
+    text = " ".join(text.split())
+    return text if text.endswith(".") else f"{text}."

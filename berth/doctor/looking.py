@@ -1,0 +1,229 @@
+"""Looks at a berth's services, its workers and what waits; `judging.py` thinks about it. Nothing changes."""
+
+import asyncio
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+from sqlalchemy import text
+
+from berth import wiring
+from berth.broker_users import PORTS
+from berth.doctor.judging import BrokerSeen, DatabaseSeen, LettersSeen, QueueSeen, Seen, WorkerSeen
+from berth.settings import Settings
+from bus import topics
+from bus.cells import FindCells
+from bus.clock import Clock
+from bus.delivery.runner import Bus
+from bus.errors import AnswerRefused, BrokerRefused, MigrationsBroken, Unavailable, Unroutable
+from bus.protocol import QueueSpec
+from bus.queries import FindBuilds, FindWaiting
+from bus.sql.database import Database
+from bus.sql.migrations import current
+
+ANSWER_SECONDS = 5.0
+_AWAY = (Unavailable, Unroutable, BrokerRefused, AnswerRefused, MigrationsBroken)
+PAUSE_SECONDS = 1.0  # between two looks at what waits
+LETTERS = 1000  # that are counted
+_NOBODY = "00000000-0000-0000-0000-000000000000"
+_VERSION = text("SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())")
+
+
+async def look(settings: Settings, clock: Clock | None = None, *, management: str = "") -> Seen:
+    clock = clock or Clock()
+    async with asyncio.TaskGroup() as group:
+        databases = group.create_task(_databases(settings, clock))
+        brokers = group.create_task(_brokers(settings, clock, management))
+        bus = group.create_task(_on_the_bus(settings, clock))
+    seen, queues, missing = brokers.result()
+    workers, letters, away = bus.result()
+    directory = Path(settings.database.state_dir)
+    return Seen(
+        python=sys.version_info[:3],
+        disk=_free(directory),
+        state_dir=str(directory),
+        brokers=tuple(seen),
+        queues=tuple(queues),
+        missing=tuple(missing),
+        databases=tuple(databases.result()),
+        workers=tuple(workers),
+        letters=letters,
+        bus="" if any(one.problem for one in seen) else away,  # said of the broker already
+    )
+
+
+def _free(directory: Path) -> float | None:
+    with suppress(OSError):
+        disk = shutil.disk_usage(directory)
+        return disk.free / disk.total
+    return None
+
+
+# Databases
+
+
+async def _databases(settings: Settings, clock: Clock) -> list[DatabaseSeen]:
+    return [
+        await _database(settings, role, package, clock) for role, package in wiring.stores(settings).items()
+    ]
+
+
+async def _database(settings: Settings, role: wiring.Role, package: str, clock: Clock) -> DatabaseSeen:
+    names = sorted(Path(str(one)).stem for one in (files(package) / "migrations").iterdir())
+    known = tuple(name for name in names if name[0].isdigit())
+    store = wiring.store_of(role)
+    database = wiring.database(settings, role)
+    version, ahead = "", None
+    try:
+        if not await wiring.ever_made(settings, role):  # asking would make a file
+            if database.dialect == "postgresql":
+                version, ahead = await _postgres(database, clock)
+            return DatabaseSeen(store, database.name, version, "", "", known, ahead)
+        if database.dialect == "postgresql":
+            version, ahead = await _postgres(database, clock)
+        at = await current(database, package) or ""
+        return DatabaseSeen(store, database.name, version, "", at, known, ahead)
+    except (*_AWAY, OSError) as problem:
+        return DatabaseSeen(store, database.name, problem=str(problem), known=known)
+    finally:
+        await database.close()
+
+
+async def _postgres(database: Database, clock: Clock) -> tuple[str, float]:
+    """Its version, and how far its clock is ahead of ours, but for half of the way there and back."""
+    async with database.read() as tx:
+        await tx.execute(text("SELECT 1"))  # now there is a connection
+        before = clock.now()
+        said: tuple[Any, ...] = tuple((await tx.execute(_VERSION)).one())
+        after = clock.now()
+    return str(said[0]).split()[0], float(said[1]) - (before + after) / 2
+
+
+# Brokers
+
+
+async def _brokers(
+    settings: Settings, clock: Clock, management: str
+) -> tuple[list[BrokerSeen], list[QueueSeen], list[str]]:
+    if settings.embedded:
+        return [], [], []
+    from bus.rabbit.connection import place
+    from bus.rabbit.looking import look as look_at
+
+    seen, queues, missing = [], [], []
+    by_url: dict[str, list[tuple[str, QueueSpec]]] = {settings.bus.amqp_url: []}
+    for role, specs in wiring.queues(settings).items():
+        url = settings.cell(role.cell).broker if role.cell else settings.bus.amqp_url
+        by_url.setdefault(url, []).extend((str(role), spec) for spec in specs)
+    for url, kept in by_url.items():
+        central = url == settings.bus.amqp_url
+        try:
+            found, later = await look_at(
+                url,
+                settings.bus.exchange,
+                [spec for _, spec in kept],
+                quorum=settings.bus.queue_type == "quorum",
+                pause=PAUSE_SECONDS,
+                publishes=central,
+            )
+        except (*_AWAY, OSError) as problem:
+            seen.append(BrokerSeen(place(url), problem=str(problem)))
+            continue
+        alarms, ahead = await _management(management or _usual(url), url, clock) if central else ((), None)
+        seen.append(
+            BrokerSeen(
+                place(url), found.version, "", found.fresh, found.stuck, tuple(found.refused), alarms, ahead
+            )
+        )
+        if found.fresh:
+            continue
+        for worker, spec in kept:
+            if spec.name in found.waiting:
+                messages, readers = found.waiting[spec.name]
+                queues.append(QueueSeen(spec.name, worker, messages, later.get(spec.name, 0), readers))
+        there = {worker for worker, spec in kept if spec.name in found.waiting}
+        missing += [worker for worker in dict.fromkeys(worker for worker, _ in kept) if worker not in there]
+    return seen, queues, missing
+
+
+def _usual(amqp_url: str) -> str:
+    parts = urlsplit(amqp_url)
+    scheme, port = PORTS[parts.scheme]
+    return f"{scheme}://{parts.hostname}:{port}"
+
+
+async def _management(url: str, amqp_url: str, clock: Clock) -> tuple[tuple[str, ...], float | None]:
+    """Alarms of its nodes, and its clock; nothing where its management API does not talk with us."""
+    parts, known = urlsplit(url), urlsplit(amqp_url)
+    at = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
+    who = (parts.username or known.username or "guest", parts.password or known.password or "guest")
+    try:
+        async with httpx.AsyncClient(timeout=ANSWER_SECONDS, auth=who) as http:
+            told = await http.get(f"{at}/api/nodes?columns=name,mem_alarm,disk_free_alarm")
+            nodes = told.json() if told.status_code == 200 else []
+            ahead = parsedate_to_datetime(told.headers["date"]).timestamp() + 0.5 - clock.now()
+    except (httpx.HTTPError, ValueError, KeyError):
+        return (), None
+    short = {
+        what: [str(node["name"]) for node in nodes if node.get(f"{name}_alarm")]
+        for what, name in (("memory", "mem"), ("disk", "disk_free"))
+    }
+    return tuple(f"{what} at {', '.join(there)}" for what, there in short.items() if there), ahead
+
+
+# Workers
+
+
+async def _on_the_bus(settings: Settings, clock: Clock) -> tuple[list[WorkerSeen], LettersSeen, str]:
+    try:
+        async with Bus(wiring.transport(settings, "doctor"), clock) as bus:
+            return await _workers(bus, settings), await _dead(bus), ""
+    except (*_AWAY, OSError) as problem:
+        return [], LettersSeen(), str(problem)
+    except BaseExceptionGroup as several:
+        known, strange = several.split((*_AWAY, OSError))
+        if strange is not None or known is None:
+            raise
+        return [], LettersSeen(), str(known.exceptions[0])
+
+
+async def _workers(bus: Bus, settings: Settings) -> list[WorkerSeen]:
+    cells, waiting = bus.asker(topics.CELLS, ANSWER_SECONDS), bus.asker(topics.WAITING, ANSWER_SECONDS)
+    builds = bus.asker(topics.FIND_BUILDS, ANSWER_SECONDS)
+    questions: dict[str, Callable[[], Awaitable[Any]]] = {
+        "placement": lambda: cells(FindCells(counted=False)),
+        "scheduler": lambda: waiting(FindWaiting(limit=1)),
+    }
+    for cell in settings.cell_names:
+        question = FindBuilds(cell=cell, builds=(_NOBODY,))
+        questions[f"conductor.{cell}"] = lambda question=question: builds(question)  # type: ignore[misc]
+    asked = [_asked(name, ask, bus.clock) for name, ask in questions.items()]
+    return list(await asyncio.gather(*asked))
+
+
+async def _asked(name: str, ask: Callable[[], Awaitable[Any]], clock: Clock) -> WorkerSeen:
+    began = clock.monotonic()
+    try:
+        await ask()
+    except _AWAY:
+        return WorkerSeen(name)
+    return WorkerSeen(name, clock.monotonic() - began)
+
+
+async def _dead(bus: Bus) -> LettersSeen:
+    letters = await bus.transport.dead_letters(LETTERS)
+    if not letters:
+        return LettersSeen()
+    queues = Counter(letter.queue for letter in letters).most_common(3)
+    oldest = bus.clock.now() - min(letter.died for letter in letters)
+    return LettersSeen(
+        len(letters), len(letters) == LETTERS, max(0.0, oldest), tuple(name for name, _ in queues)
+    )

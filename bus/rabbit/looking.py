@@ -1,0 +1,86 @@
+"""A look at a RabbitMQ that changes nothing: its version, whether it takes messages, and these queues."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from aio_pika import Message
+from aio_pika.abc import AbstractConnection
+from aio_pika.exceptions import DeliveryError, PublishError
+
+from bus.errors import BrokerRefused
+from bus.protocol import QueueSpec
+from bus.rabbit.connection import BROKEN, RequestRefused, broker_url, dial, open_channel, telling_refusals
+from bus.rabbit.topology import BrokerNames, Topology
+from bus.rabbit.underlay import hang_up
+
+TAKES_SECONDS = 5.0
+_NOBODYS = "doctor.looks"  # a key that nobody hears
+
+
+@dataclass
+class BrokerLook:
+    version: str = ""
+    fresh: bool = False  # our exchange is not there
+    stuck: bool = False
+    refused: list[str] = field(default_factory=list)
+    waiting: dict[str, tuple[int, int]] = field(default_factory=dict)  # queue: messages, readers
+
+
+async def look(
+    url: str, exchange: str, queues: Sequence[QueueSpec], *, quorum: bool, pause: float, publishes: bool
+) -> tuple[BrokerLook, dict[str, int]]:
+    """What is there, and how many messages wait on each of its queues after a pause."""
+    connection = await dial(broker_url(url, "berth doctor"))
+    found = BrokerLook()
+    names = BrokerNames(exchange)
+    topology = Topology(connection, names, quorum)
+    try:
+        said = getattr(getattr(connection.transport, "connection", None), "server_properties", None) or {}
+        version = said.get("version", b"")
+        found.version = version.decode() if isinstance(version, bytes) else str(version)
+        found.fresh = exchange in await topology.missing(delays=False)
+        for spec in queues:
+            if (waiting := await _waiting(topology, names.queue(spec.name))) is None:
+                continue
+            found.waiting[spec.name] = waiting
+            try:
+                await topology.queue(spec)  # as its worker makes it when it starts: it is there already
+            except (BrokerRefused, RequestRefused) as refused:
+                found.refused.append(str(refused))
+        if publishes and not found.fresh:
+            found.stuck = not await _takes(connection, exchange, found)
+        await asyncio.sleep(pause)
+        later = {}
+        for name in found.waiting:
+            if (again := await _waiting(topology, names.queue(name))) is not None:
+                later[name] = again[0]
+        return found, later
+    finally:
+        with suppress(*BROKEN):
+            await hang_up(connection)
+
+
+async def _waiting(topology: Topology, queue: str) -> tuple[int, int] | None:
+    try:
+        return await topology.depth(queue)
+    except RequestRefused:
+        return None
+
+
+async def _takes(connection: AbstractConnection, exchange: str, found: BrokerLook) -> bool:
+    """Does it confirm a message in time? One that nobody hears comes back, and is nowhere kept."""
+    try:
+        async with asyncio.timeout(TAKES_SECONDS):
+            channel = await open_channel(connection, confirms=True)
+            with telling_refusals():
+                through = await channel.get_exchange(exchange, ensure=False)
+                await through.publish(Message(b""), _NOBODYS, mandatory=True)
+    except TimeoutError:
+        return False
+    except RequestRefused as refused:
+        found.refused.append(str(refused))
+    except (PublishError, DeliveryError):
+        pass  # nobody hears it: it was taken, and came back
+    return True

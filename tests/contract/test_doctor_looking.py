@@ -1,0 +1,92 @@
+"""`berth doctor` on real services with things broken on purpose, and in an embedded berth."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from berth import wiring
+from berth.commands.doctor import examine
+from berth.commands.run import ready
+from berth.doctor import looking
+from berth.doctor.judging import Finding, judged
+from berth.doctor.looking import look
+from berth.embedded import embedded
+from berth.settings import Settings
+from bus.delivery.runner import Bus
+from bus.sql.migrations import migrate
+from tests.support.envelopes import a_letter, an_envelope
+from tests.support.waiting import in_time, until
+
+QUIET = {"cells": ("c1",), "hosts": 2}
+
+
+def of(found: list[Finding], level: str) -> dict[str, str]:
+    return {one.about: one.says for one in found if one.level == level}
+
+
+async def test_an_embedded_berth_is_examined_and_found_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = Settings().having(state_dir=str(tmp_path), **QUIET)
+    async with embedded(settings, open_socket=True) as house:
+        await ready(house.bus, settings)
+        found = judged(await in_time(look(settings)))
+        assert {"worker placement", "worker scheduler", "worker conductor.c1"} <= of(found, "fine").keys()
+        assert {"database placement", "database scheduler", "database cell_c1"} <= of(found, "fine").keys()
+        assert not of(found, "broken")
+        told = io.StringIO()
+        code = await in_time(examine(settings, Console(file=told, width=500), as_json=True))
+    said = json.loads(capsys.readouterr().out)
+    assert said["exit_code"] == code
+    assert {one["about"] for one in said["findings"]} >= {"Python", "worker placement"}
+
+
+async def test_where_no_berth_runs_it_says_so(tmp_path: Path) -> None:
+    found = judged(await in_time(look(Settings().having(state_dir=str(tmp_path), **QUIET))))
+    assert "no berth answers" in of(found, "broken")["bus"]
+    assert of(found, "broken")["database placement"] == "It was never made: it has no tables."
+    assert list(tmp_path.iterdir()) == [], "looking makes no files"
+
+
+@pytest.mark.services
+async def test_what_is_broken_on_purpose_is_found(
+    amqp_url: str, database_url: str, bus_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking, "ANSWER_SECONDS", 1.0)  # nobody will answer, however long one waits
+    said: dict[str, Any] = {"amqp_url": amqp_url, "database_url": database_url, "exchange": bus_name, **QUIET}
+    settings = Settings().having(**said)
+    placement = wiring.database(settings, wiring.Role("placement"))
+    try:
+        await migrate(placement, "placement_worker")
+    finally:
+        await placement.close()
+    scheduler = {spec.name: spec for spec in wiring.queues(settings)[wiring.Role("scheduler")]}
+    asked = scheduler["scheduler:build.requested"]
+    async with Bus(wiring.transport(settings, "test")) as bus:
+        transport = bus.transport
+        await transport.declare(asked)  # as a scheduler does, that is gone now
+        await transport.publish([an_envelope(key="build.requested")], expected=[True])
+        await transport.bury(a_letter(queue="scheduler:build.requested"))
+
+        async def buried() -> bool:
+            return len(await transport.dead_letters()) == 1
+
+        await until(buried)
+        found = judged(await in_time(look(settings)))
+    broken, warned = of(found, "broken"), of(found, "warning")
+    assert broken["queue scheduler:build.requested"] == "Nobody reads it, and 1 message waits."
+    assert broken["database cell_c1"] == "It was never made: it has no tables."
+    assert "worker placement" in broken, "nobody answers"
+    assert warned["worker conductor.c1"] == "It was never here: none of its queues is there."
+    assert "1 dead letters" in warned["dead letters"]
+    assert "database placement" in of(found, "fine")
+    assert any(about.startswith("RabbitMQ") for about in of(found, "fine"))
+
+    wrong = amqp_url.replace("@", "x@") if "@" in amqp_url else amqp_url.replace("//", "//nobody:no@")
+    shut_out = judged(await in_time(look(Settings().having(**said | {"amqp_url": wrong}))))
+    assert any("credentials" in says for says in of(shut_out, "broken").values())
+    assert "x@" not in str(shut_out)
