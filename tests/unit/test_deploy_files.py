@@ -1,0 +1,134 @@
+"""What is in deploy/ starts workers that there are, by settings that there are."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml  # type: ignore[import-untyped]
+
+from berth import wiring
+from berth.__main__ import app
+from berth.settings import KINDS
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+RUN: Any = typer.main.get_command(app).commands["run"]  # type: ignore[attr-defined]
+OPTIONS = {option for parameter in RUN.params for option in parameter.opts}
+
+
+def documents() -> Iterator[tuple[str, Any]]:
+    for path in [DEPLOY / "compose.yml", *sorted((DEPLOY / "kubernetes").glob("*.yml"))]:
+        for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+            yield path.name, document
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """The words after `berth`, wherever a worker is started."""
+    for unit in UNITS:
+        (line,) = re.findall(r"^ExecStart=\S+/berth (.*)$", unit.read_text(encoding="utf-8"), re.M)
+        yield unit.name, line.split()
+    for name, document in documents():
+        for service in document.get("services", {}).values():
+            if "command" in service:
+                yield name, service["command"]
+        for container in _containers(document):
+            yield name, container["args"]
+
+
+def _containers(document: Any) -> list[Any]:
+    if document.get("kind") != "Deployment":
+        return []
+    found: list[Any] = document["spec"]["template"]["spec"]["containers"]
+    return found
+
+
+def settings() -> Iterator[tuple[str, str, str]]:
+    for line in (DEPLOY / "systemd" / "berth.env").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            yield "berth.env", name, value
+    for line in re.findall(r"^ENV (.*)$", (DEPLOY / "Containerfile").read_text(encoding="utf-8"), re.M):
+        for one in line.split():
+            name, _, value = one.partition("=")
+            yield "Containerfile", name, value
+    for name, document in documents():
+        given = [document.get("data", {})] if document.get("kind") == "ConfigMap" else []
+        given += [service.get("environment", {}) for service in document.get("services", {}).values()]
+        for one in given:
+            yield from ((name, key, value) for key, value in one.items() if key.startswith("BERTH_"))
+
+
+COMMANDS, SETTINGS = list(commands()), list(settings())
+
+
+def test_they_were_found() -> None:
+    assert {name for name, _ in COMMANDS} >= {"berth@.service", "compose.yml", "placement.yml"}
+    assert {name for name, *_ in SETTINGS} == {"berth.env", "Containerfile", "compose.yml", "settings.yml"}
+
+
+@pytest.mark.parametrize(("where", "words"), COMMANDS, ids=[f"{n}: {' '.join(w)}" for n, w in COMMANDS])
+def test_every_worker_that_is_started_is_there(where: str, words: list[str]) -> None:
+    run, worker, *flags = words
+    assert run == "run"
+    assert worker in wiring.WORKERS or worker == "%i"
+    named = [flag for flag in flags if flag.startswith("--")]
+    assert set(named) <= OPTIONS
+    of_cell = worker in ("conductor", "compute", "metal", "ferry")
+    assert ("--cell" in named) == of_cell
+
+
+@pytest.mark.parametrize(("where", "name", "value"), SETTINGS, ids=[f"{w}: {n}" for w, n, _ in SETTINGS])
+def test_every_setting_that_is_made_is_there(where: str, name: str, value: str) -> None:
+    said = name.removeprefix("BERTH_").removesuffix("_FILE").lower()
+    assert said in KINDS
+    assert isinstance(value, str) and value, "what is no text is quoted in YAML"
+
+
+def test_what_a_deployment_selects_is_what_it_makes() -> None:
+    made = [document for _, document in documents() if document.get("kind") == "Deployment"]
+    assert len(made) > 2
+    for one in made:
+        spec = one["spec"]
+        assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
+        volumes = {volume["name"] for volume in spec["template"]["spec"]["volumes"]}
+        for container in _containers(one):
+            assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_understands_its_units(unit: Path, tmp_path: Path) -> None:
+    text = unit.read_text(encoding="utf-8").replace(
+        "/opt/berth/bin/berth", shutil.which("true") or "/bin/true"
+    )
+    copy = tmp_path / unit.name.replace("@", "@c1")
+    copy.write_text(text.replace("User=berth\nGroup=berth\n", ""))
+    told = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(copy)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    ours = [line for line in told.stderr.splitlines() if unit.name.partition("@")[0] in line]
+    assert ours == []
+
+
+def test_rabbitmq_is_given_what_its_importer_reads() -> None:
+    said = json.loads((DEPLOY / "services" / "rabbitmq-definitions.json").read_text(encoding="utf-8"))
+    (may,) = said["permissions"]
+    assert may["vhost"] in [one["name"] for one in said["vhosts"]]
+    assert "password" not in json.dumps(said)
+
+
+def test_postgresql_is_never_told_to_forget() -> None:
+    text = (DEPLOY / "services" / "postgresql.conf").read_text(encoding="utf-8")
+    said = dict(re.findall(r"^([a-z_]+) = (.*)$", text, re.M))
+    assert len(said) > 10
+    assert not {"fsync", "synchronous_commit", "full_page_writes"} & said.keys()
