@@ -74,7 +74,7 @@ class LettersSeen(msgspec.Struct, frozen=True):
     queues: tuple[str, ...] = ()  # in which most died
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class BerthSeen(msgspec.Struct, frozen=True, kw_only=True):
     python: tuple[int, ...]
     disk: float | None = None  # the share that is free where the state is
     state_dir: str = ""
@@ -87,7 +87,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     bus: str = ""  # why there is no way onto it
 
 
-def judged(seen: Seen) -> list[Finding]:
+def judged(seen: BerthSeen) -> list[Finding]:
     """The worst first."""
     found = [*_machine(seen), *_each(_broker, seen.brokers), *_each(_database, seen.databases)]
     if seen.bus:
@@ -107,7 +107,7 @@ def _each(judge: Callable[[T], Iterable[Finding]], many: Iterable[T]) -> list[Fi
     return [finding for one in many for finding in judge(one)]
 
 
-def _machine(seen: Seen) -> Iterator[Finding]:
+def _machine(seen: BerthSeen) -> Iterator[Finding]:
     version = ".".join(map(str, seen.python))
     if seen.python < PYTHON:
         yield Finding("broken", "Python", f"Python is {version}.", f"Use {_dotted(PYTHON)} or newer.")
@@ -180,7 +180,7 @@ def _clock(about: str, ahead: float | None) -> Iterator[Finding]:
     yield Finding(level, about, says, "Have both follow the same time (chrony, systemd-timesyncd).")
 
 
-def _queues(seen: Seen) -> Iterator[Finding]:
+def _queues(seen: BerthSeen) -> Iterator[Finding]:
     for name in seen.missing:
         do = f"Start it: `berth run {name.partition('.')[0]}` (with --cell where it belongs to one)."
         yield Finding("warning", f"worker {name}", "It was never here: none of its queues is there.", do)

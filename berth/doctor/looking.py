@@ -17,7 +17,7 @@ from sqlalchemy import text
 
 from berth import wiring
 from berth.broker_users import PORTS
-from berth.doctor.judging import BrokerSeen, DatabaseSeen, LettersSeen, QueueSeen, Seen, WorkerSeen
+from berth.doctor.judging import BerthSeen, BrokerSeen, DatabaseSeen, LettersSeen, QueueSeen, WorkerSeen
 from berth.settings import Settings
 from bus import topics
 from bus.cells import FindCells
@@ -37,7 +37,7 @@ _NOBODY = "00000000-0000-0000-0000-000000000000"
 _VERSION = text("SELECT current_setting('server_version'), extract(epoch FROM clock_timestamp())")
 
 
-async def look(settings: Settings, clock: Clock | None = None, *, management: str = "") -> Seen:
+async def look(settings: Settings, clock: Clock | None = None, *, management: str = "") -> BerthSeen:
     clock = clock or Clock()
     async with asyncio.TaskGroup() as group:
         databases = group.create_task(_databases(settings, clock))
@@ -46,7 +46,7 @@ async def look(settings: Settings, clock: Clock | None = None, *, management: st
     seen, queues, missing = brokers.result()
     workers, letters, away = bus.result()
     directory = Path(settings.database.state_dir)
-    return Seen(
+    return BerthSeen(
         python=sys.version_info[:3],
         disk=_free(directory),
         state_dir=str(directory),

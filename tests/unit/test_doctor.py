@@ -6,19 +6,19 @@ import pytest
 from msgspec.structs import replace
 
 from berth.doctor.judging import (
+    BerthSeen,
     BrokerSeen,
     DatabaseSeen,
     Finding,
     LettersSeen,
     QueueSeen,
-    Seen,
     WorkerSeen,
     exit_code,
     judged,
 )
 
 KNOWN = ("0001_first", "0002_more", "0003_last")
-WELL = Seen(
+WELL = BerthSeen(
     python=(3, 12, 1),
     disk=0.5,
     state_dir=".berth",
@@ -32,7 +32,7 @@ WELL = Seen(
 )
 
 
-def seen(**other: Any) -> Seen:
+def seen(**other: Any) -> BerthSeen:
     return replace(WELL, **other)
 
 
