@@ -23,7 +23,7 @@ from bus.queries import (
     WhatIf,
     WhatIfAnswered,
 )
-from bus.resources import AllocationsFound, FindAllocations, FindProviders, ProvidersFound
+from bus.resources import FindProviders, ProvidersFound
 
 R = TypeVar("R")
 
@@ -32,7 +32,6 @@ R = TypeVar("R")
 class RoomQuestions:
     cells: Ask[FindCells, CellsFound]
     providers: Ask[FindProviders, ProvidersFound]
-    allocations: Ask[FindAllocations, AllocationsFound]
     trees: Ask[FindTrees, TreesFound]
     changes: Ask[FindChanges, ChangesFound]
     aggregates: Ask[FindAggregates, AggregatesFound]

@@ -14,7 +14,8 @@ from control_room.hearing import Hearing
 ASKS = (
     topics.CELLS,
     topics.PROVIDERS,
-    topics.ALLOCATIONS,
+    topics.EDIT,
+    topics.EDIT_NAME,
     topics.TREES,
     topics.CHANGES,
     topics.AGGREGATES,

@@ -8,9 +8,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from control_room.pages.builds import BuildPages
 from control_room.pages.entry import Entry
 from control_room.pages.frame import Frame, OpenRoom, PageRefused
 from control_room.pages.heat import HeatPages
+from control_room.pages.host import HostPages
 from control_room.pages.now import NowPages
 from control_room.pages.signing_in import SigningIn
 from control_room.pages.static_files import static_file
@@ -20,7 +22,7 @@ def pages_app(room: OpenRoom) -> Starlette:
     """`app.state.closing`, once set, ends what would never end by itself."""
     closing = asyncio.Event()
     frame = Frame(room)
-    heat = HeatPages(room, frame)
+    heat, host, builds = HeatPages(room, frame), HostPages(room, frame), BuildPages(room, frame)
     now, signing = NowPages(room, frame, closing), SigningIn(room, frame)
     app = Starlette(
         routes=[
@@ -28,6 +30,10 @@ def pages_app(room: OpenRoom) -> Starlette:
             Route("/now/events", now.events, methods=["GET"]),
             Route("/hosts", heat.page, methods=["GET"]),
             Route("/hosts.json", heat.data, methods=["GET"]),
+            Route("/hosts/{host}", host.page, methods=["GET"]),
+            Route("/hosts/{host}", host.act, methods=["POST"]),
+            Route("/builds", builds.list_all, methods=["GET"]),
+            Route("/builds/{build}", builds.page, methods=["GET"]),
             Route("/login", signing.page, methods=["GET"]),
             Route("/login", signing.sign_in, methods=["POST"]),
             Route("/logout", signing.sign_out, methods=["POST"]),

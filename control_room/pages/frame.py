@@ -12,13 +12,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from bus.clock import Clock
 from control_room.access import RoomAccess, Sessions, Visit
+from control_room.acting import RoomMeans
 from control_room.asking import RoomQuestions
 from control_room.core import words
 from control_room.hearing import Hearing
 from control_room.looking import Looking
 
 HERE = Path(__file__).parents[1]
-NAVIGATION = (("/", "Now"), ("/hosts", "Hosts"))
+NAVIGATION = (("/", "Now"), ("/hosts", "Hosts"), ("/builds", "Builds"))
 THEMES = ("auto", "light", "dark")
 
 
@@ -40,6 +41,7 @@ class OpenRoom:
     access: RoomAccess
     sessions: Sessions
     clock: Clock
+    means: RoomMeans
 
 
 class Frame:

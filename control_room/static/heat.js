@@ -123,7 +123,8 @@
   }
 
   function link(host) {
-    const name = document.createElement("b");
+    const name = document.createElement("a");
+    name.href = "/hosts/" + data.root[host];
     name.textContent = data.name[host];
     return name;
   }
@@ -193,7 +194,10 @@
   box.addEventListener("scroll", paint);
   box.addEventListener("pointermove", (event) => { const host = under(event); if (host >= 0) tell(host); });
   box.addEventListener("pointerdown", (event) => tell(under(event)));
-  box.addEventListener("keydown", (event) => { if (move(event.key)) event.preventDefault(); });
+  box.addEventListener("dblclick", (event) => { const host = under(event); if (host >= 0) location.href = "/hosts/" + data.root[host]; });
+  box.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && at >= 0) location.href = "/hosts/" + data.root[at];
+    if (move(event.key)) event.preventDefault(); });
   klass.addEventListener("change", paint);
   size.addEventListener("input", lay);
   find.addEventListener("input", () => {

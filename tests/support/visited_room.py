@@ -1,14 +1,14 @@
 """A control room whose pages are asked for without a network, with as much of a berth as is wanted."""
 
 import re
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import httpx
 
-from berth.operators_page import access, questions
+from berth.operators_page import access, means, questions
 from berth.settings import Settings
 from bus.clock import Clock
 from bus.delivery.runner import Bus
@@ -68,6 +68,15 @@ async def nobody(_: Any) -> Any:
     raise Unroutable("no queue")
 
 
+def saying(answer: Any) -> Any:
+    """Whoever is asked says this, whatever he is asked."""
+
+    async def say(_: Any) -> Any:
+        return answer
+
+    return say
+
+
 def asked_of(bus: Bus, answered: Collection[str]) -> RoomQuestions:
     """These go over the bus, and nobody answers the others."""
     every = [one.name for one in fields(RoomQuestions)]
@@ -78,6 +87,7 @@ def asked_of(bus: Bus, answered: Collection[str]) -> RoomQuestions:
 async def a_visited_room(
     *workers: Worker,
     answered: Collection[str] = (),
+    told: Mapping[str, Any] | None = None,
     settings: Settings | None = None,
     cells: Sequence[str] = ("c1",),
 ) -> AsyncIterator[VisitedRoom]:
@@ -90,6 +100,7 @@ async def a_visited_room(
     hearing = Hearing(clock)
     async with serving(lambda: LocalTransport(broker), control_room(hearing), *workers) as bus:
         asks = asked_of(bus, answered)
+        asks = replace(asks, **{name: saying(answer) for name, answer in (told or {}).items()})
         room = OpenRoom(
             questions=asks,
             hearing=hearing,
@@ -97,6 +108,7 @@ async def a_visited_room(
             access=access(settings or Settings()),
             sessions=Sessions(),
             clock=clock,
+            means=means(bus),
         )
         app = pages_app(room)
         way = httpx.ASGITransport(app)

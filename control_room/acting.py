@@ -1,0 +1,21 @@
+"""What the pages may do, and work out, with means that are given to them: those the commands have."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from bus.decisions import Record, RecordedHost
+from bus.messages import BuildRequested
+from bus.queries import BuildStands
+
+
+class ActRefused(Exception):
+    """It was not done; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoomMeans:
+    # disable, enable, force-down or undo-force-down; the root; a cause, or none: how it stands then
+    mark_host: Callable[[str, str, str], Awaitable[str]]
+    scores: Callable[[Record, str], Mapping[str, float]]
+    replay: Callable[[str, Record], RecordedHost | None]
+    requested: Callable[[BuildStands], BuildRequested]  # what was asked for it, as its record has it

@@ -1,0 +1,47 @@
+"""Attempts of a build along one line of time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bus.messages import Attempt
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptShown:
+    number: int
+    host: str
+    agent: str
+    outcome: str
+    cause: str
+    after: float | None  # seconds since the first order
+    took: float | None
+    left: float  # of 100, where it begins
+    width: float
+
+
+def timeline(attempts: Sequence[Attempt]) -> list[AttemptShown]:
+    """What is told of times is drawn; an attempt without is a row all the same."""
+    began = min((one.started for one in attempts if one.started), default=0.0)
+    ended = max((one.ended for one in attempts if one.ended), default=began)
+    whole = max(ended - began, 1e-6)
+    told = []
+    for number, one in enumerate(attempts, 1):
+        known = bool(one.started and one.ended)
+        after = max(0.0, one.started - began) if one.started else None
+        took = max(0.0, one.ended - one.started) if known else None
+        left = 100 * (after or 0.0) / whole if known else 0.0
+        width = max(0.5, 100 * (took or 0.0) / whole) if known else 0.0
+        told.append(
+            AttemptShown(
+                number=number,
+                host=one.host,
+                agent=one.agent,
+                outcome=one.outcome,
+                cause=one.cause,
+                after=after,
+                took=took,
+                left=min(left, 99.5),
+                width=min(width, 100 - min(left, 99.5)),
+            )
+        )
+    return told

@@ -1,0 +1,83 @@
+"""One host: its tree, its guests, what was heard of it; and an operator's word about it."""
+
+import logging
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from bus.queries import FindInstances
+from bus.resources import FindProviders, Provider
+from control_room.acting import ActRefused
+from control_room.asking import heard
+from control_room.core.trees import closed_by, rows
+from control_room.core.windows import latest
+from control_room.pages.frame import Frame, OpenRoom, PageRefused, session_of
+from control_room.pages.ids import uuid_in
+
+log = logging.getLogger(__name__)
+
+MOST_GUESTS = 200
+ACTS = ("disable", "enable", "force-down", "undo-force-down")
+
+
+class HostPages:
+    def __init__(self, room: OpenRoom, frame: Frame) -> None:
+        self._room = room
+        self._frame = frame
+
+    async def page(self, request: Request) -> Response:
+        return await self._page(request)
+
+    async def act(self, request: Request) -> Response:
+        fields = await self._frame.form(request)
+        root = await self._root(request.path_params["host"])
+        what, cause = fields.get("act", ""), fields.get("cause", "").strip()
+        if what not in ACTS:
+            raise PageRefused(400, "Not done", f"A host cannot be told to {what[:40]!r}.")
+        visitor = session_of(request).visitor
+        try:
+            stands = await self._room.means.mark_host(what, root.id, cause)
+        except ActRefused as refused:
+            return await self._page(request, problem=str(refused), status=409)
+        log.info("%s: %s %s %s: %s", visitor.user if visitor else "?", what, root.id, cause, stands)
+        return RedirectResponse(f"/hosts/{root.id}", status_code=303)
+
+    async def _page(self, request: Request, problem: str = "", status: int = 200) -> Response:
+        room = self._room
+        root = await self._root(request.path_params["host"])
+        question = FindProviders(in_tree=root.id, parts=("inventories", "traits", "aggregates", "owner"))
+        tree = await heard("placement", room.questions.providers, question)
+        if tree.answer is None:
+            raise PageRefused(503, "Placement does not answer", f"{tree.problem}.")
+        guests = None
+        if root.cell:
+            of_cell = FindInstances(cell=root.cell, host=root.id, limit=MOST_GUESTS, count=True)
+            guests = await heard(f"the conductor of cell {root.cell}", room.questions.instances, of_cell)
+        now, name = room.clock.now(), root.host or root.name
+        agents = room.hearing.roll.agents(now)
+        ended = [end for end in latest(room.hearing.lately.recent, False, 10_000) if end.host == name]
+        return self._frame.page(
+            request,
+            "host.html",
+            status=status,
+            root=root,
+            name=name,
+            closed=closed_by(root),
+            tree=rows(tree.answer.providers),
+            guests=guests,
+            agent=next((one for one in agents if (one.cell, one.agent) == (root.cell, root.agent)), None),
+            ended=ended[:20],
+            now=now,
+            problem=problem,
+        )
+
+    async def _root(self, named: str) -> Provider:
+        id_ = uuid_in(named)
+        query = FindProviders(ids=(id_,) if id_ else (), name="" if id_ else named, parts=("traits", "owner"))
+        found = await heard("placement", self._room.questions.providers, query)
+        if found.answer is None:
+            raise PageRefused(503, "Placement does not answer", f"{found.problem}.")
+        roots = [one for one in found.answer.providers if one.parent is None]
+        if not roots:
+            raise PageRefused(404, "There is no such host", "Placement knows none by this name or id.")
+        return roots[0]

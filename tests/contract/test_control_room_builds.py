@@ -1,0 +1,95 @@
+"""Builds in the control room: those that ended lately, and all that is known of one."""
+
+from typing import Any
+
+from bus.claims import Choice
+from bus.decisions import Decision, NearMiss, RecordedHost, RecordedScale, Removal
+from bus.decisions import Record as DecisionRecord
+from bus.messages import Attempt, BuildPlaced, BuildRequested, Selection
+from bus.moves import MovesFound
+from bus.queries import BuildsFound, BuildStands, DecisionFound, PlacedThere, RoomLeft, WhatIfAnswered
+from bus.requests import BuildSpec, Flavor
+from control_room.core.windows import EndHeard
+from tests.support.ids import uid
+from tests.support.visited_room import a_visited_room
+
+FLAVOR = Flavor(name="m<1>", vcpus=1, memory_mb=512, disk_gb=1)
+RECORD = DecisionRecord(
+    scales=(RecordedScale("ram", 1.0, 0.0, 10.0),),
+    hosts=(
+        RecordedHost(uid(1, "a"), "h1", (9.0,)),
+        RecordedHost(uid(2, "a"), "h2", (1.0,)),
+        RecordedHost(uid(3, "a"), "h3", (5.0,), "io_ops: too many builds"),
+    ),
+)
+DECISION = Decision(
+    considered=100,
+    removals=(Removal(constraint="zone z1", removed=60, left=40, hosts=("far1", "far2")),),
+    nearest=(NearMiss(host="far1", lacks="1 VCPU"),),
+    helps=("one more VCPU",),
+    record=RECORD,
+)
+PLACED = BuildPlaced(
+    build=uid(7),
+    request=uid(8),
+    cell="c1",
+    chosen=Selection(root=uid(1, "a"), host="h1", agent="a1", choice=Choice(allocations={}, shapes={})),
+    generation=1,
+    spec=BuildSpec(flavor=FLAVOR, project="p", user="u"),
+    decision=DECISION,
+)
+ATTEMPTS = (
+    Attempt(host="h9", agent="a9", outcome="failed", cause="no disk", started=100.0, ended=101.0),
+    Attempt(host="h1", agent="a1", outcome="built", started=101.0, ended=103.0),
+)
+STANDS = BuildStands(build=uid(7), status="active", placed=PLACED, host="h1", attempts=ATTEMPTS)
+NOTHING: dict[str, Any] = {
+    "builds": BuildsFound(builds=()),
+    "moves": MovesFound(moves=()),
+    "decision": DecisionFound(),
+}
+
+
+async def test_a_build_has_every_attempt_and_its_decision_with_named_hosts() -> None:
+    async with a_visited_room(told={**NOTHING, "builds": BuildsFound(builds=(STANDS,))}) as room:
+        page = await room.page(f"/builds/{uid(7)}")
+        again = await room.page(f"/builds/{uid(7)}?then=again")
+    assert "1. <a" in page and "no disk" in page and "after 1.0 s" in page
+    assert "lost 60" in page and "far2</a> and 58 more" in page
+    assert "io_ops: too many builds" in page and "one more VCPU" in page
+    assert "m&lt;1&gt;" in page
+    assert "Decided again" not in page and "Decided again by its record: h1, the same host" in again
+
+
+async def test_one_without_a_host_says_why_and_is_asked_for_now() -> None:
+    request = BuildRequested(request=uid(8), instances=(uid(7),), flavor=FLAVOR)
+    decided = DecisionFound(known=True, request=request, reason="no room for 1 VCPU", decision=DECISION)
+    there = PlacedThere(root=uid(2, "a"), host="h2", cell="c1")
+    now = WhatIfAnswered(fits=True, placed=(there,), room=(RoomLeft(cell="c1", hosts=2, instances=1200),))
+    async with a_visited_room(told={**NOTHING, "decision": decided, "what_if": now}) as room:
+        page = await room.page(f"/builds/{uid(7)}")
+        today = await room.page(f"/builds/{uid(7)}?then=now")
+    assert "no room for 1 VCPU" in page and "It fits" not in page
+    assert "It fits: 1 on h2" in today and "Room for 1,200 more, on 2 hosts." in today
+
+
+async def test_what_nobody_knows_is_said_with_who_was_silent() -> None:
+    async with a_visited_room(told=NOTHING) as room:
+        assert "Nobody knows it" in await room.page(f"/builds/{uid(7)}", 404)
+    async with a_visited_room() as alone:
+        assert "the scheduler, cell c1 did not answer" in await alone.page(f"/builds/{uid(7)}", 404)
+        assert "There is no such build" in await alone.page("/builds/x", 404)
+
+
+async def test_those_that_ended_lately_are_listed_and_those_that_failed_alone() -> None:
+    async with a_visited_room() as room:
+        assert "None was heard to end" in await room.page("/builds")
+        for number, status in ((1, "active"), (2, "error")):
+            end = EndHeard(build=uid(number), status=status, at=room.clock.now, host="h1", attempts=1)  # type: ignore[arg-type]
+            room.hearing.lately.hear(end)
+        every, failed = await room.page("/builds"), await room.page("/builds?failed=1")
+        assert uid(1) in every and uid(2) in every
+        assert uid(1) not in failed and uid(2) in failed
+        found = await room.browser.get(f"/builds?id={uid(9).upper()}")
+        assert (found.status_code, found.headers["location"]) == (303, f"/builds/{uid(9)}")
+        assert "is not the uuid" in await room.page("/builds?id=x", 400)
