@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from berth import __version__
 from berth.commands import (
@@ -14,6 +15,7 @@ from berth.commands import (
     audit,
     builds,
     cells,
+    completing,
     dead,
     deleting,
     describe,
@@ -36,7 +38,8 @@ from berth.commands import (
     why,
 )
 from berth.commands.ironic import commands as ironic_commands
-from berth.commands.terminal import complain, effective, explained, given, say
+from berth.commands.options import Json
+from berth.commands.terminal import complain, effective, explained, given, say, write_json
 from berth.commands.terminal import run as run_to_its_end
 from berth.importing.command import commands as import_commands
 from bus.masking import masked
@@ -104,7 +107,7 @@ app.add_typer(agents.commands, name="agent", rich_help_panel="Hosts")
 app.add_typer(hosts.commands, name="host", rich_help_panel="Hosts")
 app.add_typer(aggregates.commands, name="aggregate", rich_help_panel="Hosts")
 app.add_typer(providers.commands, name="provider", rich_help_panel="Hosts")
-for commands in (audit.commands, heal.commands, doctor.commands, describe.commands):
+for commands in (audit.commands, heal.commands, doctor.commands, describe.commands, completing.commands):
     app.add_typer(commands)
 app.add_typer(dead.commands, name="dead", rich_help_panel="Look and check")
 app.add_typer(
@@ -114,7 +117,25 @@ app.add_typer(adopting.commands)
 app.add_typer(ironic_commands(effective, run_to_its_end, say), name="ironic", rich_help_panel="Other systems")
 
 
+@app.command("commands", rich_help_panel="Look and check")
+def commands_command(
+    as_json: Json = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="As the tables of docs/commands.md.")] = False,
+) -> None:
+    """Show every command, what it does, and whether it speaks JSON."""
+    from berth import command_table
+
+    if as_json:
+        write_json(command_table.as_json(app))
+    elif markdown:
+        sys.stdout.write(command_table.markdown(app))
+    else:
+        for name, says in command_table.sentences(app):
+            say.print(f"[bold]berth {name}[/bold]  {escape(says)}")
+
+
 def main() -> None:
+    completing.begin()
     explained(app)
 
 

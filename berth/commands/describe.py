@@ -18,10 +18,15 @@ commands = typer.Typer()
 
 @commands.command("topology", rich_help_panel="Look and check")
 def topology_command(
+    as_json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="As a Markdown table.")] = False,
 ) -> None:
     """Show who emits and who hears what, and what of it goes in and out of cells."""
     workers = wiring.all_workers_without_a_bus()
+    if as_json:
+        rows = [dict(zip(topology.COLUMNS, row, strict=True)) for row in topology.table(workers)]
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        return
     if markdown:
         sys.stdout.write(topology.markdown(workers))
         return

@@ -18,12 +18,13 @@ from berth.commands.options import (
     Driver,
     Fail,
     Hosts,
+    Json,
     Seed,
     StateDir,
     cells_named,
     drivers_named,
 )
-from berth.commands.terminal import CommandRefused, effective, run, say
+from berth.commands.terminal import CommandRefused, effective, run, say, write_json
 from berth.configuration import SUPERVISED_ENV
 from berth.control_room_place import room_url, with_a_room
 from berth.embedded import embedded
@@ -126,9 +127,10 @@ def run_command(
 
 
 @commands.command("migrate", rich_help_panel="Run")
-def migrate_command(cells: Cells = None, state_dir: StateDir = None) -> None:
+def migrate_command(as_json: Json = False, cells: Cells = None, state_dir: StateDir = None) -> None:
     """Bring every worker's database up to date, which each also does by itself when it starts."""
-    run(migrate_and_say(effective(cells=cells_named(cells), state_dir=state_dir).settings, say))
+    settings = effective(cells=cells_named(cells), state_dir=state_dir).settings
+    run(migrate_and_say(settings, say, as_json=as_json))
 
 
 async def up(settings: Settings, say: Console) -> int:
@@ -244,8 +246,8 @@ async def _ready_or_stopped(bus: Bus, settings: Settings, stopping: asyncio.Even
             getting.cancel()
 
 
-async def migrate_all(settings: Settings, say: Console) -> int:
-    """How many migrations were applied, each with a line."""
+async def migrate_all(settings: Settings, say: Console, told: list[dict[str, str]] | None = None) -> int:
+    """How many migrations were applied, each with a line, and in `told`."""
     from bus.sql.migrations import migrate
 
     made = 0
@@ -257,11 +259,17 @@ async def migrate_all(settings: Settings, say: Console) -> int:
             await database.close()
         for name in applied:
             say.print(f"{wiring.store_of(role)}: applied {name}")
+            if told is not None:
+                told.append({"store": wiring.store_of(role), "applied": name})
         made += len(applied)
     return made
 
 
-async def migrate_and_say(settings: Settings, say: Console) -> int:
-    if not await migrate_all(settings, say):
+async def migrate_and_say(settings: Settings, say: Console, *, as_json: bool = False) -> int:
+    told: list[dict[str, str]] = []
+    if as_json:
+        await migrate_all(settings, Console(quiet=True), told)
+        write_json(told)
+    elif not await migrate_all(settings, say):
         say.print("every database is up to date")
     return 0

@@ -1,0 +1,79 @@
+"""Every command, what it does, its exit codes and whether it speaks JSON: for docs/commands.md."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import typer
+
+# What an exit code of 1 means beside "it could not be done", of those where it is an answer.
+ONE: dict[str, str] = {
+    "adopt": "some could not be adopted, and are named",
+    "audit": "something is over-allocated, doubled or without an owner",
+    "boot": "fewer became active than were asked for (with `--wait`)",
+    "cell drain": "something is still there",
+    "dead drop": "there is none of that id",
+    "dead replay": "some stay, or there is none of that id",
+    "dead show": "there is none of that id",
+    "doctor": "something is to be looked at; **2**: something is broken",
+    "drain": "something stays, and is named with why",
+    "evacuate": "something stays, and is named with why",
+    "heal": "something is still wrong",
+    "import placement": "some could not be copied",
+    "ironic diff": "something differs",
+    "load": "builds were lost or changed, or the audit is not clean",
+    "what-if": "it does not fit",
+    "why": "with `--replay` it is decided otherwise; with `--now` it does not fit",
+}
+
+
+def commands(app: typer.Typer) -> Iterator[tuple[str, click.Command]]:
+    yield from _below(typer.main.get_command(app), ())
+
+
+def _below(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
+    if hasattr(command, "commands"):
+        for name, one in command.commands.items():
+            yield from _below(one, (*path, name))
+    elif not command.hidden:
+        yield " ".join(path), command
+
+
+def speaks_json(command: click.Command) -> bool:
+    return any("--json" in parameter.opts for parameter in command.params)
+
+
+def sentences(app: typer.Typer) -> list[tuple[str, str]]:
+    return [(name, _first(command)) for name, command in commands(app)]
+
+
+def as_json(app: typer.Typer) -> list[dict[str, Any]]:
+    return [
+        {
+            "command": name,
+            "does": _first(command),
+            "json": speaks_json(command),
+            "one": ONE.get(name, ""),
+            "options": [option for parameter in command.params for option in parameter.opts],
+        }
+        for name, command in commands(app)
+    ]
+
+
+def markdown(app: typer.Typer) -> str:
+    found = list(commands(app))
+    lines = ["| command | does | JSON | exit code 1 |", "|---|---|---|---|"]
+    for name, command in found:
+        json = "yes" if speaks_json(command) else ""
+        lines.append(f"| `berth {name}` | {_first(command)} | {json} | {ONE.get(name, '')} |")
+    return "\n".join(lines) + "\n"
+
+
+def _first(command: click.Command) -> str:
+    return _one_line(inspect.cleandoc(command.help or "").split("\n\n")[0])
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip().replace("|", "\\|")

@@ -1,0 +1,81 @@
+"""The page of all commands is what the command line has; what programs rely on; completion in shells."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from berth import command_table
+from berth.__main__ import app
+
+PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+BEGIN, END = "<!-- berth commands --markdown -->", "<!-- end of berth commands -->"
+# A shell asks by the name that is typed.
+AS_INSTALLED = "import sys; sys.argv[0] = 'berth'; from berth.__main__ import main; main()"
+COMMANDS = dict(command_table.commands(app))
+
+# Those that do one thing and say that it is done, that run until they are stopped, or that print a file.
+IN_WORDS = {
+    "demo", "up", "run", "delete", "node set", "group delete", "cell permissions", "agent disable",
+    "agent enable", "agent rehome", "host disable", "host enable", "host force-down", "aggregate import",
+    "completion", "dead show", "dead replay", "dead drop", "import placement", "ironic sweep", "ironic sim",
+    "asyncapi",
+}  # fmt: skip
+
+
+def test_the_page_is_what_the_command_line_has() -> None:
+    written = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    assert written.strip() == command_table.markdown(app).strip(), (
+        f"{PAGE.name} is behind the code: put what `berth commands --markdown` prints between its marks"
+    )
+
+
+def test_every_command_that_shows_something_speaks_json() -> None:
+    silent = {name for name, command in COMMANDS.items() if not command_table.speaks_json(command)}
+    assert {name for name in silent if not name.startswith("ironic node ")} <= IN_WORDS
+
+
+def test_what_is_said_of_exit_codes_is_of_commands_that_there_are() -> None:
+    assert set(command_table.ONE) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_says_what_it_does(name: str) -> None:
+    command = COMMANDS[name]
+    assert command.help
+    silent = [one.name for one in command.params if not getattr(one, "help", None)]
+    assert silent == (["switch"] if name in ("ironic node maintenance", "ironic node power") else [])
+
+
+@pytest.mark.parametrize("words", [("topology", "--json"), ("metrics", "--json"), ("commands", "--json")])
+def test_lists_are_json_for_programs(words: tuple[str, ...]) -> None:
+    ended = CliRunner().invoke(app, [*words])
+    assert ended.exit_code == 0
+    assert len(json.loads(ended.stdout)) > 10
+
+
+@pytest.mark.parametrize(
+    ("shell", "mark"),
+    [("bash", "complete -o default -F"), ("zsh", "#compdef berth"), ("fish", "complete --command berth")],
+)
+def test_what_a_shell_needs_is_printed(shell: str, mark: str) -> None:
+    ended = CliRunner().invoke(app, ["completion", shell])
+    assert ended.exit_code == 0
+    assert mark in ended.stdout
+    assert "_BERTH_COMPLETE" in ended.stdout
+
+
+def test_bash_is_told_what_may_follow() -> None:
+    asked = {"_BERTH_COMPLETE": "complete_bash", "COMP_WORDS": "berth dead re", "COMP_CWORD": "2"}
+    said = subprocess.run(
+        [sys.executable, "-c", AS_INSTALLED],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(PAGE.parents[1]), **asked},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert said.stdout.split() == ["replay"], said.stderr
