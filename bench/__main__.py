@@ -75,8 +75,8 @@ def measured(names: Sequence[str], sizes: BenchSizes, long: bool) -> BenchRun:
     """All of these, one after the other; one that fails leaves the others be."""
     facts, at = machine.facts(), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     expected = sum(SUITE[name].seconds for name in names) / 60
-    how_long = "long sizes" if long else f"about {expected:.0f} minutes on two quiet cores"
-    print(f"{len(names)} benchmarks, {how_long}; load {facts.load} on {facts.cores} cores", flush=True)
+    how_long = "long sizes" if long else f"about {max(expected, 1):.0f} min on two quiet cores"
+    print(f"{len(names)} to run, {how_long}; load {facts.load} on {facts.cores} cores", flush=True)
     benches: dict[str, Measured] = {}
     failed: dict[str, str] = {}
     for place, name in enumerate(names, 1):

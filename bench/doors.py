@@ -100,6 +100,7 @@ def _placement(environment: dict[str, str], port: int) -> Iterator[None]:
     process = subprocess.Popen(
         [sys.executable, "-m", "berth", "run", "placement", "--http", f"127.0.0.1:{port}"],
         env=environment,
+        stdout=subprocess.DEVNULL,
     )
     try:
         yield
