@@ -1,6 +1,6 @@
 """A scheduler's decisions alone: claims are answered at once, and no message is written or read.
 
-    python -m bench.decisions [--hosts 1000,10000] [--flavors 1,20] [--batch 512] [--packing]
+    python -m bench.decisions [--hosts 1000,10000] [--flavors 1,20] [--batch 1024] [--packing]
 
 Placement's memory is in the process and learns of each claim before the next batch, as it would from the bus;
 that is not counted. Seconds are those of the processor, and garbage is collected as in a worker's process.
@@ -29,6 +29,7 @@ from placement_worker import IndexedSource
 from placement_worker.core.index import Index
 from scheduler_worker import ChoicePolicy
 from scheduler_worker.placing import Scheduler
+from scheduler_worker.worker import REQUESTS_AT_ONCE
 
 PERIOD = 600.0  # seconds: nobody is held to be down while a slow machine decides
 PACKING = {"ram": -1.0, "cpu": -1.0, "disk": -1.0}
@@ -121,7 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--hosts", default="1000,10000")
     parser.add_argument("--flavors", default="1,20")
-    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--batch", type=int, default=REQUESTS_AT_ONCE)
     parser.add_argument("--decisions", type=int, default=20_000)
     parser.add_argument("--packing", action="store_true")
     arguments = parser.parse_args()

@@ -14,6 +14,7 @@ from bench.figures import Figure, middle, middle_of
 from bench.loading import LoadedBoots, a_berth
 from bench.processes import BESIDE, in_all, memory
 from berth.loadtest import MIX, LoadPlan, mixed
+from scheduler_worker.worker import REQUESTS_AT_ONCE
 
 Figures = tuple[Figure, ...]
 _WARM = 1000  # boots before any is measured: what is loaded once is loaded
@@ -146,7 +147,7 @@ def demo(sizes: BenchSizes) -> Figures:
 def decisions(sizes: BenchSizes) -> Figures:
     found = []
     for flavors in (1, sizes.flavors):
-        work = decisions_a_second(sizes.hosts, flavors, 512, sizes.decisions, packing=False)
+        work = decisions_a_second(sizes.hosts, flavors, REQUESTS_AT_ONCE, sizes.decisions, packing=False)
         name = f"decisions/s, {flavors} flavor{'s' if flavors > 1 else ''}"
         found.append(Figure(name, asyncio.run(work)[0], "/s", "up", "processor"))
     return tuple(found)

@@ -138,7 +138,9 @@ def _together(world: "SimulatedWorld", placement: sqlite3.Connection) -> None:
 def gone_apart(world: "SimulatedWorld") -> tuple[str, ...]:
     """How the audit's words of them begin, who are apart since one was taken back."""
     placement = world.committed("placement")
-    found = placement.execute("SELECT uuid, id FROM server_groups").fetchall() if placement is not None else ()
+    found = (
+        placement.execute("SELECT uuid, id FROM server_groups").fetchall() if placement is not None else ()
+    )
     return tuple(f"server group {uuid} (affinity)" for uuid, number in found if number in world.apart)
 
 
