@@ -146,6 +146,8 @@ def as_columns(fleet: Fleet, flavor: Mapping[str, int]) -> dict[str, Any]:
 
 def as_news(fleet: Fleet, since: int, flavor: Mapping[str, int]) -> dict[str, Any]:
     """Only those that moved after this change, by their places: for who has the same layout."""
+    if since >= fleet.number:  # most times: nothing is worked out
+        return {"number": fleet.number, "layout": fleet.layout, "at": []}
     hosts = fleet.in_order()
     at = [place for place, host in enumerate(hosts) if fleet.moved.get(host.root, 0) > since]
     moved = [hosts[place] for place in at]

@@ -184,7 +184,7 @@
       });
       data.number = told.number;
     }
-    closed = new Set(told.closed);
+    if (told.closed) closed = new Set(told.closed);
     const fits = data.fits.reduce((sum, one) => sum + one, 0);
     total.textContent = data.name.length.toLocaleString("en") + " · room for " + fits.toLocaleString("en") + " more";
     if (!data.name.length) say("Placement knows no host that an agent reports yet.");

@@ -79,6 +79,7 @@ def test_news_are_of_who_moved_and_the_layout_stays_until_one_comes_or_goes() ->
     layout = fleet.layout
     fleet.take(a_page(("h2", 8), ("h3", 0)), 2)
     assert fleet.layout == layout
+    fleet.number = 2
     told = as_news(fleet, 1, {"VCPU": 8})
     assert (told["at"], told["used"], told["fits"]) == ([1], {"VCPU": [8]}, [3])
     assert as_news(fleet, 2, {"VCPU": 8})["at"] == []
