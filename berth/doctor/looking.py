@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from importlib.resources import files
@@ -42,9 +42,10 @@ async def look(settings: Settings, clock: Clock | None = None, *, management: st
     async with asyncio.TaskGroup() as group:
         databases = group.create_task(_databases(settings, clock))
         brokers = group.create_task(_brokers(settings, clock, management))
-        bus = group.create_task(_on_the_bus(settings, clock))
     seen, queues, missing = brokers.result()
-    workers, letters, away = bus.result()
+    # What is asked of somebody who is not there would wait for them: they are not asked.
+    absent = {*missing, *(one.worker for one in queues if one.name.startswith("ask:") and not one.readers)}
+    workers, letters, away = await _on_the_bus(settings, clock, absent)
     directory = Path(settings.database.state_dir)
     return BerthSeen(
         python=sys.version_info[:3],
@@ -182,10 +183,12 @@ async def _management(url: str, amqp_url: str, clock: Clock) -> tuple[tuple[str,
 # Workers
 
 
-async def _on_the_bus(settings: Settings, clock: Clock) -> tuple[list[WorkerSeen], LettersSeen, str]:
+async def _on_the_bus(
+    settings: Settings, clock: Clock, absent: Collection[str]
+) -> tuple[list[WorkerSeen], LettersSeen, str]:
     try:
         async with Bus(wiring.transport(settings, "doctor"), clock) as bus:
-            return await _workers(bus, settings), await _dead(bus), ""
+            return await _workers(bus, settings, absent), await _dead(bus), ""
     except (*_AWAY, OSError) as problem:
         return [], LettersSeen(), str(problem)
     except BaseExceptionGroup as several:
@@ -195,7 +198,7 @@ async def _on_the_bus(settings: Settings, clock: Clock) -> tuple[list[WorkerSeen
         return [], LettersSeen(), str(known.exceptions[0])
 
 
-async def _workers(bus: Bus, settings: Settings) -> list[WorkerSeen]:
+async def _workers(bus: Bus, settings: Settings, absent: Collection[str]) -> list[WorkerSeen]:
     cells, waiting = bus.asker(topics.CELLS, ANSWER_SECONDS), bus.asker(topics.WAITING, ANSWER_SECONDS)
     builds = bus.asker(topics.FIND_BUILDS, ANSWER_SECONDS)
     questions: dict[str, Callable[[], Awaitable[Any]]] = {
@@ -205,8 +208,8 @@ async def _workers(bus: Bus, settings: Settings) -> list[WorkerSeen]:
     for cell in settings.cell_names:
         question = FindBuilds(cell=cell, builds=(_NOBODY,))
         questions[f"conductor.{cell}"] = lambda question=question: builds(question)  # type: ignore[misc]
-    asked = [_asked(name, ask, bus.clock) for name, ask in questions.items()]
-    return list(await asyncio.gather(*asked))
+    asked = [_asked(name, ask, bus.clock) for name, ask in questions.items() if name not in absent]
+    return [*(WorkerSeen(name) for name in questions if name in absent), *await asyncio.gather(*asked)]
 
 
 async def _asked(name: str, ask: Callable[[], Awaitable[Any]], clock: Clock) -> WorkerSeen:

@@ -76,7 +76,12 @@ async def test_what_is_broken_on_purpose_is_found(
             return len(await transport.dead_letters()) == 1
 
         await until(buried)
+        asked = scheduler["ask:scheduler.waiting"]
+        await transport.declare(asked)
         found = judged(await in_time(look(settings)))
+        again = judged(await in_time(look(settings)))
+    silent = "Nobody reads it, and no messages wait."
+    assert of(again, "warning")["queue ask:scheduler.waiting"] == silent, "nobody is asked who is not there"
     broken, warned = of(found, "broken"), of(found, "warning")
     assert broken["queue scheduler:build.requested"] == "Nobody reads it, and 1 message waits."
     assert broken["database cell_c1"] == "It was never made: it has no tables."
