@@ -62,7 +62,7 @@ def _sampled(processes: ProcessorTime, kept: Path, hertz: int) -> Iterator[None]
     spies = [
         subprocess.Popen(
             [
-                *(str(spy), "record", "--nonblocking", "--full-filenames", "-F", "-r", str(hertz)),
+                *(str(spy), "record", "--full-filenames", "-F", "-r", str(hertz)),
                 *("-d", "3600", "-f", "raw", "-o", str(kept / f"{kind}.{pid}.raw"), "--pid", str(pid)),
             ],
             stdout=subprocess.DEVNULL,
