@@ -265,7 +265,7 @@ class WaitingRoom:
             self._tell_the_lines()
         for line in self._lines.values():
             if line.look_at is not None and line.look_at <= now:
-                line.whole = True
+                line.whole, line.look_at = True, None  # also where all are on trial: it is due no more
             if not line.waiting:
                 continue  # once those on trial are back
             if line.whole:

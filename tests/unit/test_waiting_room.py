@@ -174,6 +174,23 @@ def test_what_passes_by_itself_is_looked_at_again_after_a_second() -> None:
     assert cloud.plays(now=11.0) == [("r1", "h")]
 
 
+def test_what_is_due_while_all_are_on_trial_is_due_once_and_looked_at_when_they_are_back() -> None:
+    cloud = PlainCloud({"h": {"VCPU": 8}, "other": {"VCPU": 2}}, {"small": SMALL})
+    cloud.hosts["h"].refuses.add("small")
+    cloud.hosts["h"].passing = True
+    cloud.hosts["other"].free = {"VCPU": 0}
+    cloud.park(1, "small")
+    assert cloud.plays(now=10.0) == []
+    cloud.frees("other", VCPU=2)
+    assert [turn.waiter.request for turn in cloud.room.turns(10.5)] == ["r00001"]
+    assert cloud.room.turns(11.0) == []
+    assert cloud.room.next_look() is None  # else the scheduler looks again and again, without a pause
+    cloud.hosts["h"].refuses.clear()
+    cloud.hosts["other"].free = {"VCPU": 0}
+    cloud.room.back("r00001")
+    assert cloud.plays(now=11.0) == [("r00001", "h")]
+
+
 def test_who_seemed_to_fit_and_did_not_is_not_called_again_before_something_changes() -> None:
     cloud = full(PlainCloud({"h": {"VCPU": 8}}, {"small": SMALL}))
     cloud.park(1, "small", needs=5)  # there is never room for five
