@@ -8,10 +8,9 @@ from pathlib import Path
 from berth.settings import BadSetting, Settings
 from bus import topics
 from bus.delivery.runner import Bus
-from bus.errors import AnswerRefused, Unavailable, Unroutable
 from bus.worker import Worker
 from control_room.access import RoomAccess, Sessions, Visitor
-from control_room.acting import ActRefused, RoomMeans
+from control_room.acting import RoomMeans
 from control_room.asking import RoomQuestions
 from control_room.hearing import Hearing
 from control_room.looking import Looking
@@ -70,31 +69,14 @@ def questions(bus: Bus) -> RoomQuestions:
 
 def means(bus: Bus) -> RoomMeans:
     """What the commands do and work out: the pages do it the same way."""
-    from berth.commands.marking import checked_cause, disabling, enabling, forcing_down, host_named
-    from berth.commands.terminal import CommandRefused
     from berth.commands.why import requested
+    from berth.room_acts import RoomActs
     from scheduler_worker import replay, scores_of
 
-    async def mark_host(what: str, root: str, given: str) -> str:
-        try:
-            cause = checked_cause(given)
-            markings = {
-                "disable": disabling(cause),
-                "enable": enabling(cause),
-                "force-down": forcing_down(True),
-                "undo-force-down": forcing_down(False),
-            }
-            before = await host_named(bus, root)
-            said = await markings[what](bus, before)
-            after = await host_named(bus, root)
-        except (CommandRefused, BadSetting, Unavailable, Unroutable, AnswerRefused) as problem:
-            raise ActRefused(str(problem)) from None
-        if set(after.traits) == set(before.traits):
-            raise ActRefused(said)
-        return said
-
+    acts = RoomActs(bus)
     return RoomMeans(
-        mark_host=mark_host,
+        mark_host=acts.mark_host,
+        end_wait=acts.end_wait,
         scores=scores_of,
         replay=lambda build, record: replay(build, record).host,
         requested=requested,

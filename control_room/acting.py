@@ -16,6 +16,7 @@ class ActRefused(Exception):
 class RoomMeans:
     # disable, enable, force-down or undo-force-down; the root; a cause, or none: how it stands then
     mark_host: Callable[[str, str, str], Awaitable[str]]
+    end_wait: Callable[[str], Awaitable[str]]  # of a request or a move; what was said of it
     scores: Callable[[Record, str], Mapping[str, float]]
     replay: Callable[[str, Record], RecordedHost | None]
     requested: Callable[[BuildStands], BuildRequested]  # what was asked for it, as its record has it

@@ -7,7 +7,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from bus import topics
+from bus.messages import BuildCancelRequested
 from bus.routing import Address
+from bus.vocabulary import Message
 from bus.worker import Worker, on, on_many
 from control_room.hearing import Hearing
 
@@ -27,6 +29,8 @@ ASKS = (
     topics.FIND_MOVES,
 )
 
+TELLS: frozenset[type[Message]] = frozenset({BuildCancelRequested})  # an operator's word
+
 
 def control_room(hearing: Hearing, serves: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()) -> Worker:
     return Worker(
@@ -41,5 +45,6 @@ def control_room(hearing: Hearing, serves: Sequence[Callable[[], Coroutine[Any, 
             on(topics.SCHEDULER_ALIVE, hearing.scheduler_alive, private=True),
         ],
         asks=ASKS,
+        announces=TELLS,
         runs=serves,
     )

@@ -19,7 +19,7 @@ from berth.settings import Settings
 from bus import topics
 from bus.clock import Clock
 from bus.delivery.runner import Bus
-from bus.messages import BuildCancelRequested
+from bus.messages import BuildCancelled, BuildCancelRequested
 from bus.moves import FindMoves, MoveStands, MoveSteered, MoveTold, Steering
 from bus.queries import WaitingRequest
 
@@ -136,25 +136,29 @@ async def _meant(bus: Bus, cells: Sequence[str], id_: str, to: Steering) -> Move
 
 async def _wait_ended(bus: Bus, waits: WaitingRequest, telling: ToldMoves) -> str:
     """Empty when it waits no more; else its id: it has begun, or is over."""
-    name = f"steer-{Clock().uuid()[:8]}"
-    answers = await bus.listen(topics.BUILD_CANCELLED.at(reply_to=name))
-    try:
-        order = BuildCancelRequested(build=waits.request, reply_to=name)
-        await publish(bus, checked(order), patience=PATIENCE)
-        async with asyncio.timeout(CANCEL_SECONDS):
-            said = await answers.get()
-    except TimeoutError:
-        raise CommandRefused(
-            f"no scheduler said within {CANCEL_SECONDS:g} s that {waits.request} waits no more; one that"
-            " comes back will still end it"
-        ) from None
-    finally:
-        await answers.stop()
+    said = await end_wait(bus, waits.request)
     if not said.waited:
         return waits.request
     build = next(iter(waits.builds), "")
     telling.over(MoveOutcome(move=waits.request, build=build, end="cancelled", kind=waits.move))
     return ""
+
+
+async def end_wait(bus: Bus, request: str) -> BuildCancelled:
+    """It is not to wait any longer; one that has a host by now keeps it."""
+    name = f"steer-{Clock().uuid()[:8]}"
+    answers = await bus.listen(topics.BUILD_CANCELLED.at(reply_to=name))
+    try:
+        await publish(bus, checked(BuildCancelRequested(build=request, reply_to=name)), patience=PATIENCE)
+        async with asyncio.timeout(CANCEL_SECONDS):
+            return await answers.get()
+    except TimeoutError:
+        raise CommandRefused(
+            f"no scheduler said within {CANCEL_SECONDS:g} s that {request} waits no more; one that"
+            " comes back will still end it"
+        ) from None
+    finally:
+        await answers.stop()
 
 
 async def _under_way(bus: Bus, cells: Sequence[str], id_: str) -> MoveStands:

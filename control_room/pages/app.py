@@ -16,6 +16,7 @@ from control_room.pages.host import HostPages
 from control_room.pages.now import NowPages
 from control_room.pages.signing_in import SigningIn
 from control_room.pages.static_files import static_file
+from control_room.pages.waiting import WaitingPages
 
 
 def pages_app(room: OpenRoom) -> Starlette:
@@ -24,6 +25,7 @@ def pages_app(room: OpenRoom) -> Starlette:
     frame = Frame(room)
     heat, host, builds = HeatPages(room, frame), HostPages(room, frame), BuildPages(room, frame)
     now, signing = NowPages(room, frame, closing), SigningIn(room, frame)
+    waiting = WaitingPages(room, frame, closing)
     app = Starlette(
         routes=[
             Route("/", now.page, methods=["GET"]),
@@ -34,6 +36,9 @@ def pages_app(room: OpenRoom) -> Starlette:
             Route("/hosts/{host}", host.act, methods=["POST"]),
             Route("/builds", builds.list_all, methods=["GET"]),
             Route("/builds/{build}", builds.page, methods=["GET"]),
+            Route("/waiting", waiting.page, methods=["GET"]),
+            Route("/waiting", waiting.act, methods=["POST"]),
+            Route("/waiting/events", waiting.events, methods=["GET"]),
             Route("/login", signing.page, methods=["GET"]),
             Route("/login", signing.sign_in, methods=["POST"]),
             Route("/logout", signing.sign_out, methods=["POST"]),

@@ -19,7 +19,12 @@ from control_room.hearing import Hearing
 from control_room.looking import Looking
 
 HERE = Path(__file__).parents[1]
-NAVIGATION = (("/", "Now"), ("/hosts", "Hosts"), ("/builds", "Builds"))
+NAVIGATION = (
+    ("/", "Now"),
+    ("/hosts", "Hosts"),
+    ("/builds", "Builds"),
+    ("/waiting", "Waiting room"),
+)
 THEMES = ("auto", "light", "dark")
 
 
@@ -71,19 +76,25 @@ class Frame:
         return made
 
     def page(self, request: Request, template: str, *, status: int = 200, **shown: Any) -> Response:
-        session = session_of(request)
         return HTMLResponse(
             self.part(
                 template,
-                visitor=session.visitor,
-                may_act=self.room.access.may_act(session.visitor),
-                form_token=self.room.sessions.form_token(session),
+                **self.of_visitor(request),
                 theme=theme_of(request.cookies),
                 here=request.url.path,
                 **shown,
             ),
             status_code=status,
         )
+
+    def of_visitor(self, request: Request) -> dict[str, Any]:
+        """What parts with forms need to know of who looks."""
+        session = session_of(request)
+        return {
+            "visitor": session.visitor,
+            "may_act": self.room.access.may_act(session.visitor),
+            "form_token": self.room.sessions.form_token(session),
+        }
 
     async def form(self, request: Request) -> dict[str, str]:
         """The fields of a form that came from a page of this session, of somebody who may act."""

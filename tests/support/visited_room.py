@@ -77,6 +77,10 @@ def saying(answer: Any) -> Any:
     return say
 
 
+def _telling(answer: Any) -> Any:
+    return answer if callable(answer) else saying(answer)
+
+
 def asked_of(bus: Bus, answered: Collection[str]) -> RoomQuestions:
     """These go over the bus, and nobody answers the others."""
     every = [one.name for one in fields(RoomQuestions)]
@@ -87,7 +91,7 @@ def asked_of(bus: Bus, answered: Collection[str]) -> RoomQuestions:
 async def a_visited_room(
     *workers: Worker,
     answered: Collection[str] = (),
-    told: Mapping[str, Any] | None = None,
+    told: Mapping[str, Any] | None = None,  # answers, or who answers
     settings: Settings | None = None,
     cells: Sequence[str] = ("c1",),
 ) -> AsyncIterator[VisitedRoom]:
@@ -100,7 +104,7 @@ async def a_visited_room(
     hearing = Hearing(clock)
     async with serving(lambda: LocalTransport(broker), control_room(hearing), *workers) as bus:
         asks = asked_of(bus, answered)
-        asks = replace(asks, **{name: saying(answer) for name, answer in (told or {}).items()})
+        asks = replace(asks, **{name: _telling(answer) for name, answer in (told or {}).items()})
         room = OpenRoom(
             questions=asks,
             hearing=hearing,

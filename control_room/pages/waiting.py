@@ -1,0 +1,100 @@
+"""The waiting room: who waits for a host, in order of turn; and the end of one's wait."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from bus.queries import FindWaiting, WaitingFound
+from control_room.acting import ActRefused
+from control_room.asking import Reply, heard
+from control_room.glances import Glances
+from control_room.pages.frame import Frame, OpenRoom, PageRefused, session_of
+from control_room.pages.ids import uuid_in
+from control_room.pages.live import live
+
+log = logging.getLogger(__name__)
+
+SECONDS = 1.0
+A_PAGE = 50
+_DEEPEST = 1_000_000
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is looked at: a project's or everybody's, and behind how many."""
+
+    project: str
+    after: int
+
+    def address(self, path: str, after: int | None = None) -> str:
+        asked = {"project": self.project, "after": self.after if after is None else after}
+        said = urlencode({name: value for name, value in asked.items() if value})
+        return f"{path}?{said}" if said else path
+
+
+class WaitingPages:
+    def __init__(self, room: OpenRoom, frame: Frame, closing: asyncio.Event) -> None:
+        self._room = room
+        self._frame = frame
+        self._closing = closing
+        self._glances: Glances[Wanted, Reply[WaitingFound]] = Glances(self._asked, room.clock, SECONDS * 0.9)
+
+    async def page(self, request: Request) -> Response:
+        return await self._page(request)
+
+    async def events(self, request: Request) -> Response:
+        wanted = _wanted(request)
+        return live(lambda: self._part(request, wanted), SECONDS, self._closing)
+
+    async def act(self, request: Request) -> Response:
+        """Ends one's wait."""
+        fields = await self._frame.form(request)
+        id_ = uuid_in(fields.get("request", ""))
+        if not id_:
+            raise PageRefused(400, "Not done", f"{fields.get('request', '')[:60]!r} is no id of a request.")
+        visitor = session_of(request).visitor
+        self._glances.forget()
+        try:
+            said = await self._room.means.end_wait(id_)
+        except ActRefused as refused:
+            return await self._page(request, problem=str(refused), status=409)
+        log.info("%s: ended the wait of %s: %s", visitor.user if visitor else "?", id_, said)
+        return RedirectResponse(f"/waiting?{urlencode({'ended': id_})}", status_code=303)
+
+    async def _page(self, request: Request, problem: str = "", status: int = 200) -> Response:
+        wanted = _wanted(request)
+        return self._frame.page(
+            request,
+            "waiting.html",
+            status=status,
+            part=await self._part(request, wanted),
+            live=wanted.address("/waiting/events"),
+            wanted=wanted,
+            problem=problem,
+            ended=uuid_in(request.query_params.get("ended", "")),
+        )
+
+    async def _part(self, request: Request, wanted: Wanted) -> str:
+        reply = await self._glances.at(wanted)
+        return self._frame.part(
+            "waiting_part.html",
+            **self._frame.of_visitor(request),
+            reply=reply,
+            wanted=wanted,
+            most=max((kind.requests for kind in reply.answer.kinds), default=1) if reply.answer else 1,
+            now=self._room.clock.now(),
+        )
+
+    async def _asked(self, wanted: Wanted) -> Reply[WaitingFound]:
+        question = FindWaiting(project=wanted.project, after=wanted.after, limit=A_PAGE)
+        return await heard("the scheduler", self._room.questions.waiting, question)
+
+
+def _wanted(request: Request) -> Wanted:
+    after = request.query_params.get("after", "")
+    number = int(after[:9]) if after.isascii() and after.isdigit() else 0
+    return Wanted(request.query_params.get("project", "").strip()[:255], min(number, _DEEPEST))

@@ -1,0 +1,127 @@
+"""The waiting room: who waits, in order of turn, with what he lacks; and the end of one's wait."""
+
+from collections.abc import Sequence
+
+from bus import topics
+from bus.messages import BuildCancelled, BuildCancelRequested
+from bus.queries import WaitingFound, WaitingKind, WaitingRequest
+from bus.worker import Worker, on
+from tests.support.ids import uid
+from tests.support.visited_room import a_visited_room
+
+NOW = 1_800_000_000.0
+
+
+def waits(number: int, **said: object) -> WaitingRequest:
+    usual: dict[str, object] = {
+        "request": uid(number),
+        "builds": (uid(number, "b"),),
+        "instances": 1,
+        "project": "<web>",
+        "flavor": f"m{number}",
+        "priority": 0,
+        "since": NOW - 90,
+        "until": NOW + 1800,
+        "kind": "abc",
+        "position": number,
+        "lacks": "VCPU: 64 free removed <6>",
+        "wakes": "64 VCPU free on one host",
+    }
+    return WaitingRequest(**(usual | said))  # type: ignore[arg-type]
+
+
+KINDS = (WaitingKind("abc", "m1", 2, 7), WaitingKind("def", "m3", 1, 1))
+FOUND = WaitingFound(
+    waiting=(waits(1, priority=5, instances=6), waits(3, kind="def", move="live", wakes="")),
+    count=3,
+    kinds=KINDS,
+    more=2,
+)
+
+
+class Ending:
+    """A scheduler who is told that somebody is not to wait any longer."""
+
+    def __init__(self, *waiting: str) -> None:
+        self.waiting = set(waiting)
+        self.told: list[BuildCancelRequested] = []
+
+    async def cancel(self, asked: BuildCancelRequested) -> Sequence[BuildCancelled]:
+        self.told.append(asked)
+        waited = asked.build in self.waiting
+        self.waiting.discard(asked.build)
+        why = "cancelled" if waited else "no such build or request waits for a host"
+        return [BuildCancelled(build=asked.build, waited=waited, why=why, reply_to=asked.reply_to)]
+
+    def worker(self) -> Worker:
+        return Worker("scheduler", consumes=[on(topics.BUILD_CANCEL, self.cancel, emits=[topics.BUILD_CANCELLED])])
+
+
+async def test_who_waits_is_shown_in_order_with_what_it_lacks_and_what_would_wake_it() -> None:
+    async with a_visited_room(told={"waiting": FOUND}) as room:
+        page = await room.page("/waiting?project=web&after=0")
+        first = await room.page("/waiting")
+    assert page.index("6 × m1") < page.index("live of an instance")
+    assert "priority 5" in page and "place 1 in line" in page
+    assert "for 90 s by now, at most 30 min more" in page
+    assert "VCPU: 64 free removed &lt;6&gt;" in page and "64 VCPU free on one host" in page
+    assert "any change that may make room for it" in page  # of one that nobody says it of
+    assert f"/builds/{uid(1)}" in page and "&lt;web&gt;" in page and "3 requests" in page
+    assert "2 requests, 7 instances" in page  # a line
+    assert "/waiting?project=web&amp;after=2" in page and "/waiting?after=2" in first
+    assert "/waiting/events?project=web" in page
+
+
+async def test_nobody_waiting_is_a_sentence_and_so_is_a_silent_scheduler() -> None:
+    async with a_visited_room(told={"waiting": WaitingFound(waiting=(), count=0)}) as room:
+        assert "Nobody waits" in await room.page("/waiting")
+        assert "Nobody of web waits" in await room.page("/waiting?project=web")
+    async with a_visited_room() as alone:
+        assert "The scheduler does not answer: nobody listens there" in await alone.page("/waiting")
+
+
+async def test_a_wait_that_should_have_ended_is_a_fault_that_is_told() -> None:
+    found = WaitingFound(waiting=(), count=0, rescued=2)
+    async with a_visited_room(told={"waiting": found}) as room:
+        assert "2 requests waited though there was room" in await room.page("/waiting")
+
+
+async def test_it_is_asked_once_for_all_who_look_and_again_when_time_has_passed() -> None:
+    asked = list[object]()
+
+    async def told(question: object) -> WaitingFound:
+        asked.append(question)
+        return FOUND
+
+    async with a_visited_room(told={"waiting": told}) as room:
+        for _ in range(3):
+            assert "6 × m1" in await room.page("/waiting")
+        assert len(asked) == 1
+        room.clock.passed += 60
+        await room.page("/waiting")
+        assert len(asked) == 2
+
+
+async def test_who_may_only_look_ends_nobodys_wait() -> None:
+    ending = Ending(uid(1))
+    async with a_visited_room(ending.worker(), told={"waiting": FOUND}) as room:
+        for token in ("", "somebody"):
+            if token:
+                await room.sign_in(token)
+            assert "End its wait" not in await room.page("/waiting")
+            assert (await room.send("/waiting", request=uid(1))).status_code == 403
+    assert not ending.told
+
+
+async def test_who_may_ends_a_wait_and_of_one_that_waits_no_more_it_is_said() -> None:
+    ending = Ending(uid(1))
+    async with a_visited_room(ending.worker(), told={"waiting": FOUND}) as room:
+        await room.sign_in("admin")
+        assert "End its wait" in await room.page("/waiting")
+        assert (await room.send("/waiting", request="x")).status_code == 400
+        done = await room.send("/waiting", request=uid(1))
+        assert (done.status_code, done.headers["location"]) == (303, f"/waiting?ended={uid(1)}")
+        assert "waits no more" in await room.page(done.headers["location"])
+        again = await room.send("/waiting", request=uid(1))
+        assert (again.status_code, "It does not wait: no such build" in again.text) == (409, True)
+    assert [(one.build, one.anywhere) for one in ending.told] == [(uid(1), False)] * 2
