@@ -24,8 +24,8 @@ _DEEPEST = 1_000_000
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is looked at: a project's or everybody's, and behind how many."""
+class WaitsLooked:
+    """A project's or everybody's, and behind how many."""
 
     project: str
     after: int
@@ -41,7 +41,7 @@ class WaitingPages:
         self._room = room
         self._frame = frame
         self._closing = closing
-        self._glances: Glances[Wanted, Reply[WaitingFound]] = Glances(self._asked, room.clock, SECONDS * 0.9)
+        self._glances: Glances[WaitsLooked, Reply[WaitingFound]] = Glances(self._asked, room.clock, SECONDS * 0.9)
 
     async def page(self, request: Request) -> Response:
         return await self._page(request)
@@ -57,11 +57,12 @@ class WaitingPages:
         if not id_:
             raise PageRefused(400, "Not done", f"{fields.get('request', '')[:60]!r} is no id of a request.")
         visitor = session_of(request).visitor
-        self._glances.forget()
         try:
             said = await self._room.means.end_wait(id_)
         except ActRefused as refused:
             return await self._page(request, problem=str(refused), status=409)
+        finally:
+            self._glances.forget()
         log.info("%s: ended the wait of %s: %s", visitor.user if visitor else "?", id_, said)
         return RedirectResponse(f"/waiting?{urlencode({'ended': id_})}", status_code=303)
 
@@ -78,7 +79,7 @@ class WaitingPages:
             ended=uuid_in(request.query_params.get("ended", "")),
         )
 
-    async def _part(self, request: Request, wanted: Wanted) -> str:
+    async def _part(self, request: Request, wanted: WaitsLooked) -> str:
         reply = await self._glances.at(wanted)
         return self._frame.part(
             "waiting_part.html",
@@ -89,12 +90,12 @@ class WaitingPages:
             now=self._room.clock.now(),
         )
 
-    async def _asked(self, wanted: Wanted) -> Reply[WaitingFound]:
+    async def _asked(self, wanted: WaitsLooked) -> Reply[WaitingFound]:
         question = FindWaiting(project=wanted.project, after=wanted.after, limit=A_PAGE)
         return await heard("the scheduler", self._room.questions.waiting, question)
 
 
-def _wanted(request: Request) -> Wanted:
+def _wanted(request: Request) -> WaitsLooked:
     after = request.query_params.get("after", "")
     number = int(after[:9]) if after.isascii() and after.isdigit() else 0
-    return Wanted(request.query_params.get("project", "").strip()[:255], min(number, _DEEPEST))
+    return WaitsLooked(request.query_params.get("project", "").strip()[:255], min(number, _DEEPEST))

@@ -39,7 +39,7 @@ FOUND = WaitingFound(
 )
 
 
-class Ending:
+class EndingWaits:
     """A scheduler who is told that somebody is not to wait any longer."""
 
     def __init__(self, *waiting: str) -> None:
@@ -54,7 +54,9 @@ class Ending:
         return [BuildCancelled(build=asked.build, waited=waited, why=why, reply_to=asked.reply_to)]
 
     def worker(self) -> Worker:
-        return Worker("scheduler", consumes=[on(topics.BUILD_CANCEL, self.cancel, emits=[topics.BUILD_CANCELLED])])
+        return Worker(
+            "scheduler", consumes=[on(topics.BUILD_CANCEL, self.cancel, emits=[topics.BUILD_CANCELLED])]
+        )
 
 
 async def test_who_waits_is_shown_in_order_with_what_it_lacks_and_what_would_wake_it() -> None:
@@ -103,7 +105,7 @@ async def test_it_is_asked_once_for_all_who_look_and_again_when_time_has_passed(
 
 
 async def test_who_may_only_look_ends_nobodys_wait() -> None:
-    ending = Ending(uid(1))
+    ending = EndingWaits(uid(1))
     async with a_visited_room(ending.worker(), told={"waiting": FOUND}) as room:
         for token in ("", "somebody"):
             if token:
@@ -114,7 +116,7 @@ async def test_who_may_only_look_ends_nobodys_wait() -> None:
 
 
 async def test_who_may_ends_a_wait_and_of_one_that_waits_no_more_it_is_said() -> None:
-    ending = Ending(uid(1))
+    ending = EndingWaits(uid(1))
     async with a_visited_room(ending.worker(), told={"waiting": FOUND}) as room:
         await room.sign_in("admin")
         assert "End its wait" in await room.page("/waiting")
