@@ -41,7 +41,9 @@ class WaitingPages:
         self._room = room
         self._frame = frame
         self._closing = closing
-        self._glances: Glances[WaitsLooked, Reply[WaitingFound]] = Glances(self._asked, room.clock, SECONDS * 0.9)
+        self._glances: Glances[WaitsLooked, Reply[WaitingFound]] = Glances(
+            self._asked, room.clock, SECONDS * 0.9
+        )
 
     async def page(self, request: Request) -> Response:
         return await self._page(request)
