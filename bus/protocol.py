@@ -113,6 +113,23 @@ class DeadLetter:
     cell: str = ""  # whose workers could not, as the broker verified; ?: nobody knows; empty: of no cell
 
 
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """How a queue stands at this moment."""
+
+    messages: int  # that no reader has taken yet; over AMQP several that travel as one frame are one
+    readers: int
+
+
+@dataclass(frozen=True, slots=True)
+class BusDepths:
+    """What waits on a bus at this moment."""
+
+    queues: dict[str, QueueDepth]
+    dead: int  # letters that nobody is looking at just now
+    delayed: int  # put off: they come to their queues when their time has passed
+
+
 class Transport(Protocol):
     """What a broker must do. Everything awaited here is safe on disk (or its like) when it returns."""
 
@@ -136,6 +153,9 @@ class Transport(Protocol):
         """To the dead-letter queue."""
 
     async def consume(self, queue: QueueSpec, prefetch: int) -> Inbox: ...
+
+    async def depths(self, queues: Sequence[str]) -> BusDepths:
+        """How these queues stand, those that are not there left out. Nothing is taken, made or bound."""
 
     async def dead_letters(
         self, limit: int = 1000, *, after: str = "", beginning: str = ""

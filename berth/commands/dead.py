@@ -5,19 +5,16 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from berth import wiring
+from berth import dead_letters, wiring
 from berth.commands.options import StateDir
 from berth.commands.terminal import effective, printable, run, say, write_json
 from berth.settings import BadSetting, Settings
 from bus.delivery.runner import Bus
-from bus.errors import Undecodable, Unroutable
-from bus.protocol import DeadLetter, Envelope, Transport
-from bus.worker import cell_of
+from bus.protocol import DeadLetter, Transport
 
 _SHOWN = 100  # letters, unless told otherwise
 
@@ -120,39 +117,15 @@ async def replay(settings: Settings, ids: Sequence[str], say: Console, cell: str
     One that cannot be sent stays, and keeps no other from it.
     """
     _check(ids)
-    staying = 0
+    staying = list[str]()
+
+    def stays(why: str) -> None:
+        staying.append(why)
+        say.print(printable(why), style="red", markup=False)
+
     async with Bus(_way(settings, cell)) as bus:
-
-        async def rescue(letter: DeadLetter) -> bool:
-            nonlocal staying
-            if letter.cell and cell_of(letter.queue) != letter.cell:
-                staying += 1
-                whose = f"of cell {letter.cell}" if letter.cell != "?" else "of nobody knows which cell"
-                no = f"{letter.id} stays: it is {whose}, and the queue {letter.queue!r} is not"
-                say.print(printable(no), style="red", markup=False)
-                return False
-            envelope = Envelope(
-                id=letter.id,
-                type=letter.type,
-                key=letter.key,
-                body=msgspec.Raw(letter.body),
-                correlation=letter.correlation,
-                sent_at=bus.clock.now(),
-                first_died=letter.first_died,
-                framed=False,
-            )
-            try:
-                await bus.transport.send(letter.queue, envelope, expected=True)
-            except (Unroutable, Undecodable) as problem:
-                staying += 1
-                gone = isinstance(problem, Unroutable)
-                why = f"there is no queue {letter.queue!r}" if gone else f"its body is {problem}"
-                say.print(printable(f"{letter.id} stays: {why}"), style="red", markup=False)
-                return False
-            return True
-
         chosen = await _chosen(bus.transport, ids, say)
-        count = await bus.transport.exhume(chosen, rescue)
+        count = await dead_letters.replay(bus.transport, bus.clock, chosen, stays)
     say.print(f"{count} replayed")
     return 0 if not staying and (chosen is None or chosen) else 1
 

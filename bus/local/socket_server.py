@@ -103,6 +103,8 @@ class _Visit:
             answer.letters = await transport.dead_letters(
                 int(call.number), after=call.after, beginning=call.beginning
             )
+        elif call.do == "depths":
+            answer.depths = await transport.depths(call.ids)
         elif call.do == "exhume":
             letter = self.transport.broker.dead.get(call.ids[0])
             if letter is not None and letter.died == call.number:  # it has not died again meanwhile

@@ -12,7 +12,7 @@ import msgspec
 
 from bus.errors import NoSuchLetter, Unavailable, Undecodable, Unroutable
 from bus.local.socket_words import SocketCall, SocketWord, words
-from bus.protocol import DeadLetter, Delivery, Envelope, Inbox, QueueSpec
+from bus.protocol import BusDepths, DeadLetter, Delivery, Envelope, Inbox, QueueSpec
 
 
 class SocketTransport(asyncio.Protocol):
@@ -67,6 +67,10 @@ class SocketTransport(asyncio.Protocol):
         inbox = self._inboxes[number] = _SocketInbox(self, number)
         await self._call(SocketCall("consume", queues=[queue], number=prefetch), number)
         return inbox
+
+    async def depths(self, queues: Sequence[str]) -> BusDepths:
+        said = await self._call(SocketCall("depths", ids=list(queues)))
+        return said.depths or BusDepths({}, 0, 0)
 
     async def dead_letters(
         self, limit: int = 1000, *, after: str = "", beginning: str = ""

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from bus.protocol import DeadLetter, Envelope, QueueSpec
+from bus.protocol import BusDepths, DeadLetter, Envelope, QueueSpec
 
 LINE_LIMIT = 64 * 1024 * 1024
 
@@ -32,6 +32,7 @@ class SocketWord(msgspec.Struct, omit_defaults=True):
     no_such_letter: bool = False
     letters: list[DeadLetter] = []
     count: int = 0
+    depths: BusDepths | None = None
     inbox: int = 0
     tag: int = 0
     envelope: Envelope | None = None

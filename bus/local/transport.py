@@ -9,7 +9,17 @@ import msgspec
 
 from bus.errors import Unroutable
 from bus.local.broker import LocalBroker, LocalQueue, QueuedItem
-from bus.protocol import MAX_IN_HAND_BYTES, MAX_PAGE_BYTES, DeadLetter, Delivery, Envelope, Inbox, QueueSpec
+from bus.protocol import (
+    MAX_IN_HAND_BYTES,
+    MAX_PAGE_BYTES,
+    BusDepths,
+    DeadLetter,
+    Delivery,
+    Envelope,
+    Inbox,
+    QueueDepth,
+    QueueSpec,
+)
 
 
 @dataclass(eq=False, slots=True)
@@ -162,6 +172,14 @@ class LocalTransport:
         self._inboxes.append(inbox)
         target.wake()
         return inbox
+
+    async def depths(self, queues: Sequence[str]) -> BusDepths:
+        known = {name: found for name in queues if (found := self.broker.queues.get(name))}
+        return BusDepths(
+            {name: QueueDepth(len(queue.items), len(queue.readers)) for name, queue in known.items()},
+            dead=len(self.broker.dead),
+            delayed=self.broker.delayed,
+        )
 
     async def dead_letters(
         self, limit: int = 1000, *, after: str = "", beginning: str = ""

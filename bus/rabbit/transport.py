@@ -1,18 +1,20 @@
 """RabbitTransport: the bus over RabbitMQ. Everything is durable, confirmed and acknowledged by hand."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from functools import partial
 
 import msgspec
 
 from bus.clock import Clock
 from bus.errors import Unroutable
-from bus.protocol import DeadLetter, Envelope, Inbox, QueueSpec
-from bus.rabbit.connection import broker_url
+from bus.protocol import BusDepths, DeadLetter, Envelope, Inbox, QueueDepth, QueueSpec
+from bus.rabbit.connection import RequestRefused, broker_url
 from bus.rabbit.consuming import RabbitInbox
 from bus.rabbit.dead_letters import DeadLetterQueue
 from bus.rabbit.publishing import Publisher
 from bus.rabbit.reconnecting import Link
-from bus.rabbit.topology import BrokerNames, delay_for
+from bus.rabbit.session import Session
+from bus.rabbit.topology import DELAYS, BrokerNames, delay_for
 
 
 class RabbitTransport:
@@ -101,6 +103,10 @@ class RabbitTransport:
         self._inboxes.append(inbox)
         return inbox
 
+    async def depths(self, queues: Sequence[str]) -> BusDepths:
+        """One question for each: no broker tells of several at once."""
+        return await self._link.undisturbed(lambda: self._link.insist(partial(_depths, self._names, queues)))
+
     async def dead_letters(
         self, limit: int = 1000, *, after: str = "", beginning: str = ""
     ) -> list[DeadLetter]:
@@ -117,3 +123,22 @@ class RabbitTransport:
     async def _put_back(self, queue: str, envelopes: Sequence[Envelope]) -> None:
         key = self._names.address(queue)
         await self._publisher.send(self._names.queues, [(key, envelope, True) for envelope in envelopes])
+
+
+async def _depths(names: BrokerNames, queues: Sequence[str], session: Session) -> BusDepths:
+    async def depth(name: str) -> QueueDepth | None:
+        try:
+            return QueueDepth(*await session.topology.depth(name))
+        except RequestRefused as refused:
+            if refused.code in ("NOT_FOUND", "RESOURCE_LOCKED"):  # the private one of somebody
+                return None
+            raise
+
+    found = {name: await depth(names.queue(name)) for name in dict.fromkeys(queues)}
+    delays = [await depth(f"{names.delay}.{delay_for(seconds)}") for seconds in DELAYS]
+    dead = await depth(names.dead)
+    return BusDepths(
+        {name: there for name, there in found.items() if there is not None},
+        dead=dead.messages if dead else 0,
+        delayed=sum(one.messages for one in delays if one),
+    )

@@ -14,10 +14,19 @@ from bus.errors import NoSuchLetter, Undecodable, Unroutable
 from bus.local import LocalBroker, LocalTransport
 from bus.local.socket_server import SocketServer
 from bus.local.socket_transport import SocketTransport
-from bus.protocol import MAX_COUNT, MAX_IN_HAND_BYTES, DeadLetter, Inbox, QueueSpec, Transport
+from bus.protocol import (
+    MAX_COUNT,
+    MAX_IN_HAND_BYTES,
+    BusDepths,
+    DeadLetter,
+    Inbox,
+    QueueDepth,
+    QueueSpec,
+    Transport,
+)
 from bus.rabbit import RabbitTransport
 from tests.support.envelopes import a_letter, an_envelope, number_in, numbers, publish, take
-from tests.support.waiting import DEADLINE
+from tests.support.waiting import DEADLINE, until
 
 Connect = Callable[[], Awaitable[Transport]]
 
@@ -408,6 +417,40 @@ async def test_of_many_delayed_none_is_lost(transport: Transport) -> None:
     inbox = await transport.consume(QueueSpec("q", ("build.requested",)), 100)
     await asyncio.gather(*(transport.delay("q", an_envelope(number), 0.1) for number in range(300)))
     assert sorted(await numbers(inbox, 300)) == list(range(300))
+
+
+# How full it is
+
+
+async def depths_are(
+    transport: Transport, names: list[str], *, queues: dict[str, tuple[int, int]], dead: int, delayed: int
+) -> None:
+    """Soon enough: a broker may take a moment to count."""
+    expected = BusDepths({name: QueueDepth(*one) for name, one in queues.items()}, dead, delayed)
+
+    async def they_are() -> bool:
+        return await transport.depths(names) == expected
+
+    await until(they_are)
+
+
+async def test_who_asks_how_full_queues_are_is_told_what_waits_and_who_reads(connect: Connect) -> None:
+    transport, other = await connect(), await connect()
+    names = ["q", "read", "nobody made it"]
+    await depths_are(transport, names, queues={}, dead=0, delayed=0)
+    await other.declare(QueueSpec("q", ("build.requested",)))
+    await other.consume(QueueSpec("read", ("nothing",)), 10)
+    for number in range(3):
+        await publish(other, an_envelope(number))
+    await other.delay("q", an_envelope(9), 300)
+    await transport.bury(a_letter(1))
+    await depths_are(transport, names, queues={"q": (3, 0), "read": (0, 1)}, dead=1, delayed=1)
+    reading = await transport.consume(QueueSpec("q", ("build.requested",)), 10)
+    assert await numbers(reading, 3) == [0, 1, 2]  # nothing was taken by looking
+    await depths_are(transport, ["q"], queues={"q": (0, 1)}, dead=1, delayed=1)
+    await reading.stop()
+    await transport.exhume(None)
+    await depths_are(transport, ["q"], queues={"q": (0, 0)}, dead=0, delayed=1)
 
 
 # Dead letters

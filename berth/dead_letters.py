@@ -1,0 +1,45 @@
+"""Dead letters that go back to the queue they died in; for the command line and for the control room."""
+
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from bus.clock import Clock
+from bus.errors import Undecodable, Unroutable
+from bus.protocol import DeadLetter, Envelope, Transport
+from bus.worker import cell_of
+
+
+async def replay(
+    transport: Transport, clock: Clock, ids: Collection[str] | None, stays: Callable[[str], None]
+) -> int:
+    """These or all, sent as if for the first time, then taken out; `stays` is told of each that stays, and why.
+
+    One that cannot be sent keeps no other from it.
+    """
+
+    async def rescue(letter: DeadLetter) -> bool:
+        if letter.cell and cell_of(letter.queue) != letter.cell:
+            whose = f"of cell {letter.cell}" if letter.cell != "?" else "of nobody knows which cell"
+            stays(f"{letter.id} stays: it is {whose}, and the queue {letter.queue!r} is not")
+            return False
+        envelope = Envelope(
+            id=letter.id,
+            type=letter.type,
+            key=letter.key,
+            body=msgspec.Raw(letter.body),
+            correlation=letter.correlation,
+            sent_at=clock.now(),
+            first_died=letter.first_died,
+            framed=False,
+        )
+        try:
+            await transport.send(letter.queue, envelope, expected=True)
+        except (Unroutable, Undecodable) as problem:
+            gone = isinstance(problem, Unroutable)
+            why = f"there is no queue {letter.queue!r}" if gone else f"its body is {problem}"
+            stays(f"{letter.id} stays: {why}")
+            return False
+        return True
+
+    return await transport.exhume(ids, rescue)
